@@ -1,0 +1,7 @@
+#pragma once
+#include <pybind11/pybind11.h>
+
+namespace fusionloader {
+void bind_plan(pybind11::module_& m);
+void bind_queue(pybind11::module_& m);
+}  // namespace fusionloader

@@ -1,0 +1,1 @@
+"""The commands of python -m fusionloader, one file each. May import everything."""

@@ -1,0 +1,1 @@
+"""A plan or user code applied to a tiny-batch. May import plan and shm."""

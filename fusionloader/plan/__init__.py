@@ -1,0 +1,1 @@
+"""What to do to a sample, as data. Imports nothing else of the package."""

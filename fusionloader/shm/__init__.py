@@ -1,0 +1,1 @@
+"""Shared memory: objects, control block, batch slots. Imports nothing else of the package."""
