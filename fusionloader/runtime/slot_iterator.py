@@ -85,7 +85,7 @@ class SlotIterator(_BaseDataLoaderIter):  # type: ignore[misc]
                 yield number, self._mini_batch(indices, keys, counts)
 
     def _mini_batch(self, indices: list[Any], keys: list[int], counts: list[int]) -> MiniBatch:
-        items, rows, pickled = self._recipe.describe(indices, keys)
+        items, rows, pickled = self._recipe.describe(indices)
         seed, epoch = self._progress.seed, self._progress.epoch
         return MiniBatch(indices, items, keys, counts, rows, seed, epoch, pickled)
 
