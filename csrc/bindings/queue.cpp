@@ -63,6 +63,14 @@ py::list records(ManagerQueue& queue) {
   return all;
 }
 
+// A bijection of 64-bit words that spreads every bit (the finalizer of SplitMix64).
+uint64_t mix(uint64_t word) {
+  word += 0x9e3779b97f4a7c15;
+  word = (word ^ (word >> 30)) * 0xbf58476d1ce4e5b9;
+  word = (word ^ (word >> 27)) * 0x94d049bb133111eb;
+  return word ^ (word >> 31);
+}
+
 void bind_manager(py::module_& m) {
   py::class_<ManagerQueue>(m, "ManagerQueue")
       .def(py::init<int, int, uint32_t, uint32_t>())
@@ -225,6 +233,9 @@ void bind_plan_worker(py::module_& m) {
 }  // namespace
 
 void bind_queue(py::module_& m) {
+  m.def("mix_key", [](uint64_t seed, uint64_t epoch, uint64_t key, uint64_t occurrence) {
+    return mix(seed ^ mix(epoch ^ mix(key ^ mix(occurrence))));
+  });
   bind_manager(m);
   bind_worker(m);
   bind_plan_worker(m);
