@@ -54,7 +54,8 @@ struct RegionDecoder::State {
   bool open = false;
   Rect window{};
   size_t bytes_before = 0;  // the window's first pixel in a decoded row
-  std::vector<uint8_t> row;
+  size_t stride = 0;        // of `pixels`, which holds rows_at_once rows
+  std::vector<uint8_t> pixels;
 
   State() {
     info.err = jpeg_std_error(&errors.base);
@@ -151,24 +152,31 @@ bool RegionDecoder::start(Rect window, int denominator) {
   });
   if (!placed || !state.clean()) return false;
   state.bytes_before = static_cast<size_t>(window.x - static_cast<int>(first)) * 4;
-  const size_t needed = static_cast<size_t>(info->output_width) * 4 + row_slack;
-  if (state.row.size() < needed) state.row.resize(needed);
+  state.stride = static_cast<size_t>(info->output_width) * 4 + row_slack;
+  if (state.pixels.size() < rows_at_once * state.stride)
+    state.pixels.resize(rows_at_once * state.stride);
   return true;
 }
 
-const uint8_t* RegionDecoder::row(int y) {
+bool RegionDecoder::rows(int y, int count, const uint8_t** rows) {
   State& state = *state_;
   jpeg_decompress_struct* info = &state.info;
-  if (y < 0 || y >= state.window.height) return nullptr;
-  const auto wanted = static_cast<JDIMENSION>(state.window.y + y);
-  JSAMPROW line = state.row.data();
-  const bool read = guarded(state.errors, [info, wanted, line] {
-    JSAMPROW lines[1] = {line};
-    while (info->output_scanline <= wanted && jpeg_read_scanlines(info, lines, 1) == 1) {
+  if (y < 0 || count > rows_at_once || count > state.window.height - y) return false;
+  const auto first = static_cast<JDIMENSION>(state.window.y + y);
+  const auto end = first + static_cast<JDIMENSION>(count);
+  uint8_t* pixels = state.pixels.data();
+  const size_t stride = state.stride;
+  const bool read = guarded(state.errors, [=] {
+    while (info->output_scanline < end) {
+      // What lies above the first row is decoded over it.
+      const JDIMENSION at = info->output_scanline;
+      JSAMPROW lines[1] = {pixels + (at > first ? at - first : 0) * stride};
+      if (jpeg_read_scanlines(info, lines, 1) != 1) break;
     }
   });
-  const bool there = read && state.clean() && info->output_scanline > wanted;
-  return there ? line + state.bytes_before : nullptr;
+  for (size_t i = 0; i < static_cast<size_t>(count); ++i)
+    rows[i] = pixels + i * stride + state.bytes_before;
+  return read && state.clean() && info->output_scanline == end;
 }
 
 bool read_image_size(RegionDecoder& decoder, ByteView encoded, int& width, int& height) {

@@ -15,7 +15,7 @@ struct Rect {
   int x, y, width, height;
 };
 
-// Every method that returns false or nullptr leaves the file to Pillow: a format, colour space or
+// Every method that returns false leaves the file to Pillow: a format, colour space or
 // damage for which this decoder does not vouch. Not thread-safe.
 class RegionDecoder {
  public:
@@ -30,9 +30,9 @@ class RegionDecoder {
   // Prepares to decode at 1/`denominator` of the size (1, 2, 4 or 8; 1 is exact; both sides rounded
   // up), the window given in pixels of that size. To be called once after open().
   bool start(Rect window, int denominator);
-  // Row `y` of the window as RGBX, with row_slack readable bytes behind it. Rows are asked for in
-  // ascending order, and are valid until the next call.
-  const uint8_t* row(int y);
+  // Rows y .. y + count - 1 of the window as RGBX, count <= rows_at_once, with row_slack readable
+  // bytes behind each. `y` is ascending; the rows are valid until the next call.
+  bool rows(int y, int count, const uint8_t** rows);
   void close();
 
  private:

@@ -12,7 +12,9 @@ class JpegSource final : public RowSource {
   JpegSource(RegionDecoder& decoder, int denominator)
       : decoder_(decoder), denominator_(denominator) {}
   bool begin(Rect window) override { return decoder_.start(window, denominator_); }
-  const uint8_t* row(int y) override { return decoder_.row(y); }
+  bool rows(int y, int count, const uint8_t** rows) override {
+    return decoder_.rows(y, count, rows);
+  }
 
  private:
   RegionDecoder& decoder_;
@@ -22,15 +24,15 @@ class JpegSource final : public RowSource {
 // Decoded pixels: rows of RGB `stride` bytes apart.
 class PixelSource final : public RowSource {
  public:
-  PixelSource(const uint8_t* rgb, ptrdiff_t stride, std::vector<uint8_t>& row)
-      : rgb_(rgb), stride_(stride), row_(row) {}
+  PixelSource(const uint8_t* rgb, ptrdiff_t stride, std::vector<uint8_t>& buffer)
+      : rgb_(rgb), stride_(stride), buffer_(buffer) {}
   bool begin(Rect window) override;
-  const uint8_t* row(int y) override;
+  bool rows(int y, int count, const uint8_t** rows) override;
 
  private:
   const uint8_t* rgb_;
   ptrdiff_t stride_;
-  std::vector<uint8_t>& row_;
+  std::vector<uint8_t>& buffer_;
   Rect window_{};
 };
 
@@ -45,7 +47,7 @@ class StoredImage final : public RowSource, public RowSink {
 
   void row(int y, const uint8_t* planes, size_t plane) override;
   bool begin(Rect window) override;
-  const uint8_t* row(int y) override;
+  bool rows(int y, int count, const uint8_t** rows) override;
 
  private:
   uint8_t* at(int x, int y) {

@@ -18,19 +18,17 @@ void prepare_scalar(const Weights& weights, int origin, HorizontalTaps& taps) {
   taps.origin = origin;
 }
 
-void horizontal_scalar(const uint8_t* row, const HorizontalTaps& taps, uint8_t* out, size_t plane) {
-  for (int x = 0; x < taps.outputs; ++x) {
-    const uint8_t* pixel = row + static_cast<ptrdiff_t>(taps.weights->first(x) - taps.origin) * 4;
-    const int32_t* weight = taps.weights->taps(x);
-    int32_t red = half, green = half, blue = half;
-    for (int t = 0; t < taps.weights->count(x); ++t) {
-      red += pixel[4 * t] * weight[t];
-      green += pixel[4 * t + 1] * weight[t];
-      blue += pixel[4 * t + 2] * weight[t];
+void horizontal_scalar(const uint8_t* const* rows, const HorizontalTaps& taps, uint8_t* const* out) {
+  for (int row = 0; row < rows_at_once; ++row) {
+    for (int x = 0; x < taps.outputs; ++x) {
+      const uint8_t* pixel = rows[row] + static_cast<ptrdiff_t>(taps.weights->first(x) - taps.origin) * 4;
+      const int32_t* weight = taps.weights->taps(x);
+      int32_t sums[3] = {half, half, half};
+      for (int t = 0; t < taps.weights->count(x); ++t)
+        for (int channel = 0; channel < 3; ++channel)
+          sums[channel] += pixel[4 * t + channel] * weight[t];
+      for (int channel = 0; channel < 3; ++channel) out[row][4 * x + channel] = clip(sums[channel]);
     }
-    out[x] = clip(red);
-    out[plane + static_cast<size_t>(x)] = clip(green);
-    out[2 * plane + static_cast<size_t>(x)] = clip(blue);
   }
 }
 
@@ -43,9 +41,15 @@ void vertical_scalar(const uint8_t* const* rows, const int32_t* weights, int cou
   }
 }
 
+void split_scalar(const uint8_t* row, size_t width, uint8_t* out, size_t plane) {
+  for (size_t x = 0; x < width; ++x)
+    for (size_t channel = 0; channel < 3; ++channel) out[channel * plane + x] = row[4 * x + channel];
+}
+
 }  // namespace
 
-const ResizeKernels scalar_kernels{prepare_scalar, horizontal_scalar, vertical_scalar};
+const ResizeKernels scalar_kernels{prepare_scalar, horizontal_scalar, vertical_scalar,
+                                   split_scalar};
 
 const ResizeKernels& resize_kernels(SimdLevel level) {
 #if defined(__x86_64__)
@@ -61,11 +65,11 @@ void prepare_packed(const Weights& weights, int origin, HorizontalTaps& taps) {
   taps.weights = &weights;
   taps.origin = origin;
   taps.groups = (weights.most_taps() + 3) / 4;
-  // Vector kernels work on several outputs at a time: those past the end have zero weights.
-  const size_t padded = (static_cast<size_t>(taps.outputs) + 7) / 8 * 8;
-  const size_t group_size = 32, groups = static_cast<size_t>(taps.groups);
+  // Vector kernels work on four outputs at a time: those past the end have zero weights.
+  const size_t padded = (static_cast<size_t>(taps.outputs) + 3) / 4 * 4;
+  const auto groups = static_cast<size_t>(taps.groups);
   taps.offsets.assign(padded, 0);
-  taps.packed.assign(padded * groups * group_size, 0);
+  taps.packed.assign(padded * groups, TapGroup{});
   // Near the right edge whole groups would reach far past the row: they start further left there,
   // with zero weights, so that at most three pixels past the row are read.
   const int last_start = std::max(weights.inputs_end() - 4 * taps.groups, origin);
@@ -75,34 +79,14 @@ void prepare_packed(const Weights& weights, int origin, HorizontalTaps& taps) {
     taps.offsets[output] = static_cast<uint32_t>(start - origin) * 4;
     const int32_t* weight = weights.taps(x);
     for (int t = 0; t < weights.count(x); ++t) {
-      const auto upper = static_cast<int16_t>(weight[t] >> 11);
-      const auto lower = static_cast<int16_t>(weight[t] & 2047);
       const auto tap = static_cast<size_t>(weights.first(x) - start + t);
-      // Pairs of taps sit side by side, eight int16 to a pair: R R, G G, B B, unused.
-      int16_t* slot = &taps.packed[(output * groups + tap / 4) * group_size] + (tap / 2 % 2) * 8 + tap % 2;
-      for (size_t channel = 0; channel < 3; ++channel) {
-        slot[2 * channel] = upper;
-        slot[16 + 2 * channel] = lower;
-      }
-    }
-  }
-}
-
-void split_planes(const uint8_t* row, int width, bool mirrored, uint8_t* out, size_t plane) {
-  const auto count = static_cast<size_t>(width);
-  uint8_t *red = out, *green = out + plane, *blue = out + 2 * plane;
-  if (mirrored) {
-    for (size_t x = 0; x < count; ++x) {
-      const uint8_t* pixel = row + (count - 1 - x) * 4;
-      red[x] = pixel[0];
-      green[x] = pixel[1];
-      blue[x] = pixel[2];
-    }
-  } else {
-    for (size_t x = 0; x < count; ++x) {
-      red[x] = row[4 * x];
-      green[x] = row[4 * x + 1];
-      blue[x] = row[4 * x + 2];
+      TapGroup& group = taps.packed[output * groups + tap / 4];
+      const bool second_pair = tap % 4 >= 2;
+      const int place = tap % 2 ? 16 : 0;
+      const auto upper = static_cast<uint32_t>(weight[t] >> 11 & 0xFFFF) << place;
+      const auto lower = static_cast<uint32_t>(weight[t] & 2047) << place;
+      (second_pair ? group.upper_23 : group.upper_01) |= static_cast<int32_t>(upper);
+      (second_pair ? group.lower_23 : group.lower_01) |= static_cast<int32_t>(lower);
     }
   }
 }

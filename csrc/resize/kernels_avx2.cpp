@@ -15,66 +15,61 @@ namespace {
 constexpr int most_vertical_pairs = 256;
 
 inline const __m128i* as_vector(const void* at) { return static_cast<const __m128i*>(at); }
-inline const __m256i* as_wide(const void* at) { return static_cast<const __m256i*>(at); }
+inline __m128i* to_vector(void* at) { return static_cast<__m128i*>(at); }
 
-// Sums of one output: four int32 R G B 0 in each half, of taps 0, 1 and of taps 2, 3 of each group.
+// One output of two rows, one in each half: R G B X as int32, rounded, not clipped.
 template <int fixed_groups>
-FUSIONLOADER_AVX2 inline __m256i sum_taps(const uint8_t* pixels, const int16_t* weights,
-                                          int groups) {
-  const __m256i pair_up = _mm256_setr_epi8(0, -1, 4, -1, 1, -1, 5, -1, 2, -1, 6, -1, -1, -1, -1, -1,
-                                           8, -1, 12, -1, 9, -1, 13, -1, 10, -1, 14, -1, -1, -1, -1, -1);
-  __m256i upper = _mm256_setzero_si256(), lower = upper;
+FUSIONLOADER_AVX2 inline __m256i one_output(const uint8_t* first, const uint8_t* second,
+                                            const TapGroup* weights, int groups) {
+  const __m256i pair_01 = _mm256_broadcastsi128_si256(
+      _mm_setr_epi8(0, -1, 4, -1, 1, -1, 5, -1, 2, -1, 6, -1, 3, -1, 7, -1));
+  const __m256i pair_23 = _mm256_broadcastsi128_si256(
+      _mm_setr_epi8(8, -1, 12, -1, 9, -1, 13, -1, 10, -1, 14, -1, 11, -1, 15, -1));
+  __m256i upper = _mm256_setzero_si256(), lower = _mm256_set1_epi32(1 << (weight_bits - 1));
   for (int g = 0; g < (fixed_groups ? fixed_groups : groups); ++g) {
-    const __m128i four = _mm_loadu_si128(as_vector(pixels + 16 * g));
-    const __m256i pairs = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(four), pair_up);
-    const int16_t* group = weights + 32 * g;
-    upper = _mm256_add_epi32(upper, _mm256_madd_epi16(pairs, _mm256_loadu_si256(as_wide(group))));
-    lower = _mm256_add_epi32(lower, _mm256_madd_epi16(pairs, _mm256_loadu_si256(as_wide(group + 16))));
+    const __m256i pixels =
+        _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128(as_vector(first + 16 * g))),
+                                _mm_loadu_si128(as_vector(second + 16 * g)), 1);
+    const __m256i taps_01 = _mm256_shuffle_epi8(pixels, pair_01);
+    const __m256i taps_23 = _mm256_shuffle_epi8(pixels, pair_23);
+    const __m256i upper_sum =
+        _mm256_add_epi32(_mm256_madd_epi16(taps_01, _mm256_set1_epi32(weights[g].upper_01)),
+                         _mm256_madd_epi16(taps_23, _mm256_set1_epi32(weights[g].upper_23)));
+    const __m256i lower_sum =
+        _mm256_add_epi32(_mm256_madd_epi16(taps_01, _mm256_set1_epi32(weights[g].lower_01)),
+                         _mm256_madd_epi16(taps_23, _mm256_set1_epi32(weights[g].lower_23)));
+    upper = _mm256_add_epi32(upper, upper_sum);
+    lower = _mm256_add_epi32(lower, lower_sum);
   }
-  return _mm256_add_epi32(_mm256_slli_epi32(upper, 11), lower);
-}
-
-// Two outputs, finished: R G B 0 of the first, then of the second, unclipped.
-template <int fixed_groups>
-FUSIONLOADER_AVX2 inline __m256i two_outputs(const uint8_t* row, const HorizontalTaps& taps,
-                                             size_t x) {
-  const auto step = static_cast<size_t>(taps.groups) * 32;
-  const __m256i a = sum_taps<fixed_groups>(row + taps.offsets[x], &taps.packed[x * step], taps.groups);
-  const __m256i b =
-      sum_taps<fixed_groups>(row + taps.offsets[x + 1], &taps.packed[(x + 1) * step], taps.groups);
-  const __m256i sum = _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20),
-                                       _mm256_permute2x128_si256(a, b, 0x31));
-  return _mm256_srai_epi32(_mm256_add_epi32(sum, _mm256_set1_epi32(1 << (weight_bits - 1))),
-                           weight_bits);
-}
-
-FUSIONLOADER_AVX2 inline void store_four(uint8_t* at, int32_t bytes) {
-  std::memcpy(at, &bytes, sizeof bytes);
+  return _mm256_srai_epi32(_mm256_add_epi32(_mm256_slli_epi32(upper, 11), lower), weight_bits);
 }
 
 template <int fixed_groups>
-FUSIONLOADER_AVX2 void horizontal_groups(const uint8_t* row, const HorizontalTaps& taps,
-                                         uint8_t* out, size_t plane) {
-  const __m128i by_channel = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+FUSIONLOADER_AVX2 void horizontal_groups(const uint8_t* const* rows, const HorizontalTaps& taps,
+                                         uint8_t* const* out) {
   for (size_t x = 0; x < static_cast<size_t>(taps.outputs); x += 4) {
-    const __m256i packed = _mm256_packus_epi32(two_outputs<fixed_groups>(row, taps, x),
-                                               two_outputs<fixed_groups>(row, taps, x + 2));
-    const __m256i in_order = _mm256_permute4x64_epi64(packed, 0xD8);
-    const __m128i bytes = _mm_packus_epi16(_mm256_castsi256_si128(in_order),
-                                           _mm256_extracti128_si256(in_order, 1));
-    const __m128i planes = _mm_shuffle_epi8(bytes, by_channel);
-    store_four(out + x, _mm_extract_epi32(planes, 0));
-    store_four(out + plane + x, _mm_extract_epi32(planes, 1));
-    store_four(out + 2 * plane + x, _mm_extract_epi32(planes, 2));
+    for (size_t pair = 0; pair < rows_at_once; pair += 2) {
+      __m256i sums[4];
+      for (size_t i = 0; i < 4; ++i) {
+        const uint32_t offset = taps.offsets[x + i];
+        sums[i] = one_output<fixed_groups>(rows[pair] + offset, rows[pair + 1] + offset,
+                                           taps.output(x + i), taps.groups);
+      }
+      // Packing works within halves: each half comes out as four pixels of its row, in order.
+      const __m256i packed = _mm256_packus_epi16(_mm256_packus_epi32(sums[0], sums[1]),
+                                                 _mm256_packus_epi32(sums[2], sums[3]));
+      _mm_storeu_si128(to_vector(out[pair] + 4 * x), _mm256_castsi256_si128(packed));
+      _mm_storeu_si128(to_vector(out[pair + 1] + 4 * x), _mm256_extracti128_si256(packed, 1));
+    }
   }
 }
 
-void horizontal_avx2(const uint8_t* row, const HorizontalTaps& taps, uint8_t* out, size_t plane) {
+void horizontal_avx2(const uint8_t* const* rows, const HorizontalTaps& taps, uint8_t* const* out) {
   switch (taps.groups) {
-    case 1: return horizontal_groups<1>(row, taps, out, plane);
-    case 2: return horizontal_groups<2>(row, taps, out, plane);
-    case 3: return horizontal_groups<3>(row, taps, out, plane);
-    default: return horizontal_groups<0>(row, taps, out, plane);
+    case 1: return horizontal_groups<1>(rows, taps, out);
+    case 2: return horizontal_groups<2>(rows, taps, out);
+    case 3: return horizontal_groups<3>(rows, taps, out);
+    default: return horizontal_groups<0>(rows, taps, out);
   }
 }
 
@@ -109,7 +104,7 @@ FUSIONLOADER_AVX2 void vertical_avx2(const uint8_t* const* rows, const int32_t* 
     const __m256i sum_1 = _mm256_srai_epi32(
         _mm256_add_epi32(_mm256_slli_epi32(upper_1, 11), lower_1), weight_bits);
     const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(sum_0, sum_1), 0xD8);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i),
+    _mm_storeu_si128(to_vector(out + i),
                      _mm_packus_epi16(_mm256_castsi256_si128(packed),
                                       _mm256_extracti128_si256(packed, 1)));
   }
@@ -117,7 +112,26 @@ FUSIONLOADER_AVX2 void vertical_avx2(const uint8_t* const* rows, const int32_t* 
 
 }  // namespace
 
-const ResizeKernels avx2_kernels{prepare_packed, horizontal_avx2, vertical_avx2};
+// Eight pixels at a time.
+FUSIONLOADER_AVX2 void split_planes_avx2(const uint8_t* row, size_t width, uint8_t* out,
+                                         size_t plane) {
+  const __m256i by_channel = _mm256_broadcastsi128_si256(
+      _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+  const __m256i join = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  for (size_t x = 0; x < width; x += 8) {
+    __m256i pixels;
+    std::memcpy(&pixels, row + 4 * x, sizeof pixels);
+    const __m256i planes =
+        _mm256_permutevar8x32_epi32(_mm256_shuffle_epi8(pixels, by_channel), join);
+    const __m128i red_green = _mm256_castsi256_si128(planes);
+    _mm_storel_epi64(to_vector(out + x), red_green);
+    _mm_storel_epi64(to_vector(out + plane + x), _mm_unpackhi_epi64(red_green, red_green));
+    _mm_storel_epi64(to_vector(out + 2 * plane + x), _mm256_extracti128_si256(planes, 1));
+  }
+}
+
+const ResizeKernels avx2_kernels{prepare_packed, horizontal_avx2, vertical_avx2,
+                                 split_planes_avx2};
 
 }  // namespace fusionloader
 #endif

@@ -1,4 +1,4 @@
-// AVX-512 (F, BW, VL): the AVX2 kernels' arithmetic with both parts of a weight in one register.
+// AVX-512 (F, BW, VL): the AVX2 kernels, twice as wide.
 #if defined(__x86_64__)
 // GCC 12 takes the undefined operands inside its own AVX-512 intrinsics for uninitialised values.
 #pragma GCC diagnostic ignored "-Wuninitialized"
@@ -16,66 +16,77 @@ namespace {
 
 constexpr int most_vertical_pairs = 256;
 
-// Sums of one output in four quarters of R G B 0: upper parts of taps 0, 1 and of taps 2, 3 of each
-// group (shifted to their place), lower parts of the same.
-template <int fixed_groups>
-FUSIONLOADER_AVX512 inline __m512i sum_taps(const uint8_t* row, const HorizontalTaps& taps, size_t x) {
-  const __m256i pair_up_half =
-      _mm256_setr_epi8(0, -1, 4, -1, 1, -1, 5, -1, 2, -1, 6, -1, -1, -1, -1, -1, 8, -1, 12, -1, 9,
-                       -1, 13, -1, 10, -1, 14, -1, -1, -1, -1, -1);
-  const __m512i pair_up = _mm512_broadcast_i64x4(pair_up_half);
-  const uint8_t* pixels = row + taps.offsets[x];
-  const int groups = fixed_groups ? fixed_groups : taps.groups;
-  const int16_t* weights = &taps.packed[x * static_cast<size_t>(groups) * 32];
-  __m512i sum = _mm512_setzero_si512();
-  for (int g = 0; g < groups; ++g) {
-    __m128i four;
-    std::memcpy(&four, pixels + 16 * g, sizeof four);
-    const __m512i pairs = _mm512_shuffle_epi8(_mm512_broadcast_i32x4(four), pair_up);
-    sum = _mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_loadu_si512(weights + 32 * g)));
-  }
-  const __m512i places = _mm512_setr_epi32(11, 11, 11, 11, 11, 11, 11, 11, 0, 0, 0, 0, 0, 0, 0, 0);
-  return _mm512_sllv_epi32(sum, places);
+FUSIONLOADER_AVX512 inline __m128i load(const uint8_t* from) {
+  __m128i bytes;
+  std::memcpy(&bytes, from, sizeof bytes);
+  return bytes;
 }
 
-FUSIONLOADER_AVX512 inline __m512i add_halves(__m512i a, __m512i b) {
-  return _mm512_add_epi32(_mm512_shuffle_i32x4(a, b, 0x44), _mm512_shuffle_i32x4(a, b, 0xEE));
+FUSIONLOADER_AVX512 inline void store(uint8_t* to, __m128i bytes) {
+  std::memcpy(to, &bytes, sizeof bytes);
+}
+
+// One output of four rows, one in each quarter: R G B X as int32, rounded, not clipped.
+template <int fixed_groups>
+FUSIONLOADER_AVX512 inline __m512i one_output(const uint8_t* const* rows, size_t offset,
+                                              const TapGroup* weights, int groups) {
+  const __m512i pair_01 = _mm512_broadcast_i32x4(
+      _mm_setr_epi8(0, -1, 4, -1, 1, -1, 5, -1, 2, -1, 6, -1, 3, -1, 7, -1));
+  const __m512i pair_23 = _mm512_broadcast_i32x4(
+      _mm_setr_epi8(8, -1, 12, -1, 9, -1, 13, -1, 10, -1, 14, -1, 11, -1, 15, -1));
+  __m512i upper = _mm512_setzero_si512(), lower = _mm512_set1_epi32(1 << (weight_bits - 1));
+  for (int g = 0; g < (fixed_groups ? fixed_groups : groups); ++g, offset += 16) {
+    __m512i pixels = _mm512_castsi128_si512(load(rows[0] + offset));
+    pixels = _mm512_inserti32x4(pixels, load(rows[1] + offset), 1);
+    pixels = _mm512_inserti32x4(pixels, load(rows[2] + offset), 2);
+    pixels = _mm512_inserti32x4(pixels, load(rows[3] + offset), 3);
+    const __m512i taps_01 = _mm512_shuffle_epi8(pixels, pair_01);
+    const __m512i taps_23 = _mm512_shuffle_epi8(pixels, pair_23);
+    const __m512i upper_sum =
+        _mm512_add_epi32(_mm512_madd_epi16(taps_01, _mm512_set1_epi32(weights[g].upper_01)),
+                         _mm512_madd_epi16(taps_23, _mm512_set1_epi32(weights[g].upper_23)));
+    const __m512i lower_sum =
+        _mm512_add_epi32(_mm512_madd_epi16(taps_01, _mm512_set1_epi32(weights[g].lower_01)),
+                         _mm512_madd_epi16(taps_23, _mm512_set1_epi32(weights[g].lower_23)));
+    upper = _mm512_add_epi32(upper, upper_sum);
+    lower = _mm512_add_epi32(lower, lower_sum);
+  }
+  return _mm512_srai_epi32(_mm512_add_epi32(_mm512_slli_epi32(upper, 11), lower), weight_bits);
+}
+
+template <int fixed_groups>
+FUSIONLOADER_AVX512 void horizontal_groups(const uint8_t* const* rows, const HorizontalTaps& taps,
+                                           uint8_t* const* out) {
+  const uint8_t* const four_rows[rows_at_once] = {rows[0], rows[1], rows[2], rows[3]};
+  uint8_t* const four_out[rows_at_once] = {out[0], out[1], out[2], out[3]};
+  for (size_t x = 0; x < static_cast<size_t>(taps.outputs); x += 4) {
+    __m512i sums[4];
+    for (size_t i = 0; i < 4; ++i)
+      sums[i] = one_output<fixed_groups>(four_rows, taps.offsets[x + i], taps.output(x + i),
+                                         taps.groups);
+    // Packing works within quarters: each comes out as four pixels of its row, in order.
+    const __m512i packed = _mm512_packus_epi16(_mm512_packus_epi32(sums[0], sums[1]),
+                                               _mm512_packus_epi32(sums[2], sums[3]));
+    store(four_out[0] + 4 * x, _mm512_castsi512_si128(packed));
+    store(four_out[1] + 4 * x, _mm512_extracti32x4_epi32(packed, 1));
+    store(four_out[2] + 4 * x, _mm512_extracti32x4_epi32(packed, 2));
+    store(four_out[3] + 4 * x, _mm512_extracti32x4_epi32(packed, 3));
+  }
+}
+
+void horizontal_avx512(const uint8_t* const* rows, const HorizontalTaps& taps,
+                       uint8_t* const* out) {
+  switch (taps.groups) {
+    case 1: return horizontal_groups<1>(rows, taps, out);
+    case 2: return horizontal_groups<2>(rows, taps, out);
+    case 3: return horizontal_groups<3>(rows, taps, out);
+    default: return horizontal_groups<0>(rows, taps, out);
+  }
 }
 
 FUSIONLOADER_AVX512 inline __m128i to_bytes(__m512i sums) {
   const __m512i rounded = _mm512_srai_epi32(sums, weight_bits);
   return _mm512_cvtusepi32_epi8(_mm512_max_epi32(rounded, _mm512_setzero_si512()));
-}
-
-template <int fixed_groups>
-FUSIONLOADER_AVX512 void horizontal_groups(const uint8_t* row, const HorizontalTaps& taps,
-                                           uint8_t* out, size_t plane) {
-  const __m512i half = _mm512_set1_epi32(1 << (weight_bits - 1));
-  const __m128i by_channel = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-  for (size_t x = 0; x < static_cast<size_t>(taps.outputs); x += 4) {
-    const __m512i first = add_halves(sum_taps<fixed_groups>(row, taps, x),
-                                     sum_taps<fixed_groups>(row, taps, x + 1));
-    const __m512i second = add_halves(sum_taps<fixed_groups>(row, taps, x + 2),
-                                      sum_taps<fixed_groups>(row, taps, x + 3));
-    const __m512i sums = _mm512_add_epi32(_mm512_shuffle_i32x4(first, second, 0x88),
-                                          _mm512_shuffle_i32x4(first, second, 0xDD));
-    const __m128i planes = _mm_shuffle_epi8(to_bytes(_mm512_add_epi32(sums, half)), by_channel);
-    const int red = _mm_extract_epi32(planes, 0);
-    const int green = _mm_extract_epi32(planes, 1);
-    const int blue = _mm_extract_epi32(planes, 2);
-    std::memcpy(out + x, &red, 4);
-    std::memcpy(out + plane + x, &green, 4);
-    std::memcpy(out + 2 * plane + x, &blue, 4);
-  }
-}
-
-void horizontal_avx512(const uint8_t* row, const HorizontalTaps& taps, uint8_t* out, size_t plane) {
-  switch (taps.groups) {
-    case 1: return horizontal_groups<1>(row, taps, out, plane);
-    case 2: return horizontal_groups<2>(row, taps, out, plane);
-    case 3: return horizontal_groups<3>(row, taps, out, plane);
-    default: return horizontal_groups<0>(row, taps, out, plane);
-  }
 }
 
 FUSIONLOADER_AVX512 void vertical_avx512(const uint8_t* const* rows, const int32_t* weights,
@@ -109,14 +120,15 @@ FUSIONLOADER_AVX512 void vertical_avx512(const uint8_t* const* rows, const int32
     const __m128i even = to_bytes(_mm512_add_epi32(_mm512_slli_epi32(upper_0, 11), lower_0));
     const __m128i odd = to_bytes(_mm512_add_epi32(_mm512_slli_epi32(upper_1, 11), lower_1));
     const __m128i low = _mm_unpacklo_epi64(even, odd), high = _mm_unpackhi_epi64(even, odd);
-    std::memcpy(out + i, &low, sizeof low);
-    std::memcpy(out + i + 16, &high, sizeof high);
+    store(out + i, low);
+    store(out + i + 16, high);
   }
 }
 
 }  // namespace
 
-const ResizeKernels avx512_kernels{prepare_packed, horizontal_avx512, vertical_avx512};
+const ResizeKernels avx512_kernels{prepare_packed, horizontal_avx512, vertical_avx512,
+                                   split_planes_avx2};
 
 }  // namespace fusionloader
 #endif

@@ -28,6 +28,10 @@ bool changes(const Axis& axis) {
 
 size_t round_up(size_t value, size_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
+void mirror(const uint8_t* pixels, size_t width, uint8_t* out) {
+  for (size_t x = 0; x < width; ++x) std::memcpy(out + 4 * x, pixels + 4 * (width - 1 - x), 4);
+}
+
 void grow(std::vector<uint8_t>& buffer, size_t size) {
   if (buffer.size() < size) buffer.resize(size);
 }
@@ -85,69 +89,107 @@ bool Resampler::run(const Pass& pass, int denominator, int source_width, int sou
   return vertical_first ? columns_first(source) : rows_first(source);
 }
 
-void Resampler::size_ring(size_t stride) {
+void Resampler::size_ring(size_t row_bytes) {
   int rows = 1;
-  while (rows < y_weights_.most_taps()) rows *= 2;
+  while (rows < y_weights_.most_taps() + rows_at_once - 1) rows *= 2;
   ring_mask_ = rows - 1;
-  ring_stride_ = stride;
-  grow(ring_, static_cast<size_t>(rows) * stride + row_slack);
+  ring_stride_ = round_up(row_bytes, 64);
+  grow(ring_, static_cast<size_t>(rows) * ring_stride_ + row_slack);
   ring_rows_.resize(static_cast<size_t>(rows));
 }
 
+// Source rows `ready` and on, resized horizontally, into the ring.
+bool Resampler::resize_rows(RowSource& source, int ready, int count) {
+  const uint8_t* from[rows_at_once];
+  uint8_t* to[rows_at_once];
+  if (!source.rows(ready - y_weights_.inputs_begin(), count, from)) return false;
+  for (int i = 0; i < rows_at_once; ++i) to[i] = ring_row(ready + i);
+  if (resize_x_) {
+    // Past the last row the last is done again, into rows of the ring that nobody will read.
+    for (int i = count; i < rows_at_once; ++i) from[i] = from[count - 1];
+    kernels_.horizontal(from, x_taps_, to);
+    return true;
+  }
+  for (int i = 0; i < count; ++i) {
+    if (pass_->mirrored)
+      mirror(from[i], source_columns_, to[i]);
+    else
+      std::memcpy(to[i], from[i], source_columns_ * 4);
+  }
+  return true;
+}
+
+void Resampler::resize_column_step(int y, uint8_t* out, size_t bytes) {
+  const int first = y_weights_.first(y), count = y_weights_.count(y);
+  for (int t = 0; t < count; ++t) ring_rows_[static_cast<size_t>(t)] = ring_row(first + t);
+  kernels_.vertical(ring_rows_.data(), y_weights_.taps(y), count, out, bytes);
+}
+
 bool Resampler::rows_first(RowSource& source) {
-  size_ring(3 * plane_);
-  const int top = y_weights_.inputs_begin();
-  int ready = top;
+  const size_t bytes = static_cast<size_t>(inner_width_) * 4;
+  size_ring(round_up(bytes, 16));
+  grow(result_rows_, bytes + row_slack);
+  int ready = y_weights_.inputs_begin();
   for (int y = 0; y < inner_height_; ++y) {
-    const int first = y_weights_.first(y), count = y_weights_.count(y);
-    for (ready = std::max(ready, first); ready < first + count; ++ready) {
-      const uint8_t* row = source.row(ready - top);
-      if (!row) return false;
-      if (resize_x_)
-        kernels_.horizontal(row, x_taps_, ring_row(ready), plane_);
-      else
-        split_planes(row, inner_width_, pass_->mirrored, ring_row(ready), plane_);
+    const int first = y_weights_.first(y), end = first + y_weights_.count(y);
+    ready = std::max(ready, first);
+    while (ready < end) {
+      const int count = std::min(rows_at_once, y_weights_.inputs_end() - ready);
+      if (!resize_rows(source, ready, count)) return false;
+      ready += count;
     }
-    if (!resize_y_) {
-      emit(y, ring_row(first), plane_);
-      continue;
+    if (resize_y_) {
+      resize_column_step(y, result_rows_.data(), bytes);
+      emit(y, result_rows_.data());
+    } else {
+      emit(y, ring_row(first));
     }
-    for (int t = 0; t < count; ++t) ring_rows_[static_cast<size_t>(t)] = ring_row(first + t);
-    kernels_.vertical(ring_rows_.data(), y_weights_.taps(y), count, planes_.data(), 3 * plane_);
-    emit(y, planes_.data(), plane_);
   }
   return true;
 }
 
 bool Resampler::columns_first(RowSource& source) {
   const size_t bytes = source_columns_ * 4;
-  size_ring(round_up(bytes, 64));
-  grow(tall_row_, round_up(bytes, 64) + row_slack);
+  size_ring(bytes);
+  const size_t tall_stride = round_up(bytes, 64) + row_slack;
+  const size_t result_stride = round_up(static_cast<size_t>(inner_width_) * 4, 64);
+  grow(tall_rows_, rows_at_once * tall_stride);
+  grow(result_rows_, rows_at_once * result_stride + row_slack);
+  const uint8_t* tall[rows_at_once];
+  uint8_t* results[rows_at_once];
+  for (size_t i = 0; i < rows_at_once; ++i) {
+    tall[i] = &tall_rows_[i * tall_stride];
+    results[i] = &result_rows_[i * result_stride];
+  }
   const int top = y_weights_.inputs_begin();
   int ready = top;
-  for (int y = 0; y < inner_height_; ++y) {
-    const int first = y_weights_.first(y), count = y_weights_.count(y);
-    for (ready = std::max(ready, first); ready < first + count; ++ready) {
-      const uint8_t* row = source.row(ready - top);
-      if (!row) return false;
-      std::memcpy(ring_row(ready), row, bytes);
+  for (int y = 0; y < inner_height_; y += rows_at_once) {
+    const int count = std::min(rows_at_once, inner_height_ - y);
+    for (int i = 0; i < count; ++i) {
+      const int first = y_weights_.first(y + i), end = first + y_weights_.count(y + i);
+      for (ready = std::max(ready, first); ready < end; ++ready) {
+        const uint8_t* row;
+        if (!source.rows(ready - top, 1, &row)) return false;
+        std::memcpy(ring_row(ready), row, bytes);
+      }
+      resize_column_step(y + i, &tall_rows_[static_cast<size_t>(i) * tall_stride], bytes);
     }
-    for (int t = 0; t < count; ++t) ring_rows_[static_cast<size_t>(t)] = ring_row(first + t);
-    kernels_.vertical(ring_rows_.data(), y_weights_.taps(y), count, tall_row_.data(), bytes);
-    kernels_.horizontal(tall_row_.data(), x_taps_, planes_.data(), plane_);
-    emit(y, planes_.data(), plane_);
+    // Rows past the last are whatever was there before; their results are dropped.
+    kernels_.horizontal(tall, x_taps_, results);
+    for (int i = 0; i < count; ++i) emit(y + i, results[i]);
   }
   return true;
 }
 
-void Resampler::emit(int row, const uint8_t* planes, size_t plane) {
+void Resampler::emit(int row, const uint8_t* pixels) {
   const Rect& kept = pass_->kept;
   const int y = inner_y_ + row;
   const int target = pass_->upside_down ? kept.height - 1 - y : y;
-  if (inner_width_ == kept.width) return sink_->row(target, planes, plane);
+  kernels_.split(pixels, static_cast<size_t>(inner_width_), planes_.data(), plane_);
+  if (inner_width_ == kept.width) return sink_->row(target, planes_.data(), plane_);
   for (size_t channel = 0; channel < 3; ++channel)
     std::memcpy(&framed_[channel * framed_plane_ + static_cast<size_t>(inner_x_)],
-                planes + channel * plane, static_cast<size_t>(inner_width_));
+                &planes_[channel * plane_], static_cast<size_t>(inner_width_));
   sink_->row(target, framed_.data(), framed_plane_);
 }
 
@@ -165,7 +207,7 @@ void Resampler::emit_surroundings() {
 }
 
 void Resampler::release_large_buffers() {
-  for (std::vector<uint8_t>* buffer : {&ring_, &planes_, &tall_row_, &framed_})
+  for (std::vector<uint8_t>* buffer : {&ring_, &tall_rows_, &result_rows_, &planes_, &framed_})
     if (buffer->size() > largest_kept_buffer) std::vector<uint8_t>().swap(*buffer);
 }
 

@@ -20,8 +20,9 @@ class RowSource {
   virtual ~RowSource() = default;
   // Says which window will be read; false when it cannot be.
   virtual bool begin(Rect window) = 0;
-  // Row `y` of the window, valid until the next call, `y` ascending; nullptr when it cannot be read.
-  virtual const uint8_t* row(int y) = 0;
+  // Rows y .. y + count - 1 of the window, count <= rows_at_once, valid until the next call; `y`
+  // ascending. False when they cannot be read.
+  virtual bool rows(int y, int count, const uint8_t** rows) = 0;
 };
 
 class RowSink {
@@ -56,10 +57,12 @@ class Resampler {
  private:
   bool rows_first(RowSource& source);
   bool columns_first(RowSource& source);
-  void emit(int row, const uint8_t* planes, size_t plane);
+  bool resize_rows(RowSource& source, int ready, int count);
+  void resize_column_step(int y, uint8_t* out, size_t bytes);
+  void emit(int row, const uint8_t* pixels);
   void emit_surroundings();
   uint8_t* ring_row(int row) { return &ring_[static_cast<size_t>(row & ring_mask_) * ring_stride_]; }
-  void size_ring(size_t stride);
+  void size_ring(size_t row_bytes);
 
   const ResizeKernels& kernels_;
   bool vertical_first_allowed_;
@@ -75,7 +78,9 @@ class Resampler {
   size_t plane_ = 0, framed_plane_ = 0;
   int ring_mask_ = 0;
   size_t ring_stride_ = 0;
-  std::vector<uint8_t> ring_, planes_, tall_row_, framed_;
+  // Rows of RGBX: those that the vertical pass still needs, those that one pass left for the next.
+  std::vector<uint8_t> ring_, tall_rows_, result_rows_;
+  std::vector<uint8_t> planes_, framed_;
   std::vector<const uint8_t*> ring_rows_;
 };
 
