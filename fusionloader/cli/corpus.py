@@ -66,7 +66,7 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """What lies under ``root``: the folders ``train`` and ``val``, and the averages of all files."""
+    """What lies under ``root``: folders ``train`` and ``val``; the averages are over all files."""
 
     root: Path
     kind: str

@@ -11,15 +11,15 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
-from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader
 from fusionloader.cli.corpus import available_cores, ensure_corpus
+from fusionloader.cli.measure.contenders import close_loader
+from fusionloader.cli.measure.workloads import pil_dataset
 from fusionloader.cli.progress import Progress
-from fusionloader.cli.training import close, train
+from fusionloader.cli.training import train
 
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 MODEL_SEED = 7
 ORDER_SEED = 11
 
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     if device.type == "cpu":
         # The workers decode on the same cores: more threads here would only take turns with them.
         torch.set_num_threads(1)
-    dataset = ImageFolder(str(corpus.train), training_transform())
+    dataset = pil_dataset(corpus.train, "default")
     _read_once(dataset)
 
     def loader_of(kind: type[DataLoader[Any]]) -> DataLoader[Any]:
@@ -84,18 +84,6 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def training_transform() -> Any:
-    """The transforms of nearly every ImageNet script."""
-    return transforms.Compose(
-        [
-            transforms.RandomResizedCrop(224),
-            transforms.RandomHorizontalFlip(),
-            transforms.ToTensor(),
-            transforms.Normalize(MEAN, STD),
-        ]
-    )
-
-
 def _read_once(dataset: ImageFolder) -> None:
     """Brings the files into the file cache, so that the first to train has no cold start."""
     for path, _ in dataset.samples:
@@ -106,7 +94,7 @@ def _explain(factory: LoaderFactory) -> None:
     loader = factory()
     assert isinstance(loader, FusionLoader)
     print(f"\nwhat FusionLoader compiled\n{loader.explain()}")
-    close(loader)
+    close_loader(loader)
 
 
 def time_loading(factories: dict[str, LoaderFactory], rounds: int) -> dict[str, list[float]]:
@@ -124,7 +112,7 @@ def time_loading(factories: dict[str, LoaderFactory], rounds: int) -> dict[str, 
                     rates[name].append(rate)
     finally:
         for loader in loaders.values():
-            close(loader)
+            close_loader(loader)
     for name, values in rates.items():
         print(f"  {name:<13} median {statistics.median(values):7.0f} samples/s")
     return rates

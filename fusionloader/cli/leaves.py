@@ -65,7 +65,8 @@ def _colours(rng: np.random.Generator, hues: npt.NDArray[Any], count: int) -> Fl
     value = rng.uniform(0.25, 0.95, count)
     sector = (hues[:, None] * 6.0 + np.array([5.0, 3.0, 1.0])) % 6.0
     wave = np.clip(np.minimum(sector, 4.0 - sector), 0.0, 1.0)
-    return (255.0 * value[:, None] * (1.0 - saturation[:, None] * wave)).astype(np.float32)
+    levels = 255.0 * value[:, None] * (1.0 - saturation[:, None] * wave)
+    return np.asarray(levels, dtype=np.float32)
 
 
 def _label_map(

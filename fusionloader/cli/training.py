@@ -11,7 +11,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from fusionloader.cli.corpus import CLASSES
+from fusionloader.cli.leaves import CLASSES
+from fusionloader.cli.measure.contenders import close_loader
 from fusionloader.cli.progress import Progress
 
 # Synchronising with a GPU at every step would slow the training down: only at these.
@@ -42,19 +43,20 @@ class EpochReport:
 def small_network(classes: int = CLASSES) -> nn.Module:
     """A network for 224x224 RGB whose step costs less than loading its images does.
 
-    It looks at 4x4-pixel averages: on a CPU a usual network would hide the loader's speed.
+    It looks at 8x8-pixel averages and takes 0.16 ms of a core per sample: on a CPU a usual
+    network would hide the loader's speed.
     """
     return nn.Sequential(
-        nn.AvgPool2d(4),
-        nn.Conv2d(3, 24, 3, stride=2, padding=1, bias=False),
-        nn.BatchNorm2d(24),
+        nn.AvgPool2d(8),
+        nn.Conv2d(3, 16, 3, stride=2, padding=1, bias=False),
+        nn.BatchNorm2d(16),
         nn.ReLU(inplace=True),
-        nn.Conv2d(24, 48, 3, stride=2, padding=1, bias=False),
-        nn.BatchNorm2d(48),
+        nn.Conv2d(16, 32, 3, stride=2, padding=1, bias=False),
+        nn.BatchNorm2d(32),
         nn.ReLU(inplace=True),
         nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),
-        nn.Linear(48, classes),
+        nn.Linear(32, classes),
     )
 
 
@@ -106,7 +108,7 @@ class Trainer:
         scores = self.network(images)
         loss = nn.functional.cross_entropy(scores, targets)
         self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         return loss.detach(), (scores.detach().argmax(1) == targets).sum()
 
@@ -138,14 +140,5 @@ def train(
             )
             reports.append(report)
     finally:
-        close(loader)
+        close_loader(loader)
     return reports
-
-
-def close(loader: DataLoader[Any]) -> None:
-    """Ends a loader's workers now; torch's own loader has no public way but its deletion."""
-    closing = getattr(loader, "close", None)
-    if closing is not None:
-        closing()
-    else:
-        loader._iterator = None
