@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.metadata
 import multiprocessing
 import os
@@ -72,8 +73,8 @@ def problems() -> Iterator[str]:
     size, free = shared_memory()
     if free < 64e6:
         yield (
-            f"/dev/shm has {free / 1e6:.0f} MB free of {size / 1e6:.0f} MB, too little for a batch; "
-            "remove what is left there, or in a container raise it: docker run --shm-size=8g "
+            f"/dev/shm has {free / 1e6:.0f} MB free of {size / 1e6:.0f} MB, too little for a "
+            "batch; remove what is left there, or in a container raise it: docker run --shm-size=8g "
             "(Kubernetes: an emptyDir with medium Memory on /dev/shm)"
         )
 
@@ -122,7 +123,7 @@ def shared_memory() -> tuple[int, int]:
 def native_extension() -> str | None:
     """What is wrong with the native extension, ``None`` if it loads."""
     try:
-        import fusionloader._native  # noqa: F401
+        importlib.import_module("fusionloader._native")
     except ImportError as error:
         return f"does not load ({error})"
     return None

@@ -14,7 +14,7 @@ PACKAGES = ("torch", "torchvision", "pillow", "numpy", "posix_ipc")
 PEERS = ("nvidia-dali-cuda120", "nvidia-dali-cuda130", "spdl", "ffcv")
 # The instruction sets that pixel kernels are written for, widest first.
 SIMD_LEVELS = (
-    ("avx512_vbmi", "AVX-512 VBMI"),
+    ("avx512vbmi", "AVX-512 VBMI"),
     ("avx512bw", "AVX-512"),
     ("avx2", "AVX2"),
     ("sse4_1", "SSE4.1"),
