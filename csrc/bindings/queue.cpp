@@ -1,5 +1,233 @@
+#include <pybind11/stl.h>
+
+#include <cstring>
+
 #include "bindings/module.hpp"
+#include "queue/futex.hpp"
+#include "queue/queue.hpp"
+#include "worker/plan_worker.hpp"
+
+namespace py = pybind11;
 
 namespace fusionloader {
-void bind_queue(pybind11::module_&) {}
+
+namespace {
+
+constexpr double kNs = 1e9;
+
+int64_t to_ns(double seconds) { return static_cast<int64_t>(seconds * kNs); }
+
+py::memoryview view(void* data, size_t bytes) {
+  return py::memoryview::from_memory(data, static_cast<py::ssize_t>(bytes));
+}
+
+// Entry j of the descriptor is the sample at batch position rows[j].
+void describe(ManagerQueue& queue, uint64_t slot, uint64_t sequence,
+              const std::vector<uint32_t>& rows, const std::vector<int64_t>& items,
+              const std::vector<uint64_t>& keys, const std::vector<uint32_t>& occurrences,
+              uint32_t tiny_size, uint64_t seed, uint64_t epoch, uint64_t payload,
+              uint64_t payload_rows, const py::bytes& indices) {
+  const size_t samples = rows.size();
+  if (items.size() != samples || keys.size() != samples || occurrences.size() != samples)
+    throw std::invalid_argument("a descriptor's lists differ in length");
+  Batch& batch = queue.describe(slot, sequence, static_cast<uint32_t>(samples), tiny_size);
+  BatchHeader& header = batch.header;
+  header.seed = seed;
+  header.epoch = epoch;
+  header.payload_rows.store(payload_rows);
+  header.payload.store(payload);
+  Entry* entries = batch.entries();
+  for (size_t j = 0; j < samples; ++j) {
+    const uint32_t row = rows[j];
+    if (row >= samples) throw std::out_of_range("a descriptor's row");
+    entries[j] = {items[row], keys[row], occurrences[row], row};
+  }
+  const std::string_view pickled = indices;
+  header.indices = Batch::descriptor_bytes(samples, header.tiny_batches);
+  header.indices_bytes = pickled.size();
+  if (header.indices + pickled.size() > queue.slot(slot).bytes())
+    throw std::length_error("batch slot too small for its indices");
+  std::memcpy(batch.at(header.indices), pickled.data(), pickled.size());
+}
+
+py::list records(ManagerQueue& queue) {
+  py::list all;
+  Control& control = queue.control();
+  for (uint32_t w = 0; w < control.header.workers; ++w) {
+    const WorkerRecord& r = control.records()[w];
+    all.append(py::make_tuple(r.pid.load(), r.sequence.load(), r.tiny_batch.load(),
+                              r.position.load(), static_cast<double>(r.since_ns.load()) / kNs,
+                              r.samples.load(), static_cast<double>(r.busy_ns.load()) / kNs,
+                              r.fallbacks.load()));
+  }
+  return all;
+}
+
+void bind_manager(py::module_& m) {
+  py::class_<ManagerQueue>(m, "ManagerQueue")
+      .def(py::init<int, int, uint32_t, uint32_t>())
+      .def_static("control_bytes", &Control::bytes)
+      .def_static("descriptor_bytes", &Batch::descriptor_bytes)
+      .def("add_slot", &ManagerQueue::add_slot)
+      .def("describe", &describe)
+      .def("set_payload",
+           [](ManagerQueue& q, uint64_t slot, uint64_t payload, uint64_t rows) {
+             q.batch(slot)->header.payload_rows.store(rows);
+             q.batch(slot)->header.payload.store(payload);
+           })
+      .def("announce_layout",
+           [](ManagerQueue& q, uint64_t slot, const py::bytes& pickled) {
+             const std::string_view text = pickled;
+             if (text.size() > q.slot(slot).bytes()) throw std::length_error("layout");
+             std::memcpy(q.slot(slot).data(), text.data(), text.size());
+             q.control().header.layout_slot.store(slot);
+             q.control().header.layout_bytes.store(text.size());
+             q.control().header.layout_version.fetch_add(1);
+             q.wake_workers();
+           })
+      .def("publish", &ManagerQueue::publish)
+      .def("status",
+           [](ManagerQueue& q, uint64_t slot) {
+             const BatchStatus s = q.status(slot);
+             return py::make_tuple(s.waiting, s.active, s.completed, s.failed, s.spilled);
+           })
+      .def("state",
+           [](ManagerQueue& q, uint64_t slot, uint32_t tiny_batch) {
+             return static_cast<int>(q.state(slot, tiny_batch));
+           })
+      .def("give_up", &ManagerQueue::give_up)
+      .def("deliver_until", &ManagerQueue::deliver_until)
+      .def("take_back",
+           [](ManagerQueue& q, uint32_t worker) {
+             py::list lost;
+             for (const Lost& l : q.take_back(worker))
+               lost.append(py::make_tuple(l.sequence, l.tiny_batch));
+             return lost;
+           })
+      .def("withdraw", &ManagerQueue::withdraw)
+      .def("stop", &ManagerQueue::stop)
+      .def("done_word", &ManagerQueue::done_word)
+      .def("sleep",
+           [](ManagerQueue& q, uint32_t seen, double seconds) { q.sleep(seen, to_ns(seconds)); },
+           py::call_guard<py::gil_scoped_release>())
+      .def("records", &records);
+}
+
+void bind_worker(py::module_& m) {
+  py::class_<Claim>(m, "Claim")
+      .def_readonly("sequence", &Claim::sequence)
+      .def_readonly("first", &Claim::first)
+      .def_readonly("count", &Claim::count)
+      .def_property_readonly("samples", [](const Claim& c) { return c.batch->header.samples; })
+      .def_property_readonly("tiny_size", [](const Claim& c) { return c.batch->header.tiny_size; })
+      .def_property_readonly("seed", [](const Claim& c) { return c.batch->header.seed; })
+      .def_property_readonly("epoch", [](const Claim& c) { return c.batch->header.epoch; })
+      .def_property_readonly("payload", [](const Claim& c) { return c.batch->header.payload.load(); })
+      .def_property_readonly("payload_rows",
+                             [](const Claim& c) { return c.batch->header.payload_rows.load(); })
+      .def("indices",
+           [](const Claim& c) {
+             const BatchHeader& h = c.batch->header;
+             return view(c.batch->at(h.indices), h.indices_bytes);
+           })
+      .def("entry", [](const Claim& c, uint32_t position) {
+        if (position >= c.batch->header.samples) throw std::out_of_range("position");
+        const Entry& e = c.batch->entries()[position];
+        return py::make_tuple(e.item, e.key, e.occurrence, e.row);
+      });
+  py::class_<WorkerQueue>(m, "WorkerQueue")
+      .def(py::init<int, int, uint32_t>())
+      .def("claim",
+           [](WorkerQueue& q, bool large_end, uint32_t threshold, uint32_t count) {
+             return q.claim(large_end ? End::large : End::small, threshold, count);
+           })
+      .def("finish",
+           [](WorkerQueue& q, const Claim& c, uint32_t tiny_batch, int result) {
+             return q.finish(c, tiny_batch, static_cast<TinyState>(result));
+           })
+      .def("rows",
+           [](WorkerQueue& q, const Claim& c) {
+             const Mapping& rows = q.slot(c.batch->header.payload.load() - 1);
+             return view(rows.data(), rows.bytes());
+           })
+      .def("begin_sample", &WorkerQueue::begin_sample)
+      .def("end_samples",
+           [](WorkerQueue& q, const Claim& c, uint32_t tiny_batch, uint32_t samples) {
+             WorkerRecord& r = q.record();
+             r.busy_ns.fetch_add(monotonic_ns() - r.since_ns.load());
+             r.samples.fetch_add(samples);
+             c.batch->progress()[tiny_batch].store(samples);
+           })
+      .def("idle", &WorkerQueue::idle)
+      .def("sleep",
+           [](WorkerQueue& q, uint32_t seen, double seconds) { q.sleep(seen, to_ns(seconds)); },
+           py::call_guard<py::gil_scoped_release>())
+      .def("wake_manager", &WorkerQueue::wake_manager)
+      .def_property_readonly("work_word", &WorkerQueue::work_word)
+      .def_property_readonly("stopping", &WorkerQueue::stopping)
+      .def_property_readonly(
+          "layout_version",
+          [](WorkerQueue& q) { return q.control().header.layout_version.load(); })
+      .def("layout",
+           [](WorkerQueue& q) {
+             const ControlHeader& header = q.control().header;
+             return view(q.slot(header.layout_slot.load()).data(), header.layout_bytes.load());
+           })
+      .def("announce", [](WorkerQueue& q, uint32_t pid) { q.record().pid.store(pid); });
+}
+
+void bind_plan_worker(py::module_& m) {
+  py::class_<Mapping>(m, "Mapping", py::buffer_protocol())
+      .def(py::init<int, uint64_t, size_t>())
+      .def_property_readonly(
+          "address", [](const Mapping& map) { return reinterpret_cast<uintptr_t>(map.data()); })
+      .def_buffer([](Mapping& map) {
+        return py::buffer_info(map.data(), static_cast<py::ssize_t>(map.bytes()));
+      });
+  py::class_<PlanWorker>(m, "PlanWorker")
+      .def(py::init([](WorkerQueue& queue, Mapping& table, Executor& executor, bool large_end,
+                       int parent) {
+             return new PlanWorker(queue, *reinterpret_cast<DatasetTable*>(table.data()), executor,
+                                   large_end ? End::large : End::small, parent);
+           }),
+           py::keep_alive<1, 2>(), py::keep_alive<1, 3>(), py::keep_alive<1, 4>())
+      .def("run",
+           [](PlanWorker& worker) {
+             Event event = Event::stopped;
+             {
+               py::gil_scoped_release release;
+               event = worker.run();
+             }
+             switch (event) {
+               case Event::stopped: return "stopped";
+               case Event::orphaned: return "orphaned";
+               case Event::sample: break;
+             }
+             return "sample";
+           })
+      .def("current",
+           [](PlanWorker& worker) {
+             const CurrentSample s = worker.current();
+             return py::make_tuple(s.sequence, s.position, s.row, s.item, s.key.seed, s.key.epoch,
+                                   s.key.index, s.key.occurrence);
+           })
+      .def("image",
+           [](PlanWorker& worker, size_t bytes) { return view(worker.current().image, bytes); })
+      .def("path", [](PlanWorker& worker, uint64_t item) { return py::bytes(worker.table().path(item)); })
+      .def("target", [](PlanWorker& worker, uint64_t item) { return worker.table().target(item); })
+      .def("items", [](PlanWorker& worker) { return worker.table().count; })
+      .def("set_target",
+           [](PlanWorker& worker, int64_t target) { *worker.current().target = target; })
+      .def("sample_done", &PlanWorker::sample_done)
+      .def("sample_failed", &PlanWorker::sample_failed);
+}
+
+}  // namespace
+
+void bind_queue(py::module_& m) {
+  bind_manager(m);
+  bind_worker(m);
+  bind_plan_worker(m);
+}
+
 }  // namespace fusionloader

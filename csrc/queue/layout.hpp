@@ -1,0 +1,139 @@
+#pragma once
+// The shared memory that the local manager and its workers agree on. Every field that two processes
+// may touch at once is a lock-free atomic; nobody ever holds a lock, so nobody's death can hold one.
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace fusionloader {
+
+using Atomic32 = std::atomic<uint32_t>;
+using Atomic64 = std::atomic<uint64_t>;
+static_assert(Atomic64::is_always_lock_free && Atomic32::is_always_lock_free);
+
+constexpr uint64_t kMagic = 0x31726564616f4c46;  // "FLoader1"
+constexpr uint32_t kMaxSlots = 1 << 16;
+constexpr size_t kAlign = 64;  // a cache line: neighbours do not disturb each other
+
+// ---- control block -----------------------------------------------------------------------------
+
+struct alignas(kAlign) ControlHeader {
+  uint64_t magic;
+  uint32_t workers;
+  uint32_t ring_size;      // mini-batches that can be in flight
+  Atomic64 published;      // mini-batches published so far; their numbers are 0 .. published - 1
+  Atomic64 oldest;         // the oldest one not delivered: workers look from here on
+  Atomic32 stop;           // workers leave when it is not 0
+  Atomic32 layout_version;  // counts up when the layout of Python samples becomes known
+  Atomic64 layout_slot;     // where it stands, pickled
+  Atomic64 layout_bytes;
+  alignas(kAlign) Atomic32 work_word;  // futex: changes when there is something to claim
+  Atomic32 sleeping_workers;
+  alignas(kAlign) Atomic32 done_word;  // futex: changes when the manager should look
+  Atomic32 manager_sleeps;
+};
+
+// What a worker is at; read by the manager for warnings, statistics and recovery.
+struct alignas(kAlign) WorkerRecord {
+  Atomic32 pid;
+  Atomic32 tiny_batch;
+  Atomic64 sequence;     // of the mini-batch that it works on, plus 1; 0 when idle
+  Atomic64 position;     // of the sample in the mini-batch
+  Atomic64 since_ns;     // CLOCK_MONOTONIC at the start of that sample
+  Atomic64 samples;      // done so far
+  Atomic64 busy_ns;      // wall time spent on samples
+  Atomic64 fallbacks;    // samples of a compiled plan that Pillow decoded
+};
+
+struct SlotEntry {  // where a slot lies in the data object; never changes once written
+  Atomic64 offset;
+  Atomic64 bytes;
+};
+
+struct Control {
+  ControlHeader header;
+  // followed by: WorkerRecord[workers], Atomic64 ring[ring_size] (slot numbers), SlotEntry[kMaxSlots]
+
+  WorkerRecord* records() { return reinterpret_cast<WorkerRecord*>(this + 1); }
+  Atomic64* ring() { return reinterpret_cast<Atomic64*>(records() + header.workers); }
+  SlotEntry* slots() { return reinterpret_cast<SlotEntry*>(ring() + header.ring_size); }
+  static size_t bytes(uint32_t workers, uint32_t ring_size) {
+    return sizeof(Control) + workers * sizeof(WorkerRecord) + ring_size * sizeof(Atomic64) +
+           kMaxSlots * sizeof(SlotEntry);
+  }
+};
+
+// ---- descriptor of a mini-batch, in a slot of its own: it is free again on delivery -------------
+
+enum class TinyState : uint16_t {
+  waiting = 1,
+  active = 2,
+  completed = 3,
+  failed = 4,   // an exception; the worker has sent it to the manager
+  spilled = 5,  // samples did not fit the layout; the worker has sent them to the manager
+};
+
+// One tiny-batch: [mini-batch number : 32 | claimant : 16 | state : 16]. The compare-and-swap on
+// this word decides who does a tiny-batch; the queue word below only says where to look next.
+struct StateWord {
+  static uint64_t make(uint64_t sequence, uint32_t worker, TinyState state) {
+    return (sequence << 32) | (uint64_t{worker & 0xffff} << 16) | static_cast<uint16_t>(state);
+  }
+  static TinyState state(uint64_t word) { return static_cast<TinyState>(word & 0xffff); }
+  static uint32_t worker(uint64_t word) { return static_cast<uint32_t>((word >> 16) & 0xffff); }
+  static bool of(uint64_t word, uint64_t sequence) { return (word >> 32) == (sequence & 0xffffffff); }
+};
+
+// The unclaimed middle of a mini-batch: [tag : 16 | tail : 24 | head : 24]. CPU workers take at the
+// head (smallest samples), a GPU worker at the tail; alone, CPU workers take at the tail.
+struct QueueWord {
+  static uint64_t make(uint64_t sequence, uint64_t head, uint64_t tail) {
+    return ((sequence & 0xffff) << 48) | (tail << 24) | head;
+  }
+  static uint32_t head(uint64_t word) { return static_cast<uint32_t>(word & 0xffffff); }
+  static uint32_t tail(uint64_t word) { return static_cast<uint32_t>((word >> 24) & 0xffffff); }
+  static bool of(uint64_t word, uint64_t sequence) { return (word >> 48) == (sequence & 0xffff); }
+};
+constexpr uint32_t kMaxTinyBatches = 0xffffff;
+
+struct Entry {         // one sample, in the order of the tiny-batches (smallest first)
+  int64_t item;        // number of the sample in the dataset's table, or its position
+  uint64_t key;        // index for the random draws
+  uint32_t occurrence;  // how often this index came up before in the epoch
+  uint32_t row;        // its place in the batch
+};
+
+struct alignas(kAlign) BatchHeader {
+  Atomic64 queue;
+  Atomic64 sequence;
+  Atomic32 returned;     // tiny-batches came back from a dead worker: look through the states
+  uint32_t samples;
+  uint32_t tiny_batches;
+  uint32_t tiny_size;    // samples in a tiny-batch; the last one may have fewer
+  uint64_t seed;
+  uint64_t epoch;
+  Atomic64 payload;        // number of the slot with the rows, plus 1; 0 until their layout is known
+  Atomic64 payload_rows;   // rows that the payload is laid out for
+  uint64_t indices;        // offset of the pickled indices, when they are not plain integers
+  uint64_t indices_bytes;
+};
+
+struct Batch {
+  BatchHeader header;
+  // followed by: Atomic64 states[tiny_batches], Atomic32 progress[tiny_batches], Entry[samples],
+  // the pickled indices
+
+  Atomic64* states() { return reinterpret_cast<Atomic64*>(this + 1); }
+  Atomic32* progress() { return reinterpret_cast<Atomic32*>(states() + header.tiny_batches); }
+  Entry* entries() {
+    const size_t counts = (header.tiny_batches * sizeof(Atomic32) + 7) / 8 * 8;
+    return reinterpret_cast<Entry*>(reinterpret_cast<uint8_t*>(progress()) + counts);
+  }
+  uint8_t* at(uint64_t offset) { return reinterpret_cast<uint8_t*>(this) + offset; }
+  static size_t descriptor_bytes(size_t samples, size_t tiny_batches) {
+    return sizeof(Batch) + tiny_batches * sizeof(Atomic64) +
+           (tiny_batches * sizeof(Atomic32) + 7) / 8 * 8 + samples * sizeof(Entry);
+  }
+};
+
+}  // namespace fusionloader

@@ -1,0 +1,279 @@
+#include "queue/queue.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <new>
+#include <stdexcept>
+#include <system_error>
+
+#include "queue/futex.hpp"
+
+namespace fusionloader {
+
+namespace {
+
+size_t file_bytes(int fd) {
+  struct stat info {};
+  if (fstat(fd, &info) != 0) throw std::system_error(errno, std::generic_category(), "fstat");
+  return static_cast<size_t>(info.st_size);
+}
+
+}  // namespace
+
+Mapping::Mapping(int fd, uint64_t offset, size_t bytes) : data_(nullptr), bytes_(bytes) {
+  void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(offset));
+  if (at == MAP_FAILED) throw std::system_error(errno, std::generic_category(), "mmap");
+  data_ = static_cast<uint8_t*>(at);
+}
+
+Mapping::~Mapping() {
+  if (data_ != nullptr) munmap(data_, bytes_);
+}
+
+Shared::Shared(int control_fd, int data_fd)
+    : data_fd_(data_fd),
+      mapping_(control_fd, 0, file_bytes(control_fd)),
+      control_(reinterpret_cast<Control*>(mapping_.data())) {}
+
+const Mapping& Shared::slot(uint64_t number) {
+  if (number >= slots_.size()) slots_.resize(number + 1);
+  if (!slots_[number]) {
+    SlotEntry& entry = control_->slots()[number];
+    slots_[number].emplace(data_fd_, entry.offset.load(), entry.bytes.load());
+  }
+  return *slots_[number];
+}
+
+// ---- workers -----------------------------------------------------------------------------------
+
+WorkerQueue::WorkerQueue(int control_fd, int data_fd, uint32_t worker)
+    : Shared(control_fd, data_fd), worker_(worker) {
+  if (control_->header.magic != kMagic) throw std::runtime_error("not a fusionloader control block");
+  if (worker >= control_->header.workers) throw std::out_of_range("worker number");
+}
+
+std::optional<Claim> WorkerQueue::claim(End end, uint32_t threshold, uint32_t count) {
+  ControlHeader& header = control_->header;
+  const uint64_t published = header.published.load();
+  for (uint64_t sequence = header.oldest.load(); sequence < published; ++sequence) {
+    Batch* batch = this->batch(control_->ring()[sequence % header.ring_size].load());
+    if (auto claimed = claim_from(*batch, sequence, end, threshold, count)) return claimed;
+  }
+  return std::nullopt;
+}
+
+std::optional<Claim> WorkerQueue::claim_from(Batch& batch, uint64_t sequence, End end,
+                                             uint32_t threshold, uint32_t count) {
+  uint64_t word = batch.header.queue.load();
+  while (QueueWord::of(word, sequence)) {
+    const uint32_t head = QueueWord::head(word);
+    const uint32_t tail = QueueWord::tail(word);
+    const uint32_t kept = end == End::small ? threshold : 0;
+    if (head + kept >= tail) break;
+    const uint32_t taken = std::min(count, tail - head - kept);
+    const uint32_t first = end == End::small ? head : tail - taken;
+    const uint64_t next = end == End::small ? QueueWord::make(sequence, head + taken, tail)
+                                            : QueueWord::make(sequence, head, first);
+    if (!batch.header.queue.compare_exchange_weak(word, next)) continue;
+    // Between the two steps a tiny-batch can go to somebody who looks through the states; the
+    // claim is then what is left of it.
+    uint32_t begin = first;
+    while (begin < first + taken && !take(batch, sequence, begin)) ++begin;
+    uint32_t stop = begin;
+    while (stop < first + taken && (stop == begin || take(batch, sequence, stop))) ++stop;
+    if (stop < first + taken) batch.header.returned.store(1);  // the rest is found by looking
+    if (stop > begin) return Claim{sequence, begin, stop - begin, &batch};
+    word = batch.header.queue.load();
+  }
+  if (batch.header.returned.load() == 0 || batch.header.sequence.load() != sequence)
+    return std::nullopt;
+  const uint64_t now = batch.header.queue.load();
+  for (uint32_t t = 0; t < batch.header.tiny_batches; ++t) {
+    if (t >= QueueWord::head(now) && t < QueueWord::tail(now)) continue;
+    if (take(batch, sequence, t)) return Claim{sequence, t, 1, &batch};
+  }
+  return std::nullopt;
+}
+
+bool WorkerQueue::take(Batch& batch, uint64_t sequence, uint32_t tiny_batch) {
+  uint64_t expected = StateWord::make(sequence, 0, TinyState::waiting);
+  if (!batch.states()[tiny_batch].compare_exchange_strong(
+          expected, StateWord::make(sequence, worker_, TinyState::active)))
+    return false;
+  batch.progress()[tiny_batch].store(0);
+  return true;
+}
+
+bool WorkerQueue::finish(const Claim& claim, uint32_t tiny_batch, TinyState result) {
+  uint64_t expected = StateWord::make(claim.sequence, worker_, TinyState::active);
+  if (!claim.batch->states()[tiny_batch].compare_exchange_strong(
+          expected, StateWord::make(claim.sequence, worker_, result)))
+    return false;
+  // Whoever finishes last sees every other state final, so one of two simultaneous ones wakes.
+  for (uint32_t t = 0; t < claim.batch->header.tiny_batches; ++t) {
+    const TinyState state = StateWord::state(claim.batch->states()[t].load());
+    if (state == TinyState::waiting || state == TinyState::active) return true;
+  }
+  wake_manager();
+  return true;
+}
+
+void WorkerQueue::wake_manager() {
+  ControlHeader& header = control_->header;
+  header.done_word.fetch_add(1);
+  if (header.manager_sleeps.load() != 0) futex_wake_all(header.done_word);
+}
+
+void WorkerQueue::sleep(uint32_t seen, int64_t timeout_ns) {
+  ControlHeader& header = control_->header;
+  header.sleeping_workers.fetch_add(1);
+  futex_wait(header.work_word, seen, timeout_ns);
+  header.sleeping_workers.fetch_sub(1);
+}
+
+void WorkerQueue::begin_sample(const Claim& claim, uint32_t tiny_batch, uint64_t position) {
+  WorkerRecord& mine = record();
+  mine.since_ns.store(monotonic_ns(), std::memory_order_relaxed);
+  mine.tiny_batch.store(tiny_batch, std::memory_order_relaxed);
+  mine.position.store(position, std::memory_order_relaxed);
+  mine.sequence.store(claim.sequence + 1, std::memory_order_release);
+}
+
+// ---- local manager -----------------------------------------------------------------------------
+
+ManagerQueue::ManagerQueue(int control_fd, int data_fd, uint32_t workers, uint32_t ring_size)
+    : Shared(control_fd, data_fd) {
+  if (mapping_.bytes() < Control::bytes(workers, ring_size))
+    throw std::invalid_argument("control block too small");
+  new (&control_->header) ControlHeader{};
+  control_->header.magic = kMagic;
+  control_->header.workers = workers;
+  control_->header.ring_size = ring_size;
+}
+
+void ManagerQueue::add_slot(uint64_t slot, uint64_t offset, uint64_t bytes) {
+  if (slot >= kMaxSlots) throw std::length_error("too many batch slots");
+  control_->slots()[slot].offset.store(offset);
+  control_->slots()[slot].bytes.store(bytes);
+}
+
+Batch& ManagerQueue::describe(uint64_t slot, uint64_t sequence, uint32_t samples,
+                              uint32_t tiny_size) {
+  const uint32_t tiny_batches = (samples + tiny_size - 1) / tiny_size;
+  if (tiny_batches > kMaxTinyBatches) throw std::length_error("mini-batch too large");
+  if (Batch::descriptor_bytes(samples, tiny_batches) > control_->slots()[slot].bytes.load())
+    throw std::length_error("batch slot too small");
+  Batch& batch = *this->batch(slot);
+  batch.header.queue.store(QueueWord::make(sequence - 1, 0, 0));  // nothing to claim meanwhile
+  batch.header.returned.store(0);
+  batch.header.sequence.store(sequence);
+  batch.header.samples = samples;
+  batch.header.tiny_batches = tiny_batches;
+  batch.header.tiny_size = tiny_size;
+  batch.header.payload.store(0);
+  batch.header.indices = 0;
+  batch.header.indices_bytes = 0;
+  for (uint32_t t = 0; t < tiny_batches; ++t) {
+    batch.states()[t].store(StateWord::make(sequence, 0, TinyState::waiting));
+    batch.progress()[t].store(0);
+  }
+  return batch;
+}
+
+void ManagerQueue::publish(uint64_t slot, uint64_t sequence) {
+  ControlHeader& header = control_->header;
+  Batch& batch = *this->batch(slot);
+  batch.header.queue.store(QueueWord::make(sequence, 0, batch.header.tiny_batches));
+  control_->ring()[sequence % header.ring_size].store(slot);
+  header.published.store(sequence + 1);
+  wake_workers();
+}
+
+void ManagerQueue::wake_workers() {
+  ControlHeader& header = control_->header;
+  header.work_word.fetch_add(1);
+  // Not exact after a worker died asleep; a needless call is all that costs.
+  if (header.sleeping_workers.load() != 0) futex_wake_all(header.work_word);
+}
+
+BatchStatus ManagerQueue::status(uint64_t slot) {
+  Batch& batch = *this->batch(slot);
+  BatchStatus status;
+  for (uint32_t t = 0; t < batch.header.tiny_batches; ++t) {
+    switch (StateWord::state(batch.states()[t].load())) {
+      case TinyState::waiting: ++status.waiting; break;
+      case TinyState::active: ++status.active; break;
+      case TinyState::completed: ++status.completed; break;
+      case TinyState::failed: ++status.failed; break;
+      case TinyState::spilled: ++status.spilled; break;
+    }
+  }
+  return status;
+}
+
+TinyState ManagerQueue::state(uint64_t slot, uint32_t tiny_batch) {
+  return StateWord::state(this->batch(slot)->states()[tiny_batch].load());
+}
+
+void ManagerQueue::give_up(uint64_t slot, uint32_t tiny_batch) {
+  Batch& batch = *this->batch(slot);
+  batch.states()[tiny_batch].store(
+      StateWord::make(batch.header.sequence.load(), 0, TinyState::failed));
+}
+
+std::vector<Lost> ManagerQueue::take_back(uint32_t worker) {
+  std::vector<Lost> lost;
+  ControlHeader& header = control_->header;
+  const uint64_t published = header.published.load();
+  for (uint64_t sequence = header.oldest.load(); sequence < published; ++sequence) {
+    Batch& batch = *this->batch(control_->ring()[sequence % header.ring_size].load());
+    if (batch.header.sequence.load() != sequence) continue;
+    for (uint32_t t = 0; t < batch.header.tiny_batches; ++t) {
+      uint64_t held = StateWord::make(sequence, worker, TinyState::active);
+      if (batch.states()[t].compare_exchange_strong(
+              held, StateWord::make(sequence, 0, TinyState::waiting)))
+        lost.push_back({sequence, t});
+    }
+    // It may also have died between the two steps of a claim, which no state shows.
+    batch.header.returned.store(1);
+  }
+  control_->records()[worker].sequence.store(0);
+  wake_workers();
+  return lost;
+}
+
+void ManagerQueue::withdraw() {
+  ControlHeader& header = control_->header;
+  const uint64_t published = header.published.load();
+  for (uint64_t sequence = header.oldest.load(); sequence < published; ++sequence) {
+    Batch& batch = *this->batch(control_->ring()[sequence % header.ring_size].load());
+    if (batch.header.sequence.load() != sequence) continue;
+    batch.header.queue.store(QueueWord::make(sequence - 1, 0, 0));
+    batch.header.returned.store(0);
+    for (uint32_t t = 0; t < batch.header.tiny_batches; ++t) {
+      uint64_t waiting = StateWord::make(sequence, 0, TinyState::waiting);
+      batch.states()[t].compare_exchange_strong(
+          waiting, StateWord::make(sequence, 0, TinyState::completed));
+    }
+  }
+}
+
+void ManagerQueue::stop() {
+  control_->header.stop.store(1);
+  control_->header.work_word.fetch_add(1);
+  futex_wake_all(control_->header.work_word);
+}
+
+void ManagerQueue::sleep(uint32_t seen, int64_t timeout_ns) {
+  ControlHeader& header = control_->header;
+  header.manager_sleeps.store(1);
+  futex_wait(header.done_word, seen, timeout_ns);
+  header.manager_sleeps.store(0);
+}
+
+}  // namespace fusionloader

@@ -1,0 +1,32 @@
+#pragma once
+// An image folder in shared memory: the paths once for all workers, targets, and file sizes as
+// workers learn them. Laid out by fusionloader/shm/dataset_table.py.
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace fusionloader {
+
+struct DatasetTable {
+  uint64_t count;
+  uint64_t path_offsets;  // uint64[count + 1] into the blob; each path ends with a zero byte
+  uint64_t targets;       // int64[count]
+  uint64_t sizes;         // atomic uint32[count]: bytes of the file, 0 when not yet known
+  uint64_t blob;
+
+  const char* path(uint64_t item) const {
+    const auto* offsets = reinterpret_cast<const uint64_t*>(base() + path_offsets);
+    return reinterpret_cast<const char*>(base() + blob + offsets[item]);
+  }
+  int64_t target(uint64_t item) const {
+    return reinterpret_cast<const int64_t*>(base() + targets)[item];
+  }
+  std::atomic<uint32_t>& size(uint64_t item) {
+    return reinterpret_cast<std::atomic<uint32_t>*>(const_cast<uint8_t*>(base()) + sizes)[item];
+  }
+
+ private:
+  const uint8_t* base() const { return reinterpret_cast<const uint8_t*>(this); }
+};
+
+}  // namespace fusionloader

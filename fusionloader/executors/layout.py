@@ -1,0 +1,313 @@
+"""The fixed layout of samples under torch's default collate.
+
+Samples whose leaves all have constant shape and type are written row by row into shared memory; a
+batch is then a set of tensors over that memory, equal to what ``default_collate`` would have made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Union
+
+import numpy as np
+import torch
+from torch.utils.data._utils.collate import default_collate_fn_map
+
+_ALIGN = 64
+_KNOWN = frozenset(default_collate_fn_map)  # types registered later have a collate of their own
+_SCALARS = {float: torch.float64, int: torch.int64, bool: torch.bool}
+
+
+class LayoutMismatch(Exception):
+    """A sample does not have the layout of the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A tensor, array or number: what it is, and the row it becomes.
+
+    ``kind`` is ``"tensor"``, ``"array"`` (numpy, also 0-d) or ``"scalar"`` (Python or numpy number,
+    of type ``scalar``).
+    """
+
+    kind: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    scalar: type | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one row."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A container. ``keys`` of a mapping; ``None`` for sequences."""
+
+    kind: type
+    keys: tuple[Any, ...] | None
+    children: tuple[Union[Leaf, Branch], ...]
+
+
+Node = Union[Leaf, Branch]
+
+
+class _NotFixed(Exception):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Structure of a sample, and where its leaves lie in a batch: one block of rows per leaf."""
+
+    root: Node
+
+    @staticmethod
+    def of(sample: Any) -> Layout | str:
+        """Returns the layout of samples like this one, or the reason why they have none."""
+        try:
+            return Layout(_node(sample))
+        except _NotFixed as why:
+            return str(why)
+
+    @property
+    def leaves(self) -> list[Leaf]:
+        """The leaves in the order of their blocks."""
+        found: list[Leaf] = []
+        _collect(self.root, found)
+        return found
+
+    def offsets(self, rows: int) -> list[int]:
+        """Returns where each leaf's block begins in a batch of ``rows`` rows, in bytes."""
+        offsets, end = [], 0
+        for leaf in self.leaves:
+            offsets.append(end)
+            end += -(-leaf.nbytes * rows // _ALIGN) * _ALIGN
+        return offsets
+
+    def batch_bytes(self, rows: int) -> int:
+        """Returns the bytes of a batch of ``rows`` rows."""
+        return sum(-(-leaf.nbytes * rows // _ALIGN) * _ALIGN for leaf in self.leaves)
+
+    def batch(self, owner: Any, rows: int, count: int) -> Any:
+        """Returns the first ``count`` of ``rows`` rows as a batch, without copying.
+
+        Args:
+            owner: writable buffer, kept alive by every tensor that looks into it.
+            rows: rows that the buffer is laid out for.
+            count: rows of the batch.
+        """
+        tensors = iter(self._tensors(owner, rows, count))
+        return _build(self.root, lambda leaf: next(tensors))
+
+    def samples(self, owner: Any, rows: int, positions: Iterable[int]) -> list[Any]:
+        """Returns the samples in the given rows, for ``default_collate``."""
+        tensors = self._tensors(owner, rows, rows)
+        rebuilt = []
+        for position in positions:
+            parts = iter([tensor[position] for tensor in tensors])
+            rebuilt.append(_build(self.root, lambda leaf, p=parts: _as_leaf(leaf, next(p))))
+        return rebuilt
+
+    def _tensors(self, owner: Any, rows: int, count: int) -> list[torch.Tensor]:
+        tensors = []
+        for leaf, offset in zip(self.leaves, self.offsets(rows), strict=True):
+            shape = (count, *leaf.shape)
+            size = leaf.nbytes // leaf.dtype.itemsize * count
+            if size == 0:
+                tensors.append(torch.empty(shape, dtype=leaf.dtype))
+                continue
+            flat = torch.frombuffer(owner, dtype=leaf.dtype, count=size, offset=offset)
+            tensors.append(flat.view(shape))
+        return tensors
+
+
+def _node(sample: Any) -> Node:
+    kind = type(sample)
+    if isinstance(sample, torch.Tensor):
+        return _tensor_leaf(sample)
+    if kind in _SCALARS:
+        return Leaf("scalar", (), _SCALARS[kind], kind)
+    if isinstance(sample, np.ndarray):
+        return _array_leaf(sample)
+    if isinstance(sample, (np.number, np.bool_)):
+        return Leaf("scalar", (), _numpy_dtype(np.dtype(kind)), kind)
+    custom = [t for t in default_collate_fn_map if t not in _KNOWN]
+    if any(isinstance(sample, t) for t in custom):
+        raise _NotFixed(f"{kind.__name__} has a collate function of its own")
+    if kind is dict:
+        return Branch(dict, tuple(sample), tuple(_node(value) for value in sample.values()))
+    if kind in (list, tuple):
+        if not sample:
+            raise _NotFixed(f"an empty {kind.__name__}")
+        return Branch(kind, None, tuple(_node(part) for part in sample))
+    if isinstance(sample, tuple) and hasattr(sample, "_fields"):
+        return Branch(kind, None, tuple(_node(part) for part in sample))
+    raise _NotFixed(f"a sample contains {_article(kind.__name__)}")
+
+
+def _tensor_leaf(tensor: torch.Tensor) -> Leaf:
+    if type(tensor) is not torch.Tensor:
+        raise _NotFixed(f"a sample contains {_article(type(tensor).__name__)}")
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
+        raise _NotFixed("a sample contains a sparse, quantized or nested tensor")
+    if tensor.device.type != "cpu":
+        raise _NotFixed(f"a sample contains a tensor on {tensor.device}")
+    if tensor.requires_grad:
+        raise _NotFixed("a sample contains a tensor that requires grad")
+    return Leaf("tensor", tuple(tensor.shape), tensor.dtype)
+
+
+def _array_leaf(array: np.ndarray[Any, Any]) -> Leaf:
+    if type(array) is not np.ndarray:
+        raise _NotFixed(f"a sample contains {_article(type(array).__name__)}")
+    return Leaf("array", array.shape, _numpy_dtype(array.dtype))
+
+
+def _numpy_dtype(dtype: np.dtype[Any]) -> torch.dtype:
+    try:
+        if not dtype.isnative:
+            raise TypeError
+        return torch.from_numpy(np.empty(0, dtype)).dtype
+    except TypeError:
+        raise _NotFixed(f"a sample contains numpy values of type {dtype}") from None
+
+
+def _article(name: str) -> str:
+    return f"an {name}" if name[:1].lower() in "aeiou" else f"a {name}"
+
+
+def _collect(node: Node, found: list[Leaf]) -> None:
+    if isinstance(node, Leaf):
+        found.append(node)
+    else:
+        for child in node.children:
+            _collect(child, found)
+
+
+def _build(node: Node, make: Callable[[Leaf], Any]) -> Any:
+    """Puts leaves together as ``default_collate`` would: a tuple becomes a list."""
+    if isinstance(node, Leaf):
+        return make(node)
+    parts = [_build(child, make) for child in node.children]
+    if node.keys is not None:
+        return dict(zip(node.keys, parts, strict=True))
+    return node.kind(*parts) if hasattr(node.kind, "_fields") else parts
+
+
+def _as_leaf(leaf: Leaf, row: torch.Tensor) -> Any:
+    if leaf.kind == "tensor":
+        return row
+    if leaf.kind == "array":
+        return row.numpy()
+    value = row.item()
+    return value if leaf.scalar in _SCALARS else leaf.scalar(value)  # type: ignore[misc]
+
+
+class Writer:
+    """Writes samples into the rows of one batch's memory."""
+
+    def __init__(self, layout: Layout, buffer: Any, rows: int) -> None:
+        """``buffer`` has ``layout.batch_bytes(rows)`` writable bytes."""
+        self._write = _compile_writer(layout.root, iter(layout._tensors(buffer, rows, rows)))
+
+    def write(self, row: int, samples: Sequence[Any]) -> None:
+        """Writes ``samples`` into the rows from ``row`` on.
+
+        Raises:
+            LayoutMismatch: one of them differs in structure, shape or type; rows may then be
+                partly written.
+        """
+        self._write(row, samples)
+
+
+_Write = Callable[[int, Sequence[Any]], None]
+
+
+def _compile_writer(node: Node, tensors: Iterable[torch.Tensor]) -> _Write:
+    if isinstance(node, Leaf):
+        return _leaf_writer(node, next(iter(tensors)))
+    writers = [_compile_writer(child, tensors) for child in node.children]
+    kind, count = node.kind, len(writers)
+    if node.keys is not None:
+        return _mapping_writer(node.keys, writers)
+
+    def write(row: int, samples: Sequence[Any]) -> None:
+        for sample in samples:
+            if type(sample) is not kind or len(sample) != count:
+                raise LayoutMismatch(f"expected {_article(kind.__name__)} of {count}")
+        for writer, column in zip(writers, zip(*samples, strict=True), strict=True):
+            writer(row, column)
+
+    return write
+
+
+def _mapping_writer(keys: tuple[Any, ...], writers: list[_Write]) -> _Write:
+    wanted = set(keys)
+
+    def write(row: int, samples: Sequence[Any]) -> None:
+        for sample in samples:
+            if type(sample) is not dict or sample.keys() != wanted:
+                raise LayoutMismatch(f"expected a dict with the keys {keys}")
+        for key, writer in zip(keys, writers, strict=True):
+            writer(row, [sample[key] for sample in samples])
+
+    return write
+
+
+def _leaf_writer(leaf: Leaf, block: torch.Tensor) -> _Write:
+    if leaf.kind == "tensor":
+        return _tensor_writer(leaf, block)
+    if leaf.kind == "array":
+        return _array_writer(leaf, block)
+    return _scalar_writer(leaf, block)
+
+
+def _tensor_writer(leaf: Leaf, block: torch.Tensor) -> _Write:
+    dtype, shape = leaf.dtype, torch.Size(leaf.shape)
+
+    def write(row: int, column: Sequence[Any]) -> None:
+        for tensor in column:
+            if (
+                type(tensor) is not torch.Tensor
+                or tensor.dtype is not dtype
+                or tensor.shape != shape
+                or tensor.requires_grad
+            ):
+                raise LayoutMismatch(f"expected a tensor of {dtype} and shape {tuple(shape)}")
+        torch.stack(column, out=block[row : row + len(column)])
+
+    return write
+
+
+def _array_writer(leaf: Leaf, block: torch.Tensor) -> _Write:
+    rows = block.numpy()
+    dtype, shape = rows.dtype, leaf.shape
+
+    def write(row: int, column: Sequence[Any]) -> None:
+        for position, array in enumerate(column, row):
+            if type(array) is not np.ndarray or array.dtype != dtype or array.shape != shape:
+                raise LayoutMismatch(f"expected an array of {dtype} and shape {shape}")
+            rows[position] = array
+
+    return write
+
+
+def _scalar_writer(leaf: Leaf, block: torch.Tensor) -> _Write:
+    rows = block.numpy()
+    kind = leaf.scalar
+
+    def write(row: int, column: Sequence[Any]) -> None:
+        for value in column:
+            if type(value) is not kind:
+                raise LayoutMismatch(f"expected {_article(str(kind))}")
+        try:
+            rows[row : row + len(column)] = column
+        except OverflowError:
+            raise LayoutMismatch("an int does not fit 64 bits") from None
+
+    return write
+
+

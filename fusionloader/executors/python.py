@@ -1,0 +1,103 @@
+"""Samples made by user code: the dataset's own, or a compiled plan with a Python tail."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class SampleKey:
+    """What a sample's randomness depends on, and the dataset index that it is of."""
+
+    index: Any
+    seed: int
+    epoch: int
+    key: int
+    occurrence: int
+
+    def replaced(self, index: int) -> SampleKey:
+        """Returns the key for another sample in this one's place."""
+        return replace(self, index=index)
+
+
+class Source(Protocol):
+    """Makes samples from keys."""
+
+    dataset: Any
+    loads_together: bool
+
+    def load(self, key: SampleKey) -> Any:
+        """Returns one sample."""
+
+    def load_many(self, keys: list[SampleKey]) -> list[Any]:
+        """Returns the samples of a tiny-batch, where ``loads_together``."""
+
+    def name(self, key: SampleKey) -> str:
+        """Returns the sample's name for messages: index, and path where known."""
+
+    def count(self) -> int:
+        """Returns the number of samples of the dataset."""
+
+
+def seed_generators(key: SampleKey) -> None:
+    """Seeds Python's, torch's and numpy's global generators for one sample.
+
+    So a random transform gives the same result whichever worker runs it and in whichever order.
+    """
+    state = _mix(key.seed ^ _mix(key.epoch ^ _mix(key.key ^ _mix(key.occurrence))))
+    random.seed(state)
+    torch.default_generator.manual_seed(state)
+    np.random.seed(state & 0xFFFFFFFF)
+
+
+def _mix(word: int) -> int:
+    """A bijection of 64-bit words that spreads every bit (the finalizer of SplitMix64)."""
+    word = (word + 0x9E3779B97F4A7C15) & _MASK
+    word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & _MASK
+    return word ^ (word >> 31)
+
+
+class DatasetSource:
+    """The user's map-style dataset, called as torch's ``DataLoader`` calls it."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+        self.loads_together = bool(getattr(dataset, "__getitems__", None))
+
+    def load(self, key: SampleKey) -> Any:
+        """Returns ``dataset[index]``."""
+        seed_generators(key)
+        return self.dataset[key.index]
+
+    def load_many(self, keys: list[SampleKey]) -> list[Any]:
+        """Returns ``dataset.__getitems__(indices)``; the first sample's key seeds them all."""
+        seed_generators(keys[0])
+        samples = self.dataset.__getitems__([key.index for key in keys])
+        if not isinstance(samples, list) or len(samples) != len(keys):
+            raise TypeError(
+                f"__getitems__ of {type(self.dataset).__name__} was asked for {len(keys)} samples "
+                f"and returned {_shape(samples)}; it has to return a list of as many samples"
+            )
+        return samples
+
+    def name(self, key: SampleKey) -> str:
+        """Returns ``index 5``."""
+        return f"index {key.index!r}"
+
+    def count(self) -> int:
+        """Returns ``len(dataset)``."""
+        return len(self.dataset)
+
+
+def _shape(samples: Any) -> str:
+    if isinstance(samples, list):
+        return f"{len(samples)} of them"
+    return f"a {type(samples).__name__}"

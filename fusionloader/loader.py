@@ -1,0 +1,203 @@
+"""``FusionLoader``: ``torch.utils.data.DataLoader``'s face over the runtime."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from types import TracebackType
+from typing import Any, Literal, TypeVar
+
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from fusionloader.runtime.epoch import Epochs
+from fusionloader.runtime.progress import Progress
+from fusionloader.runtime.recipe import Recipes
+
+T_co = TypeVar("T_co", covariant=True)
+
+_ON_ERROR = ("raise", "skip", "substitute")
+_DECODE = ("exact", "fast")
+
+
+class FusionLoader(DataLoader[T_co]):
+    """A ``DataLoader`` that yields the same batches, faster.
+
+    Every argument of ``DataLoader`` has its meaning and its default. Image folders whose transforms
+    can be compiled run natively; other map-style datasets with the default collate are written
+    sample by sample into shared memory; everything else is served as ``DataLoader`` does.
+    ``explain()`` says which of these applies, and why.
+
+    The constructor only records its arguments, each as an attribute of the same name: processes and
+    shared memory begin with ``iter()``.
+
+    Args:
+        dataset: as in ``DataLoader``, as are all arguments up to ``in_order``.
+        batch_size: as in ``DataLoader``.
+        shuffle: as in ``DataLoader``.
+        sampler: as in ``DataLoader``. What it yields is passed on as it is.
+        batch_sampler: as in ``DataLoader``.
+        num_workers: as in ``DataLoader``.
+        collate_fn: as in ``DataLoader``.
+        pin_memory: as in ``DataLoader``; batches are page-locked in place, not copied.
+        drop_last: as in ``DataLoader``.
+        timeout: as in ``DataLoader``.
+        worker_init_fn: as in ``DataLoader``.
+        multiprocessing_context: as in ``DataLoader``.
+        generator: as in ``DataLoader``.
+        prefetch_factor: as in ``DataLoader``.
+        persistent_workers: as in ``DataLoader``.
+        pin_memory_device: as in ``DataLoader``.
+        in_order: as in ``DataLoader``.
+        tiny_batch_size: samples in a tiny-batch, the unit that workers claim.
+        device: where batches are delivered; ``None`` leaves them in host memory.
+        seed: of all random draws of an epoch; ``None`` draws one per iterator from ``generator``,
+            as torch draws the base seed of its workers.
+        decode: ``"exact"`` gives Pillow's pixels, ``"fast"`` may decode JPEGs at reduced scale.
+        on_error: what a sample that cannot be read or transformed does: ``"raise"`` its exception,
+            ``"skip"`` makes its batch smaller, ``"substitute"`` puts another one in its place.
+
+    Raises:
+        ValueError: as ``DataLoader`` does, and for the arguments above when they are out of range.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[T_co],
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Sampler[Any] | Iterable[Any] | None = None,
+        batch_sampler: Sampler[list[Any]] | Iterable[list[Any]] | None = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], Any] | None = None,
+        multiprocessing_context: Any = None,
+        generator: torch.Generator | None = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        tiny_batch_size: int = 4,
+        device: torch.device | str | int | None = None,
+        seed: int | None = None,
+        decode: Literal["exact", "fast"] = "exact",
+        on_error: Literal["raise", "skip", "substitute"] = "raise",
+    ) -> None:
+        if not isinstance(tiny_batch_size, int) or tiny_batch_size < 1:
+            raise ValueError(f"tiny_batch_size should be a positive int, not {tiny_batch_size!r}")
+        if seed is not None and not isinstance(seed, int):
+            raise ValueError(f"seed should be an int or None, not {seed!r}")
+        if decode not in _DECODE:
+            raise ValueError(f"decode should be one of {_DECODE}, not {decode!r}")
+        if on_error not in _ON_ERROR:
+            raise ValueError(f"on_error should be one of {_ON_ERROR}, not {on_error!r}")
+        self.tiny_batch_size = tiny_batch_size
+        self.device = device
+        self.seed = seed
+        self.decode = decode
+        self.on_error = on_error
+        self.shuffle = shuffle
+        self._epochs = Epochs()
+        self._recipes = Recipes()
+        super().__init__(
+            dataset,
+            batch_size,
+            shuffle,
+            sampler,
+            batch_sampler,
+            num_workers,
+            collate_fn,
+            pin_memory,
+            drop_last,
+            timeout,
+            worker_init_fn,
+            multiprocessing_context,
+            generator,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=persistent_workers,
+            pin_memory_device=pin_memory_device,
+            in_order=in_order,
+        )
+
+    def _get_iterator(self) -> Any:
+        if self.num_workers > 0:
+            self.check_worker_number_rationality()
+        return self._recipes.iterator(self, self._epochs)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Sets the number of the next epoch, here and on the sampler if it has ``set_epoch``.
+
+        An iterator that has delivered nothing yet begins again with the new number.
+        """
+        self._epochs.set_epoch(epoch)
+        inner = getattr(self.batch_sampler, "sampler", None)
+        seen: list[Any] = []
+        for sampler in (self.sampler, self.batch_sampler, inner):
+            if hasattr(sampler, "set_epoch") and not any(sampler is s for s in seen):
+                sampler.set_epoch(epoch)
+                seen.append(sampler)
+
+    def explain(self) -> str:
+        """Returns what was compiled and what was not, and why, a line per stage."""
+        return self._recipes.explain(self)
+
+    def stats(self) -> dict[str, Any]:
+        """Returns counters since the loader was made.
+
+        ``epochs``, ``batches``, ``samples`` delivered; ``wait_seconds`` in ``__next__``;
+        ``skipped`` and ``substituted`` samples and ``errors``, the texts of the first 100;
+        ``worker_restarts``; and of iterators that have ended: ``worker_seconds`` spent on samples,
+        ``pillow_samples`` of a plan that Pillow decoded, ``shared_memory_bytes`` at the peak.
+        """
+        return asdict(self._epochs.counters)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns where the current epoch stands; JSON-serialisable, a few KB.
+
+        Counted are the batches that ``__next__`` has returned, not those prefetched.
+        """
+        return self._epochs.state(self).to_state(self._identity())
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Makes the next ``iter()`` go on where ``state_dict()`` was called.
+
+        The remaining batches are bit-identical to those of an uninterrupted run. Samples already
+        delivered are not read again. (An ``IterableDataset`` is gone through once more.)
+
+        Raises:
+            ValueError: the state is of another dataset, batch size or version.
+        """
+        self._shutdown_iterator()
+        self._epochs.resume(self, Progress.from_state(state, self._identity()))
+
+    def _identity(self) -> dict[str, Any]:
+        samples: int | None = None
+        with contextlib.suppress(TypeError, NotImplementedError):
+            samples = len(self.dataset)  # type: ignore[arg-type]
+        return {"dataset_size": samples, "batch_size": self.batch_size, "drop_last": self.drop_last}
+
+    def close(self) -> None:
+        """Ends persistent workers now; the loader can be iterated again."""
+        self._shutdown_iterator()
+
+    def _shutdown_iterator(self) -> None:
+        iterator, self._iterator = self._iterator, None
+        shutdown = getattr(iterator, "_shutdown_workers", None)
+        if shutdown is not None:
+            shutdown()
+
+    def __enter__(self) -> FusionLoader[T_co]:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

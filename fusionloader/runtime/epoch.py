@@ -1,0 +1,148 @@
+"""Epochs of a loader: their numbers, where each stands, and what was counted on the way."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fusionloader.runtime.messages import SampleSkipped
+from fusionloader.runtime.progress import (
+    Progress,
+    generator_state,
+    set_generator_state,
+)
+
+log = logging.getLogger("fusionloader.loader")
+
+_MASK = (1 << 64) - 1
+_KEPT_ERRORS = 100
+
+
+@dataclass(slots=True)
+class Counters:
+    """What ``FusionLoader.stats()`` reports; seconds are wall time of the training process."""
+
+    epochs: int = 0
+    batches: int = 0
+    samples: int = 0
+    wait_seconds: float = 0.0
+    skipped: int = 0
+    substituted: int = 0
+    errors: list[str] = field(default_factory=list)
+    worker_restarts: int = 0
+    worker_seconds: float = 0.0
+    pillow_samples: int = 0
+    shared_memory_bytes: int = 0
+
+
+class Epochs:
+    """The epochs of one loader, across its iterators."""
+
+    def __init__(self) -> None:
+        self.counters = Counters()
+        self.current: Progress | None = None
+        self._next = 0
+        self._resume: Progress | None = None
+        self._sets = 0
+        self._seen: tuple[Any, ...] = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Epochs, ()  # a copied or pickled loader begins anew
+
+    def set_epoch(self, epoch: int) -> None:
+        """Makes ``epoch`` the number of the next epoch, or of one that has delivered nothing yet."""
+        self._next = int(epoch)
+        self._sets += 1
+
+    def start(self, loader: Any, base_seed: int) -> Progress:
+        """Returns the progress of a new epoch, or of the one that ``load_state_dict`` brought."""
+        self._seen = self._signs(loader)
+        resumed, self._resume = self._resume, None
+        if resumed is not None:
+            self.current = resumed
+        else:
+            seed = base_seed if loader.seed is None else loader.seed
+            state = generator_state(loader.generator)
+            self.current = Progress(self._next, seed & _MASK, state)
+        self._next = self.current.epoch + 1
+        return self.current
+
+    def changed(self, loader: Any) -> bool:
+        """Whether somebody set the epoch, here or on a sampler, since it was started."""
+        return self._signs(loader) != self._seen
+
+    def _signs(self, loader: Any) -> tuple[Any, ...]:
+        samplers = (loader.sampler, loader.batch_sampler)
+        inner = getattr(loader.batch_sampler, "sampler", None)
+        return (self._sets, *(getattr(s, "epoch", None) for s in (*samplers, inner)))
+
+    def indices(
+        self, loader: Any, progress: Progress, fresh: Iterator[Any]
+    ) -> Iterator[tuple[int, Any]]:
+        """Yields every mini-batch of the epoch with its number, delivered before or not.
+
+        ``fresh`` is a new iterator over the loader's sampler. A resumed epoch has one of its own,
+        which draws from the generator as it stood when the epoch began.
+        """
+        before = generator_state(loader.generator)
+        if before == progress.generator:
+            yield from enumerate(fresh)
+            return
+        set_generator_state(loader.generator, progress.generator)
+        batches = enumerate(iter(loader._index_sampler))
+        first = next(batches, None)  # samplers draw their seed here
+        if loader.generator is None:
+            set_generator_state(None, before)
+        if first is not None:
+            yield first
+            yield from batches
+
+    # ---- saving --------------------------------------------------------------------------------
+
+    def state(self, loader: Any) -> Progress:
+        """Returns what to save: the epoch under way, or else that the next one is to begin."""
+        if self._resume is not None:
+            return self._resume
+        if self.current is not None and not self.current.finished:
+            return self.current
+        return Progress(self._next, 0, generator_state(loader.generator), finished=True)
+
+    def resume(self, loader: Any, progress: Progress) -> None:
+        """Makes the next iterator go on from ``progress``."""
+        if progress.finished:
+            self._next = progress.epoch
+            if loader.generator is not None:
+                set_generator_state(loader.generator, progress.generator)
+        else:
+            self._resume = progress
+            self._next = progress.epoch
+        self._sets += 1
+
+    # ---- counting ------------------------------------------------------------------------------
+
+    def gather(self, manager: Any) -> None:
+        """Adds up what the workers of a manager counted, when they are about to end."""
+        if manager.closed:
+            return
+        counters = self.counters
+        counters.worker_restarts += manager.restarts
+        counters.shared_memory_bytes = manager.payloads.peak_bytes
+        for record in manager.queue.records():
+            counters.worker_seconds += record[6]
+            counters.pillow_samples += record[7]
+
+    def note_skipped(self, skipped: Sequence[SampleSkipped]) -> None:
+        """Counts, keeps and logs samples that were left out or replaced."""
+        for skip in skipped:
+            if skip.replaced_by is None:
+                self.counters.skipped += 1
+            else:
+                self.counters.substituted += 1
+            if len(self.counters.errors) < _KEPT_ERRORS:
+                self.counters.errors.append(skip.failure.text)
+            lines = skip.failure.text.strip().splitlines()
+            name = next((line for line in lines if line.startswith("Sample: ")), "a sample")
+            action = "left out" if skip.replaced_by is None else f"replaced by {skip.replaced_by}"
+            log.warning("%s was %s: %s", name, action, lines[-1])

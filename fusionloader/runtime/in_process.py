@@ -1,0 +1,104 @@
+"""``num_workers=0`` on a wholly compiled plan: the native executor in the training process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch.utils.data._utils.collate import default_collate
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+from torch.utils.data._utils.pin_memory import pin_memory
+
+from fusionloader.executors.plan_source import PlanSource
+from fusionloader.executors.python import SampleKey
+from fusionloader.runtime import failures, messages
+from fusionloader.runtime.bad_samples import substitutes
+from fusionloader.runtime.delivery import to_device
+from fusionloader.runtime.epoch import Epochs
+from fusionloader.runtime.keys import Occurrences, key_of
+from fusionloader.runtime.progress import Progress
+
+
+class InProcessIterator(_BaseDataLoaderIter):  # type: ignore[misc]
+    """One mini-batch at a time, when it is asked for."""
+
+    def __init__(self, loader: Any, epochs: Epochs, source: PlanSource) -> None:
+        super().__init__(loader)
+        if self._timeout != 0:
+            raise AssertionError("timeout needs worker processes: num_workers > 0")
+        self._loader = loader
+        self._epochs = epochs
+        self._source = source
+        self._progress: Progress | None = None
+        self._batches: Iterator[tuple[int, list[SampleKey]]] = iter(())
+
+    def _begin(self) -> Progress:
+        self._progress = self._epochs.start(self._loader, int(self._base_seed))
+        batches = self._epochs.indices(self._loader, self._progress, self._sampler_iter)
+        self._batches = self._not_delivered(batches, self._progress)
+        return self._progress
+
+    def _not_delivered(
+        self, batches: Iterator[tuple[int, Any]], progress: Progress
+    ) -> Iterator[tuple[int, list[SampleKey]]]:
+        delivered, ahead = progress.delivered, frozenset(progress.ahead)
+        occurrences = Occurrences(self._source.count())
+        for number, indices in batches:
+            keys = [key_of(index) for index in indices]
+            counts = occurrences.count(keys)
+            if number >= delivered and number not in ahead:
+                yield (
+                    number,
+                    [
+                        SampleKey(index, progress.seed, progress.epoch, key, count)
+                        for index, key, count in zip(indices, keys, counts, strict=True)
+                    ],
+                )
+
+    def _next_data(self) -> Any:
+        progress = self._progress
+        if progress is None or (self._num_yielded == 0 and self._epochs.changed(self._loader)):
+            if progress is not None:
+                self._sampler_iter = iter(self._index_sampler)
+            progress = self._begin()
+        counters = self._epochs.counters
+        for number, keys in self._batches:
+            samples = [sample for row, key in enumerate(keys) for sample in self._load(row, key)]
+            progress.deliver(number)
+            if samples:
+                counters.batches += 1
+                counters.samples += len(samples)
+                batch = default_collate(samples)
+                return pin_memory(batch, self._pin_memory_device) if self._pin_memory else batch
+        progress.finished = True
+        counters.epochs += 1
+        raise StopIteration
+
+    def __next__(self) -> Any:
+        batch = super().__next__()
+        device = self._loader.device
+        return batch if device is None else to_device(batch, torch.device(device))
+
+    def _load(self, row: int, key: SampleKey) -> list[Any]:
+        """Returns the sample, its substitute, or nothing where it is left out."""
+        try:
+            return [self._source.load(key)]
+        except Exception as error:
+            if self._loader.on_error == "raise":
+                if hasattr(error, "add_note"):
+                    error.add_note(f"Sample: {self._source.name(key)}")
+                raise
+            failure = failures.capture(error, "in the training process", self._source.name(key))
+            if self._loader.on_error == "substitute":
+                for index in substitutes(
+                    key.seed, key.epoch, key.key, key.occurrence, self._source.count()
+                ):
+                    try:
+                        sample = self._source.load(key.replaced(index))
+                    except Exception:
+                        continue
+                    self._epochs.note_skipped([messages.SampleSkipped(0, row, index, failure)])
+                    return [sample]
+                raise
+            self._epochs.note_skipped([messages.SampleSkipped(0, row, None, failure)])
+            return []

@@ -1,0 +1,117 @@
+"""A CPU worker for a wholly compiled plan: neither torch nor torchvision nor numpy is imported.
+
+The native loop does the work; Python is here for files that are not plain JPEGs, which Pillow
+decodes or words the error for.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+
+from fusionloader import _native
+from fusionloader.executors.native import make_executor
+from fusionloader.plan.stages import Plan
+from fusionloader.runtime import failures, messages
+from fusionloader.runtime.bad_samples import ATTEMPTS, substitutes
+
+
+@dataclass(frozen=True, slots=True)
+class LightWorkerConfig:
+    """What a worker needs to know; the descriptors are open under these numbers."""
+
+    worker: int
+    parent: int
+    control_fd: int
+    data_fd: int
+    table_fd: int
+    table_bytes: int
+    message_fd: int
+    plan: Plan
+    large_end: bool
+    on_error: str
+
+
+def main(config: LightWorkerConfig) -> None:
+    """Serves until the manager says stop or the training process is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the training process's to handle
+    queue = _native.WorkerQueue(config.control_fd, config.data_fd, config.worker)
+    queue.announce(os.getpid())
+    table = _native.Mapping(config.table_fd, 0, config.table_bytes)
+    executor = make_executor(config.plan)
+    parent = config.parent or os.getppid()
+    loop = _native.PlanWorker(queue, table, executor, config.large_end, parent)
+    worker = _LightWorker(config, loop, executor)
+    while loop.run() == "sample":
+        worker.serve_sample()
+
+
+class _LightWorker:
+    def __init__(
+        self,
+        config: LightWorkerConfig,
+        loop: _native.PlanWorker,
+        executor: _native.Executor,
+    ) -> None:
+        self._config = config
+        self._loop = loop
+        self._executor = executor
+
+    def serve_sample(self) -> None:
+        """Does the sample that the native loop could not."""
+        sequence, position, row, item, seed, epoch, key, occurrence = self._loop.current()
+        try:
+            self._write(item, key, occurrence)
+        except Exception as error:
+            where = f"in DataLoader worker process {self._config.worker}"
+            failure = failures.capture(error, where, self._name(key, item), position)
+        else:
+            self._loop.sample_done()
+            return
+        if self._config.on_error == "raise":
+            tiny_batch = messages.TinyBatchFailed(sequence, -1, failure)
+            messages.send(self._config.message_fd, tiny_batch)
+            self._loop.sample_failed()
+            return
+        replaced_by = None
+        if self._config.on_error == "substitute":
+            replaced_by = self._substitute(seed, epoch, key, occurrence)
+            if replaced_by is None:
+                failure = messages.Failure(
+                    failure.kind,
+                    f"{ATTEMPTS} samples drawn as substitutes were bad too.\n{failure.text}",
+                    position,
+                )
+                failed = messages.TinyBatchFailed(sequence, -1, failure)
+                messages.send(self._config.message_fd, failed)
+                self._loop.sample_failed()
+                return
+        messages.send(
+            self._config.message_fd, messages.SampleSkipped(sequence, row, replaced_by, failure)
+        )
+        self._loop.sample_done()
+
+    def _substitute(self, seed: int, epoch: int, key: int, occurrence: int) -> int | None:
+        for item in substitutes(seed, epoch, key, occurrence, self._loop.items()):
+            try:
+                self._write(item, key, occurrence)
+            except Exception:
+                continue
+            return item
+        return None
+
+    def _write(self, item: int, key: int, occurrence: int) -> None:
+        """Reads, decodes with Pillow, runs the plan, and writes the row."""
+        from PIL import Image
+
+        _, _, _, _, seed, epoch, _, _ = self._loop.current()
+        with open(os.fsdecode(self._loop.path(item)), "rb") as file:
+            image = Image.open(file).convert("RGB")
+        pixels = memoryview(image.tobytes()).cast("B", (image.height, image.width, 3))
+        row = self._loop.image(self._executor.result_bytes)
+        self._executor.run_pixels(pixels, seed, epoch, key, occurrence, row)
+        self._loop.set_target(self._loop.target(item))
+
+    def _name(self, key: int, item: int) -> str:
+        return f"index {key} ({os.fsdecode(self._loop.path(item))})"

@@ -1,0 +1,128 @@
+"""Messages from a worker to the local manager, through a pipe of its own.
+
+Only what cannot go through the batch slots: errors, the layout of samples, samples that do not fit
+it. A worker may die in the middle of a message; the rest of it then never comes, and what has come
+is dropped with the worker.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import struct
+from dataclasses import dataclass
+from typing import Any, Union
+
+_HEADER = struct.Struct("<Q")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An exception of user code or of a file, in words that survive the process.
+
+    ``kind`` is the exception's type, pickled (by reference), ``None`` if it cannot be. ``text`` is
+    the message with the worker's traceback. ``position`` is the sample's in the mini-batch, -1 when
+    the failure belongs to no sample.
+    """
+
+    kind: bytes | None
+    text: str
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class TinyBatchFailed:
+    """A tiny-batch ended in an exception."""
+
+    sequence: int
+    tiny_batch: int
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class SampleSkipped:
+    """A bad sample was left out or replaced, as ``on_error`` asks."""
+
+    sequence: int
+    row: int
+    replaced_by: int | None
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class SamplesSpilled:
+    """The samples of a tiny-batch, which do not fit the layout, pickled."""
+
+    sequence: int
+    tiny_batch: int
+    samples: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutFound:
+    """What the first sample looks like: a layout, or the reason why there is none."""
+
+    layout: Any
+
+
+@dataclass(frozen=True, slots=True)
+class StartFailed:
+    """``worker_init_fn`` or the start of the worker raised."""
+
+    failure: Failure
+
+
+Message = Union[TinyBatchFailed, SampleSkipped, SamplesSpilled, LayoutFound, StartFailed]
+
+
+def send(fd: int, message: Message) -> None:
+    """Writes a message; blocks while the pipe is full."""
+    payload = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+    rest = memoryview(_HEADER.pack(len(payload)) + payload)
+    while rest:
+        rest = rest[os.write(fd, rest) :]
+
+
+class Receiver:
+    """The manager's end of one worker's pipe."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._buffer = bytearray()
+        os.set_blocking(fd, False)
+
+    @property
+    def partial(self) -> bool:
+        """Whether a message has begun to arrive and is not whole."""
+        return bool(self._buffer)
+
+    def receive(self) -> list[Message]:
+        """Returns the messages that are there, without waiting."""
+        while True:
+            try:
+                chunk = os.read(self.fd, 1 << 20)
+            except BlockingIOError:
+                break
+            if not chunk:
+                break
+            self._buffer += chunk
+        messages: list[Message] = []
+        while len(self._buffer) >= _HEADER.size:
+            (size,) = _HEADER.unpack_from(self._buffer)
+            end = _HEADER.size + size
+            if len(self._buffer) < end:
+                break
+            messages.append(pickle.loads(memoryview(self._buffer)[_HEADER.size : end]))
+            del self._buffer[:end]
+        return messages
+
+    def wait(self, seconds: float) -> None:
+        """Sleeps until more of a message is there."""
+        select.select([self.fd], [], [], seconds)
+
+    def close(self) -> None:
+        """Closes the descriptor."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1

@@ -1,0 +1,153 @@
+"""Starting worker processes, by multiprocessing's methods or as a bare interpreter."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from multiprocessing import reduction
+from pathlib import Path
+from typing import Any, Protocol
+
+
+class Process(Protocol):
+    """What the manager wants of a worker process; ``multiprocessing.Process`` has it."""
+
+    @property
+    def pid(self) -> int | None:
+        """Process id."""
+
+    @property
+    def exitcode(self) -> int | None:
+        """Exit code, minus the signal's number, ``None`` while it runs."""
+
+    def is_alive(self) -> bool:
+        """Whether it runs."""
+
+    def join(self, timeout: float | None = None) -> None:
+        """Waits until it has ended, at most ``timeout`` seconds."""
+
+    def terminate(self) -> None:
+        """Sends SIGTERM."""
+
+    def kill(self) -> None:
+        """Sends SIGKILL."""
+
+
+class Descriptor:
+    """A file descriptor among the arguments of a process, valid at both ends."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _received, (reduction.DupFd(self.fd),)
+
+
+def _received(duplicate: Any) -> Descriptor:
+    return Descriptor(duplicate.detach())
+
+
+class BareProcess:
+    """A fresh interpreter that runs ``module.main(argument)`` and imports nothing else.
+
+    Unlike multiprocessing's spawn it neither imports the training script nor loads torch.
+    """
+
+    def __init__(self, module: str, argument: Any, fds: tuple[int, ...]) -> None:
+        """``argument`` is pickled; ``fds`` are open in the process under the same numbers."""
+        package = str(Path(__file__).parents[2])
+        path = [package, *(entry for entry in sys.path if entry != package)]
+        code = (
+            f"import sys; sys.path[:] = {path!r}; import pickle\n"
+            f"from {module} import main\n"
+            "main(pickle.load(sys.stdin.buffer))"
+        )
+        self._process = subprocess.Popen(
+            [sys.executable, "-S", "-E", "-s", "-c", code], stdin=subprocess.PIPE, pass_fds=fds
+        )
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError), self._process.stdin as pipe:
+            pickle.dump(argument, pipe, protocol=pickle.HIGHEST_PROTOCOL)
+
+    @property
+    def pid(self) -> int | None:
+        """Process id."""
+        return self._process.pid
+
+    @property
+    def exitcode(self) -> int | None:
+        """Exit code, minus the signal's number, ``None`` while it runs."""
+        return self._process.poll()
+
+    def is_alive(self) -> bool:
+        """Whether it runs."""
+        return self._process.poll() is None
+
+    def join(self, timeout: float | None = None) -> None:
+        """Waits until it has ended, at most ``timeout`` seconds."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout)
+
+    def terminate(self) -> None:
+        """Sends SIGTERM."""
+        self._process.terminate()
+
+    def kill(self) -> None:
+        """Sends SIGKILL."""
+        self._process.kill()
+
+
+def start(context: Any, target: Callable[..., None], *args: Any) -> Process:
+    """Starts ``target(*args)`` in a daemonic process of a multiprocessing context."""
+    process = context.Process(target=target, args=args)
+    process.daemon = True
+    process.start()
+    return process  # type: ignore[no-any-return]
+
+
+def end(processes: list[Process], patience: float) -> None:
+    """Waits ``patience`` seconds for processes that were told to stop, then kills them."""
+    import time
+
+    deadline = time.monotonic() + patience
+    for process in processes:
+        process.join(max(0.0, deadline - time.monotonic()))
+    for process in processes:
+        if process.is_alive():
+            process.kill()
+            process.join(patience)
+
+
+def describe_exit(exitcode: int | None) -> str:
+    """Returns how a process ended, in words."""
+    if exitcode is None:
+        return "is running"
+    if exitcode < 0:
+        with contextlib.suppress(ValueError):
+            return f"was killed by {signal.Signals(-exitcode).name}"
+    return f"exited with code {exitcode}"
+
+
+def watched_parent(parent: int) -> int:
+    """Returns the pid whose end is this process's end too; 0 stands for whoever started it."""
+    return parent or os.getppid()
+
+
+def leave_with(parent: int) -> None:
+    """Ends this process soon after ``parent`` has, even in the middle of user code."""
+    import threading
+    import time
+
+    watched = watched_parent(parent)
+
+    def watch() -> None:
+        while os.getppid() == watched:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="fusionloader-orphan-watch", daemon=True).start()

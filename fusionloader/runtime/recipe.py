@@ -1,0 +1,262 @@
+"""How a loader's samples are made: which executor, which iterator, which kind of worker process."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+from collections.abc import Callable
+from dataclasses import replace
+from operator import index as as_integer
+from typing import Any, Protocol
+
+import torch
+from torch.utils.data import _utils as torch_utils
+from torch.utils.data.dataloader import _DatasetKind
+
+from fusionloader.executors.layout import Layout
+from fusionloader.executors.plan_source import _DTYPES, PlanSource
+from fusionloader.executors.python import DatasetSource, Source
+from fusionloader.plan.compile import Compiled, compile_dataset
+from fusionloader.runtime import light_worker, object_worker, prepared_worker, processes
+from fusionloader.runtime.epoch import Epochs
+from fusionloader.runtime.light_worker import LightWorkerConfig
+from fusionloader.runtime.object_worker import ObjectWorkerConfig
+from fusionloader.runtime.processes import Descriptor, Process
+from fusionloader.scheduler.tiny_batches import order_by_size
+from fusionloader.shm.dataset_table import DatasetTable
+
+log = logging.getLogger("fusionloader.loader")
+
+Starter = Callable[[Any, int, int], Process]
+"""Starts worker number ``n`` of a manager, sending its messages to a descriptor."""
+
+_NO_ITEM = -1
+
+
+class Recipe(Protocol):
+    """What the slot iterator needs to know of the samples."""
+
+    layout: Layout | None
+    count: int
+
+    def name(self, index: Any) -> str:
+        """Returns a sample's name for messages."""
+
+    def describe(self, indices: list[Any]) -> tuple[list[int], list[int], bytes]:
+        """Returns items for the workers, rows smallest sample first, and pickled indices."""
+
+    def starter(self, loader: Any, base_seed: int) -> Starter:
+        """Returns the function that starts a worker."""
+
+    def no_layout(self, why: str) -> None:
+        """Notes that the samples cannot be written row by row."""
+
+
+class ObjectRecipe:
+    """Workers run Python: the user's dataset, or a compiled plan with a Python tail."""
+
+    layout: Layout | None = None
+
+    def __init__(self, source: Source, no_layout: Callable[[str], None]) -> None:
+        self._source = source
+        self.count = _length(source.dataset)
+        self.no_layout = no_layout
+
+    def name(self, index: Any) -> str:
+        """Returns a sample's name for messages."""
+        return f"index {index!r}"
+
+    def describe(self, indices: list[Any]) -> tuple[list[int], list[int], bytes]:
+        """Returns plain indices as they are, others pickled; rows in the sampler's order."""
+        rows = list(range(len(indices)))
+        if all(type(index) is int and -(1 << 63) <= index < 1 << 63 for index in indices):
+            return indices, rows, b""
+        return [_NO_ITEM] * len(indices), rows, pickle.dumps(indices)
+
+    def starter(self, loader: Any, base_seed: int) -> Starter:
+        """Returns a function that starts the user's code in a multiprocessing process."""
+        context, method = _context(loader)
+        workers, init, on_error = loader.num_workers, loader.worker_init_fn, loader.on_error
+        source = self._source
+
+        def start(manager: Any, number: int, message_fd: int) -> Process:
+            config = ObjectWorkerConfig(
+                worker=number,
+                workers=workers,
+                parent=_parent(method),
+                control=Descriptor(manager.control_fd),
+                data=Descriptor(manager.arena.fd),
+                message=Descriptor(message_fd),
+                source=source,
+                base_seed=base_seed,
+                worker_init_fn=init,
+                on_error=on_error,
+            )
+            return processes.start(context, object_worker.main, config)
+
+        return start
+
+
+class FolderRecipe:
+    """An image folder whose transforms are wholly compiled: workers run no Python per sample."""
+
+    def __init__(self, compiled: Compiled, table: DatasetTable) -> None:
+        self._compiled = compiled
+        self._table = table
+        self.count = len(table)
+        plan = compiled.plan
+        assert plan.convert is not None and plan.height is not None and plan.width is not None
+        shape = (3, plan.height, plan.width)
+        if plan.convert.layout == "hwc":
+            shape = (plan.height, plan.width, 3)
+        layout = Layout.of((torch.empty(shape, dtype=_DTYPES[plan.convert.element_type]), 0))
+        assert isinstance(layout, Layout)
+        self.layout: Layout | None = layout
+
+    def name(self, index: Any) -> str:
+        """Returns ``index 5 (cats/5.jpg)``."""
+        return self._compiled.name(index)
+
+    def describe(self, indices: list[Any]) -> tuple[list[int], list[int], bytes]:
+        """Returns numbers in the table, ``-1`` for indices that the dataset does not have."""
+        items = [self._item(index) for index in indices]
+        sizes = self._table.sizes
+        rows = order_by_size([int(sizes[item]) if item >= 0 else 0 for item in items])
+        return items, rows, b""
+
+    def _item(self, index: Any) -> int:
+        try:
+            item = as_integer(index)
+        except TypeError:
+            return _NO_ITEM
+        item += self.count if item < 0 else 0
+        return item if 0 <= item < self.count else _NO_ITEM
+
+    def starter(self, loader: Any, base_seed: int) -> Starter:
+        """Returns a function that starts workers without torch, unless the user's code runs."""
+        context, method = _context(loader)
+        workers, init, dataset = loader.num_workers, loader.worker_init_fn, loader.dataset
+        on_error, table, plan = loader.on_error, self._table, self._compiled.plan
+
+        def start(manager: Any, number: int, message_fd: int) -> Process:
+            fds = (manager.control_fd, manager.arena.fd, table.fd, message_fd)
+            config = LightWorkerConfig(
+                number, _parent(method), *fds, table.nbytes, plan, True, on_error
+            )
+            if init is not None:
+                descriptors = tuple(Descriptor(fd) for fd in fds)
+                info = (workers, base_seed, dataset, init)
+                return processes.start(context, prepared_worker.main, config, descriptors, info)
+            if method == "fork":
+                return processes.start(context, light_worker.main, config)
+            config = replace(config, parent=os.getpid())
+            return processes.BareProcess("fusionloader.runtime.light_worker", config, fds)
+
+        return start
+
+    def no_layout(self, why: str) -> None:
+        """Never called: the layout is known from the plan."""
+        raise AssertionError(why)
+
+
+class Recipes:
+    """Chooses the recipe and the iterator of a loader, and remembers what does not change."""
+
+    def __init__(self) -> None:
+        self._table: tuple[list[str], list[int], DatasetTable] | None = None
+        self._no_layout: str | None = None
+        self._said: str | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Recipes, ()  # a copied or pickled loader finds out for itself
+
+    def iterator(self, loader: Any, epochs: Epochs) -> Any:
+        """Returns a new iterator over ``loader``."""
+        from fusionloader.runtime.in_process import InProcessIterator
+        from fusionloader.runtime.slot_iterator import SlotIterator
+        from fusionloader.runtime.whole_batches import SingleProcessIterator, WholeBatchIterator
+
+        compiled, why_not = self._compiled(loader)
+        self._log(loader, compiled, why_not)
+        if loader.num_workers == 0:
+            if compiled is not None and compiled.complete and not why_not:
+                return InProcessIterator(loader, epochs, PlanSource(loader.dataset, compiled))
+            return SingleProcessIterator(loader, epochs)
+        if why_not:
+            return WholeBatchIterator(loader, epochs)
+        if compiled is None:
+            recipe: Recipe = ObjectRecipe(DatasetSource(loader.dataset), self._remember_no_layout)
+        elif compiled.complete and compiled.kind == "folder":
+            recipe = FolderRecipe(compiled, self._table_of(compiled))
+        else:
+            source = PlanSource(loader.dataset, compiled)
+            recipe = ObjectRecipe(source, self._remember_no_layout)
+        return SlotIterator(loader, epochs, recipe)
+
+    def explain(self, loader: Any) -> str:
+        """Returns how the loader's samples are made, and why, a line per stage."""
+        compiled, why_not = self._compiled(loader)
+        lines = []
+        if why_not:
+            lines.append(f"whole batches per worker, as torch's DataLoader: {why_not}")
+        elif loader.num_workers == 0:
+            lines.append("in the training process, because num_workers=0")
+        else:
+            lines.append(f"{loader.num_workers} workers write samples into shared batches")
+        if not why_not:
+            lines.append(self._notes(loader, compiled))
+        return "\n".join(lines)
+
+    def _notes(self, loader: Any, compiled: Compiled | None) -> str:
+        return compiled.explain() if compiled is not None else compile_dataset(
+            loader.dataset, loader.decode
+        ).explain()
+
+    def _compiled(self, loader: Any) -> tuple[Compiled | None, str | None]:
+        """Returns what could be compiled, and why batches cannot be written sample by sample."""
+        if loader._dataset_kind == _DatasetKind.Iterable:
+            return None, "an IterableDataset has no indices"
+        if not loader._auto_collation:
+            return None, "batch_size=None yields samples, not batches"
+        if loader.collate_fn is not torch_utils.collate.default_collate:
+            return None, "a custom collate_fn sees whole mini-batches"
+        compiled = compile_dataset(loader.dataset, loader.decode)
+        if compiled.plan is None:
+            return None, self._no_layout
+        return compiled, self._no_layout
+
+    def _table_of(self, compiled: Compiled) -> DatasetTable:
+        """Returns the dataset's paths in shared memory, made once while they stay the same."""
+        paths, targets = compiled.paths, compiled.targets
+        if self._table is None or self._table[0] != paths or self._table[1] != targets:
+            self._table = (list(paths), list(targets), DatasetTable(paths, targets))
+        return self._table[2]
+
+    def _remember_no_layout(self, why: str) -> None:
+        self._no_layout = why
+
+    def _log(self, loader: Any, compiled: Compiled | None, why_not: str | None) -> None:
+        text = self.explain(loader)
+        if text != self._said:
+            self._said = text
+            log.info("%s", text.replace("\n", "; "))
+
+
+def _context(loader: Any) -> tuple[Any, str]:
+    context = loader.multiprocessing_context
+    if context is None:
+        context = torch.multiprocessing.get_context()
+    return context, str(context.get_start_method())
+
+
+def _parent(method: str) -> int:
+    """Returns the pid that workers watch, 0 for "whoever starts you" (a fork server)."""
+    return 0 if method == "forkserver" else os.getpid()
+
+
+def _length(dataset: Any) -> int:
+    try:
+        return len(dataset)
+    except (TypeError, NotImplementedError):
+        return 0

@@ -1,0 +1,198 @@
+"""The iterator over mini-batches that workers write into shared slots, sample by sample."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import time
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data._utils.collate import default_collate
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from fusionloader.executors.layout import Layout
+from fusionloader.runtime.delivery import to_device
+from fusionloader.runtime.epoch import Epochs
+from fusionloader.runtime.failures import raise_failure
+from fusionloader.runtime.keys import Occurrences, key_of
+from fusionloader.runtime.local_manager import (
+    Job,
+    LocalManager,
+    ManagerOptions,
+    MiniBatch,
+    NoFixedLayout,
+)
+from fusionloader.runtime.progress import Progress
+from fusionloader.runtime.recipe import Recipe
+from fusionloader.runtime.whole_batches import ContinuedIterator
+
+
+class SlotIterator(_BaseDataLoaderIter):  # type: ignore[misc]
+    """Serves map-style datasets with the default collate, and compiled plans."""
+
+    def __init__(self, loader: Any, epochs: Epochs, recipe: Recipe) -> None:
+        """``recipe`` says how samples are made and where the workers come from."""
+        super().__init__(loader)
+        self._loader = loader
+        self._epochs = epochs
+        self._recipe = recipe
+        self._in_order = loader.in_order
+        self._whole: ContinuedIterator | None = None
+        start = recipe.starter(loader, self.base_seed)
+        self._manager = LocalManager(self._options(loader), recipe.layout, start)
+        self._finalizer = weakref.finalize(self, self._manager.close)
+        self._begin()
+
+    def _options(self, loader: Any) -> ManagerOptions:
+        return ManagerOptions(
+            workers=loader.num_workers,
+            in_flight=max(loader.prefetch_factor * loader.num_workers, 1),
+            tiny_batch_size=loader.tiny_batch_size,
+            timeout=loader.timeout,
+            name=self._recipe.name,
+            register=_page_lock if self._pin_memory else None,
+        )
+
+    @property
+    def base_seed(self) -> int:
+        """What torch's ``DataLoader`` would have seeded its workers from."""
+        return int(self._base_seed)
+
+    # ---- an epoch ------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        self._progress = self._epochs.start(self._loader, self.base_seed)
+        fresh = iter(self._index_sampler)
+        self._batches = self._not_delivered(
+            self._epochs.indices(self._loader, self._progress, fresh), self._progress
+        )
+        self._exhausted = False
+        self._fill()
+
+    def _not_delivered(
+        self, batches: Iterator[tuple[int, Any]], progress: Progress
+    ) -> Iterator[tuple[int, MiniBatch]]:
+        delivered, ahead = progress.delivered, frozenset(progress.ahead)
+        occurrences = Occurrences(self._recipe.count)
+        for number, indices in batches:
+            indices = list(indices)
+            keys = [key_of(index) for index in indices]
+            counts = occurrences.count(keys)
+            if number >= delivered and number not in ahead:
+                yield number, self._mini_batch(indices, keys, counts)
+
+    def _mini_batch(self, indices: list[Any], keys: list[int], counts: list[int]) -> MiniBatch:
+        items, rows, pickled = self._recipe.describe(indices)
+        seed, epoch = self._progress.seed, self._progress.epoch
+        return MiniBatch(indices, items, keys, counts, rows, seed, epoch, pickled)
+
+    def _fill(self) -> None:
+        while not self._exhausted and self._manager.room > 0:
+            try:
+                number, batch = next(self._batches)
+            except StopIteration:
+                self._exhausted = True
+                return
+            self._manager.submit(batch, number)
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        if self._whole is not None:
+            self._whole._reset(loader, first_iter)
+        else:
+            self._manager.discard()
+            self._begin()
+        self._num_yielded = 0
+
+    # ---- a batch -------------------------------------------------------------------------------
+
+    def _next_data(self) -> Any:
+        if self._whole is not None:
+            return next(self._whole)
+        if self._num_yielded == 0 and self._epochs.changed(self._loader):
+            self._manager.discard()
+            self._begin()
+        while self._manager.pending:
+            start = time.perf_counter()
+            try:
+                job = self._manager.next_done(self._in_order)
+            except NoFixedLayout as why:
+                return self._go_whole(str(why))
+            self._epochs.counters.wait_seconds += time.perf_counter() - start
+            self._fill()
+            found, batch = self._batch(job)
+            if found:
+                return batch
+        self._progress.finished = True
+        self._epochs.counters.epochs += 1
+        if not self._persistent_workers:
+            self._shutdown_workers()
+        raise StopIteration
+
+    def _batch(self, job: Job) -> tuple[bool, Any]:
+        self._progress.deliver(job.number)
+        self._epochs.note_skipped(job.skipped)
+        if job.failures:
+            self._manager.release(job)
+            raise_failure(min(job.failures, key=lambda failure: failure.position))
+        layout = self._manager.layout
+        assert layout is not None
+        count = len(job.batch.indices)
+        dropped = {skip.row for skip in job.skipped if skip.replaced_by is None}
+        self._epochs.counters.samples += count - len(dropped)
+        self._epochs.counters.batches += 1
+        if len(dropped) == count:
+            self._manager.release(job)
+            return False, None
+        if job.spilled or dropped:
+            return True, self._collate(job, layout, dropped)
+        return True, layout.batch(self._manager.deliver(job), count, count)
+
+    def __next__(self) -> Any:
+        batch = super().__next__()
+        device = self._loader.device
+        return batch if device is None else to_device(batch, torch.device(device))
+
+    def _collate(self, job: Job, layout: Layout, dropped: set[int]) -> Any:
+        """Puts a mini-batch together that is not whole in its slot."""
+        count = len(job.batch.indices)
+        owner = self._manager.deliver(job)
+        samples: list[Any] = list(layout.samples(owner, count, range(count)))
+        size = self._loader.tiny_batch_size
+        for tiny_batch, pickled in job.spilled.items():
+            spilled = pickle.loads(pickled)
+            samples[tiny_batch * size : tiny_batch * size + len(spilled)] = spilled
+        return default_collate([s for row, s in enumerate(samples) if row not in dropped])
+
+    def _go_whole(self, why: str) -> Any:
+        """Starts again with whole batches per worker, as torch does; nothing was delivered yet."""
+        self._recipe.no_layout(why)
+        pending = [job.batch for job in self._manager.outstanding if not job.discarded]
+        self._shutdown_workers()
+        batches = itertools.chain(pending, (batch for _, batch in self._batches))
+        remaining = (list(batch.indices) for batch in batches)
+        self._whole = ContinuedIterator(
+            self._loader, self._epochs, self._progress, remaining, self.base_seed
+        )
+        return next(self._whole)
+
+    # ---- the end -------------------------------------------------------------------------------
+
+    def _shutdown_workers(self) -> None:
+        self._epochs.gather(self._manager)
+        self._finalizer()
+        if self._whole is not None:
+            self._whole._shutdown_workers()
+
+    @property
+    def _workers(self) -> list[Any]:
+        return self._manager.processes if self._whole is None else self._whole._workers
+
+
+def _page_lock(address: int, nbytes: int) -> None:
+    """Page-locks memory for the life of the process, so that copies to the device overlap."""
+    code = int(torch.cuda.cudart().cudaHostRegister(address, nbytes, 0))
+    if code != 0:
+        raise RuntimeError(f"cudaHostRegister of {nbytes} bytes failed with CUDA error {code}")

@@ -1,0 +1,94 @@
+"""Shared-memory objects that cannot be left behind.
+
+An object is created through ``posix_ipc`` with mode 0600 under an unguessable name that carries the
+owner's pid, and unlinked at once: processes get at it by file descriptor, so nothing of it is left
+in ``/dev/shm`` whoever dies how. The name exists for microseconds; ``sweep`` removes those of owners
+that died within them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+from pathlib import Path
+
+import posix_ipc
+
+SHM = Path("/dev/shm")
+_NAME = re.compile(r"fusionloader-(\d+)-[0-9a-f]{32}")
+
+
+class SharedMemoryExhausted(RuntimeError):
+    """``/dev/shm`` has too little room for the batches in flight."""
+
+
+def create(size: int) -> int:
+    """Returns a file descriptor of ``size`` bytes of fresh shared memory; the caller closes it."""
+    name = f"/fusionloader-{os.getpid()}-{secrets.token_hex(16)}"
+    memory = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600, size=size)
+    memory.unlink()
+    os.set_inheritable(memory.fd, False)
+    return int(memory.fd)
+
+
+def reserve(fd: int, offset: int, size: int) -> None:
+    """Makes sure that the bytes can be written, growing the object.
+
+    Without this a full ``/dev/shm`` would be a bus error at the first write.
+
+    Raises:
+        SharedMemoryExhausted: there is no room.
+    """
+    try:
+        os.posix_fallocate(fd, offset, size)
+    except OSError as error:
+        raise SharedMemoryExhausted(advice(size, free())) from error
+
+
+def free() -> int:
+    """Returns the bytes that are free in ``/dev/shm``."""
+    stat = os.statvfs(SHM)
+    return stat.f_bavail * stat.f_frsize
+
+
+def check_room(needed: int, what: str) -> None:
+    """Raises SharedMemoryExhausted when ``/dev/shm`` has fewer than ``needed`` bytes free."""
+    available = free()
+    if available < needed:
+        raise SharedMemoryExhausted(advice(needed, available, what))
+
+
+def advice(needed: int, available: int, what: str = "batches") -> str:
+    """Returns the text of the error: how much is needed, how much there is, what to do."""
+    return (
+        f"FusionLoader needs {_mib(needed)} of shared memory for {what}, but /dev/shm has "
+        f"{_mib(available)} free. Make it larger (docker run --shm-size=..., in Kubernetes an "
+        f"emptyDir with medium: Memory mounted at /dev/shm, elsewhere mount -o remount,size=... "
+        f"/dev/shm), or lower batch_size, prefetch_factor or num_workers."
+    )
+
+
+def sweep() -> None:
+    """Removes the objects of owners that no longer live."""
+    with contextlib.suppress(OSError):
+        for path in SHM.iterdir():
+            match = _NAME.fullmatch(path.name)
+            if match and not _alive(int(match[1])):
+                with contextlib.suppress(OSError):
+                    path.unlink()
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:,.1f} MiB"

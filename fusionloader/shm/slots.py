@@ -1,0 +1,156 @@
+"""Slots: recycled pieces of one shared-memory object, for descriptors and for batches."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from fusionloader import _native
+from fusionloader.shm import objects
+
+_PAGE = mmap.PAGESIZE
+_FALLOC_FL_KEEP_SIZE = 1
+_FALLOC_FL_PUNCH_HOLE = 2
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Slot:
+    """``nbytes`` of shared memory at ``address`` in this process, known to all by its ``number``."""
+
+    __slots__ = ("address", "map", "nbytes", "number", "offset", "resident")
+
+    def __init__(self, number: int, offset: int, nbytes: int, memory: _native.Mapping) -> None:
+        self.number = number
+        self.offset = offset
+        self.nbytes = nbytes
+        self.map = memory  # not mmap.mmap, which keeps a file descriptor open for each
+        self.address = memory.address
+        self.resident = True
+
+
+class Arena:
+    """The shared-memory object that slots are cut from; it only ever grows.
+
+    Attributes:
+        fd: its file descriptor, for workers to map.
+    """
+
+    def __init__(self) -> None:
+        self.fd = objects.create(_PAGE)
+        self._end = 0
+        self._count = 0
+
+    def cut(self, nbytes: int, queue: _native.ManagerQueue) -> Slot:
+        """Returns a fresh slot.
+
+        Raises:
+            SharedMemoryExhausted: ``/dev/shm`` is full.
+        """
+        size = -(-nbytes // _PAGE) * _PAGE
+        objects.reserve(self.fd, self._end, size)
+        slot = Slot(self._count, self._end, size, _native.Mapping(self.fd, self._end, size))
+        queue.add_slot(slot.number, slot.offset, size)
+        self._end += size
+        self._count += 1
+        return slot
+
+    def discard(self, slot: Slot) -> None:
+        """Gives the slot's memory back to the system; its place stays reserved."""
+        mode = _FALLOC_FL_PUNCH_HOLE | _FALLOC_FL_KEEP_SIZE
+        offset, nbytes = ctypes.c_long(slot.offset), ctypes.c_long(slot.nbytes)
+        slot.resident = _libc.fallocate(self.fd, mode, offset, nbytes) != 0
+
+    def restore(self, slot: Slot) -> None:
+        """Undoes ``discard``."""
+        objects.reserve(self.fd, slot.offset, slot.nbytes)
+        slot.resident = True
+
+    def close(self) -> None:
+        """Closes the descriptor; memory that delivered batches look into stays theirs."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+class SlotPool:
+    """Slots by last use: the one given back last is handed out first, its pages still in cache.
+
+    A slot that was delivered comes back when nothing looks into it any more. The pool grows when
+    the user keeps batches; memory goes back to the system when more than ``spare`` slots are free.
+    """
+
+    def __init__(
+        self,
+        arena: Arena,
+        queue: _native.ManagerQueue,
+        spare: int,
+        register: Callable[[int, int], None] | None = None,
+    ) -> None:
+        """``register(address, nbytes)`` is called once per fresh slot (page-locking)."""
+        self._arena = arena
+        self._queue = queue
+        self._spare = spare
+        self._register = register
+        self._free: list[Slot] = []
+        # Finalizers may run in the middle of any statement: they append here and do nothing else.
+        self._returned: list[Slot] = []
+        self.in_use = 0
+        self.resident_bytes = 0
+        self.peak_bytes = 0
+
+    def acquire(self, nbytes: int) -> Slot:
+        """Returns a slot of at least ``nbytes``.
+
+        Raises:
+            SharedMemoryExhausted: ``/dev/shm`` is full.
+        """
+        self._collect()
+        slot = self._recycled(nbytes)
+        if slot is None:
+            slot = self._arena.cut(nbytes, self._queue)
+            self._count_resident(slot.nbytes)
+            if self._register is not None:
+                self._register(slot.address, slot.nbytes)
+        self.in_use += 1
+        return slot
+
+    def release(self, slot: Slot) -> None:
+        """Takes back a slot that was not delivered."""
+        self._returned.append(slot)
+
+    def lease(self, slot: Slot) -> Any:
+        """Returns an object with the slot's buffer; the slot comes back when it is gone."""
+        owner = (ctypes.c_char * slot.nbytes).from_buffer(slot.map)
+        weakref.finalize(owner, self._returned.append, slot).atexit = False
+        return owner
+
+    def _recycled(self, nbytes: int) -> Slot | None:
+        for position in range(len(self._free) - 1, -1, -1):
+            slot = self._free[position]
+            if slot.nbytes >= nbytes:
+                if not slot.resident:
+                    self._arena.restore(slot)
+                    self._count_resident(slot.nbytes)
+                del self._free[position]
+                return slot
+        return None
+
+    def _collect(self) -> None:
+        while self._returned:
+            self._free.append(self._returned.pop())
+            self.in_use -= 1
+        if len(self._free) <= self._spare or self._register is not None:
+            return  # page-locked memory stays
+        resident = [slot for slot in self._free if slot.resident]
+        for slot in resident[: max(0, len(resident) - self._spare)]:
+            self._arena.discard(slot)
+            if not slot.resident:
+                self._count_resident(-slot.nbytes)
+
+    def _count_resident(self, nbytes: int) -> None:
+        self.resident_bytes += nbytes
+        self.peak_bytes = max(self.peak_bytes, self.resident_bytes)

@@ -1,0 +1,213 @@
+"""The queue through its two faces, several workers interleaved in one process."""
+
+import os
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fusionloader import _native
+from fusionloader.shm import objects
+from fusionloader.shm.slots import Arena, SlotPool
+
+COMPLETED = 3
+WORKERS = 3
+
+
+class Bench:
+    """A manager and workers on one control block."""
+
+    def __init__(self, workers=WORKERS, ring=8):
+        size = _native.ManagerQueue.control_bytes(workers, ring)
+        self.control_fd = objects.create(size)
+        self.arena = Arena()
+        self.manager = _native.ManagerQueue(self.control_fd, self.arena.fd, workers, ring)
+        self.slots = SlotPool(self.arena, self.manager, spare=ring)
+        self.workers = [self.attach(n) for n in range(workers)]
+        self.slot_of = {}
+
+    def attach(self, number):
+        return _native.WorkerQueue(self.control_fd, self.arena.fd, number)
+
+    def publish(self, sequence, samples, tiny_size):
+        tiny_batches = -(-samples // tiny_size)
+        room = _native.ManagerQueue.descriptor_bytes(samples, tiny_batches)
+        slot = self.slots.acquire(room)
+        rows = list(range(samples))
+        self.manager.describe(
+            slot.number, sequence, rows, rows, rows, [0] * samples, tiny_size, 1, 2, 0, samples, b""
+        )
+        self.manager.publish(slot.number, sequence)
+        self.slot_of[sequence] = slot
+        return tiny_batches
+
+    def status(self, sequence):
+        return self.manager.status(self.slot_of[sequence].number)
+
+    def close(self):
+        os.close(self.control_fd)
+        self.arena.close()
+
+
+@pytest.fixture
+def bench():
+    made = Bench()
+    yield made
+    made.close()
+
+
+def test_tiny_batches_are_claimed_from_the_oldest_mini_batch_first(bench):
+    bench.publish(0, 4, 2)
+    bench.publish(1, 4, 2)
+    sequences = [bench.workers[0].claim(False, 0, 1).sequence for _ in range(4)]
+    assert sequences == [0, 0, 1, 1]
+    assert bench.workers[0].claim(False, 0, 1) is None
+
+
+def test_the_two_ends_meet_and_never_overlap(bench):
+    bench.publish(0, 20, 2)
+    taken = []
+    for turn in range(10):
+        claim = bench.workers[turn % 2].claim(turn % 2 == 1, 0, 1)
+        taken.append(claim.first)
+    assert taken[0::2] == [0, 1, 2, 3, 4]
+    assert taken[1::2] == [9, 8, 7, 6, 5]
+    assert bench.workers[0].claim(False, 0, 1) is None
+
+
+def test_the_threshold_keeps_the_largest_for_the_other_end(bench):
+    bench.publish(0, 10, 2)
+    small = [bench.workers[0].claim(False, 2, 1) for _ in range(4)]
+    assert [claim.first for claim in small[:3]] == [0, 1, 2]
+    assert small[3] is None
+    assert bench.workers[1].claim(True, 0, 4).count == 2
+
+
+def test_an_entry_names_its_row_and_item(bench):
+    rows = [2, 0, 1]
+    slot = bench.slots.acquire(_native.ManagerQueue.descriptor_bytes(3, 1))
+    bench.manager.describe(
+        slot.number, 0, rows, [10, 11, 12], [7, 8, 9], [0, 1, 2], 4, 5, 6, 0, 3, b"abc"
+    )
+    bench.manager.publish(slot.number, 0)
+    claim = bench.workers[0].claim(False, 0, 1)
+    assert [claim.entry(p) for p in range(3)] == [(12, 9, 2, 2), (10, 7, 0, 0), (11, 8, 1, 1)]
+    assert (claim.seed, claim.epoch, bytes(claim.indices())) == (5, 6, b"abc")
+    with pytest.raises(IndexError):
+        claim.entry(3)
+
+
+def test_what_a_dead_worker_held_is_done_by_another(bench):
+    bench.publish(0, 8, 2)
+    bench.workers[0].claim(False, 0, 2)
+    assert sorted(bench.manager.take_back(0)) == [(0, 0), (0, 1)]
+    firsts = set()
+    while (claim := bench.workers[1].claim(False, 0, 1)) is not None:
+        firsts.add(claim.first)
+    assert firsts == {0, 1, 2, 3}
+
+
+def test_a_worker_declared_dead_cannot_finish(bench):
+    bench.publish(0, 2, 2)
+    claim = bench.workers[0].claim(False, 0, 1)
+    bench.manager.take_back(0)
+    assert not bench.workers[0].finish(claim, 0, COMPLETED)
+    assert bench.status(0) == (1, 0, 0, 0, 0)
+
+
+def test_a_withdrawn_mini_batch_is_claimed_no_more(bench):
+    bench.publish(0, 8, 2)
+    held = bench.workers[0].claim(False, 0, 1)
+    bench.manager.withdraw()
+    assert bench.workers[1].claim(False, 0, 1) is None
+    assert bench.status(0)[:2] == (0, 1)
+    assert bench.workers[0].finish(held, 0, COMPLETED)
+    assert bench.status(0)[:2] == (0, 0)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=6),
+    tiny_size=st.integers(1, 7),
+    moves=st.lists(
+        st.tuples(
+            st.integers(0, WORKERS - 1),
+            st.sampled_from(["claim", "finish", "die"]),
+            st.booleans(),
+            st.integers(1, 5),
+        ),
+        max_size=120,
+    ),
+)
+def test_every_tiny_batch_is_done_exactly_once_whatever_dies(sizes, tiny_size, moves):
+    bench = Bench()
+    try:
+        expected = {
+            (sequence, tiny)
+            for sequence, samples in enumerate(sizes)
+            for tiny in range(bench.publish(sequence, samples, tiny_size))
+        }
+        held = {number: [] for number in range(WORKERS)}
+        done = []
+
+        def claim(number, large, count):
+            claimed = bench.workers[number].claim(large, 0, count)
+            if claimed is not None:
+                span = range(claimed.first, claimed.first + claimed.count)
+                held[number] += [(claimed, tiny) for tiny in span]
+            return claimed
+
+        def finish(number):
+            claimed, tiny = held[number].pop()
+            assert bench.workers[number].finish(claimed, tiny, COMPLETED)
+            done.append((claimed.sequence, tiny))
+
+        for number, move, large, count in moves:
+            if move == "claim":
+                claim(number, large, count)
+            elif move == "finish" and held[number]:
+                finish(number)
+            elif move == "die":
+                lost = bench.manager.take_back(number)
+                assert sorted(lost) == sorted((c.sequence, t) for c, t in held[number])
+                held[number].clear()
+                bench.workers[number] = bench.attach(number)
+        for number in range(WORKERS):
+            while held[number]:
+                finish(number)
+        while claim(0, False, 3) is not None:
+            while held[0]:
+                finish(0)
+        assert sorted(done) == sorted(expected)
+        assert all(bench.status(sequence)[:2] == (0, 0) for sequence in range(len(sizes)))
+    finally:
+        bench.close()
+
+
+def test_processes_that_race_claim_everything_once(bench):
+    """Real processes claim at once from both ends, and write who did what."""
+    samples = 4000
+    bench.publish(0, samples, 1)
+    readers = []
+    for number in range(WORKERS):
+        read, write = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            queue = bench.attach(number)
+            mine = []
+            while (claim := queue.claim(number == 0, 0, 1 + number)) is not None:
+                for tiny in range(claim.first, claim.first + claim.count):
+                    queue.finish(claim, tiny, COMPLETED)
+                    mine.append(tiny)
+            with os.fdopen(write, "w") as file:
+                file.write(" ".join(map(str, mine)))
+            os._exit(0)
+        os.close(write)
+        readers.append((pid, read))
+    done = []
+    for pid, read in readers:
+        with os.fdopen(read) as file:
+            done += [int(word) for word in file.read().split()]
+        os.waitpid(pid, 0)
+    assert sorted(done) == list(range(samples))
+    assert bench.status(0)[2] == samples
