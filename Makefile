@@ -1,0 +1,61 @@
+# Every target works alone on a fresh machine: the first one sets everything up.
+.PHONY: demo test lint format bench asan clean
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# The compiler and libjpeg-turbo, checked once; .ci/system-packages installs what is missing.
+SYSTEM := $(VENV)/system.stamp
+INSTALLED := $(VENV)/installed.stamp
+EXTENSION := $(VENV)/extension.stamp
+SOURCES := $(wildcard csrc/*/*.cpp csrc/*/*.hpp) setup.py
+ASAN := build/asan
+PYTEST_FLAGS ?= -q
+
+demo: $(EXTENSION)
+	$(BIN)/python -m fusionloader demo $(ARGS)
+
+test: $(EXTENSION)
+	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+
+bench: $(EXTENSION)
+	$(BIN)/python -m fusionloader bench $(ARGS)
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror $(filter csrc/%,$(SOURCES))
+
+format: $(INSTALLED)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(filter csrc/%,$(SOURCES))
+
+# A copy of the package with an instrumented extension, and the tests of csrc/ run against it.
+# The sanitizer's library has to be loaded before Python; Python itself leaks by design.
+asan: $(INSTALLED)
+	FUSIONLOADER_SANITIZE=1 $(BIN)/python setup.py -q build \
+	    --build-base build/asan-objects --build-lib $(ASAN)
+	.ci/with-sanitizer $(ASAN) $(BIN)/python -m pytest $(PYTEST_FLAGS) tests/csrc
+
+$(SYSTEM): .ci/system-packages
+	.ci/system-packages $(PYTHON)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	touch $@
+
+# The build tools go in first: the build then runs in this environment and not in one of its own.
+$(INSTALLED): $(SYSTEM) pyproject.toml
+	$(BIN)/python -m pip install --quiet --upgrade pip 'setuptools>=68' 'pybind11>=2.12'
+	$(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[test]'
+	touch $@
+
+$(EXTENSION): $(INSTALLED) $(SOURCES)
+	$(BIN)/python setup.py -q build_ext --inplace
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -f fusionloader/_native*.so
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

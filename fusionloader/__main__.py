@@ -1,0 +1,34 @@
+"""python -m fusionloader: the commands, each loaded only when it is asked for."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+COMMANDS = {
+    "demo": "train a small network with DataLoader and with FusionLoader, and compare",
+    "bench": "measure FusionLoader and its peers side by side",
+    "doctor": "show what the machine offers a data loader, and advise",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; returns its exit status."""
+    parser = argparse.ArgumentParser(prog="fusionloader", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    asked = next((word for word in given if word in COMMANDS), None)
+    for name, summary in COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=summary)
+        if name == asked:
+            module = importlib.import_module(f"fusionloader.cli.{name}")
+            module.add_arguments(command)
+            command.set_defaults(run=module.run)
+    options = parser.parse_args(given)
+    return int(options.run(options))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

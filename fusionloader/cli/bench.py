@@ -1,0 +1,101 @@
+"""The bench: FusionLoader and its peers on the same files, side by side in one run."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from fusionloader.cli.corpus import KINDS, Corpus, ensure_corpus
+from fusionloader.cli.measure.contenders import Setting, contenders_for
+from fusionloader.cli.measure.protocol import measure
+from fusionloader.cli.measure.report import announce, comparison, report_of, write_json
+from fusionloader.cli.measure.workloads import IMAGE_WORKLOADS, WORKLOADS
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags that bench and the studies in benchmarks/ share."""
+    add_common_arguments(parser)
+    parser.add_argument("--workload", default="default", choices=WORKLOADS, help="(default)")
+    parser.add_argument("--epochs", type=int, default=5, help="counted epochs each (5)")
+    parser.add_argument(
+        "--contenders", type=lambda text: text.split(","), help="names, separated by commas"
+    )
+    parser.add_argument(
+        "--retries", type=int, default=1, help="repetitions of a noisy measurement (1)"
+    )
+
+
+def add_common_arguments(parser: argparse.ArgumentParser) -> None:
+    """Corpus, workers, batch size, start method and the JSON file."""
+    parser.add_argument("--data", type=Path, help="an image folder of your own (generated)")
+    parser.add_argument("--corpus", default="imagenet-like", choices=KINDS, help="what to generate")
+    parser.add_argument("--images", type=int, default=2000, help="generated images (2000)")
+    parser.add_argument("--cache", type=Path, help="folder of generated images (user's cache)")
+    parser.add_argument("--samples", type=int, help="samples of an in-memory epoch")
+    parser.add_argument("--workers", type=int, default=2, help="worker processes (2)")
+    parser.add_argument("--batch-size", type=int, default=64, help="samples a batch (64)")
+    parser.add_argument(
+        "--start-method", choices=("fork", "forkserver", "spawn"), help="of the workers (Python's)"
+    )
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
+
+
+def setting_of(options: argparse.Namespace, workload: str) -> tuple[Setting, dict[str, Any]]:
+    """The setting of a workload, and the facts of its corpus; makes the corpus if need be."""
+    root: Path | None = None
+    facts: dict[str, Any] = {}
+    if workload in IMAGE_WORKLOADS:
+        root, facts = _images(options)
+    setting = Setting(
+        workload, options.workers, options.batch_size, root, options.start_method, options.samples
+    )
+    return setting, facts
+
+
+def _images(options: argparse.Namespace) -> tuple[Path, dict[str, Any]]:
+    if options.data is None:
+        corpus = ensure_corpus(options.images, kind=options.corpus, folder=options.cache)
+        return corpus.train, _corpus_facts(corpus)
+    files = [path for path in options.data.glob("*/*") if path.is_file()]
+    if not files:
+        raise SystemExit(f"bench: no files in the sub-folders of {options.data}")
+    mean_bytes = sum(path.stat().st_size for path in files) / len(files)
+    return options.data, {"kind": "given", "files": len(files), "mean_bytes": mean_bytes}
+
+
+def _corpus_facts(corpus: Corpus) -> dict[str, Any]:
+    return {
+        "kind": corpus.kind,
+        "files": corpus.train_images,
+        "mean_bytes": corpus.mean_bytes,
+        "mean_pixels": corpus.mean_pixels,
+    }
+
+
+def flags_of(options: argparse.Namespace) -> dict[str, Any]:
+    """The flags as a report shows them."""
+    return {
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in vars(options).items()
+        if name not in ("run", "command")
+    }
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measures, prints the table, writes the JSON; returns the exit status."""
+    setting, corpus = setting_of(options, options.workload)
+    try:
+        contenders = contenders_for(setting, options.contenders)
+    except ValueError as error:
+        raise SystemExit(f"bench: {error}") from error
+    results, repeated = measure(
+        contenders, options.epochs, retries=options.retries, announce=announce
+    )
+    report = report_of(results, flags_of(options), corpus=corpus, repeated=repeated)
+    print(f"workload {options.workload}, {setting.workers} workers, batch {setting.batch_size}")
+    print(comparison(report))
+    if repeated:
+        print(f"Measured again {repeated} time(s) because of noise; the last measurement is shown.")
+    write_json(report, options.json)
+    return 0

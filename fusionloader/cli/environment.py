@@ -1,0 +1,116 @@
+"""What the machine and the installation are: versions, cores, shared memory, GPU."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+import fusionloader
+
+PACKAGES = ("torch", "torchvision", "pillow", "numpy", "posix_ipc")
+PEERS = ("nvidia-dali-cuda120", "nvidia-dali-cuda130", "spdl", "ffcv")
+# The instruction sets that pixel kernels are written for, widest first.
+SIMD_LEVELS = (
+    ("avx512vbmi", "AVX-512 VBMI"),
+    ("avx512bw", "AVX-512"),
+    ("avx2", "AVX2"),
+    ("sse4_1", "SSE4.1"),
+    ("asimd", "NEON"),
+)
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python, of the packages that matter and of the peers that are installed."""
+    found = {"python": platform.python_version(), "fusionloader": fusionloader.__version__}
+    for name in (*PACKAGES, *PEERS):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            if name in PACKAGES:
+                found[name] = "missing"
+    if commit := source_commit():
+        found["commit"] = commit
+    return found
+
+
+def source_commit() -> str | None:
+    """The git commit of the source tree, ``None`` for an installed copy; "+" marks changes."""
+    tree = Path(fusionloader.__file__).parents[1]
+    if not (tree / ".git").exists():
+        return None
+    try:
+        commit = _git(tree, "rev-parse", "--short=12", "HEAD")
+        return commit + ("+" if _git(tree, "status", "--porcelain", "-uno") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _git(tree: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(tree), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def cpu_model() -> str:
+    """The processor's name as the kernel gives it."""
+    return _cpuinfo("model name") or platform.processor() or platform.machine()
+
+
+def simd_level() -> str:
+    """The widest instruction set of interest that the processor has."""
+    flags = set((_cpuinfo("flags") or _cpuinfo("Features") or "").split())
+    return next((name for flag, name in SIMD_LEVELS if flag in flags), "none known")
+
+
+def _cpuinfo(key: str) -> str | None:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name.strip() == key:
+            return value.strip()
+    return None
+
+
+def cpu_quota() -> float | None:
+    """The cores' worth of CPU time that the control group allows, ``None`` without a limit."""
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return None if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError):
+        pass
+    try:
+        folder = Path("/sys/fs/cgroup/cpu")
+        limit = int((folder / "cpu.cfs_quota_us").read_text())
+        return None if limit < 0 else limit / int((folder / "cpu.cfs_period_us").read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def gpu() -> str | None:
+    """Name and driver of the first GPU, ``None`` without one."""
+    command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    lines = done.stdout.strip().splitlines()
+    return lines[0] if done.returncode == 0 and lines else None
+
+
+def machine() -> dict[str, object]:
+    """What a measurement's report says about the machine it ran on."""
+    return {
+        "cpu": cpu_model(),
+        "simd": simd_level(),
+        "cores": len(os.sched_getaffinity(0)),
+        "cores_of_machine": os.cpu_count(),
+        "cpu_quota": cpu_quota(),
+        "load_average": os.getloadavg()[0],
+        "gpu": gpu(),
+        "system": platform.platform(),
+    }

@@ -1,0 +1,87 @@
+"""DALI's CPU backend as a contender, set up as its documentation advises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fusionloader.cli.measure.protocol import Running
+from fusionloader.cli.measure.workloads import MEAN, SIDE, STD
+
+
+def start_dali(root: Path, workload: str, batch_size: int, threads: int) -> Running:
+    """A pipeline with ROI decode, fused crop-mirror-normalize and DALI's own iterator."""
+    from nvidia.dali.plugin.pytorch import DALIClassificationIterator, LastBatchPolicy
+
+    pipeline = _pipeline(root, workload, batch_size, threads)
+    pipeline.build()
+    iterator = DALIClassificationIterator(
+        pipeline, reader_name="files", last_batch_policy=LastBatchPolicy.PARTIAL, auto_reset=True
+    )
+
+    def epoch() -> Iterator[int]:
+        for outputs in iterator:
+            yield len(outputs[0]["label"])
+
+    def close() -> None:
+        # The iterator prefetches in threads of its own; they end with the last reference.
+        nonlocal iterator, pipeline
+        del iterator, pipeline
+
+    return Running(epoch, close)
+
+
+def _pipeline(root: Path, workload: str, batch_size: int, threads: int) -> Any:
+    from nvidia.dali import fn, pipeline_def, types
+    from nvidia.dali.auto_aug import auto_augment, rand_augment, trivial_augment
+
+    def augmented(images: Any) -> Any:
+        if workload == "randaugment":
+            return rand_augment.rand_augment(images, n=2, m=9, shape=[SIDE, SIDE])
+        if workload == "autoaugment":
+            return auto_augment.auto_augment_image_net(images, shape=[SIDE, SIDE])
+        if workload == "trivial":
+            return trivial_augment.trivial_augment_wide(images, shape=[SIDE, SIDE])
+        return images
+
+    @pipeline_def(  # type: ignore[untyped-decorator]
+        batch_size=batch_size,
+        num_threads=threads,
+        device_id=None,
+        seed=0,
+        enable_conditionals=workload != "default",
+    )
+    def image_pipeline() -> Any:
+        encoded, labels = fn.readers.file(
+            file_root=str(root), random_shuffle=True, initial_fill=1024, name="files"
+        )
+        images = fn.decoders.image_random_crop(
+            encoded,
+            device="cpu",
+            output_type=types.RGB,
+            random_area=[0.08, 1.0],
+            random_aspect_ratio=[3 / 4, 4 / 3],
+            num_attempts=10,
+        )
+        images = fn.resize(
+            images, size=[SIDE, SIDE], interp_type=types.INTERP_LINEAR, antialias=True
+        )
+        mirror = fn.random.coin_flip(probability=0.5)
+        if workload == "default":
+            flip = mirror
+        else:
+            # The policies come after the flip, as in torchvision, so it cannot be fused.
+            images = augmented(fn.flip(images, horizontal=mirror))
+            flip = 0
+        images = fn.crop_mirror_normalize(
+            images,
+            dtype=types.FLOAT,
+            output_layout="CHW",
+            mean=[level * 255 for level in MEAN],
+            std=[level * 255 for level in STD],
+            mirror=flip,
+        )
+        return images, labels
+
+    return image_pipeline()

@@ -1,0 +1,121 @@
+"""Results as a table for people and as JSON for everybody else."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from fusionloader.cli.environment import machine, versions
+from fusionloader.cli.measure.processes import MEGABYTE
+from fusionloader.cli.measure.protocol import NOISY_SPREAD, Result, per_round_ratios
+
+
+def announce(text: str) -> None:
+    """Progress of a measurement, on standard error so that the table stays clean."""
+    print(f"  {text}", file=sys.stderr, flush=True)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Left-aligned first column, right-aligned others."""
+    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
+    lines = []
+    for row in [header, *rows]:
+        cells = [
+            cell.ljust(width) if column == 0 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(lines)
+
+
+def summary(result: Result, baseline: Result) -> dict[str, Any]:
+    """The figures of one contender: medians over the counted epochs, and every epoch."""
+    ratios = per_round_ratios(result, baseline)
+    workers = result.workers
+    return {
+        "name": result.contender.name,
+        "description": result.contender.description,
+        "limit": result.contender.limit,
+        "samples_per_second": result.median(lambda e: e.rate),
+        "samples_per_second_whole_epoch": result.median(lambda e: e.whole_rate),
+        "ratio": statistics.median(ratios),
+        "ratios": ratios,
+        "spread": result.spread,
+        "noisy": result.noisy,
+        "first_batch_cold_seconds": result.cold_first_batch,
+        "first_batch_seconds": result.median(lambda e: e.first_batch),
+        "cpu_seconds_per_1000": result.median(lambda e: e.cpu_per_1000),
+        "main_cpu_ms_per_sample": result.median(lambda e: e.cpu_main / e.samples * 1e3),
+        "worker_memory": [asdict(memory) for memory in workers],
+        "peak_rss_per_worker_mb": _most(workers, "peak_rss"),
+        "uss_per_worker_mb": _most(workers, "uss"),
+        "pss_per_worker_mb": _most(workers, "pss"),
+        "shared_memory_mb": result.shared_bytes / MEGABYTE,
+        "epochs": [{**asdict(e), "samples_per_second": e.rate} for e in result.epochs],
+    }
+
+
+def _most(workers: Sequence[Any], name: str) -> float | None:
+    """The largest worker's figure in MB, ``None`` for a contender without processes."""
+    return max((getattr(w, name) for w in workers), default=0) / MEGABYTE if workers else None
+
+
+def report_of(results: Sequence[Result], flags: Mapping[str, Any], **facts: Any) -> dict[str, Any]:
+    """Everything that a reader needs to judge the figures and to repeat them."""
+    return {
+        "versions": versions(),
+        "machine": machine(),
+        "flags": dict(flags),
+        **facts,
+        "baseline": results[0].contender.name,
+        "contenders": [summary(result, results[0]) for result in results],
+    }
+
+
+def comparison(report: Mapping[str, Any]) -> str:
+    """The table of a report, with what its columns mean below."""
+    header = (
+        "contender", "samples/s", "ratio", "spread", "whole epoch", "first cold s", "first s",
+        "CPU s/1000", "main ms", "worker USS MB", "peak RSS MB",
+    )  # fmt: skip
+    rows = [
+        (
+            entry["name"],
+            f"{entry['samples_per_second']:,.0f}",
+            f"{entry['ratio']:.2f}x",
+            f"{entry['spread']:.0%}{'!' if entry['noisy'] else ''}",
+            f"{entry['samples_per_second_whole_epoch']:,.0f}",
+            f"{entry['first_batch_cold_seconds']:.2f}",
+            f"{entry['first_batch_seconds']:.3f}",
+            f"{entry['cpu_seconds_per_1000']:.2f}",
+            f"{entry['main_cpu_ms_per_sample']:.3f}",
+            _megabytes(entry["uss_per_worker_mb"]),
+            _megabytes(entry["peak_rss_per_worker_mb"]),
+        )
+        for entry in report["contenders"]
+    ]
+    notes = [f"{entry['name']}: {entry['description']}" for entry in report["contenders"]]
+    notes.append(
+        "Medians of epochs by turns; ratio: median of the per-round ratios to "
+        f"{report['baseline']}; samples/s: between the first and the last batch."
+    )
+    if any(entry["noisy"] for entry in report["contenders"]):
+        notes.append(f"! the epochs differ by more than {NOISY_SPREAD:.0%} of the median: noisy.")
+    return "\n".join([table(header, rows), "", *notes])
+
+
+def _megabytes(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0f}"
+
+
+def write_json(report: Mapping[str, Any], path: Path | None) -> None:
+    """Writes a report, if a file was asked for."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(report, indent=2, default=str) + "\n")
