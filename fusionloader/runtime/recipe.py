@@ -142,7 +142,16 @@ class FolderRecipe:
         def start(manager: Any, number: int, message_fd: int) -> Process:
             fds = (manager.control_fd, manager.arena.fd, table.fd, message_fd)
             config = light_worker.LightWorkerConfig(
-                number, _parent(method), *fds, table.nbytes, plan, True, on_error
+                worker=number,
+                parent=_parent(method),
+                control_fd=manager.control_fd,
+                data_fd=manager.arena.fd,
+                table_fd=table.fd,
+                table_bytes=table.nbytes,
+                message_fd=message_fd,
+                plan=plan,
+                large_end=True,
+                on_error=on_error,
             )
             if init is not None:
                 descriptors = tuple(Descriptor(fd) for fd in fds)
