@@ -11,7 +11,7 @@ import torch
 from fusionloader import _native
 
 # random.seed() without its checks of the argument's type, which cost as much as the seeding.
-_python_generator: Any = random._inst  # type: ignore[attr-defined]
+_python_generator: Any = random._inst
 _seed_python = super(random.Random, _python_generator).seed
 
 

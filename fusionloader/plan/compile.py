@@ -91,7 +91,9 @@ def compile_dataset(dataset: Any, decode: Literal["exact", "fast"] = "exact") ->
         return _nothing(type(dataset).__name__, why)
     transform = getattr(inner, "transform", None)
     if transform is None:
-        return _nothing(type(dataset).__name__, "it has no transform, so that its samples are images")
+        return _nothing(
+            type(dataset).__name__, "it has no transform, so that its samples are images"
+        )
     compiled: CompiledTransform = compile_transform(transform, decode)
     if compiled.plan.convert is None and compiled.tail is None:
         return _nothing(type(dataset).__name__, "its transforms do not end in a tensor")

@@ -1,6 +1,7 @@
 """torchvision's transforms, v1 and v2, to the stages of a plan.
 
-A transform is compiled only when its class is exactly one that is known: a subclass may do anything.
+A transform is compiled only when its class is exactly one that is known; a subclass may do
+anything.
 """
 
 from __future__ import annotations

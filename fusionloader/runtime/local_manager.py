@@ -105,9 +105,7 @@ class LocalManager:
         ring = options.in_flight * 2 + 2
         self.control_fd = objects.create(_native.ManagerQueue.control_bytes(options.workers, ring))
         self.arena = Arena()
-        self.queue = _native.ManagerQueue(
-            self.control_fd, self.arena.fd, options.workers, ring
-        )
+        self.queue = _native.ManagerQueue(self.control_fd, self.arena.fd, options.workers, ring)
         self._ring = ring
         self._descriptors = SlotPool(self.arena, self.queue, spare=ring)
         self.payloads = SlotPool(self.arena, self.queue, options.in_flight + 2, options.register)
@@ -285,9 +283,7 @@ class LocalManager:
             self.queue.set_payload(job.descriptor.number, job.payload.number + 1, rows)
         self._announce(layout)
 
-    def _count_death(
-        self, sequence: int, tiny_batch: int, pid: int | None, manner: str
-    ) -> None:
+    def _count_death(self, sequence: int, tiny_batch: int, pid: int | None, manner: str) -> None:
         job = next((j for j in self.outstanding if j.sequence == sequence), None)
         if job is None:
             return

@@ -15,7 +15,7 @@ from torch.utils.data import _utils as torch_utils
 from torch.utils.data.dataloader import _DatasetKind
 
 from fusionloader.executors.layout import Layout
-from fusionloader.executors.plan_source import _DTYPES, PlanSource
+from fusionloader.executors.plan_source import PlanSource, result_like
 from fusionloader.executors.python import DatasetSource, Source
 from fusionloader.plan.compile import Compiled, compile_dataset
 from fusionloader.runtime import light_worker, object_worker, prepared_worker, processes
@@ -104,13 +104,9 @@ class FolderRecipe:
         self._compiled = compiled
         self._table = table
         self.count = len(table)
-        plan = compiled.plan
-        assert plan is not None and plan.convert is not None
-        assert plan.height is not None and plan.width is not None
-        shape = (3, plan.height, plan.width)
-        if plan.convert.layout == "hwc":
-            shape = (plan.height, plan.width, 3)
-        layout = Layout.of((torch.empty(shape, dtype=_DTYPES[plan.convert.element_type]), 0))
+        assert compiled.plan is not None
+        self._plan = compiled.plan
+        layout = Layout.of((result_like(compiled.plan), 0))
         assert isinstance(layout, Layout)
         self.layout: Layout | None = layout
 
@@ -137,7 +133,7 @@ class FolderRecipe:
         """Returns a function that starts workers without torch, unless the user's code runs."""
         context, method = _context(loader)
         workers, init, dataset = loader.num_workers, loader.worker_init_fn, loader.dataset
-        on_error, table, plan = loader.on_error, self._table, self._compiled.plan
+        on_error, table, plan = loader.on_error, self._table, self._plan
 
         def start(manager: Any, number: int, message_fd: int) -> Process:
             fds = (manager.control_fd, manager.arena.fd, table.fd, message_fd)

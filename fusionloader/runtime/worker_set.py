@@ -112,9 +112,7 @@ class WorkerSet:
                 f"DataLoader worker (pid(s) {death.pid}) exited unexpectedly: three in a row ended "
                 f"before they asked for work (the last one {death.manner})"
             )
-        log.warning(
-            "worker %d (pid %s) %s; it is replaced", death.number, death.pid, death.manner
-        )
+        log.warning("worker %d (pid %s) %s; it is replaced", death.number, death.pid, death.manner)
         self.workers[death.number].receiver.close()
         self.workers[death.number] = self._launch(death.number)
         self.restarts += 1
