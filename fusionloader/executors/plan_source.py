@@ -44,6 +44,7 @@ class PlanSource:
     def __init__(self, dataset: Any, compiled: Compiled) -> None:
         assert compiled.plan is not None
         self.dataset = dataset
+        self.seeding = True
         self._compiled = compiled
         self._plan: Plan = compiled.plan
         self._executor: Any = None
@@ -55,7 +56,8 @@ class PlanSource:
         """Returns ``(image, target)`` as the dataset would."""
         compiled = self._compiled
         encoded, target = compiled.read(self.dataset, key.index)
-        if compiled.tail is not None or compiled.target_transform is not None:
+        python = compiled.tail is not None or compiled.target_transform is not None
+        if python and self.seeding:
             seed_generators(key)
         image = self._image(encoded, key)
         if compiled.tail is not None:

@@ -30,10 +30,11 @@ class SampleKey(NamedTuple):
 
 
 class Source(Protocol):
-    """Makes samples from keys."""
+    """Makes samples from keys; seeds the global generators for each where ``seeding``."""
 
     dataset: Any
     loads_together: bool
+    seeding: bool
 
     def load(self, key: SampleKey) -> Any:
         """Returns one sample."""
@@ -66,16 +67,19 @@ class DatasetSource:
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
+        self.seeding = True
         self.loads_together = bool(getattr(dataset, "__getitems__", None))
 
     def load(self, key: SampleKey) -> Any:
         """Returns ``dataset[index]``."""
-        seed_generators(key)
+        if self.seeding:
+            seed_generators(key)
         return self.dataset[key.index]
 
     def load_many(self, keys: list[SampleKey]) -> list[Any]:
         """Returns ``dataset.__getitems__(indices)``; the first sample's key seeds them all."""
-        seed_generators(keys[0])
+        if self.seeding:
+            seed_generators(keys[0])
         samples = self.dataset.__getitems__([key.index for key in keys])
         if not isinstance(samples, list) or len(samples) != len(keys):
             raise TypeError(

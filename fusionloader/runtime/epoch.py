@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from fusionloader.runtime.keys import Occurrences, key_of
 from fusionloader.runtime.messages import SampleSkipped
 from fusionloader.runtime.progress import (
     Progress,
@@ -15,6 +17,18 @@ from fusionloader.runtime.progress import (
 )
 
 log = logging.getLogger("fusionloader.loader")
+
+
+def detached(loader: Any) -> Any:
+    """Returns a copy of the loader for its iterator to keep.
+
+    It shares everything but the iterator: there is no cycle, so that dropping the last reference
+    to an iterator ends its workers at once.
+    """
+    view = copy.copy(loader)
+    view._iterator = None
+    return view
+
 
 _MASK = (1 << 64) - 1
 _KEPT_ERRORS = 100
@@ -98,6 +112,22 @@ class Epochs:
         if first is not None:
             yield first
             yield from batches
+
+    def not_delivered(
+        self, loader: Any, progress: Progress, fresh: Iterator[Any], samples: int
+    ) -> Iterator[tuple[int, list[Any], list[int], list[int]]]:
+        """Yields number, indices, keys and occurrences of each mini-batch still to be delivered.
+
+        ``samples`` is the length of the dataset, 0 if unknown. See ``indices`` for the rest.
+        """
+        delivered, ahead = progress.delivered, frozenset(progress.ahead)
+        occurrences = Occurrences(samples)
+        for number, batch in self.indices(loader, progress, fresh):
+            indices = list(batch)
+            keys = [key_of(index) for index in indices]
+            counts = occurrences.count(keys)
+            if number >= delivered and number not in ahead:
+                yield number, indices, keys, counts
 
     # ---- saving --------------------------------------------------------------------------------
 

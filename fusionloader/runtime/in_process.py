@@ -16,7 +16,6 @@ from fusionloader.runtime import failures, messages
 from fusionloader.runtime.bad_samples import substitutes
 from fusionloader.runtime.delivery import to_device
 from fusionloader.runtime.epoch import Epochs
-from fusionloader.runtime.keys import Occurrences, key_of
 from fusionloader.runtime.progress import Progress
 
 
@@ -31,30 +30,14 @@ class InProcessIterator(_BaseDataLoaderIter):
         self._epochs = epochs
         self._source = source
         self._progress: Progress | None = None
-        self._batches: Iterator[tuple[int, list[SampleKey]]] = iter(())
+        self._batches: Iterator[tuple[int, list[Any], list[int], list[int]]] = iter(())
 
     def _begin(self) -> Progress:
         self._progress = self._epochs.start(self._loader, int(self._base_seed))
-        batches = self._epochs.indices(self._loader, self._progress, self._sampler_iter)
-        self._batches = self._not_delivered(batches, self._progress)
+        self._batches = self._epochs.not_delivered(
+            self._loader, self._progress, self._sampler_iter, self._source.count()
+        )
         return self._progress
-
-    def _not_delivered(
-        self, batches: Iterator[tuple[int, Any]], progress: Progress
-    ) -> Iterator[tuple[int, list[SampleKey]]]:
-        delivered, ahead = progress.delivered, frozenset(progress.ahead)
-        occurrences = Occurrences(self._source.count())
-        for number, indices in batches:
-            keys = [key_of(index) for index in indices]
-            counts = occurrences.count(keys)
-            if number >= delivered and number not in ahead:
-                yield (
-                    number,
-                    [
-                        SampleKey(index, progress.seed, progress.epoch, key, count)
-                        for index, key, count in zip(indices, keys, counts, strict=True)
-                    ],
-                )
 
     def _next_data(self) -> Any:
         progress = self._progress
@@ -63,8 +46,11 @@ class InProcessIterator(_BaseDataLoaderIter):
                 self._sampler_iter = iter(self._index_sampler)
             progress = self._begin()
         counters = self._epochs.counters
-        for number, keys in self._batches:
-            samples = [sample for row, key in enumerate(keys) for sample in self._load(row, key)]
+        for number, *described in self._batches:
+            samples = []
+            for row, (index, key, count) in enumerate(zip(*described, strict=True)):
+                sample_key = SampleKey(index, progress.seed, progress.epoch, key, count)
+                samples += self._load(row, sample_key)
             progress.deliver(number)
             if samples:
                 counters.batches += 1

@@ -50,13 +50,14 @@ def main(config: ObjectWorkerConfig) -> None:
     leave_with(config.parent)
     where = f"in DataLoader worker process {config.worker}"
     try:
-        prepare_process(
+        seeded = prepare_process(
             config.worker,
             config.workers,
             config.base_seed,
             config.source.dataset,
             config.worker_init_fn,
         )
+        config.source.seeding = not seeded  # the user's own seeds are not to be overwritten
         worker = _ObjectWorker(config)
     except Exception as error:
         failure = failures.capture(error, where)
@@ -73,8 +74,11 @@ def prepare_process(
     base_seed: int,
     dataset: Any,
     worker_init_fn: Callable[[int], Any] | None,
-) -> None:
-    """Seeds, sets what ``get_worker_info`` returns and calls ``worker_init_fn``, as torch does."""
+) -> bool:
+    """Seeds, sets what ``get_worker_info`` returns and calls ``worker_init_fn``, as torch does.
+
+    Returns whether ``worker_init_fn`` seeded torch itself.
+    """
     torch.set_num_threads(1)
     seed = base_seed + worker
     random.seed(seed)
@@ -89,6 +93,7 @@ def prepare_process(
     )
     if worker_init_fn is not None:
         worker_init_fn(worker)
+    return torch.initial_seed() != seed
 
 
 class _BadSample(Exception):

@@ -9,7 +9,7 @@ from typing import Any
 from fusionloader import _native
 from fusionloader.runtime import failures, light_worker, messages, object_worker
 from fusionloader.runtime.light_worker import LightWorkerConfig
-from fusionloader.runtime.processes import Descriptor
+from fusionloader.runtime.processes import Descriptor, leave_with
 
 Info = tuple[int, int, Any, Callable[[int], Any]]
 """Number of workers, base seed, dataset, worker_init_fn."""
@@ -20,6 +20,7 @@ def main(config: LightWorkerConfig, descriptors: tuple[Descriptor, ...], info: I
     control, data, table, message = (descriptor.fd for descriptor in descriptors)
     config = replace(config, control_fd=control, data_fd=data, table_fd=table, message_fd=message)
     workers, base_seed, dataset, init = info
+    leave_with(config.parent)
     try:
         object_worker.prepare_process(config.worker, workers, base_seed, dataset, init)
     except Exception as error:

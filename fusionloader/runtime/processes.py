@@ -133,20 +133,24 @@ def describe_exit(exitcode: int | None) -> str:
     return f"exited unexpectedly with exit code {exitcode}"
 
 
-def watched_parent(parent: int) -> int:
-    """Returns the pid whose end is this process's end too; 0 stands for whoever started it."""
-    return parent or os.getppid()
-
-
 def leave_with(parent: int) -> None:
-    """Ends this process soon after ``parent`` has, even in the middle of user code."""
+    """Ends this process soon after the training process has, even in the middle of user code.
+
+    ``parent`` is its pid where it is this process's parent; 0 where a fork server is.
+    """
+    import multiprocessing
     import threading
     import time
 
-    watched = watched_parent(parent)
+    training = multiprocessing.parent_process()
+
+    def lives() -> bool:
+        if parent:
+            return os.getppid() == parent
+        return training is None or training.is_alive()
 
     def watch() -> None:
-        while os.getppid() == watched:
+        while lives():
             time.sleep(1)
         os._exit(1)
 

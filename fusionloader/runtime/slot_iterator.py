@@ -6,7 +6,6 @@ import itertools
 import pickle
 import time
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -15,9 +14,8 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from fusionloader.executors.layout import Layout
 from fusionloader.runtime.delivery import to_device
-from fusionloader.runtime.epoch import Epochs
+from fusionloader.runtime.epoch import Epochs, detached
 from fusionloader.runtime.failures import raise_failure
-from fusionloader.runtime.keys import Occurrences, key_of
 from fusionloader.runtime.local_manager import (
     Job,
     LocalManager,
@@ -25,7 +23,6 @@ from fusionloader.runtime.local_manager import (
     MiniBatch,
     NoFixedLayout,
 )
-from fusionloader.runtime.progress import Progress
 from fusionloader.runtime.recipe import Recipe
 from fusionloader.runtime.whole_batches import ContinuedIterator
 
@@ -36,7 +33,7 @@ class SlotIterator(_BaseDataLoaderIter):
     def __init__(self, loader: Any, epochs: Epochs, recipe: Recipe) -> None:
         """``recipe`` says how samples are made and where the workers come from."""
         super().__init__(loader)
-        self._loader = loader
+        self._loader = detached(loader)
         self._epochs = epochs
         self._recipe = recipe
         self._in_order = loader.in_order
@@ -65,40 +62,26 @@ class SlotIterator(_BaseDataLoaderIter):
 
     def _begin(self) -> None:
         self._progress = self._epochs.start(self._loader, self.base_seed)
-        fresh = iter(self._index_sampler)
-        self._batches = self._not_delivered(
-            self._epochs.indices(self._loader, self._progress, fresh), self._progress
+        self._batches = self._epochs.not_delivered(
+            self._loader, self._progress, iter(self._index_sampler), self._recipe.count
         )
         self._exhausted = False
         self._fill()
 
-    def _not_delivered(
-        self, batches: Iterator[tuple[int, Any]], progress: Progress
-    ) -> Iterator[tuple[int, MiniBatch]]:
-        delivered, ahead = progress.delivered, frozenset(progress.ahead)
-        occurrences = Occurrences(self._recipe.count)
-        for number, indices in batches:
-            indices = list(indices)
-            keys = [key_of(index) for index in indices]
-            counts = occurrences.count(keys)
-            if number >= delivered and number not in ahead:
-                yield number, self._mini_batch(indices, keys, counts)
-
-    def _mini_batch(self, indices: list[Any], keys: list[int], counts: list[int]) -> MiniBatch:
-        items, rows, pickled = self._recipe.describe(indices)
-        seed, epoch = self._progress.seed, self._progress.epoch
-        return MiniBatch(indices, items, keys, counts, rows, seed, epoch, pickled)
-
     def _fill(self) -> None:
         while not self._exhausted and self._manager.room > 0:
             try:
-                number, batch = next(self._batches)
+                number, indices, keys, counts = next(self._batches)
             except StopIteration:
                 self._exhausted = True
                 return
+            items, rows, pickled = self._recipe.describe(indices)
+            seed, epoch = self._progress.seed, self._progress.epoch
+            batch = MiniBatch(indices, items, keys, counts, rows, seed, epoch, pickled)
             self._manager.submit(batch, number)
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        self._loader = detached(loader)
         if self._whole is not None:
             self._whole._reset(loader, first_iter)
         else:
@@ -169,10 +152,11 @@ class SlotIterator(_BaseDataLoaderIter):
     def _go_whole(self, why: str) -> Any:
         """Starts again with whole batches per worker, as torch does; nothing was delivered yet."""
         self._recipe.no_layout(why)
-        pending = [job.batch for job in self._manager.outstanding if not job.discarded]
+        jobs = self._manager.outstanding
+        pending = [list(job.batch.indices) for job in jobs if not job.discarded]
         self._shutdown_workers()
-        batches = itertools.chain(pending, (batch for _, batch in self._batches))
-        remaining = (list(batch.indices) for batch in batches)
+        later = (indices for _, indices, _, _ in self._batches)
+        remaining = itertools.chain(pending, later)
         self._whole = ContinuedIterator(
             self._loader, self._epochs, self._progress, remaining, self.base_seed
         )

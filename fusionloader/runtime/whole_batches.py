@@ -18,8 +18,15 @@ from torch.utils.data.dataloader import (
 )
 
 from fusionloader.runtime.delivery import to_device
-from fusionloader.runtime.epoch import Epochs
+from fusionloader.runtime.epoch import Epochs, detached
 from fusionloader.runtime.progress import Progress
+
+
+def _not_delivered(batches: Iterator[tuple[int, Any]], progress: Progress) -> Iterator[Any]:
+    delivered, ahead = progress.delivered, frozenset(progress.ahead)
+    for number, batch in batches:
+        if number >= delivered and number not in ahead:
+            yield batch
 
 
 class _Tracked:
@@ -31,24 +38,16 @@ class _Tracked:
     _sampler_iter: Iterator[Any]
 
     def _track(self, loader: Any, epochs: Epochs) -> None:
-        self._loader = loader
+        self._loader = detached(loader)
         self._epochs = epochs
 
     def _begin(self) -> Progress:
         if self._progress is None:
             self._progress = self._epochs.start(self._loader, self._base_seed)
             batches = self._epochs.indices(self._loader, self._progress, self._sampler_iter)
-            self._remaining = self._not_delivered(batches, self._progress)
+            self._remaining = _not_delivered(batches, self._progress)
             self._to_repeat = self._progress.delivered
         return self._progress
-
-    def _not_delivered(
-        self, batches: Iterator[tuple[int, Any]], progress: Progress
-    ) -> Iterator[Any]:
-        delivered, ahead = progress.delivered, frozenset(progress.ahead)
-        for number, batch in batches:
-            if number >= delivered and number not in ahead:
-                yield batch
 
     def _next_index(self) -> Any:
         self._begin()
@@ -56,6 +55,7 @@ class _Tracked:
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         self._progress = None
+        self._loader = detached(loader)
         super()._reset(loader, first_iter)  # type: ignore[misc]
 
     def __next__(self) -> Any:

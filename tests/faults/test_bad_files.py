@@ -1,0 +1,121 @@
+"""Files that are not what they should be, through real workers."""
+
+import os
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from conftest import eval_transform, photo, same_batches
+from PIL import Image, UnidentifiedImageError
+from torch.utils.data import DataLoader
+from torchvision.datasets import ImageFolder
+
+from fusionloader import FusionLoader
+
+
+@pytest.fixture
+def folder(image_folder, tmp_path):
+    root = tmp_path / "copy"
+    shutil.copytree(image_folder, root)
+    return root
+
+
+def loader_over(root, **arguments):
+    return FusionLoader(ImageFolder(str(root), eval_transform()), 8, num_workers=2, **arguments)
+
+
+def victim(root):
+    return ImageFolder(str(root)).samples[11][0]
+
+
+def truncate(path):
+    os.truncate(path, os.path.getsize(path) // 2)
+
+
+def empty(path):
+    os.truncate(path, 0)
+
+
+def scribble(path):
+    with open(path, "wb") as file:
+        file.write(b"this is not an image")
+
+
+@pytest.mark.parametrize(
+    ("damage", "kind"),
+    [
+        (truncate, OSError),
+        (empty, UnidentifiedImageError),
+        (scribble, UnidentifiedImageError),
+    ],
+)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_damaged_file_is_the_error_of_pillow_and_named(folder, damage, kind, workers):
+    path = victim(folder)
+    dataset = ImageFolder(str(folder), eval_transform())
+    damage(path)
+    with pytest.raises(kind) as caught:
+        list(FusionLoader(dataset, 8, num_workers=workers))
+    said = str(caught.value) + "".join(getattr(caught.value, "__notes__", []))
+    assert path in said and "index 11" in said
+
+
+@pytest.mark.parametrize("damage", [truncate, empty, scribble, os.unlink])
+def test_a_bad_file_can_be_left_out(folder, damage):
+    path = victim(folder)
+    dataset = ImageFolder(str(folder), eval_transform())
+    expected = list(DataLoader(dataset, 8))
+    damage(path)
+    loader = FusionLoader(dataset, 8, num_workers=2, on_error="skip")
+    batches = list(loader)
+    kept = [row for row in range(8) if row != 3]
+    assert torch.equal(batches[1][0], expected[1][0][kept])
+    assert same_batches(expected[2:], batches[2:])
+    assert loader.stats()["skipped"] == 1 and path in loader.stats()["errors"][0]
+
+
+def test_a_file_removed_during_the_epoch_is_named(folder):
+    loader = loader_over(folder, prefetch_factor=1)
+    iterator = iter(loader)
+    next(iterator)
+    gone = loader.dataset.samples[-1][0]
+    os.unlink(gone)
+    with pytest.raises(FileNotFoundError, match="index 39") as caught:
+        list(iterator)
+    assert gone in str(caught.value)
+
+
+def test_a_folder_in_a_files_place_is_named(folder):
+    path = victim(folder)
+    loader = loader_over(folder)
+    os.unlink(path)
+    os.mkdir(path)
+    with pytest.raises(IsADirectoryError, match="index 11"):
+        list(loader)
+
+
+def test_other_formats_have_the_pixels_of_torchvision(folder):
+    generator = np.random.default_rng(3)
+    image = photo(generator, 90, 70)
+    for place, (name, mode) in enumerate(
+        [("a.png", "RGB"), ("b.png", "P"), ("c.webp", "RGB"), ("d.jpg", "CMYK"), ("e.jpg", "L")]
+    ):
+        image.convert(mode).save(folder / f"class{place % 2}" / name)
+    Image.fromarray(generator.integers(0, 65536, (50, 60)).astype(np.uint16)).save(
+        folder / "class0" / "sixteen.png"
+    )
+    photo(generator, 1, 1).save(folder / "class0" / "one.jpg")
+    photo(generator, 1, 300).save(folder / "class1" / "thin.jpg", quality=50)
+    photo(generator, 80, 80).save(folder / "class1" / "progressive.jpg", progressive=True)
+    dataset = ImageFolder(str(folder), eval_transform())
+    loader = FusionLoader(dataset, 8, num_workers=2)
+    assert same_batches(DataLoader(dataset, 8), loader)
+    assert loader.stats()["pillow_samples"] >= 5
+
+
+def test_a_decompression_bomb_is_refused_as_by_pillow(folder):
+    blank = Image.new("L", (20_000, 20_000))
+    blank.save(folder / "class0" / "bomb.jpg", quality=1)
+    with pytest.raises(Image.DecompressionBombError, match=r"bomb\.jpg"):
+        list(loader_over(folder))

@@ -1,0 +1,72 @@
+"""Workers that die lose no sample."""
+
+import ctypes
+import os
+import random
+import signal
+
+import pytest
+import torch
+from conftest import same_batches, train_transform
+from torch.utils.data import Dataset
+from torchvision.datasets import ImageFolder
+
+from fusionloader import FusionLoader
+
+
+class Noise(Dataset):
+    def __len__(self):
+        return 120
+
+    def __getitem__(self, index):
+        return torch.rand(50, 50) @ torch.rand(50, 50), index
+
+
+class Crashing(Dataset):
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        if index == 5:
+            ctypes.string_at(0)
+        return index
+
+
+def killed_along_the_way(loader, generator):
+    iterator = iter(loader)
+    batches = []
+    while True:
+        if generator.random() < 0.4:
+            process = generator.choice(iterator._workers)
+            os.kill(process.pid, signal.SIGKILL)
+        try:
+            batches.append(next(iterator))
+        except StopIteration:
+            return batches
+
+
+@pytest.mark.parametrize("trial", range(6))
+def test_killed_workers_of_a_plan_lose_no_sample(image_folder, trial):
+    dataset = ImageFolder(str(image_folder), train_transform())
+    batches = [list(range(start, start + 4)) for start in range(0, 40, 4)] * 5
+    arguments = {"batch_sampler": batches, "num_workers": 2, "seed": trial}
+    expected = list(FusionLoader(dataset, **arguments))
+    loader = FusionLoader(dataset, **arguments)
+    assert same_batches(expected, killed_along_the_way(loader, random.Random(trial)))
+    assert loader.stats()["worker_restarts"] > 0
+
+
+@pytest.mark.parametrize("trial", range(6))
+def test_killed_workers_of_user_code_lose_no_sample(trial):
+    expected = list(FusionLoader(Noise(), 8, num_workers=2, seed=trial))
+    loader = FusionLoader(Noise(), 8, num_workers=2, seed=trial)
+    assert same_batches(expected, killed_along_the_way(loader, random.Random(trial)))
+    assert loader.stats()["worker_restarts"] > 0
+
+
+def test_a_sample_that_kills_its_workers_is_named():
+    iterator = iter(FusionLoader(Crashing(), 4, num_workers=2, tiny_batch_size=1))
+    assert next(iterator).tolist() == [0, 1, 2, 3]
+    with pytest.raises(RuntimeError, match=r"killed by signal.*index 5"):
+        next(iterator)
+    assert next(iterator).tolist() == [8, 9, 10, 11]

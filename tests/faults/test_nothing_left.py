@@ -1,0 +1,137 @@
+"""However a training process ends, within 5 s nothing of the loader is left."""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import psutil
+import pytest
+from test_batches import Nested
+
+from fusionloader import FusionLoader
+from fusionloader.shm import objects
+
+SCRIPT = """
+import os, sys, time
+import torch
+from torch.utils.data import Dataset
+from torchvision.datasets import ImageFolder
+from conftest import train_transform
+from fusionloader import FusionLoader
+
+class Slow(Dataset):
+    def __len__(self): return 1000
+    def __getitem__(self, index):
+        time.sleep(0.05)
+        return index
+
+if __name__ == "__main__":
+    how, kind, method, root = sys.argv[1:]
+    dataset = Slow() if kind == "objects" else ImageFolder(root, train_transform(224))
+    loader = FusionLoader(dataset, 8, num_workers=2, multiprocessing_context=method)
+    iterator = iter(loader)
+    next(iterator)
+    print(*[p.pid for p in iterator._workers], flush=True)
+    if how == "exception":
+        raise ZeroDivisionError
+    if how == "exit":
+        sys.exit(0)
+    while True:
+        time.sleep(1)
+"""
+
+
+def shared_objects():
+    return {name for name in os.listdir("/dev/shm") if "fusionloader" in name}
+
+
+def wait_until(condition, seconds=5.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "something is left after 5 s"
+        time.sleep(0.02)
+
+
+def gone(pid):
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("kind", ["plan", "objects"])
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM", "SIGINT", "exception", "exit"])
+def test_nothing_is_left(tmp_path, image_folder, how, kind, method):
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(SCRIPT))
+    path = os.pathsep.join([os.getcwd(), os.path.join(os.getcwd(), "tests")])
+    process = subprocess.Popen(
+        [sys.executable, str(script), how, kind, method, str(image_folder)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    pids = [int(word) for word in process.stdout.readline().split()]
+    assert len(pids) == 2
+    if how.startswith("SIG"):
+        process.send_signal(getattr(signal, how))
+    wait_until(lambda: process.poll() is not None and all(map(gone, pids)))
+    assert not shared_objects()
+
+
+def test_a_loader_that_is_collected_in_mid_epoch_ends_its_workers():
+    iterator = iter(FusionLoader(Nested(), 4, num_workers=2))
+    next(iterator)
+    pids = [process.pid for process in iterator._workers]
+    del iterator
+    gc.collect()
+    wait_until(lambda: all(map(gone, pids)))
+    assert not shared_objects()
+
+
+def test_a_break_ends_the_workers():
+    before = {child.pid for child in psutil.Process().children()}
+    for _ in FusionLoader(Nested(), 4, num_workers=2):
+        break
+    gc.collect()
+    wait_until(lambda: {c.pid for c in psutil.Process().children()} <= before)
+
+
+def test_a_forked_child_does_not_end_its_parents_workers():
+    iterator = iter(FusionLoader(Nested(), 4, num_workers=2))
+    next(iterator)
+    pid = os.fork()
+    if pid == 0:
+        iterator._shutdown_workers()
+        inner = sum(len(batch["tensor"]) for batch in FusionLoader(Nested(), 4, num_workers=1))
+        os._exit(0 if inner == 23 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert sum(1 for _ in iterator) == 5
+
+
+def test_what_a_dead_owner_left_is_swept():
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    left = objects.SHM / f"fusionloader-{dead.pid}-{'0' * 32}"
+    mine = objects.SHM / f"fusionloader-{os.getpid()}-{'0' * 32}"
+    left.touch()
+    mine.touch()
+    try:
+        objects.sweep()
+        assert not left.exists() and mine.exists()
+    finally:
+        mine.unlink()
+
+
+def test_too_little_shared_memory_is_said_before_the_first_batch(monkeypatch, train_set):
+    # A smaller /dev/shm needs privileges that not every machine gives; its free space is the one
+    # thing about it that is replaced here.
+    monkeypatch.setattr(objects, "free", lambda: 1 << 20)
+    with pytest.raises(objects.SharedMemoryExhausted, match=r"needs .* MiB .*--shm-size"):
+        iter(FusionLoader(train_set, 40, num_workers=2))
