@@ -1,14 +1,14 @@
 """Types of the native extension; private. See csrc/bindings."""
 
-from collections.abc import Buffer, Sequence
+from collections.abc import Sequence
 from typing import Any
+
+from typing_extensions import Buffer
 
 # --- plan ---------------------------------------------------------------------------------------
 
 def simd_level() -> str: ...
-def philox4x32(
-    counter: tuple[int, int, int, int], key: tuple[int, int]
-) -> list[int]: ...
+def philox4x32(counter: tuple[int, int, int, int], key: tuple[int, int]) -> list[int]: ...
 
 class Executor:
     """Runs a plan on one sample at a time; statuses are 0 (done) and 1 (for Pillow)."""

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 import torchvision.transforms as v1
+from native_samples import photo, pixel_plan
 from PIL import Image
 from torchvision.transforms import v2
 
@@ -16,7 +17,6 @@ from fusionloader.plan.stages import (
     Resize,
     ResizeShorterSide,
 )
-from native_samples import photo, pixel_plan
 
 DRAWS = 20_000
 

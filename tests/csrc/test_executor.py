@@ -6,6 +6,15 @@ import numpy as np
 import pytest
 import torch
 import torchvision.transforms.functional as F
+from native_samples import (
+    SIMD_LEVELS,
+    apply,
+    jpeg,
+    levels_table,
+    normalised,
+    photo,
+    pillow_pixels,
+)
 from PIL import Image
 from torchvision.transforms import InterpolationMode as Mode
 
@@ -19,15 +28,6 @@ from fusionloader.plan.stages import (
     RandomResizedCrop,
     RandomVerticalFlip,
     ResizeShorterSide,
-)
-from native_samples import (
-    SIMD_LEVELS,
-    apply,
-    jpeg,
-    levels_table,
-    normalised,
-    photo,
-    pillow_pixels,
 )
 
 SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)

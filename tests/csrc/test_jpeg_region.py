@@ -6,11 +6,11 @@ import io
 
 import numpy as np
 import pytest
+from native_samples import jpeg, photo, pillow_pixels, pixel_plan, plan_for_size
 from PIL import Image
 
 from fusionloader.executors.native import make_executor
 from fusionloader.plan.stages import RandomResizedCrop
-from native_samples import jpeg, photo, pillow_pixels, pixel_plan, plan_for_size
 
 # Pillow writes the luma's sampling factors; the chroma's are 1 x 1.
 SAMPLINGS = {"4:4:0": 0x12, "4:1:1": 0x41}
@@ -24,7 +24,19 @@ KINDS = {
     "high quality": {"quality": 100},
 }
 SIZES = [(97, 83), (64, 48), (250, 31), (33, 200)]
-TINY = [(1, 1), (2, 1), (1, 3), (3, 3), (5, 4), (8, 8), (9, 7), (16, 16), (17, 17), (7, 33), (40, 2)]
+TINY = [
+    (1, 1),
+    (2, 1),
+    (1, 3),
+    (3, 3),
+    (5, 4),
+    (8, 8),
+    (9, 7),
+    (16, 16),
+    (17, 17),
+    (7, 33),
+    (40, 2),
+]
 
 
 def with_sampling(encoded: bytes, sampling: int) -> bytes:
@@ -181,7 +193,5 @@ def test_what_is_not_a_plain_jpeg_is_left_to_pillow(encoded):
 
 def test_several_pictures_in_one_file_give_the_first():
     file = io.BytesIO()
-    photo(70, 50, 1).save(
-        file, "MPO", save_all=True, append_images=[photo(60, 40, 2)], quality=90
-    )
+    photo(70, 50, 1).save(file, "MPO", save_all=True, append_images=[photo(60, 40, 2)], quality=90)
     assert_windows_match(file.getvalue(), np.random.default_rng(0), 5)

@@ -6,15 +6,13 @@ import io
 
 import numpy as np
 import pytest
+from native_samples import apply, jpeg, photo, pixel_plan
 from PIL import Image, UnidentifiedImageError
 
 from fusionloader.executors.native import make_executor
 from fusionloader.plan.stages import RandomResizedCrop
-from native_samples import apply, jpeg, photo, pixel_plan
 
-PLAN = pixel_plan(
-    RandomResizedCrop(16, 16, (0.05, 1), (0.5, 2), "bilinear"), height=16, width=16
-)
+PLAN = pixel_plan(RandomResizedCrop(16, 16, (0.05, 1), (0.5, 2), "bilinear"), height=16, width=16)
 FILES = {
     "plain": {"subsampling": 2},
     "progressive": {"progressive": True},
@@ -45,9 +43,7 @@ def test_a_file_cut_anywhere_is_left_to_pillow(kind):
     for length in range(len(encoded)):
         assert run(executor, encoded[:length], length)[0] == 1
     # and the executor is as good as before
-    np.testing.assert_array_equal(
-        run(executor, encoded, 0)[1], pillow_window(encoded, executor, 0)
-    )
+    np.testing.assert_array_equal(run(executor, encoded, 0)[1], pillow_window(encoded, executor, 0))
 
 
 @pytest.mark.parametrize("kind", FILES)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from native_samples import pixel_plan
 
 from fusionloader import _native
 from fusionloader.executors.native import make_executor
@@ -11,7 +12,6 @@ from fusionloader.plan.stages import (
     RandomResizedCrop,
     RandomVerticalFlip,
 )
-from native_samples import pixel_plan
 
 ONES = 0xFFFFFFFF
 # The known answers that accompany the Random123 library for philox4x32, ten rounds.

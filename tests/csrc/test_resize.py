@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from native_samples import RESAMPLING, SIMD_LEVELS, apply, photo, plan_for_size
 from PIL import Image
 
 from fusionloader.executors.native import make_executor
-from native_samples import RESAMPLING, SIMD_LEVELS, apply, photo, plan_for_size
 
 SHAPES = [  # (width, height) before and after
     ((500, 375), (224, 224)),
