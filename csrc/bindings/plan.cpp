@@ -59,11 +59,16 @@ Filter filter_from_name(const std::string& name) {
 
 const char* filter_name(Filter filter) {
   switch (filter) {
-    case Filter::box: return "box";
-    case Filter::bilinear: return "bilinear";
-    case Filter::hamming: return "hamming";
-    case Filter::bicubic: return "bicubic";
-    default: return "lanczos";
+    case Filter::box:
+      return "box";
+    case Filter::bilinear:
+      return "bilinear";
+    case Filter::hamming:
+      return "hamming";
+    case Filter::bicubic:
+      return "bicubic";
+    default:
+      return "lanczos";
   }
 }
 
@@ -80,9 +85,14 @@ Stage stage_from_tuple(const py::tuple& fields) {
   if (name == "CenterCrop") return CenterCrop{number(1), number(2)};
   if (name == "RandomCrop") {
     const auto padding = fields[3].cast<std::array<int, 4>>();
-    return RandomCrop{number(1),  number(2),  padding[0],
-                      padding[1], padding[2], padding[3],
-                      fields[4].cast<bool>(), fields[5].cast<Colour>()};
+    return RandomCrop{number(1),
+                      number(2),
+                      padding[0],
+                      padding[1],
+                      padding[2],
+                      padding[3],
+                      fields[4].cast<bool>(),
+                      fields[5].cast<Colour>()};
   }
   if (name == "RandomHorizontalFlip") return RandomHorizontalFlip{fields[1].cast<double>()};
   if (name == "RandomVerticalFlip") return RandomVerticalFlip{fields[1].cast<double>()};
@@ -93,11 +103,16 @@ ConvertSpec convert_from_tuple(const py::tuple& fields) {
   const auto type = fields[0].cast<std::string>();
   const auto layout = fields[1].cast<std::string>();
   ConvertSpec spec{};
-  if (type == "uint8") spec.element_size = 1;
-  else if (type == "float16" || type == "bfloat16") spec.element_size = 2;
-  else if (type == "float32") spec.element_size = 4;
-  else if (type == "float64") spec.element_size = 8;
-  else throw std::invalid_argument("unknown element type " + type);
+  if (type == "uint8")
+    spec.element_size = 1;
+  else if (type == "float16" || type == "bfloat16")
+    spec.element_size = 2;
+  else if (type == "float32")
+    spec.element_size = 4;
+  else if (type == "float64")
+    spec.element_size = 8;
+  else
+    throw std::invalid_argument("unknown element type " + type);
   spec.is_float32 = type == "float32";
   if (layout != "chw" && layout != "hwc") throw std::invalid_argument("unknown layout " + layout);
   spec.layout = layout == "chw" ? Layout::chw : Layout::hwc;
@@ -183,8 +198,7 @@ int run(Executor& self, const py::object& encoded, uint64_t seed, uint64_t epoch
   const Buffer from(encoded, readable), to(out, writable);
   uint8_t* target = to.writable(self.result_bytes());
   const SampleKey key{seed, epoch, index, occurrence};
-  return static_cast<int>(
-      without_gil([&] { return self.run_encoded(from.bytes(), key, target); }));
+  return static_cast<int>(without_gil([&] { return self.run_encoded(from.bytes(), key, target); }));
 }
 
 int run_with(Executor& self, const py::object& encoded, const py::sequence& parameters,
@@ -202,9 +216,8 @@ void run_pixels(Executor& self, const py::object& rgb, uint64_t seed, uint64_t e
   const PixelView image = from.pixels();
   uint8_t* target = to.writable(self.result_bytes());
   const SampleKey key{seed, epoch, index, occurrence};
-  without_gil([&] {
-    self.run_pixels(image.rgb, image.width, image.height, image.stride, key, target);
-  });
+  without_gil(
+      [&] { self.run_pixels(image.rgb, image.width, image.height, image.stride, key, target); });
 }
 
 void run_pixels_with(Executor& self, const py::object& rgb, const py::sequence& parameters,
@@ -252,16 +265,17 @@ std::array<uint32_t, 4> philox(PhiloxCounter counter, PhiloxKey key) {
 
 void bind_plan(py::module_& m) {
   using namespace py::literals;
-  m.def("simd_level", [] { return simd_level_name(best_simd_level()); },
-        "The widest vector instructions that this processor has.");
+  m.def(
+      "simd_level", [] { return simd_level_name(best_simd_level()); },
+      "The widest vector instructions that this processor has.");
   m.def("philox4x32", &philox, "counter"_a, "key"_a);
   py::class_<Executor>(m, "Executor")
       .def(py::init(&make_executor), "stages"_a, "convert"_a, "height"_a, "width"_a,
            "fast_decode"_a, "vertical_first_allowed"_a, "simd"_a = py::none())
       .def_property_readonly("result_bytes", &Executor::result_bytes)
       .def_property_readonly("conversion", &Executor::conversion)
-      .def_property_readonly(
-          "simd_level", [](const Executor& self) { return simd_level_name(self.plan().simd); })
+      .def_property_readonly("simd_level",
+                             [](const Executor& self) { return simd_level_name(self.plan().simd); })
       .def("draw", &draw_list, "seed"_a, "epoch"_a, "index"_a, "occurrence"_a, "width"_a,
            "height"_a)
       .def("run", &run, "encoded"_a, "seed"_a, "epoch"_a, "index"_a, "occurrence"_a, "out"_a)

@@ -59,10 +59,14 @@ void look_up(const uint8_t* from, size_t count, const uint8_t* table, uint8_t* o
 void look_up(size_t element_size, const uint8_t* from, size_t count, const uint8_t* table,
              uint8_t* out, size_t step) {
   switch (element_size) {
-    case 1: return look_up<uint8_t>(from, count, table, out, step);
-    case 2: return look_up<uint16_t>(from, count, table, out, step);
-    case 4: return look_up<uint32_t>(from, count, table, out, step);
-    default: return look_up<uint64_t>(from, count, table, out, step);
+    case 1:
+      return look_up<uint8_t>(from, count, table, out, step);
+    case 2:
+      return look_up<uint16_t>(from, count, table, out, step);
+    case 4:
+      return look_up<uint32_t>(from, count, table, out, step);
+    default:
+      return look_up<uint64_t>(from, count, table, out, step);
   }
 }
 
@@ -134,9 +138,12 @@ bool Converter::arithmetic_is_exact() {
 
 const char* Converter::method() const {
   switch (method_) {
-    case Method::copy: return "copy";
-    case Method::arithmetic: return "arithmetic";
-    default: return "lookup";
+    case Method::copy:
+      return "copy";
+    case Method::arithmetic:
+      return "arithmetic";
+    default:
+      return "lookup";
   }
 }
 

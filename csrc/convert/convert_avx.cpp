@@ -1,8 +1,9 @@
 // (level / 255 - mean) / deviation in float32, every step rounded as torch rounds it.
 //
 // A quotient a / b is taken as q + r * (a - q * b), with r the reciprocal of b, q = a * r and fused
-// multiply-adds: correctly rounded but for rare operands, and cheaper than a division. The converter
-// tries all 256 levels of every channel once, and looks them up if one comes out differently.
+// multiply-adds: correctly rounded but for rare operands, and cheaper than a division. The
+// converter tries all 256 levels of every channel once, and looks them up if one comes out
+// differently.
 #if defined(__x86_64__)
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -28,7 +29,8 @@ FUSIONLOADER_AVX512 inline __m512 divide(__m512 a, __m512 b, __m512 reciprocal) 
   return _mm512_fmadd_ps(_mm512_fnmadd_ps(quotient, b, a), reciprocal, quotient);
 }
 
-void look_up_rest(const uint8_t* levels, size_t from, size_t count, const float* table, float* out) {
+void look_up_rest(const uint8_t* levels, size_t from, size_t count, const float* table,
+                  float* out) {
   for (size_t i = from; i < count; ++i) out[i] = table[levels[i]];
 }
 

@@ -103,12 +103,11 @@ bool RegionDecoder::open(ByteView encoded) {
     jpeg_mem_src(info, encoded.data, static_cast<unsigned long>(encoded.size));
     jpeg_read_header(info, TRUE);
   });
-  const bool ours =
-      read && state.clean() && info->data_precision == 8 &&
-      static_cast<uint64_t>(info->image_width) * info->image_height <= pixel_limit &&
-      ((info->num_components == 1 && info->jpeg_color_space == JCS_GRAYSCALE) ||
-       (info->num_components == 3 &&
-        (info->jpeg_color_space == JCS_YCbCr || info->jpeg_color_space == JCS_RGB)));
+  const bool ours = read && state.clean() && info->data_precision == 8 &&
+                    static_cast<uint64_t>(info->image_width) * info->image_height <= pixel_limit &&
+                    ((info->num_components == 1 && info->jpeg_color_space == JCS_GRAYSCALE) ||
+                     (info->num_components == 3 &&
+                      (info->jpeg_color_space == JCS_YCbCr || info->jpeg_color_space == JCS_RGB)));
   if (!ours) close();
   return ours;
 }

@@ -12,7 +12,8 @@ bool PixelSource::begin(Rect window) {
 bool PixelSource::rows(int y, int count, const uint8_t** rows) {
   const auto width = static_cast<size_t>(window_.width);
   for (int i = 0; i < count; ++i) {
-    const uint8_t* from = rgb_ + (window_.y + y + i) * stride_ + static_cast<ptrdiff_t>(window_.x) * 3;
+    const uint8_t* from =
+        rgb_ + (window_.y + y + i) * stride_ + static_cast<ptrdiff_t>(window_.x) * 3;
     uint8_t* to = &buffer_[static_cast<size_t>(i) * (width * 4 + row_slack)];
     for (size_t x = 0; x < width; ++x)
       for (size_t channel = 0; channel < 3; ++channel) to[4 * x + channel] = from[3 * x + channel];
@@ -31,7 +32,8 @@ void StoredImage::resize(int width, int height) {
 void StoredImage::row(int y, const uint8_t* planes, size_t plane) {
   uint8_t* to = at(0, y);
   for (size_t x = 0; x < static_cast<size_t>(width_); ++x)
-    for (size_t channel = 0; channel < 3; ++channel) to[4 * x + channel] = planes[channel * plane + x];
+    for (size_t channel = 0; channel < 3; ++channel)
+      to[4 * x + channel] = planes[channel * plane + x];
 }
 
 bool StoredImage::begin(Rect window) {
@@ -47,7 +49,8 @@ bool StoredImage::rows(int y, int count, const uint8_t** rows) {
 void PixelSink::row(int y, const uint8_t* planes, size_t plane) {
   uint8_t* to = out_ + static_cast<size_t>(y) * width_ * 3;
   for (size_t x = 0; x < width_; ++x)
-    for (size_t channel = 0; channel < 3; ++channel) to[3 * x + channel] = planes[channel * plane + x];
+    for (size_t channel = 0; channel < 3; ++channel)
+      to[3 * x + channel] = planes[channel * plane + x];
 }
 
 }  // namespace fusionloader

@@ -51,14 +51,15 @@ class StoredImage final : public RowSource, public RowSink {
 
  private:
   uint8_t* at(int x, int y) {
-    return &pixels_[(static_cast<size_t>(y) * static_cast<size_t>(width_) + static_cast<size_t>(x)) * 4];
+    return &pixels_[(static_cast<size_t>(y) * static_cast<size_t>(width_) +
+                     static_cast<size_t>(x)) *
+                    4];
   }
 
   int width_ = 0, height_ = 0;
   Rect window_{};
   std::vector<uint8_t> pixels_;
 };
-
 
 // Height x width x 3, 8 bit.
 class PixelSink final : public RowSink {

@@ -13,7 +13,8 @@ struct Size {
   int width, height;
 };
 
-// Python's round(): halves go to the even neighbour, which is the default rounding mode's nearbyint.
+// Python's round(): halves go to the even neighbour, which is the default rounding mode's
+// nearbyint.
 int round_half_even(double value) { return static_cast<int>(std::nearbyint(value)); }
 
 std::string pair_text(int first, int second) {
@@ -46,7 +47,8 @@ class Drawing {
                                     "smaller edge size = " +
                                     std::to_string(stage.size));
       if (new_longer > *stage.max_size) {
-        new_shorter = static_cast<int>(static_cast<double>(*stage.max_size) * new_shorter / new_longer);
+        new_shorter =
+            static_cast<int>(static_cast<double>(*stage.max_size) * new_shorter / new_longer);
         new_longer = *stage.max_size;
       }
     }
@@ -128,7 +130,8 @@ class Drawing {
       if (!(exact_width < 2.0 * max_side && exact_height < 2.0 * max_side)) continue;
       const int width = round_half_even(exact_width), height = round_half_even(exact_height);
       if (width <= 0 || width > size_.width || height <= 0 || height > size_.height) continue;
-      const int y = static_cast<int>(random.below(static_cast<uint32_t>(size_.height - height) + 1));
+      const int y =
+          static_cast<int>(random.below(static_cast<uint32_t>(size_.height - height) + 1));
       const int x = static_cast<int>(random.below(static_cast<uint32_t>(size_.width - width) + 1));
       return {x, y, width, height, {0, 0, 0}};
     }

@@ -45,8 +45,8 @@ struct RandomHorizontalFlip {
 struct RandomVerticalFlip {
   double probability;
 };
-using Stage = std::variant<RandomResizedCrop, ResizeShorterSide, ResizeStage, CenterCrop, RandomCrop,
-                           RandomHorizontalFlip, RandomVerticalFlip>;
+using Stage = std::variant<RandomResizedCrop, ResizeShorterSide, ResizeStage, CenterCrop,
+                           RandomCrop, RandomHorizontalFlip, RandomVerticalFlip>;
 
 enum class Layout { chw, hwc };
 

@@ -8,9 +8,7 @@ namespace {
 
 constexpr int32_t half = 1 << (weight_bits - 1);
 
-uint8_t clip(int32_t sum) {
-  return static_cast<uint8_t>(std::clamp(sum >> weight_bits, 0, 255));
-}
+uint8_t clip(int32_t sum) { return static_cast<uint8_t>(std::clamp(sum >> weight_bits, 0, 255)); }
 
 void prepare_scalar(const Weights& weights, int origin, HorizontalTaps& taps) {
   taps.outputs = weights.outputs();
@@ -18,10 +16,12 @@ void prepare_scalar(const Weights& weights, int origin, HorizontalTaps& taps) {
   taps.origin = origin;
 }
 
-void horizontal_scalar(const uint8_t* const* rows, const HorizontalTaps& taps, uint8_t* const* out) {
+void horizontal_scalar(const uint8_t* const* rows, const HorizontalTaps& taps,
+                       uint8_t* const* out) {
   for (int row = 0; row < rows_at_once; ++row) {
     for (int x = 0; x < taps.outputs; ++x) {
-      const uint8_t* pixel = rows[row] + static_cast<ptrdiff_t>(taps.weights->first(x) - taps.origin) * 4;
+      const uint8_t* pixel =
+          rows[row] + static_cast<ptrdiff_t>(taps.weights->first(x) - taps.origin) * 4;
       const int32_t* weight = taps.weights->taps(x);
       int32_t sums[3] = {half, half, half};
       for (int t = 0; t < taps.weights->count(x); ++t)
@@ -43,7 +43,8 @@ void vertical_scalar(const uint8_t* const* rows, const int32_t* weights, int cou
 
 void split_scalar(const uint8_t* row, size_t width, uint8_t* out, size_t plane) {
   for (size_t x = 0; x < width; ++x)
-    for (size_t channel = 0; channel < 3; ++channel) out[channel * plane + x] = row[4 * x + channel];
+    for (size_t channel = 0; channel < 3; ++channel)
+      out[channel * plane + x] = row[4 * x + channel];
 }
 
 }  // namespace

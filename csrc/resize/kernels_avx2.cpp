@@ -66,10 +66,14 @@ FUSIONLOADER_AVX2 void horizontal_groups(const uint8_t* const* rows, const Horiz
 
 void horizontal_avx2(const uint8_t* const* rows, const HorizontalTaps& taps, uint8_t* const* out) {
   switch (taps.groups) {
-    case 1: return horizontal_groups<1>(rows, taps, out);
-    case 2: return horizontal_groups<2>(rows, taps, out);
-    case 3: return horizontal_groups<3>(rows, taps, out);
-    default: return horizontal_groups<0>(rows, taps, out);
+    case 1:
+      return horizontal_groups<1>(rows, taps, out);
+    case 2:
+      return horizontal_groups<2>(rows, taps, out);
+    case 3:
+      return horizontal_groups<3>(rows, taps, out);
+    default:
+      return horizontal_groups<0>(rows, taps, out);
   }
 }
 
@@ -99,14 +103,13 @@ FUSIONLOADER_AVX2 void vertical_avx2(const uint8_t* const* rows, const int32_t* 
       upper_1 = _mm256_add_epi32(upper_1, _mm256_madd_epi16(second, upper));
       lower_1 = _mm256_add_epi32(lower_1, _mm256_madd_epi16(second, lower));
     }
-    const __m256i sum_0 = _mm256_srai_epi32(
-        _mm256_add_epi32(_mm256_slli_epi32(upper_0, 11), lower_0), weight_bits);
-    const __m256i sum_1 = _mm256_srai_epi32(
-        _mm256_add_epi32(_mm256_slli_epi32(upper_1, 11), lower_1), weight_bits);
+    const __m256i sum_0 =
+        _mm256_srai_epi32(_mm256_add_epi32(_mm256_slli_epi32(upper_0, 11), lower_0), weight_bits);
+    const __m256i sum_1 =
+        _mm256_srai_epi32(_mm256_add_epi32(_mm256_slli_epi32(upper_1, 11), lower_1), weight_bits);
     const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(sum_0, sum_1), 0xD8);
-    _mm_storeu_si128(to_vector(out + i),
-                     _mm_packus_epi16(_mm256_castsi256_si128(packed),
-                                      _mm256_extracti128_si256(packed, 1)));
+    _mm_storeu_si128(to_vector(out + i), _mm_packus_epi16(_mm256_castsi256_si128(packed),
+                                                          _mm256_extracti128_si256(packed, 1)));
   }
 }
 
@@ -130,8 +133,7 @@ FUSIONLOADER_AVX2 void split_planes_avx2(const uint8_t* row, size_t width, uint8
   }
 }
 
-const ResizeKernels avx2_kernels{prepare_packed, horizontal_avx2, vertical_avx2,
-                                 split_planes_avx2};
+const ResizeKernels avx2_kernels{prepare_packed, horizontal_avx2, vertical_avx2, split_planes_avx2};
 
 }  // namespace fusionloader
 #endif

@@ -30,8 +30,8 @@ FUSIONLOADER_AVX512 inline void store(uint8_t* to, __m128i bytes) {
 template <int fixed_groups>
 FUSIONLOADER_AVX512 inline __m512i one_output(const uint8_t* const* rows, size_t offset,
                                               const TapGroup* weights, int groups) {
-  const __m512i pair_01 = _mm512_broadcast_i32x4(
-      _mm_setr_epi8(0, -1, 4, -1, 1, -1, 5, -1, 2, -1, 6, -1, 3, -1, 7, -1));
+  const __m512i pair_01 =
+      _mm512_broadcast_i32x4(_mm_setr_epi8(0, -1, 4, -1, 1, -1, 5, -1, 2, -1, 6, -1, 3, -1, 7, -1));
   const __m512i pair_23 = _mm512_broadcast_i32x4(
       _mm_setr_epi8(8, -1, 12, -1, 9, -1, 13, -1, 10, -1, 14, -1, 11, -1, 15, -1));
   __m512i upper = _mm512_setzero_si512(), lower = _mm512_set1_epi32(1 << (weight_bits - 1));
@@ -58,8 +58,8 @@ FUSIONLOADER_AVX512 void horizontal_groups(const uint8_t* const* rows, const Hor
   for (size_t x = 0; x < static_cast<size_t>(taps.outputs); x += 4) {
     __m512i sums[4];
     for (size_t i = 0; i < 4; ++i)
-      sums[i] = one_output<fixed_groups>(four_rows, taps.offsets[x + i], taps.output(x + i),
-                                         taps.groups);
+      sums[i] =
+          one_output<fixed_groups>(four_rows, taps.offsets[x + i], taps.output(x + i), taps.groups);
     // Packing works within quarters: each comes out as four pixels of its row, in order.
     const __m512i packed = _mm512_packus_epi16(_mm512_packus_epi32(sums[0], sums[1]),
                                                _mm512_packus_epi32(sums[2], sums[3]));
@@ -73,10 +73,14 @@ FUSIONLOADER_AVX512 void horizontal_groups(const uint8_t* const* rows, const Hor
 void horizontal_avx512(const uint8_t* const* rows, const HorizontalTaps& taps,
                        uint8_t* const* out) {
   switch (taps.groups) {
-    case 1: return horizontal_groups<1>(rows, taps, out);
-    case 2: return horizontal_groups<2>(rows, taps, out);
-    case 3: return horizontal_groups<3>(rows, taps, out);
-    default: return horizontal_groups<0>(rows, taps, out);
+    case 1:
+      return horizontal_groups<1>(rows, taps, out);
+    case 2:
+      return horizontal_groups<2>(rows, taps, out);
+    case 3:
+      return horizontal_groups<3>(rows, taps, out);
+    default:
+      return horizontal_groups<0>(rows, taps, out);
   }
 }
 

@@ -26,7 +26,9 @@ bool changes(const Axis& axis) {
   return axis.in_size != axis.out_size || axis.in_begin != 0 || axis.in_end != axis.out_size;
 }
 
-size_t round_up(size_t value, size_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+size_t round_up(size_t value, size_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
 
 void mirror(const uint8_t* pixels, size_t width, uint8_t* out) {
   for (size_t x = 0; x < width; ++x) std::memcpy(out + 4 * x, pixels + 4 * (width - 1 - x), 4);
@@ -69,8 +71,14 @@ bool Resampler::run(const Pass& pass, int denominator, int source_width, int sou
   emit_surroundings();
   if (inner_height_ == 0) return true;
 
-  if (resize_x_) x_weights_.compute(pass.filter, x); else x_weights_.compute_identity(x);
-  if (resize_y_) y_weights_.compute(pass.filter, y); else y_weights_.compute_identity(y);
+  if (resize_x_)
+    x_weights_.compute(pass.filter, x);
+  else
+    x_weights_.compute_identity(x);
+  if (resize_y_)
+    y_weights_.compute(pass.filter, y);
+  else
+    y_weights_.compute_identity(y);
   source_columns_ = static_cast<size_t>(x_weights_.inputs_end() - x_weights_.inputs_begin());
   region.x += x_weights_.inputs_begin();
   region.width = static_cast<int>(source_columns_);

@@ -61,7 +61,9 @@ class Resampler {
   void resize_column_step(int y, uint8_t* out, size_t bytes);
   void emit(int row, const uint8_t* pixels);
   void emit_surroundings();
-  uint8_t* ring_row(int row) { return &ring_[static_cast<size_t>(row & ring_mask_) * ring_stride_]; }
+  uint8_t* ring_row(int row) {
+    return &ring_[static_cast<size_t>(row & ring_mask_) * ring_stride_];
+  }
   void size_ring(size_t row_bytes);
 
   const ResizeKernels& kernels_;

@@ -102,11 +102,16 @@ void Weights::fill(Kernel kernel, double kernel_support, const Axis& axis) {
 
 void Weights::compute(Filter filter, const Axis& axis) {
   switch (filter) {
-    case Filter::box: return fill(box, 0.5, axis);
-    case Filter::bilinear: return fill([](double x) { return bilinear(x); }, 1.0, axis);
-    case Filter::hamming: return fill(hamming, 1.0, axis);
-    case Filter::bicubic: return fill([](double x) { return bicubic(x); }, 2.0, axis);
-    case Filter::lanczos: return fill(lanczos, 3.0, axis);
+    case Filter::box:
+      return fill(box, 0.5, axis);
+    case Filter::bilinear:
+      return fill([](double x) { return bilinear(x); }, 1.0, axis);
+    case Filter::hamming:
+      return fill(hamming, 1.0, axis);
+    case Filter::bicubic:
+      return fill([](double x) { return bicubic(x); }, 2.0, axis);
+    case Filter::lanczos:
+      return fill(lanczos, 3.0, axis);
   }
 }
 

@@ -22,9 +22,12 @@ inline SimdLevel best_simd_level() {
 
 inline const char* simd_level_name(SimdLevel level) {
   switch (level) {
-    case SimdLevel::avx512: return "avx512";
-    case SimdLevel::avx2: return "avx2";
-    default: return "scalar";
+    case SimdLevel::avx512:
+      return "avx512";
+    case SimdLevel::avx2:
+      return "avx2";
+    default:
+      return "scalar";
   }
 }
 
