@@ -166,11 +166,15 @@ bool RegionDecoder::rows(int y, int count, const uint8_t** rows) {
   uint8_t* pixels = state.pixels.data();
   const size_t stride = state.stride;
   const bool read = guarded(state.errors, [=] {
-    while (info->output_scanline < end) {
-      // What lies above the first row is decoded over it.
-      const JDIMENSION at = info->output_scanline;
-      JSAMPROW lines[1] = {pixels + (at > first ? at - first : 0) * stride};
-      if (jpeg_read_scanlines(info, lines, 1) != 1) break;
+    JSAMPROW lines[rows_at_once];
+    // What lies above the first row is decoded over it.
+    lines[0] = pixels;
+    while (info->output_scanline < first && jpeg_read_scanlines(info, lines, 1) == 1) {
+    }
+    for (JDIMENSION i = 0; i < end - first; ++i) lines[i] = pixels + i * stride;
+    while (info->output_scanline >= first && info->output_scanline < end) {
+      const JDIMENSION done = info->output_scanline - first;
+      if (jpeg_read_scanlines(info, lines + done, end - first - done) == 0) break;
     }
   });
   for (size_t i = 0; i < static_cast<size_t>(count); ++i)

@@ -1,0 +1,87 @@
+"""Images, files and reference results that the tests of this folder share."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import torch
+import torchvision.transforms.functional as F
+from numpy.typing import NDArray
+from PIL import Image
+
+from fusionloader import _native
+from fusionloader.plan.stages import Convert, ElementType, Layout, Plan, Stage
+
+Bytes = NDArray[np.uint8]
+
+MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+RESAMPLING = {
+    "box": Image.Resampling.BOX,
+    "bilinear": Image.Resampling.BILINEAR,
+    "hamming": Image.Resampling.HAMMING,
+    "bicubic": Image.Resampling.BICUBIC,
+    "lanczos": Image.Resampling.LANCZOS,
+}
+FLIPS = {"hflip": Image.Transpose.FLIP_LEFT_RIGHT, "vflip": Image.Transpose.FLIP_TOP_BOTTOM}
+SIMD_LEVELS = ["scalar", "avx2", "avx512"]
+SIMD_LEVELS = SIMD_LEVELS[: SIMD_LEVELS.index(_native.simd_level()) + 1]
+
+
+def photo(width: int, height: int, seed: int, colourful: bool = True) -> Image.Image:
+    """Smooth blobs, strong edges and noise, so that every resampling error shows."""
+    rng = np.random.default_rng(seed)
+    small = rng.integers(0, 256, (height // 9 + 2, width // 9 + 2, 3), dtype=np.uint8)
+    base = Image.fromarray(small).resize((width, height), Image.Resampling.BICUBIC)
+    pixels = np.asarray(base).astype(np.int16) + rng.integers(-30, 30, (height, width, 3))
+    pixels[:, width // 2 :: 7] = 255 * rng.integers(0, 2, 3)
+    image = Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
+    return image if colourful else image.convert("L")
+
+
+def jpeg(image: Image.Image, **options: Any) -> bytes:
+    file = io.BytesIO()
+    image.save(file, "JPEG", **{"quality": 88, **options})
+    return file.getvalue()
+
+
+def pillow_pixels(encoded: bytes) -> Bytes:
+    with Image.open(io.BytesIO(encoded)) as image:
+        return np.asarray(image.convert("RGB"))
+
+
+def levels_table(convert: Any, element_type: ElementType, layout: Layout) -> Convert:
+    """The table of ``convert``, a function from a uint8 CHW tensor to the final CHW tensor."""
+    levels = torch.arange(256, dtype=torch.uint8).repeat(3, 1).reshape(3, 1, 256)
+    raw = convert(levels).contiguous().view(torch.uint8)
+    return Convert(element_type, layout, raw.numpy().tobytes())
+
+
+def normalised(levels: torch.Tensor) -> torch.Tensor:
+    return F.normalize(levels.to(torch.float32).div(255), MEAN, STD)
+
+
+def pixel_plan(*stages: Stage, height: int | None = None, width: int | None = None) -> Plan:
+    return Plan(stages, None, height, width)
+
+
+def plan_for_size(height: int, width: int) -> Plan:
+    """No stages: for explicit parameters whose result has that size."""
+    return pixel_plan(height=height, width=width)
+
+
+def apply(image: Image.Image, parameters: list[tuple[Any, ...]]) -> Image.Image:
+    """What the operations mean, done by Pillow."""
+    for name, *values in parameters:
+        if name == "crop":
+            x, y, width, height, fill = values
+            canvas = Image.new("RGB", (width, height), tuple(fill))
+            canvas.paste(image, (-x, -y))
+            image = canvas
+        elif name == "resize":
+            width, height, kind = values
+            image = image.resize((width, height), RESAMPLING[kind])
+        else:
+            image = image.transpose(FLIPS[name])
+    return image

@@ -1,0 +1,180 @@
+"""The whole way of a sample against torchvision's, bit for bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torchvision.transforms.functional as F
+from native_samples import (
+    SIMD_LEVELS,
+    apply,
+    jpeg,
+    levels_table,
+    normalised,
+    photo,
+    pillow_pixels,
+)
+from PIL import Image
+from torchvision.transforms import InterpolationMode as Mode
+
+from fusionloader.executors.native import make_executor
+from fusionloader.plan.stages import (
+    CenterCrop,
+    Convert,
+    Plan,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    RandomVerticalFlip,
+    ResizeShorterSide,
+)
+
+SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
+TRAIN = (RandomResizedCrop(224, 224, SCALE, RATIO, "bilinear"), RandomHorizontalFlip(0.5))
+SIZES = [(500, 375), (333, 500), (180, 120), (1000, 90), (64, 640), (224, 224)]
+FILES = [jpeg(photo(*size, seed)) for seed, size in enumerate(SIZES)]
+
+CONVERSIONS = {
+    "normalised float32": ("float32", normalised),
+    "float32 by division": ("float32", lambda x: x.to(torch.float32).div(255)),
+    "float32 by multiplication": (
+        "float32",
+        lambda x: F.normalize(x.to(torch.float32).mul(1 / 255), [0.5, 0.4, 0.3], [0.2, 0.3, 0.7]),
+    ),
+    "unrelated float32": ("float32", lambda x: x.to(torch.float32).sqrt()),
+    "float16": ("float16", lambda x: normalised(x).to(torch.float16)),
+    "bfloat16": ("bfloat16", lambda x: normalised(x).to(torch.bfloat16)),
+    "float64": ("float64", lambda x: x.to(torch.float64).div(255)),
+    "uint8": ("uint8", lambda x: x),
+    "inverted uint8": ("uint8", lambda x: 255 - x),
+}
+
+
+def as_image(encoded):
+    return Image.fromarray(pillow_pixels(encoded))
+
+
+def raw(tensor):
+    return tensor.contiguous().view(torch.uint8).numpy().ravel()
+
+
+def result(executor, encoded, index=0):
+    out = np.zeros(executor.result_bytes, np.uint8)
+    assert executor.run(encoded, 1, 0, index, 0, out) == 0
+    return out
+
+
+@pytest.mark.parametrize("simd", SIMD_LEVELS)
+@pytest.mark.parametrize("kind", ["bilinear", "bicubic"])
+def test_a_training_sample_has_torchvision_s_bits(kind, simd):
+    stages = (RandomResizedCrop(224, 224, SCALE, RATIO, kind), RandomHorizontalFlip(0.5))
+    table = levels_table(normalised, "float32", "chw")
+    executor = make_executor(Plan(stages, table, 224, 224), simd=simd)
+    assert executor.conversion == ("lookup" if simd == "scalar" else "arithmetic")
+    for index in range(24):
+        encoded = FILES[index % len(FILES)]
+        image = as_image(encoded)
+        (_, left, top, width, height, _), _, *flip = executor.draw(1, 0, index, 0, *image.size)
+        expected = F.resized_crop(image, top, left, height, width, [224, 224], Mode(kind))
+        expected = F.hflip(expected) if flip else expected
+        expected = F.normalize(F.to_tensor(expected), [0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
+        np.testing.assert_array_equal(result(executor, encoded, index), raw(expected))
+
+
+@pytest.mark.parametrize("simd", SIMD_LEVELS)
+@pytest.mark.parametrize("layout", ["chw", "hwc"])
+@pytest.mark.parametrize("name", CONVERSIONS)
+def test_every_conversion_has_torch_s_bits(name, layout, simd):
+    element_type, convert = CONVERSIONS[name]
+    table = levels_table(convert, element_type, layout)
+    stages = (RandomResizedCrop(37, 53, SCALE, RATIO, "bilinear"), RandomVerticalFlip(0.5))
+    executor = make_executor(Plan(stages, table, 37, 53), simd=simd)
+    for index, encoded in enumerate(FILES):
+        image = as_image(encoded)
+        cropped = apply(image, executor.draw(1, 0, index, 0, *image.size))
+        expected = convert(F.pil_to_tensor(cropped))
+        if layout == "hwc":
+            expected = expected.permute(1, 2, 0)
+        np.testing.assert_array_equal(result(executor, encoded, index), raw(expected))
+
+
+def test_usual_float32_conversions_run_as_arithmetic():
+    if SIMD_LEVELS == ["scalar"]:
+        pytest.skip("no vector instructions")
+    for name, (element_type, convert) in CONVERSIONS.items():
+        if element_type != "float32":
+            continue
+        plan = Plan((CenterCrop(8, 8),), levels_table(convert, "float32", "chw"), 8, 8)
+        expected = "lookup" if name == "unrelated float32" else "arithmetic"
+        assert make_executor(plan).conversion == expected, name
+
+
+@pytest.mark.parametrize("simd", SIMD_LEVELS)
+@pytest.mark.parametrize("kind", ["bilinear", "bicubic"])
+def test_an_evaluation_sample_has_torchvision_s_bits(kind, simd):
+    table = levels_table(normalised, "float32", "chw")
+    stages = (ResizeShorterSide(256, None, kind), CenterCrop(224, 224))
+    executor = make_executor(Plan(stages, table, 224, 224), simd=simd)
+    for encoded in FILES:
+        image = F.center_crop(F.resize(as_image(encoded), 256, Mode(kind)), [224, 224])
+        expected = F.normalize(F.to_tensor(image), [0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
+        np.testing.assert_array_equal(result(executor, encoded), raw(expected))
+
+
+def test_a_padded_crop_has_torchvision_s_bits():
+    table = levels_table(normalised, "float32", "chw")
+    stages = (RandomCrop(32, 32, (4, 4, 4, 4), False, (1, 2, 3)), RandomHorizontalFlip(0.5))
+    executor = make_executor(Plan(stages, table, 32, 32))
+    pixels = np.asarray(photo(32, 32, 9))
+    for index in range(60):
+        (_, left, top, _, _, _), *flip = executor.draw(5, 0, index, 0, 32, 32)
+        padded = F.pad(Image.fromarray(pixels), [4, 4, 4, 4], (1, 2, 3))
+        expected = F.crop(padded, top + 4, left + 4, 32, 32)
+        expected = normalised(F.pil_to_tensor(F.hflip(expected) if flip else expected))
+        out = np.zeros(executor.result_bytes, np.uint8)
+        executor.run_pixels(pixels, 5, 0, index, 0, out)
+        np.testing.assert_array_equal(out, raw(expected))
+
+
+def test_a_plan_without_conversion_gives_pixels_of_any_size():
+    executor = make_executor(Plan((ResizeShorterSide(50, None, "bilinear"),), None, None, None))
+    assert executor.result_bytes == 0
+    for encoded in FILES:
+        pixels, shape = executor.pixels(encoded, 0, 0, 0, 0)
+        expected = np.asarray(F.resize(as_image(encoded), 50))
+        np.testing.assert_array_equal(np.frombuffer(pixels, np.uint8).reshape(*shape, 3), expected)
+    with pytest.raises(ValueError, match="no fixed size"):
+        executor.run(FILES[0], 0, 0, 0, 0, bytearray(8))
+
+
+def test_decoded_pixels_give_the_same_as_the_file():
+    executor = make_executor(Plan(TRAIN, levels_table(normalised, "float32", "chw"), 224, 224))
+    out = np.zeros(executor.result_bytes, np.uint8)
+    for index, encoded in enumerate(FILES):
+        executor.run_pixels(pillow_pixels(encoded), 1, 0, index, 0, out)
+        np.testing.assert_array_equal(out, result(executor, encoded, index))
+
+
+def test_a_plan_that_makes_no_sense_raises():
+    table = levels_table(normalised, "float32", "chw")
+    with pytest.raises(ValueError, match="needs the size"):
+        make_executor(Plan(TRAIN, table, None, None))
+    with pytest.raises(ValueError, match="3071 bytes, expected 3072"):
+        make_executor(Plan(TRAIN, Convert("float32", "chw", table.table[:-1]), 224, 224))
+    with pytest.raises(ValueError, match="scalar, avx2 or avx512, not mmx"):
+        make_executor(Plan(TRAIN, table, 224, 224), simd="mmx")
+
+
+def test_making_an_executor_imports_neither_torch_nor_numpy_nor_pillow():
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; from fusionloader.executors.native import make_executor;"
+        "from fusionloader.plan.stages import CenterCrop, Plan;"
+        "make_executor(Plan((CenterCrop(8, 8),), None, 8, 8));"
+        "print([m for m in ('torch', 'torchvision', 'numpy', 'PIL') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,197 @@
+"""Every window of every kind of JPEG, against Pillow's decode of the whole image."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from native_samples import jpeg, photo, pillow_pixels, pixel_plan, plan_for_size
+from PIL import Image
+
+from fusionloader.executors.native import make_executor
+from fusionloader.plan.stages import RandomResizedCrop
+
+# Pillow writes the luma's sampling factors; the chroma's are 1 x 1.
+SAMPLINGS = {"4:4:0": 0x12, "4:1:1": 0x41}
+KINDS = {
+    "plain": {},
+    "optimised": {"optimize": True},
+    "progressive": {"progressive": True},
+    "restarts": {"restart_marker_blocks": 3},
+    "restart rows": {"restart_marker_rows": 1},
+    "low quality": {"quality": 7},
+    "high quality": {"quality": 100},
+}
+SIZES = [(97, 83), (64, 48), (250, 31), (33, 200)]
+TINY = [
+    (1, 1),
+    (2, 1),
+    (1, 3),
+    (3, 3),
+    (5, 4),
+    (8, 8),
+    (9, 7),
+    (16, 16),
+    (17, 17),
+    (7, 33),
+    (40, 2),
+]
+
+
+def with_sampling(encoded: bytes, sampling: int) -> bytes:
+    """The file with the luma's sampling factors replaced: other block layout, no damage."""
+    at = next(i for i in range(len(encoded)) if encoded[i : i + 2] in (b"\xff\xc0", b"\xff\xc2"))
+    return encoded[: at + 11] + bytes([sampling]) + encoded[at + 12 :]
+
+
+def encode(image: Image.Image, sampling: str, options: dict) -> bytes:
+    standard = {"4:4:4": 0, "4:2:2": 1, "4:2:0": 2}
+    if sampling in standard:
+        return jpeg(image, subsampling=standard[sampling], **options)
+    # Pillow encodes no other: take as many blocks as the layout needs from a 4:2:0 or 4:4:4 file
+    # of another size. The picture is scrambled, which decoders do not mind.
+    return relaid(image, SAMPLINGS[sampling], options)
+
+
+def relaid(image: Image.Image, sampling: int, options: dict) -> bytes:
+    """A JPEG of the wanted size and layout, its coefficients from a 4:2:x scan that has enough."""
+    h, v = sampling >> 4, sampling & 15
+    subsampling, donor_sampling = {2: (1, 0x21), 4: (2, 0x22)}[h * v]
+    units_x, units_y = -(-image.width // (8 * h)), -(-image.height // (8 * v))
+    donor_h, donor_v = donor_sampling >> 4, donor_sampling & 15
+    donor_image = image.resize((units_x * 8 * donor_h, units_y * 8 * donor_v))
+    encoded = jpeg(donor_image, subsampling=subsampling, **options)
+    at = next(i for i in range(len(encoded)) if encoded[i : i + 2] in (b"\xff\xc0", b"\xff\xc2"))
+    size = image.height.to_bytes(2, "big") + image.width.to_bytes(2, "big")
+    encoded = encoded[: at + 5] + size + encoded[at + 9 :]
+    return with_sampling(encoded, sampling)
+
+
+def windows(rng, width, height, count):
+    yield (0, 0, width, height)
+    for _ in range(count):
+        w, h = int(rng.integers(1, width + 1)), int(rng.integers(1, height + 1))
+        yield (int(rng.integers(0, width - w + 1)), int(rng.integers(0, height - h + 1)), w, h)
+    for x, y in {(0, 0), (width - 1, height - 1), (width // 2, height // 2)}:
+        yield (x, y, 1, 1)
+
+
+def assert_windows_match(encoded: bytes, rng, count: int) -> None:
+    expected = pillow_pixels(encoded)
+    height, width, _ = expected.shape
+    for x, y, w, h in windows(rng, width, height, count):
+        executor = make_executor(plan_for_size(h, w))
+        out = np.zeros((h, w, 3), np.uint8)
+        assert executor.run_with(encoded, [("crop", x, y, w, h, (0, 0, 0))], out) == 0
+        np.testing.assert_array_equal(
+            out, expected[y : y + h, x : x + w], err_msg=f"{(x, y, w, h)} of {(width, height)}"
+        )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("sampling", ["4:4:4", "4:2:2", "4:2:0", "4:4:0", "4:1:1"])
+def test_a_window_has_the_pixels_of_the_whole_image(sampling, kind):
+    rng = np.random.default_rng(1)
+    for seed, size in enumerate(SIZES):
+        if kind == "progressive" and sampling in ("4:4:0", "4:1:1"):
+            size = (size[0] // 32 * 32, size[1] // 32 * 32 or 32)  # scans of one component pad less
+        encoded = encode(photo(*size, seed), sampling, KINDS[kind])
+        assert_windows_match(encoded, rng, 25)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_window_of_a_grey_image_has_its_pixels(kind):
+    rng = np.random.default_rng(2)
+    for seed, size in enumerate(SIZES):
+        assert_windows_match(jpeg(photo(*size, seed, False), **KINDS[kind]), rng, 25)
+
+
+def test_a_window_of_an_rgb_jpeg_has_its_pixels():
+    rng = np.random.default_rng(3)
+    for seed, size in enumerate(SIZES):
+        assert_windows_match(jpeg(photo(*size, seed), keep_rgb=True, subsampling=0), rng, 25)
+
+
+@pytest.mark.parametrize("sampling", ["4:4:4", "4:2:2", "4:2:0", "4:4:0", "4:1:1"])
+def test_tiny_images_have_pillow_s_pixels_in_every_window(sampling):
+    rng = np.random.default_rng(4)
+    for seed, size in enumerate(TINY):
+        assert_windows_match(encode(photo(*size, seed), sampling, {}), rng, 12)
+
+
+@pytest.mark.parametrize("name", ["unusual luma", "luma below chroma", "chroma unlike"])
+def test_unusual_sampling_gives_pillow_s_pixels_or_is_left_to_it(name):
+    rng = np.random.default_rng(5)
+    encoded = bytearray(jpeg(photo(64, 64, 6), subsampling=2))
+    at = next(i for i in range(len(encoded)) if encoded[i : i + 2] == b"\xff\xc0")
+    factors = {
+        "unusual luma": (0x22, 0x21, 0x12),
+        "luma below chroma": (0x11, 0x22, 0x11),
+        "chroma unlike": (0x22, 0x22, 0x11),
+    }[name]
+    for component, factor in enumerate(factors):
+        encoded[at + 11 + 3 * component] = factor
+    executor = make_executor(plan_for_size(5, 9))
+    out = np.zeros((5, 9, 3), np.uint8)
+    x, y = int(rng.integers(0, 30)), 3
+    status = executor.run_with(bytes(encoded), [("crop", x, y, 9, 5, (0, 0, 0))], out)
+    if status == 0:
+        np.testing.assert_array_equal(out, pillow_pixels(bytes(encoded))[y : y + 5, x : x + 9])
+
+
+@pytest.mark.parametrize("sampling", ["4:4:4", "4:2:0"])
+def test_fast_decoding_stays_near_the_exact_pixels(sampling):
+    # DCT scaling needs both sides of the window at twice the target: never less than 2.
+    smooth = photo(40, 30, 1).resize((800, 600), Image.Resampling.BICUBIC)
+    encoded = encode(smooth, sampling, {"quality": 95})
+    plan = pixel_plan(height=100, width=100)
+    parameters = [("crop", 31, 17, 700, 500, (0, 0, 0)), ("resize", 100, 100, "bilinear")]
+    exact, fast = np.zeros((2, 100, 100, 3), np.uint8)
+    assert make_executor(plan).run_with(encoded, parameters, exact) == 0
+    faster = type(plan)((), None, 100, 100, "fast")
+    assert make_executor(faster).run_with(encoded, parameters, fast) == 0
+    difference = np.abs(exact.astype(int) - fast)
+    assert 0 < difference.mean() < 1.0  # not the same decoder, not another picture
+    assert difference.max() < 16
+
+
+def test_the_size_comes_from_the_header_alone():
+    executor = make_executor(pixel_plan())
+    encoded = jpeg(photo(321, 123, 0))
+    assert executor.image_size(encoded) == (321, 123)
+    assert executor.image_size(b"") is None
+    assert executor.image_size(b"\x89PNG\r\n\x1a\n") is None
+
+
+def other_files():
+    image = photo(40, 30, 0)
+    for name, mode, kind in (
+        ("png", "RGB", "PNG"),
+        ("webp", "RGB", "WEBP"),
+        ("cmyk", "CMYK", "JPEG"),
+    ):
+        file = io.BytesIO()
+        image.convert(mode).save(file, kind)
+        yield pytest.param(file.getvalue(), id=name)
+    yield pytest.param(b"", id="empty")
+    yield pytest.param(b"\xff\xd8\xff\xd9", id="only markers")
+    yield pytest.param(jpeg(image) + b"\0", id="something after the end")
+    huge = bytearray(jpeg(image))
+    at = huge.index(b"\xff\xc0")
+    huge[at + 5 : at + 9] = (20_000).to_bytes(2, "big") * 2
+    yield pytest.param(bytes(huge), id="20,000 pixels a side")
+
+
+@pytest.mark.parametrize("encoded", list(other_files()))
+def test_what_is_not_a_plain_jpeg_is_left_to_pillow(encoded):
+    plan = pixel_plan(RandomResizedCrop(8, 8, (0.1, 1), (1, 1), "box"), height=8, width=8)
+    executor = make_executor(plan)
+    assert executor.run(encoded, 0, 0, 0, 0, np.zeros((8, 8, 3), np.uint8)) == 1
+    assert executor.pixels(encoded, 0, 0, 0, 0) is None
+
+
+def test_several_pictures_in_one_file_give_the_first():
+    file = io.BytesIO()
+    photo(70, 50, 1).save(file, "MPO", save_all=True, append_images=[photo(60, 40, 2)], quality=90)
+    assert_windows_match(file.getvalue(), np.random.default_rng(0), 5)

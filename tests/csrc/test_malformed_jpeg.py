@@ -1,0 +1,82 @@
+"""Damaged files: no crash, and never other pixels than Pillow's under the name of success."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from native_samples import apply, jpeg, photo, pixel_plan
+from PIL import Image, UnidentifiedImageError
+
+from fusionloader.executors.native import make_executor
+from fusionloader.plan.stages import RandomResizedCrop
+
+PLAN = pixel_plan(RandomResizedCrop(16, 16, (0.05, 1), (0.5, 2), "bilinear"), height=16, width=16)
+FILES = {
+    "plain": {"subsampling": 2},
+    "progressive": {"progressive": True},
+    "restarts": {"restart_marker_blocks": 2, "subsampling": 1},
+}
+
+
+def run(executor, encoded, index):
+    out = np.zeros((16, 16, 3), np.uint8)
+    return executor.run(encoded, 3, 0, index, 0, out), out
+
+
+def pillow_window(encoded, executor, index):
+    """Pillow's result for the same parameters; None where it raises."""
+    try:
+        with Image.open(io.BytesIO(encoded)) as image:
+            parameters = executor.draw(3, 0, index, 0, *image.size)
+            return np.asarray(apply(image.convert("RGB"), parameters))
+    except (OSError, UnidentifiedImageError, SyntaxError, ValueError):
+        return None
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_a_file_cut_anywhere_is_left_to_pillow(kind):
+    encoded = jpeg(photo(60, 45, 3), **FILES[kind])
+    executor = make_executor(PLAN)
+    assert run(executor, encoded, 0)[0] == 0
+    for length in range(len(encoded)):
+        assert run(executor, encoded[:length], length)[0] == 1
+    # and the executor is as good as before
+    np.testing.assert_array_equal(run(executor, encoded, 0)[1], pillow_window(encoded, executor, 0))
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_whatever_bytes_change_the_pixels_are_pillow_s_or_left_to_it(kind):
+    rng = np.random.default_rng(8)
+    original = np.frombuffer(jpeg(photo(60, 45, 4), **FILES[kind]), np.uint8)
+    executor = make_executor(PLAN)
+    outcomes = {0: 0, 1: 0}
+    for index in range(1200):
+        changed = original.copy()
+        places = rng.integers(0, len(changed), rng.integers(1, 4))
+        if index % 3 == 0:
+            places = places % 700  # headers
+        changed[places] ^= rng.integers(1, 256, len(places), dtype=np.uint8)
+        encoded = changed.tobytes()
+        status, out = run(executor, encoded, index)
+        outcomes[status] += 1
+        expected = pillow_window(encoded, executor, index) if status == 0 else None
+        if expected is not None:
+            np.testing.assert_array_equal(out, expected, err_msg=f"mutation {index}")
+    assert min(outcomes.values()) > 50
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_a_piece_missing_from_the_middle_is_noticed_or_decoded_as_pillow_does(kind):
+    rng = np.random.default_rng(9)
+    encoded = jpeg(photo(60, 45, 5), **FILES[kind])
+    executor = make_executor(PLAN)
+    for index in range(300):
+        begin = int(rng.integers(2, len(encoded) - 2))
+        end = int(rng.integers(begin + 1, len(encoded) - 1))
+        damaged = encoded[:begin] + encoded[end:]
+        status, out = run(executor, damaged, index)
+        expected = pillow_window(damaged, executor, index) if status == 0 else None
+        if expected is not None:
+            np.testing.assert_array_equal(out, expected, err_msg=f"piece {begin}:{end}")
