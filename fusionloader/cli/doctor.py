@@ -74,8 +74,8 @@ def problems() -> Iterator[str]:
     if free < 64e6:
         yield (
             f"/dev/shm has {free / 1e6:.0f} MB free of {size / 1e6:.0f} MB, too little for a "
-            "batch; remove what is left there, or in a container raise it: docker run --shm-size=8g "
-            "(Kubernetes: an emptyDir with medium Memory on /dev/shm)"
+            "batch; remove what is left there, or in a container raise it: docker run "
+            "--shm-size=8g (Kubernetes: an emptyDir with medium Memory on /dev/shm)"
         )
 
 
