@@ -19,7 +19,7 @@ def require_libjpeg_turbo() -> None:
     compiler = os.environ.get("CXX", "g++")
     if shutil.which(compiler) is None:
         raise SystemExit(f"fusionloader: no C++ compiler ({compiler}); try: apt-get install g++")
-    probe = "#include <cstdio>\n#include <jpeglib.h>\nint x = JCS_EXT_RGBX + LIBJPEG_TURBO_VERSION_NUMBER;\n"
+    probe = "#include <cstdio>\n#include <jpeglib.h>\nint x = JCS_EXT_RGBX;\n"
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "probe.cpp")
         source.write_text(probe)

@@ -137,7 +137,8 @@ class FusionLoader(DataLoader[T_co]):
         self._epochs.set_epoch(epoch)
         inner = getattr(self.batch_sampler, "sampler", None)
         seen: list[Any] = []
-        for sampler in (self.sampler, self.batch_sampler, inner):
+        samplers: tuple[Any, ...] = (self.sampler, self.batch_sampler, inner)
+        for sampler in samplers:
             if hasattr(sampler, "set_epoch") and not any(sampler is s for s in seen):
                 sampler.set_epoch(epoch)
                 seen.append(sampler)

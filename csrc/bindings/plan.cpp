@@ -1,5 +1,292 @@
+// Plans and executors: values of fusionloader.plan come in as tuples, buffers as buffers.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <stdexcept>
+#include <string>
+
 #include "bindings/module.hpp"
+#include "plan/executor.hpp"
+#include "rng/philox.hpp"
+
+namespace py = pybind11;
 
 namespace fusionloader {
-void bind_plan(pybind11::module_&) {}
+namespace {
+
+// A contiguous buffer, held for as long as this lives.
+class Buffer {
+ public:
+  Buffer(const py::handle& object, int flags) {
+    if (PyObject_GetBuffer(object.ptr(), &view_, flags) != 0) throw py::error_already_set();
+  }
+  ~Buffer() { PyBuffer_Release(&view_); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
+  ByteView bytes() const {
+    return {static_cast<const uint8_t*>(view_.buf), static_cast<size_t>(view_.len)};
+  }
+  uint8_t* writable(size_t needed) const {
+    if (needed == 0) throw std::invalid_argument("the plan's result has no fixed size");
+    if (static_cast<size_t>(view_.len) < needed)
+      throw std::invalid_argument("the output has " + std::to_string(view_.len) +
+                                  " bytes, the result needs " + std::to_string(needed));
+    return static_cast<uint8_t*>(view_.buf);
+  }
+  PixelView pixels() const {
+    if (view_.ndim != 3 || view_.shape[2] != 3 || view_.itemsize != 1 || view_.shape[0] < 1 ||
+        view_.shape[1] < 1 || view_.shape[0] > 1 << 20 || view_.shape[1] > 1 << 20)
+      throw std::invalid_argument("pixels must be 8 bit, height x width x 3");
+    return {static_cast<const uint8_t*>(view_.buf), static_cast<int>(view_.shape[1]),
+            static_cast<int>(view_.shape[0]), view_.shape[1] * 3};
+  }
+
+ private:
+  Py_buffer view_;
+};
+
+constexpr int readable = PyBUF_SIMPLE, writable = PyBUF_WRITABLE, shaped = PyBUF_C_CONTIGUOUS;
+
+Filter filter_from_name(const std::string& name) {
+  if (name == "box") return Filter::box;
+  if (name == "bilinear") return Filter::bilinear;
+  if (name == "hamming") return Filter::hamming;
+  if (name == "bicubic") return Filter::bicubic;
+  if (name == "lanczos") return Filter::lanczos;
+  throw std::invalid_argument("unknown filter " + name);
+}
+
+const char* filter_name(Filter filter) {
+  switch (filter) {
+    case Filter::box:
+      return "box";
+    case Filter::bilinear:
+      return "bilinear";
+    case Filter::hamming:
+      return "hamming";
+    case Filter::bicubic:
+      return "bicubic";
+    default:
+      return "lanczos";
+  }
+}
+
+Stage stage_from_tuple(const py::tuple& fields) {
+  const auto name = fields[0].cast<std::string>();
+  const auto number = [&](size_t i) { return fields[i].cast<int>(); };
+  const auto pair = [&](size_t i) { return fields[i].cast<std::array<double, 2>>(); };
+  const auto filter = [&](size_t i) { return filter_from_name(fields[i].cast<std::string>()); };
+  if (name == "RandomResizedCrop")
+    return RandomResizedCrop{number(1), number(2), pair(3), pair(4), filter(5)};
+  if (name == "ResizeShorterSide")
+    return ResizeShorterSide{number(1), fields[2].cast<std::optional<int>>(), filter(3)};
+  if (name == "Resize") return ResizeStage{number(1), number(2), filter(3)};
+  if (name == "CenterCrop") return CenterCrop{number(1), number(2)};
+  if (name == "RandomCrop") {
+    const auto padding = fields[3].cast<std::array<int, 4>>();
+    return RandomCrop{number(1),
+                      number(2),
+                      padding[0],
+                      padding[1],
+                      padding[2],
+                      padding[3],
+                      fields[4].cast<bool>(),
+                      fields[5].cast<Colour>()};
+  }
+  if (name == "RandomHorizontalFlip") return RandomHorizontalFlip{fields[1].cast<double>()};
+  if (name == "RandomVerticalFlip") return RandomVerticalFlip{fields[1].cast<double>()};
+  throw std::invalid_argument("unknown stage " + name);
+}
+
+ConvertSpec convert_from_tuple(const py::tuple& fields) {
+  const auto type = fields[0].cast<std::string>();
+  const auto layout = fields[1].cast<std::string>();
+  ConvertSpec spec{};
+  if (type == "uint8")
+    spec.element_size = 1;
+  else if (type == "float16" || type == "bfloat16")
+    spec.element_size = 2;
+  else if (type == "float32")
+    spec.element_size = 4;
+  else if (type == "float64")
+    spec.element_size = 8;
+  else
+    throw std::invalid_argument("unknown element type " + type);
+  spec.is_float32 = type == "float32";
+  if (layout != "chw" && layout != "hwc") throw std::invalid_argument("unknown layout " + layout);
+  spec.layout = layout == "chw" ? Layout::chw : Layout::hwc;
+  const Buffer table(fields[2], readable);
+  spec.table.assign(table.bytes().data, table.bytes().data + table.bytes().size);
+  return spec;
+}
+
+struct AsTuple {
+  py::tuple operator()(const CropTo& crop) const {
+    return py::make_tuple("crop", crop.x, crop.y, crop.width, crop.height,
+                          py::make_tuple(crop.fill[0], crop.fill[1], crop.fill[2]));
+  }
+  py::tuple operator()(const ResizeTo& resize) const {
+    return py::make_tuple("resize", resize.width, resize.height, filter_name(resize.filter));
+  }
+  py::tuple operator()(const FlipHorizontally&) const { return py::make_tuple("hflip"); }
+  py::tuple operator()(const FlipVertically&) const { return py::make_tuple("vflip"); }
+};
+
+py::list as_list(const Parameters& parameters) {
+  py::list result;
+  for (const Operation& operation : parameters) result.append(std::visit(AsTuple{}, operation));
+  return result;
+}
+
+Parameters parameters_from(const py::sequence& operations) {
+  Parameters parameters;
+  for (const py::handle item : operations) {
+    const auto fields = item.cast<py::tuple>();
+    const auto name = fields[0].cast<std::string>();
+    const auto number = [&](size_t i) { return fields[i].cast<int>(); };
+    if (name == "crop")
+      parameters.push_back(
+          CropTo{number(1), number(2), number(3), number(4), fields[5].cast<Colour>()});
+    else if (name == "resize")
+      parameters.push_back(
+          ResizeTo{number(1), number(2), filter_from_name(fields[3].cast<std::string>())});
+    else if (name == "hflip")
+      parameters.push_back(FlipHorizontally{});
+    else if (name == "vflip")
+      parameters.push_back(FlipVertically{});
+    else
+      throw std::invalid_argument("unknown operation " + name);
+  }
+  return parameters;
+}
+
+std::unique_ptr<Executor> make_executor(const std::vector<py::tuple>& stages,
+                                        const std::optional<py::tuple>& convert, int height,
+                                        int width, bool fast_decode, bool vertical_first_allowed,
+                                        const std::optional<std::string>& simd) {
+  PlanSpec spec;
+  for (const py::tuple& stage : stages) spec.stages.push_back(stage_from_tuple(stage));
+  if (convert) spec.convert = convert_from_tuple(*convert);
+  spec.height = height;
+  spec.width = width;
+  spec.fast_decode = fast_decode;
+  spec.vertical_first_allowed = vertical_first_allowed;
+  spec.simd = simd ? simd_level_from_name(*simd) : best_simd_level();
+  return std::make_unique<Executor>(std::move(spec));
+}
+
+template <class Work>
+auto without_gil(Work work) {
+  const py::gil_scoped_release release;
+  return work();
+}
+
+py::tuple pixels_tuple(const Pixels& pixels) {
+  return py::make_tuple(
+      py::bytes(reinterpret_cast<const char*>(pixels.bytes.data()), pixels.bytes.size()),
+      py::make_tuple(pixels.height, pixels.width));
+}
+
+py::list draw_list(const Executor& self, uint64_t seed, uint64_t epoch, uint64_t index,
+                   uint64_t occurrence, int width, int height) {
+  return as_list(draw(self.plan(), {seed, epoch, index, occurrence}, width, height));
+}
+
+int run(Executor& self, const py::object& encoded, uint64_t seed, uint64_t epoch, uint64_t index,
+        uint64_t occurrence, const py::object& out) {
+  const Buffer from(encoded, readable), to(out, writable);
+  uint8_t* target = to.writable(self.result_bytes());
+  const SampleKey key{seed, epoch, index, occurrence};
+  return static_cast<int>(without_gil([&] { return self.run_encoded(from.bytes(), key, target); }));
+}
+
+int run_with(Executor& self, const py::object& encoded, const py::sequence& parameters,
+             const py::object& out) {
+  const Buffer from(encoded, readable), to(out, writable);
+  uint8_t* target = to.writable(self.result_bytes());
+  const Parameters given = parameters_from(parameters);
+  return static_cast<int>(
+      without_gil([&] { return self.run_encoded_with(from.bytes(), given, target); }));
+}
+
+void run_pixels(Executor& self, const py::object& rgb, uint64_t seed, uint64_t epoch,
+                uint64_t index, uint64_t occurrence, const py::object& out) {
+  const Buffer from(rgb, shaped), to(out, writable);
+  const PixelView image = from.pixels();
+  uint8_t* target = to.writable(self.result_bytes());
+  const SampleKey key{seed, epoch, index, occurrence};
+  without_gil(
+      [&] { self.run_pixels(image.rgb, image.width, image.height, image.stride, key, target); });
+}
+
+void run_pixels_with(Executor& self, const py::object& rgb, const py::sequence& parameters,
+                     const py::object& out) {
+  const Buffer from(rgb, shaped), to(out, writable);
+  const PixelView image = from.pixels();
+  uint8_t* target = to.writable(self.result_bytes());
+  const Parameters given = parameters_from(parameters);
+  without_gil([&] { self.run_pixels_with(image, given, target); });
+}
+
+std::optional<py::tuple> pixels(Executor& self, const py::object& encoded, uint64_t seed,
+                                uint64_t epoch, uint64_t index, uint64_t occurrence) {
+  const Buffer from(encoded, readable);
+  const SampleKey key{seed, epoch, index, occurrence};
+  Pixels result;
+  const Status status =
+      without_gil([&] { return self.pixels_of_encoded(from.bytes(), key, result); });
+  if (status != Status::ok) return std::nullopt;
+  return pixels_tuple(result);
+}
+
+py::tuple pixels_of_pixels(Executor& self, const py::object& rgb, uint64_t seed, uint64_t epoch,
+                           uint64_t index, uint64_t occurrence) {
+  const Buffer from(rgb, shaped);
+  const PixelView image = from.pixels();
+  const SampleKey key{seed, epoch, index, occurrence};
+  Pixels result;
+  without_gil([&] { self.pixels_of_pixels(image, key, result); });
+  return pixels_tuple(result);
+}
+
+std::optional<py::tuple> image_size(Executor& self, const py::object& encoded) {
+  const Buffer from(encoded, readable);
+  int width = 0, height = 0;
+  if (!self.image_size(from.bytes(), width, height)) return std::nullopt;
+  return py::make_tuple(width, height);
+}
+
+std::array<uint32_t, 4> philox(PhiloxCounter counter, PhiloxKey key) {
+  return philox4x32(counter, key);
+}
+
+}  // namespace
+
+void bind_plan(py::module_& m) {
+  using namespace py::literals;
+  m.def(
+      "simd_level", [] { return simd_level_name(best_simd_level()); },
+      "The widest vector instructions that this processor has.");
+  m.def("philox4x32", &philox, "counter"_a, "key"_a);
+  py::class_<Executor>(m, "Executor")
+      .def(py::init(&make_executor), "stages"_a, "convert"_a, "height"_a, "width"_a,
+           "fast_decode"_a, "vertical_first_allowed"_a, "simd"_a = py::none())
+      .def_property_readonly("result_bytes", &Executor::result_bytes)
+      .def_property_readonly("conversion", &Executor::conversion)
+      .def_property_readonly("simd_level",
+                             [](const Executor& self) { return simd_level_name(self.plan().simd); })
+      .def("draw", &draw_list, "seed"_a, "epoch"_a, "index"_a, "occurrence"_a, "width"_a,
+           "height"_a)
+      .def("run", &run, "encoded"_a, "seed"_a, "epoch"_a, "index"_a, "occurrence"_a, "out"_a)
+      .def("run_with", &run_with, "encoded"_a, "parameters"_a, "out"_a)
+      .def("run_pixels", &run_pixels, "rgb"_a, "seed"_a, "epoch"_a, "index"_a, "occurrence"_a,
+           "out"_a)
+      .def("run_pixels_with", &run_pixels_with, "rgb"_a, "parameters"_a, "out"_a)
+      .def("pixels", &pixels, "encoded"_a, "seed"_a, "epoch"_a, "index"_a, "occurrence"_a)
+      .def("pixels_of_pixels", &pixels_of_pixels, "rgb"_a, "seed"_a, "epoch"_a, "index"_a,
+           "occurrence"_a)
+      .def("image_size", &image_size, "encoded"_a);
+}
+
 }  // namespace fusionloader

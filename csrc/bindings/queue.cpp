@@ -63,6 +63,14 @@ py::list records(ManagerQueue& queue) {
   return all;
 }
 
+// A bijection of 64-bit words that spreads every bit (the finalizer of SplitMix64).
+uint64_t mix(uint64_t word) {
+  word += 0x9e3779b97f4a7c15;
+  word = (word ^ (word >> 30)) * 0xbf58476d1ce4e5b9;
+  word = (word ^ (word >> 27)) * 0x94d049bb133111eb;
+  return word ^ (word >> 31);
+}
+
 void bind_manager(py::module_& m) {
   py::class_<ManagerQueue>(m, "ManagerQueue")
       .def(py::init<int, int, uint32_t, uint32_t>())
@@ -91,10 +99,8 @@ void bind_manager(py::module_& m) {
              const BatchStatus s = q.status(slot);
              return py::make_tuple(s.waiting, s.active, s.completed, s.failed, s.spilled);
            })
-      .def("state",
-           [](ManagerQueue& q, uint64_t slot, uint32_t tiny_batch) {
-             return static_cast<int>(q.state(slot, tiny_batch));
-           })
+      .def("state", [](ManagerQueue& q, uint64_t slot,
+                       uint32_t tiny_batch) { return static_cast<int>(q.state(slot, tiny_batch)); })
       .def("give_up", &ManagerQueue::give_up)
       .def("deliver_until", &ManagerQueue::deliver_until)
       .def("take_back",
@@ -107,9 +113,10 @@ void bind_manager(py::module_& m) {
       .def("withdraw", &ManagerQueue::withdraw)
       .def("stop", &ManagerQueue::stop)
       .def("done_word", &ManagerQueue::done_word)
-      .def("sleep",
-           [](ManagerQueue& q, uint32_t seen, double seconds) { q.sleep(seen, to_ns(seconds)); },
-           py::call_guard<py::gil_scoped_release>())
+      .def(
+          "sleep",
+          [](ManagerQueue& q, uint32_t seen, double seconds) { q.sleep(seen, to_ns(seconds)); },
+          py::call_guard<py::gil_scoped_release>())
       .def("records", &records);
 }
 
@@ -122,7 +129,8 @@ void bind_worker(py::module_& m) {
       .def_property_readonly("tiny_size", [](const Claim& c) { return c.batch->header.tiny_size; })
       .def_property_readonly("seed", [](const Claim& c) { return c.batch->header.seed; })
       .def_property_readonly("epoch", [](const Claim& c) { return c.batch->header.epoch; })
-      .def_property_readonly("payload", [](const Claim& c) { return c.batch->header.payload.load(); })
+      .def_property_readonly("payload",
+                             [](const Claim& c) { return c.batch->header.payload.load(); })
       .def_property_readonly("payload_rows",
                              [](const Claim& c) { return c.batch->header.payload_rows.load(); })
       .def("indices",
@@ -159,15 +167,15 @@ void bind_worker(py::module_& m) {
              c.batch->progress()[tiny_batch].store(samples);
            })
       .def("idle", &WorkerQueue::idle)
-      .def("sleep",
-           [](WorkerQueue& q, uint32_t seen, double seconds) { q.sleep(seen, to_ns(seconds)); },
-           py::call_guard<py::gil_scoped_release>())
+      .def(
+          "sleep",
+          [](WorkerQueue& q, uint32_t seen, double seconds) { q.sleep(seen, to_ns(seconds)); },
+          py::call_guard<py::gil_scoped_release>())
       .def("wake_manager", &WorkerQueue::wake_manager)
       .def_property_readonly("work_word", &WorkerQueue::work_word)
       .def_property_readonly("stopping", &WorkerQueue::stopping)
       .def_property_readonly(
-          "layout_version",
-          [](WorkerQueue& q) { return q.control().header.layout_version.load(); })
+          "layout_version", [](WorkerQueue& q) { return q.control().header.layout_version.load(); })
       .def("layout",
            [](WorkerQueue& q) {
              const ControlHeader& header = q.control().header;
@@ -199,9 +207,12 @@ void bind_plan_worker(py::module_& m) {
                event = worker.run();
              }
              switch (event) {
-               case Event::stopped: return "stopped";
-               case Event::orphaned: return "orphaned";
-               case Event::sample: break;
+               case Event::stopped:
+                 return "stopped";
+               case Event::orphaned:
+                 return "orphaned";
+               case Event::sample:
+                 break;
              }
              return "sample";
            })
@@ -213,7 +224,8 @@ void bind_plan_worker(py::module_& m) {
            })
       .def("image",
            [](PlanWorker& worker, size_t bytes) { return view(worker.current().image, bytes); })
-      .def("path", [](PlanWorker& worker, uint64_t item) { return py::bytes(worker.table().path(item)); })
+      .def("path",
+           [](PlanWorker& worker, uint64_t item) { return py::bytes(worker.table().path(item)); })
       .def("target", [](PlanWorker& worker, uint64_t item) { return worker.table().target(item); })
       .def("items", [](PlanWorker& worker) { return worker.table().count; })
       .def("set_target",
@@ -225,6 +237,9 @@ void bind_plan_worker(py::module_& m) {
 }  // namespace
 
 void bind_queue(py::module_& m) {
+  m.def("mix_key", [](uint64_t seed, uint64_t epoch, uint64_t key, uint64_t occurrence) {
+    return mix(seed ^ mix(epoch ^ mix(key ^ mix(occurrence))));
+  });
   bind_manager(m);
   bind_worker(m);
   bind_plan_worker(m);

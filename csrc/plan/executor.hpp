@@ -3,24 +3,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
+#include "jpeg/region_decoder.hpp"  // ByteView
 #include "plan/program.hpp"
+#include "rng/philox.hpp"  // SampleKey
 
 namespace fusionloader {
-
-struct ByteView {
-  const uint8_t* data;
-  size_t size;
-};
-
-// What identifies a sample's random draws, whoever makes them. `occurrence` counts from 0 how often
-// the index has already come up in this epoch: repeated indices get draws of their own.
-struct SampleKey {
-  uint64_t seed;
-  uint64_t epoch;
-  uint64_t index;
-  uint64_t occurrence;
-};
 
 enum class Status : int {
   ok = 0,
@@ -29,7 +18,21 @@ enum class Status : int {
   needs_pillow = 1,
 };
 
-// Not thread-safe: one per thread. Buffers are reused from sample to sample.
+// Rows of RGB, 8 bit, `stride` bytes apart.
+struct PixelView {
+  const uint8_t* rgb;
+  int width, height;
+  ptrdiff_t stride;
+};
+
+// 8-bit RGB, height x width x 3.
+struct Pixels {
+  int width = 0, height = 0;
+  std::vector<uint8_t> bytes;
+};
+
+// Not thread-safe: one per thread. Buffers are reused from sample to sample. What draw() throws
+// (std::invalid_argument) every method that takes a SampleKey throws too.
 class Executor {
  public:
   explicit Executor(PlanSpec spec);
@@ -37,13 +40,27 @@ class Executor {
 
   // Bytes of one result; 0 when the plan's result differs in size from image to image.
   size_t result_bytes() const;
+  const PlanSpec& plan() const;
+  // How 8-bit levels become elements: "copy", "arithmetic" or "lookup".
+  const char* conversion() const;
 
-  // `out` has room for result_bytes().
+  // `out` has room for result_bytes(). After needs_pillow it holds nothing of use.
   Status run_encoded(ByteView encoded, const SampleKey& key, uint8_t* out);
 
   // The same on decoded pixels: height x width x 3, 8 bit, rows `stride` bytes apart.
   void run_pixels(const uint8_t* rgb, int width, int height, ptrdiff_t stride, const SampleKey& key,
                   uint8_t* out);
+
+  // The same with given parameters.
+  Status run_encoded_with(ByteView encoded, const Parameters& parameters, uint8_t* out);
+  void run_pixels_with(const PixelView& image, const Parameters& parameters, uint8_t* out);
+
+  // For a plan without conversion: the pixels, of whatever size they come out.
+  Status pixels_of_encoded(ByteView encoded, const SampleKey& key, Pixels& out);
+  void pixels_of_pixels(const PixelView& image, const SampleKey& key, Pixels& out);
+
+  // From the header alone; false where Pillow has to say.
+  bool image_size(ByteView encoded, int& width, int& height);
 
  private:
   struct Impl;

@@ -1,6 +1,7 @@
 #pragma once
 // The shared memory that the local manager and its workers agree on. Every field that two processes
-// may touch at once is a lock-free atomic; nobody ever holds a lock, so nobody's death can hold one.
+// may touch at once is a lock-free atomic; nobody ever holds a lock, so nobody's death can hold
+// one.
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -20,10 +21,10 @@ constexpr size_t kAlign = 64;  // a cache line: neighbours do not disturb each o
 struct alignas(kAlign) ControlHeader {
   uint64_t magic;
   uint32_t workers;
-  uint32_t ring_size;      // mini-batches that can be in flight
-  Atomic64 published;      // mini-batches published so far; their numbers are 0 .. published - 1
-  Atomic64 oldest;         // the oldest one not delivered: workers look from here on
-  Atomic32 stop;           // workers leave when it is not 0
+  uint32_t ring_size;       // mini-batches that can be in flight
+  Atomic64 published;       // mini-batches published so far; their numbers are 0 .. published - 1
+  Atomic64 oldest;          // the oldest one not delivered: workers look from here on
+  Atomic32 stop;            // workers leave when it is not 0
   Atomic32 layout_version;  // counts up when the layout of Python samples becomes known
   Atomic64 layout_slot;     // where it stands, pickled
   Atomic64 layout_bytes;
@@ -37,12 +38,12 @@ struct alignas(kAlign) ControlHeader {
 struct alignas(kAlign) WorkerRecord {
   Atomic32 pid;
   Atomic32 tiny_batch;
-  Atomic64 sequence;     // of the mini-batch that it works on, plus 1; 0 when idle
-  Atomic64 position;     // of the sample in the mini-batch
-  Atomic64 since_ns;     // CLOCK_MONOTONIC at the start of that sample
-  Atomic64 samples;      // done so far
-  Atomic64 busy_ns;      // wall time spent on samples
-  Atomic64 fallbacks;    // samples of a compiled plan that Pillow decoded
+  Atomic64 sequence;   // of the mini-batch that it works on, plus 1; 0 when idle
+  Atomic64 position;   // of the sample in the mini-batch
+  Atomic64 since_ns;   // CLOCK_MONOTONIC at the start of that sample
+  Atomic64 samples;    // done so far
+  Atomic64 busy_ns;    // wall time spent on samples
+  Atomic64 fallbacks;  // samples of a compiled plan that Pillow decoded
 };
 
 struct SlotEntry {  // where a slot lies in the data object; never changes once written
@@ -52,7 +53,8 @@ struct SlotEntry {  // where a slot lies in the data object; never changes once 
 
 struct Control {
   ControlHeader header;
-  // followed by: WorkerRecord[workers], Atomic64 ring[ring_size] (slot numbers), SlotEntry[kMaxSlots]
+  // followed by: WorkerRecord[workers], Atomic64 ring[ring_size] (slot numbers),
+  // SlotEntry[kMaxSlots]
 
   WorkerRecord* records() { return reinterpret_cast<WorkerRecord*>(this + 1); }
   Atomic64* ring() { return reinterpret_cast<Atomic64*>(records() + header.workers); }
@@ -81,7 +83,9 @@ struct StateWord {
   }
   static TinyState state(uint64_t word) { return static_cast<TinyState>(word & 0xffff); }
   static uint32_t worker(uint64_t word) { return static_cast<uint32_t>((word >> 16) & 0xffff); }
-  static bool of(uint64_t word, uint64_t sequence) { return (word >> 32) == (sequence & 0xffffffff); }
+  static bool of(uint64_t word, uint64_t sequence) {
+    return (word >> 32) == (sequence & 0xffffffff);
+  }
 };
 
 // The unclaimed middle of a mini-batch: [tag : 16 | tail : 24 | head : 24]. CPU workers take at the
@@ -96,25 +100,25 @@ struct QueueWord {
 };
 constexpr uint32_t kMaxTinyBatches = 0xffffff;
 
-struct Entry {         // one sample, in the order of the tiny-batches (smallest first)
-  int64_t item;        // number of the sample in the dataset's table, or its position
-  uint64_t key;        // index for the random draws
+struct Entry {          // one sample, in the order of the tiny-batches (smallest first)
+  int64_t item;         // number of the sample in the dataset's table, or its position
+  uint64_t key;         // index for the random draws
   uint32_t occurrence;  // how often this index came up before in the epoch
-  uint32_t row;        // its place in the batch
+  uint32_t row;         // its place in the batch
 };
 
 struct alignas(kAlign) BatchHeader {
   Atomic64 queue;
   Atomic64 sequence;
-  Atomic32 returned;     // tiny-batches came back from a dead worker: look through the states
+  Atomic32 returned;  // tiny-batches came back from a dead worker: look through the states
   uint32_t samples;
   uint32_t tiny_batches;
-  uint32_t tiny_size;    // samples in a tiny-batch; the last one may have fewer
+  uint32_t tiny_size;  // samples in a tiny-batch; the last one may have fewer
   uint64_t seed;
   uint64_t epoch;
-  Atomic64 payload;        // number of the slot with the rows, plus 1; 0 until their layout is known
-  Atomic64 payload_rows;   // rows that the payload is laid out for
-  uint64_t indices;        // offset of the pickled indices, when they are not plain integers
+  Atomic64 payload;       // number of the slot with the rows, plus 1; 0 until their layout is known
+  Atomic64 payload_rows;  // rows that the payload is laid out for
+  uint64_t indices;       // offset of the pickled indices, when they are not plain integers
   uint64_t indices_bytes;
 };
 

@@ -18,7 +18,7 @@ namespace fusionloader {
 namespace {
 
 size_t file_bytes(int fd) {
-  struct stat info {};
+  struct stat info{};
   if (fstat(fd, &info) != 0) throw std::system_error(errno, std::generic_category(), "fstat");
   return static_cast<size_t>(info.st_size);
 }
@@ -26,7 +26,8 @@ size_t file_bytes(int fd) {
 }  // namespace
 
 Mapping::Mapping(int fd, uint64_t offset, size_t bytes) : data_(nullptr), bytes_(bytes) {
-  void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(offset));
+  void* at =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(offset));
   if (at == MAP_FAILED) throw std::system_error(errno, std::generic_category(), "mmap");
   data_ = static_cast<uint8_t*>(at);
 }
@@ -53,7 +54,8 @@ const Mapping& Shared::slot(uint64_t number) {
 
 WorkerQueue::WorkerQueue(int control_fd, int data_fd, uint32_t worker)
     : Shared(control_fd, data_fd), worker_(worker) {
-  if (control_->header.magic != kMagic) throw std::runtime_error("not a fusionloader control block");
+  if (control_->header.magic != kMagic)
+    throw std::runtime_error("not a fusionloader control block");
   if (worker >= control_->header.workers) throw std::out_of_range("worker number");
 }
 
@@ -206,11 +208,21 @@ BatchStatus ManagerQueue::status(uint64_t slot) {
   BatchStatus status;
   for (uint32_t t = 0; t < batch.header.tiny_batches; ++t) {
     switch (StateWord::state(batch.states()[t].load())) {
-      case TinyState::waiting: ++status.waiting; break;
-      case TinyState::active: ++status.active; break;
-      case TinyState::completed: ++status.completed; break;
-      case TinyState::failed: ++status.failed; break;
-      case TinyState::spilled: ++status.spilled; break;
+      case TinyState::waiting:
+        ++status.waiting;
+        break;
+      case TinyState::active:
+        ++status.active;
+        break;
+      case TinyState::completed:
+        ++status.completed;
+        break;
+      case TinyState::failed:
+        ++status.failed;
+        break;
+      case TinyState::spilled:
+        ++status.spilled;
+        break;
     }
   }
   return status;
@@ -257,8 +269,8 @@ void ManagerQueue::withdraw() {
     batch.header.returned.store(0);
     for (uint32_t t = 0; t < batch.header.tiny_batches; ++t) {
       uint64_t waiting = StateWord::make(sequence, 0, TinyState::waiting);
-      batch.states()[t].compare_exchange_strong(
-          waiting, StateWord::make(sequence, 0, TinyState::completed));
+      batch.states()[t].compare_exchange_strong(waiting,
+                                                StateWord::make(sequence, 0, TinyState::completed));
     }
   }
 }

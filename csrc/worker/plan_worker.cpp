@@ -71,7 +71,8 @@ CurrentSample PlanWorker::current() {
   Batch& batch = *claim_->batch;
   const Entry& entry = batch.entries()[position_];
   const size_t row_bytes = executor_.result_bytes();
-  const size_t images = (batch.header.payload_rows.load() * row_bytes + kAlign - 1) / kAlign * kAlign;
+  const size_t images =
+      (batch.header.payload_rows.load() * row_bytes + kAlign - 1) / kAlign * kAlign;
   uint8_t* payload = queue_.slot(batch.header.payload.load() - 1).data();
   return {claim_->sequence,
           position_,
@@ -85,6 +86,7 @@ CurrentSample PlanWorker::current() {
 bool PlanWorker::run_sample() {
   const CurrentSample sample = current();
   const auto item = static_cast<uint64_t>(sample.item);
+  if (item >= table_.count) return false;  // also what is no index at all, -1
   if (!read_file(table_.path(item))) return false;
   table_.size(item).store(static_cast<uint32_t>(std::min<size_t>(file_bytes_, UINT32_MAX)),
                           std::memory_order_relaxed);
@@ -122,7 +124,7 @@ void PlanWorker::finish_tiny_batch(TinyState result) {
 
 bool PlanWorker::read_file(const char* path) {
   const File file(path);
-  struct stat info {};
+  struct stat info{};
   if (file.fd() < 0 || fstat(file.fd(), &info) != 0 || !S_ISREG(info.st_mode) ||
       info.st_size <= 0 || static_cast<size_t>(info.st_size) > kLargestFile)
     return false;

@@ -23,7 +23,7 @@ struct CurrentSample {
   uint32_t row;
   int64_t item;
   SampleKey key;
-  uint8_t* image;   // its row of the batch slot
+  uint8_t* image;  // its row of the batch slot
   int64_t* target;
 };
 

@@ -6,9 +6,9 @@ batch is then a set of tensors over that memory, equal to what ``default_collate
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Union
+from typing import Any
 
 import numpy as np
 import torch
@@ -46,12 +46,12 @@ class Leaf:
 class Branch:
     """A container. ``keys`` of a mapping; ``None`` for sequences."""
 
-    kind: type
+    kind: type[Any]
     keys: tuple[Any, ...] | None
-    children: tuple[Union[Leaf, Branch], ...]
+    children: tuple[Leaf | Branch, ...]
 
 
-Node = Union[Leaf, Branch]
+Node = Leaf | Branch
 
 
 class _NotFixed(Exception):
@@ -100,16 +100,19 @@ class Layout:
             count: rows of the batch.
         """
         tensors = iter(self._tensors(owner, rows, count))
-        return _build(self.root, lambda leaf: next(tensors))
+        return _build(self.root, lambda _: next(tensors))
 
     def samples(self, owner: Any, rows: int, positions: Iterable[int]) -> list[Any]:
         """Returns the samples in the given rows, for ``default_collate``."""
         tensors = self._tensors(owner, rows, rows)
         rebuilt = []
         for position in positions:
-            parts = iter([tensor[position] for tensor in tensors])
-            rebuilt.append(_build(self.root, lambda leaf, p=parts: _as_leaf(leaf, next(p))))
+            rows_of_leaves = iter([tensor[position] for tensor in tensors])
+            rebuilt.append(self._sample(rows_of_leaves))
         return rebuilt
+
+    def _sample(self, rows_of_leaves: Iterator[torch.Tensor]) -> Any:
+        return _build(self.root, lambda leaf: _as_leaf(leaf, next(rows_of_leaves)), list_only=False)
 
     def _tensors(self, owner: Any, rows: int, count: int) -> list[torch.Tensor]:
         tensors = []
@@ -187,14 +190,16 @@ def _collect(node: Node, found: list[Leaf]) -> None:
             _collect(child, found)
 
 
-def _build(node: Node, make: Callable[[Leaf], Any]) -> Any:
-    """Puts leaves together as ``default_collate`` would: a tuple becomes a list."""
+def _build(node: Node, make: Callable[[Leaf], Any], list_only: bool = True) -> Any:
+    """Puts leaves together, with ``list_only`` as ``default_collate`` does: tuples become lists."""
     if isinstance(node, Leaf):
         return make(node)
-    parts = [_build(child, make) for child in node.children]
+    parts = [_build(child, make, list_only) for child in node.children]
     if node.keys is not None:
         return dict(zip(node.keys, parts, strict=True))
-    return node.kind(*parts) if hasattr(node.kind, "_fields") else parts
+    if hasattr(node.kind, "_fields"):
+        return node.kind(*parts)
+    return parts if list_only or node.kind is list else tuple(parts)
 
 
 def _as_leaf(leaf: Leaf, row: torch.Tensor) -> Any:
@@ -226,9 +231,9 @@ class Writer:
 _Write = Callable[[int, Sequence[Any]], None]
 
 
-def _compile_writer(node: Node, tensors: Iterable[torch.Tensor]) -> _Write:
+def _compile_writer(node: Node, tensors: Iterator[torch.Tensor]) -> _Write:
     if isinstance(node, Leaf):
-        return _leaf_writer(node, next(iter(tensors)))
+        return _leaf_writer(node, next(tensors))
     writers = [_compile_writer(child, tensors) for child in node.children]
     kind, count = node.kind, len(writers)
     if node.keys is not None:
@@ -277,7 +282,7 @@ def _tensor_writer(leaf: Leaf, block: torch.Tensor) -> _Write:
                 or tensor.requires_grad
             ):
                 raise LayoutMismatch(f"expected a tensor of {dtype} and shape {tuple(shape)}")
-        torch.stack(column, out=block[row : row + len(column)])
+        torch.stack(list(column), out=block[row : row + len(column)])
 
     return write
 
@@ -309,5 +314,3 @@ def _scalar_writer(leaf: Leaf, block: torch.Tensor) -> _Write:
             raise LayoutMismatch("an int does not fit 64 bits") from None
 
     return write
-
-

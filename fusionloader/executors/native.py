@@ -1,1 +1,41 @@
-def make_executor(plan): raise RuntimeError
+"""A plan as a native executor. Imports neither torch nor numpy nor Pillow: workers stay small."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from importlib import metadata
+from typing import Any
+
+from fusionloader import _native
+from fusionloader.plan.stages import Plan, Stage
+
+
+def make_executor(
+    plan: Plan, pillow_version: str | None = None, simd: str | None = None
+) -> _native.Executor:
+    """The executor of ``plan``; one per thread.
+
+    ``pillow_version`` is the release whose pixels are reproduced (the installed one by default),
+    ``simd`` the vector instructions to use: ``"scalar"``, ``"avx2"`` or ``"avx512"`` (by default
+    the widest that the processor has). Raises ValueError for a plan that makes no sense.
+    """
+    convert = plan.convert
+    return _native.Executor(
+        stages=[_stage_fields(stage) for stage in plan.stages],
+        convert=(convert.element_type, convert.layout, convert.table) if convert else None,
+        height=plan.height or 0,
+        width=plan.width or 0,
+        fast_decode=plan.decode == "fast",
+        vertical_first_allowed=_resizes_vertically_first(pillow_version),
+        simd=simd,
+    )
+
+
+def _stage_fields(stage: Stage) -> tuple[Any, ...]:
+    return (type(stage).__name__, *(getattr(stage, field.name) for field in fields(stage)))
+
+
+def _resizes_vertically_first(pillow_version: str | None) -> bool:
+    """Whether that Pillow may run the vertical pass of a resize first, as 13.0 began to."""
+    version = pillow_version or metadata.version("pillow")
+    return int(version.split(".")[0]) >= 13

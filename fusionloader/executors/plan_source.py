@@ -5,11 +5,14 @@ from __future__ import annotations
 import io
 from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image
 
 from fusionloader.executors.native import make_executor
 from fusionloader.executors.python import SampleKey, seed_generators
 from fusionloader.plan.compile import Compiled
+from fusionloader.plan.stages import Convert, Plan
 
 _DTYPES = {
     "uint8": torch.uint8,
@@ -20,18 +23,33 @@ _DTYPES = {
 }
 
 
+def result_like(plan: Plan) -> torch.Tensor:
+    """Returns an uninitialised tensor of the plan's result.
+
+    Raises:
+        ValueError: the plan's results are not tensors of one shape.
+    """
+    convert, height, width = plan.convert, plan.height, plan.width
+    if convert is None or height is None or width is None:
+        raise ValueError("the plan's results are not tensors of one shape")
+    shape = (3, height, width) if convert.layout == "chw" else (height, width, 3)
+    return torch.empty(shape, dtype=_DTYPES[convert.element_type])
+
+
 class PlanSource:
     """Decodes and transforms natively; the Python tail and the target's transform run here."""
 
     loads_together = False
 
     def __init__(self, dataset: Any, compiled: Compiled) -> None:
+        assert compiled.plan is not None
         self.dataset = dataset
         self._compiled = compiled
+        self._plan: Plan = compiled.plan
         self._executor: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return PlanSource, (self.dataset, self._compiled)
+        return PlanSource, (self.dataset, self._compiled)  # the executor is each process's own
 
     def load(self, key: SampleKey) -> Any:
         """Returns ``(image, target)`` as the dataset would."""
@@ -46,24 +64,37 @@ class PlanSource:
             target = compiled.target_transform(target)
         return image, target
 
+    def load_many(self, keys: list[SampleKey]) -> list[Any]:
+        """Returns the samples one after the other."""
+        return [self.load(key) for key in keys]
+
     def _image(self, encoded: bytes, key: SampleKey) -> Any:
         if self._executor is None:
-            self._executor = make_executor(self._compiled.plan)
-        executor, plan = self._executor, self._compiled.plan
+            self._executor = make_executor(self._plan)
         draws = (key.seed, key.epoch, key.key, key.occurrence)
-        if plan.convert is None or plan.height is None or plan.width is None:
-            return self._pixels(encoded, draws)
-        shape = (3, plan.height, plan.width)
-        if plan.convert.layout == "hwc":
-            shape = (plan.height, plan.width, 3)
-        image = torch.empty(shape, dtype=_DTYPES[plan.convert.element_type])
+        convert = self._plan.convert
+        if convert is None:
+            return self._pil_image(encoded, draws)
+        if self._plan.height is None or self._plan.width is None:
+            return self._converted(np.asarray(self._pil_image(encoded, draws)), convert)
+        image = result_like(self._plan)
         out = image.view(torch.uint8).numpy().reshape(-1)
-        if executor.run(encoded, *draws, out) != 0:
-            executor.run_pixels(decode_with_pillow(encoded), *draws, out)
+        if self._executor.run(encoded, *draws, out) != 0:
+            self._executor.run_pixels(decode_with_pillow(encoded), *draws, out)
         return image
 
-    def _pixels(self, encoded: bytes, draws: tuple[int, int, int, int]) -> Any:
-        raise NotImplementedError
+    def _pil_image(self, encoded: bytes, draws: tuple[int, int, int, int]) -> Image.Image:
+        done = self._executor.pixels(encoded, *draws)
+        if done is None:
+            done = self._executor.pixels_of_pixels(decode_with_pillow(encoded), *draws)
+        pixels, (height, width) = done
+        return Image.frombytes("RGB", (width, height), pixels)
+
+    def _converted(self, pixels: np.ndarray[Any, Any], convert: Convert) -> torch.Tensor:
+        """Returns the tensor of an image whose size differs from the others'."""
+        table = torch.frombuffer(bytearray(convert.table), dtype=_DTYPES[convert.element_type])
+        levels = torch.from_numpy(pixels.astype(np.int64))
+        return torch.stack([table[256 * c : 256 * c + 256][levels[..., c]] for c in range(3)])
 
     def name(self, key: SampleKey) -> str:
         """Returns ``index 5 (cats/5.jpg)``."""
@@ -74,16 +105,13 @@ class PlanSource:
         return len(self.dataset)
 
 
-def decode_with_pillow(encoded: bytes) -> Any:
-    """Returns height x width x 3 pixels as torchvision's default loader makes them.
+def decode_with_pillow(encoded: bytes) -> np.ndarray[Any, Any]:
+    """Returns height x width x 3 pixels, uint8, as torchvision's default loader makes them.
 
     Raises:
         PIL.UnidentifiedImageError: not an image.
         OSError: a truncated one.
         PIL.Image.DecompressionBombError: larger than Pillow accepts.
     """
-    import numpy as np
-    from PIL import Image
-
     with Image.open(io.BytesIO(encoded)) as image:
         return np.asarray(image.convert("RGB"))

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 
-_MASK = (1 << 64) - 1
+from fusionloader import _native
+
+# random.seed() without its checks of the argument's type, which cost as much as the seeding.
+_python_generator: Any = random._inst
+_seed_python = super(random.Random, _python_generator).seed
 
 
-@dataclass(frozen=True, slots=True)
-class SampleKey:
+class SampleKey(NamedTuple):
     """What a sample's randomness depends on, and the dataset index that it is of."""
 
     index: Any
@@ -24,7 +26,7 @@ class SampleKey:
 
     def replaced(self, index: int) -> SampleKey:
         """Returns the key for another sample in this one's place."""
-        return replace(self, index=index)
+        return self._replace(index=index)
 
 
 class Source(Protocol):
@@ -51,18 +53,12 @@ def seed_generators(key: SampleKey) -> None:
 
     So a random transform gives the same result whichever worker runs it and in whichever order.
     """
-    state = _mix(key.seed ^ _mix(key.epoch ^ _mix(key.key ^ _mix(key.occurrence))))
-    random.seed(state)
+    # 63 bits: a sample may well be torch.initial_seed(), and a tensor of int64 has to hold it.
+    state = _native.mix_key(key.seed, key.epoch, key.key, key.occurrence) >> 1
+    _seed_python(state)
+    _python_generator.gauss_next = None
     torch.default_generator.manual_seed(state)
     np.random.seed(state & 0xFFFFFFFF)
-
-
-def _mix(word: int) -> int:
-    """A bijection of 64-bit words that spreads every bit (the finalizer of SplitMix64)."""
-    word = (word + 0x9E3779B97F4A7C15) & _MASK
-    word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & _MASK
-    return word ^ (word >> 31)
 
 
 class DatasetSource:

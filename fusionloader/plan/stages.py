@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, Union
+from typing import Literal
 
 Filter = Literal["box", "bilinear", "hamming", "bicubic", "lanczos"]
 Layout = Literal["chw", "hwc"]
@@ -75,15 +75,15 @@ class RandomVerticalFlip:
     probability: float
 
 
-Stage = Union[
-    RandomResizedCrop,
-    ResizeShorterSide,
-    Resize,
-    CenterCrop,
-    RandomCrop,
-    RandomHorizontalFlip,
-    RandomVerticalFlip,
-]
+Stage = (
+    RandomResizedCrop
+    | ResizeShorterSide
+    | Resize
+    | CenterCrop
+    | RandomCrop
+    | RandomHorizontalFlip
+    | RandomVerticalFlip
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ class Epochs:
         return Epochs, ()  # a copied or pickled loader begins anew
 
     def set_epoch(self, epoch: int) -> None:
-        """Makes ``epoch`` the number of the next epoch, or of one that has delivered nothing yet."""
+        """Numbers the next epoch, or the one under way that has delivered nothing yet."""
         self._next = int(epoch)
         self._sets += 1
 

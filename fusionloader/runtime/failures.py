@@ -30,14 +30,16 @@ def capture(error: BaseException, where: str, sample: str = "", position: int = 
 
 def raise_failure(failure: Failure) -> NoReturn:
     """Raises the exception that the worker met, as torch's ``DataLoader`` does."""
-    from torch._utils import ExceptionWrapper
+    from torch._utils import KeyErrorMessage
 
-    wrapper: Any = ExceptionWrapper.__new__(ExceptionWrapper)
-    wrapper.exc_type = _kind(failure)
-    wrapper.exc_msg = failure.text
-    wrapper.where = ""
-    wrapper.reraise()
-    raise AssertionError("unreachable")
+    kind: Any = _kind(failure)
+    if kind is KeyError:
+        raise KeyError(KeyErrorMessage(failure.text))  # whose repr keeps the line breaks
+    try:
+        error = kind(message=failure.text) if getattr(kind, "message", None) else kind(failure.text)
+    except Exception:  # its constructor wants something else
+        raise RuntimeError(failure.text) from None
+    raise error
 
 
 def _kind(failure: Failure) -> type[BaseException]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch.utils.data._utils.collate import default_collate
-from torch.utils.data.dataloader import _BaseDataLoaderIter
 from torch.utils.data._utils.pin_memory import pin_memory
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from fusionloader.executors.plan_source import PlanSource
 from fusionloader.executors.python import SampleKey
@@ -19,7 +20,7 @@ from fusionloader.runtime.keys import Occurrences, key_of
 from fusionloader.runtime.progress import Progress
 
 
-class InProcessIterator(_BaseDataLoaderIter):  # type: ignore[misc]
+class InProcessIterator(_BaseDataLoaderIter):
     """One mini-batch at a time, when it is asked for."""
 
     def __init__(self, loader: Any, epochs: Epochs, source: PlanSource) -> None:
@@ -68,8 +69,8 @@ class InProcessIterator(_BaseDataLoaderIter):  # type: ignore[misc]
             if samples:
                 counters.batches += 1
                 counters.samples += len(samples)
-                batch = default_collate(samples)
-                return pin_memory(batch, self._pin_memory_device) if self._pin_memory else batch
+                batch = default_collate(samples)  # type: ignore[no-untyped-call]
+                return pin_memory(batch, self._pin_memory_device) if self._pin_memory else batch  # type: ignore[no-untyped-call]
         progress.finished = True
         counters.epochs += 1
         raise StopIteration

@@ -105,6 +105,8 @@ class _LightWorker:
         """Reads, decodes with Pillow, runs the plan, and writes the row."""
         from PIL import Image
 
+        if not 0 <= item < self._loop.items():
+            raise IndexError(f"the dataset has {self._loop.items()} samples and no such index")
         _, _, _, _, seed, epoch, _, _ = self._loop.current()
         with open(os.fsdecode(self._loop.path(item)), "rb") as file:
             image = Image.open(file).convert("RGB")
@@ -114,4 +116,6 @@ class _LightWorker:
         self._loop.set_target(self._loop.target(item))
 
     def _name(self, key: int, item: int) -> str:
+        if not 0 <= item < self._loop.items():
+            return f"index {key}"
         return f"index {key} ({os.fsdecode(self._loop.path(item))})"

@@ -105,9 +105,7 @@ class LocalManager:
         ring = options.in_flight * 2 + 2
         self.control_fd = objects.create(_native.ManagerQueue.control_bytes(options.workers, ring))
         self.arena = Arena()
-        self.queue = _native.ManagerQueue(
-            self.control_fd, self.arena.fd, options.workers, ring
-        )
+        self.queue = _native.ManagerQueue(self.control_fd, self.arena.fd, options.workers, ring)
         self._ring = ring
         self._descriptors = SlotPool(self.arena, self.queue, spare=ring)
         self.payloads = SlotPool(self.arena, self.queue, options.in_flight + 2, options.register)
@@ -236,7 +234,7 @@ class LocalManager:
                 self._handle(message)
             lost = self.queue.take_back(death.number)
             for sequence, tiny_batch in lost:
-                self._count_death(sequence, tiny_batch, death.manner)
+                self._count_death(sequence, tiny_batch, death.pid, death.manner)
             announced = self.queue.records()[death.number][0] == death.pid
             self._workers.replace(death, fruitful=bool(lost) or announced)
         for job in [job for job in self.outstanding if job.discarded]:
@@ -285,7 +283,7 @@ class LocalManager:
             self.queue.set_payload(job.descriptor.number, job.payload.number + 1, rows)
         self._announce(layout)
 
-    def _count_death(self, sequence: int, tiny_batch: int, manner: str) -> None:
+    def _count_death(self, sequence: int, tiny_batch: int, pid: int | None, manner: str) -> None:
         job = next((j for j in self.outstanding if j.sequence == sequence), None)
         if job is None:
             return
@@ -296,8 +294,8 @@ class LocalManager:
         rows = job.batch.rows[tiny_batch * size : (tiny_batch + 1) * size]
         named = ", ".join(self._options.name(job.batch.indices[row]) for row in rows)
         text = (
-            f"DataLoader worker exited unexpectedly: {_MOST_DEATHS} workers died on the same "
-            f"samples (the last one {manner}). One of them is the cause: {named}"
+            f"DataLoader worker (pid {pid}) {manner}. {_MOST_DEATHS} workers died on the same "
+            f"samples; one of these is the cause: {named}"
         )
         failure = messages.Failure(pickle.dumps(RuntimeError), text, rows[0])
         job.failures.append(failure)

@@ -12,7 +12,7 @@ import pickle
 import select
 import struct
 from dataclasses import dataclass
-from typing import Any, Union
+from typing import Any
 
 _HEADER = struct.Struct("<Q")
 
@@ -73,7 +73,7 @@ class StartFailed:
     failure: Failure
 
 
-Message = Union[TinyBatchFailed, SampleSkipped, SamplesSpilled, LayoutFound, StartFailed]
+Message = TinyBatchFailed | SampleSkipped | SamplesSpilled | LayoutFound | StartFailed
 
 
 def send(fd: int, message: Message) -> None:

@@ -79,7 +79,11 @@ def prepare_process(
     seed = base_seed + worker
     random.seed(seed)
     torch.manual_seed(seed)
-    np.random.seed(torch_utils.worker._generate_state(base_seed, worker))
+    np.random.seed(
+        torch_utils.worker._generate_state(  # type: ignore[no-untyped-call]
+            base_seed, worker
+        )
+    )
     torch_utils.worker._worker_info = torch_utils.worker.WorkerInfo(
         id=worker, num_workers=workers, seed=seed, dataset=dataset
     )
@@ -150,10 +154,10 @@ class _ObjectWorker:
         samples = self._load_together(keys, start)
         if samples is None:
             samples = []
-            for position, key in zip(range(start, stop), keys, strict=True):
+            for position, sample_key in zip(range(start, stop), keys, strict=True):
                 if position > start:
                     self._queue.begin_sample(claim, tiny_batch, position)
-                samples.append(self._load_one(claim, position, key))
+                samples.append(self._load_one(claim, position, sample_key))
                 if position + 1 < stop:
                     self._queue.end_samples(claim, tiny_batch, position + 1 - start)
         self._queue.end_samples(claim, tiny_batch, stop - start)

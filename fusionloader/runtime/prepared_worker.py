@@ -18,9 +18,7 @@ Info = tuple[int, int, Any, Callable[[int], Any]]
 def main(config: LightWorkerConfig, descriptors: tuple[Descriptor, ...], info: Info) -> None:
     """Prepares the process as torch does, then serves as a light worker."""
     control, data, table, message = (descriptor.fd for descriptor in descriptors)
-    config = replace(
-        config, control_fd=control, data_fd=data, table_fd=table, message_fd=message
-    )
+    config = replace(config, control_fd=control, data_fd=data, table_fd=table, message_fd=message)
     workers, base_seed, dataset, init = info
     try:
         object_worker.prepare_process(config.worker, workers, base_seed, dataset, init)

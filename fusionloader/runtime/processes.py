@@ -129,8 +129,8 @@ def describe_exit(exitcode: int | None) -> str:
         return "is running"
     if exitcode < 0:
         with contextlib.suppress(ValueError):
-            return f"was killed by {signal.Signals(-exitcode).name}"
-    return f"exited with code {exitcode}"
+            return f"is killed by signal: {signal.strsignal(-exitcode)}"
+    return f"exited unexpectedly with exit code {exitcode}"
 
 
 def watched_parent(parent: int) -> int:

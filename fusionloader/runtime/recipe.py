@@ -15,13 +15,11 @@ from torch.utils.data import _utils as torch_utils
 from torch.utils.data.dataloader import _DatasetKind
 
 from fusionloader.executors.layout import Layout
-from fusionloader.executors.plan_source import _DTYPES, PlanSource
+from fusionloader.executors.plan_source import PlanSource, result_like
 from fusionloader.executors.python import DatasetSource, Source
 from fusionloader.plan.compile import Compiled, compile_dataset
 from fusionloader.runtime import light_worker, object_worker, prepared_worker, processes
 from fusionloader.runtime.epoch import Epochs
-from fusionloader.runtime.light_worker import LightWorkerConfig
-from fusionloader.runtime.object_worker import ObjectWorkerConfig
 from fusionloader.runtime.processes import Descriptor, Process
 from fusionloader.scheduler.tiny_batches import order_by_size
 from fusionloader.shm.dataset_table import DatasetTable
@@ -81,7 +79,7 @@ class ObjectRecipe:
         source = self._source
 
         def start(manager: Any, number: int, message_fd: int) -> Process:
-            config = ObjectWorkerConfig(
+            config = object_worker.ObjectWorkerConfig(
                 worker=number,
                 workers=workers,
                 parent=_parent(method),
@@ -101,22 +99,20 @@ class ObjectRecipe:
 class FolderRecipe:
     """An image folder whose transforms are wholly compiled: workers run no Python per sample."""
 
-    def __init__(self, compiled: Compiled, table: DatasetTable) -> None:
+    def __init__(self, dataset: Any, compiled: Compiled, table: DatasetTable) -> None:
+        self._dataset = dataset
         self._compiled = compiled
         self._table = table
         self.count = len(table)
-        plan = compiled.plan
-        assert plan.convert is not None and plan.height is not None and plan.width is not None
-        shape = (3, plan.height, plan.width)
-        if plan.convert.layout == "hwc":
-            shape = (plan.height, plan.width, 3)
-        layout = Layout.of((torch.empty(shape, dtype=_DTYPES[plan.convert.element_type]), 0))
+        assert compiled.plan is not None
+        self._plan = compiled.plan
+        layout = Layout.of((result_like(compiled.plan), 0))
         assert isinstance(layout, Layout)
         self.layout: Layout | None = layout
 
     def name(self, index: Any) -> str:
         """Returns ``index 5 (cats/5.jpg)``."""
-        return self._compiled.name(index)
+        return self._compiled.name(self._dataset, index)
 
     def describe(self, indices: list[Any]) -> tuple[list[int], list[int], bytes]:
         """Returns numbers in the table, ``-1`` for indices that the dataset does not have."""
@@ -137,12 +133,21 @@ class FolderRecipe:
         """Returns a function that starts workers without torch, unless the user's code runs."""
         context, method = _context(loader)
         workers, init, dataset = loader.num_workers, loader.worker_init_fn, loader.dataset
-        on_error, table, plan = loader.on_error, self._table, self._compiled.plan
+        on_error, table, plan = loader.on_error, self._table, self._plan
 
         def start(manager: Any, number: int, message_fd: int) -> Process:
             fds = (manager.control_fd, manager.arena.fd, table.fd, message_fd)
-            config = LightWorkerConfig(
-                number, _parent(method), *fds, table.nbytes, plan, True, on_error
+            config = light_worker.LightWorkerConfig(
+                worker=number,
+                parent=_parent(method),
+                control_fd=manager.control_fd,
+                data_fd=manager.arena.fd,
+                table_fd=table.fd,
+                table_bytes=table.nbytes,
+                message_fd=message_fd,
+                plan=plan,
+                large_end=True,
+                on_error=on_error,
             )
             if init is not None:
                 descriptors = tuple(Descriptor(fd) for fd in fds)
@@ -164,7 +169,7 @@ class Recipes:
     """Chooses the recipe and the iterator of a loader, and remembers what does not change."""
 
     def __init__(self) -> None:
-        self._table: tuple[list[str], list[int], DatasetTable] | None = None
+        self._table: tuple[list[tuple[str, int]], DatasetTable] | None = None
         self._no_layout: str | None = None
         self._said: str | None = None
 
@@ -178,7 +183,7 @@ class Recipes:
         from fusionloader.runtime.whole_batches import SingleProcessIterator, WholeBatchIterator
 
         compiled, why_not = self._compiled(loader)
-        self._log(loader, compiled, why_not)
+        self._log(loader)
         if loader.num_workers == 0:
             if compiled is not None and compiled.complete and not why_not:
                 return InProcessIterator(loader, epochs, PlanSource(loader.dataset, compiled))
@@ -187,16 +192,18 @@ class Recipes:
             return WholeBatchIterator(loader, epochs)
         if compiled is None:
             recipe: Recipe = ObjectRecipe(DatasetSource(loader.dataset), self._remember_no_layout)
-        elif compiled.complete and compiled.kind == "folder":
-            recipe = FolderRecipe(compiled, self._table_of(compiled))
         else:
-            source = PlanSource(loader.dataset, compiled)
-            recipe = ObjectRecipe(source, self._remember_no_layout)
+            table = self._table_of(loader.dataset, compiled)
+            if table is not None:
+                recipe = FolderRecipe(loader.dataset, compiled, table)
+            else:
+                source = PlanSource(loader.dataset, compiled)
+                recipe = ObjectRecipe(source, self._remember_no_layout)
         return SlotIterator(loader, epochs, recipe)
 
     def explain(self, loader: Any) -> str:
         """Returns how the loader's samples are made, and why, a line per stage."""
-        compiled, why_not = self._compiled(loader)
+        _, why_not = self._compiled(loader)
         lines = []
         if why_not:
             lines.append(f"whole batches per worker, as torch's DataLoader: {why_not}")
@@ -205,13 +212,8 @@ class Recipes:
         else:
             lines.append(f"{loader.num_workers} workers write samples into shared batches")
         if not why_not:
-            lines.append(self._notes(loader, compiled))
+            lines.append(compile_dataset(loader.dataset, loader.decode).explain())
         return "\n".join(lines)
-
-    def _notes(self, loader: Any, compiled: Compiled | None) -> str:
-        return compiled.explain() if compiled is not None else compile_dataset(
-            loader.dataset, loader.decode
-        ).explain()
 
     def _compiled(self, loader: Any) -> tuple[Compiled | None, str | None]:
         """Returns what could be compiled, and why batches cannot be written sample by sample."""
@@ -226,17 +228,26 @@ class Recipes:
             return None, self._no_layout
         return compiled, self._no_layout
 
-    def _table_of(self, compiled: Compiled) -> DatasetTable:
-        """Returns the dataset's paths in shared memory, made once while they stay the same."""
-        paths, targets = compiled.paths, compiled.targets
-        if self._table is None or self._table[0] != paths or self._table[1] != targets:
-            self._table = (list(paths), list(targets), DatasetTable(paths, targets))
-        return self._table[2]
+    def _table_of(self, dataset: Any, compiled: Compiled) -> DatasetTable | None:
+        """Returns the dataset's paths in shared memory, made once while they stay the same.
+
+        ``None`` when workers have to run Python: a tail, bytes from the dataset, odd targets.
+        """
+        if compiled.kind != "folder" or not compiled.complete:
+            return None
+        samples = compiled.samples(dataset)
+        if self._table is None or self._table[0] != samples:
+            plain = all(type(target) is int for _, target in samples)
+            if not plain or not samples:
+                return None
+            table = DatasetTable([path for path, _ in samples], [target for _, target in samples])
+            self._table = (list(samples), table)
+        return self._table[1]
 
     def _remember_no_layout(self, why: str) -> None:
         self._no_layout = why
 
-    def _log(self, loader: Any, compiled: Compiled | None, why_not: str | None) -> None:
+    def _log(self, loader: Any) -> None:
         text = self.explain(loader)
         if text != self._said:
             self._said = text

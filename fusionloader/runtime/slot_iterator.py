@@ -30,7 +30,7 @@ from fusionloader.runtime.recipe import Recipe
 from fusionloader.runtime.whole_batches import ContinuedIterator
 
 
-class SlotIterator(_BaseDataLoaderIter):  # type: ignore[misc]
+class SlotIterator(_BaseDataLoaderIter):
     """Serves map-style datasets with the default collate, and compiled plans."""
 
     def __init__(self, loader: Any, epochs: Epochs, recipe: Recipe) -> None:
@@ -164,7 +164,7 @@ class SlotIterator(_BaseDataLoaderIter):  # type: ignore[misc]
         for tiny_batch, pickled in job.spilled.items():
             spilled = pickle.loads(pickled)
             samples[tiny_batch * size : tiny_batch * size + len(spilled)] = spilled
-        return default_collate([s for row, s in enumerate(samples) if row not in dropped])
+        return default_collate([s for row, s in enumerate(samples) if row not in dropped])  # type: ignore[no-untyped-call]
 
     def _go_whole(self, why: str) -> Any:
         """Starts again with whole batches per worker, as torch does; nothing was delivered yet."""
@@ -193,6 +193,6 @@ class SlotIterator(_BaseDataLoaderIter):  # type: ignore[misc]
 
 def _page_lock(address: int, nbytes: int) -> None:
     """Page-locks memory for the life of the process, so that copies to the device overlap."""
-    code = int(torch.cuda.cudart().cudaHostRegister(address, nbytes, 0))
+    code = int(torch.cuda.cudart().cudaHostRegister(address, nbytes, 0))  # type: ignore[no-untyped-call]
     if code != 0:
         raise RuntimeError(f"cudaHostRegister of {nbytes} bytes failed with CUDA error {code}")

@@ -26,6 +26,9 @@ class _Tracked:
     """Mixed into torch's iterators: knows the epoch and which of its batches were delivered."""
 
     _progress: Progress | None = None
+    _base_seed: int
+    _num_yielded: int
+    _sampler_iter: Iterator[Any]
 
     def _track(self, loader: Any, epochs: Epochs) -> None:
         self._loader = loader
@@ -33,8 +36,8 @@ class _Tracked:
 
     def _begin(self) -> Progress:
         if self._progress is None:
-            self._progress = self._epochs.start(self._loader, self._base_seed)  # type: ignore[attr-defined]
-            batches = self._epochs.indices(self._loader, self._progress, self._sampler_iter)  # type: ignore[has-type]
+            self._progress = self._epochs.start(self._loader, self._base_seed)
+            batches = self._epochs.indices(self._loader, self._progress, self._sampler_iter)
             self._remaining = self._not_delivered(batches, self._progress)
             self._to_repeat = self._progress.delivered
         return self._progress
@@ -57,7 +60,7 @@ class _Tracked:
 
     def __next__(self) -> Any:
         progress = self._begin()
-        if self._num_yielded == 0 and self._epochs.changed(self._loader):  # type: ignore[attr-defined]
+        if self._num_yielded == 0 and self._epochs.changed(self._loader):
             self._reset(self._loader)
             progress = self._begin()
         try:

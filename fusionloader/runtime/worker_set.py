@@ -109,12 +109,10 @@ class WorkerSet:
         self._fruitless_deaths = 0 if fruitful else self._fruitless_deaths + 1
         if self._fruitless_deaths >= _FRUITLESS_DEATHS:
             raise RuntimeError(
-                f"DataLoader worker (pid(s) {death.pid}) exited unexpectedly: it {death.manner} "
-                "before it had asked for work, for the third time in a row"
+                f"DataLoader worker (pid(s) {death.pid}) exited unexpectedly: three in a row ended "
+                f"before they asked for work (the last one {death.manner})"
             )
-        log.warning(
-            "worker %d (pid %s) %s; it is replaced", death.number, death.pid, death.manner
-        )
+        log.warning("worker %d (pid %s) %s; it is replaced", death.number, death.pid, death.manner)
         self.workers[death.number].receiver.close()
         self.workers[death.number] = self._launch(death.number)
         self.restarts += 1

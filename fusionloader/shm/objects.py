@@ -1,9 +1,9 @@
 """Shared-memory objects that cannot be left behind.
 
-An object is created through ``posix_ipc`` with mode 0600 under an unguessable name that carries the
-owner's pid, and unlinked at once: processes get at it by file descriptor, so nothing of it is left
-in ``/dev/shm`` whoever dies how. The name exists for microseconds; ``sweep`` removes those of owners
-that died within them.
+An object is created through ``posix_ipc`` with mode 0600 under an unguessable name that carries
+the owner's pid, and unlinked at once: processes get at it by file descriptor, so nothing of it is
+left in ``/dev/shm`` whoever dies how. The name exists for microseconds; ``sweep`` removes those of
+owners that died within them.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Slot:
-    """``nbytes`` of shared memory at ``address`` in this process, known to all by its ``number``."""
+    """``nbytes`` of shared memory, at ``address`` here and known to all by its ``number``."""
 
     __slots__ = ("address", "map", "nbytes", "number", "offset", "resident")
 

@@ -1,0 +1,68 @@
+#pragma once
+// The last stage: 8-bit planes to the elements of the batch, through a table of all levels.
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "plan/program.hpp"
+#include "simd/level.hpp"
+
+namespace fusionloader {
+
+// How torch makes float32 of a level, where the table turns out to be made that way:
+// (level / 255 - mean) / deviation, or with level * float32(1 / 255), each step rounded to float32.
+struct FloatArithmetic {
+  bool by_reciprocal;
+  std::array<float, 3> mean, deviation;
+};
+
+// `out[i]` from `levels[i]`, the arithmetic of `channel`; `table` for what does not fill a vector.
+using FloatKernel = void (*)(const uint8_t* levels, size_t count, const FloatArithmetic& arithmetic,
+                             size_t channel, const float* table, float* out);
+
+struct PlaneRow {
+  const uint8_t* planes;  // with row_slack readable bytes behind each
+  size_t plane;           // bytes between planes
+};
+
+class Converter {
+ public:
+  // Throws std::invalid_argument when the table's size is not 3 x 256 elements.
+  Converter(const ConvertSpec& spec, int width, int height, SimdLevel simd);
+
+  size_t result_bytes() const { return 3 * width_ * height_ * element_size_; }
+  // Which of the ways below was chosen: "copy", "arithmetic" or "lookup".
+  const char* method() const;
+  void row(int y, const PlaneRow& in, uint8_t* out) const;
+
+ private:
+  enum class Method { copy, arithmetic, lookup };
+
+  void row_chw(size_t y, const PlaneRow& in, uint8_t* out) const;
+  void row_hwc(size_t y, const PlaneRow& in, uint8_t* out) const;
+
+  bool arithmetic_is_exact();
+
+  size_t element_size_;
+  Layout layout_;
+  std::vector<uint8_t> table_;
+  size_t width_, height_;
+  SimdLevel simd_;
+  Method method_ = Method::lookup;
+  FloatArithmetic arithmetic_{};
+  FloatKernel kernel_ = nullptr;
+};
+
+// Whether `table` (3 x 256 float32) is what `arithmetic` gives on every level of every channel, bit
+// for bit; finds the parameters from the table itself.
+bool recover_arithmetic(const float* table, FloatArithmetic& arithmetic);
+
+#if defined(__x86_64__)
+void convert_float_avx2(const uint8_t* levels, size_t count, const FloatArithmetic& arithmetic,
+                        size_t channel, const float* table, float* out);
+void convert_float_avx512(const uint8_t* levels, size_t count, const FloatArithmetic& arithmetic,
+                          size_t channel, const float* table, float* out);
+#endif
+
+}  // namespace fusionloader

@@ -1,0 +1,189 @@
+#include "jpeg/region_decoder.hpp"
+
+#include <algorithm>
+#include <csetjmp>
+#include <cstdio>
+#include <cstring>
+#include <new>
+#include <vector>
+
+#include <jpeglib.h>
+
+#include "resize/kernels.hpp"
+
+namespace fusionloader {
+namespace {
+
+// Above this Pillow warns of a decompression bomb, or refuses: its business.
+constexpr uint64_t pixel_limit = 89478485;
+
+struct ErrorManager {
+  jpeg_error_mgr base;  // first: libjpeg hands out a pointer to it
+  std::jmp_buf escape;
+};
+
+[[noreturn]] void escape(j_common_ptr info) {
+  std::longjmp(reinterpret_cast<ErrorManager*>(info->err)->escape, 1);
+}
+
+void count_warning(j_common_ptr info, int level) {
+  if (level < 0) ++info->err->num_warnings;
+}
+
+void print_nothing(j_common_ptr) {}
+
+// Runs `call`, which must hold no object with a destructor, and says whether libjpeg finished it.
+template <class Call>
+__attribute__((noinline)) bool guarded(ErrorManager& errors, Call call) {
+  if (setjmp(errors.escape)) return false;
+  call();
+  return true;
+}
+
+bool looks_whole(ByteView encoded) {
+  const uint8_t* end = encoded.data + encoded.size;
+  return encoded.size >= 5 && encoded.data[0] == 0xFF && encoded.data[1] == 0xD8 &&
+         encoded.data[2] == 0xFF && end[-2] == 0xFF && end[-1] == 0xD9;
+}
+
+}  // namespace
+
+struct RegionDecoder::State {
+  jpeg_decompress_struct info;
+  ErrorManager errors;
+  bool open = false;
+  Rect window{};
+  size_t bytes_before = 0;  // the window's first pixel in a decoded row
+  size_t stride = 0;        // of `pixels`, which holds rows_at_once rows
+  std::vector<uint8_t> pixels;
+
+  State() {
+    info.err = jpeg_std_error(&errors.base);
+    errors.base.error_exit = escape;
+    errors.base.emit_message = count_warning;
+    errors.base.output_message = print_nothing;
+    if (!guarded(errors, [this] { jpeg_create_decompress(&info); })) throw std::bad_alloc();
+  }
+  ~State() { jpeg_destroy_decompress(&info); }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
+  bool clean() const { return errors.base.num_warnings == 0; }
+
+  // Whether cropping columns and skipping rows gives the pixels of a full decode: the layouts that
+  // the tests vouch for. The first component is at full resolution, the others are alike.
+  bool partial_decode_is_exact() const {
+    if (info.num_components == 1) return true;
+    const jpeg_component_info* parts = info.comp_info;
+    if (parts[1].h_samp_factor != 1 || parts[1].v_samp_factor != 1) return false;
+    if (parts[2].h_samp_factor != 1 || parts[2].v_samp_factor != 1) return false;
+    const int h = parts[0].h_samp_factor, v = parts[0].v_samp_factor;
+    return (h == 1 || h == 2 || h == 4) && (v == 1 || v == 2) && h * v <= 4;
+  }
+};
+
+RegionDecoder::RegionDecoder() : state_(std::make_unique<State>()) {}
+RegionDecoder::~RegionDecoder() = default;
+
+void RegionDecoder::close() {
+  if (!state_->open) return;
+  state_->open = false;
+  jpeg_decompress_struct* info = &state_->info;
+  guarded(state_->errors, [info] { jpeg_abort_decompress(info); });
+}
+
+bool RegionDecoder::open(ByteView encoded) {
+  close();
+  if (!looks_whole(encoded)) return false;
+  State& state = *state_;
+  jpeg_decompress_struct* info = &state.info;
+  state.open = true;
+  state.errors.base.num_warnings = 0;
+  const bool read = guarded(state.errors, [info, encoded] {
+    jpeg_mem_src(info, encoded.data, static_cast<unsigned long>(encoded.size));
+    jpeg_read_header(info, TRUE);
+  });
+  const bool ours = read && state.clean() && info->data_precision == 8 &&
+                    static_cast<uint64_t>(info->image_width) * info->image_height <= pixel_limit &&
+                    ((info->num_components == 1 && info->jpeg_color_space == JCS_GRAYSCALE) ||
+                     (info->num_components == 3 &&
+                      (info->jpeg_color_space == JCS_YCbCr || info->jpeg_color_space == JCS_RGB)));
+  if (!ours) close();
+  return ours;
+}
+
+int RegionDecoder::width() const { return static_cast<int>(state_->info.image_width); }
+int RegionDecoder::height() const { return static_cast<int>(state_->info.image_height); }
+bool RegionDecoder::start(Rect window, int denominator) {
+  State& state = *state_;
+  jpeg_decompress_struct* info = &state.info;
+  const bool started = guarded(state.errors, [info, denominator] {
+    info->out_color_space = JCS_EXT_RGBX;
+    info->scale_num = 1;
+    info->scale_denom = static_cast<unsigned>(denominator);
+    info->dct_method = JDCT_ISLOW;
+    info->do_fancy_upsampling = TRUE;
+    jpeg_start_decompress(info);
+  });
+  if (!started || !state.clean()) return false;
+  const int full_width = static_cast<int>(info->output_width);
+  const int full_height = static_cast<int>(info->output_height);
+  if (window.x < 0 || window.y < 0 || window.width <= 0 || window.height <= 0 ||
+      window.width > full_width - window.x || window.height > full_height - window.y)
+    return false;
+  state.window = window;
+  int left = 0, right = full_width;
+  JDIMENSION skipped = 0;
+  if (state.partial_decode_is_exact()) {
+    // One more pixel at each side, so that upsampling sees the chroma beyond the window, and room
+    // for three chroma samples, below which libjpeg upsamples without interpolation.
+    constexpr int least_width = 32;
+    right = std::min(std::max(window.x + window.width + 1, least_width), full_width);
+    left = std::max(std::min(window.x - 1, right - least_width), 0);
+    skipped = static_cast<JDIMENSION>(window.y);
+  }
+  // libjpeg moves the left edge to a block's.
+  JDIMENSION first = static_cast<JDIMENSION>(left), columns = static_cast<JDIMENSION>(right - left);
+  JDIMENSION *first_at = &first, *columns_at = &columns;
+  const bool placed = guarded(state.errors, [=] {
+    if (*columns_at != info->output_width) jpeg_crop_scanline(info, first_at, columns_at);
+    if (skipped) jpeg_skip_scanlines(info, skipped);
+  });
+  if (!placed || !state.clean()) return false;
+  state.bytes_before = static_cast<size_t>(window.x - static_cast<int>(first)) * 4;
+  state.stride = static_cast<size_t>(info->output_width) * 4 + row_slack;
+  if (state.pixels.size() < rows_at_once * state.stride)
+    state.pixels.resize(rows_at_once * state.stride);
+  return true;
+}
+
+bool RegionDecoder::rows(int y, int count, const uint8_t** rows) {
+  State& state = *state_;
+  jpeg_decompress_struct* info = &state.info;
+  if (y < 0 || count > rows_at_once || count > state.window.height - y) return false;
+  const auto first = static_cast<JDIMENSION>(state.window.y + y);
+  const auto end = first + static_cast<JDIMENSION>(count);
+  uint8_t* pixels = state.pixels.data();
+  const size_t stride = state.stride;
+  const bool read = guarded(state.errors, [=] {
+    while (info->output_scanline < end) {
+      // What lies above the first row is decoded over it.
+      const JDIMENSION at = info->output_scanline;
+      JSAMPROW lines[1] = {pixels + (at > first ? at - first : 0) * stride};
+      if (jpeg_read_scanlines(info, lines, 1) != 1) break;
+    }
+  });
+  for (size_t i = 0; i < static_cast<size_t>(count); ++i)
+    rows[i] = pixels + i * stride + state.bytes_before;
+  return read && state.clean() && info->output_scanline == end;
+}
+
+bool read_image_size(RegionDecoder& decoder, ByteView encoded, int& width, int& height) {
+  if (!decoder.open(encoded)) return false;
+  width = decoder.width();
+  height = decoder.height();
+  decoder.close();
+  return true;
+}
+
+}  // namespace fusionloader

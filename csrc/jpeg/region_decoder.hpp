@@ -1,0 +1,46 @@
+#pragma once
+// Decodes a window of a JPEG, row by row, to the pixels that Pillow's decoder gives.
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace fusionloader {
+
+struct ByteView {
+  const uint8_t* data;
+  size_t size;
+};
+
+struct Rect {
+  int x, y, width, height;
+};
+
+// Every method that returns false leaves the file to Pillow: a format, colour space or
+// damage for which this decoder does not vouch. Not thread-safe.
+class RegionDecoder {
+ public:
+  RegionDecoder();
+  ~RegionDecoder();
+
+  // Reads the header. `encoded` must stay valid until close() or the next open().
+  bool open(ByteView encoded);
+  int width() const;
+  int height() const;
+
+  // Prepares to decode at 1/`denominator` of the size (1, 2, 4 or 8; 1 is exact; both sides rounded
+  // up), the window given in pixels of that size. To be called once after open().
+  bool start(Rect window, int denominator);
+  // Rows y .. y + count - 1 of the window as RGBX, count <= rows_at_once, with row_slack readable
+  // bytes behind each. `y` is ascending; the rows are valid until the next call.
+  bool rows(int y, int count, const uint8_t** rows);
+  void close();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// Width and height from the header alone; false if the file is not for this decoder.
+bool read_image_size(RegionDecoder& decoder, ByteView encoded, int& width, int& height);
+
+}  // namespace fusionloader

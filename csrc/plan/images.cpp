@@ -1,0 +1,56 @@
+#include "plan/images.hpp"
+
+namespace fusionloader {
+
+bool PixelSource::begin(Rect window) {
+  window_ = window;
+  const size_t needed = rows_at_once * (static_cast<size_t>(window.width) * 4 + row_slack);
+  if (buffer_.size() < needed) buffer_.resize(needed);
+  return true;
+}
+
+bool PixelSource::rows(int y, int count, const uint8_t** rows) {
+  const auto width = static_cast<size_t>(window_.width);
+  for (int i = 0; i < count; ++i) {
+    const uint8_t* from =
+        rgb_ + (window_.y + y + i) * stride_ + static_cast<ptrdiff_t>(window_.x) * 3;
+    uint8_t* to = &buffer_[static_cast<size_t>(i) * (width * 4 + row_slack)];
+    for (size_t x = 0; x < width; ++x)
+      for (size_t channel = 0; channel < 3; ++channel) to[4 * x + channel] = from[3 * x + channel];
+    rows[i] = to;
+  }
+  return true;
+}
+
+void StoredImage::resize(int width, int height) {
+  width_ = width;
+  height_ = height;
+  const size_t needed = static_cast<size_t>(width) * static_cast<size_t>(height) * 4 + row_slack;
+  if (pixels_.size() < needed) pixels_.resize(needed);
+}
+
+void StoredImage::row(int y, const uint8_t* planes, size_t plane) {
+  uint8_t* to = at(0, y);
+  for (size_t x = 0; x < static_cast<size_t>(width_); ++x)
+    for (size_t channel = 0; channel < 3; ++channel)
+      to[4 * x + channel] = planes[channel * plane + x];
+}
+
+bool StoredImage::begin(Rect window) {
+  window_ = window;
+  return true;
+}
+
+bool StoredImage::rows(int y, int count, const uint8_t** rows) {
+  for (int i = 0; i < count; ++i) rows[i] = at(window_.x, window_.y + y + i);
+  return true;
+}
+
+void PixelSink::row(int y, const uint8_t* planes, size_t plane) {
+  uint8_t* to = out_ + static_cast<size_t>(y) * width_ * 3;
+  for (size_t x = 0; x < width_; ++x)
+    for (size_t channel = 0; channel < 3; ++channel)
+      to[3 * x + channel] = planes[channel * plane + x];
+}
+
+}  // namespace fusionloader

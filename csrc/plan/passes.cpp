@@ -1,0 +1,114 @@
+#include "plan/passes.hpp"
+
+#include <stdexcept>
+#include <string>
+
+namespace fusionloader {
+namespace {
+
+constexpr int farthest = 1 << 20;
+
+bool inside(const Rect& inner, int width, int height) {
+  return inner.x >= 0 && inner.y >= 0 && inner.x + inner.width <= width &&
+         inner.y + inner.height <= height;
+}
+
+bool is_whole(const Rect& rect, int width, int height) {
+  return rect.x == 0 && rect.y == 0 && rect.width == width && rect.height == height;
+}
+
+void require_size(int width, int height) {
+  if (width < 1 || height < 1 || width > farthest || height > farthest)
+    throw std::invalid_argument("a size of " + std::to_string(width) + " x " +
+                                std::to_string(height) + " pixels is not possible");
+}
+
+class Grouping {
+ public:
+  Grouping(int width, int height) { begin(width, height); }
+
+  std::vector<Pass> finish() {
+    passes_.push_back(pass_);
+    return std::move(passes_);
+  }
+
+  void operator()(const CropTo& crop) {
+    require_size(crop.width, crop.height);
+    if (crop.x < -farthest || crop.y < -farthest || crop.x > farthest || crop.y > farthest)
+      throw std::invalid_argument("a crop that far outside the image is not possible");
+    Rect rect{crop.x, crop.y, crop.width, crop.height};
+    const Rect& kept = pass_.kept;
+    // A flip comes last in a pass: the crop before it is the mirrored one.
+    if (pass_.mirrored) rect.x = kept.width - rect.x - rect.width;
+    if (pass_.upside_down) rect.y = kept.height - rect.y - rect.height;
+    if (inside(rect, kept.width, kept.height)) {
+      pass_.kept = {kept.x + rect.x, kept.y + rect.y, rect.width, rect.height};
+      return;
+    }
+    settle_window();
+    if (is_whole(kept, pass_.resized_width, pass_.resized_height)) {
+      pass_.kept = rect;
+      pass_.fill = crop.fill;
+      return;
+    }
+    begin_after();
+    pass_.kept = {crop.x, crop.y, crop.width, crop.height};
+    pass_.fill = crop.fill;
+  }
+
+  void operator()(const ResizeTo& resize) {
+    require_size(resize.width, resize.height);
+    if (resize.width == pass_.kept.width && resize.height == pass_.kept.height) return;
+    settle_window();
+    const bool plain = !pass_.resized && !pass_.mirrored && !pass_.upside_down &&
+                       is_whole(pass_.kept, pass_.resized_width, pass_.resized_height);
+    if (!plain) begin_after();
+    pass_.resized = true;
+    pass_.filter = resize.filter;
+    pass_.resized_width = resize.width;
+    pass_.resized_height = resize.height;
+    pass_.kept = {0, 0, resize.width, resize.height};
+  }
+
+  void operator()(const FlipHorizontally&) { pass_.mirrored = !pass_.mirrored; }
+  void operator()(const FlipVertically&) { pass_.upside_down = !pass_.upside_down; }
+
+ private:
+  void begin(int width, int height) {
+    pass_ = Pass{};
+    pass_.window = {0, 0, width, height};
+    pass_.resized_width = width;
+    pass_.resized_height = height;
+    pass_.kept = pass_.window;
+  }
+
+  void begin_after() {
+    const Rect kept = pass_.kept;
+    passes_.push_back(pass_);
+    begin(kept.width, kept.height);
+  }
+
+  // Before a resize, what is kept inside the window may as well be the window.
+  void settle_window() {
+    const Rect& kept = pass_.kept;
+    if (pass_.resized || !inside(kept, pass_.resized_width, pass_.resized_height)) return;
+    pass_.window = {pass_.window.x + kept.x, pass_.window.y + kept.y, kept.width, kept.height};
+    pass_.resized_width = kept.width;
+    pass_.resized_height = kept.height;
+    pass_.kept = {0, 0, kept.width, kept.height};
+  }
+
+  Pass pass_;
+  std::vector<Pass> passes_;
+};
+
+}  // namespace
+
+std::vector<Pass> group_into_passes(const Parameters& operations, int width, int height) {
+  require_size(width, height);
+  Grouping grouping(width, height);
+  for (const Operation& operation : operations) std::visit(grouping, operation);
+  return grouping.finish();
+}
+
+}  // namespace fusionloader

@@ -1,0 +1,95 @@
+// The scalar reference, and the choice of kernels.
+#include "resize/kernels.hpp"
+
+#include <algorithm>
+
+namespace fusionloader {
+namespace {
+
+constexpr int32_t half = 1 << (weight_bits - 1);
+
+uint8_t clip(int32_t sum) { return static_cast<uint8_t>(std::clamp(sum >> weight_bits, 0, 255)); }
+
+void prepare_scalar(const Weights& weights, int origin, HorizontalTaps& taps) {
+  taps.outputs = weights.outputs();
+  taps.weights = &weights;
+  taps.origin = origin;
+}
+
+void horizontal_scalar(const uint8_t* const* rows, const HorizontalTaps& taps,
+                       uint8_t* const* out) {
+  for (int row = 0; row < rows_at_once; ++row) {
+    for (int x = 0; x < taps.outputs; ++x) {
+      const uint8_t* pixel =
+          rows[row] + static_cast<ptrdiff_t>(taps.weights->first(x) - taps.origin) * 4;
+      const int32_t* weight = taps.weights->taps(x);
+      int32_t sums[3] = {half, half, half};
+      for (int t = 0; t < taps.weights->count(x); ++t)
+        for (int channel = 0; channel < 3; ++channel)
+          sums[channel] += pixel[4 * t + channel] * weight[t];
+      for (int channel = 0; channel < 3; ++channel) out[row][4 * x + channel] = clip(sums[channel]);
+    }
+  }
+}
+
+void vertical_scalar(const uint8_t* const* rows, const int32_t* weights, int count, uint8_t* out,
+                     size_t size) {
+  for (size_t i = 0; i < size; ++i) {
+    int32_t sum = half;
+    for (int t = 0; t < count; ++t) sum += rows[t][i] * weights[t];
+    out[i] = clip(sum);
+  }
+}
+
+void split_scalar(const uint8_t* row, size_t width, uint8_t* out, size_t plane) {
+  for (size_t x = 0; x < width; ++x)
+    for (size_t channel = 0; channel < 3; ++channel)
+      out[channel * plane + x] = row[4 * x + channel];
+}
+
+}  // namespace
+
+const ResizeKernels scalar_kernels{prepare_scalar, horizontal_scalar, vertical_scalar,
+                                   split_scalar};
+
+const ResizeKernels& resize_kernels(SimdLevel level) {
+#if defined(__x86_64__)
+  if (level == SimdLevel::avx512) return avx512_kernels;
+  if (level == SimdLevel::avx2) return avx2_kernels;
+#endif
+  (void)level;
+  return scalar_kernels;
+}
+
+void prepare_packed(const Weights& weights, int origin, HorizontalTaps& taps) {
+  taps.outputs = weights.outputs();
+  taps.weights = &weights;
+  taps.origin = origin;
+  taps.groups = (weights.most_taps() + 3) / 4;
+  // Vector kernels work on four outputs at a time: those past the end have zero weights.
+  const size_t padded = (static_cast<size_t>(taps.outputs) + 3) / 4 * 4;
+  const auto groups = static_cast<size_t>(taps.groups);
+  taps.offsets.assign(padded, 0);
+  taps.packed.assign(padded * groups, TapGroup{});
+  // Near the right edge whole groups would reach far past the row: they start further left there,
+  // with zero weights, so that at most three pixels past the row are read.
+  const int last_start = std::max(weights.inputs_end() - 4 * taps.groups, origin);
+  for (int x = 0; x < taps.outputs; ++x) {
+    const auto output = static_cast<size_t>(x);
+    const int start = std::min(weights.first(x), last_start);
+    taps.offsets[output] = static_cast<uint32_t>(start - origin) * 4;
+    const int32_t* weight = weights.taps(x);
+    for (int t = 0; t < weights.count(x); ++t) {
+      const auto tap = static_cast<size_t>(weights.first(x) - start + t);
+      TapGroup& group = taps.packed[output * groups + tap / 4];
+      const bool second_pair = tap % 4 >= 2;
+      const int place = tap % 2 ? 16 : 0;
+      const auto upper = static_cast<uint32_t>(weight[t] >> 11 & 0xFFFF) << place;
+      const auto lower = static_cast<uint32_t>(weight[t] & 2047) << place;
+      (second_pair ? group.upper_23 : group.upper_01) |= static_cast<int32_t>(upper);
+      (second_pair ? group.lower_23 : group.lower_01) |= static_cast<int32_t>(lower);
+    }
+  }
+}
+
+}  // namespace fusionloader

@@ -1,0 +1,89 @@
+#pragma once
+// One pass over an image: take a window, resize it, keep a part of the result, mirror it; row by
+// row, so that neither the window nor the resized image is ever stored whole.
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "jpeg/region_decoder.hpp"
+#include "resize/kernels.hpp"
+#include "resize/weights.hpp"
+
+namespace fusionloader {
+
+using Colour = std::array<uint8_t, 3>;
+
+// Gives rows of RGBX pixels, each followed by row_slack readable bytes.
+class RowSource {
+ public:
+  virtual ~RowSource() = default;
+  // Says which window will be read; false when it cannot be.
+  virtual bool begin(Rect window) = 0;
+  // Rows y .. y + count - 1 of the window, count <= rows_at_once, valid until the next call; `y`
+  // ascending. False when they cannot be read.
+  virtual bool rows(int y, int count, const uint8_t** rows) = 0;
+};
+
+class RowSink {
+ public:
+  virtual ~RowSink() = default;
+  // Three planes `plane` bytes apart, each with row_slack readable bytes behind it. Every row comes
+  // once, in any order.
+  virtual void row(int y, const uint8_t* planes, size_t plane) = 0;
+};
+
+struct Pass {
+  Rect window;  // of the source image, inside it
+  bool resized = false;
+  int resized_width, resized_height;
+  Filter filter = Filter::bilinear;
+  Rect kept;  // of the resized image; what lies outside it becomes `fill`
+  Colour fill{};
+  bool mirrored = false, upside_down = false;
+};
+
+class Resampler {
+ public:
+  Resampler(SimdLevel simd, bool vertical_first_allowed);
+
+  // `source` is the image that `pass` speaks of, shrunk by `denominator`, `source_width` x
+  // `source_height` pixels after that. False as soon as the source fails.
+  bool run(const Pass& pass, int denominator, int source_width, int source_height,
+           RowSource& source, RowSink& sink);
+
+  void release_large_buffers();
+
+ private:
+  bool rows_first(RowSource& source);
+  bool columns_first(RowSource& source);
+  bool resize_rows(RowSource& source, int ready, int count);
+  void resize_column_step(int y, uint8_t* out, size_t bytes);
+  void emit(int row, const uint8_t* pixels);
+  void emit_surroundings();
+  uint8_t* ring_row(int row) {
+    return &ring_[static_cast<size_t>(row & ring_mask_) * ring_stride_];
+  }
+  void size_ring(size_t row_bytes);
+
+  const ResizeKernels& kernels_;
+  bool vertical_first_allowed_;
+  Weights x_weights_, y_weights_;
+  HorizontalTaps x_taps_;
+
+  // Of the pass under way.
+  const Pass* pass_ = nullptr;
+  RowSink* sink_ = nullptr;
+  bool resize_x_ = false, resize_y_ = false;
+  int inner_x_ = 0, inner_y_ = 0, inner_width_ = 0, inner_height_ = 0;  // real pixels in the result
+  size_t source_columns_ = 0;
+  size_t plane_ = 0, framed_plane_ = 0;
+  int ring_mask_ = 0;
+  size_t ring_stride_ = 0;
+  // Rows of RGBX: those that the vertical pass still needs, those that one pass left for the next.
+  std::vector<uint8_t> ring_, tall_rows_, result_rows_;
+  std::vector<uint8_t> planes_, framed_;
+  std::vector<const uint8_t*> ring_rows_;
+};
+
+}  // namespace fusionloader

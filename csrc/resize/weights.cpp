@@ -1,0 +1,129 @@
+// Arithmetic of Pillow's src/libImaging/Resample.c: every expression is evaluated in float64 in the
+// same order, so that every weight has the same bits.
+#include "resize/weights.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace fusionloader {
+namespace {
+
+constexpr double pi = 3.14159265358979323846;
+
+double box(double x) { return x > -0.5 && x <= 0.5 ? 1.0 : 0.0; }
+
+double bilinear(double x) {
+  const double distance = std::fabs(x);
+  return distance < 1.0 ? 1.0 - distance : 0.0;
+}
+
+double hamming(double x) {
+  const double distance = std::fabs(x);
+  if (distance == 0.0) return 1.0;
+  if (distance >= 1.0) return 0.0;
+  const double angle = distance * pi;
+  // Pillow's constants are single precision.
+  return std::sin(angle) / angle *
+         (static_cast<double>(0.54f) + static_cast<double>(0.46f) * std::cos(angle));
+}
+
+double bicubic(double x) {
+  constexpr double a = -0.5;
+  const double distance = std::fabs(x);
+  if (distance < 1.0) return ((a + 2.0) * distance - (a + 3.0)) * distance * distance + 1;
+  if (distance < 2.0) return (((distance - 5) * distance + 8) * distance - 4) * a;
+  return 0.0;
+}
+
+double sinc(double x) {
+  if (x == 0.0) return 1.0;
+  const double angle = x * pi;
+  return std::sin(angle) / angle;
+}
+
+double lanczos(double x) { return -3.0 <= x && x < 3.0 ? sinc(x) * sinc(x / 3) : 0.0; }
+
+int32_t to_fixed_point(double weight) {
+  const double scaled = weight * (1 << weight_bits);
+  return static_cast<int32_t>(weight < 0 ? -0.5 + scaled : 0.5 + scaled);
+}
+
+}  // namespace
+
+void Weights::prepare(int outputs, size_t stride) {
+  outputs_ = outputs;
+  stride_ = stride;
+  first_.resize(static_cast<size_t>(outputs));
+  count_.resize(static_cast<size_t>(outputs));
+  taps_.resize(static_cast<size_t>(outputs) * stride);
+}
+
+void Weights::find_extent() {
+  most_taps_ = 0;
+  inputs_begin_ = outputs_ ? first_[0] : 0;
+  inputs_end_ = inputs_begin_;
+  for (int i = 0; i < outputs_; ++i) {
+    most_taps_ = std::max(most_taps_, count(i));
+    inputs_begin_ = std::min(inputs_begin_, first(i));
+    inputs_end_ = std::max(inputs_end_, first(i) + count(i));
+  }
+}
+
+template <class Kernel>
+void Weights::fill(Kernel kernel, double kernel_support, const Axis& axis) {
+  const double scale = (axis.in_end - axis.in_begin) / axis.out_size;
+  const double filter_scale = std::max(scale, 1.0);
+  const double support = kernel_support * filter_scale;
+  const double inverse = 1.0 / filter_scale;
+  prepare(axis.keep_count, static_cast<size_t>(std::ceil(support)) * 2 + 1);
+  exact_.resize(stride_);
+  for (int i = 0; i < axis.keep_count; ++i) {
+    const double centre = axis.in_begin + (axis.keep_begin + i + 0.5) * scale;
+    const int begin = std::max(static_cast<int>(centre - support + 0.5), 0);
+    const int end = std::min(static_cast<int>(centre + support + 0.5), axis.in_size);
+    const int taps = end - begin;
+    double sum = 0.0;
+    for (int t = 0; t < taps; ++t) {
+      const double weight = kernel((t + begin - centre + 0.5) * inverse);
+      exact_[static_cast<size_t>(t)] = weight;
+      sum += weight;
+    }
+    const int target = axis.mirrored ? axis.keep_count - 1 - i : i;
+    int32_t* fixed = &taps_[static_cast<size_t>(target) * stride_];
+    for (int t = 0; t < taps; ++t) {
+      const double weight = exact_[static_cast<size_t>(t)];
+      fixed[t] = to_fixed_point(sum != 0.0 ? weight / sum : weight);
+    }
+    first_[static_cast<size_t>(target)] = begin;
+    count_[static_cast<size_t>(target)] = taps;
+  }
+  find_extent();
+}
+
+void Weights::compute(Filter filter, const Axis& axis) {
+  switch (filter) {
+    case Filter::box:
+      return fill(box, 0.5, axis);
+    case Filter::bilinear:
+      return fill([](double x) { return bilinear(x); }, 1.0, axis);
+    case Filter::hamming:
+      return fill(hamming, 1.0, axis);
+    case Filter::bicubic:
+      return fill([](double x) { return bicubic(x); }, 2.0, axis);
+    case Filter::lanczos:
+      return fill(lanczos, 3.0, axis);
+  }
+}
+
+void Weights::compute_identity(const Axis& axis) {
+  prepare(axis.keep_count, 1);
+  for (int i = 0; i < axis.keep_count; ++i) {
+    const auto target = static_cast<size_t>(axis.mirrored ? axis.keep_count - 1 - i : i);
+    first_[target] = axis.keep_begin + i;
+    count_[target] = 1;
+    taps_[target] = 1 << weight_bits;
+  }
+  find_extent();
+}
+
+}  // namespace fusionloader

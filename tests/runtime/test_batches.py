@@ -1,0 +1,384 @@
+"""FusionLoader yields what DataLoader yields."""
+
+import collections
+import random
+
+import numpy as np
+import pytest
+import torch
+from conftest import equal, same_batches
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    Subset,
+    TensorDataset,
+    WeightedRandomSampler,
+    get_worker_info,
+)
+
+from fusionloader import FusionLoader
+
+Point = collections.namedtuple("Point", "x y")
+
+
+class Nested(Dataset):
+    """Every kind of leaf and container that the default collate knows to have a fixed shape."""
+
+    def __len__(self):
+        return 23
+
+    def __getitem__(self, index):
+        return {
+            "tensor": torch.full((2, 3), index, dtype=torch.float16),
+            "array": np.full(4, index, np.float64),
+            "numbers": (index, index * 0.5, index % 2 == 0, np.float32(index)),
+            "point": Point(torch.tensor(index), [index]),
+        }
+
+
+class Words(Dataset):
+    def __len__(self):
+        return 11
+
+    def __getitem__(self, index):
+        return {"text": f"word {index}", "label": index}
+
+
+class Growing(Dataset):
+    """Samples of the first mini-batch have one shape, later ones another."""
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        return torch.full((3 if index < 4 else 5,), index)
+
+
+class Random(Dataset):
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        return torch.rand(2), np.random.rand(), random.random(), index
+
+
+class Failing(Dataset):
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, index):
+        if index == 13:
+            raise KeyError("no such sample")
+        return torch.tensor(index)
+
+
+class Counting(IterableDataset):
+    def __iter__(self):
+        info = get_worker_info()
+        yield from range(info.id, 20, info.num_workers)
+
+
+class WithInfo(Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        info = get_worker_info()
+        return torch.tensor([info.id, info.num_workers, int(info.dataset is self)])
+
+
+class Pairs(Dataset):
+    """Indices are tuples, as some samplers of timm make them."""
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        return torch.tensor(index)
+
+
+def both(dataset, **arguments):
+    loaders = []
+    for kind in (DataLoader, FusionLoader):
+        generator = torch.Generator().manual_seed(7)
+        loaders.append(kind(dataset, generator=generator, **arguments))
+    return loaders
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+@pytest.mark.parametrize("dataset", [Nested(), Words()], ids=["fixed", "strings"])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_batches_are_those_of_dataloader(dataset, workers, drop_last):
+    theirs, ours = both(
+        dataset, batch_size=4, shuffle=True, num_workers=workers, drop_last=drop_last
+    )
+    assert len(theirs) == len(ours)
+    for _ in range(2):
+        assert same_batches(theirs, ours)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_every_start_method_works(method):
+    theirs, ours = both(
+        TensorDataset(torch.arange(30.0)),
+        batch_size=8,
+        shuffle=True,
+        num_workers=2,
+        multiprocessing_context=method,
+    )
+    assert same_batches(theirs, ours)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_a_compiled_folder_has_the_pixels_of_torchvision(eval_set, method):
+    theirs = DataLoader(eval_set, 6)
+    ours = FusionLoader(eval_set, 6, num_workers=2, multiprocessing_context=method)
+    assert "python" not in ours.explain()
+    assert same_batches(theirs, ours)
+
+
+def test_a_subset_of_a_folder_is_compiled(eval_set):
+    subset = Subset(eval_set, [5, 3, 30, 31, 32, 2])
+    ours = FusionLoader(subset, 4, num_workers=2)
+    assert "Subset" not in ours.explain()
+    assert same_batches(DataLoader(subset, 4), ours)
+
+
+def test_what_follows_an_unknown_transform_runs_in_python(image_folder):
+    from torchvision import transforms
+    from torchvision.datasets import ImageFolder
+
+    steps = [
+        transforms.Resize(40),
+        transforms.CenterCrop(32),
+        transforms.Lambda(_invert),
+        transforms.ToTensor(),
+    ]
+    dataset = ImageFolder(str(image_folder), transforms.Compose(steps))
+    ours = FusionLoader(dataset, 6, num_workers=2)
+    assert "Lambda" in ours.explain() and "python" in ours.explain()
+    assert same_batches(DataLoader(dataset, 6), ours)
+
+
+def _invert(image):
+    from PIL import ImageOps
+
+    return ImageOps.invert(image)
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_random_pixels_do_not_depend_on_the_workers(train_set, workers):
+    reference = list(FusionLoader(train_set, 8, num_workers=2, seed=3))
+    again = FusionLoader(train_set, 8, num_workers=workers, seed=3, tiny_batch_size=3)
+    assert same_batches(reference, again)
+
+
+def test_random_user_code_does_not_depend_on_the_workers():
+    reference = list(FusionLoader(Random(), 8, num_workers=1, seed=3))
+    assert same_batches(reference, FusionLoader(Random(), 8, num_workers=3, seed=3))
+    values = torch.cat([batch[0] for batch in reference])
+    assert len(values.unique()) == values.numel()
+
+
+def test_epochs_differ_and_a_set_epoch_comes_again(train_set):
+    loader = FusionLoader(train_set, 8, num_workers=2, seed=3)
+    first, second = list(loader), list(loader)
+    assert not equal(first, second)
+    loader.set_epoch(0)
+    assert same_batches(first, loader)
+
+
+def test_a_repeated_index_gets_other_draws(train_set):
+    loader = FusionLoader(train_set, batch_sampler=[[4, 4, 4], [4]], num_workers=2, seed=3)
+    images = torch.cat([images for images, _ in loader])
+    assert len({image.numpy().tobytes() for image in images}) == 4
+
+
+def test_changing_shapes_are_collated_all_the_same():
+    sampler = BatchSampler(range(12), 4, False)
+    theirs = DataLoader(Growing(), batch_sampler=sampler)
+    ours = FusionLoader(Growing(), batch_sampler=sampler, num_workers=2)
+    assert same_batches(theirs, ours)
+
+
+def test_shapes_that_differ_in_a_batch_are_the_error_of_collate():
+    with pytest.raises(RuntimeError, match="equal size"):
+        list(FusionLoader(Growing(), batch_size=6, num_workers=2))
+
+
+def test_indices_are_passed_on_as_they_are():
+    batches = [[(0, 1), (2, 3)], [(4, 5)]]
+    ours = FusionLoader(Pairs(), batch_sampler=batches, num_workers=2)
+    assert [batch.tolist() for batch in ours] == [[[0, 1], [2, 3]], [[4, 5]]]
+
+
+def test_iterable_datasets_and_no_batching_work():
+    ours = FusionLoader(Counting(), batch_size=5, num_workers=2)
+    theirs = DataLoader(Counting(), batch_size=5, num_workers=2)
+    assert same_batches(theirs, ours)
+    single = FusionLoader(Nested(), batch_size=None, num_workers=2)
+    assert same_batches(DataLoader(Nested(), batch_size=None), single)
+
+
+def test_worker_info_is_there():
+    rows = torch.cat(list(FusionLoader(WithInfo(), 2, num_workers=2)))
+    assert set(rows[:, 0].tolist()) <= {0, 1}
+    assert rows[:, 1:].unique(dim=0).tolist() == [[2, 1]]
+
+
+def _write_info(path, number):
+    info = get_worker_info()
+    (path / f"{info.id}").write_text(f"{number} {info.num_workers} {len(info.dataset)}")
+
+
+@pytest.mark.parametrize("kind", ["compiled", "objects"])
+def test_worker_init_fn_runs_in_every_worker(tmp_path, train_set, kind):
+    import functools
+
+    dataset = train_set if kind == "compiled" else Nested()
+    loader = FusionLoader(
+        dataset, 4, num_workers=2, worker_init_fn=functools.partial(_write_info, tmp_path)
+    )
+    list(loader)
+    expected = {str(n): f"{n} 2 {len(dataset)}" for n in range(2)}
+    assert {p.name: p.read_text() for p in tmp_path.iterdir()} == expected
+
+
+def _refuse(number):
+    raise OSError("no licence for this worker")
+
+
+def test_an_error_of_worker_init_fn_arrives():
+    with pytest.raises(OSError, match="no licence for this worker"):
+        next(iter(FusionLoader(Nested(), 4, num_workers=2, worker_init_fn=_refuse)))
+
+
+def test_an_error_names_the_sample_and_iteration_goes_on():
+    iterator = iter(FusionLoader(Failing(), 5, num_workers=2))
+    assert next(iterator).tolist() == [0, 1, 2, 3, 4]
+    assert next(iterator).tolist() == [5, 6, 7, 8, 9]
+    with pytest.raises(KeyError, match="index 13"):
+        next(iterator)
+    assert next(iterator).tolist() == [15, 16, 17, 18, 19]
+    with pytest.raises(StopIteration):
+        next(iterator)
+
+
+def test_bad_samples_can_be_skipped_or_replaced():
+    skipping = FusionLoader(Failing(), 5, num_workers=2, on_error="skip")
+    assert [batch.tolist() for batch in skipping][2] == [10, 11, 12, 14]
+    assert skipping.stats()["skipped"] == 1
+    assert "index 13" in skipping.stats()["errors"][0]
+    replaced = [
+        torch.cat(list(FusionLoader(Failing(), 5, num_workers=w, on_error="substitute", seed=1)))
+        for w in (1, 2)
+    ]
+    assert torch.equal(*replaced)
+    assert len(replaced[0]) == 20 and 13 not in replaced[0]
+
+
+def test_delivered_batches_are_never_overwritten(train_set):
+    loader = FusionLoader(train_set, 2, num_workers=2, seed=5, prefetch_factor=2)
+    copies = [(images.clone(), targets.clone()) for images, targets in loader]
+    loader.set_epoch(0)
+    kept = list(loader)
+    del loader
+    for (images, targets), (kept_images, kept_targets) in zip(copies, kept, strict=True):
+        assert torch.equal(images, kept_images) and torch.equal(targets, kept_targets)
+    kept[0][0].zero_()
+    assert torch.equal(kept[1][0], copies[1][0])
+
+
+def test_weighted_sampling_with_replacement_matches_dataloader():
+    weights = torch.arange(1.0, 24.0)
+    batches = []
+    for kind in (DataLoader, FusionLoader):
+        sampler = WeightedRandomSampler(weights, 30, generator=torch.Generator().manual_seed(1))
+        batches.append(list(kind(Nested(), 7, sampler=sampler, num_workers=2)))
+    assert same_batches(*batches)
+
+
+def test_out_of_order_delivery_loses_nothing():
+    loader = FusionLoader(Nested(), 2, num_workers=3, in_order=False)
+    seen = torch.cat([batch["numbers"][0] for batch in loader])
+    assert sorted(seen.tolist()) == list(range(23))
+
+
+def test_two_loaders_and_nested_iterators_do_not_meet(train_set):
+    loader = FusionLoader(Nested(), 4, num_workers=2)
+    expected = list(loader)
+    for (outer, inner), batch in zip(zip(loader, loader, strict=True), expected, strict=True):
+        assert equal(outer, batch) and equal(inner, batch)
+    other = FusionLoader(train_set, 8, num_workers=2)
+    assert sum(1 for _ in zip(other, loader, strict=False)) == 5
+
+
+def test_persistent_workers_serve_epoch_after_epoch():
+    loader = FusionLoader(Random(), 8, num_workers=2, persistent_workers=True, seed=2)
+    first = list(loader)
+    pids = [process.pid for process in loader._iterator._workers]
+    second = list(loader)
+    assert [process.pid for process in loader._iterator._workers] == pids
+    plain = FusionLoader(Random(), 8, num_workers=1, seed=2)
+    assert same_batches(first, plain) and same_batches(second, plain)
+    loader.close()
+
+
+def test_reiterating_before_the_end_begins_a_new_epoch():
+    loader = FusionLoader(Nested(), 4, num_workers=2, persistent_workers=True)
+    next(iter(loader))
+    assert same_batches(DataLoader(Nested(), 4), loader)
+    loader.close()
+
+
+def test_an_epoch_set_on_the_sampler_after_iter_is_honoured():
+    from torch.utils.data.distributed import DistributedSampler
+
+    def sampler():
+        return DistributedSampler(Nested(), num_replicas=1, rank=0, shuffle=True, seed=3)
+
+    late, early = sampler(), sampler()
+    iterator = iter(FusionLoader(Nested(), 4, sampler=late, num_workers=2))
+    late.set_epoch(5)
+    early.set_epoch(5)
+    assert same_batches(DataLoader(Nested(), 4, sampler=early), iterator)
+
+
+def test_no_descriptor_is_left_open():
+    import gc
+    import os
+
+    list(FusionLoader(Nested(), 4, num_workers=2))
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        list(FusionLoader(Nested(), 4, num_workers=2))
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_random_sampler_order_follows_the_global_generator():
+    torch.manual_seed(11)
+    theirs = list(DataLoader(Nested(), 4, sampler=RandomSampler(Nested()), num_workers=2))
+    torch.manual_seed(11)
+    assert same_batches(
+        theirs, FusionLoader(Nested(), 4, sampler=RandomSampler(Nested()), num_workers=2)
+    )
+
+
+def test_timeout_is_torchs_error():
+    with pytest.raises(RuntimeError, match="DataLoader timed out after 1 seconds"):
+        next(iter(FusionLoader(Sleeping(), 1, num_workers=1, timeout=1)))
+
+
+class Sleeping(Dataset):
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        import time
+
+        time.sleep(30)

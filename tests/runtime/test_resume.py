@@ -1,0 +1,90 @@
+"""A resumed epoch goes on with the very batches of an uninterrupted one."""
+
+import json
+
+import pytest
+import torch
+from conftest import same_batches
+from test_batches import Nested, Random, Words
+
+from fusionloader import FusionLoader
+
+
+def loader_of(dataset, workers=2, **arguments):
+    generator = torch.Generator().manual_seed(5)
+    return FusionLoader(
+        dataset, 4, shuffle=True, num_workers=workers, generator=generator, **arguments
+    )
+
+
+@pytest.mark.parametrize("taken", [0, 1, 4])
+@pytest.mark.parametrize("resumed_workers", [0, 1, 3])
+def test_the_rest_of_a_compiled_epoch_is_identical(train_set, taken, resumed_workers):
+    full = loader_of(train_set)
+    list(full)
+    expected = list(full)
+
+    interrupted = loader_of(train_set)
+    list(interrupted)
+    iterator = iter(interrupted)
+    for _ in range(taken):
+        next(iterator)
+    state = json.loads(json.dumps(interrupted.state_dict()))
+    del iterator
+    resumed = loader_of(train_set, resumed_workers)
+    resumed.load_state_dict(state)
+    assert same_batches(expected[taken:], resumed)
+
+
+@pytest.mark.parametrize("dataset", [Random(), Words()], ids=["rows", "whole batches"])
+def test_the_rest_of_other_datasets_is_identical(dataset):
+    full = loader_of(dataset, seed=3)
+    expected = list(full)
+    interrupted = loader_of(dataset, seed=3)
+    iterator = iter(interrupted)
+    next(iterator), next(iterator)
+    state = interrupted.state_dict()
+    resumed = loader_of(dataset, seed=3)
+    resumed.load_state_dict(state)
+    assert same_batches(expected[2:], resumed)
+
+
+def test_the_global_generator_is_resumed_and_left_alone():
+    torch.manual_seed(9)
+    expected = list(FusionLoader(Nested(), 4, shuffle=True, num_workers=2))
+    torch.manual_seed(9)
+    interrupted = FusionLoader(Nested(), 4, shuffle=True, num_workers=2)
+    next(iter(interrupted))
+    state = interrupted.state_dict()
+    torch.manual_seed(1234)
+    resumed = FusionLoader(Nested(), 4, shuffle=True, num_workers=2)
+    resumed.load_state_dict(state)
+    assert same_batches(expected[1:], resumed)
+
+
+def test_after_a_finished_epoch_the_next_one_follows(train_set):
+    full = loader_of(train_set, seed=8)
+    list(full)
+    second = list(full)
+    saved = loader_of(train_set, seed=8)
+    list(saved)
+    resumed = loader_of(train_set, seed=8)
+    resumed.load_state_dict(saved.state_dict())
+    assert same_batches(second, resumed)
+
+
+def test_the_state_is_small():
+    loader = loader_of(Nested())
+    iterator = iter(loader)
+    next(iterator)
+    assert len(json.dumps(loader.state_dict())) < 10_000
+
+
+def test_a_state_of_another_loader_is_refused():
+    state = loader_of(Nested()).state_dict()
+    with pytest.raises(ValueError, match="dataset_size"):
+        loader_of(Words()).load_state_dict(state)
+    with pytest.raises(ValueError, match="batch_size"):
+        FusionLoader(Nested(), 5).load_state_dict(state)
+    with pytest.raises(ValueError, match="version"):
+        loader_of(Nested()).load_state_dict({"epoch": 3})
