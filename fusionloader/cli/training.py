@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +11,6 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from fusionloader.cli.leaves import CLASSES
-from fusionloader.cli.measure.contenders import close_loader
 from fusionloader.cli.progress import Progress
 
 # Synchronising with a GPU at every step would slow the training down: only at these.
@@ -117,28 +115,23 @@ class Trainer:
             torch.cuda.synchronize(self.device)
 
 
-def train(
-    make_loader: Callable[[], DataLoader[Any]],
-    *,
-    epochs: int,
-    device: torch.device,
-    model_seed: int,
-    name: str,
-) -> list[EpochReport]:
-    """Trains a fresh network for ``epochs`` on a fresh loader; prints a line for every epoch."""
-    trainer = Trainer(device, model_seed)
-    loader = make_loader()
-    reports = []
-    try:
-        for epoch in range(epochs):
-            report = trainer.epoch(loader, f"{name} epoch {epoch + 1}/{epochs}")
+def train_by_turns(
+    loaders: dict[str, DataLoader[Any]], *, epochs: int, device: torch.device, model_seed: int
+) -> dict[str, list[EpochReport]]:
+    """Trains one network per loader, epoch by epoch in turns; prints a line for every epoch.
+
+    In turns, because what else happens on the machine then hits all of them alike.
+    """
+    trainers = {name: Trainer(device, model_seed) for name in loaders}
+    reports: dict[str, list[EpochReport]] = {name: [] for name in loaders}
+    for epoch in range(epochs):
+        for name, loader in loaders.items():
+            report = trainers[name].epoch(loader, f"{name} epoch {epoch + 1}/{epochs}")
             print(
-                f"  {name:<13} epoch {epoch + 1}: loss {report.loss:.3f}, "
+                f"  epoch {epoch + 1} {name:<12}: loss {report.loss:.3f}, "
                 f"accuracy {report.accuracy:6.1%}, {report.samples_per_second:7.0f} samples/s, "
                 f"waiting for data {report.waiting_share:4.0%}",
                 flush=True,
             )
-            reports.append(report)
-    finally:
-        close_loader(loader)
+            reports[name].append(report)
     return reports

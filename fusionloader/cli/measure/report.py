@@ -6,7 +6,7 @@ import json
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -118,4 +118,11 @@ def write_json(report: Mapping[str, Any], path: Path | None) -> None:
     """Writes a report, if a file was asked for."""
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(report, indent=2, default=str) + "\n")
+        path.write_text(json.dumps(report, indent=2, default=_plain) + "\n")
+
+
+def _plain(value: Any) -> Any:
+    """Values as JSON can hold them: dataclasses as objects, anything else by its name."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    return str(value)

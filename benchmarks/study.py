@@ -1,0 +1,46 @@
+"""What the studies share: flags, the report around their rows, the order of turns."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from fusionloader.cli.bench import add_common_arguments, flags_of
+from fusionloader.cli.environment import machine, versions
+from fusionloader.cli.measure.report import table, write_json
+
+
+def parser_of(summary: str | None, *, rounds: int) -> argparse.ArgumentParser:
+    """The common flags of bench and ``--rounds``."""
+    parser = argparse.ArgumentParser(description=summary)
+    add_common_arguments(parser)
+    parser.add_argument("--rounds", type=int, default=rounds, help=f"rounds by turns ({rounds})")
+    return parser
+
+
+def by_turns(measure: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+    """Calls every measurement ``rounds`` times in turns; returns the values."""
+    values: dict[str, list[float]] = {name: [] for name in measure}
+    for _ in range(rounds):
+        for name, once in measure.items():
+            values[name].append(once())
+    return values
+
+
+def publish(
+    options: argparse.Namespace,
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    **figures: Any,
+) -> None:
+    """Prints the table and writes the JSON, if a file was asked for."""
+    print(table(header, rows))
+    report = {
+        "versions": versions(),
+        "machine": machine(),
+        "flags": flags_of(options),
+        "table": [dict(zip(header, row, strict=True)) for row in rows],
+        **figures,
+    }
+    write_json(report, options.json)

@@ -1,0 +1,149 @@
+"""The commands, run as a user runs them, and what they leave behind."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fusionloader.cli.corpus import ensure_corpus
+
+ROOT = Path(__file__).parents[2]
+
+
+def run_python(*arguments: str, cache: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = dict(os.environ)
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), environment.get("PYTHONPATH", "")])
+    if cache is not None:
+        environment["XDG_CACHE_HOME"] = str(cache)
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+
+
+def run_command(*arguments: str, cache: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return run_python("-m", "fusionloader", *arguments, cache=cache)
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    return ensure_corpus(60, folder=tmp_path_factory.mktemp("images"), processes=2)
+
+
+def test_the_demo_trains_with_both_loaders_and_prints_the_speed_up(images):
+    done = run_command(
+        "demo", "--images", "60", "--data", str(images.root.parent), "--batch-size", "16",
+        "--workers", "2", "--rounds", "1", "--cpu",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for name in ("DataLoader", "FusionLoader"):
+        lines = re.findall(rf"epoch \d {name} *: loss [\d.]+.*samples/s, waiting", done.stdout)
+        assert len(lines) == 2
+    assert re.search(r"speed-up of this training: +\d+\.\d\dx", done.stdout)
+    assert re.search(r"speed-up of loading alone: +\d+\.\d\dx", done.stdout)
+
+
+def test_the_bench_writes_every_figure_of_every_contender(images, tmp_path):
+    out = tmp_path / "figures.json"
+    done = run_command(
+        "bench", "--data", str(images.train), "--epochs", "2", "--batch-size", "8",
+        "--retries", "0", "--json", str(out),
+        "--contenders", "torch-pil,torch-v2,fusionloader,limit-decode",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    report = json.loads(out.read_text())
+    assert {"python", "torch", "torchvision", "fusionloader", "pillow"} <= set(report["versions"])
+    assert {"cpu", "cores", "gpu"} <= set(report["machine"])
+    assert report["corpus"]["files"] == 60
+    assert report["flags"]["batch_size"] == 8
+    names = [entry["name"] for entry in report["contenders"]]
+    assert names == ["torch-pil", "torch-v2", "fusionloader", "limit-decode"]
+    for entry in report["contenders"]:
+        assert [epoch["samples"] for epoch in entry["epochs"]] == [60, 60]
+        assert entry["samples_per_second"] > 0
+        assert entry["cpu_seconds_per_1000"] > 0
+        assert entry["first_batch_cold_seconds"] > 0
+        assert len(entry["worker_memory"]) >= 2
+        assert entry["peak_rss_per_worker_mb"] >= entry["uss_per_worker_mb"] > 0
+        assert len(entry["ratios"]) == 2
+    assert report["contenders"][0]["ratios"] == [1.0, 1.0]
+    assert [entry["limit"] for entry in report["contenders"]] == [False, False, False, True]
+
+
+@pytest.mark.parametrize("workload", ["tiny", "tabular", "mnist"])
+def test_the_bench_measures_workloads_without_files(workload, tmp_path):
+    out = tmp_path / "figures.json"
+    done = run_command(
+        "bench", "--workload", workload, "--samples", "500", "--epochs", "1", "--retries", "0",
+        "--json", str(out),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    contenders = json.loads(out.read_text())["contenders"]
+    assert [entry["name"] for entry in contenders] == ["torch", "fusionloader"]
+    assert all(entry["epochs"][0]["samples"] == 500 for entry in contenders)
+
+
+def test_an_unknown_contender_is_answered_with_the_known_ones():
+    done = run_command("bench", "--workload", "tiny", "--contenders", "quickest")
+    assert done.returncode != 0
+    assert "there are: torch, fusionloader" in done.stderr
+
+
+def test_an_empty_folder_is_refused(tmp_path):
+    done = run_command("bench", "--data", str(tmp_path))
+    assert done.returncode != 0
+    assert "no files in the sub-folders" in done.stderr
+
+
+def test_the_doctor_names_what_matters_and_finds_no_problem():
+    done = run_command("doctor")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for name in ("torch", "/dev/shm", "instruction set", "cores allowed", "start method", "DALI"):
+        assert re.search(rf"^{re.escape(name)} +\S", done.stdout, re.MULTILINE)
+
+
+def test_a_command_loads_only_its_own_modules():
+    code = (
+        "import sys, fusionloader.__main__ as m\n"
+        "try: m.main(['doctor', '--help'])\n"
+        "except SystemExit: pass\n"
+        "sys.exit('torch' in sys.modules or 'fusionloader.cli.demo' in sys.modules)"
+    )
+    assert run_python("-c", code).returncode == 0
+
+
+def test_the_examples_run(tmp_path):
+    done = run_python("examples/train_cnn.py", "--images", "40", cache=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "epoch 2: loss" in done.stdout
+    done = run_python("examples/resume.py", "--images", "120", cache=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "study",
+    [
+        ("startup", "--rounds", "1", "--workers", "2"),
+        ("main_process", "--rounds", "1"),
+        ("scaling", "--rounds", "1"),
+        ("memory", "--epoch-samples", "2100", "--torch-samples", "2100"),
+    ],
+    ids=lambda study: study[0],
+)
+def test_the_studies_run_and_write_their_figures(study, images, tmp_path):
+    out = tmp_path / "figures.json"
+    name, *flags = study
+    done = run_python(
+        "-m", f"benchmarks.{name}", *flags, "--data", str(images.train), "--json", str(out)
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(out.read_text())
+    assert report["table"] and report["versions"]["torch"]
