@@ -55,7 +55,8 @@ class _Tracked:
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         self._progress = None
-        self._loader = detached(loader)
+        if not first_iter:
+            self._loader = detached(loader)
         super()._reset(loader, first_iter)  # type: ignore[misc]
 
     def __next__(self) -> Any:
