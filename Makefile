@@ -11,6 +11,8 @@ INSTALLED := $(VENV)/installed.stamp
 EXTENSION := $(VENV)/extension.stamp
 SOURCES := $(wildcard csrc/*/*.cpp csrc/*/*.hpp) setup.py
 ASAN := build/asan
+# The tests that call the native code directly.
+NATIVE_TESTS := $(wildcard tests/csrc tests/queue)
 PYTEST_FLAGS ?= -q
 
 demo: $(EXTENSION)
@@ -38,7 +40,7 @@ format: $(INSTALLED)
 asan: $(INSTALLED)
 	FUSIONLOADER_SANITIZE=1 $(BIN)/python setup.py -q build \
 	    --build-base build/asan-objects --build-lib $(ASAN)
-	.ci/with-sanitizer $(ASAN) $(BIN)/python -m pytest $(PYTEST_FLAGS) tests/csrc
+	.ci/with-sanitizer $(ASAN) $(BIN)/python -m pytest $(PYTEST_FLAGS) $(NATIVE_TESTS)
 
 $(SYSTEM): .ci/system-packages
 	.ci/system-packages $(PYTHON)

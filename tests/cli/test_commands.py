@@ -120,12 +120,16 @@ def test_a_command_loads_only_its_own_modules():
     assert run_python("-c", code).returncode == 0
 
 
-def test_the_examples_run(tmp_path):
+def test_the_training_example_runs(tmp_path):
     done = run_python("examples/train_cnn.py", "--images", "40", cache=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "epoch 2: loss" in done.stdout
+
+
+def test_the_resume_example_finds_the_same_batches(tmp_path):
     done = run_python("examples/resume.py", "--images", "120", cache=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "5 batches before the checkpoint, 3 after it" in done.stdout
 
 
 @pytest.mark.parametrize(
