@@ -1,0 +1,43 @@
+#pragma once
+// The image that augmentation ops work on: 8-bit planes, each a flat array of width x height bytes.
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace fusionloader {
+
+class Planes {
+ public:
+  // Bytes that may be read and written behind each plane, so that kernels need no tail loops.
+  static constexpr size_t slack = 64;
+
+  // Contents are undefined afterwards. Memory only grows; release() gives it back.
+  void reset(int channels, int width, int height) {
+    channels_ = channels;
+    width_ = width;
+    height_ = height;
+    stride_ = (size() + 2 * slack - 1) / slack * slack;
+    const size_t needed = stride_ * static_cast<size_t>(channels) + slack;
+    if (bytes_.size() < needed) bytes_.resize(needed);
+  }
+  void release() { std::vector<uint8_t>().swap(bytes_); }
+
+  int channels() const { return channels_; }  // 1 (grey) or 3 (red, green, blue)
+  int width() const { return width_; }
+  int height() const { return height_; }
+  size_t size() const {  // pixels of a plane
+    return static_cast<size_t>(width_) * static_cast<size_t>(height_);
+  }
+  size_t capacity() const { return bytes_.size(); }
+  uint8_t* plane(int channel) { return bytes_.data() + stride_ * static_cast<size_t>(channel); }
+  const uint8_t* plane(int channel) const {
+    return bytes_.data() + stride_ * static_cast<size_t>(channel);
+  }
+
+ private:
+  int channels_ = 0, width_ = 0, height_ = 0;
+  size_t stride_ = 0;
+  std::vector<uint8_t> bytes_;
+};
+
+}  // namespace fusionloader
