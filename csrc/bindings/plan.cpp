@@ -35,11 +35,13 @@ class Buffer {
     return static_cast<uint8_t*>(view_.buf);
   }
   PixelView pixels() const {
-    if (view_.ndim != 3 || view_.shape[2] != 3 || view_.itemsize != 1 || view_.shape[0] < 1 ||
-        view_.shape[1] < 1 || view_.shape[0] > 1 << 20 || view_.shape[1] > 1 << 20)
-      throw std::invalid_argument("pixels must be 8 bit, height x width x 3");
+    if (view_.ndim != 3 || (view_.shape[2] != 3 && view_.shape[2] != 1) || view_.itemsize != 1 ||
+        view_.shape[0] < 1 || view_.shape[1] < 1 || view_.shape[0] > 1 << 20 ||
+        view_.shape[1] > 1 << 20)
+      throw std::invalid_argument("pixels must be 8 bit, height x width x 3 or 1");
     return {static_cast<const uint8_t*>(view_.buf), static_cast<int>(view_.shape[1]),
-            static_cast<int>(view_.shape[0]), view_.shape[1] * 3};
+            static_cast<int>(view_.shape[0]), static_cast<int>(view_.shape[2]),
+            view_.shape[1] * view_.shape[2]};
   }
 
  private:
@@ -162,12 +164,14 @@ Parameters parameters_from(const py::sequence& operations) {
 }
 
 std::unique_ptr<Executor> make_executor(const std::vector<py::tuple>& stages,
-                                        const std::optional<py::tuple>& convert, int height,
-                                        int width, bool fast_decode, bool vertical_first_allowed,
+                                        const std::optional<py::tuple>& convert, int channels,
+                                        int height, int width, bool fast_decode,
+                                        bool vertical_first_allowed,
                                         const std::optional<std::string>& simd) {
   PlanSpec spec;
   for (const py::tuple& stage : stages) spec.stages.push_back(stage_from_tuple(stage));
   if (convert) spec.convert = convert_from_tuple(*convert);
+  spec.channels = channels;
   spec.height = height;
   spec.width = width;
   spec.fast_decode = fast_decode;
@@ -210,23 +214,22 @@ int run_with(Executor& self, const py::object& encoded, const py::sequence& para
       without_gil([&] { return self.run_encoded_with(from.bytes(), given, target); }));
 }
 
-void run_pixels(Executor& self, const py::object& rgb, uint64_t seed, uint64_t epoch,
+void run_pixels(Executor& self, const py::object& image, uint64_t seed, uint64_t epoch,
                 uint64_t index, uint64_t occurrence, const py::object& out) {
-  const Buffer from(rgb, shaped), to(out, writable);
-  const PixelView image = from.pixels();
+  const Buffer from(image, shaped), to(out, writable);
+  const PixelView view = from.pixels();
   uint8_t* target = to.writable(self.result_bytes());
   const SampleKey key{seed, epoch, index, occurrence};
-  without_gil(
-      [&] { self.run_pixels(image.rgb, image.width, image.height, image.stride, key, target); });
+  without_gil([&] { self.run_pixels(view, key, target); });
 }
 
-void run_pixels_with(Executor& self, const py::object& rgb, const py::sequence& parameters,
+void run_pixels_with(Executor& self, const py::object& image, const py::sequence& parameters,
                      const py::object& out) {
-  const Buffer from(rgb, shaped), to(out, writable);
-  const PixelView image = from.pixels();
+  const Buffer from(image, shaped), to(out, writable);
+  const PixelView view = from.pixels();
   uint8_t* target = to.writable(self.result_bytes());
   const Parameters given = parameters_from(parameters);
-  without_gil([&] { self.run_pixels_with(image, given, target); });
+  without_gil([&] { self.run_pixels_with(view, given, target); });
 }
 
 std::optional<py::tuple> pixels(Executor& self, const py::object& encoded, uint64_t seed,
@@ -240,13 +243,13 @@ std::optional<py::tuple> pixels(Executor& self, const py::object& encoded, uint6
   return pixels_tuple(result);
 }
 
-py::tuple pixels_of_pixels(Executor& self, const py::object& rgb, uint64_t seed, uint64_t epoch,
+py::tuple pixels_of_pixels(Executor& self, const py::object& image, uint64_t seed, uint64_t epoch,
                            uint64_t index, uint64_t occurrence) {
-  const Buffer from(rgb, shaped);
-  const PixelView image = from.pixels();
+  const Buffer from(image, shaped);
+  const PixelView view = from.pixels();
   const SampleKey key{seed, epoch, index, occurrence};
   Pixels result;
-  without_gil([&] { self.pixels_of_pixels(image, key, result); });
+  without_gil([&] { self.pixels_of_pixels(view, key, result); });
   return pixels_tuple(result);
 }
 
@@ -270,7 +273,7 @@ void bind_plan(py::module_& m) {
       "The widest vector instructions that this processor has.");
   m.def("philox4x32", &philox, "counter"_a, "key"_a);
   py::class_<Executor>(m, "Executor")
-      .def(py::init(&make_executor), "stages"_a, "convert"_a, "height"_a, "width"_a,
+      .def(py::init(&make_executor), "stages"_a, "convert"_a, "channels"_a, "height"_a, "width"_a,
            "fast_decode"_a, "vertical_first_allowed"_a, "simd"_a = py::none())
       .def_property_readonly("result_bytes", &Executor::result_bytes)
       .def_property_readonly("conversion", &Executor::conversion)
@@ -280,11 +283,11 @@ void bind_plan(py::module_& m) {
            "height"_a)
       .def("run", &run, "encoded"_a, "seed"_a, "epoch"_a, "index"_a, "occurrence"_a, "out"_a)
       .def("run_with", &run_with, "encoded"_a, "parameters"_a, "out"_a)
-      .def("run_pixels", &run_pixels, "rgb"_a, "seed"_a, "epoch"_a, "index"_a, "occurrence"_a,
+      .def("run_pixels", &run_pixels, "image"_a, "seed"_a, "epoch"_a, "index"_a, "occurrence"_a,
            "out"_a)
-      .def("run_pixels_with", &run_pixels_with, "rgb"_a, "parameters"_a, "out"_a)
+      .def("run_pixels_with", &run_pixels_with, "image"_a, "parameters"_a, "out"_a)
       .def("pixels", &pixels, "encoded"_a, "seed"_a, "epoch"_a, "index"_a, "occurrence"_a)
-      .def("pixels_of_pixels", &pixels_of_pixels, "rgb"_a, "seed"_a, "epoch"_a, "index"_a,
+      .def("pixels_of_pixels", &pixels_of_pixels, "image"_a, "seed"_a, "epoch"_a, "index"_a,
            "occurrence"_a)
       .def("image_size", &image_size, "encoded"_a);
 }

@@ -226,6 +226,16 @@ void bind_plan_worker(py::module_& m) {
            [](PlanWorker& worker, size_t bytes) { return view(worker.current().image, bytes); })
       .def("path",
            [](PlanWorker& worker, uint64_t item) { return py::bytes(worker.table().path(item)); })
+      .def("holds_pixels", [](PlanWorker& worker) { return worker.table().holds_pixels(); })
+      .def("pixels",
+           [](PlanWorker& worker, uint64_t item) {
+             const DatasetTable& table = worker.table();
+             const auto height = static_cast<py::ssize_t>(table.height),
+                        width = static_cast<py::ssize_t>(table.width),
+                        channels = static_cast<py::ssize_t>(table.channels);
+             return py::memoryview::from_buffer(table.pixels(item), {height, width, channels},
+                                                {width * channels, channels, py::ssize_t{1}});
+           })
       .def("target", [](PlanWorker& worker, uint64_t item) { return worker.table().target(item); })
       .def("items", [](PlanWorker& worker) { return worker.table().count; })
       .def("set_target",

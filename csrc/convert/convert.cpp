@@ -91,30 +91,31 @@ const float* as_floats(const uint8_t* bytes) { return reinterpret_cast<const flo
 
 }  // namespace
 
-bool recover_arithmetic(const float* table, FloatArithmetic& arithmetic) {
+bool recover_arithmetic(const float* table, size_t channels, FloatArithmetic& arithmetic) {
   for (const bool by_reciprocal : {false, true}) {
     arithmetic.by_reciprocal = by_reciprocal;
     bool found = true;
-    for (size_t channel = 0; channel < 3 && found; ++channel)
+    for (size_t channel = 0; channel < channels && found; ++channel)
       found = recover_channel(table + channel * levels, arithmetic, channel);
     if (found) return true;
   }
   return false;
 }
 
-Converter::Converter(const ConvertSpec& spec, int width, int height, SimdLevel simd)
+Converter::Converter(const ConvertSpec& spec, int width, int height, int channels, SimdLevel simd)
     : element_size_(spec.element_size),
       layout_(spec.layout),
       table_(spec.table),
       width_(static_cast<size_t>(width)),
       height_(static_cast<size_t>(height)),
+      channels_(static_cast<size_t>(channels)),
       simd_(simd) {
   const size_t size = spec.element_size;
   if (size != 1 && size != 2 && size != 4 && size != 8)
     throw std::invalid_argument("elements of " + std::to_string(size) + " bytes are not supported");
-  if (table_.size() != 3 * levels * size)
+  if (table_.size() != channels_ * levels * size)
     throw std::invalid_argument("the conversion table has " + std::to_string(table_.size()) +
-                                " bytes, expected " + std::to_string(3 * levels * size));
+                                " bytes, expected " + std::to_string(channels_ * levels * size));
   if (is_identity(spec))
     method_ = Method::copy;
   else if (spec.is_float32 && size == sizeof(float) && layout_ == Layout::chw &&
@@ -125,11 +126,11 @@ Converter::Converter(const ConvertSpec& spec, int width, int height, SimdLevel s
 bool Converter::arithmetic_is_exact() {
   kernel_ = float_kernel(simd_);
   const float* table = as_floats(table_.data());
-  if (!kernel_ || !recover_arithmetic(table, arithmetic_)) return false;
+  if (!kernel_ || !recover_arithmetic(table, channels_, arithmetic_)) return false;
   std::array<uint8_t, levels> all;
   std::array<float, levels> made;
   for (size_t level = 0; level < levels; ++level) all[level] = static_cast<uint8_t>(level);
-  for (size_t channel = 0; channel < 3; ++channel) {
+  for (size_t channel = 0; channel < channels_; ++channel) {
     kernel_(all.data(), levels, arithmetic_, channel, table + channel * levels, made.data());
     if (std::memcmp(made.data(), table + channel * levels, sizeof made) != 0) return false;
   }
@@ -155,7 +156,7 @@ void Converter::row(int y, const PlaneRow& in, uint8_t* out) const {
 }
 
 void Converter::row_chw(size_t y, const PlaneRow& in, uint8_t* out) const {
-  for (size_t channel = 0; channel < 3; ++channel) {
+  for (size_t channel = 0; channel < channels_; ++channel) {
     const uint8_t* from = in.planes + channel * in.plane;
     const uint8_t* table = table_.data() + channel * levels * element_size_;
     uint8_t* to = out + (channel * height_ + y) * width_ * element_size_;
@@ -171,11 +172,11 @@ void Converter::row_chw(size_t y, const PlaneRow& in, uint8_t* out) const {
 }
 
 void Converter::row_hwc(size_t y, const PlaneRow& in, uint8_t* out) const {
-  uint8_t* to = out + y * width_ * 3 * element_size_;
-  for (size_t channel = 0; channel < 3; ++channel)
+  uint8_t* to = out + y * width_ * channels_ * element_size_;
+  for (size_t channel = 0; channel < channels_; ++channel)
     look_up(element_size_, in.planes + channel * in.plane, width_,
             table_.data() + channel * levels * element_size_, to + channel * element_size_,
-            3 * element_size_);
+            channels_ * element_size_);
 }
 
 }  // namespace fusionloader

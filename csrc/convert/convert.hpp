@@ -28,10 +28,10 @@ struct PlaneRow {
 
 class Converter {
  public:
-  // Throws std::invalid_argument when the table's size is not 3 x 256 elements.
-  Converter(const ConvertSpec& spec, int width, int height, SimdLevel simd);
+  // Throws std::invalid_argument when the table's size is not channels x 256 elements.
+  Converter(const ConvertSpec& spec, int width, int height, int channels, SimdLevel simd);
 
-  size_t result_bytes() const { return 3 * width_ * height_ * element_size_; }
+  size_t result_bytes() const { return channels_ * width_ * height_ * element_size_; }
   // Which of the ways below was chosen: "copy", "arithmetic" or "lookup".
   const char* method() const;
   void row(int y, const PlaneRow& in, uint8_t* out) const;
@@ -47,16 +47,16 @@ class Converter {
   size_t element_size_;
   Layout layout_;
   std::vector<uint8_t> table_;
-  size_t width_, height_;
+  size_t width_, height_, channels_;
   SimdLevel simd_;
   Method method_ = Method::lookup;
   FloatArithmetic arithmetic_{};
   FloatKernel kernel_ = nullptr;
 };
 
-// Whether `table` (3 x 256 float32) is what `arithmetic` gives on every level of every channel, bit
-// for bit; finds the parameters from the table itself.
-bool recover_arithmetic(const float* table, FloatArithmetic& arithmetic);
+// Whether `table` (channels x 256 float32) is what `arithmetic` gives on every level of every
+// channel, bit for bit; finds the parameters from the table itself.
+bool recover_arithmetic(const float* table, size_t channels, FloatArithmetic& arithmetic);
 
 #if defined(__x86_64__)
 void convert_float_avx2(const uint8_t* levels, size_t count, const FloatArithmetic& arithmetic,

@@ -5,7 +5,6 @@
 #include <string>
 
 #include "convert/convert.hpp"
-#include "plan/images.hpp"
 #include "plan/passes.hpp"
 
 namespace fusionloader {
@@ -37,15 +36,22 @@ struct Executor::Impl {
 
   explicit Impl(PlanSpec plan)
       : spec(std::move(plan)), resampler(spec.simd, spec.vertical_first_allowed) {
+    if (spec.channels != 1 && spec.channels != 3)
+      throw std::invalid_argument("a plan's images have 1 or 3 channels");
     if (!spec.convert) return;
     if (spec.width <= 0 || spec.height <= 0)
       throw std::invalid_argument("a plan with a conversion needs the size of its result");
-    converter.emplace(*spec.convert, spec.width, spec.height, spec.simd);
+    converter.emplace(*spec.convert, spec.width, spec.height, spec.channels, spec.simd);
   }
 
   size_t result_bytes() const {
     if (converter) return converter->result_bytes();
-    return 3 * static_cast<size_t>(spec.width) * static_cast<size_t>(spec.height);
+    return pixel_bytes(spec.width, spec.height);
+  }
+
+  size_t pixel_bytes(int width, int height) const {
+    return static_cast<size_t>(spec.channels) * static_cast<size_t>(width) *
+           static_cast<size_t>(height);
   }
 
   void require_result_size(const Rect& kept) const {
@@ -82,8 +88,12 @@ struct Executor::Impl {
   // `make_sink` gets the size of the result and gives the sink for it.
   template <class MakeSink>
   void pixels_through(const PixelView& image, const Parameters& parameters, MakeSink make_sink) {
+    if (image.channels != spec.channels)
+      throw std::invalid_argument("pixels of " + std::to_string(image.channels) +
+                                  " channels, the plan is made for " +
+                                  std::to_string(spec.channels));
     const std::vector<Pass> passes = group_into_passes(parameters, image.width, image.height);
-    PixelSource source(image.rgb, image.stride, pixel_row);
+    PixelSource source(image, pixel_row);
     auto sink = make_sink(passes.back().kept);
     run_passes(passes, 1, image.width, image.height, source, sink);
     release_large_buffers();
@@ -105,6 +115,7 @@ struct Executor::Impl {
 
   template <class ParametersFor, class MakeSink>
   Status encoded_through(ByteView encoded, ParametersFor parameters_for, MakeSink make_sink) {
+    if (spec.channels != 3) throw std::invalid_argument("encoded images are decoded to RGB");
     if (!decoder.open(encoded)) return Status::needs_pillow;
     struct Closing {
       Impl& impl;
@@ -125,8 +136,8 @@ struct Executor::Impl {
     const Converter* converter;
     uint8_t* out;
     PixelSink pixels;
-    ResultSink(const Converter* chosen, uint8_t* to, int width)
-        : converter(chosen), out(to), pixels(to, width) {}
+    ResultSink(const Converter* chosen, uint8_t* to, int width, int channels)
+        : converter(chosen), out(to), pixels(to, width, channels) {}
     void row(int y, const uint8_t* planes, size_t plane) override {
       if (converter)
         converter->row(y, {planes, plane}, out);
@@ -138,7 +149,7 @@ struct Executor::Impl {
   auto result_into(uint8_t* out) const {
     return [this, out](const Rect& kept) {
       require_result_size(kept);
-      return ResultSink(converter ? &*converter : nullptr, out, kept.width);
+      return ResultSink(converter ? &*converter : nullptr, out, kept.width, spec.channels);
     };
   }
 
@@ -147,8 +158,8 @@ struct Executor::Impl {
       if (converter) throw std::invalid_argument("the plan converts: its result is not pixels");
       out.width = kept.width;
       out.height = kept.height;
-      out.bytes.resize(3 * static_cast<size_t>(kept.width) * static_cast<size_t>(kept.height));
-      return PixelSink(out.bytes.data(), kept.width);
+      out.bytes.resize(pixel_bytes(kept.width, kept.height));
+      return PixelSink(out.bytes.data(), kept.width, spec.channels);
     };
   }
 };
@@ -171,9 +182,8 @@ Status Executor::run_encoded_with(ByteView encoded, const Parameters& parameters
   return impl_->encoded_through(encoded, given, impl_->result_into(out));
 }
 
-void Executor::run_pixels(const uint8_t* rgb, int width, int height, ptrdiff_t stride,
-                          const SampleKey& key, uint8_t* out) {
-  run_pixels_with({rgb, width, height, stride}, draw(impl_->spec, key, width, height), out);
+void Executor::run_pixels(const PixelView& image, const SampleKey& key, uint8_t* out) {
+  run_pixels_with(image, draw(impl_->spec, key, image.width, image.height), out);
 }
 
 void Executor::run_pixels_with(const PixelView& image, const Parameters& parameters, uint8_t* out) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "jpeg/region_decoder.hpp"  // ByteView
+#include "plan/images.hpp"          // PixelView
 #include "plan/program.hpp"
 #include "rng/philox.hpp"  // SampleKey
 
@@ -18,14 +19,7 @@ enum class Status : int {
   needs_pillow = 1,
 };
 
-// Rows of RGB, 8 bit, `stride` bytes apart.
-struct PixelView {
-  const uint8_t* rgb;
-  int width, height;
-  ptrdiff_t stride;
-};
-
-// 8-bit RGB, height x width x 3.
+// 8 bit, height x width x channels.
 struct Pixels {
   int width = 0, height = 0;
   std::vector<uint8_t> bytes;
@@ -47,9 +41,8 @@ class Executor {
   // `out` has room for result_bytes(). After needs_pillow it holds nothing of use.
   Status run_encoded(ByteView encoded, const SampleKey& key, uint8_t* out);
 
-  // The same on decoded pixels: height x width x 3, 8 bit, rows `stride` bytes apart.
-  void run_pixels(const uint8_t* rgb, int width, int height, ptrdiff_t stride, const SampleKey& key,
-                  uint8_t* out);
+  // The same on pixels, which have the plan's channels.
+  void run_pixels(const PixelView& image, const SampleKey& key, uint8_t* out);
 
   // The same with given parameters.
   Status run_encoded_with(ByteView encoded, const Parameters& parameters, uint8_t* out);

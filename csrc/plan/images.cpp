@@ -12,11 +12,15 @@ bool PixelSource::begin(Rect window) {
 bool PixelSource::rows(int y, int count, const uint8_t** rows) {
   const auto width = static_cast<size_t>(window_.width);
   for (int i = 0; i < count; ++i) {
-    const uint8_t* from =
-        rgb_ + (window_.y + y + i) * stride_ + static_cast<ptrdiff_t>(window_.x) * 3;
+    const uint8_t* from = image_.pixels + (window_.y + y + i) * image_.stride +
+                          static_cast<ptrdiff_t>(window_.x) * image_.channels;
     uint8_t* to = &buffer_[static_cast<size_t>(i) * (width * 4 + row_slack)];
-    for (size_t x = 0; x < width; ++x)
-      for (size_t channel = 0; channel < 3; ++channel) to[4 * x + channel] = from[3 * x + channel];
+    if (image_.channels == 1)
+      for (size_t x = 0; x < width; ++x) to[4 * x] = to[4 * x + 1] = to[4 * x + 2] = from[x];
+    else
+      for (size_t x = 0; x < width; ++x)
+        for (size_t channel = 0; channel < 3; ++channel)
+          to[4 * x + channel] = from[3 * x + channel];
     rows[i] = to;
   }
   return true;
@@ -47,10 +51,10 @@ bool StoredImage::rows(int y, int count, const uint8_t** rows) {
 }
 
 void PixelSink::row(int y, const uint8_t* planes, size_t plane) {
-  uint8_t* to = out_ + static_cast<size_t>(y) * width_ * 3;
+  uint8_t* to = out_ + static_cast<size_t>(y) * width_ * channels_;
   for (size_t x = 0; x < width_; ++x)
-    for (size_t channel = 0; channel < 3; ++channel)
-      to[3 * x + channel] = planes[channel * plane + x];
+    for (size_t channel = 0; channel < channels_; ++channel)
+      to[channels_ * x + channel] = planes[channel * plane + x];
 }
 
 }  // namespace fusionloader

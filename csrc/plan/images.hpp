@@ -21,17 +21,22 @@ class JpegSource final : public RowSource {
   int denominator_;
 };
 
-// Decoded pixels: rows of RGB `stride` bytes apart.
+// 8-bit pixels of `channels` bytes: 3 (RGB) or 1 (grey); rows `stride` bytes apart.
+struct PixelView {
+  const uint8_t* pixels;
+  int width, height, channels;
+  ptrdiff_t stride;
+};
+
 class PixelSource final : public RowSource {
  public:
-  PixelSource(const uint8_t* rgb, ptrdiff_t stride, std::vector<uint8_t>& buffer)
-      : rgb_(rgb), stride_(stride), buffer_(buffer) {}
+  PixelSource(const PixelView& image, std::vector<uint8_t>& buffer)
+      : image_(image), buffer_(buffer) {}
   bool begin(Rect window) override;
   bool rows(int y, int count, const uint8_t** rows) override;
 
  private:
-  const uint8_t* rgb_;
-  ptrdiff_t stride_;
+  PixelView image_;
   std::vector<uint8_t>& buffer_;
   Rect window_{};
 };
@@ -61,15 +66,16 @@ class StoredImage final : public RowSource, public RowSink {
   std::vector<uint8_t> pixels_;
 };
 
-// Height x width x 3, 8 bit.
+// Height x width x channels, 8 bit.
 class PixelSink final : public RowSink {
  public:
-  PixelSink(uint8_t* out, int width) : out_(out), width_(static_cast<size_t>(width)) {}
+  PixelSink(uint8_t* out, int width, int channels)
+      : out_(out), width_(static_cast<size_t>(width)), channels_(static_cast<size_t>(channels)) {}
   void row(int y, const uint8_t* planes, size_t plane) override;
 
  private:
   uint8_t* out_;
-  size_t width_;
+  size_t width_, channels_;
 };
 
 }  // namespace fusionloader

@@ -50,7 +50,8 @@ using Stage = std::variant<RandomResizedCrop, ResizeShorterSide, ResizeStage, Ce
 
 enum class Layout { chw, hwc };
 
-// Every level of every channel mapped through `table`: 3 x 256 elements of `element_size` bytes.
+// Every level of every channel mapped through `table`: channels x 256 elements of `element_size`
+// bytes.
 struct ConvertSpec {
   size_t element_size;
   bool is_float32;
@@ -60,7 +61,8 @@ struct ConvertSpec {
 
 struct PlanSpec {
   std::vector<Stage> stages;
-  std::optional<ConvertSpec> convert;  // none: 8-bit RGB, height x width x 3
+  std::optional<ConvertSpec> convert;  // none: 8-bit pixels, height x width x channels
+  int channels = 3;                    // of the images and of the result: 3 (RGB) or 1 (grey)
   int height = 0, width = 0;           // of the result; 0 when they differ from image to image
   bool fast_decode = false;
   // Pillow 13 runs the vertical pass of a resize first where that is cheaper; older ones never do.

@@ -87,17 +87,31 @@ bool PlanWorker::run_sample() {
   const CurrentSample sample = current();
   const auto item = static_cast<uint64_t>(sample.item);
   if (item >= table_.count) return false;  // also what is no index at all, -1
-  if (!read_file(table_.path(item))) return false;
-  table_.size(item).store(static_cast<uint32_t>(std::min<size_t>(file_bytes_, UINT32_MAX)),
-                          std::memory_order_relaxed);
   try {
-    if (executor_.run_encoded({file_.data(), file_bytes_}, sample.key, sample.image) != Status::ok)
+    if (table_.holds_pixels())
+      run_pixels(sample, item);
+    else if (!run_file(sample, item))
       return false;
   } catch (const std::exception&) {
     return false;  // the caller meets the same error where it can be reported
   }
   *sample.target = table_.target(item);
   return true;
+}
+
+bool PlanWorker::run_file(const CurrentSample& sample, uint64_t item) {
+  if (!read_file(table_.path(item))) return false;
+  table_.size(item).store(static_cast<uint32_t>(std::min<size_t>(file_bytes_, UINT32_MAX)),
+                          std::memory_order_relaxed);
+  const ByteView encoded{file_.data(), file_bytes_};
+  return executor_.run_encoded(encoded, sample.key, sample.image) == Status::ok;
+}
+
+void PlanWorker::run_pixels(const CurrentSample& sample, uint64_t item) {
+  const auto width = static_cast<int>(table_.width), channels = static_cast<int>(table_.channels);
+  const PixelView image{table_.pixels(item), width, static_cast<int>(table_.height), channels,
+                        static_cast<ptrdiff_t>(width) * channels};
+  executor_.run_pixels(image, sample.key, sample.image);
 }
 
 void PlanWorker::sample_done() {

@@ -40,6 +40,8 @@ class PlanWorker {
 
  private:
   bool run_sample();
+  bool run_file(const CurrentSample& sample, uint64_t item);
+  void run_pixels(const CurrentSample& sample, uint64_t item);
   void advance();
   void finish_tiny_batch(TinyState result);
   bool read_file(const char* path);

@@ -23,6 +23,7 @@ def make_executor(
     return _native.Executor(
         stages=[_stage_fields(stage) for stage in plan.stages],
         convert=(convert.element_type, convert.layout, convert.table) if convert else None,
+        channels=plan.channels,
         height=plan.height or 0,
         width=plan.width or 0,
         fast_decode=plan.decode == "fast",

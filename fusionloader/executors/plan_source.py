@@ -32,7 +32,8 @@ def result_like(plan: Plan) -> torch.Tensor:
     convert, height, width = plan.convert, plan.height, plan.width
     if convert is None or height is None or width is None:
         raise ValueError("the plan's results are not tensors of one shape")
-    shape = (3, height, width) if convert.layout == "chw" else (height, width, 3)
+    channels = plan.channels
+    shape = (channels, height, width) if convert.layout == "chw" else (height, width, channels)
     return torch.empty(shape, dtype=_DTYPES[convert.element_type])
 
 
@@ -55,11 +56,11 @@ class PlanSource:
     def load(self, key: SampleKey) -> Any:
         """Returns ``(image, target)`` as the dataset would."""
         compiled = self._compiled
-        encoded, target = compiled.read(self.dataset, key.index)
+        stored, target = compiled.read(self.dataset, key.index)
         python = compiled.tail is not None or compiled.target_transform is not None
         if python and self.seeding:
             seed_generators(key)
-        image = self._image(encoded, key)
+        image = self._image(stored, key)
         if compiled.tail is not None:
             image = compiled.tail(image)
         if compiled.target_transform is not None:
@@ -70,33 +71,42 @@ class PlanSource:
         """Returns the samples one after the other."""
         return [self.load(key) for key in keys]
 
-    def _image(self, encoded: bytes, key: SampleKey) -> Any:
+    def _image(self, stored: bytes | np.ndarray[Any, Any], key: SampleKey) -> Any:
         if self._executor is None:
             self._executor = make_executor(self._plan)
         draws = (key.seed, key.epoch, key.key, key.occurrence)
         convert = self._plan.convert
         if convert is None:
-            return self._pil_image(encoded, draws)
+            return self._pil_image(stored, draws)
         if self._plan.height is None or self._plan.width is None:
-            return self._converted(np.asarray(self._pil_image(encoded, draws)), convert)
+            return self._converted(np.asarray(self._pil_image(stored, draws)), convert)
         image = result_like(self._plan)
         out = image.view(torch.uint8).numpy().reshape(-1)
-        if self._executor.run(encoded, *draws, out) != 0:
-            self._executor.run_pixels(decode_with_pillow(encoded), *draws, out)
+        if isinstance(stored, np.ndarray):
+            self._executor.run_pixels(stored, *draws, out)
+        elif self._executor.run(stored, *draws, out) != 0:
+            self._executor.run_pixels(decode_with_pillow(stored), *draws, out)
         return image
 
-    def _pil_image(self, encoded: bytes, draws: tuple[int, int, int, int]) -> Image.Image:
-        done = self._executor.pixels(encoded, *draws)
+    def _pil_image(
+        self, stored: bytes | np.ndarray[Any, Any], draws: tuple[int, int, int, int]
+    ) -> Image.Image:
+        done = None
+        if not isinstance(stored, np.ndarray):
+            done = self._executor.pixels(stored, *draws)
         if done is None:
-            done = self._executor.pixels_of_pixels(decode_with_pillow(encoded), *draws)
-        pixels, (height, width) = done
-        return Image.frombytes("RGB", (width, height), pixels)
+            pixels = stored if isinstance(stored, np.ndarray) else decode_with_pillow(stored)
+            done = self._executor.pixels_of_pixels(pixels, *draws)
+        result, (height, width) = done
+        mode = "L" if self._plan.channels == 1 else "RGB"
+        return Image.frombytes(mode, (width, height), result)
 
     def _converted(self, pixels: np.ndarray[Any, Any], convert: Convert) -> torch.Tensor:
         """Returns the tensor of an image whose size differs from the others'."""
         table = torch.frombuffer(bytearray(convert.table), dtype=_DTYPES[convert.element_type])
-        levels = torch.from_numpy(pixels.astype(np.int64))
-        return torch.stack([table[256 * c : 256 * c + 256][levels[..., c]] for c in range(3)])
+        levels = torch.from_numpy(pixels.astype(np.int64)).view(*pixels.shape[:2], -1)
+        tables = table.view(-1, 256)
+        return torch.stack([tables[c][levels[..., c]] for c in range(len(tables))])
 
     def name(self, key: SampleKey) -> str:
         """Returns ``index 5 (cats/5.jpg)``."""

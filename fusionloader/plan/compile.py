@@ -1,4 +1,4 @@
-"""Datasets to plans: image folders with torchvision's own loader, and ``read_encoded`` datasets."""
+"""Datasets to plans: image folders, images in memory, and ``read_encoded`` datasets."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 from torch.utils.data import Subset
 
-from fusionloader.plan.stages import Plan
+from fusionloader.plan.arrays import PixelArrays, pixel_arrays
+from fusionloader.plan.stages import ImageKind, Plan
 from fusionloader.plan.transforms import CompiledTransform, Note, compile_transform
+
+Kind = Literal["folder", "pixels", "encoded", "none"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,15 +21,16 @@ class Compiled:
     """What could be compiled of a dataset.
 
     Attributes:
-        kind: ``"folder"``: files named by ``samples``; ``"encoded"``: ``read_encoded(index)`` gives
-            the bytes and the target; ``"none"``: nothing was compiled.
-        plan: what is done natively to the encoded bytes; ``None`` for ``"none"``.
+        kind: ``"folder"``: files named by ``samples``; ``"pixels"``: images in memory, those of
+            ``arrays``; ``"encoded"``: ``read_encoded(index)`` gives the bytes and the target;
+            ``"none"``: nothing was compiled.
+        plan: what is done natively to the bytes or pixels; ``None`` for ``"none"``.
         tail: what Python does to the resulting PIL image, if anything.
         target_transform: what Python does to the target, if anything.
         notes: the lines of ``explain()``.
     """
 
-    kind: Literal["folder", "encoded", "none"]
+    kind: Kind
     plan: Plan | None
     tail: Callable[[Any], Any] | None
     target_transform: Callable[[Any], Any] | None
@@ -53,12 +58,26 @@ class Compiled:
             return [inner[index] for index in dataset.indices]
         return dataset.samples  # type: ignore[no-any-return]
 
-    def read(self, dataset: Any, index: Any) -> tuple[bytes, Any]:
-        """Returns the encoded bytes and the target of a sample."""
+    def arrays(self, dataset: Any) -> PixelArrays:
+        """Returns the images and targets of a ``"pixels"`` dataset, in the order of indices."""
+        if isinstance(dataset, Subset):
+            return self.arrays(dataset.dataset).at(dataset.indices)
+        found = pixel_arrays(dataset)
+        if isinstance(found, str):
+            raise ValueError(
+                f"{type(dataset).__name__} has changed since the loader saw it: {found}"
+            )
+        return found
+
+    def read(self, dataset: Any, index: Any) -> tuple[bytes | np.ndarray[Any, Any], Any]:
+        """Returns the encoded bytes, or the pixels (height x width x channels), and the target."""
         while isinstance(dataset, Subset):
             dataset, index = dataset.dataset, dataset.indices[index]
         if self.kind == "encoded":
             return dataset.read_encoded(index)  # type: ignore[no-any-return]
+        if self.kind == "pixels":
+            found = self.arrays(dataset)
+            return np.ascontiguousarray(found.images[index]), int(found.targets[index])
         path, target = dataset.samples[index]
         with open(path, "rb") as file:
             return file.read(), target
@@ -80,13 +99,14 @@ def compile_dataset(dataset: Any, decode: Literal["exact", "fast"] = "exact") ->
     """Returns what can be compiled of a dataset and its transforms.
 
     Compiled are ``torchvision.datasets.ImageFolder``, ``DatasetFolder`` and ``ImageNet`` with the
-    default loader and their own ``__getitem__``; any dataset with ``read_encoded(index)`` returning
+    default loader and their own ``__getitem__``; ``MNIST``, ``CIFAR10``, ``SVHN`` and their kin;
+    any dataset with ``read_encoded(index)`` returning
     ``(bytes, target)`` and an attribute ``transform``; and ``Subset`` of these.
     """
     inner = dataset
     while type(inner) is Subset:
         inner = inner.dataset
-    kind, why = _kind(inner)
+    kind, images, why = _kind(inner)
     if kind == "none":
         return _nothing(type(dataset).__name__, why)
     transform = getattr(inner, "transform", None)
@@ -94,11 +114,12 @@ def compile_dataset(dataset: Any, decode: Literal["exact", "fast"] = "exact") ->
         return _nothing(
             type(dataset).__name__, "it has no transform, so that its samples are images"
         )
-    compiled: CompiledTransform = compile_transform(transform, decode)
+    compiled: CompiledTransform = compile_transform(transform, decode, images)
     if compiled.plan.convert is None and compiled.tail is None:
         return _nothing(type(dataset).__name__, "its transforms do not end in a tensor")
     target_transform = getattr(inner, "target_transform", None)
-    read = Note(f"{type(inner).__name__}: read and decode", "")
+    source = "images in memory" if kind == "pixels" else "read and decode"
+    read = Note(f"{type(inner).__name__}: {source}", "")
     notes = (read, *compiled.notes)
     if target_transform is not None:
         notes = (*notes, Note("target_transform", "user code"))
@@ -109,22 +130,34 @@ def _nothing(stage: str, why: str) -> Compiled:
     return Compiled("none", None, None, None, (Note(stage, why),))
 
 
-def _kind(dataset: Any) -> tuple[Literal["folder", "encoded", "none"], str]:
+def _kind(dataset: Any) -> tuple[Kind, ImageKind, str]:
+    """Returns the kind, what is known of its images, and why nothing can be compiled."""
     try:
-        from torchvision import get_image_backend
         from torchvision.datasets import folder
     except ImportError:
-        return "none", "torchvision is not installed"
+        return "none", ImageKind(), "torchvision is not installed"
     if callable(getattr(dataset, "read_encoded", None)):
-        return "encoded", ""
-    if not isinstance(dataset, folder.DatasetFolder):
-        return "none", "not an image folder, and without read_encoded(index)"
+        return "encoded", ImageKind(), ""
+    if isinstance(dataset, folder.DatasetFolder):
+        why = _why_no_folder(dataset)
+        return ("none" if why else "folder"), ImageKind(), why
+    arrays = pixel_arrays(dataset)
+    if isinstance(arrays, str):
+        return "none", ImageKind(), arrays
+    _, height, width, channels = arrays.images.shape
+    return "pixels", ImageKind(channels, height, width), ""
+
+
+def _why_no_folder(dataset: Any) -> str:
+    from torchvision import get_image_backend
+    from torchvision.datasets import folder
+
     if type(dataset).__getitem__ is not folder.DatasetFolder.__getitem__:
-        return "none", "its class has a __getitem__ of its own"
+        return "its class has a __getitem__ of its own"
     if callable(getattr(dataset, "__getitems__", None)):
-        return "none", "its class has a __getitems__ of its own"
+        return "its class has a __getitems__ of its own"
     if dataset.loader not in (folder.default_loader, folder.pil_loader):
-        return "none", "it has a loader of its own"
+        return "it has a loader of its own"
     if dataset.loader is folder.default_loader and get_image_backend() != "PIL":
-        return "none", f"torchvision's image backend is {get_image_backend()}, not PIL"
-    return "folder", ""
+        return f"torchvision's image backend is {get_image_backend()}, not PIL"
+    return ""

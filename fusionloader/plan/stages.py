@@ -101,11 +101,24 @@ class Convert:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What is done to an encoded image natively: decode to RGB, ``stages`` in order, ``convert``.
+class ImageKind:
+    """What is known of all images before the first stage.
 
-    ``convert`` is ``None`` when Python code follows: the native part then ends with 8-bit RGB
-    pixels, height x width x 3. ``height`` and ``width`` are those of the result, ``None`` when they
+    ``channels`` is 3 (RGB) or 1 (grey); ``height`` and ``width`` in pixels, ``None`` where images
+    differ.
+    """
+
+    channels: Literal[1, 3] = 3
+    height: int | None = None
+    width: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is done to an image natively: decode to RGB where encoded, ``stages``, ``convert``.
+
+    ``convert`` is ``None`` when Python code follows: the native part then ends with 8-bit pixels,
+    height x width x channels. ``height`` and ``width`` are those of the result, ``None`` when they
     differ from image to image. ``decode`` is ``"exact"`` (Pillow's pixels) or ``"fast"``.
     """
 
@@ -114,3 +127,4 @@ class Plan:
     height: int | None
     width: int | None
     decode: Literal["exact", "fast"] = "exact"
+    channels: Literal[1, 3] = 3

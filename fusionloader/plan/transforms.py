@@ -18,6 +18,7 @@ from fusionloader.plan.stages import (
     Convert,
     ElementType,
     Filter,
+    ImageKind,
     Plan,
     RandomCrop,
     RandomHorizontalFlip,
@@ -42,6 +43,9 @@ _ELEMENTS: dict[torch.dtype, ElementType] = {
     torch.float32: "float32",
     torch.float64: "float64",
 }
+
+
+_ANY_RGB = ImageKind()
 
 
 class NotCompiled(Exception):
@@ -82,12 +86,15 @@ class Tail:
         return image
 
 
-def compile_transform(transform: Any, decode: Any = "exact") -> CompiledTransform:
+def compile_transform(
+    transform: Any, decode: Any = "exact", images: ImageKind = _ANY_RGB
+) -> CompiledTransform:
     """Returns the plan of a torchvision transform and what is left of it for Python.
 
     Args:
         transform: callable on a PIL image.
         decode: ``"exact"`` or ``"fast"``, as in ``Plan``.
+        images: what is known of the images that it will get.
     """
     steps = list(_flatten(transform))
     stages: list[Stage] = []
@@ -101,22 +108,21 @@ def compile_transform(transform: Any, decode: Any = "exact") -> CompiledTransfor
                     first_conversion = (place, len(stages))
                 conversions.append(step)
             else:
-                stages.append(_stage(step, on_tensor=first_conversion is not None))
+                stages.append(_stage(step, first_conversion is not None, images.channels))
         except NotCompiled as why:
             rest = [Note(_text(s), str(why) if s is step else "follows it") for s in steps[place:]]
-            return _with_tail(steps, place, stages, first_conversion, notes, rest, decode)
+            return _with_tail(steps, place, stages, first_conversion, notes, rest, decode, images)
         notes.append(Note(_text(step), ""))
     if first_conversion is None:
-        return CompiledTransform(Plan(tuple(stages), None, None, None, decode), None, tuple(notes))
+        plan = _plan(stages, None, decode, images)
+        return CompiledTransform(plan, None, tuple(notes))
     try:
-        convert = _table(conversions)
+        convert = _table(conversions, images.channels)
     except NotCompiled as why:
         place = first_conversion[0]
         rest = [Note(_text(s), str(why)) for s in steps[place:]]
-        return _with_tail(steps, place, stages, first_conversion, notes, rest, decode)
-    height, width = _size(stages)
-    plan = Plan(tuple(stages), convert, height, width, decode)
-    return CompiledTransform(plan, None, tuple(notes))
+        return _with_tail(steps, place, stages, first_conversion, notes, rest, decode, images)
+    return CompiledTransform(_plan(stages, convert, decode, images), None, tuple(notes))
 
 
 def _with_tail(
@@ -127,6 +133,7 @@ def _with_tail(
     notes: list[Note],
     rest: list[Note],
     decode: Any,
+    images: ImageKind,
 ) -> CompiledTransform:
     """Cuts before the first conversion, so that the tail begins with a PIL image."""
     if first_conversion is not None:
@@ -135,9 +142,13 @@ def _with_tail(
         moved = [Note(note.stage, "what follows runs in Python") for note in notes[place:]]
         notes, rest = notes[:place], moved + [n for n in rest if n not in moved]
         rest = rest[: len(steps) - place]
-    height, width = _size(stages)
-    plan = Plan(tuple(stages), None, height, width, decode)
+    plan = _plan(stages, None, decode, images)
     return CompiledTransform(plan, Tail(steps[place:]), (*notes, *rest))
+
+
+def _plan(stages: list[Stage], convert: Convert | None, decode: Any, images: ImageKind) -> Plan:
+    height, width = _size(stages, images)
+    return Plan(tuple(stages), convert, height, width, decode, images.channels)
 
 
 def _flatten(transform: Any) -> Any:
@@ -173,7 +184,7 @@ def _is_conversion(step: Any) -> bool:
     )
 
 
-def _stage(step: Any, on_tensor: bool) -> Stage:
+def _stage(step: Any, on_tensor: bool, channels: int) -> Stage:
     from torchvision import transforms as v1
     from torchvision.transforms import v2
 
@@ -185,7 +196,7 @@ def _stage(step: Any, on_tensor: bool) -> Stage:
     if kind in (v1.RandomVerticalFlip, v2.RandomVerticalFlip):
         return RandomVerticalFlip(float(step.p))
     if kind in (v1.RandomCrop, v2.RandomCrop):
-        crop = _random_crop(step)
+        crop = _random_crop(step, channels)
         if on_tensor and (any(crop.padding) or crop.pad_if_needed):
             raise NotCompiled("padding after the conversion to a tensor is not compiled")
         return crop
@@ -208,7 +219,7 @@ def _stage(step: Any, on_tensor: bool) -> Stage:
     raise NotCompiled("not a transform that can be compiled")
 
 
-def _random_crop(step: Any) -> RandomCrop:
+def _random_crop(step: Any, channels: int) -> RandomCrop:
     from torchvision.transforms import v2
 
     if (step.padding is not None or step.pad_if_needed) and step.padding_mode != "constant":
@@ -229,15 +240,15 @@ def _random_crop(step: Any) -> RandomCrop:
     if min(left, top, right, bottom) < 0:
         raise NotCompiled("negative padding")
     height, width = _pair(step.size)
-    fill = _fill(step.fill)
+    fill = _fill(step.fill, channels)
     return RandomCrop(height, width, (left, top, right, bottom), bool(step.pad_if_needed), fill)
 
 
-def _fill(fill: Any) -> tuple[int, int, int]:
+def _fill(fill: Any, channels: int) -> tuple[int, int, int]:
     if fill is None:
         fill = 0
-    values = [fill] * 3 if isinstance(fill, (int, float)) else fill
-    if not isinstance(values, (list, tuple)) or len(values) not in (1, 3):
+    values = [fill] if isinstance(fill, (int, float)) else fill
+    if not isinstance(values, (list, tuple)) or len(values) not in (1, channels):
         raise NotCompiled(f"fill={fill!r}")
     values = list(values) * (3 if len(values) == 1 else 1)
     if any(value != int(value) or not 0 <= value <= 255 for value in values):
@@ -285,24 +296,31 @@ def _filter(interpolation: Any) -> Filter:
     return _FILTERS[name]
 
 
-def _size(stages: Sequence[Stage]) -> tuple[int | None, int | None]:
+def _size(stages: Sequence[Stage], images: ImageKind) -> tuple[int | None, int | None]:
     """Returns height and width of the result where they are the same for every image."""
-    height: int | None = None
-    width: int | None = None
+    height, width = images.height, images.width
     for stage in stages:
         if isinstance(stage, (RandomResizedCrop, Resize, CenterCrop, RandomCrop)):
             height, width = stage.height, stage.width
         elif isinstance(stage, ResizeShorterSide):
-            square = height is not None and height == width
-            height = width = stage.size if square else None
+            height, width = _shorter_side(stage, height, width)
     return height, width
 
 
-def _table(conversions: Sequence[Any]) -> Convert:
+def _shorter_side(
+    stage: ResizeShorterSide, height: int | None, width: int | None
+) -> tuple[int | None, int | None]:
+    if height is None or width is None or (stage.max_size and height != width):
+        return None, None
+    longer = int(stage.size * max(height, width) / min(height, width))
+    return (stage.size, longer) if height <= width else (longer, stage.size)
+
+
+def _table(conversions: Sequence[Any], channels: int) -> Convert:
     """Runs the conversions on every level of every channel, twice, in different places."""
     levels = np.arange(256, dtype=np.uint8)
     shuffled = levels[(levels.astype(np.int64) * 77 + 13) % 256]
-    straight, other = _run(conversions, levels), _run(conversions, shuffled)
+    straight, other = (_run(conversions, values, channels) for values in (levels, shuffled))
     order = torch.from_numpy(shuffled.astype(np.int64))
     same = torch.equal(straight[:, order].view(torch.uint8), other.view(torch.uint8))
     if not same:
@@ -310,21 +328,21 @@ def _table(conversions: Sequence[Any]) -> Convert:
     return Convert(_ELEMENTS[straight.dtype], "chw", straight.view(torch.uint8).numpy().tobytes())
 
 
-def _run(conversions: Sequence[Any], levels: np.ndarray[Any, Any]) -> torch.Tensor:
+def _run(conversions: Sequence[Any], levels: np.ndarray[Any, Any], channels: int) -> torch.Tensor:
     from PIL import Image
 
-    pixels = np.repeat(levels.reshape(16, 16, 1), 3, axis=2)
-    image: Any = Image.fromarray(pixels)
+    pixels = levels.reshape(16, 16)
+    image: Any = Image.fromarray(pixels if channels == 1 else np.stack([pixels] * 3, axis=2))
     try:
         for conversion in conversions:
             image = conversion(image)
     except Exception as error:
         raise NotCompiled(f"it raises {type(error).__name__}: {error}") from None
-    if not isinstance(image, torch.Tensor) or tuple(image.shape) != (3, 16, 16):
-        raise NotCompiled("the conversion does not give a tensor of three channels")
+    if not isinstance(image, torch.Tensor) or tuple(image.shape) != (channels, 16, 16):
+        raise NotCompiled(f"the conversion does not give a tensor of {channels} channel(s)")
     if image.dtype not in _ELEMENTS:
         raise NotCompiled(f"{image.dtype} is not supported")
-    return image.as_subclass(torch.Tensor).reshape(3, 256).contiguous()
+    return image.as_subclass(torch.Tensor).reshape(channels, 256).contiguous()
 
 
 def _text(step: Any) -> str:

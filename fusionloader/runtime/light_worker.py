@@ -102,20 +102,23 @@ class _LightWorker:
         return None
 
     def _write(self, item: int, key: int, occurrence: int) -> None:
-        """Reads, decodes with Pillow, runs the plan, and writes the row."""
-        from PIL import Image
-
+        """Runs the plan on the sample's pixels and writes the row."""
         if not 0 <= item < self._loop.items():
             raise IndexError(f"the dataset has {self._loop.items()} samples and no such index")
         _, _, _, _, seed, epoch, _, _ = self._loop.current()
-        with open(os.fsdecode(self._loop.path(item)), "rb") as file:
-            image = Image.open(file).convert("RGB")
-        pixels = memoryview(image.tobytes()).cast("B", (image.height, image.width, 3))
+        pixels = self._loop.pixels(item) if self._loop.holds_pixels() else self._decode(item)
         row = self._loop.image(self._executor.result_bytes)
         self._executor.run_pixels(pixels, seed, epoch, key, occurrence, row)
         self._loop.set_target(self._loop.target(item))
 
+    def _decode(self, item: int) -> memoryview:
+        from PIL import Image
+
+        with open(os.fsdecode(self._loop.path(item)), "rb") as file:
+            image = Image.open(file).convert("RGB")
+        return memoryview(image.tobytes()).cast("B", (image.height, image.width, 3))
+
     def _name(self, key: int, item: int) -> str:
-        if not 0 <= item < self._loop.items():
+        if self._loop.holds_pixels() or not 0 <= item < self._loop.items():
             return f"index {key}"
         return f"index {key} ({os.fsdecode(self._loop.path(item))})"

@@ -17,12 +17,14 @@ from torch.utils.data.dataloader import _DatasetKind
 from fusionloader.executors.layout import Layout
 from fusionloader.executors.plan_source import PlanSource, result_like
 from fusionloader.executors.python import DatasetSource, Source
+from fusionloader.plan.arrays import PixelArrays
 from fusionloader.plan.compile import Compiled, compile_dataset
 from fusionloader.runtime import light_worker, object_worker, prepared_worker, processes
 from fusionloader.runtime.epoch import Epochs
 from fusionloader.runtime.processes import Descriptor, Process
 from fusionloader.scheduler.tiny_batches import order_by_size
 from fusionloader.shm.dataset_table import DatasetTable
+from fusionloader.shm.objects import SharedMemoryExhausted
 
 log = logging.getLogger("fusionloader.loader")
 
@@ -96,8 +98,8 @@ class ObjectRecipe:
         return start
 
 
-class FolderRecipe:
-    """An image folder whose transforms are wholly compiled: workers run no Python per sample."""
+class TableRecipe:
+    """Files or pixels whose transforms are wholly compiled: workers run no Python per sample."""
 
     def __init__(self, dataset: Any, compiled: Compiled, table: DatasetTable) -> None:
         self._dataset = dataset
@@ -169,7 +171,8 @@ class Recipes:
     """Chooses the recipe and the iterator of a loader, and remembers what does not change."""
 
     def __init__(self) -> None:
-        self._table: tuple[list[tuple[str, int]], DatasetTable] | None = None
+        self._files: tuple[list[tuple[str, int]], DatasetTable] | None = None
+        self._pixels: DatasetTable | None = None
         self._no_layout: str | None = None
         self._said: str | None = None
 
@@ -195,7 +198,7 @@ class Recipes:
         else:
             table = self._table_of(loader.dataset, compiled)
             if table is not None:
-                recipe = FolderRecipe(loader.dataset, compiled, table)
+                recipe = TableRecipe(loader.dataset, compiled, table)
             else:
                 source = PlanSource(loader.dataset, compiled)
                 recipe = ObjectRecipe(source, self._remember_no_layout)
@@ -229,20 +232,36 @@ class Recipes:
         return compiled, self._no_layout
 
     def _table_of(self, dataset: Any, compiled: Compiled) -> DatasetTable | None:
-        """Returns the dataset's paths in shared memory, made once while they stay the same.
+        """Returns the dataset in shared memory, made once while it stays the same.
 
         ``None`` when workers have to run Python: a tail, bytes from the dataset, odd targets.
         """
-        if compiled.kind != "folder" or not compiled.complete:
+        if not compiled.complete:
+            return None
+        if compiled.kind == "pixels":
+            return self._pixel_table(compiled.arrays(dataset))
+        if compiled.kind != "folder":
             return None
         samples = compiled.samples(dataset)
-        if self._table is None or self._table[0] != samples:
+        if self._files is None or self._files[0] != samples:
             plain = all(type(target) is int for _, target in samples)
             if not plain or not samples:
                 return None
-            table = DatasetTable([path for path, _ in samples], [target for _, target in samples])
-            self._table = (list(samples), table)
-        return self._table[1]
+            paths, targets = zip(*samples, strict=True)
+            self._files = (list(samples), DatasetTable.of_files(paths, targets))
+        return self._files[1]
+
+    def _pixel_table(self, arrays: PixelArrays) -> DatasetTable | None:
+        if not len(arrays.targets):
+            return None
+        table = self._pixels
+        if table is None or not table.has_pixels(arrays.images, arrays.targets):
+            self._pixels = None
+            try:
+                self._pixels = DatasetTable.of_pixels(arrays.images, arrays.targets)
+            except SharedMemoryExhausted as error:
+                log.warning("every worker keeps the images of the dataset for itself: %s", error)
+        return self._pixels
 
     def _remember_no_layout(self, why: str) -> None:
         self._no_layout = why

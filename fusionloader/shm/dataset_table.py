@@ -1,16 +1,17 @@
-"""An image folder's paths, targets and file sizes, once in shared memory for all workers."""
+"""A dataset once in shared memory for all workers: its files' paths or its pixels, and targets."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from fusionloader import _native
 from fusionloader.shm import objects
 
-_HEADER = 5  # uint64 words: count and the four offsets of csrc/worker/dataset_table.hpp
+_HEADER = 8  # uint64 words of csrc/worker/dataset_table.hpp
 
 
 class DatasetTable:
@@ -20,31 +21,64 @@ class DatasetTable:
         fd: file descriptor of the object, for workers to map.
         nbytes: its size.
         sizes: uint32 array, bytes of each file, 0 where no worker has read it yet.
+        targets: int64 array.
+        blob: uint8 array: the paths, or the images one after the other.
     """
 
-    def __init__(self, paths: Sequence[str], targets: Sequence[int]) -> None:
-        encoded = [os.fsencode(path) for path in paths]
-        blob = b"\0".join(encoded) + b"\0"
-        count = len(encoded)
-        offsets = np.zeros(count + 1, dtype=np.uint64)
-        np.cumsum([len(path) + 1 for path in encoded], out=offsets[1:])
-        at_targets = 8 * (_HEADER + count + 1)
+    def __init__(
+        self,
+        targets: Sequence[int] | np.ndarray[Any, Any],
+        path_offsets: np.ndarray[Any, Any],
+        blob_bytes: int,
+        shape: tuple[int, int, int],
+    ) -> None:
+        count = len(targets)
+        at_targets = 8 * (_HEADER + len(path_offsets))
         at_sizes = at_targets + 8 * count
         at_blob = at_sizes + 4 * count
-        self.nbytes = at_blob + len(blob)
-        objects.check_room(self.nbytes, "the paths of the dataset")
+        self.nbytes = at_blob + blob_bytes
+        objects.check_room(self.nbytes, "the dataset's table")
         self.fd = objects.create(self.nbytes)
         objects.reserve(self.fd, 0, self.nbytes)
-        self._map = memoryview(_native.Mapping(self.fd, 0, self.nbytes))
-        words = np.frombuffer(self._map, dtype=np.uint64, count=_HEADER + count + 1)
-        words[:_HEADER] = (count, 8 * _HEADER, at_targets, at_sizes, at_blob)
-        words[_HEADER:] = offsets
-        np.frombuffer(self._map, dtype=np.int64, count=count, offset=at_targets)[:] = targets
-        self.sizes = np.frombuffer(self._map, dtype=np.uint32, count=count, offset=at_sizes)
-        self._map[at_blob:] = blob
+        mapping = memoryview(_native.Mapping(self.fd, 0, self.nbytes))
+        words = np.frombuffer(mapping, np.uint64, _HEADER + len(path_offsets))
+        words[:_HEADER] = (count, 8 * _HEADER, at_targets, at_sizes, at_blob, *shape)
+        words[_HEADER:] = path_offsets
+        self.targets = np.frombuffer(mapping, np.int64, count, at_targets)
+        self.targets[:] = targets
+        self.sizes = np.frombuffer(mapping, np.uint32, count, at_sizes)
+        self.blob = np.frombuffer(mapping, np.uint8, blob_bytes, at_blob)
+
+    @classmethod
+    def of_files(cls, paths: Sequence[str], targets: Sequence[int]) -> DatasetTable:
+        """Returns the table of an image folder."""
+        encoded = [os.fsencode(path) for path in paths]
+        offsets = np.zeros(len(encoded) + 1, dtype=np.uint64)
+        np.cumsum([len(path) + 1 for path in encoded], out=offsets[1:])
+        table = cls(targets, offsets, int(offsets[-1]), (0, 0, 0))
+        table.blob[:] = np.frombuffer(b"".join(path + b"\0" for path in encoded), np.uint8)
+        return table
+
+    @classmethod
+    def of_pixels(cls, images: np.ndarray[Any, Any], targets: np.ndarray[Any, Any]) -> DatasetTable:
+        """Returns the table of ``images``, uint8 N x height x width x channels."""
+        _, height, width, channels = images.shape
+        no_paths = np.empty(0, np.uint64)
+        table = cls(targets, no_paths, images.nbytes, (height, width, channels))
+        table.blob.reshape(images.shape)[:] = images
+        return table
+
+    def has_pixels(self, images: np.ndarray[Any, Any], targets: np.ndarray[Any, Any]) -> bool:
+        """Whether the table is that of these images and targets."""
+        return (
+            self.blob.nbytes == images.nbytes
+            and len(self) == len(targets)
+            and np.array_equal(self.targets, targets)
+            and np.array_equal(self.blob.reshape(images.shape), images)
+        )
 
     def __len__(self) -> int:
-        return len(self.sizes)
+        return len(self.targets)
 
     def close(self) -> None:
         """Closes the descriptor; the memory goes with the last process that maps it."""
