@@ -9,7 +9,7 @@ from fusionloader.cli.measure.protocol import measure
 from fusionloader.cli.measure.report import announce, summary
 from fusionloader.cli.measure.workloads import WORKLOADS
 
-USUAL = ("default", "tiny", "tabular", "mnist")
+USUAL = ("default", "tiny", "tabular", "mnist", "handmade")
 
 
 def main() -> None:

@@ -78,7 +78,7 @@ def test_the_bench_writes_every_figure_of_every_contender(images, tmp_path):
     assert [entry["limit"] for entry in report["contenders"]] == [False, False, False, True]
 
 
-@pytest.mark.parametrize("workload", ["tiny", "tabular", "mnist"])
+@pytest.mark.parametrize("workload", ["tiny", "tabular", "mnist", "handmade"])
 def test_the_bench_measures_workloads_without_files(workload, tmp_path):
     out = tmp_path / "figures.json"
     done = run_command(
