@@ -15,9 +15,10 @@ class Executor:
 
     def __init__(
         self,
-        stages: Sequence[tuple[Any, ...]],
+        stages: Sequence[Any],
         convert: tuple[str, str, bytes] | None,
         channels: int,
+        result_channels: int,
         height: int,
         width: int,
         fast_decode: bool,
@@ -50,6 +51,9 @@ class Executor:
     ) -> tuple[bytes, tuple[int, int]] | None: ...
     def pixels_of_pixels(
         self, image: Buffer, seed: int, epoch: int, index: int, occurrence: int
+    ) -> tuple[bytes, tuple[int, int]]: ...
+    def pixels_with(
+        self, image: Buffer, parameters: Sequence[tuple[Any, ...]]
     ) -> tuple[bytes, tuple[int, int]]: ...
     def image_size(self, encoded: Buffer) -> tuple[int, int] | None: ...
 

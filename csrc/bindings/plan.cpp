@@ -6,6 +6,8 @@
 #include <string>
 
 #include "bindings/module.hpp"
+#include "bindings/operations.hpp"
+#include "bindings/stages.hpp"
 #include "plan/executor.hpp"
 #include "rng/philox.hpp"
 
@@ -50,57 +52,6 @@ class Buffer {
 
 constexpr int readable = PyBUF_SIMPLE, writable = PyBUF_WRITABLE, shaped = PyBUF_C_CONTIGUOUS;
 
-Filter filter_from_name(const std::string& name) {
-  if (name == "box") return Filter::box;
-  if (name == "bilinear") return Filter::bilinear;
-  if (name == "hamming") return Filter::hamming;
-  if (name == "bicubic") return Filter::bicubic;
-  if (name == "lanczos") return Filter::lanczos;
-  throw std::invalid_argument("unknown filter " + name);
-}
-
-const char* filter_name(Filter filter) {
-  switch (filter) {
-    case Filter::box:
-      return "box";
-    case Filter::bilinear:
-      return "bilinear";
-    case Filter::hamming:
-      return "hamming";
-    case Filter::bicubic:
-      return "bicubic";
-    default:
-      return "lanczos";
-  }
-}
-
-Stage stage_from_tuple(const py::tuple& fields) {
-  const auto name = fields[0].cast<std::string>();
-  const auto number = [&](size_t i) { return fields[i].cast<int>(); };
-  const auto pair = [&](size_t i) { return fields[i].cast<std::array<double, 2>>(); };
-  const auto filter = [&](size_t i) { return filter_from_name(fields[i].cast<std::string>()); };
-  if (name == "RandomResizedCrop")
-    return RandomResizedCrop{number(1), number(2), pair(3), pair(4), filter(5)};
-  if (name == "ResizeShorterSide")
-    return ResizeShorterSide{number(1), fields[2].cast<std::optional<int>>(), filter(3)};
-  if (name == "Resize") return ResizeStage{number(1), number(2), filter(3)};
-  if (name == "CenterCrop") return CenterCrop{number(1), number(2)};
-  if (name == "RandomCrop") {
-    const auto padding = fields[3].cast<std::array<int, 4>>();
-    return RandomCrop{number(1),
-                      number(2),
-                      padding[0],
-                      padding[1],
-                      padding[2],
-                      padding[3],
-                      fields[4].cast<bool>(),
-                      fields[5].cast<Colour>()};
-  }
-  if (name == "RandomHorizontalFlip") return RandomHorizontalFlip{fields[1].cast<double>()};
-  if (name == "RandomVerticalFlip") return RandomVerticalFlip{fields[1].cast<double>()};
-  throw std::invalid_argument("unknown stage " + name);
-}
-
 ConvertSpec convert_from_tuple(const py::tuple& fields) {
   const auto type = fields[0].cast<std::string>();
   const auto layout = fields[1].cast<std::string>();
@@ -123,55 +74,16 @@ ConvertSpec convert_from_tuple(const py::tuple& fields) {
   return spec;
 }
 
-struct AsTuple {
-  py::tuple operator()(const CropTo& crop) const {
-    return py::make_tuple("crop", crop.x, crop.y, crop.width, crop.height,
-                          py::make_tuple(crop.fill[0], crop.fill[1], crop.fill[2]));
-  }
-  py::tuple operator()(const ResizeTo& resize) const {
-    return py::make_tuple("resize", resize.width, resize.height, filter_name(resize.filter));
-  }
-  py::tuple operator()(const FlipHorizontally&) const { return py::make_tuple("hflip"); }
-  py::tuple operator()(const FlipVertically&) const { return py::make_tuple("vflip"); }
-};
-
-py::list as_list(const Parameters& parameters) {
-  py::list result;
-  for (const Operation& operation : parameters) result.append(std::visit(AsTuple{}, operation));
-  return result;
-}
-
-Parameters parameters_from(const py::sequence& operations) {
-  Parameters parameters;
-  for (const py::handle item : operations) {
-    const auto fields = item.cast<py::tuple>();
-    const auto name = fields[0].cast<std::string>();
-    const auto number = [&](size_t i) { return fields[i].cast<int>(); };
-    if (name == "crop")
-      parameters.push_back(
-          CropTo{number(1), number(2), number(3), number(4), fields[5].cast<Colour>()});
-    else if (name == "resize")
-      parameters.push_back(
-          ResizeTo{number(1), number(2), filter_from_name(fields[3].cast<std::string>())});
-    else if (name == "hflip")
-      parameters.push_back(FlipHorizontally{});
-    else if (name == "vflip")
-      parameters.push_back(FlipVertically{});
-    else
-      throw std::invalid_argument("unknown operation " + name);
-  }
-  return parameters;
-}
-
-std::unique_ptr<Executor> make_executor(const std::vector<py::tuple>& stages,
+std::unique_ptr<Executor> make_executor(const py::sequence& stages,
                                         const std::optional<py::tuple>& convert, int channels,
-                                        int height, int width, bool fast_decode,
+                                        int result_channels, int height, int width, bool fast_decode,
                                         bool vertical_first_allowed,
                                         const std::optional<std::string>& simd) {
   PlanSpec spec;
-  for (const py::tuple& stage : stages) spec.stages.push_back(stage_from_tuple(stage));
+  spec.stages = stages_from_python(stages);
   if (convert) spec.convert = convert_from_tuple(*convert);
   spec.channels = channels;
+  spec.result_channels = result_channels;
   spec.height = height;
   spec.width = width;
   spec.fast_decode = fast_decode;
@@ -194,7 +106,7 @@ py::tuple pixels_tuple(const Pixels& pixels) {
 
 py::list draw_list(const Executor& self, uint64_t seed, uint64_t epoch, uint64_t index,
                    uint64_t occurrence, int width, int height) {
-  return as_list(draw(self.plan(), {seed, epoch, index, occurrence}, width, height));
+  return list_from_operations(draw(self.plan(), {seed, epoch, index, occurrence}, width, height));
 }
 
 int run(Executor& self, const py::object& encoded, uint64_t seed, uint64_t epoch, uint64_t index,
@@ -209,7 +121,7 @@ int run_with(Executor& self, const py::object& encoded, const py::sequence& para
              const py::object& out) {
   const Buffer from(encoded, readable), to(out, writable);
   uint8_t* target = to.writable(self.result_bytes());
-  const Parameters given = parameters_from(parameters);
+  const Parameters given = operations_from_list(parameters);
   return static_cast<int>(
       without_gil([&] { return self.run_encoded_with(from.bytes(), given, target); }));
 }
@@ -228,7 +140,7 @@ void run_pixels_with(Executor& self, const py::object& image, const py::sequence
   const Buffer from(image, shaped), to(out, writable);
   const PixelView view = from.pixels();
   uint8_t* target = to.writable(self.result_bytes());
-  const Parameters given = parameters_from(parameters);
+  const Parameters given = operations_from_list(parameters);
   without_gil([&] { self.run_pixels_with(view, given, target); });
 }
 
@@ -253,6 +165,15 @@ py::tuple pixels_of_pixels(Executor& self, const py::object& image, uint64_t see
   return pixels_tuple(result);
 }
 
+py::tuple pixels_with(Executor& self, const py::object& image, const py::sequence& parameters) {
+  const Buffer from(image, shaped);
+  const PixelView view = from.pixels();
+  const Parameters given = operations_from_list(parameters);
+  Pixels result;
+  without_gil([&] { self.pixels_with(view, given, result); });
+  return pixels_tuple(result);
+}
+
 std::optional<py::tuple> image_size(Executor& self, const py::object& encoded) {
   const Buffer from(encoded, readable);
   int width = 0, height = 0;
@@ -273,7 +194,7 @@ void bind_plan(py::module_& m) {
       "The widest vector instructions that this processor has.");
   m.def("philox4x32", &philox, "counter"_a, "key"_a);
   py::class_<Executor>(m, "Executor")
-      .def(py::init(&make_executor), "stages"_a, "convert"_a, "channels"_a, "height"_a, "width"_a,
+      .def(py::init(&make_executor), "stages"_a, "convert"_a, "channels"_a, "result_channels"_a, "height"_a, "width"_a,
            "fast_decode"_a, "vertical_first_allowed"_a, "simd"_a = py::none())
       .def_property_readonly("result_bytes", &Executor::result_bytes)
       .def_property_readonly("conversion", &Executor::conversion)
@@ -289,6 +210,7 @@ void bind_plan(py::module_& m) {
       .def("pixels", &pixels, "encoded"_a, "seed"_a, "epoch"_a, "index"_a, "occurrence"_a)
       .def("pixels_of_pixels", &pixels_of_pixels, "image"_a, "seed"_a, "epoch"_a, "index"_a,
            "occurrence"_a)
+      .def("pixels_with", &pixels_with, "image"_a, "parameters"_a)
       .def("image_size", &image_size, "encoded"_a);
 }
 

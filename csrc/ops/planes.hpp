@@ -28,6 +28,7 @@ class Planes {
   size_t size() const {  // pixels of a plane
     return static_cast<size_t>(width_) * static_cast<size_t>(height_);
   }
+  size_t plane_stride() const { return stride_; }
   size_t capacity() const { return bytes_.size(); }
   uint8_t* plane(int channel) { return bytes_.data() + stride_ * static_cast<size_t>(channel); }
   const uint8_t* plane(int channel) const {

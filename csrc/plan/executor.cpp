@@ -5,12 +5,12 @@
 #include <string>
 
 #include "convert/convert.hpp"
-#include "plan/passes.hpp"
+#include "plan/erase_result.hpp"
+#include "plan/images.hpp"
+#include "plan/pipeline.hpp"
 
 namespace fusionloader {
 namespace {
-
-constexpr size_t largest_kept_image = size_t{16} << 20;
 
 // The strongest of libjpeg's fast reductions that leaves at least as many pixels as are wanted.
 int reduction(const Pass& pass) {
@@ -22,147 +22,137 @@ int reduction(const Pass& pass) {
   return 1;
 }
 
-int divide_up(int value, int denominator) { return (value + denominator - 1) / denominator; }
+size_t pixel_bytes(int channels, int width, int height) {
+  return static_cast<size_t>(channels) * static_cast<size_t>(width) * static_cast<size_t>(height);
+}
+
+// A result of the size that the plan says, converted where the plan converts.
+class RowOfBatch final : public ResultWriter, RowSink {
+ public:
+  RowOfBatch(const PlanSpec& plan, const std::optional<Converter>& converter, uint8_t* out)
+      : plan_(plan), converter_(converter), out_(out), pixels_(out, plan.width, plan.result_channels) {}
+
+  RowSink& begin(int width, int height) override {
+    if (plan_.width > 0 && width == plan_.width && height == plan_.height) return *this;
+    throw std::invalid_argument("the result has " + std::to_string(height) + " x " +
+                                std::to_string(width) + " pixels, the plan says " +
+                                std::to_string(plan_.height) + " x " + std::to_string(plan_.width));
+  }
+  void row(int y, const uint8_t* planes, size_t plane) override {
+    if (converter_)
+      converter_->row(y, {planes, plane}, out_);
+    else
+      pixels_.row(y, planes, plane);
+  }
+
+ private:
+  const PlanSpec& plan_;
+  const std::optional<Converter>& converter_;
+  uint8_t* out_;
+  PixelSink pixels_;
+};
+
+// 8-bit pixels of any size.
+class PixelsOut final : public ResultWriter {
+ public:
+  PixelsOut(Pixels& out, int channels) : out_(out), channels_(channels) {}
+  RowSink& begin(int width, int height) override {
+    out_.width = width;
+    out_.height = height;
+    out_.channels = channels_;
+    out_.bytes.resize(pixel_bytes(channels_, width, height));
+    return sink_.emplace(out_.bytes.data(), width, channels_);
+  }
+
+ private:
+  Pixels& out_;
+  int channels_;
+  std::optional<PixelSink> sink_;
+};
 
 }  // namespace
 
 struct Executor::Impl {
   PlanSpec spec;
-  Resampler resampler;
+  Pipeline pipeline;
   std::optional<Converter> converter;
   RegionDecoder decoder;
-  StoredImage stored[2];
   std::vector<uint8_t> pixel_row;
 
   explicit Impl(PlanSpec plan)
-      : spec(std::move(plan)), resampler(spec.simd, spec.vertical_first_allowed) {
-    if (spec.channels != 1 && spec.channels != 3)
-      throw std::invalid_argument("a plan's images have 1 or 3 channels");
+      : spec(std::move(plan)), pipeline(spec.simd, spec.vertical_first_allowed, spec.channels) {
+    for (const int channels : {spec.channels, spec.result_channels})
+      if (channels != 1 && channels != 3)
+        throw std::invalid_argument("a plan's images have 1 or 3 channels");
     if (!spec.convert) return;
     if (spec.width <= 0 || spec.height <= 0)
       throw std::invalid_argument("a plan with a conversion needs the size of its result");
-    converter.emplace(*spec.convert, spec.width, spec.height, spec.channels, spec.simd);
+    converter.emplace(*spec.convert, spec.width, spec.height, spec.result_channels, spec.simd);
   }
 
   size_t result_bytes() const {
     if (converter) return converter->result_bytes();
-    return pixel_bytes(spec.width, spec.height);
+    return pixel_bytes(spec.result_channels, spec.width, spec.height);
   }
 
-  size_t pixel_bytes(int width, int height) const {
-    return static_cast<size_t>(spec.channels) * static_cast<size_t>(width) *
-           static_cast<size_t>(height);
-  }
-
-  void require_result_size(const Rect& kept) const {
-    if (spec.width > 0 && kept.width == spec.width && kept.height == spec.height) return;
-    throw std::invalid_argument("the result has " + std::to_string(kept.height) + " x " +
-                                std::to_string(kept.width) + " pixels, the plan says " +
-                                std::to_string(spec.height) + " x " + std::to_string(spec.width));
-  }
-
-  // All passes but the last, each into an image of its own, then the last into `sink`.
-  bool run_passes(const std::vector<Pass>& passes, int denominator, int width, int height,
-                  RowSource& first, RowSink& sink) {
-    RowSource* source = &first;
-    for (size_t i = 0; i < passes.size(); ++i) {
-      const bool last = i + 1 == passes.size();
-      StoredImage& between = stored[i % 2];
-      if (!last) between.resize(passes[i].kept.width, passes[i].kept.height);
-      RowSink& target = last ? sink : between;
-      if (!resampler.run(passes[i], denominator, width, height, *source, target)) return false;
-      source = &between;
-      denominator = 1;
-      width = passes[i].kept.width;
-      height = passes[i].kept.height;
-    }
-    return true;
-  }
-
-  void release_large_buffers() {
-    resampler.release_large_buffers();
-    for (StoredImage& image : stored)
-      if (image.bytes() > largest_kept_image) image.release();
-  }
-
-  // `make_sink` gets the size of the result and gives the sink for it.
-  template <class MakeSink>
-  void pixels_through(const PixelView& image, const Parameters& parameters, MakeSink make_sink) {
+  void run_pixels(const PixelView& image, const Parameters& parameters, ResultWriter& result) {
     if (image.channels != spec.channels)
       throw std::invalid_argument("pixels of " + std::to_string(image.channels) +
                                   " channels, the plan is made for " +
                                   std::to_string(spec.channels));
-    const std::vector<Pass> passes = group_into_passes(parameters, image.width, image.height);
     PixelSource source(image, pixel_row);
-    auto sink = make_sink(passes.back().kept);
-    run_passes(passes, 1, image.width, image.height, source, sink);
-    release_large_buffers();
+    const auto begin = [&](const Pass&) { return Pipeline::Start{source, 1}; };
+    pipeline.run(parameters, image.width, image.height, begin, result);
+    pipeline.release_large_buffers();
   }
 
-  // `parameters_for` gets the image's width and height. The decoder is open.
-  template <class ParametersFor, class MakeSink>
-  Status decoded_through(ParametersFor parameters_for, MakeSink make_sink) {
-    const int width = decoder.width(), height = decoder.height();
-    const Parameters parameters = parameters_for(width, height);
-    const std::vector<Pass> passes = group_into_passes(parameters, width, height);
-    const int denominator = spec.fast_decode ? reduction(passes[0]) : 1;
-    JpegSource source(decoder, denominator);
-    auto sink = make_sink(passes.back().kept);
-    const bool done = run_passes(passes, denominator, divide_up(width, denominator),
-                                 divide_up(height, denominator), source, sink);
-    return done ? Status::ok : Status::needs_pillow;
+  // The decoder is open.
+  bool run_decoder(const Parameters& parameters, ResultWriter& result) {
+    std::optional<JpegSource> source;
+    const auto begin = [&](const Pass& first) {
+      const int denominator = spec.fast_decode ? reduction(first) : 1;
+      return Pipeline::Start{source.emplace(decoder, denominator), denominator};
+    };
+    return pipeline.run(parameters, decoder.width(), decoder.height(), begin, result);
   }
 
-  template <class ParametersFor, class MakeSink>
-  Status encoded_through(ByteView encoded, ParametersFor parameters_for, MakeSink make_sink) {
+  bool open(ByteView encoded) {
     if (spec.channels != 3) throw std::invalid_argument("encoded images are decoded to RGB");
-    if (!decoder.open(encoded)) return Status::needs_pillow;
-    struct Closing {
-      Impl& impl;
-      ~Closing() {
-        impl.decoder.close();
-        impl.release_large_buffers();
-      }
-    } closing{*this};
-    return decoded_through(parameters_for, make_sink);
+    return decoder.open(encoded);
   }
 
-  auto drawing(const SampleKey& key) const {
-    return [this, key](int width, int height) { return draw(spec, key, width, height); };
+  void close() {
+    decoder.close();
+    pipeline.release_large_buffers();
   }
 
-  // Chooses between the two kinds of sinks, since a plan either converts or gives pixels.
-  struct ResultSink final : RowSink {
-    const Converter* converter;
-    uint8_t* out;
-    PixelSink pixels;
-    ResultSink(const Converter* chosen, uint8_t* to, int width, int channels)
-        : converter(chosen), out(to), pixels(to, width, channels) {}
-    void row(int y, const uint8_t* planes, size_t plane) override {
-      if (converter)
-        converter->row(y, {planes, plane}, out);
-      else
-        pixels.row(y, planes, plane);
-    }
-  };
-
-  auto result_into(uint8_t* out) const {
-    return [this, out](const Rect& kept) {
-      require_result_size(kept);
-      return ResultSink(converter ? &*converter : nullptr, out, kept.width, spec.channels);
-    };
+  void erase(const Parameters& parameters, uint8_t* out) const {
+    if (spec.convert) erase_results(parameters, *spec.convert,
+                  {spec.result_channels, spec.width, spec.height}, out);
   }
 
-  auto pixels_into(Pixels& out) const {
-    return [this, &out](const Rect& kept) {
-      if (converter) throw std::invalid_argument("the plan converts: its result is not pixels");
-      out.width = kept.width;
-      out.height = kept.height;
-      out.bytes.resize(pixel_bytes(kept.width, kept.height));
-      return PixelSink(out.bytes.data(), kept.width, spec.channels);
-    };
-  }
 };
+
+namespace {
+
+// Closes the decoder however the work ends.
+template <class Impl>
+class Opened {
+ public:
+  Opened(Impl& impl, ByteView encoded) : impl_(impl), open_(impl.open(encoded)) {}
+  ~Opened() {
+    if (open_) impl_.close();
+  }
+  Opened(const Opened&) = delete;
+  Opened& operator=(const Opened&) = delete;
+  explicit operator bool() const { return open_; }
+
+ private:
+  Impl& impl_;
+  bool open_;
+};
+
+}  // namespace
 
 Executor::Executor(PlanSpec spec) : impl_(std::make_unique<Impl>(std::move(spec))) {}
 Executor::~Executor() = default;
@@ -174,12 +164,23 @@ const char* Executor::conversion() const {
 }
 
 Status Executor::run_encoded(ByteView encoded, const SampleKey& key, uint8_t* out) {
-  return impl_->encoded_through(encoded, impl_->drawing(key), impl_->result_into(out));
+  const Opened opened(*impl_, encoded);
+  if (!opened) return Status::needs_pillow;
+  const Parameters drawn =
+      draw(impl_->spec, key, impl_->decoder.width(), impl_->decoder.height());
+  return run_opened(drawn, out);
 }
 
 Status Executor::run_encoded_with(ByteView encoded, const Parameters& parameters, uint8_t* out) {
-  const auto given = [&](int, int) { return parameters; };
-  return impl_->encoded_through(encoded, given, impl_->result_into(out));
+  const Opened opened(*impl_, encoded);
+  return opened ? run_opened(parameters, out) : Status::needs_pillow;
+}
+
+Status Executor::run_opened(const Parameters& parameters, uint8_t* out) {
+  RowOfBatch result(impl_->spec, impl_->converter, out);
+  if (!impl_->run_decoder(parameters, result)) return Status::needs_pillow;
+  impl_->erase(parameters, out);
+  return Status::ok;
 }
 
 void Executor::run_pixels(const PixelView& image, const SampleKey& key, uint8_t* out) {
@@ -187,16 +188,29 @@ void Executor::run_pixels(const PixelView& image, const SampleKey& key, uint8_t*
 }
 
 void Executor::run_pixels_with(const PixelView& image, const Parameters& parameters, uint8_t* out) {
-  impl_->pixels_through(image, parameters, impl_->result_into(out));
+  RowOfBatch result(impl_->spec, impl_->converter, out);
+  impl_->run_pixels(image, parameters, result);
+  impl_->erase(parameters, out);
 }
 
 Status Executor::pixels_of_encoded(ByteView encoded, const SampleKey& key, Pixels& out) {
-  return impl_->encoded_through(encoded, impl_->drawing(key), impl_->pixels_into(out));
+  if (impl_->converter) throw std::invalid_argument("the plan converts: its result is not pixels");
+  const Opened opened(*impl_, encoded);
+  if (!opened) return Status::needs_pillow;
+  PixelsOut result(out, impl_->spec.result_channels);
+  const Parameters drawn =
+      draw(impl_->spec, key, impl_->decoder.width(), impl_->decoder.height());
+  return impl_->run_decoder(drawn, result) ? Status::ok : Status::needs_pillow;
 }
 
 void Executor::pixels_of_pixels(const PixelView& image, const SampleKey& key, Pixels& out) {
-  const Parameters parameters = draw(impl_->spec, key, image.width, image.height);
-  impl_->pixels_through(image, parameters, impl_->pixels_into(out));
+  if (impl_->converter) throw std::invalid_argument("the plan converts: its result is not pixels");
+  pixels_with(image, draw(impl_->spec, key, image.width, image.height), out);
+}
+
+void Executor::pixels_with(const PixelView& image, const Parameters& parameters, Pixels& out) {
+  PixelsOut result(out, impl_->spec.result_channels);
+  impl_->run_pixels(image, parameters, result);
 }
 
 bool Executor::image_size(ByteView encoded, int& width, int& height) {

@@ -21,7 +21,7 @@ enum class Status : int {
 
 // 8 bit, height x width x channels.
 struct Pixels {
-  int width = 0, height = 0;
+  int width = 0, height = 0, channels = 3;
   std::vector<uint8_t> bytes;
 };
 
@@ -51,11 +51,15 @@ class Executor {
   // For a plan without conversion: the pixels, of whatever size they come out.
   Status pixels_of_encoded(ByteView encoded, const SampleKey& key, Pixels& out);
   void pixels_of_pixels(const PixelView& image, const SampleKey& key, Pixels& out);
+  // Any plan's operations, without its conversion.
+  void pixels_with(const PixelView& image, const Parameters& parameters, Pixels& out);
 
   // From the header alone; false where Pillow has to say.
   bool image_size(ByteView encoded, int& width, int& height);
 
  private:
+  Status run_opened(const Parameters& parameters, uint8_t* out);
+
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

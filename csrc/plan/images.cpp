@@ -1,5 +1,7 @@
 #include "plan/images.hpp"
 
+#include <cstring>
+
 namespace fusionloader {
 
 bool PixelSource::begin(Rect window) {
@@ -24,6 +26,39 @@ bool PixelSource::rows(int y, int count, const uint8_t** rows) {
     rows[i] = to;
   }
   return true;
+}
+
+bool PlanesSource::begin(Rect window) {
+  window_ = window;
+  const size_t needed = rows_at_once * (static_cast<size_t>(window.width) * 4 + row_slack);
+  if (buffer_.size() < needed) buffer_.resize(needed);
+  return true;
+}
+
+bool PlanesSource::rows(int y, int count, const uint8_t** rows) {
+  const auto width = static_cast<size_t>(window_.width);
+  for (int i = 0; i < count; ++i) {
+    const size_t at = static_cast<size_t>(window_.y + y + i) * static_cast<size_t>(image_.width()) +
+                      static_cast<size_t>(window_.x);
+    uint8_t* to = &buffer_[static_cast<size_t>(i) * (width * 4 + row_slack)];
+    const uint8_t* red = image_.plane(0) + at;
+    const uint8_t* green = image_.plane(image_.channels() / 3) + at;
+    const uint8_t* blue = image_.plane(image_.channels() / 3 * 2) + at;
+    for (size_t x = 0; x < width; ++x) {
+      to[4 * x] = red[x];
+      to[4 * x + 1] = green[x];
+      to[4 * x + 2] = blue[x];
+    }
+    rows[i] = to;
+  }
+  return true;
+}
+
+void PlanesSink::row(int y, const uint8_t* planes, size_t plane) {
+  const auto width = static_cast<size_t>(image_.width());
+  for (int channel = 0; channel < image_.channels(); ++channel)
+    std::memcpy(image_.plane(channel) + static_cast<size_t>(y) * width,
+                planes + static_cast<size_t>(channel) * plane, width);
 }
 
 void StoredImage::resize(int width, int height) {

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "jpeg/region_decoder.hpp"
+#include "ops/planes.hpp"
 #include "resize/resampler.hpp"
 
 namespace fusionloader {
@@ -39,6 +40,32 @@ class PixelSource final : public RowSource {
   PixelView image_;
   std::vector<uint8_t>& buffer_;
   Rect window_{};
+};
+
+// Planes of whatever number of channels, read by a pass.
+class PlanesSource final : public RowSource {
+ public:
+  PlanesSource(const Planes& image, std::vector<uint8_t>& buffer)
+      : image_(image), buffer_(buffer) {}
+  bool begin(Rect window) override;
+  bool rows(int y, int count, const uint8_t** rows) override;
+
+ private:
+  const Planes& image_;
+  std::vector<uint8_t>& buffer_;
+  Rect window_{};
+};
+
+// Planes written by a pass; the first `channels` of its three.
+class PlanesSink final : public RowSink {
+ public:
+  PlanesSink(Planes& image, int channels, int width, int height) : image_(image) {
+    image.reset(channels, width, height);
+  }
+  void row(int y, const uint8_t* planes, size_t plane) override;
+
+ private:
+  Planes& image_;
 };
 
 // The image between two passes: written by one, read by the next.

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from importlib import metadata
-from typing import Any
-
 from fusionloader import _native
-from fusionloader.plan.stages import Plan, Stage
+from fusionloader.plan.stages import Plan
 
 
 def make_executor(
@@ -21,19 +18,16 @@ def make_executor(
     """
     convert = plan.convert
     return _native.Executor(
-        stages=[_stage_fields(stage) for stage in plan.stages],
+        stages=plan.stages,
         convert=(convert.element_type, convert.layout, convert.table) if convert else None,
         channels=plan.channels,
+        result_channels=plan.result_channels,
         height=plan.height or 0,
         width=plan.width or 0,
         fast_decode=plan.decode == "fast",
         vertical_first_allowed=_resizes_vertically_first(pillow_version),
         simd=simd,
     )
-
-
-def _stage_fields(stage: Stage) -> tuple[Any, ...]:
-    return (type(stage).__name__, *(getattr(stage, field.name) for field in fields(stage)))
 
 
 def _resizes_vertically_first(pillow_version: str | None) -> bool:

@@ -3,22 +3,51 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 Filter = Literal["box", "bilinear", "hamming", "bicubic", "lanczos"]
+Interpolation = Literal["nearest", "bilinear", "bicubic"]
+Range = tuple[float, float]
+Colour = tuple[int, int, int]
+PolicyOp = Literal[
+    "identity",
+    "shear_x",
+    "shear_y",
+    "translate_x",
+    "translate_y",
+    "skew_x",
+    "skew_y",
+    "shift_x",
+    "shift_y",
+    "rotate",
+    "brightness",
+    "contrast",
+    "saturation",
+    "sharpness",
+    "posterize",
+    "solarize",
+    "solarize_add",
+    "invert",
+    "autocontrast",
+    "equalize",
+    "cutout",
+]
 Layout = Literal["chw", "hwc"]
 ElementType = Literal["uint8", "float16", "bfloat16", "float32", "float64"]
 
 
 @dataclass(frozen=True, slots=True)
 class RandomResizedCrop:
-    """A random window of random area and aspect ratio, resized to ``height`` x ``width`` pixels."""
+    """A random window of random area and aspect ratio, resized to ``height`` x ``width`` pixels.
+
+    One of ``filters`` is chosen for each image.
+    """
 
     height: int
     width: int
-    scale: tuple[float, float]
-    ratio: tuple[float, float]
-    filter: Filter
+    scale: Range
+    ratio: Range
+    filters: tuple[Filter, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +87,7 @@ class RandomCrop:
     width: int
     padding: tuple[int, int, int, int]
     pad_if_needed: bool
-    fill: tuple[int, int, int]
+    fill: Colour
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +104,171 @@ class RandomVerticalFlip:
     probability: float
 
 
+@dataclass(frozen=True, slots=True)
+class ColourJitter:
+    """Brightness, contrast, saturation and hue by random factors, in random order.
+
+    Each is a range that the factor is drawn from, or ``None`` where it is left alone.
+    """
+
+    brightness: Range | None
+    contrast: Range | None
+    saturation: Range | None
+    hue: Range | None
+
+
+@dataclass(frozen=True, slots=True)
+class GaussianBlur:
+    """A blur of random strength: kernel sizes are odd, ``sigma`` a range, all in pixels."""
+
+    kernel_width: int
+    kernel_height: int
+    sigma: Range
+
+
+@dataclass(frozen=True, slots=True)
+class RandomRotation:
+    """A rotation by a random angle, in degrees; the result holds all of the image if ``expand``."""
+
+    degrees: Range
+    interpolation: Interpolation
+    expand: bool
+    centre: tuple[float, float] | None
+    fill: Colour
+
+
+@dataclass(frozen=True, slots=True)
+class RandomAffine:
+    """Rotation, translation, scaling and shear in one.
+
+    ``translate`` is the largest part of width and height; ``degrees`` and shears are in degrees.
+    """
+
+    degrees: Range
+    translate: tuple[float, float] | None
+    scale: Range | None
+    shear_x: Range | None
+    shear_y: Range | None
+    interpolation: Interpolation
+    centre: tuple[float, float] | None
+    fill: Colour
+
+
+@dataclass(frozen=True, slots=True)
+class RandomPerspective:
+    """The corners move inwards by at most ``distortion`` of half the image."""
+
+    distortion: float
+    interpolation: Interpolation
+    fill: Colour
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """An operation without random parameters, as ``Plan.draw`` writes it: ``("invert",)``."""
+
+    operation: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Magnitude:
+    """How strong a step of a policy is: ``offset + scale * level``.
+
+    ``levels`` are equally likely values of the level (source ``"listed"``), its mean and deviation
+    (``"normal"``) or its bounds (``"uniform"``); it is clipped to ``clip``, and negated half of the
+    time where ``either_sign``. ``scale * level`` loses its fraction where ``truncate``. Relative to
+    ``"width"`` or ``"height"``, the scale is times that side of the image; with ``bins`` the levels
+    are then places in ``torch.linspace(0, scale, bins)``.
+    """
+
+    levels: tuple[float, ...] = (0.0,)
+    source: Literal["listed", "normal", "uniform"] = "listed"
+    clip: Range = (float("-inf"), float("inf"))
+    scale: float = 1.0
+    offset: float = 0.0
+    truncate: bool = False
+    either_sign: bool = False
+    relative_to: Literal["nothing", "width", "height"] = "nothing"
+    bins: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyStep:
+    """An operation of a policy, done with ``probability``."""
+
+    op: PolicyOp
+    probability: float = 1.0
+    magnitude: Magnitude = Magnitude()
+
+
+@dataclass(frozen=True, slots=True)
+class RandomPolicy:
+    """``repeats`` times one of ``policies``, of which the steps follow each other.
+
+    One of ``interpolations`` is chosen for each geometric step.
+    """
+
+    policies: tuple[tuple[PolicyStep, ...], ...]
+    repeats: int
+    interpolations: tuple[Interpolation, ...]
+    fill: Colour
+
+
+@dataclass(frozen=True, slots=True)
+class AugMix:
+    """``width`` chains of operations mixed with the image, by weights drawn with ``alpha``.
+
+    Chains are ``depth`` long, or 1 to 3 where that is not positive. Hendrycks et al., "AugMix: A
+    Simple Data Processing Method to Improve Robustness and Uncertainty" (2020).
+    """
+
+    operations: RandomPolicy
+    width: int
+    depth: int
+    alpha: float
+
+
+@dataclass(frozen=True, slots=True)
+class RandomErasing:
+    """Rectangles of the converted result filled with values or noise.
+
+    ``values`` are the elements of one pixel in machine byte order; empty for normally distributed
+    noise, drawn for every element (``noise_per_pixel``) or once per channel. ``least_boxes`` to
+    ``most_boxes`` rectangles. Zhong et al., "Random Erasing Data Augmentation" (2020).
+    """
+
+    probability: float
+    scale: Range
+    ratio: Range
+    values: bytes
+    noise_per_pixel: bool = True
+    least_boxes: int = 1
+    most_boxes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RandomApply:
+    """All of ``stages`` with ``probability``, or none."""
+
+    probability: float
+    stages: tuple[Stage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RandomChoice:
+    """One of ``branches``, by ``weights``."""
+
+    branches: tuple[tuple[Stage, ...], ...]
+    weights: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RandomOrder:
+    """All of ``branches``, in random order."""
+
+    branches: tuple[tuple[Stage, ...], ...]
+
+
 Stage = (
     RandomResizedCrop
     | ResizeShorterSide
@@ -83,6 +277,18 @@ Stage = (
     | RandomCrop
     | RandomHorizontalFlip
     | RandomVerticalFlip
+    | ColourJitter
+    | GaussianBlur
+    | RandomRotation
+    | RandomAffine
+    | RandomPerspective
+    | Fixed
+    | RandomPolicy
+    | AugMix
+    | RandomErasing
+    | RandomApply
+    | RandomChoice
+    | RandomOrder
 )
 
 
@@ -120,6 +326,8 @@ class Plan:
     ``convert`` is ``None`` when Python code follows: the native part then ends with 8-bit pixels,
     height x width x channels. ``height`` and ``width`` are those of the result, ``None`` when they
     differ from image to image. ``decode`` is ``"exact"`` (Pillow's pixels) or ``"fast"``.
+    ``channels`` are those of the images, ``result_channels`` those of the result, which is grey (1)
+    also where three channels were made one.
     """
 
     stages: tuple[Stage, ...]
@@ -128,3 +336,4 @@ class Plan:
     width: int | None
     decode: Literal["exact", "fast"] = "exact"
     channels: Literal[1, 3] = 3
+    result_channels: Literal[1, 3] = 3

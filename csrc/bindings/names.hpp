@@ -1,0 +1,84 @@
+#pragma once
+// Names of enumerations as Python writes them.
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "plan/stages.hpp"
+
+namespace fusionloader {
+
+template <class Value, size_t count>
+struct Names {
+  const char* what;
+  std::pair<const char*, Value> all[count];
+
+  Value value(const std::string& name) const {
+    for (const auto& [known, value] : all)
+      if (name == known) return value;
+    throw std::invalid_argument(std::string("unknown ") + what + " " + name);
+  }
+  const char* name(Value value) const {
+    for (const auto& [known, candidate] : all)
+      if (candidate == value) return known;
+    throw std::logic_error(std::string("a nameless ") + what);
+  }
+};
+
+inline constexpr Names<Filter, 5> filter_names{"filter",
+                                               {{"box", Filter::box},
+                                                {"bilinear", Filter::bilinear},
+                                                {"hamming", Filter::hamming},
+                                                {"bicubic", Filter::bicubic},
+                                                {"lanczos", Filter::lanczos}}};
+
+inline constexpr Names<Interpolation, 3> interpolation_names{
+    "interpolation",
+    {{"nearest", Interpolation::nearest},
+     {"bilinear", Interpolation::bilinear},
+     {"bicubic", Interpolation::bicubic}}};
+
+inline constexpr Names<PadMode, 4> pad_mode_names{"padding mode",
+                                                  {{"constant", PadMode::constant},
+                                                   {"edge", PadMode::edge},
+                                                   {"reflect", PadMode::reflect},
+                                                   {"symmetric", PadMode::symmetric}}};
+
+inline constexpr Names<ColourKind, 12> colour_names{"colour operation",
+                                                    {{"brightness", ColourKind::brightness},
+                                                     {"contrast", ColourKind::contrast},
+                                                     {"saturation", ColourKind::saturation},
+                                                     {"hue", ColourKind::hue},
+                                                     {"sharpness", ColourKind::sharpness},
+                                                     {"posterize", ColourKind::posterize},
+                                                     {"solarize", ColourKind::solarize},
+                                                     {"solarize_add", ColourKind::solarize_add},
+                                                     {"invert", ColourKind::invert},
+                                                     {"autocontrast", ColourKind::autocontrast},
+                                                     {"equalize", ColourKind::equalize},
+                                                     {"grayscale", ColourKind::grayscale}}};
+
+inline constexpr Names<PolicyOp, 21> policy_names{"policy operation",
+                                                  {{"identity", PolicyOp::identity},
+                                                   {"shear_x", PolicyOp::shear_x},
+                                                   {"shear_y", PolicyOp::shear_y},
+                                                   {"translate_x", PolicyOp::translate_x},
+                                                   {"translate_y", PolicyOp::translate_y},
+                                                   {"skew_x", PolicyOp::skew_x},
+                                                   {"skew_y", PolicyOp::skew_y},
+                                                   {"shift_x", PolicyOp::shift_x},
+                                                   {"shift_y", PolicyOp::shift_y},
+                                                   {"rotate", PolicyOp::rotate},
+                                                   {"brightness", PolicyOp::brightness},
+                                                   {"contrast", PolicyOp::contrast},
+                                                   {"saturation", PolicyOp::saturation},
+                                                   {"sharpness", PolicyOp::sharpness},
+                                                   {"posterize", PolicyOp::posterize},
+                                                   {"solarize", PolicyOp::solarize},
+                                                   {"solarize_add", PolicyOp::solarize_add},
+                                                   {"invert", PolicyOp::invert},
+                                                   {"autocontrast", PolicyOp::autocontrast},
+                                                   {"equalize", PolicyOp::equalize},
+                                                   {"cutout", PolicyOp::cutout}}};
+
+}  // namespace fusionloader

@@ -1,0 +1,172 @@
+#include "bindings/operations.hpp"
+
+#include <pybind11/stl.h>
+
+#include "bindings/names.hpp"
+
+namespace py = pybind11;
+
+namespace fusionloader {
+namespace {
+
+struct AsTuple {
+  py::tuple operator()(const CropTo& crop) const {
+    return py::make_tuple("crop", crop.x, crop.y, crop.width, crop.height, fill(crop.fill));
+  }
+  py::tuple operator()(const ResizeTo& resize) const {
+    return py::make_tuple("resize", resize.width, resize.height, filter_names.name(resize.filter));
+  }
+  py::tuple operator()(const FlipHorizontally&) const { return py::make_tuple("hflip"); }
+  py::tuple operator()(const FlipVertically&) const { return py::make_tuple("vflip"); }
+  py::tuple operator()(const ColourTo& colour) const {
+    const char* name = colour_names.name(colour.kind);
+    switch (colour.kind) {
+      case ColourKind::invert:
+      case ColourKind::autocontrast:
+      case ColourKind::equalize:
+      case ColourKind::grayscale:
+        return py::make_tuple(name);
+      case ColourKind::posterize:
+        return py::make_tuple(name, static_cast<int>(colour.value));
+      default:
+        return py::make_tuple(name, colour.value);
+    }
+  }
+  py::tuple operator()(const BlurWith& blur) const {
+    return py::make_tuple("blur", blur.kernel_width, blur.kernel_height, blur.sigma_x,
+                          blur.sigma_y);
+  }
+  py::tuple operator()(const AffineWith& affine) const {
+    return py::make_tuple("affine", py::tuple(py::cast(affine.matrix)),
+                          interpolation_names.name(affine.interpolation), fill(affine.fill));
+  }
+  py::tuple operator()(const PerspectiveWith& perspective) const {
+    return py::make_tuple("perspective", py::tuple(py::cast(perspective.coefficients)),
+                          interpolation_names.name(perspective.interpolation),
+                          fill(perspective.fill));
+  }
+  py::tuple operator()(const RotateBy& rotate) const {
+    py::object centre = py::none();
+    if (rotate.centre) centre = py::make_tuple(rotate.centre->x, rotate.centre->y);
+    return py::make_tuple("rotate", rotate.angle, interpolation_names.name(rotate.interpolation),
+                          rotate.expand, centre, fill(rotate.fill));
+  }
+  py::tuple operator()(const PadBy& pad) const {
+    const Padding& sides = pad.padding;
+    return py::make_tuple("pad", sides.left, sides.top, sides.right, sides.bottom,
+                          pad_mode_names.name(pad.mode), fill(pad.fill));
+  }
+  py::tuple operator()(const EraseBox& erase) const {
+    return py::make_tuple("cutout", erase.x, erase.y, erase.width, erase.height, fill(erase.fill));
+  }
+  py::tuple operator()(const EraseResult& erase) const {
+    const py::bytes values(reinterpret_cast<const char*>(erase.values.data()),
+                           erase.values.size());
+    return py::make_tuple("erase", erase.x, erase.y, erase.width, erase.height, values,
+                          erase.noise_per_pixel, erase.noise);
+  }
+  py::tuple operator()(const MixOf& mix) const {
+    py::list chains;
+    for (const Parameters& chain : mix.chains) chains.append(list_from_operations(chain));
+    return py::make_tuple("mix", mix.weight, mix.weights, chains);
+  }
+
+ private:
+  static py::tuple fill(const Colour& colour) {
+    return py::make_tuple(colour[0], colour[1], colour[2]);
+  }
+};
+
+// The arguments of one tuple, by place.
+class Arguments {
+ public:
+  explicit Arguments(const py::handle& tuple) : fields_(tuple.cast<py::tuple>()) {}
+  std::string name() const { return fields_[0].cast<std::string>(); }
+  int whole(size_t place) const { return at<int>(place); }
+  double real(size_t place) const { return at<double>(place); }
+  Colour fill(size_t place) const { return at<Colour>(place); }
+  Interpolation interpolation(size_t place) const {
+    return interpolation_names.value(at<std::string>(place));
+  }
+  template <class Value>
+  Value at(size_t place) const {
+    if (place >= fields_.size())
+      throw std::invalid_argument(name() + " needs more arguments than it has");
+    return fields_[place].cast<Value>();
+  }
+
+ private:
+  py::tuple fields_;
+};
+
+std::optional<Point> point(const std::optional<std::array<double, 2>>& pair) {
+  if (!pair) return std::nullopt;
+  return Point{(*pair)[0], (*pair)[1]};
+}
+
+EraseResult erase_result(const Arguments& given) {
+  const auto values = given.at<std::string>(5);
+  return {given.whole(1),    given.whole(2),
+          given.whole(3),    given.whole(4),
+          {values.begin(), values.end()},
+          given.at<bool>(6), given.at<uint64_t>(7)};
+}
+
+MixOf mix_of(const Arguments& given) {
+  MixOf mix{given.at<float>(1), given.at<std::vector<float>>(2), {}};
+  for (const py::handle chain : given.at<py::list>(3))
+    mix.chains.push_back(operations_from_list(chain));
+  if (mix.chains.size() != mix.weights.size())
+    throw std::invalid_argument("mix needs a weight for each chain");
+  return mix;
+}
+
+}  // namespace
+
+py::list list_from_operations(const Parameters& operations) {
+  py::list result;
+  for (const Operation& operation : operations) result.append(std::visit(AsTuple{}, operation));
+  return result;
+}
+
+Operation operation_from_tuple(const py::handle& fields) {
+  const Arguments given(fields);
+  const std::string name = given.name();
+  if (name == "crop")
+    return CropTo{given.whole(1), given.whole(2), given.whole(3), given.whole(4), given.fill(5)};
+  if (name == "resize")
+    return ResizeTo{given.whole(1), given.whole(2), filter_names.value(given.at<std::string>(3))};
+  if (name == "hflip") return FlipHorizontally{};
+  if (name == "vflip") return FlipVertically{};
+  if (name == "blur")
+    return BlurWith{given.whole(1), given.whole(2), given.real(3), given.real(4)};
+  if (name == "affine")
+    return AffineWith{given.at<std::array<double, 6>>(1), given.interpolation(2), given.fill(3)};
+  if (name == "perspective")
+    return PerspectiveWith{given.at<std::array<double, 8>>(1), given.interpolation(2),
+                           given.fill(3)};
+  if (name == "rotate")
+    return RotateBy{given.real(1), given.interpolation(2), given.at<bool>(3),
+                    point(given.at<std::optional<std::array<double, 2>>>(4)), given.fill(5)};
+  if (name == "pad")
+    return PadBy{{given.whole(1), given.whole(2), given.whole(3), given.whole(4)},
+                 pad_mode_names.value(given.at<std::string>(5)),
+                 given.fill(6)};
+  if (name == "cutout")
+    return EraseBox{given.whole(1), given.whole(2), given.whole(3), given.whole(4), given.fill(5)};
+  if (name == "erase") return erase_result(given);
+  if (name == "mix") return mix_of(given);
+  const ColourKind kind = colour_names.value(name);
+  const bool plain = kind == ColourKind::invert || kind == ColourKind::autocontrast ||
+                     kind == ColourKind::equalize || kind == ColourKind::grayscale;
+  return ColourTo{kind, plain ? 0.0 : given.real(1)};
+}
+
+Parameters operations_from_list(const py::handle& operations) {
+  Parameters parameters;
+  for (const py::handle item : operations.cast<py::sequence>())
+    parameters.push_back(operation_from_tuple(item));
+  return parameters;
+}
+
+}  // namespace fusionloader

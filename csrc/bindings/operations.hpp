@@ -1,0 +1,15 @@
+#pragma once
+// Operations as tuples: a name and its arguments.
+#include <pybind11/pybind11.h>
+
+#include "plan/operations.hpp"
+
+namespace fusionloader {
+
+pybind11::list list_from_operations(const Parameters& operations);
+
+// Throws std::invalid_argument for an unknown name, pybind11's errors for other arguments.
+Parameters operations_from_list(const pybind11::handle& operations);
+Operation operation_from_tuple(const pybind11::handle& fields);
+
+}  // namespace fusionloader

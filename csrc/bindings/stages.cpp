@@ -1,0 +1,229 @@
+#include "bindings/stages.hpp"
+
+#include <pybind11/stl.h>
+
+#include <functional>
+#include <unordered_map>
+
+#include "bindings/names.hpp"
+#include "bindings/operations.hpp"
+
+namespace py = pybind11;
+
+namespace fusionloader {
+namespace {
+
+// A value of fusionloader.plan.stages, read by its fields' names.
+class Fields {
+ public:
+  explicit Fields(py::handle object) : object_(object) {}
+  std::string type() const { return py::str(py::type::of(object_).attr("__name__")); }
+  py::object at(const char* name) const { return object_.attr(name); }
+  template <class Value>
+  Value get(const char* name) const {
+    return at(name).cast<Value>();
+  }
+  int whole(const char* name) const { return get<int>(name); }
+  double real(const char* name) const { return get<double>(name); }
+  std::string text(const char* name) const { return get<std::string>(name); }
+  Range range(const char* name) const { return get<Range>(name); }
+  std::optional<Range> maybe_range(const char* name) const {
+    return get<std::optional<Range>>(name);
+  }
+  std::optional<Point> centre() const {
+    const std::optional<Range> pair = maybe_range("centre");
+    if (!pair) return std::nullopt;
+    return Point{(*pair)[0], (*pair)[1]};
+  }
+  Colour fill() const { return get<Colour>("fill"); }
+  Filter filter() const { return filter_names.value(text("filter")); }
+  Interpolation interpolation() const { return interpolation_names.value(text("interpolation")); }
+
+ private:
+  py::handle object_;
+};
+
+Magnitude magnitude_from(const Fields& given) {
+  static constexpr Names<Magnitude::Source, 3> sources{
+      "source of levels",
+      {{"listed", Magnitude::Source::listed},
+       {"normal", Magnitude::Source::normal},
+       {"uniform", Magnitude::Source::uniform}}};
+  static constexpr Names<Magnitude::RelativeTo, 3> sides{
+      "side",
+      {{"nothing", Magnitude::RelativeTo::nothing},
+       {"width", Magnitude::RelativeTo::width},
+       {"height", Magnitude::RelativeTo::height}}};
+  Magnitude made{sources.value(given.text("source")),
+                 given.get<std::vector<double>>("levels"),
+                 given.range("clip"),
+                 given.real("scale"),
+                 given.real("offset"),
+                 given.get<bool>("truncate"),
+                 given.get<bool>("either_sign"),
+                 sides.value(given.text("relative_to")),
+                 given.whole("bins")};
+  const size_t needed = made.source == Magnitude::Source::listed ? 1 : 2;
+  if (made.levels.size() < needed) throw std::invalid_argument("a magnitude needs levels");
+  return made;
+}
+
+RandomPolicy policy_from(const Fields& given) {
+  RandomPolicy made{{}, given.whole("repeats"), {}, given.fill()};
+  for (const py::handle steps : given.at("policies")) {
+    std::vector<PolicyStep> policy;
+    for (const py::handle item : steps) {
+      const Fields step(item);
+      policy.push_back({policy_names.value(step.text("op")), step.real("probability"),
+                        magnitude_from(Fields(step.at("magnitude")))});
+    }
+    made.policies.push_back(std::move(policy));
+  }
+  for (const py::handle name : given.at("interpolations"))
+    made.interpolations.push_back(interpolation_names.value(name.cast<std::string>()));
+  if (made.policies.empty() || made.interpolations.empty())
+    throw std::invalid_argument("a policy needs operations and an interpolation");
+  return made;
+}
+
+class Reader {
+ public:
+  std::vector<StageNode> list(const py::handle& stages) {
+    std::vector<StageNode> made;
+    for (const py::handle stage : stages) {
+      const unsigned number = next_++;
+      made.push_back({one(Fields(stage)), number});
+    }
+    return made;
+  }
+
+ private:
+  std::vector<std::vector<StageNode>> branches(const Fields& given) {
+    std::vector<std::vector<StageNode>> made;
+    for (const py::handle branch : given.at("branches")) made.push_back(list(branch));
+    if (made.empty()) throw std::invalid_argument("a choice needs branches");
+    return made;
+  }
+
+  Stage one(const Fields& given) {
+    const std::string type = given.type();
+    if (type == "RandomApply")
+      return RandomApply{given.real("probability"), list(given.at("stages"))};
+    if (type == "RandomOrder") return RandomOrder{branches(given)};
+    if (type == "RandomChoice") {
+      RandomChoice made{branches(given), given.get<std::vector<double>>("weights")};
+      if (made.weights.size() != made.branches.size())
+        throw std::invalid_argument("a choice needs a weight for each branch");
+      return made;
+    }
+    const auto reader = plain().find(type);
+    if (reader == plain().end()) throw std::invalid_argument("unknown stage " + type);
+    return reader->second(given);
+  }
+
+  using Plain = std::unordered_map<std::string, std::function<Stage(const Fields&)>>;
+  static const Plain& plain() {
+    static const Plain readers{
+        {"RandomResizedCrop", random_resized_crop},
+        {"ResizeShorterSide",
+         [](const Fields& given) {
+           return ResizeShorterSide{given.whole("size"),
+                                    given.get<std::optional<int>>("max_size"), given.filter()};
+         }},
+        {"Resize",
+         [](const Fields& given) {
+           return ResizeStage{given.whole("height"), given.whole("width"), given.filter()};
+         }},
+        {"CenterCrop",
+         [](const Fields& given) {
+           return CenterCrop{given.whole("height"), given.whole("width")};
+         }},
+        {"RandomCrop", random_crop},
+        {"RandomHorizontalFlip",
+         [](const Fields& given) { return RandomHorizontalFlip{given.real("probability")}; }},
+        {"RandomVerticalFlip",
+         [](const Fields& given) { return RandomVerticalFlip{given.real("probability")}; }},
+        {"ColourJitter",
+         [](const Fields& given) {
+           return ColourJitter{given.maybe_range("brightness"), given.maybe_range("contrast"),
+                               given.maybe_range("saturation"), given.maybe_range("hue")};
+         }},
+        {"GaussianBlur",
+         [](const Fields& given) {
+           return GaussianBlur{given.whole("kernel_width"), given.whole("kernel_height"),
+                               given.range("sigma")};
+         }},
+        {"RandomRotation",
+         [](const Fields& given) {
+           return RandomRotation{given.range("degrees"), given.interpolation(),
+                                 given.get<bool>("expand"), given.centre(),
+                                 given.fill()};
+         }},
+        {"RandomAffine",
+         [](const Fields& given) {
+           return RandomAffine{given.range("degrees"),       given.maybe_range("translate"),
+                               given.maybe_range("scale"),   given.maybe_range("shear_x"),
+                               given.maybe_range("shear_y"), given.interpolation(),
+                               given.centre(),  given.fill()};
+         }},
+        {"RandomPerspective",
+         [](const Fields& given) {
+           return RandomPerspective{given.real("distortion"), given.interpolation(),
+                                    given.fill()};
+         }},
+        {"Fixed",
+         [](const Fields& given) { return Fixed{operation_from_tuple(given.at("operation"))}; }},
+        {"RandomPolicy", [](const Fields& given) { return policy_from(given); }},
+        {"AugMix",
+         [](const Fields& given) {
+           return AugMix{policy_from(Fields(given.at("operations"))), given.whole("width"),
+                         given.whole("depth"), given.real("alpha")};
+         }},
+        {"RandomErasing", random_erasing},
+    };
+    return readers;
+  }
+
+  static Stage random_resized_crop(const Fields& given) {
+    RandomResizedCrop made{
+        given.whole("height"), given.whole("width"), given.range("scale"), given.range("ratio"),
+        {}};
+    for (const py::handle name : given.at("filters"))
+      made.filters.push_back(filter_names.value(name.cast<std::string>()));
+    if (made.filters.empty()) throw std::invalid_argument("a resize needs a filter");
+    return made;
+  }
+
+  static Stage random_crop(const Fields& given) {
+    const auto padding = given.get<std::array<int, 4>>("padding");
+    return RandomCrop{given.whole("height"),
+                      given.whole("width"),
+                      padding[0],
+                      padding[1],
+                      padding[2],
+                      padding[3],
+                      given.get<bool>("pad_if_needed"),
+                      given.fill()};
+  }
+
+  static Stage random_erasing(const Fields& given) {
+    const auto values = given.get<std::string>("values");
+    return RandomErasing{given.real("probability"),
+                         given.range("scale"),
+                         given.range("ratio"),
+                         {values.begin(), values.end()},
+                         given.get<bool>("noise_per_pixel"),
+                         given.whole("least_boxes"),
+                         given.whole("most_boxes")};
+  }
+
+  unsigned next_ = 0;
+};
+
+}  // namespace
+
+std::vector<StageNode> stages_from_python(const py::handle& stages) {
+  return Reader().list(stages);
+}
+
+}  // namespace fusionloader

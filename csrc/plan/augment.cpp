@@ -1,0 +1,126 @@
+#include "plan/augment.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace fusionloader {
+namespace {
+
+constexpr size_t largest_kept = size_t{16} << 20;
+
+void add(const Planes& image, float weight, std::vector<float>& sums) {
+  float* sum = sums.data();
+  for (int channel = 0; channel < image.channels(); ++channel, sum += image.size()) {
+    const uint8_t* plane = image.plane(channel);
+    for (size_t i = 0; i < image.size(); ++i) sum[i] += weight * static_cast<float>(plane[i]);
+  }
+}
+
+}  // namespace
+
+bool is_of_a_pass(const Operation& operation) {
+  return std::holds_alternative<CropTo>(operation) || std::holds_alternative<ResizeTo>(operation) ||
+         std::holds_alternative<FlipHorizontally>(operation) ||
+         std::holds_alternative<FlipVertically>(operation);
+}
+
+Augmenter::Augmenter(SimdLevel simd) : simd_(simd) { workspace_.simd = simd; }
+
+void Augmenter::apply(const Operation& operation, Planes& image) {
+  if (const auto* colour = std::get_if<ColourTo>(&operation)) return apply(*colour, image);
+  if (const auto* mix = std::get_if<MixOf>(&operation)) return apply(*mix, image);
+  if (const auto* blur = std::get_if<BlurWith>(&operation))
+    return gaussian_blur(image, blur->kernel_width, blur->kernel_height, blur->sigma_x,
+                         blur->sigma_y, scratch_, simd_);
+  if (const auto* box = std::get_if<EraseBox>(&operation)) {
+    const uint8_t values[3] = {box->fill[0], box->fill[1], box->fill[2]};
+    return erase(image, {box->x, box->y, box->width, box->height}, values);
+  }
+  if (const auto* affine = std::get_if<AffineWith>(&operation))
+    return warp(image, [&] {
+      affine_transform(image, other_, image.width(), image.height(), affine->matrix,
+                       affine->interpolation, affine->fill, workspace_);
+    });
+  if (const auto* perspective = std::get_if<PerspectiveWith>(&operation))
+    return warp(image, [&] {
+      perspective_transform(image, other_, perspective->coefficients, perspective->interpolation,
+                            perspective->fill, workspace_);
+    });
+  if (const auto* turn = std::get_if<RotateBy>(&operation))
+    return warp(image, [&] {
+      rotate(image, other_, turn->angle, turn->interpolation, turn->expand, turn->centre,
+             turn->fill, workspace_);
+    });
+  if (const auto* padding = std::get_if<PadBy>(&operation))
+    return warp(image, [&] {
+      pad(image, other_, padding->padding, padding->mode, padding->fill, workspace_);
+    });
+  throw std::logic_error("an operation that is part of a pass, or of the result");
+}
+
+template <class Warp>
+void Augmenter::warp(Planes& image, Warp make) {
+  make();
+  std::swap(image, other_);
+}
+
+void Augmenter::apply(const ColourTo& colour, Planes& image) {
+  switch (colour.kind) {
+    case ColourKind::brightness:
+      return adjust_brightness(image, colour.value, simd_);
+    case ColourKind::contrast:
+      return adjust_contrast(image, colour.value, simd_);
+    case ColourKind::saturation:
+      return adjust_saturation(image, colour.value, simd_);
+    case ColourKind::hue:
+      return adjust_hue(image, colour.value, simd_);
+    case ColourKind::sharpness:
+      return adjust_sharpness(image, colour.value, scratch_, simd_);
+    case ColourKind::posterize:
+      return posterize(image, static_cast<int>(colour.value), simd_);
+    case ColourKind::solarize:
+      return solarize(image, colour.value, simd_);
+    case ColourKind::solarize_add:
+      return solarize_add(image, static_cast<int>(colour.value), 128, simd_);
+    case ColourKind::invert:
+      return invert(image, simd_);
+    case ColourKind::autocontrast:
+      return autocontrast(image, simd_);
+    case ColourKind::equalize:
+      return equalize(image, simd_);
+    case ColourKind::grayscale:
+      return to_grayscale(image, image.channels(), simd_);
+  }
+}
+
+void Augmenter::apply(const MixOf& mix, Planes& image) {
+  sums_.assign(static_cast<size_t>(image.channels()) * image.size(), 0.0f);
+  add(image, mix.weight, sums_);
+  for (size_t i = 0; i < mix.chains.size(); ++i) {
+    mixed_ = image;
+    for (const Operation& operation : mix.chains[i]) {
+      if (std::holds_alternative<MixOf>(operation))
+        throw std::invalid_argument("a mix cannot hold another");
+      apply(operation, mixed_);
+    }
+    if (mixed_.width() != image.width() || mixed_.height() != image.height())
+      throw std::invalid_argument("a chain of a mix changes the image's size");
+    add(mixed_, mix.weights[i], sums_);
+  }
+  const float* sum = sums_.data();
+  for (int channel = 0; channel < image.channels(); ++channel, sum += image.size()) {
+    uint8_t* plane = image.plane(channel);
+    // The weights add up to one but for rounding: truncated as a cast of torch does.
+    for (size_t i = 0; i < image.size(); ++i)
+      plane[i] = static_cast<uint8_t>(std::clamp(sum[i], 0.0f, 255.0f));
+  }
+}
+
+void Augmenter::release_large_buffers() {
+  if (other_.capacity() > largest_kept) other_.release();
+  if (mixed_.capacity() > largest_kept) mixed_.release();
+  if (sums_.capacity() * sizeof(float) > largest_kept) std::vector<float>().swap(sums_);
+  if (workspace_.packed.capacity() * sizeof(uint32_t) > largest_kept) workspace_.release();
+}
+
+}  // namespace fusionloader

@@ -1,0 +1,34 @@
+#pragma once
+// Applies operations that change colours or warp, one after the other, to a whole image.
+#include "ops/colour.hpp"
+#include "ops/geometry.hpp"
+#include "ops/planes.hpp"
+#include "plan/operations.hpp"
+
+namespace fusionloader {
+
+// Whether an operation can be part of a pass: a window, a resize or a flip.
+bool is_of_a_pass(const Operation& operation);
+
+class Augmenter {
+ public:
+  explicit Augmenter(SimdLevel simd);
+
+  // Throws std::invalid_argument for arguments that make no sense for the image.
+  void apply(const Operation& operation, Planes& image);
+  void release_large_buffers();
+
+ private:
+  void apply(const ColourTo& colour, Planes& image);
+  void apply(const MixOf& mix, Planes& image);
+  template <class Warp>
+  void warp(Planes& image, Warp make);
+
+  SimdLevel simd_;
+  ColourScratch scratch_;
+  GeometryWorkspace workspace_;
+  Planes other_, mixed_;
+  std::vector<float> sums_;
+};
+
+}  // namespace fusionloader

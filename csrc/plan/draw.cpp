@@ -1,0 +1,172 @@
+// Drawing: which stages run, and those that change colours or warp. torchvision's get_params.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <stdexcept>
+
+#include "ops/matrices.hpp"
+#include "ops/perspective.hpp"
+#include "plan/drawing.hpp"
+
+namespace fusionloader {
+namespace {
+
+// A permutation of 0 .. count - 1, all equally likely.
+std::vector<size_t> permutation(size_t count, Stream& random) {
+  std::vector<size_t> order(count);
+  std::iota(order.begin(), order.end(), size_t{0});
+  for (size_t i = count; i > 1; --i)
+    std::swap(order[i - 1], order[random.below(static_cast<uint32_t>(i))]);
+  return order;
+}
+
+// torch draws these as float32.
+double uniform_float(const Range& range, Stream& random) {
+  return static_cast<float>(random.uniform(range[0], range[1]));
+}
+
+}  // namespace
+
+Parameters draw(const PlanSpec& plan, const SampleKey& key, int width, int height) {
+  if (width <= 0 || height <= 0) throw std::invalid_argument("an image has at least one pixel");
+  Drawing drawing(key, {width, height});
+  drawing.run(plan.stages);
+  return drawing.finish();
+}
+
+void Drawing::run(const std::vector<StageNode>& stages) {
+  for (const StageNode& node : stages) run(node);
+}
+
+void Drawing::run(const StageNode& node) {
+  number_ = node.number;
+  std::visit(*this, node.stage);
+}
+
+void Drawing::operator()(const RandomApply& stage) {
+  if (stream().uniform() < stage.probability) run(stage.stages);
+}
+
+void Drawing::operator()(const RandomChoice& stage) {
+  const double total = std::accumulate(stage.weights.begin(), stage.weights.end(), 0.0);
+  double left = stream().uniform() * total;
+  size_t chosen = 0;
+  while (chosen + 1 < stage.branches.size() && left >= stage.weights[chosen])
+    left -= stage.weights[chosen++];
+  run(stage.branches[chosen]);
+}
+
+void Drawing::operator()(const RandomOrder& stage) {
+  Stream random = stream();
+  for (const size_t branch : permutation(stage.branches.size(), random))
+    run(stage.branches[branch]);
+}
+
+void Drawing::operator()(const Fixed& stage) {
+  operations_.push_back(stage.operation);
+  if (const auto* pad = std::get_if<PadBy>(&stage.operation))
+    size_ = {size_.width + pad->padding.left + pad->padding.right,
+             size_.height + pad->padding.top + pad->padding.bottom};
+}
+
+void Drawing::operator()(const ColourJitter& stage) {
+  Stream random = stream();
+  const std::pair<ColourKind, const std::optional<Range>*> factors[] = {
+      {ColourKind::brightness, &stage.brightness},
+      {ColourKind::contrast, &stage.contrast},
+      {ColourKind::saturation, &stage.saturation},
+      {ColourKind::hue, &stage.hue}};
+  const std::vector<size_t> order = permutation(std::size(factors), random);
+  for (const size_t which : order) {
+    const auto& [kind, range] = factors[which];
+    if (*range) operations_.push_back(ColourTo{kind, uniform_float(**range, random)});
+  }
+}
+
+void Drawing::operator()(const GaussianBlur& stage) {
+  Stream random = stream();
+  const double sigma = uniform_float(stage.sigma, random);
+  operations_.push_back(BlurWith{stage.kernel_width, stage.kernel_height, sigma, sigma});
+}
+
+void Drawing::operator()(const RandomRotation& stage) {
+  Stream random = stream();
+  const double angle = uniform_float(stage.degrees, random);
+  operations_.push_back(
+      RotateBy{angle, stage.interpolation, stage.expand, stage.centre, stage.fill});
+  if (stage.expand) {
+    rotated_size(angle, stage.centre, size_.width, size_.height);
+  }
+}
+
+void Drawing::operator()(const RandomAffine& stage) {
+  Stream random = stream();
+  const double angle = uniform_float(stage.degrees, random);
+  Point translation{}, shear{};
+  if (stage.translate) {
+    const double most_x = (*stage.translate)[0] * size_.width;
+    const double most_y = (*stage.translate)[1] * size_.height;
+    translation.x = round_half_even(uniform_float({-most_x, most_x}, random));
+    translation.y = round_half_even(uniform_float({-most_y, most_y}, random));
+  }
+  const double scale = stage.scale ? uniform_float(*stage.scale, random) : 1.0;
+  if (stage.shear_x) shear.x = uniform_float(*stage.shear_x, random);
+  if (stage.shear_y) shear.y = uniform_float(*stage.shear_y, random);
+  const Point centre = stage.centre.value_or(Point{size_.width * 0.5, size_.height * 0.5});
+  const AffineMatrix matrix = inverse_affine_matrix(centre, angle, translation, scale, shear);
+  operations_.push_back(AffineWith{matrix, stage.interpolation, stage.fill});
+}
+
+void Drawing::operator()(const RandomPerspective& stage) {
+  Stream random = stream();
+  const int width = size_.width, height = size_.height;
+  const int reach_x = static_cast<int>(stage.distortion * (width / 2)) + 1;
+  const int reach_y = static_cast<int>(stage.distortion * (height / 2)) + 1;
+  const auto near_start = [&](int reach) {
+    return static_cast<double>(random.below(static_cast<uint32_t>(reach)));
+  };
+  const auto near_end = [&](int side, int reach) { return side - reach + near_start(reach); };
+  const Corners start{{{0, 0},
+                       {width - 1.0, 0},
+                       {width - 1.0, height - 1.0},
+                       {0, height - 1.0}}};
+  Corners end{};
+  end[0] = {near_start(reach_x), near_start(reach_y)};
+  end[1] = {near_end(width, reach_x), near_start(reach_y)};
+  end[2] = {near_end(width, reach_x), near_end(height, reach_y)};
+  end[3] = {near_start(reach_x), near_end(height, reach_y)};
+  operations_.push_back(
+      PerspectiveWith{perspective_coefficients(start, end), stage.interpolation, stage.fill});
+}
+
+void Drawing::operator()(const RandomErasing& stage) {
+  Stream random = stream();
+  if (random.uniform() >= stage.probability) return;
+  const auto extra = static_cast<uint32_t>(stage.most_boxes - stage.least_boxes);
+  const int boxes = stage.least_boxes + (extra ? static_cast<int>(random.below(extra + 1)) : 0);
+  const double area = static_cast<double>(size_.width) * size_.height / boxes;
+  const double log_low = std::log(stage.ratio[0]), log_high = std::log(stage.ratio[1]);
+  for (int box = 0; box < boxes; ++box) {
+    for (int attempt = 0; attempt < 10; ++attempt) {
+      const double target = area * random.uniform(stage.scale[0], stage.scale[1]);
+      const double ratio = std::exp(random.uniform(log_low, log_high));
+      const int height = round_half_even(std::sqrt(target * ratio));
+      const int width = round_half_even(std::sqrt(target / ratio));
+      if (!(height < size_.height && width < size_.width)) continue;
+      const uint64_t noise = static_cast<uint64_t>(random.next_u32()) << 32 | random.next_u32();
+      const int y = static_cast<int>(random.below(static_cast<uint32_t>(size_.height - height + 1)));
+      const int x = static_cast<int>(random.below(static_cast<uint32_t>(size_.width - width + 1)));
+      if (width > 0 && height > 0)
+        operations_.push_back(
+            EraseResult{x, y, width, height, stage.values, stage.noise_per_pixel, noise});
+      break;
+    }
+  }
+}
+
+void Drawing::operator()(const RandomPolicy& stage) {
+  Stream random = stream();
+  draw_policy(stage, random, size_, operations_);
+}
+
+}  // namespace fusionloader

@@ -1,0 +1,182 @@
+// Drawing of augmentation policies: RandAugment, AutoAugment, TrivialAugment, AugMix and their kin.
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+
+#include "ops/matrices.hpp"
+#include "plan/drawing.hpp"
+#include "rng/normal.hpp"
+
+namespace fusionloader {
+namespace {
+
+// Element `place` of torch.linspace(0, end, bins): float32, from the nearer end.
+double linspace(double end, int bins, int place) {
+  const auto last = static_cast<float>(end);
+  if (bins == 1) return 0.0;
+  const float step = last / static_cast<float>(bins - 1);
+  if (place < bins / 2) return step * static_cast<float>(place);
+  return last - step * static_cast<float>(bins - place - 1);
+}
+
+double draw_level(const Magnitude& magnitude, Stream& random) {
+  const std::vector<double>& levels = magnitude.levels;
+  switch (magnitude.source) {
+    case Magnitude::Source::normal:
+      return std::clamp(levels[0] + levels[1] * normal(random), magnitude.clip[0],
+                        magnitude.clip[1]);
+    case Magnitude::Source::uniform:
+      return std::clamp(random.uniform(levels[0], levels[1]), magnitude.clip[0],
+                        magnitude.clip[1]);
+    case Magnitude::Source::listed:
+      break;
+  }
+  if (levels.size() == 1) return levels[0];
+  return levels[random.below(static_cast<uint32_t>(levels.size()))];
+}
+
+double draw_magnitude(const Magnitude& magnitude, Stream& random, Size size) {
+  double level = draw_level(magnitude, random);
+  double scale = magnitude.scale;
+  if (magnitude.relative_to != Magnitude::RelativeTo::nothing) {
+    scale *= magnitude.relative_to == Magnitude::RelativeTo::width ? size.width : size.height;
+    if (magnitude.bins > 0) {
+      level = linspace(scale, magnitude.bins, static_cast<int>(level));
+      scale = 1.0;
+    }
+  }
+  if (magnitude.either_sign && random.below(2) == 1) level = -level;
+  const double scaled = scale * level;
+  return magnitude.offset + (magnitude.truncate ? std::trunc(scaled) : scaled);
+}
+
+std::optional<ColourKind> colour_kind(PolicyOp op) {
+  switch (op) {
+    case PolicyOp::brightness:
+      return ColourKind::brightness;
+    case PolicyOp::contrast:
+      return ColourKind::contrast;
+    case PolicyOp::saturation:
+      return ColourKind::saturation;
+    case PolicyOp::sharpness:
+      return ColourKind::sharpness;
+    case PolicyOp::posterize:
+      return ColourKind::posterize;
+    case PolicyOp::solarize:
+      return ColourKind::solarize;
+    case PolicyOp::solarize_add:
+      return ColourKind::solarize_add;
+    case PolicyOp::invert:
+      return ColourKind::invert;
+    case PolicyOp::autocontrast:
+      return ColourKind::autocontrast;
+    case PolicyOp::equalize:
+      return ColourKind::equalize;
+    default:
+      return std::nullopt;
+  }
+}
+
+AffineMatrix policy_matrix(PolicyOp op, double value, Size size) {
+  switch (op) {
+    case PolicyOp::shear_x:
+      return shear_x_matrix(value);
+    case PolicyOp::shear_y:
+      return shear_y_matrix(value);
+    case PolicyOp::translate_x:
+      return translate_x_matrix(value, size.width, size.height);
+    case PolicyOp::translate_y:
+      return translate_y_matrix(value, size.width, size.height);
+    case PolicyOp::skew_x:
+      return plain_shear_x_matrix(value);
+    case PolicyOp::skew_y:
+      return plain_shear_y_matrix(value);
+    case PolicyOp::shift_x:
+      return plain_translate_x_matrix(value);
+    case PolicyOp::shift_y:
+      return plain_translate_y_matrix(value);
+    default:
+      throw std::logic_error("not an affine operation");
+  }
+}
+
+// DeVries and Taylor, "Improved Regularization of Convolutional Neural Networks with Cutout"
+// (2017): the square's centre is anywhere, so that part of it may lie outside the image.
+void cut_out(double part, Stream& random, Size size, Colour fill, Parameters& operations) {
+  const int half = round_half_even(part * std::min(size.width, size.height)) / 2;
+  const int x = static_cast<int>(random.below(static_cast<uint32_t>(size.width)));
+  const int y = static_cast<int>(random.below(static_cast<uint32_t>(size.height)));
+  const int left = std::max(x - half, 0), top = std::max(y - half, 0);
+  const int right = std::min(x + half, size.width), bottom = std::min(y + half, size.height);
+  if (left < right && top < bottom)
+    operations.push_back(EraseBox{left, top, right - left, bottom - top, fill});
+}
+
+void draw_step(const PolicyStep& step, const RandomPolicy& policy, Stream& random, Size size,
+               Parameters& operations) {
+  if (step.probability < 1.0 && random.uniform() >= step.probability) return;
+  if (step.op == PolicyOp::identity) return;
+  const double value = draw_magnitude(step.magnitude, random, size);
+  if (const auto kind = colour_kind(step.op)) {
+    const bool whole = step.op == PolicyOp::posterize;
+    operations.push_back(ColourTo{*kind, whole ? std::trunc(value) : value});
+    return;
+  }
+  if (step.op == PolicyOp::cutout)
+    return cut_out(value, random, size, policy.fill, operations);
+  const auto count = static_cast<uint32_t>(policy.interpolations.size());
+  const Interpolation interpolation = policy.interpolations[count > 1 ? random.below(count) : 0];
+  if (step.op == PolicyOp::rotate)
+    operations.push_back(RotateBy{value, interpolation, false, std::nullopt, policy.fill});
+  else
+    operations.push_back(
+        AffineWith{policy_matrix(step.op, value, size), interpolation, policy.fill});
+}
+
+// Marsaglia and Tsang, "A simple method for generating gamma variables" (2000).
+double gamma(double shape, Stream& random) {
+  if (shape < 1.0)
+    return gamma(shape + 1.0, random) * std::pow(1.0 - random.uniform(), 1.0 / shape);
+  const double d = shape - 1.0 / 3.0, c = 1.0 / std::sqrt(9.0 * d);
+  for (;;) {
+    const double x = normal(random), cube = 1.0 + c * x;
+    if (cube <= 0.0) continue;
+    const double v = cube * cube * cube;
+    if (std::log(1.0 - random.uniform()) < 0.5 * x * x + d - d * v + d * std::log(v)) return d * v;
+  }
+}
+
+// Symmetric: every one of `count` parameters is `alpha`.
+std::vector<double> dirichlet(double alpha, int count, Stream& random) {
+  std::vector<double> parts(static_cast<size_t>(count));
+  double sum = 0.0;
+  for (double& part : parts) sum += part = gamma(alpha, random);
+  for (double& part : parts) part /= sum;
+  return parts;
+}
+
+}  // namespace
+
+void draw_policy(const RandomPolicy& policy, Stream& random, Size size, Parameters& operations) {
+  const auto count = static_cast<uint32_t>(policy.policies.size());
+  for (int i = 0; i < policy.repeats; ++i)
+    for (const PolicyStep& step : policy.policies[random.below(count)])
+      draw_step(step, policy, random, size, operations);
+}
+
+void Drawing::operator()(const AugMix& stage) {
+  Stream random = stream();
+  const std::vector<double> beta = dirichlet(stage.alpha, 2, random);
+  const std::vector<double> weights = dirichlet(stage.alpha, stage.width, random);
+  MixOf mix{static_cast<float>(beta[0]), {}, {}};
+  for (const double weight : weights) {
+    mix.weights.push_back(static_cast<float>(weight) * static_cast<float>(beta[1]));
+    const int depth = stage.depth > 0 ? stage.depth : 1 + static_cast<int>(random.below(3));
+    Parameters chain;
+    for (int i = 0; i < depth; ++i) draw_policy(stage.operations, random, size_, chain);
+    mix.chains.push_back(std::move(chain));
+  }
+  operations_.push_back(std::move(mix));
+}
+
+}  // namespace fusionloader

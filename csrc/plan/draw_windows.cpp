@@ -1,0 +1,137 @@
+// Drawing of windows, sizes and flips: torchvision's get_params.
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+#include <string>
+
+#include "plan/drawing.hpp"
+
+namespace fusionloader {
+namespace {
+
+constexpr int max_side = 1 << 20;
+
+std::string pair_text(int first, int second) {
+  return "(" + std::to_string(first) + ", " + std::to_string(second) + ")";
+}
+
+}  // namespace
+
+int round_half_even(double value) { return static_cast<int>(std::nearbyint(value)); }
+
+void Drawing::operator()(const RandomResizedCrop& stage) {
+  Stream random = stream();
+  crop(random_window(stage, random));
+  const auto filters = static_cast<uint32_t>(stage.filters.size());
+  const size_t chosen = filters > 1 ? random.below(filters) : 0;
+  resize({stage.width, stage.height}, stage.filters[chosen]);
+}
+
+void Drawing::operator()(const ResizeShorterSide& stage) {
+  const bool upright = size_.width <= size_.height;
+  const double shorter = upright ? size_.width : size_.height;
+  const double longer = upright ? size_.height : size_.width;
+  int new_shorter = stage.size;
+  // Truncated as int() does; the product of two sizes is exact in float64.
+  double new_longer = std::trunc(stage.size * longer / shorter);
+  if (stage.max_size) {
+    if (*stage.max_size <= stage.size)
+      throw std::invalid_argument("max_size = " + std::to_string(*stage.max_size) +
+                                  " must be strictly greater than the requested size for the "
+                                  "smaller edge size = " +
+                                  std::to_string(stage.size));
+    if (new_longer > *stage.max_size) {
+      new_shorter =
+          static_cast<int>(static_cast<double>(*stage.max_size) * new_shorter / new_longer);
+      new_longer = *stage.max_size;
+    }
+  }
+  if (new_longer > max_side)
+    throw std::invalid_argument("an image of " + pair_text(size_.height, size_.width) +
+                                " pixels (height, width) would be resized to more than " +
+                                std::to_string(max_side) + " pixels a side");
+  const int rounded = static_cast<int>(new_longer);
+  resize(upright ? Size{new_shorter, rounded} : Size{rounded, new_shorter}, stage.filter);
+}
+
+void Drawing::operator()(const ResizeStage& stage) { resize({stage.width, stage.height}, stage.filter); }
+
+void Drawing::operator()(const CenterCrop& stage) {
+  // Where the image is smaller it is padded evenly, the odd pixel at the right or bottom.
+  const int pad_x = std::max(stage.width - size_.width, 0);
+  const int pad_y = std::max(stage.height - size_.height, 0);
+  const int x = round_half_even((size_.width + pad_x - stage.width) / 2.0) - pad_x / 2;
+  const int y = round_half_even((size_.height + pad_y - stage.height) / 2.0) - pad_y / 2;
+  crop({x, y, stage.width, stage.height, {0, 0, 0}});
+}
+
+void Drawing::operator()(const RandomCrop& stage) {
+  int left = stage.left, top = stage.top;
+  int width = size_.width + stage.left + stage.right;
+  int height = size_.height + stage.top + stage.bottom;
+  // Padding on both sides by the whole of what is missing, as torchvision does.
+  if (stage.pad_if_needed && width < stage.width) {
+    left += stage.width - width;
+    width += 2 * (stage.width - width);
+  }
+  if (stage.pad_if_needed && height < stage.height) {
+    top += stage.height - height;
+    height += 2 * (stage.height - height);
+  }
+  if (height < stage.height || width < stage.width)
+    throw std::invalid_argument("Required crop size " + pair_text(stage.height, stage.width) +
+                                " is larger than input image size " + pair_text(height, width));
+  Stream random = stream();
+  const int y = static_cast<int>(random.below(static_cast<uint32_t>(height - stage.height) + 1));
+  const int x = static_cast<int>(random.below(static_cast<uint32_t>(width - stage.width) + 1));
+  crop({x - left, y - top, stage.width, stage.height, stage.fill});
+}
+
+void Drawing::operator()(const RandomHorizontalFlip& stage) {
+  if (stream().uniform() < stage.probability) operations_.push_back(FlipHorizontally{});
+}
+
+void Drawing::operator()(const RandomVerticalFlip& stage) {
+  if (stream().uniform() < stage.probability) operations_.push_back(FlipVertically{});
+}
+
+void Drawing::crop(const CropTo& window) {
+  operations_.push_back(window);
+  size_ = {window.width, window.height};
+}
+
+void Drawing::resize(Size size, Filter filter) {
+  if (size.width <= 0 || size.height <= 0)
+    throw std::invalid_argument("height and width must be > 0");
+  operations_.push_back(ResizeTo{size.width, size.height, filter});
+  size_ = size;
+}
+
+CropTo Drawing::random_window(const RandomResizedCrop& stage, Stream& random) const {
+  const double area = static_cast<double>(size_.width) * size_.height;
+  const double log_low = std::log(stage.ratio[0]), log_high = std::log(stage.ratio[1]);
+  for (int attempt = 0; attempt < 10; ++attempt) {
+    const double target_area = area * random.uniform(stage.scale[0], stage.scale[1]);
+    const double ratio = std::exp(random.uniform(log_low, log_high));
+    const double exact_width = std::sqrt(target_area * ratio);
+    const double exact_height = std::sqrt(target_area / ratio);
+    if (!(exact_width < 2.0 * max_side && exact_height < 2.0 * max_side)) continue;
+    const int width = round_half_even(exact_width), height = round_half_even(exact_height);
+    if (width <= 0 || width > size_.width || height <= 0 || height > size_.height) continue;
+    const int y =
+        static_cast<int>(random.below(static_cast<uint32_t>(size_.height - height) + 1));
+    const int x = static_cast<int>(random.below(static_cast<uint32_t>(size_.width - width) + 1));
+    return {x, y, width, height, {0, 0, 0}};
+  }
+  const double in_ratio = static_cast<double>(size_.width) / size_.height;
+  const auto [low, high] = std::minmax(stage.ratio[0], stage.ratio[1]);
+  int width = size_.width, height = size_.height;
+  if (in_ratio < low) height = round_half_even(width / low);
+  if (in_ratio > high) width = round_half_even(height * high);
+  // floor division, as Python's //
+  const auto centre = [](int outer, int inner) { return (outer - inner) >> 1; };
+  return {centre(size_.width, width), centre(size_.height, height), width, height, {0, 0, 0}};
+}
+
+
+}  // namespace fusionloader

@@ -1,0 +1,57 @@
+#pragma once
+// Draws the operations of one sample, stage by stage, in float64.
+#include "plan/program.hpp"
+
+namespace fusionloader {
+
+struct Size {
+  int width, height;
+};
+
+// Python's round(): halves go to the even neighbour, as the default rounding mode's nearbyint.
+int round_half_even(double value);
+
+class Drawing {
+ public:
+  Drawing(const SampleKey& key, Size size) : key_(key), size_(size) {}
+
+  void run(const std::vector<StageNode>& stages);
+  void run(const StageNode& node);
+  Parameters finish() { return std::move(operations_); }
+
+  void operator()(const RandomResizedCrop& stage);
+  void operator()(const ResizeShorterSide& stage);
+  void operator()(const ResizeStage& stage);
+  void operator()(const CenterCrop& stage);
+  void operator()(const RandomCrop& stage);
+  void operator()(const RandomHorizontalFlip& stage);
+  void operator()(const RandomVerticalFlip& stage);
+  void operator()(const ColourJitter& stage);
+  void operator()(const GaussianBlur& stage);
+  void operator()(const RandomRotation& stage);
+  void operator()(const RandomAffine& stage);
+  void operator()(const RandomPerspective& stage);
+  void operator()(const Fixed& stage);
+  void operator()(const RandomPolicy& stage);
+  void operator()(const AugMix& stage);
+  void operator()(const RandomErasing& stage);
+  void operator()(const RandomApply& stage);
+  void operator()(const RandomChoice& stage);
+  void operator()(const RandomOrder& stage);
+
+ private:
+  Stream stream() const { return Stream(key_, number_); }
+  void crop(const CropTo& window);
+  void resize(Size size, Filter filter);
+  CropTo random_window(const RandomResizedCrop& stage, Stream& random) const;
+
+  SampleKey key_;
+  Size size_;
+  unsigned number_ = 0;
+  Parameters operations_;
+};
+
+// Appends what the policy does to an image of that size.
+void draw_policy(const RandomPolicy& policy, Stream& random, Size size, Parameters& operations);
+
+}  // namespace fusionloader

@@ -1,0 +1,112 @@
+#pragma once
+// What is done to one image, with every parameter decided: what is drawn from a plan's stages.
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "ops/geometry.hpp"
+#include "resize/filter.hpp"
+
+namespace fusionloader {
+
+// A window of the image; what lies outside the image is `fill`.
+struct CropTo {
+  int x, y, width, height;
+  Colour fill;
+};
+struct ResizeTo {
+  int width, height;
+  Filter filter;
+};
+struct FlipHorizontally {};
+struct FlipVertically {};
+
+// torchvision.transforms.functional's operation of that name with `value` as its argument: adjust_*
+// factors, bits of posterize, threshold of solarize; solarize_add's threshold is 128.
+enum class ColourKind {
+  brightness,
+  contrast,
+  saturation,
+  hue,
+  sharpness,
+  posterize,
+  solarize,
+  solarize_add,
+  invert,
+  autocontrast,
+  equalize,
+  grayscale,
+};
+struct ColourTo {
+  ColourKind kind;
+  double value;
+};
+
+// Separable; kernel sizes are odd, sigmas in pixels.
+struct BlurWith {
+  int kernel_width, kernel_height;
+  double sigma_x, sigma_y;
+};
+
+// Pixel (x, y) of the result comes from (a x + b y + c, d x + e y + f) of the image.
+struct AffineWith {
+  AffineMatrix matrix;
+  Interpolation interpolation;
+  Colour fill;
+};
+
+// Pixel (x, y) comes from ((a x + b y + c) / w, (d x + e y + f) / w) with w = g x + h y + 1.
+struct PerspectiveWith {
+  PerspectiveCoefficients coefficients;
+  Interpolation interpolation;
+  Colour fill;
+};
+
+// Degrees, counter-clockwise; the result grows to hold all of the image where `expand`.
+struct RotateBy {
+  double angle;
+  Interpolation interpolation;
+  bool expand;
+  std::optional<Point> centre;
+  Colour fill;
+};
+
+struct PadBy {
+  Padding padding;
+  PadMode mode;
+  Colour fill;
+};
+
+// A rectangle inside the image filled with a colour.
+struct EraseBox {
+  int x, y, width, height;
+  Colour fill;
+};
+
+// A rectangle of the converted result: `values` are the elements of one pixel, channel by channel;
+// without values, normally distributed noise that depends on `noise` alone.
+struct EraseResult {
+  int x, y, width, height;
+  std::vector<uint8_t> values;
+  bool noise_per_pixel;  // or one draw per channel
+  uint64_t noise;
+};
+
+struct MixOf;
+
+using Operation = std::variant<CropTo, ResizeTo, FlipHorizontally, FlipVertically, ColourTo,
+                               BlurWith, AffineWith, PerspectiveWith, RotateBy, PadBy, EraseBox,
+                               EraseResult, MixOf>;
+using Parameters = std::vector<Operation>;
+
+// The image times its weight, plus what each chain makes of the image times the chain's weight;
+// truncated. Chains keep the image's size.
+struct MixOf {
+  float weight;
+  std::vector<float> weights;
+  std::vector<Parameters> chains;
+};
+
+}  // namespace fusionloader

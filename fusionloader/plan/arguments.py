@@ -1,0 +1,114 @@
+"""Transforms' arguments to the values of stages; what is not known is refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from fusionloader.plan.stages import Colour, Filter, Interpolation
+
+_FILTERS: dict[str, Filter] = {
+    "box": "box",
+    "bilinear": "bilinear",
+    "hamming": "hamming",
+    "bicubic": "bicubic",
+    "lanczos": "lanczos",
+}
+_INTERPOLATIONS: dict[str, Interpolation] = {
+    "nearest": "nearest",
+    "bilinear": "bilinear",
+    "bicubic": "bicubic",
+}
+
+
+class NotCompiled(Exception):
+    """A transform stays in Python; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What is known where a transform stands: the image's channels, and what holds it.
+
+    ``held`` is ``"pil"``, ``"tensor"`` (uint8) or ``"floats"`` (any other tensor).
+    """
+
+    channels: int
+    held: str
+
+
+def pair(size: Any) -> tuple[int, int]:
+    """Returns height and width of a size as torchvision takes it."""
+    sizes = [size, size] if isinstance(size, int) else list(size)
+    if len(sizes) == 1:
+        sizes *= 2
+    if len(sizes) != 2 or not all(isinstance(s, int) and s > 0 for s in sizes):
+        raise NotCompiled(f"size={size!r}")
+    return sizes[0], sizes[1]
+
+
+def numbers(values: Any, name: str) -> tuple[float, float]:
+    """Returns a range or pair of numbers."""
+    try:
+        first, second = (float(value) for value in values)
+    except (TypeError, ValueError):
+        raise NotCompiled(f"{name}={values!r}") from None
+    return first, second
+
+
+def colour(fill: Any, channels: int) -> Colour:
+    """Returns a fill as three levels; torchvision's v2 keeps fills in a dict by type."""
+    if isinstance(fill, dict):
+        if len(set(map(repr, fill.values()))) != 1:
+            raise NotCompiled(f"fill={fill!r}")
+        fill = next(iter(fill.values()))
+    if fill is None:
+        fill = 0
+    values = [fill] if isinstance(fill, (int, float)) else fill
+    if not isinstance(values, (list, tuple)) or len(values) not in (1, channels):
+        raise NotCompiled(f"fill={fill!r}")
+    values = list(values) * (3 if len(values) == 1 else 1)
+    if any(value != int(value) or not 0 <= value <= 255 for value in values):
+        raise NotCompiled(f"fill={fill!r}")
+    red, green, blue = (int(value) for value in values)
+    return red, green, blue
+
+
+def filter_name(interpolation: Any) -> Filter:
+    """Returns the filter of a resize."""
+    name = _mode(interpolation)
+    if name not in _FILTERS:
+        raise NotCompiled(f"interpolation {name!r}")
+    return _FILTERS[name]
+
+
+def interpolation_name(interpolation: Any) -> Interpolation:
+    """Returns how a geometric operation makes pixels between pixels."""
+    name = _mode(interpolation)
+    if name not in _INTERPOLATIONS:
+        raise NotCompiled(f"interpolation {name!r}")
+    return _INTERPOLATIONS[name]
+
+
+def _mode(interpolation: Any) -> Any:
+    from torchvision.transforms import InterpolationMode
+
+    if isinstance(interpolation, int) and not isinstance(interpolation, InterpolationMode):
+        from torchvision.transforms.functional import _interpolation_modes_from_int
+
+        interpolation = _interpolation_modes_from_int(interpolation)
+    return getattr(interpolation, "value", interpolation)
+
+
+def padding_sides(padding: Any) -> tuple[int, int, int, int]:
+    """Returns left, top, right and bottom of a padding as torchvision's ``Pad`` takes it."""
+    sides = [padding] if isinstance(padding, int) else list(padding)
+    if len(sides) == 1:
+        sides *= 4
+    elif len(sides) == 2:
+        sides *= 2
+    if len(sides) != 4 or not all(isinstance(side, int) for side in sides):
+        raise NotCompiled(f"padding={padding!r}")
+    if min(sides) < 0:
+        raise NotCompiled("negative padding")
+    left, top, right, bottom = sides
+    return left, top, right, bottom

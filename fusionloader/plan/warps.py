@@ -1,0 +1,70 @@
+"""torchvision's rotations, affine and perspective transforms to stages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fusionloader.plan.arguments import Context, NotCompiled, colour, interpolation_name, numbers
+from fusionloader.plan.stages import (
+    RandomAffine,
+    RandomApply,
+    RandomPerspective,
+    RandomRotation,
+    Stage,
+)
+
+
+def converters() -> dict[type, Any]:
+    """Returns a function from transform and ``Context`` to stage for every class known here."""
+    from torchvision import transforms as v1
+    from torchvision.transforms import v2
+
+    known = {
+        "RandomRotation": _random_rotation,
+        "RandomAffine": _random_affine,
+        "RandomPerspective": _random_perspective,
+    }
+    return {getattr(module, name): made for module in (v1, v2) for name, made in known.items()}
+
+
+def _random_rotation(step: Any, context: Context) -> Stage:
+    return RandomRotation(
+        numbers(step.degrees, "degrees"),
+        interpolation_name(step.interpolation),
+        bool(step.expand),
+        _centre(step),
+        _fill(step, context),
+    )
+
+
+def _random_affine(step: Any, context: Context) -> Stage:
+    shear = step.shear
+    return RandomAffine(
+        numbers(step.degrees, "degrees"),
+        None if step.translate is None else numbers(step.translate, "translate"),
+        None if step.scale is None else numbers(step.scale, "scale"),
+        None if shear is None else numbers(shear[:2], "shear"),
+        None if shear is None or len(shear) < 4 else numbers(shear[2:], "shear"),
+        interpolation_name(step.interpolation),
+        _centre(step),
+        _fill(step, context),
+    )
+
+
+def _random_perspective(step: Any, context: Context) -> Stage:
+    distortion = float(step.distortion_scale)
+    if not 0 <= distortion <= 1:
+        raise NotCompiled(f"distortion_scale={distortion}")
+    interpolation = interpolation_name(step.interpolation)
+    stage = RandomPerspective(distortion, interpolation, _fill(step, context))
+    return RandomApply(float(step.p), (stage,))
+
+
+def _centre(step: Any) -> tuple[float, float] | None:
+    return None if step.center is None else numbers(step.center, "center")
+
+
+def _fill(step: Any, context: Context) -> Any:
+    if context.held == "floats":
+        raise NotCompiled("it works on what is converted to floats: put it before the conversion")
+    return colour(step.fill, context.channels)
