@@ -1,72 +1,102 @@
 // Pillow's way to hue, saturation and value and back, with the hue turned in between.
 //
-// Pillow computes in float32 and float64 by turns; what comes out is the same as from the float32
-// and whole-number steps here, for every colour and every hue (see tests/ops/test_colour.py).
+// Pillow computes in float32 and float64 by turns. The float32 and whole-number steps here give the
+// same levels: for all 256 turns of every hue, saturation and value that a colour can have.
 #include <algorithm>
-#include <cmath>
 
 #include "ops/colour.hpp"
 #include "ops/per_level.hpp"
+#include "ops/vectors.hpp"
 
 namespace fusionloader {
 namespace {
 
-// floor(offset + a * b), as if computed without rounding. The whole number nearest below the
-// rounded result is right or one too large, which the sign of what remains tells.
-template <int lanes>
-FUSIONLOADER_INLINE int floor_of(float offset, float a, float b) {
-  if (lanes > 4) {
-    const int floor = static_cast<int>(__builtin_fmaf(a, b, offset));
-    const float rest = __builtin_fmaf(a, b, offset - static_cast<float>(floor));
-    return floor - (rest < 0.0f ? 1 : 0);
-  }
-  return static_cast<int>(static_cast<double>(a) * static_cast<double>(b) + offset);
+// floor(offset + a * b), as if computed without rounding. The rounded result cut off is right or
+// one too large, which the sign of what remains tells.
+template <int lanes, class Ints, class Floats>
+FUSIONLOADER_INLINE Ints floor_of(Floats offset, Floats a, Floats b) {
+  const Ints floor = to_ints(multiply_add<lanes>(a, b, offset));
+  const Floats rest = multiply_add<lanes>(a, b, offset - to_floats(floor));
+  return floor + (rest < 0.0f);
 }
 
-FUSIONLOADER_INLINE int by_255(int value) { return (value + 1 + (value >> 8)) >> 8; }
+template <class Ints>
+FUSIONLOADER_INLINE Ints by_255(Ints value) {
+  return (value + 1 + (value >> 8)) >> 8;
+}
+
+template <class Ints>
+FUSIONLOADER_INLINE Ints larger(Ints a, Ints b) {
+  return a > b ? a : b;
+}
+
+template <int lanes, class Ints = typename Vectors<lanes>::Ints>
+FUSIONLOADER_INLINE Ints hue_of(Ints value, Ints chroma, Ints red, Ints green, Ints blue) {
+  using Floats = typename Vectors<lanes>::Floats;
+  // A whole number of sixths, from the channel that is largest, plus the one and minus the other of
+  // the two remaining channels' distances; the larger of those distances is 1.
+  const Ints to_red = value - red, to_green = value - green, to_blue = value - blue, zero = {};
+  const Ints red_largest = to_red == 0, green_largest = to_green == 0;
+  const Ints plus = red_largest ? to_blue : green_largest ? to_red : to_green;
+  const Ints minus = red_largest ? to_green : green_largest ? to_blue : to_red;
+  const Ints from = red_largest ? zero : green_largest ? zero + 2 : zero + 4;
+  const Ints up = plus == chroma;
+  const Ints whole = from + (up ? zero + 1 : zero - 1), parts = up ? -minus : plus;
+  const Ints some_chroma = larger(chroma, zero + 1);
+  const Floats sixths = to_floats(whole) + to_floats(parts) / to_floats(some_chroma);
+  const Ints turn = sixths < 0.0f ? zero + 1 : zero;
+  const Floats turns = sixths / 6.0f + to_floats(turn);
+  return floor_of<lanes, Ints, Floats>(Floats{}, turns, Floats{} + 255.0f);
+}
+
+// One channel of the result; places go round in sixths, at 0 and 5 the channel is full.
+template <class Ints>
+FUSIONLOADER_INLINE Ints at_place(Ints place, Ints full, Ints low, Ints changing) {
+  const Ints turned = place >= 6 ? place - 6 : place;
+  const Ints unless_full = (turned == 2) | (turned == 3) ? low : changing;
+  return (turned == 0) | (turned == 5) ? full : unless_full;
+}
 
 template <int lanes>
-FUSIONLOADER_INLINE void hue_loop(uint8_t* __restrict reds, uint8_t* __restrict greens,
-                                  uint8_t* __restrict blues, size_t count, int turn) {
-  for (size_t i = 0; i < count; ++i) {
-    const int red = reds[i], green = greens[i], blue = blues[i];
-    const int value = std::max(red, std::max(green, blue));
-    const int least = std::min(red, std::min(green, blue));
-    const int chroma = value - least, some_chroma = std::max(chroma, 1);
+FUSIONLOADER_INLINE void turn_vector(int32_t* reds, int32_t* greens, int32_t* blues, int turn) {
+  using V = Vectors<lanes>;
+  using Ints = typename V::Ints;
+  using Floats = typename V::Floats;
+  const Ints red = V::load(reds), green = V::load(greens), blue = V::load(blues), zero = {};
+  const Ints value = larger(red, larger(green, blue));
+  const Ints chroma = value + larger(-red, larger(-green, -blue));
+  const Floats full = to_floats(value);
+  // Where there is no chroma any hue will do, as the saturation is 0.
+  const Ints hue = (hue_of<lanes>(value, chroma, red, green, blue) + turn) & 255;
+  const Floats purity = to_floats(chroma) / to_floats(larger(value, zero + 1));
+  const Ints saturation = floor_of<lanes, Ints, Floats>(Floats{}, purity, Floats{} + 255.0f);
 
-    // The hue is a whole number of sixths, from the channel that is largest, plus the one and minus
-    // the other of the two remaining channels' distances; the larger of those distances is 1.
-    const bool red_largest = red == value, green_largest = green == value;
-    const int plus = value - (red_largest ? blue : green_largest ? red : green);
-    const int minus = value - (red_largest ? green : green_largest ? blue : red);
-    const int base = red_largest ? 0 : green_largest ? 2 : 4;
-    const bool up = plus == chroma;
-    const auto distance = static_cast<float>(up ? -minus : plus) / static_cast<float>(some_chroma);
-    const float sixths = static_cast<float>(base + (up ? 1 : -1)) + distance;
-    const float turns = sixths / 6.0f + (sixths < 0.0f ? 1.0f : 0.0f);
-    const int found = chroma == 0 ? 0 : floor_of<lanes>(0.0f, turns, 255.0f);
-    const float purity = static_cast<float>(chroma) / static_cast<float>(std::max(value, 1));
-    const int saturation = floor_of<lanes>(0.0f, purity, 255.0f);
+  const Ints sector = by_255(6 * hue), odd = sector & 1;
+  const Floats within = to_floats(6 * hue - 255 * sector) / 255.0f;
+  const Floats saturated = to_floats(saturation) / 255.0f;
+  // One channel falls in odd sectors, one rises in even ones.
+  const Floats part = to_floats(1 - odd) + to_floats(2 * odd - 1) * within;
+  const Ints changing = floor_of<lanes, Ints, Floats>(full + 0.5f, -full, saturated * part);
+  const Ints low = by_255(value * (255 - saturation) + 127);
+  V::store(reds, at_place(sector, value, low, changing));
+  V::store(greens, at_place(sector + 4, value, low, changing));
+  V::store(blues, at_place(sector + 2, value, low, changing));
+}
 
-    const int hue = (found + turn) & 255;
-    const int sector = by_255(6 * hue);
-    const float within = static_cast<float>(6 * hue - 255 * sector) / 255.0f;
-    const float saturated = static_cast<float>(saturation) / 255.0f;
-    const auto full = static_cast<float>(value);
-    const int low = by_255(value * (255 - saturation) + 127);
-    const int falling = floor_of<lanes>(full + 0.5f, -full, saturated * within);
-    const int rising = floor_of<lanes>(full + 0.5f, -full, saturated * (1.0f - within));
-
-    const int even = sector & 1 ? falling : rising;  // the channel that changes in this sector
-    reds[i] = static_cast<uint8_t>(sector == 0 || sector >= 5   ? value
-                                   : sector == 2 || sector == 3 ? low
-                                                                : even);
-    greens[i] = static_cast<uint8_t>(sector == 1 || sector == 2   ? value
-                                     : sector == 4 || sector == 5 ? low
-                                                                  : even);
-    blues[i] = static_cast<uint8_t>(sector == 3 || sector == 4                  ? value
-                                    : sector == 0 || sector == 1 || sector == 6 ? low
-                                                                                : even);
+template <int lanes>
+FUSIONLOADER_INLINE void hue_loop(uint8_t* reds, uint8_t* greens, uint8_t* blues, size_t count,
+                                  int turn) {
+  constexpr size_t block = 64;
+  int32_t wide[3][block];
+  for (size_t begin = 0; begin < count; begin += block) {
+    for (size_t i = 0; i < block; ++i) wide[0][i] = reds[begin + i];
+    for (size_t i = 0; i < block; ++i) wide[1][i] = greens[begin + i];
+    for (size_t i = 0; i < block; ++i) wide[2][i] = blues[begin + i];
+    for (size_t i = 0; i < block; i += lanes)
+      turn_vector<lanes>(wide[0] + i, wide[1] + i, wide[2] + i, turn);
+    for (size_t i = 0; i < block; ++i) reds[begin + i] = static_cast<uint8_t>(wide[0][i]);
+    for (size_t i = 0; i < block; ++i) greens[begin + i] = static_cast<uint8_t>(wide[1][i]);
+    for (size_t i = 0; i < block; ++i) blues[begin + i] = static_cast<uint8_t>(wide[2][i]);
   }
 }
 
@@ -77,8 +107,9 @@ FUSIONLOADER_PER_LEVEL(turn_hue, hue_loop)
 void adjust_hue(Planes& image, double factor, SimdLevel level) {
   if (image.channels() != 3) return;
   const int turn = static_cast<int>(factor * 255.0) & 255;
-  turn_hue(level, image.plane(0), image.plane(1), image.plane(2), (image.size() + 63) / 64 * 64,
-           turn);
+  // Wider vectors are slower here: GCC 12 takes their comparisons apart.
+  turn_hue(std::min(level, SimdLevel::avx2), image.plane(0), image.plane(1), image.plane(2),
+           (image.size() + 63) / 64 * 64, turn);
 }
 
 }  // namespace fusionloader
