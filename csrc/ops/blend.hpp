@@ -26,4 +26,11 @@ void blend_from_grey(Planes& image, float factor, SimdLevel level);
 // are not smoothed. `rows` is scratch.
 void blend_from_smooth(Planes& image, float factor, std::vector<uint8_t>& rows, SimdLevel level);
 
+// Level by level; reads and writes up to 63 bytes behind `count`. The factor is within +-1e6: more
+// than that gives nothing new, but would leave the range of whole numbers.
+void blend_levels_avx2(const uint8_t* from, const uint8_t* to, uint8_t* out, size_t count,
+                       float factor);
+void blend_levels_avx512(const uint8_t* from, const uint8_t* to, uint8_t* out, size_t count,
+                         float factor);
+
 }  // namespace fusionloader

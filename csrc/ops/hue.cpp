@@ -14,24 +14,25 @@ namespace {
 // floor(offset + a * b), as if computed without rounding. The rounded result cut off is right or
 // one too large, which the sign of what remains tells.
 template <int lanes, class Ints, class Floats>
-FUSIONLOADER_INLINE Ints floor_of(Floats offset, Floats a, Floats b) {
+FUSIONLOADER_INLINE Ints floor_of(const Floats& offset, const Floats& a, const Floats& b) {
   const Ints floor = to_ints(multiply_add<lanes>(a, b, offset));
   const Floats rest = multiply_add<lanes>(a, b, offset - to_floats(floor));
   return floor + (rest < 0.0f);
 }
 
 template <class Ints>
-FUSIONLOADER_INLINE Ints by_255(Ints value) {
+FUSIONLOADER_INLINE Ints by_255(const Ints& value) {
   return (value + 1 + (value >> 8)) >> 8;
 }
 
 template <class Ints>
-FUSIONLOADER_INLINE Ints larger(Ints a, Ints b) {
+FUSIONLOADER_INLINE Ints larger(const Ints& a, const Ints& b) {
   return a > b ? a : b;
 }
 
 template <int lanes, class Ints = typename Vectors<lanes>::Ints>
-FUSIONLOADER_INLINE Ints hue_of(Ints value, Ints chroma, Ints red, Ints green, Ints blue) {
+FUSIONLOADER_INLINE Ints hue_of(const Ints& value, const Ints& chroma, const Ints& red,
+                                const Ints& green, const Ints& blue) {
   using Floats = typename Vectors<lanes>::Floats;
   // A whole number of sixths, from the channel that is largest, plus the one and minus the other of
   // the two remaining channels' distances; the larger of those distances is 1.
@@ -51,7 +52,8 @@ FUSIONLOADER_INLINE Ints hue_of(Ints value, Ints chroma, Ints red, Ints green, I
 
 // One channel of the result; places go round in sixths, at 0 and 5 the channel is full.
 template <class Ints>
-FUSIONLOADER_INLINE Ints at_place(Ints place, Ints full, Ints low, Ints changing) {
+FUSIONLOADER_INLINE Ints at_place(const Ints& place, const Ints& full, const Ints& low,
+                                  const Ints& changing) {
   const Ints turned = place >= 6 ? place - 6 : place;
   const Ints unless_full = (turned == 2) | (turned == 3) ? low : changing;
   return (turned == 0) | (turned == 5) ? full : unless_full;
@@ -83,9 +85,11 @@ FUSIONLOADER_INLINE void turn_vector(int32_t* reds, int32_t* greens, int32_t* bl
   V::store(blues, at_place(sector + 2, value, low, changing));
 }
 
-template <int lanes>
+template <int most_lanes>
 FUSIONLOADER_INLINE void hue_loop(uint8_t* reds, uint8_t* greens, uint8_t* blues, size_t count,
                                   int turn) {
+  // Wider vectors are slower here: GCC 12 takes their comparisons apart.
+  constexpr int lanes = most_lanes > 8 ? 8 : most_lanes;
   constexpr size_t block = 64;
   int32_t wide[3][block];
   for (size_t begin = 0; begin < count; begin += block) {
@@ -107,9 +111,8 @@ FUSIONLOADER_PER_LEVEL(turn_hue, hue_loop)
 void adjust_hue(Planes& image, double factor, SimdLevel level) {
   if (image.channels() != 3) return;
   const int turn = static_cast<int>(factor * 255.0) & 255;
-  // Wider vectors are slower here: GCC 12 takes their comparisons apart.
-  turn_hue(std::min(level, SimdLevel::avx2), image.plane(0), image.plane(1), image.plane(2),
-           (image.size() + 63) / 64 * 64, turn);
+  turn_hue(level, image.plane(0), image.plane(1), image.plane(2), (image.size() + 63) / 64 * 64,
+           turn);
 }
 
 }  // namespace fusionloader

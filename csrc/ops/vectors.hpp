@@ -21,18 +21,18 @@ struct Vectors {
     std::memcpy(&values, from, sizeof values);
     return values;
   }
-  static FUSIONLOADER_INLINE void store(int32_t* to, Ints values) {
+  static FUSIONLOADER_INLINE void store(int32_t* to, const Ints& values) {
     std::memcpy(to, &values, sizeof values);
   }
 };
 
 // Overloads, as the compiler converts vectors of known types only. Floats are cut off.
-#define FUSIONLOADER_CONVERSIONS(lanes)                                               \
-  FUSIONLOADER_INLINE Vectors<lanes>::Floats to_floats(Vectors<lanes>::Ints values) { \
-    return __builtin_convertvector(values, Vectors<lanes>::Floats);                   \
-  }                                                                                   \
-  FUSIONLOADER_INLINE Vectors<lanes>::Ints to_ints(Vectors<lanes>::Floats values) {   \
-    return __builtin_convertvector(values, Vectors<lanes>::Ints);                     \
+#define FUSIONLOADER_CONVERSIONS(lanes)                                                      \
+  FUSIONLOADER_INLINE Vectors<lanes>::Floats to_floats(const Vectors<lanes>::Ints& values) { \
+    return __builtin_convertvector(values, Vectors<lanes>::Floats);                          \
+  }                                                                                          \
+  FUSIONLOADER_INLINE Vectors<lanes>::Ints to_ints(const Vectors<lanes>::Floats& values) {   \
+    return __builtin_convertvector(values, Vectors<lanes>::Ints);                            \
   }
 FUSIONLOADER_CONVERSIONS(4)
 FUSIONLOADER_CONVERSIONS(8)
@@ -42,7 +42,7 @@ FUSIONLOADER_CONVERSIONS(16)
 // a * b + c, rounded once; without such an instruction in float64, where a level times a fraction
 // is exact.
 template <int lanes, class Floats = typename Vectors<lanes>::Floats>
-FUSIONLOADER_INLINE Floats multiply_add(Floats a, Floats b, Floats c) {
+FUSIONLOADER_INLINE Floats multiply_add(const Floats& a, const Floats& b, const Floats& c) {
   float from_a[lanes], from_b[lanes], from_c[lanes];
   std::memcpy(from_a, &a, sizeof a);
   std::memcpy(from_b, &b, sizeof b);
@@ -51,8 +51,9 @@ FUSIONLOADER_INLINE Floats multiply_add(Floats a, Floats b, Floats c) {
     from_c[i] = lanes > 4
                     ? __builtin_fmaf(from_a[i], from_b[i], from_c[i])
                     : static_cast<float>(static_cast<double>(from_a[i]) * from_b[i] + from_c[i]);
-  std::memcpy(&c, from_c, sizeof c);
-  return c;
+  Floats result;
+  std::memcpy(&result, from_c, sizeof result);
+  return result;
 }
 
 }  // namespace fusionloader
