@@ -13,8 +13,8 @@ namespace fusionloader {
 namespace {
 
 template <int>
-FUSIONLOADER_INLINE void posterize_loop(uint8_t* levels, size_t count, uint8_t mask) {
-  for (size_t i = 0; i < count; ++i) levels[i] &= mask;
+FUSIONLOADER_INLINE void bits_loop(uint8_t* levels, size_t count, uint8_t keep, uint8_t flip) {
+  for (size_t i = 0; i < count; ++i) levels[i] = static_cast<uint8_t>((levels[i] & keep) ^ flip);
 }
 
 template <int>
@@ -32,7 +32,7 @@ FUSIONLOADER_INLINE void add_loop(uint8_t* levels, size_t count, uint8_t add, ui
   }
 }
 
-FUSIONLOADER_PER_LEVEL(keep_bits, posterize_loop)
+FUSIONLOADER_PER_LEVEL(change_bits, bits_loop)
 FUSIONLOADER_PER_LEVEL(invert_from, invert_loop)
 FUSIONLOADER_PER_LEVEL(add_below, add_loop)
 
@@ -73,8 +73,9 @@ void adjust_sharpness(Planes& image, double factor, ColourScratch& scratch, Simd
 
 void posterize(Planes& image, int bits, SimdLevel level) {
   const auto mask = static_cast<uint8_t>(0xFF00 >> std::clamp(bits, 0, 8));
-  for_each_plane(image,
-                 [&](uint8_t* plane, size_t count) { keep_bits(level, plane, count, mask); });
+  for_each_plane(image, [&](uint8_t* plane, size_t count) {
+    change_bits(level, plane, count, mask, uint8_t{0});
+  });
 }
 
 void solarize(Planes& image, double threshold, SimdLevel level) {
@@ -99,7 +100,11 @@ void solarize_add(Planes& image, int add, double threshold, SimdLevel level) {
   });
 }
 
-void invert(Planes& image, SimdLevel level) { solarize(image, 0.0, level); }
+void invert(Planes& image, SimdLevel level) {
+  for_each_plane(image, [&](uint8_t* plane, size_t count) {
+    change_bits(level, plane, count, uint8_t{255}, uint8_t{255});
+  });
+}
 
 void autocontrast(Planes& image, SimdLevel level) {
   for (int channel = 0; channel < image.channels(); ++channel) {
