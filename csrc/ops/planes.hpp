@@ -20,6 +20,12 @@ class Planes {
     const size_t needed = stride_ * static_cast<size_t>(channels) + slack;
     if (bytes_.size() < needed) bytes_.resize(needed);
   }
+  // Keeps the first plane, and the others as far as they stay.
+  void set_channels(int channels) {
+    channels_ = channels;
+    const size_t needed = stride_ * static_cast<size_t>(channels) + slack;
+    if (bytes_.size() < needed) bytes_.resize(needed);
+  }
   void release() { std::vector<uint8_t>().swap(bytes_); }
 
   int channels() const { return channels_; }  // 1 (grey) or 3 (red, green, blue)

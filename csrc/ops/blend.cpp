@@ -1,0 +1,150 @@
+#include "ops/blend.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "ops/per_level.hpp"
+
+namespace fusionloader {
+namespace {
+
+constexpr size_t block = 64;
+
+size_t whole_blocks(size_t count) { return (count + block - 1) / block * block; }
+
+FUSIONLOADER_INLINE uint8_t grey_level(int red, int green, int blue) {
+  return static_cast<uint8_t>((19595 * red + 38470 * green + 7471 * blue + 0x8000) >> 16);
+}
+
+void blend_levels(SimdLevel level, const uint8_t* from, const uint8_t* to, uint8_t* out,
+                  size_t count, float factor) {
+#if defined(__x86_64__)
+  const float moderate = std::clamp(factor, -1e6f, 1e6f);
+  if (level == SimdLevel::avx512) return blend_levels_avx512(from, to, out, count, moderate);
+  if (level == SimdLevel::avx2) return blend_levels_avx2(from, to, out, count, moderate);
+#endif
+  for (size_t i = 0; i < count; ++i) out[i] = blend(from[i], to[i], factor);
+}
+
+template <int>
+FUSIONLOADER_INLINE void grey_loop(const uint8_t* red, const uint8_t* green, const uint8_t* blue,
+                                   uint8_t* __restrict grey, size_t count) {
+  for (size_t i = 0; i < count; ++i) grey[i] = grey_level(red[i], green[i], blue[i]);
+}
+
+template <int>
+FUSIONLOADER_INLINE uint64_t plain_sum_loop(const uint8_t* levels, size_t count) {
+  uint64_t sum = 0;
+  constexpr size_t chunk = size_t{1} << 20;
+  for (size_t begin = 0; begin < count; begin += chunk) {
+    const size_t end = std::min(count, begin + chunk);
+    uint32_t part = 0;
+    for (size_t i = begin; i < end; ++i) part += levels[i];
+    sum += part;
+  }
+  return sum;
+}
+
+template <int>
+FUSIONLOADER_INLINE uint64_t sum_loop(const uint8_t* red, const uint8_t* green, const uint8_t* blue,
+                                      size_t count) {
+  uint64_t sum = 0;
+  constexpr size_t chunk = size_t{1} << 20;  // whose sum fits in 32 bits
+  for (size_t begin = 0; begin < count; begin += chunk) {
+    const size_t end = std::min(count, begin + chunk);
+    uint32_t part = 0;
+    for (size_t i = begin; i < end; ++i) part += grey_level(red[i], green[i], blue[i]);
+    sum += part;
+  }
+  return sum;
+}
+
+// Pillow adds up the 3 x 3 products in float32 and rounds; no sum comes near a tie, since 13 is
+// odd, so whole numbers give the same. 20165 / 2^18 stands for 1 / 13.
+template <int>
+FUSIONLOADER_INLINE void smooth_row_loop(const uint8_t* above, const uint8_t* here,
+                                         const uint8_t* below, uint16_t* __restrict columns,
+                                         uint8_t* __restrict out, size_t count) {
+  for (size_t i = 0; i < count + 2; ++i)
+    columns[i] = static_cast<uint16_t>(above[i] + here[i] + below[i]);
+  for (size_t i = 0; i < count; ++i) {
+    const auto sum =
+        static_cast<uint16_t>(columns[i] + columns[i + 1] + columns[i + 2] + 4 * here[i + 1] + 6);
+    out[i] = static_cast<uint8_t>((static_cast<uint32_t>(sum) * 20165u >> 16) >> 2);
+  }
+}
+
+FUSIONLOADER_PER_LEVEL(grey, grey_loop)
+FUSIONLOADER_PER_LEVEL(plain_sum, plain_sum_loop)
+FUSIONLOADER_PER_LEVEL(grey_sum, sum_loop)
+FUSIONLOADER_PER_LEVEL(smooth_row, smooth_row_loop)
+
+// Few enough to stay in the first-level cache.
+constexpr size_t grey_at_once = 4096;
+
+// Returns how many levels it wrote, in whole blocks.
+size_t grey_block(const Planes& image, size_t begin, uint8_t* levels, SimdLevel level) {
+  const size_t count = std::min(grey_at_once, whole_blocks(image.size() - begin));
+  grey(level, image.plane(0) + begin, image.plane(1) + begin, image.plane(2) + begin, levels,
+       count);
+  return count;
+}
+
+}  // namespace
+
+LevelTable blend_table(int from, float factor) {
+  LevelTable table;
+  for (int i = 0; i < 256; ++i) table[static_cast<size_t>(i)] = blend(from, i, factor);
+  return table;
+}
+
+uint64_t sum_of_grey(const Planes& image, SimdLevel level) {
+  if (image.channels() == 1) return plain_sum(level, image.plane(0), image.size());
+  return grey_sum(level, image.plane(0), image.plane(1), image.plane(2), image.size());
+}
+
+void red_to_grey(Planes& image, SimdLevel level) {
+  uint8_t levels[grey_at_once];
+  for (size_t begin = 0; begin < image.size(); begin += grey_at_once) {
+    const size_t count = grey_block(image, begin, levels, level);
+    std::memcpy(image.plane(0) + begin, levels, count);
+  }
+}
+
+void blend_from_grey(Planes& image, float factor, SimdLevel level) {
+  uint8_t levels[grey_at_once];
+  for (size_t begin = 0; begin < image.size(); begin += grey_at_once) {
+    const size_t count = grey_block(image, begin, levels, level);
+    for (int channel = 0; channel < 3; ++channel) {
+      uint8_t* plane = image.plane(channel) + begin;
+      blend_levels(level, levels, plane, plane, count, factor);
+    }
+  }
+}
+
+void blend_from_smooth(Planes& image, float factor, std::vector<uint8_t>& rows, SimdLevel level) {
+  if (image.width() < 3 || image.height() < 3) return;
+  const auto width = static_cast<size_t>(image.width()), inner = width - 2;
+  const size_t padded = whole_blocks(width) + 2 * block;
+  // The row before and this row as they were, and the new row.
+  if (rows.size() < 5 * padded) rows.resize(5 * padded);
+  uint8_t *above = rows.data(), *here = above + padded, *out = here + padded;
+  auto* columns = reinterpret_cast<uint16_t*>(out + padded);
+  for (int channel = 0; channel < image.channels(); ++channel) {
+    uint8_t* row = image.plane(channel);
+    std::memcpy(above, row, width);
+    for (int y = 1; y + 1 < image.height(); ++y) {
+      row += width;
+      std::memcpy(here, row, width);
+      const auto* below = static_cast<const uint8_t*>(row + width);
+      const uint8_t* const before = above;
+      const uint8_t* const now = here;
+      smooth_row(level, before, now, below, columns, out, whole_blocks(inner));
+      blend_levels(level, out, now + 1, out, inner, factor);
+      std::memcpy(row + 1, out, inner);
+      std::swap(above, here);
+    }
+  }
+}
+
+}  // namespace fusionloader

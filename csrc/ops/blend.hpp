@@ -1,0 +1,36 @@
+#pragma once
+// Pillow's Image.blend, which brightness, contrast, saturation and sharpness are made of.
+#include "ops/lookup.hpp"
+
+namespace fusionloader {
+
+// Every step in float32, and the result cut off, not rounded.
+inline uint8_t blend(int from, int to, float factor) {
+  const float value = static_cast<float>(from) + factor * static_cast<float>(to - from);
+  return static_cast<uint8_t>(value < 0.0f ? 0.0f : value > 255.0f ? 255.0f : value);
+}
+
+// What becomes of each level when blended from one level `from`.
+LevelTable blend_table(int from, float factor);
+
+// Sum of the grey levels ("L" of Pillow) of an image of 1 or 3 channels.
+uint64_t sum_of_grey(const Planes& image, SimdLevel level);
+
+// Replaces the first of 3 channels by the grey levels.
+void red_to_grey(Planes& image, SimdLevel level);
+
+// Blends every channel from the image's grey levels.
+void blend_from_grey(Planes& image, float factor, SimdLevel level);
+
+// Blends from the image smoothed by a 3 x 3 kernel (1 1 1, 1 5 1, 1 1 1) / 13; the outermost pixels
+// are not smoothed. `rows` is scratch.
+void blend_from_smooth(Planes& image, float factor, std::vector<uint8_t>& rows, SimdLevel level);
+
+// Level by level; reads and writes up to 63 bytes behind `count`. The factor is within +-1e6: more
+// than that gives nothing new, but would leave the range of whole numbers.
+void blend_levels_avx2(const uint8_t* from, const uint8_t* to, uint8_t* out, size_t count,
+                       float factor);
+void blend_levels_avx512(const uint8_t* from, const uint8_t* to, uint8_t* out, size_t count,
+                         float factor);
+
+}  // namespace fusionloader

@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torchvision.transforms.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from PIL import Image
+
+from fusionloader import _native
+
+SIMD_LEVELS = ["scalar", "avx2", "avx512"]
+SIMD_LEVELS = SIMD_LEVELS[: SIMD_LEVELS.index(_native.simd_level()) + 1]
+FACTORS = [0, 0.1, 0.3, 0.5, 0.9, 0.999, 1, 1.001, 1.1, 1.5, 1.9, 3.7, 10, 1e9]
+HUES = [-0.5, -0.4, -0.123, -0.004, -0.003, 0, 0.003, 0.004, 0.05, 0.1, 0.25, 0.37, 0.5]
+THRESHOLDS = [-1, 0, 0.5, 1, 26.6, 127.5, 128, 254.5, 255, 255.5, 256]
+SHAPES = [(1, 1), (1, 40), (40, 1), (2, 2), (2, 9), (3, 3), (31, 17), (64, 64), (70, 131)]
+REFERENCES = {
+    "brightness": F.adjust_brightness,
+    "contrast": F.adjust_contrast,
+    "saturation": F.adjust_saturation,
+    "sharpness": F.adjust_sharpness,
+    "hue": F.adjust_hue,
+    "posterize": F.posterize,
+    "solarize": F.solarize,
+    "invert": F.invert,
+    "autocontrast": F.autocontrast,
+    "equalize": F.equalize,
+    "to_grayscale": F.to_grayscale,
+}
+ARGUMENTS = {
+    **dict.fromkeys(["brightness", "contrast", "saturation", "sharpness"], FACTORS),
+    "hue": HUES,
+    "posterize": range(1, 9),
+    "solarize": THRESHOLDS,
+    "to_grayscale": [1, 3],
+}
+
+
+def picture(kind, height, width, channels):
+    rng = np.random.default_rng(height * 1000 + width)
+    noise = rng.integers(0, 256, (height, width, channels))
+    y, x = np.mgrid[:height, :width]
+    smooth = np.stack([40 + 3 * x, 200 - 2 * y, 90 + x + y][:channels], axis=2)
+    pixels = {
+        "noise": noise,
+        "smooth": smooth + noise // 20,
+        "faint": 100 + noise // 16,
+        "two_levels": 60 + 100 * (noise > 200),
+        "saturated": 255 * (noise > 128),
+        "constant": np.broadcast_to(np.array([17, 250, 99])[:channels], noise.shape),
+    }[kind]
+    return np.ascontiguousarray(np.clip(pixels, 0, 255).astype(np.uint8))
+
+
+KINDS = ["noise", "smooth", "faint", "two_levels", "saturated", "constant"]
+PICTURES = [
+    picture(kind, *shape, channels) for kind in KINDS for shape in SHAPES for channels in (3, 1)
+]
+
+
+def to_pillow(pixels):
+    return Image.fromarray(pixels if pixels.shape[2] == 3 else pixels[:, :, 0])
+
+
+def pixels_of(image):
+    pixels = np.asarray(image)
+    return pixels if pixels.ndim == 3 else pixels[:, :, None]
+
+
+def ours(name, pixels, arguments, simd=None):
+    got = np.frombuffer(_native.colour_op(name, pixels, tuple(arguments), simd), np.uint8)
+    return got.reshape(*pixels.shape[:2], -1)
+
+
+def check(name, pixels, arguments):
+    expected = pixels_of(REFERENCES[name](to_pillow(pixels), *arguments))
+    for simd in SIMD_LEVELS:
+        got = ours(name, pixels, arguments, simd)
+        assert np.array_equal(got, expected), (name, pixels.shape, arguments, simd)
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_the_levels_are_torchvision_s_on_pillow(name):
+    for pixels in PICTURES:
+        for argument in ARGUMENTS.get(name, [None]):
+            check(name, pixels, () if argument is None else (argument,))
+
+
+@pytest.mark.parametrize("name", ["brightness", "contrast", "saturation", "sharpness"])
+@settings(max_examples=60, deadline=None)
+@given(
+    factor=st.floats(0, 20),
+    pixels=arrays.arrays(np.uint8, st.tuples(*[st.integers(1, 20)] * 2, st.sampled_from([1, 3]))),
+)
+def test_any_factor_blends_as_pillow_does(name, factor, pixels):
+    check(name, pixels, (factor,))
+
+
+@pytest.mark.parametrize("hue", [-0.41, 0.0, 0.23])
+def test_hue_of_colours_all_over_the_cube(hue):
+    levels = np.r_[0:256:5, 1, 2, 3, 127, 128, 253, 254].astype(np.uint8)
+    cube = np.stack(np.meshgrid(levels, levels, levels), axis=-1).reshape(len(levels), -1, 3)
+    check("hue", np.ascontiguousarray(cube), (hue,))
+
+
+@pytest.mark.parametrize("simd", SIMD_LEVELS)
+def test_solarize_add(simd):
+    for pixels in PICTURES:
+        for add, threshold in [(0, 128), (10, 128), (110, 128), (255, 256), (50, 0), (-20, 99.5)]:
+            added = np.clip(pixels.astype(int) + add, 0, 255).astype(np.uint8)
+            expected = np.where(pixels < threshold, added, pixels)
+            assert np.array_equal(ours("solarize_add", pixels, (add, threshold), simd), expected)
+
+
+def test_erase():
+    for x, y, width, height in [(0, 0, 1, 1), (3, 5, 9, 4), (60, 60, 99, 99), (-4, -4, 8, 8)]:
+        for pixels in PICTURES:
+            expected = pixels.copy()
+            rows, columns = slice(max(y, 0), y + height), slice(max(x, 0), x + width)
+            expected[rows, columns] = np.array([5, 250, 77])[: pixels.shape[2]]
+            got = ours("erase", pixels, (x, y, width, height, 5, 250, 77))
+            assert np.array_equal(got, expected)
+
+
+KERNELS = [((1, 1), (1, 1)), ((3, 3), (0.1, 0.4)), ((5, 9), (0.8, 2)), ((23, 23), (2, 2))]
+KERNELS += [((7, 3), (9, 0.7)), ((3, 13), (1, 0.5)), ((9, 9), (0.3, 30))]
+
+
+def test_blur_is_within_one_level_of_torchvision_s():
+    differing = compared = 0
+    for pixels in PICTURES:
+        for kernel, sigma in KERNELS:
+            if kernel[0] // 2 >= pixels.shape[1] or kernel[1] // 2 >= pixels.shape[0]:
+                with pytest.raises(ValueError, match="kernel"):
+                    ours("gaussian_blur", pixels, (*kernel, *sigma))
+                continue
+            blurred = F.gaussian_blur(to_pillow(pixels), list(kernel), list(sigma))
+            expected = pixels_of(blurred).astype(int)
+            results = [ours("gaussian_blur", pixels, (*kernel, *sigma), s) for s in SIMD_LEVELS]
+            assert all(np.array_equal(results[0], result) for result in results)
+            difference = np.abs(results[0] - expected)
+            assert difference.max() <= 1
+            differing, compared = differing + np.count_nonzero(difference), compared + expected.size
+    assert differing / compared < 1e-3
+
+
+def test_wrong_calls_are_refused():
+    pixels = picture("noise", 4, 4, 3)
+    for name, arguments in [("sepia", ()), ("hue", ()), ("gaussian_blur", (4, 3, 1, 1))]:
+        with pytest.raises(ValueError):
+            ours(name, pixels, arguments)
+    with pytest.raises(ValueError, match="contiguous"):
+        _native.colour_op("invert", pixels[:, ::2], ())
