@@ -94,9 +94,9 @@ void Drawing::operator()(const RandomRotation& stage) {
   const double angle = uniform_float(stage.degrees, random);
   operations_.push_back(
       RotateBy{angle, stage.interpolation, stage.expand, stage.centre, stage.fill});
-  if (stage.expand) {
-    rotated_size(angle, stage.centre, size_.width, size_.height);
-  }
+  if (!stage.expand) return;
+  const Point centre = stage.centre.value_or(Point{size_.width / 2.0, size_.height / 2.0});
+  rotation_matrix(whole_turn_remainder(angle), centre, true, size_.width, size_.height);
 }
 
 void Drawing::operator()(const RandomAffine& stage) {

@@ -32,6 +32,11 @@ class Grouping {
     return std::move(passes_);
   }
 
+  template <class Other>
+  void operator()(const Other&) {
+    throw std::logic_error("not an operation of a pass");
+  }
+
   void operator()(const CropTo& crop) {
     require_size(crop.width, crop.height);
     if (crop.x < -farthest || crop.y < -farthest || crop.x > farthest || crop.y > farthest)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import metadata
+
 from fusionloader import _native
 from fusionloader.plan.stages import Plan
 

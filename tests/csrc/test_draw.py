@@ -55,7 +55,7 @@ def their_windows(width, height, scale, ratio):
     ],
 )
 def test_random_resized_crops_are_distributed_as_torchvision_s(size, scale, ratio):
-    ours = our_windows(RandomResizedCrop(224, 224, scale, ratio, "bilinear"), *size)
+    ours = our_windows(RandomResizedCrop(224, 224, scale, ratio, ("bilinear",)), *size)
     theirs = their_windows(*size, scale, ratio)
     for column in range(4):
         assert largest_distance(ours[:, column], theirs[:, column]) < LARGEST
@@ -65,7 +65,7 @@ def test_random_resized_crops_are_distributed_as_torchvision_s(size, scale, rati
 
 def test_the_distance_between_distributions_sees_a_slightly_wrong_range():
     ours = our_windows(
-        RandomResizedCrop(224, 224, (0.12, 1.0), (3 / 4, 4 / 3), "bilinear"), 500, 375
+        RandomResizedCrop(224, 224, (0.12, 1.0), (3 / 4, 4 / 3), ("bilinear",)), 500, 375
     )
     theirs = their_windows(500, 375, (0.08, 1.0), (3 / 4, 4 / 3))
     assert largest_distance(ours[:, 2] * ours[:, 3], theirs[:, 2] * theirs[:, 3]) > LARGEST
@@ -74,7 +74,7 @@ def test_the_distance_between_distributions_sees_a_slightly_wrong_range():
 @pytest.mark.parametrize("size", [(1, 1), (1, 40), (3000, 2), (2, 3000), (40, 40)])
 def test_the_fallback_window_is_torchvision_s(size):
     # A scale beyond the image makes every attempt fail.
-    stage = RandomResizedCrop(8, 8, (9.0, 9.5), (3 / 4, 4 / 3), "bilinear")
+    stage = RandomResizedCrop(8, 8, (9.0, 9.5), (3 / 4, 4 / 3), ("bilinear",))
     top, left, height, width = v1.RandomResizedCrop.get_params(
         Image.new("L", size), [9.0, 9.5], [3 / 4, 4 / 3]
     )

@@ -31,7 +31,7 @@ from fusionloader.plan.stages import (
 )
 
 SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
-TRAIN = (RandomResizedCrop(224, 224, SCALE, RATIO, "bilinear"), RandomHorizontalFlip(0.5))
+TRAIN = (RandomResizedCrop(224, 224, SCALE, RATIO, ("bilinear",)), RandomHorizontalFlip(0.5))
 SIZES = [(500, 375), (333, 500), (180, 120), (1000, 90), (64, 640), (224, 224)]
 FILES = [jpeg(photo(*size, seed)) for seed, size in enumerate(SIZES)]
 
@@ -68,7 +68,7 @@ def result(executor, encoded, index=0):
 @pytest.mark.parametrize("simd", SIMD_LEVELS)
 @pytest.mark.parametrize("kind", ["bilinear", "bicubic"])
 def test_a_training_sample_has_torchvision_s_bits(kind, simd):
-    stages = (RandomResizedCrop(224, 224, SCALE, RATIO, kind), RandomHorizontalFlip(0.5))
+    stages = (RandomResizedCrop(224, 224, SCALE, RATIO, (kind,)), RandomHorizontalFlip(0.5))
     table = levels_table(normalised, "float32", "chw")
     executor = make_executor(Plan(stages, table, 224, 224), simd=simd)
     assert executor.conversion == ("lookup" if simd == "scalar" else "arithmetic")
@@ -88,7 +88,7 @@ def test_a_training_sample_has_torchvision_s_bits(kind, simd):
 def test_every_conversion_has_torch_s_bits(name, layout, simd):
     element_type, convert = CONVERSIONS[name]
     table = levels_table(convert, element_type, layout)
-    stages = (RandomResizedCrop(37, 53, SCALE, RATIO, "bilinear"), RandomVerticalFlip(0.5))
+    stages = (RandomResizedCrop(37, 53, SCALE, RATIO, ("bilinear",)), RandomVerticalFlip(0.5))
     executor = make_executor(Plan(stages, table, 37, 53), simd=simd)
     for index, encoded in enumerate(FILES):
         image = as_image(encoded)

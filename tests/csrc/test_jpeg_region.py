@@ -185,7 +185,7 @@ def other_files():
 
 @pytest.mark.parametrize("encoded", list(other_files()))
 def test_what_is_not_a_plain_jpeg_is_left_to_pillow(encoded):
-    plan = pixel_plan(RandomResizedCrop(8, 8, (0.1, 1), (1, 1), "box"), height=8, width=8)
+    plan = pixel_plan(RandomResizedCrop(8, 8, (0.1, 1), (1, 1), ("box",)), height=8, width=8)
     executor = make_executor(plan)
     assert executor.run(encoded, 0, 0, 0, 0, np.zeros((8, 8, 3), np.uint8)) == 1
     assert executor.pixels(encoded, 0, 0, 0, 0) is None

@@ -12,7 +12,9 @@ from PIL import Image, UnidentifiedImageError
 from fusionloader.executors.native import make_executor
 from fusionloader.plan.stages import RandomResizedCrop
 
-PLAN = pixel_plan(RandomResizedCrop(16, 16, (0.05, 1), (0.5, 2), "bilinear"), height=16, width=16)
+PLAN = pixel_plan(
+    RandomResizedCrop(16, 16, (0.05, 1), (0.5, 2), ("bilinear",)), height=16, width=16
+)
 FILES = {
     "plain": {"subsampling": 2},
     "progressive": {"progressive": True},

@@ -34,7 +34,7 @@ def test_philox_gives_the_published_answers(counter, key, expected):
 
 
 def test_every_part_of_the_key_changes_the_draws():
-    executor = make_executor(pixel_plan(RandomResizedCrop(8, 8, (0.1, 1), (0.5, 2), "bilinear")))
+    executor = make_executor(pixel_plan(RandomResizedCrop(8, 8, (0.1, 1), (0.5, 2), ("bilinear",))))
     keys = [(0, 0, 0, 0), (1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1)]
     keys += [(2**32, 0, 0, 0), (0, 2**32, 0, 0), (0, 0, 2**32, 0)]
     draws = [str(executor.draw(*key, 5000, 3000)) for key in keys]

@@ -1,0 +1,126 @@
+"""Augmentations compiled: what is drawn is what torchvision draws, pixels are Pillow's."""
+
+import numpy as np
+import pytest
+import torch
+from conftest import photo
+from PIL import Image
+from torchvision import transforms as v1
+from torchvision.transforms import InterpolationMode, v2
+
+from fusionloader.executors.native import make_executor
+from fusionloader.plan.replay import replay
+from fusionloader.plan.transforms import compile_transform
+
+BILINEAR, BICUBIC = InterpolationMode.BILINEAR, InterpolationMode.BICUBIC
+FILL = (12, 200, 77)
+GREY_TOO = {
+    "randaugment": v1.RandAugment(),
+    "randaugment v2": v2.RandAugment(3, 15, interpolation=BILINEAR),
+    "trivial": v1.TrivialAugmentWide(),
+    "trivial v2": v2.TrivialAugmentWide(interpolation=BICUBIC),
+    "imagenet": v1.AutoAugment(),
+    "cifar10": v1.AutoAugment(v1.AutoAugmentPolicy.CIFAR10, BILINEAR),
+    "svhn v2": v2.AutoAugment(v1.AutoAugmentPolicy.SVHN),
+    "augmix": v1.AugMix(),
+    "augmix v2": v2.AugMix(all_ops=False, chain_depth=2),
+    "brightness": v1.ColorJitter(0.4, 0.4),
+    "rotation": v1.RandomRotation(40),
+    "expanding rotation": v1.RandomRotation((80, 100), BILINEAR, expand=True),
+    "rotation about a point": v2.RandomRotation(30, center=[3, 5]),
+    "affine": v1.RandomAffine(20, (0.2, 0.1), (0.7, 1.4), 10),
+    "affine v2": v2.RandomAffine((5, 9), shear=(-5, 5, 3, 8), interpolation=BICUBIC),
+    "perspective": v1.RandomPerspective(p=1.0),
+    "grayscale": v1.RandomGrayscale(0.5),
+    "invert": v1.RandomInvert(),
+    "posterize": v2.RandomPosterize(3),
+    "solarize": v1.RandomSolarize(100.5),
+    "sharpness": v2.RandomAdjustSharpness(2.5),
+    "autocontrast": v1.RandomAutocontrast(),
+    "equalize": v1.RandomEqualize(1.0),
+    "pad": v1.Pad((1, 2, 3, 4), 9),
+    "reflect": v2.Pad([5], padding_mode="reflect"),
+    "apply": v1.RandomApply([v1.ColorJitter(0.1, 0.2), v1.RandomRotation(5)], 0.5),
+    "choice": v1.RandomChoice([v1.RandomInvert(1.0), v1.Pad(3)], [1, 3]),
+    "order": v2.RandomOrder([v2.RandomEqualize(1.0), v2.RandomRotation(20), v2.Pad(2)]),
+}
+COLOUR = {
+    "jitter": v1.ColorJitter(0.4, 0.4, 0.4, 0.2),
+    "jitter v2": v2.ColorJitter(saturation=(0, 3), hue=0.5),
+    "filled rotation": v1.RandomRotation(40, fill=FILL),
+    "filled perspective": v2.RandomPerspective(0.8, 1.0, fill=list(FILL)),
+    "filled pad": v1.Pad(4, FILL, "constant"),
+    "filled policy": v1.RandAugment(fill=list(FILL)),
+    "simclr": v1.Compose(
+        [
+            v1.RandomResizedCrop(40),
+            v1.RandomHorizontalFlip(),
+            v1.RandomApply([v1.ColorJitter(0.8, 0.8, 0.8, 0.2)], 0.8),
+            v1.RandomGrayscale(0.2),
+        ]
+    ),
+    "before the crop": v1.Compose([v1.RandAugment(), v1.RandomResizedCrop(24), v1.RandAugment()]),
+    "between flips": v1.Compose(
+        [v1.RandomHorizontalFlip(), v1.RandomRotation(9), v1.RandomVerticalFlip(), v1.Resize(30)]
+    ),
+}
+GENERATOR = np.random.default_rng(5)
+IMAGES = {
+    "photo": photo(GENERATOR, 61, 47),
+    "noise": Image.fromarray(GENERATOR.integers(0, 256, (33, 50, 3), np.uint8)),
+    "narrow": Image.fromarray(GENERATOR.integers(0, 256, (40, 9, 3), np.uint8)),
+}
+
+
+def check(transform, image, draws=40):
+    compiled = compile_transform(transform)
+    if image.mode == "L":
+        from fusionloader.plan.stages import ImageKind
+
+        compiled = compile_transform(transform, images=ImageKind(1))
+    assert compiled.tail is None, compiled.notes
+    executor = make_executor(compiled.plan)
+    pixels = np.asarray(image).reshape(image.height, image.width, -1)
+    for index in range(draws):
+        operations = executor.draw(7, 0, index, 0, *image.size)
+        result, (height, width) = executor.pixels_with(pixels, operations)
+        expected = replay(image, operations)
+        assert expected.size == (width, height), operations
+        ours = np.frombuffer(result, np.uint8).reshape(height, width, -1)
+        theirs = np.asarray(expected).reshape(height, width, -1)
+        assert np.array_equal(ours, theirs), (operations, np.abs(ours - theirs.astype(int)).max())
+        assert executor.pixels_of_pixels(pixels, 7, 0, index, 0) == (result, (height, width))
+
+
+@pytest.mark.parametrize("name", [*GREY_TOO, *COLOUR])
+@pytest.mark.parametrize("image", IMAGES)
+def test_pixels_are_those_of_torchvision_on_pillow_images(name, image):
+    check({**GREY_TOO, **COLOUR}[name], IMAGES[image])
+
+
+@pytest.mark.parametrize("name", GREY_TOO)
+def test_grey_pixels_are_those_of_torchvision_on_pillow_images(name):
+    check(GREY_TOO[name], IMAGES["photo"].convert("L"), draws=20)
+
+
+@pytest.mark.parametrize("size", [(23, 1), (9, 5), (5, (0.1, 2.0))])
+def test_a_blur_differs_by_at_most_a_level(size):
+    kernel, sigma = size
+    executor = make_executor(compile_transform(v1.GaussianBlur(kernel, sigma)).plan)
+    image = IMAGES["photo"]
+    for index in range(5):
+        operations = executor.draw(7, 0, index, 0, *image.size)
+        ours, _ = executor.pixels_with(np.asarray(image), operations)
+        theirs = np.asarray(replay(image, operations)).astype(int)
+        difference = np.abs(np.frombuffer(ours, np.uint8).reshape(theirs.shape) - theirs)
+        assert difference.max() <= 1
+        assert difference.mean() < 0.01
+
+
+def test_a_grey_result_of_colour_images_has_one_channel():
+    transform = v1.Compose([v1.Resize((20, 30)), v1.Grayscale(), v1.ToTensor()])
+    plan = compile_transform(transform).plan
+    image = IMAGES["photo"]
+    out = np.empty((1, 20, 30), np.float32)
+    make_executor(plan).run_pixels(np.asarray(image), 0, 0, 0, 0, out)
+    assert torch.equal(torch.from_numpy(out), transform(image))
