@@ -52,6 +52,8 @@ class Planes {
   size_t size() const {  // pixels of a plane
     return static_cast<size_t>(width_) * static_cast<size_t>(height_);
   }
+  // The pixels rounded up to whole vectors, which the slack has room for.
+  size_t padded_size() const { return (size() + slack - 1) / slack * slack; }
   size_t capacity() const { return bytes_.size(); }
   uint8_t* plane(int channel) { return bytes_.data() + stride_ * static_cast<size_t>(channel); }
   const uint8_t* plane(int channel) const {
