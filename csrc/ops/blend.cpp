@@ -84,7 +84,7 @@ constexpr size_t grey_at_once = 4096;
 
 // Returns how many levels it wrote, in whole blocks.
 size_t grey_block(const Planes& image, size_t begin, uint8_t* levels, SimdLevel level) {
-  const size_t count = std::min(grey_at_once, whole_blocks(image.size() - begin));
+  const size_t count = std::min(grey_at_once, image.padded_size() - begin);
   grey(level, image.plane(0) + begin, image.plane(1) + begin, image.plane(2) + begin, levels,
        count);
   return count;

@@ -24,7 +24,7 @@ struct HalfKernel {
   float weights[most_reach + 1];
 };
 
-// A row and what is multiplied with the weights: the sums of what lies `reach` steps either way.
+// Where the values begin that lie 0, 1, 2, ... steps before and after those to be weighed.
 struct Taps {
   const float* before[most_reach + 1];
   const float* after[most_reach + 1];

@@ -36,12 +36,10 @@ FUSIONLOADER_PER_LEVEL(change_bits, bits_loop)
 FUSIONLOADER_PER_LEVEL(invert_from, invert_loop)
 FUSIONLOADER_PER_LEVEL(add_below, add_loop)
 
-size_t whole_blocks(size_t count) { return (count + 63) / 64 * 64; }
-
 template <class Work>
 void for_each_plane(Planes& image, Work work) {
   for (int channel = 0; channel < image.channels(); ++channel)
-    work(image.plane(channel), whole_blocks(image.size()));
+    work(image.plane(channel), image.padded_size());
 }
 
 // The first level that is not below the threshold, 256 if there is none.

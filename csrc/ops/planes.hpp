@@ -2,9 +2,27 @@
 // The image that augmentation ops work on: 8-bit planes, each a flat array of width x height bytes.
 #include <cstddef>
 #include <cstdint>
+#include <new>
 #include <vector>
 
 namespace fusionloader {
+
+// For vectors of bytes that start on a cache line, as vector loads that cross lines cost double.
+template <class Value>
+struct CacheLineAllocator {
+  using value_type = Value;
+  static constexpr std::align_val_t alignment{64};
+
+  CacheLineAllocator() = default;
+  template <class Other>
+  CacheLineAllocator(const CacheLineAllocator<Other>&) {}
+  Value* allocate(size_t count) {
+    return static_cast<Value*>(::operator new(count * sizeof(Value), alignment));
+  }
+  void deallocate(Value* values, size_t) { ::operator delete(values, alignment); }
+  friend bool operator==(const CacheLineAllocator&, const CacheLineAllocator&) { return true; }
+  friend bool operator!=(const CacheLineAllocator&, const CacheLineAllocator&) { return false; }
+};
 
 class Planes {
  public:
@@ -26,7 +44,7 @@ class Planes {
     const size_t needed = stride_ * static_cast<size_t>(channels) + slack;
     if (bytes_.size() < needed) bytes_.resize(needed);
   }
-  void release() { std::vector<uint8_t>().swap(bytes_); }
+  void release() { Bytes().swap(bytes_); }
 
   int channels() const { return channels_; }  // 1 (grey) or 3 (red, green, blue)
   int width() const { return width_; }
@@ -35,6 +53,8 @@ class Planes {
     return static_cast<size_t>(width_) * static_cast<size_t>(height_);
   }
   size_t plane_stride() const { return stride_; }
+  // The pixels rounded up to whole vectors, which the slack has room for.
+  size_t padded_size() const { return (size() + slack - 1) / slack * slack; }
   size_t capacity() const { return bytes_.size(); }
   uint8_t* plane(int channel) { return bytes_.data() + stride_ * static_cast<size_t>(channel); }
   const uint8_t* plane(int channel) const {
@@ -42,9 +62,11 @@ class Planes {
   }
 
  private:
+  using Bytes = std::vector<uint8_t, CacheLineAllocator<uint8_t>>;
+
   int channels_ = 0, width_ = 0, height_ = 0;
   size_t stride_ = 0;
-  std::vector<uint8_t> bytes_;
+  Bytes bytes_;
 };
 
 }  // namespace fusionloader
