@@ -2,6 +2,7 @@
 #include <pybind11/pybind11.h>
 
 namespace fusionloader {
+void bind_geometry(pybind11::module_& m);
 void bind_plan(pybind11::module_& m);
 void bind_queue(pybind11::module_& m);
 }  // namespace fusionloader
