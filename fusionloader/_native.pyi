@@ -62,6 +62,11 @@ class Executor:
 def colour_op(
     name: str, pixels: Buffer, arguments: Sequence[float], simd: str | None = None
 ) -> bytes: ...
+# --- geometry -----------------------------------------------------------------------------------
+
+def geometry_op(
+    name: str, pixels: Buffer, arguments: tuple[Any, ...], simd: str | None = None
+) -> tuple[bytes, tuple[int, int]]: ...
 
 # --- queue --------------------------------------------------------------------------------------
 

@@ -1,0 +1,100 @@
+#include "ops/matrices.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+namespace fusionloader {
+namespace {
+
+constexpr double pi = 3.14159265358979323846;
+
+// Not inlined: side by side, the compiler would merge them into sincos, which need not agree with
+// the separate functions that Python calls.
+[[gnu::noinline]] double sine(double angle) { return std::sin(angle); }
+[[gnu::noinline]] double cosine(double angle) { return std::cos(angle); }
+
+double radians(double degrees) { return degrees * (pi / 180.0); }
+double degrees(double radians) { return radians * (180.0 / pi); }
+
+// Python's round(value, 15): correctly rounded in decimal, which no scaling in binary gives.
+double round_15_digits(double value) {
+  char digits[32];
+  const auto written =
+      std::to_chars(digits, digits + sizeof digits, value, std::chars_format::fixed, 15);
+  double rounded = 0;
+  std::from_chars(digits, written.ptr, rounded);
+  return rounded;
+}
+
+Point apply(const AffineMatrix& m, Point p) {
+  return {m[0] * p.x + m[1] * p.y + m[2], m[3] * p.x + m[4] * p.y + m[5]};
+}
+
+}  // namespace
+
+AffineMatrix inverse_affine_matrix(Point centre, double angle, Point translation, double scale,
+                                   Point shear) {
+  const double rotation = radians(angle), shear_x = radians(shear.x), shear_y = radians(shear.y);
+  const double cos_turned = cosine(rotation - shear_y), sin_turned = sine(rotation - shear_y);
+  const double cos_shear = cosine(shear_y), tan_shear = std::tan(shear_x);
+  const double a = cos_turned / cos_shear;
+  const double b = -cos_turned * tan_shear / cos_shear - sine(rotation);
+  const double c = sin_turned / cos_shear;
+  const double d = -sin_turned * tan_shear / cos_shear + cosine(rotation);
+  AffineMatrix m{d / scale, -b / scale, 0, -c / scale, a / scale, 0};
+  const double x = -centre.x - translation.x, y = -centre.y - translation.y;
+  m[2] = m[0] * x + m[1] * y + centre.x;
+  m[5] = m[3] * x + m[4] * y + centre.y;
+  return m;
+}
+
+AffineMatrix shear_x_matrix(double magnitude) {
+  return inverse_affine_matrix({0, 0}, 0, {0, 0}, 1, {degrees(std::atan(magnitude)), 0});
+}
+
+AffineMatrix shear_y_matrix(double magnitude) {
+  return inverse_affine_matrix({0, 0}, 0, {0, 0}, 1, {0, degrees(std::atan(magnitude))});
+}
+
+AffineMatrix translate_x_matrix(double magnitude, int width, int height) {
+  return inverse_affine_matrix({width * 0.5, height * 0.5}, 0, {std::trunc(magnitude), 0}, 1,
+                               {0, 0});
+}
+
+AffineMatrix translate_y_matrix(double magnitude, int width, int height) {
+  return inverse_affine_matrix({width * 0.5, height * 0.5}, 0, {0, std::trunc(magnitude)}, 1,
+                               {0, 0});
+}
+
+double whole_turn_remainder(double angle) {
+  const double remainder = std::fmod(angle, 360.0);
+  return remainder < 0 ? remainder + 360.0 : remainder;
+}
+
+AffineMatrix rotation_matrix(double angle, Point centre, bool expand, int& width, int& height) {
+  const double turn = -radians(angle);
+  const double cos_turn = round_15_digits(cosine(turn)), sin_turn = round_15_digits(sine(turn));
+  AffineMatrix m{cos_turn, sin_turn, 0, -sin_turn, cos_turn, 0};
+  const Point moved = apply(m, {-centre.x, -centre.y});
+  m[2] = moved.x + centre.x;
+  m[5] = moved.y + centre.y;
+  if (!expand) return m;
+  const Point corners[] = {apply(m, {0, 0}), apply(m, {static_cast<double>(width), 0}),
+                           apply(m, {static_cast<double>(width), static_cast<double>(height)}),
+                           apply(m, {0, static_cast<double>(height)})};
+  const auto by_x = [](Point p, Point q) { return p.x < q.x; };
+  const auto by_y = [](Point p, Point q) { return p.y < q.y; };
+  const auto [left, right] = std::minmax_element(std::begin(corners), std::end(corners), by_x);
+  const auto [top, bottom] = std::minmax_element(std::begin(corners), std::end(corners), by_y);
+  const int new_width = static_cast<int>(std::ceil(right->x) - std::floor(left->x));
+  const int new_height = static_cast<int>(std::ceil(bottom->y) - std::floor(top->y));
+  const Point origin = apply(m, {-(new_width - width) / 2.0, -(new_height - height) / 2.0});
+  m[2] = origin.x;
+  m[5] = origin.y;
+  width = new_width;
+  height = new_height;
+  return m;
+}
+
+}  // namespace fusionloader
