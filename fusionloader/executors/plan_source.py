@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,7 @@ class PlanSource:
         self.seeding = True
         self._compiled = compiled
         self._plan: Plan = compiled.plan
+        self._sized = self._plan.height is not None and self._plan.width is not None
         self._executor: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -72,12 +74,14 @@ class PlanSource:
 
     def _image(self, encoded: bytes, key: SampleKey) -> Any:
         if self._executor is None:
-            self._executor = make_executor(self._plan)
+            # Without a size known beforehand the executor ends with pixels.
+            plan = self._plan if self._sized else replace(self._plan, convert=None)
+            self._executor = make_executor(plan)
         draws = (key.seed, key.epoch, key.key, key.occurrence)
         convert = self._plan.convert
         if convert is None:
             return self._pil_image(encoded, draws)
-        if self._plan.height is None or self._plan.width is None:
+        if not self._sized:
             return self._converted(np.asarray(self._pil_image(encoded, draws)), convert)
         image = result_like(self._plan)
         out = image.view(torch.uint8).numpy().reshape(-1)
