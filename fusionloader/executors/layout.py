@@ -280,6 +280,8 @@ def _tensor_writer(leaf: Leaf, block: torch.Tensor) -> _Write:
                 or tensor.dtype is not dtype
                 or tensor.shape != shape
                 or tensor.requires_grad
+                or tensor.layout is not torch.strided
+                or not tensor.is_cpu
             ):
                 raise LayoutMismatch(f"expected a tensor of {dtype} and shape {tuple(shape)}")
         torch.stack(list(column), out=block[row : row + len(column)])

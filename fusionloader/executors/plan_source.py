@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ def result_like(plan: Plan) -> torch.Tensor:
     convert, height, width = plan.convert, plan.height, plan.width
     if convert is None or height is None or width is None:
         raise ValueError("the plan's results are not tensors of one shape")
-    channels = plan.channels
+    channels = plan.result_channels
     shape = (channels, height, width) if convert.layout == "chw" else (height, width, channels)
     return torch.empty(shape, dtype=_DTYPES[convert.element_type])
 
@@ -48,6 +49,7 @@ class PlanSource:
         self.seeding = True
         self._compiled = compiled
         self._plan: Plan = compiled.plan
+        self._sized = self._plan.height is not None and self._plan.width is not None
         self._executor: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -73,12 +75,14 @@ class PlanSource:
 
     def _image(self, stored: bytes | np.ndarray[Any, Any], key: SampleKey) -> Any:
         if self._executor is None:
-            self._executor = make_executor(self._plan)
+            # Without a size known beforehand the executor ends with pixels.
+            plan = self._plan if self._sized else replace(self._plan, convert=None)
+            self._executor = make_executor(plan)
         draws = (key.seed, key.epoch, key.key, key.occurrence)
         convert = self._plan.convert
         if convert is None:
             return self._pil_image(stored, draws)
-        if self._plan.height is None or self._plan.width is None:
+        if not self._sized:
             return self._converted(np.asarray(self._pil_image(stored, draws)), convert)
         image = result_like(self._plan)
         out = image.view(torch.uint8).numpy().reshape(-1)
@@ -98,7 +102,7 @@ class PlanSource:
             pixels = stored if isinstance(stored, np.ndarray) else decode_with_pillow(stored)
             done = self._executor.pixels_of_pixels(pixels, *draws)
         result, (height, width) = done
-        mode = "L" if self._plan.channels == 1 else "RGB"
+        mode = "L" if self._plan.result_channels == 1 else "RGB"
         return Image.frombytes(mode, (width, height), result)
 
     def _converted(self, pixels: np.ndarray[Any, Any], convert: Convert) -> torch.Tensor:

@@ -81,6 +81,9 @@ def compile_transform(
     except NotCompiled as why:
         place = next(i for i, step in enumerate(steps) if conversions.is_conversion(step))
         return _with_tail(steps, place, str(why), compiling, images, decode)
+    if compiling.erased and None in result_size(stages, images.height, images.width):
+        place = next(i for i, step in enumerate(steps) if erasing.is_erasing(step))
+        return _with_tail(steps, place, "images differ in size here", compiling, images, decode)
     plan = _plan(stages, convert, compiling.channels, images, decode)
     return CompiledTransform(plan, None, tuple(Note(_text(step), "") for step in steps))
 

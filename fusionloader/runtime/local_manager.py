@@ -198,7 +198,7 @@ class LocalManager:
                 warn_at = float("inf")
                 warnings.warn(
                     f"FusionLoader: no batch for {now - start:.0f} s. {self._whereabouts(now)}",
-                    stacklevel=6,
+                    stacklevel=5,
                 )
             self._sleep(seen)
 

@@ -53,6 +53,14 @@ def test_a_compiled_transform_is_bit_identical_to_torchvision(image_folder, name
     assert same_batches(DataLoader(dataset, 8), FusionLoader(dataset, 8, num_workers=1))
 
 
+@pytest.mark.parametrize("steps", [[v1.Resize(40), v1.ToTensor()], [v1.ToTensor()]], ids=repr)
+def test_results_of_different_sizes_are_bit_identical_too(image_folder, steps):
+    dataset = ImageFolder(str(image_folder), v1.Compose(steps))
+    ours = FusionLoader(dataset, 1, num_workers=1)
+    assert "python" not in ours.explain()
+    assert same_batches(DataLoader(dataset, 1), ours)
+
+
 class MyFlip(v1.RandomHorizontalFlip):
     def forward(self, image):
         return image

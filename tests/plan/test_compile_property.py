@@ -1,0 +1,232 @@
+"""Any deterministic list of transforms, compiled, gives the bits of torchvision."""
+
+import io
+import warnings
+
+import numpy as np
+import torch
+from conftest import photo
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from torchvision import transforms as v1
+from torchvision.transforms import InterpolationMode, v2
+
+from fusionloader.executors.native import make_executor
+from fusionloader.executors.plan_source import PlanSource
+from fusionloader.executors.python import SampleKey
+from fusionloader.plan.compile import compile_dataset
+from fusionloader.plan.transforms import Tail, compile_transform
+
+libraries = st.sampled_from([v1, v2])
+sides = st.integers(1, 80)
+filters = st.sampled_from(
+    [
+        InterpolationMode.BILINEAR,
+        InterpolationMode.BICUBIC,
+        InterpolationMode.BOX,
+        InterpolationMode.HAMMING,
+        InterpolationMode.LANCZOS,
+        Image.Resampling.BICUBIC.value,
+        Image.Resampling.LANCZOS.value,
+    ]
+)
+levels = st.tuples(*[st.floats(-3, 3, width=32)] * 3)
+spreads = st.tuples(*[st.floats(0.0625, 4, width=32)] * 3)
+types = st.sampled_from(
+    [torch.uint8, torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int16]
+)
+
+
+class Inverted:
+    """A transform of the user's, on images and tensors."""
+
+    def __call__(self, image):
+        if isinstance(image, torch.Tensor):
+            return 1 - image
+        return Image.fromarray(255 - np.asarray(image))
+
+
+class Same(v2.RandomHorizontalFlip):
+    """A subclass may do anything."""
+
+    def forward(self, image):
+        return image
+
+
+def unknown(place):
+    """Transforms that are not compiled; tensors are resized otherwise than images."""
+    always = [
+        Inverted(),
+        Same(1.0),
+        v1.Grayscale(3),
+        v2.Pad((1, 2)),
+        v1.Resize((9, 7), InterpolationMode.NEAREST),
+    ]
+    if place == "images":
+        return st.sampled_from([*always, v2.RandomSolarize(100, p=1.0)])
+    return st.sampled_from([*always, v2.Resize((9, 7)), v1.CenterCrop(30)])
+
+
+@st.composite
+def resizes(draw):
+    library, interpolation = draw(libraries), draw(filters)
+    if draw(st.booleans()):
+        return [library.Resize((draw(sides), draw(sides)), interpolation)]
+    side = draw(sides)
+    limit = draw(st.none() | st.integers(side + 1, 160))
+    size = draw(st.sampled_from([side, [side]]))
+    return [library.Resize(size, interpolation, max_size=limit)]
+
+
+@st.composite
+def center_crops(draw):
+    size = draw(st.one_of(sides, st.tuples(sides), st.tuples(sides, sides)))
+    return [draw(libraries).CenterCrop(size)]
+
+
+@st.composite
+def flips(draw):
+    library = draw(libraries)
+    kind = draw(st.sampled_from([library.RandomHorizontalFlip, library.RandomVerticalFlip]))
+    return [kind(draw(st.sampled_from([1.0, 1.0, 0.0])))]
+
+
+@st.composite
+def whole_crops(draw):
+    """A random crop that leaves no choice, since it is as large as the padded image."""
+    height, width = draw(sides), draw(sides)
+    padding = draw(st.none() | st.lists(st.integers(0, 5), min_size=4, max_size=4))
+    fill = draw(st.sampled_from([0, 7, (1, 2, 3)]))
+    resize = draw(libraries).Resize((height, width))
+    if padding is None:
+        return [resize, draw(libraries).RandomCrop((height, width))]
+    left, top, right, bottom = padding
+    if draw(st.booleans()):
+        right, bottom, padding = left, top, [left, top]
+    size = (height + top + bottom, width + left + right)
+    return [resize, draw(libraries).RandomCrop(size, padding, fill=fill)]
+
+
+@st.composite
+def conversions(draw):
+    """One that makes a tensor, and what may follow it; an unsupported dtype is a tail."""
+    first = draw(st.sampled_from([v1.ToTensor(), v1.PILToTensor(), v2.PILToTensor(), v2.ToImage()]))
+    steps = [first]
+    kind = torch.float32 if isinstance(first, v1.ToTensor) else torch.uint8
+    if draw(st.booleans()):
+        kind = draw(types)
+        scaled = [v1.ConvertImageDtype(kind), v2.ToDtype(kind, scale=True)]
+        steps.append(draw(st.sampled_from([*scaled, v2.ToDtype(kind)])))
+    while kind.is_floating_point and draw(st.booleans()):
+        steps.append(draw(libraries).Normalize(draw(levels), draw(spreads)))
+    if draw(st.booleans()):
+        steps.append(v2.ToPureTensor())
+    return steps
+
+
+def _makes_integers(step):
+    return getattr(step, "dtype", None) is torch.int16
+
+
+spatial = st.lists(st.one_of(resizes(), center_crops(), flips(), whole_crops()), max_size=3)
+
+
+@st.composite
+def transforms(draw):
+    """A Compose, and whether all that is in it is known to the compiler."""
+    groups = draw(spatial)
+    tensors = draw(conversions())
+    if draw(st.booleans()):  # a flip commutes with the conversions
+        tensors.insert(draw(st.integers(1, len(tensors))), draw(flips())[0])
+    place = draw(st.sampled_from(["nowhere", "nowhere", "images", "tensors"]))
+    if place == "images":
+        groups.insert(draw(st.integers(0, len(groups))), [draw(unknown(place))])
+    elif place == "tensors":
+        tensors.insert(draw(st.integers(1, len(tensors))), draw(unknown(place)))
+    steps = [step for group in groups for step in group] + tensors
+    if len(steps) > 1 and draw(st.booleans()):
+        cut = draw(st.integers(1, len(steps) - 1))
+        steps = [v1.Compose(steps[:cut]), *steps[cut:]]
+    known = place == "nowhere" and not any(_makes_integers(step) for step in tensors)
+    return draw(libraries).Compose(steps), known
+
+
+@st.composite
+def photos(draw):
+    width, height = draw(st.integers(1, 90)), draw(st.integers(1, 90))
+    return photo(np.random.default_rng(draw(st.integers(0, 99))), width, height)
+
+
+def bits(result):
+    assert isinstance(result, torch.Tensor)
+    plain = result.as_subclass(torch.Tensor).contiguous()
+    return plain.dtype, plain.shape, plain.reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def outcome(function, *arguments):
+    """The bits of the result, or that there was none: a side can come out as 0 pixels."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            result = function(*arguments)
+    except Exception:
+        return None
+    return bits(result)
+
+
+def executed(compiled, image, simd):
+    """The result of a compiled transform whose results have one size, or that has a tail."""
+    executor = make_executor(compiled.plan, simd=simd)
+    pixels = np.asarray(image)
+    if compiled.tail is not None:
+        raw, (height, width) = executor.pixels_of_pixels(pixels, 1, 0, 0, 0)
+        return compiled.tail(Image.frombytes("RGB", (width, height), raw))
+    plan = compiled.plan
+    out = bytearray(executor.result_bytes)
+    executor.run_pixels(pixels, 1, 0, 0, 0, out)
+    flat = torch.frombuffer(out, dtype=getattr(torch, plan.convert.element_type))
+    return flat.view(3, plan.height, plan.width)
+
+
+@settings(max_examples=200, deadline=None)
+@given(transforms(), photos(), st.sampled_from([None, "scalar"]))
+def test_a_compiled_transform_has_torchvision_s_bits(chosen, image, simd):
+    transform, known = chosen
+    compiled = compile_transform(transform)
+    assert any(note.why for note in compiled.notes) == (not known)
+    if known:
+        assert compiled.tail is None and compiled.plan.convert is not None
+        if compiled.plan.height is None:
+            return  # no size for an executor's result: the next test
+    else:
+        assert isinstance(compiled.tail, Tail) and compiled.plan.convert is None
+    expected = outcome(transform, image)
+    assert outcome(executed, compiled, image, simd) == expected
+
+
+class OneEncoded:
+    """A file, as datasets with ``read_encoded`` have them."""
+
+    def __init__(self, encoded, transform):
+        self.encoded = encoded
+        self.transform = transform
+
+    def __len__(self):
+        return 1
+
+    def read_encoded(self, index):
+        return self.encoded, 0
+
+
+@settings(max_examples=100, deadline=None)
+@given(transforms(), photos(), st.sampled_from(["JPEG", "PNG"]))
+def test_a_compiled_dataset_has_torchvision_s_bits(chosen, image, kind):
+    transform, _ = chosen
+    file = io.BytesIO()
+    image.save(file, kind)
+    dataset = OneEncoded(file.getvalue(), transform)
+    source = PlanSource(dataset, compile_dataset(dataset))
+    with Image.open(file) as opened:
+        expected = outcome(transform, opened.convert("RGB"))
+    assert outcome(lambda: source.load(SampleKey(0, 1, 0, 0, 0))[0]) == expected

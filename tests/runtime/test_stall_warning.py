@@ -1,0 +1,96 @@
+"""While nothing arrives for long, one warning says who is at what, and since when."""
+
+import linecache
+import multiprocessing
+import os
+import re
+import shutil
+import time
+import warnings
+
+import pytest
+import torch
+from conftest import eval_transform
+from torch.utils.data import Dataset
+from torchvision.datasets import ImageFolder
+
+from fusionloader import FusionLoader
+from fusionloader.runtime import local_manager
+
+WHERE = r"worker (\d) \(pid (\d+)\) (?:at (index \d+) for (\d+\.\d) s|is idle)"
+
+
+class Stalling(Dataset):
+    """Sample 5 waits until it was warned about, and then long enough for another warning."""
+
+    def __init__(self):
+        self.warned = multiprocessing.Event()
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        if index == 5:
+            self.warned.wait(60)
+            time.sleep(2.2)
+        return torch.tensor([index, os.getpid()])
+
+
+def epoch(monkeypatch, loader, before):
+    """An epoch's rows and its warnings; a second is long once ``before`` batches are there."""
+    batches, caught = [], []
+
+    def show(message, category, filename, line, *rest):
+        caught.append((str(message), linecache.getline(filename, line).strip()))
+        monkeypatch.setattr(local_manager, "_WARN_SECONDS", 60.0)  # for the batches after this
+        loader.dataset.warned.set()
+
+    loader.dataset.warned.clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        monkeypatch.setattr(warnings, "showwarning", show)
+        for batch in loader:
+            batches.append(batch)
+            if len(batches) == before:
+                monkeypatch.setattr(local_manager, "_WARN_SECONDS", 1.0)
+    return torch.cat(batches).tolist(), caught
+
+
+@pytest.mark.parametrize(("in_order", "before"), [(True, 2), (False, 3)])
+def test_one_warning_names_the_workers_and_their_samples(monkeypatch, in_order, before):
+    assert local_manager._WARN_SECONDS == 60.0
+    loader = FusionLoader(Stalling(), 2, num_workers=2, tiny_batch_size=1, in_order=in_order)
+    rows, caught = epoch(monkeypatch, loader, before)
+    assert sorted(index for index, _ in rows) == list(range(8))
+    assert len(caught) == 1
+    said, line = caught[0]
+    assert re.match(r"FusionLoader: no batch for \d+ s\. ", said)
+    places = re.findall(WHERE, said)
+    assert [number for number, *_ in places] == ["0", "1"]
+    pids = {index: str(pid) for index, pid in rows}
+    assert [place[1:3] for place in places if place[2] == "index 5"] == [(pids[5], "index 5")]
+    assert all(float(since) > 0 for _, _, name, since in places if name == "index 5")
+    assert line == "for batch in loader:"
+
+
+def test_the_next_epoch_has_a_warning_of_its_own(monkeypatch):
+    loader = FusionLoader(Stalling(), 2, num_workers=2)
+    assert [len(epoch(monkeypatch, loader, 2)[1]) for _ in range(2)] == [1, 1]
+
+
+def test_a_file_that_cannot_be_read_on_is_named_with_its_path(monkeypatch, image_folder, tmp_path):
+    shutil.copytree(image_folder, tmp_path / "copy")
+    dataset = ImageFolder(str(tmp_path / "copy"), eval_transform())
+    path = dataset.samples[5][0]
+    os.unlink(path)
+    os.mkfifo(path)  # nobody ever writes to it
+    loader = FusionLoader(dataset, 4, num_workers=2, tiny_batch_size=1)
+    iterator = iter(loader)
+    next(iterator)
+    monkeypatch.setattr(local_manager, "_WARN_SECONDS", 1.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="no batch for") as caught:
+            next(iterator)
+    named = rf"worker \d \(pid \d+\) at index 5 \({re.escape(path)}\) for \d+\.\d s"
+    assert re.search(named, str(caught.value))
