@@ -62,6 +62,7 @@ class Executor:
 def colour_op(
     name: str, pixels: Buffer, arguments: Sequence[float], simd: str | None = None
 ) -> bytes: ...
+
 # --- geometry -----------------------------------------------------------------------------------
 
 def geometry_op(

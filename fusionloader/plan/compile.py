@@ -47,7 +47,7 @@ class Compiled:
     def explain(self) -> str:
         """Returns a line per stage: native, or Python and why."""
         return "\n".join(
-            f"{note.stage}: {'python (' + note.why + ')' if note.why else 'native'}"
+            f"{note.stage}: {'python (' + note.why + ')' if note.why else _native(note)}"
             for note in self.notes
         )
 
@@ -124,6 +124,10 @@ def compile_dataset(dataset: Any, decode: Literal["exact", "fast"] = "exact") ->
     if target_transform is not None:
         notes = (*notes, Note("target_transform", "user code"))
     return Compiled(kind, compiled.plan, compiled.tail, target_transform, notes)
+
+
+def _native(note: Note) -> str:
+    return f"native ({note.rounding})" if note.rounding else "native"
 
 
 def _nothing(stage: str, why: str) -> Compiled:

@@ -16,20 +16,35 @@ import torch
 from fusionloader.plan import colours, containers, conversions, erasing, policies, warps, windows
 from fusionloader.plan.arguments import Context, NotCompiled
 from fusionloader.plan.sizes import result_size
-from fusionloader.plan.stages import Convert, ImageKind, Plan, Stage
+from fusionloader.plan.stages import (
+    CenterCrop,
+    Convert,
+    ImageKind,
+    Plan,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomVerticalFlip,
+    Stage,
+)
 
 __all__ = ["CompiledTransform", "NotCompiled", "Note", "Tail", "compile_transform"]
 
 _ANY_RGB = ImageKind()
+# Stages that move pixels and change none.
+_MOVING = (CenterCrop, RandomCrop, RandomHorizontalFlip, RandomVerticalFlip)
 _REPLACEABLE = ("forward", "__call__", "transform", "get_params", "make_params", "_call_impl")
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One line of ``explain()``: a transform, and why it is in Python (empty: it is native)."""
+    """One line of ``explain()``: a transform, and why it is in Python (empty: it is native).
+
+    ``rounding`` says whose levels a native one gives where that is not plain.
+    """
 
     stage: str
     why: str
+    rounding: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +100,8 @@ def compile_transform(
         place = next(i for i, step in enumerate(steps) if erasing.is_erasing(step))
         return _with_tail(steps, place, "images differ in size here", compiling, images, decode)
     plan = _plan(stages, convert, compiling.channels, images, decode)
-    return CompiledTransform(plan, None, tuple(Note(_text(step), "") for step in steps))
+    notes = tuple(_native_note(step, place, compiling) for place, step in enumerate(steps))
+    return CompiledTransform(plan, None, notes)
 
 
 @dataclass
@@ -98,6 +114,9 @@ class _Compiling:
     conversions: list[Any] = field(default_factory=list)
     erased: list[tuple[Any, int]] = field(default_factory=list)  # conversions before RandomErasing
     native: set[int] = field(default_factory=set)  # places of the steps that became stages
+    on_tensors: set[int] = field(
+        default_factory=set
+    )  # those of them that torchvision gives tensors
 
     def __post_init__(self) -> None:
         self.channels: int = self.images.channels
@@ -123,6 +142,8 @@ class _Compiling:
                 self.channels = 1
             self.stages.append(stage)
             self.native.add(place)
+            if self.held == "tensor" and not isinstance(stage, _MOVING):
+                self.on_tensors.add(place)
 
     def conversion(self) -> Convert | None:
         if self.held == "pil":
@@ -161,10 +182,17 @@ def _with_tail(
             reasons[number] = "what follows runs in Python"
         elif number not in compiling.native:
             reasons[number] = "follows it"
-    notes = tuple(Note(_text(step), reasons.get(i, "")) for i, step in enumerate(steps))
+    notes = tuple(
+        Note(_text(step), reasons[i]) if i in reasons else _native_note(step, i, compiling)
+        for i, step in enumerate(steps)
+    )
     tail = Tail([step for i, step in enumerate(steps) if i in reasons])
     plan = _plan(compiling.stages, None, compiling.channels, images, decode)
     return CompiledTransform(plan, tail, notes)
+
+
+def _native_note(step: Any, place: int, compiling: _Compiling) -> Note:
+    return Note(_text(step), "", "as on PIL images" if place in compiling.on_tensors else "")
 
 
 def _flatten(transform: Any) -> Iterator[Any]:

@@ -10,6 +10,7 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import InterpolationMode, v2
 
 from fusionloader import FusionLoader
+from fusionloader.executors.native import make_executor
 from fusionloader.plan.compile import compile_dataset
 from fusionloader.plan.transforms import compile_transform
 
@@ -70,10 +71,12 @@ class MyFlip(v1.RandomHorizontalFlip):
     "step",
     [
         MyFlip(),
-        v1.RandomRotation(10),
+        v1.RandomRotation(10, fill=1.5),
+        v1.RandomApply([v1.Lambda(lambda image: image)], 0.5),
         v1.Lambda(lambda image: image),
         v1.Resize(40, InterpolationMode.NEAREST),
         v1.RandomCrop(32, padding=4, padding_mode="reflect"),
+        v1.RandAugment(interpolation=InterpolationMode.NEAREST_EXACT),
         v1.RandomCrop(32, padding=4, fill=(1.5, 2, 3)),
     ],
     ids=repr,
@@ -93,15 +96,33 @@ def test_a_method_put_on_an_instance_is_not_overlooked():
 
 
 def test_the_tail_gets_the_kind_of_image_it_would_have_had():
-    steps = [v1.Resize((32, 32)), v1.ToTensor(), v1.RandomErasing(1.0)]
+    steps = [v1.Resize((32, 32)), v1.ToTensor(), v1.Lambda(lambda tensor: tensor + 1)]
     compiled = compile_transform(v1.Compose(steps))
     assert compiled.plan.convert is None
     assert compiled.tail(photo(np.random.default_rng(0), 32, 32)).dtype == torch.float32
 
 
-def test_a_resize_of_tensors_is_left_to_torchvision():
-    compiled = compile_transform(v2.Compose([v2.ToImage(), v2.Resize((32, 32))]))
-    assert compiled.tail is not None and "tensors" in compiled.notes[1].why
+def test_a_resize_of_tensors_is_pillow_s():
+    image = photo(np.random.default_rng(0), 70, 90)
+    resize = v2.Resize((32, 40))
+    compiled = compile_transform(v2.Compose([v2.ToImage(), resize]))
+    assert compiled.tail is None and compiled.notes[1].rounding == "as on PIL images"
+    out = np.empty((3, 32, 40), np.uint8)
+    make_executor(compiled.plan).run_pixels(np.asarray(image), 0, 0, 0, 0, out)
+    assert torch.equal(torch.from_numpy(out), v2.functional.pil_to_tensor(resize(image)))
+    on_tensors = resize(v2.functional.pil_to_tensor(image)).int()
+    assert (torch.from_numpy(out).int() - on_tensors).abs().max() <= 1
+
+
+@pytest.mark.parametrize(
+    "step",
+    [v2.Resize(40), v2.RandAugment(), v2.ColorJitter(0.1), v2.GaussianBlur(3), v2.Pad(2)],
+    ids=repr,
+)
+def test_what_works_on_floats_stays_in_python(step):
+    convert = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
+    compiled = compile_transform(v2.Compose([v2.Resize((50, 50)), *convert, step]))
+    assert len(compiled.plan.stages) == 1 and len(compiled.tail.transforms) == 3
 
 
 def test_compiling_draws_nothing_and_changes_nothing():

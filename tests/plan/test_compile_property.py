@@ -54,18 +54,21 @@ class Same(v2.RandomHorizontalFlip):
         return image
 
 
+def _halved(image):
+    return image // 2 if isinstance(image, torch.Tensor) else image.point(lambda level: level // 2)
+
+
 def unknown(place):
-    """Transforms that are not compiled; tensors are resized otherwise than images."""
+    """Transforms that are not compiled."""
     always = [
         Inverted(),
         Same(1.0),
-        v1.Grayscale(3),
-        v2.Pad((1, 2)),
+        v1.Lambda(_halved),
         v1.Resize((9, 7), InterpolationMode.NEAREST),
     ]
     if place == "images":
-        return st.sampled_from([*always, v2.RandomSolarize(100, p=1.0)])
-    return st.sampled_from([*always, v2.Resize((9, 7)), v1.CenterCrop(30)])
+        return st.sampled_from([*always, v1.RandomRotation((3, 3), fill=0.5)])
+    return st.sampled_from([*always, v2.Resize((9, 7), antialias=False)])
 
 
 @st.composite
