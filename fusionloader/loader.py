@@ -144,8 +144,11 @@ class FusionLoader(DataLoader[T_co]):
                 seen.append(sampler)
 
     def explain(self) -> str:
-        """Returns what was compiled and what was not, and why, a line per stage."""
-        return self._recipes.explain(self)
+        """Returns what was compiled and what was not, and why, a line per stage.
+
+        After an epoch each line says its share of the CPU time of the workers that have ended.
+        """
+        return self._recipes.explain(self, self._epochs.counters.part_seconds)
 
     def stats(self) -> dict[str, Any]:
         """Returns counters since the loader was made.
@@ -153,7 +156,8 @@ class FusionLoader(DataLoader[T_co]):
         ``epochs``, ``batches``, ``samples`` delivered; ``wait_seconds`` in ``__next__``;
         ``skipped`` and ``substituted`` samples and ``errors``, the texts of the first 100;
         ``worker_restarts``; and of iterators that have ended: ``worker_seconds`` spent on samples,
-        ``pillow_samples`` of a plan that Pillow decoded, ``shared_memory_bytes`` at the peak.
+        ``pillow_samples`` of a plan that Pillow decoded, ``shared_memory_bytes`` at the peak, and
+        ``part_seconds``, the CPU time of reading, decoding, Python code and each stage of a plan.
         """
         return asdict(self._epochs.counters)
 

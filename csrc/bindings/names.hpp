@@ -32,11 +32,10 @@ inline constexpr Names<Filter, 5> filter_names{"filter",
                                                 {"bicubic", Filter::bicubic},
                                                 {"lanczos", Filter::lanczos}}};
 
-inline constexpr Names<Interpolation, 3> interpolation_names{
-    "interpolation",
-    {{"nearest", Interpolation::nearest},
-     {"bilinear", Interpolation::bilinear},
-     {"bicubic", Interpolation::bicubic}}};
+inline constexpr Names<Interpolation, 3> interpolation_names{"interpolation",
+                                                             {{"nearest", Interpolation::nearest},
+                                                              {"bilinear", Interpolation::bilinear},
+                                                              {"bicubic", Interpolation::bicubic}}};
 
 inline constexpr Names<PadMode, 4> pad_mode_names{"padding mode",
                                                   {{"constant", PadMode::constant},

@@ -60,8 +60,7 @@ struct AsTuple {
     return py::make_tuple("cutout", erase.x, erase.y, erase.width, erase.height, fill(erase.fill));
   }
   py::tuple operator()(const EraseResult& erase) const {
-    const py::bytes values(reinterpret_cast<const char*>(erase.values.data()),
-                           erase.values.size());
+    const py::bytes values(reinterpret_cast<const char*>(erase.values.data()), erase.values.size());
     return py::make_tuple("erase", erase.x, erase.y, erase.width, erase.height, values,
                           erase.noise_per_pixel, erase.noise);
   }
@@ -106,10 +105,13 @@ std::optional<Point> point(const std::optional<std::array<double, 2>>& pair) {
 
 EraseResult erase_result(const Arguments& given) {
   const auto values = given.at<std::string>(5);
-  return {given.whole(1),    given.whole(2),
-          given.whole(3),    given.whole(4),
+  return {given.whole(1),
+          given.whole(2),
+          given.whole(3),
+          given.whole(4),
           {values.begin(), values.end()},
-          given.at<bool>(6), given.at<uint64_t>(7)};
+          given.at<bool>(6),
+          given.at<uint64_t>(7)};
 }
 
 MixOf mix_of(const Arguments& given) {
@@ -138,8 +140,7 @@ Operation operation_from_tuple(const py::handle& fields) {
     return ResizeTo{given.whole(1), given.whole(2), filter_names.value(given.at<std::string>(3))};
   if (name == "hflip") return FlipHorizontally{};
   if (name == "vflip") return FlipVertically{};
-  if (name == "blur")
-    return BlurWith{given.whole(1), given.whole(2), given.real(3), given.real(4)};
+  if (name == "blur") return BlurWith{given.whole(1), given.whole(2), given.real(3), given.real(4)};
   if (name == "affine")
     return AffineWith{given.at<std::array<double, 6>>(1), given.interpolation(2), given.fill(3)};
   if (name == "perspective")

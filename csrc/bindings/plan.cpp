@@ -4,6 +4,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "bindings/module.hpp"
 #include "bindings/operations.hpp"
@@ -76,8 +77,8 @@ ConvertSpec convert_from_tuple(const py::tuple& fields) {
 
 std::unique_ptr<Executor> make_executor(const py::sequence& stages,
                                         const std::optional<py::tuple>& convert, int channels,
-                                        int result_channels, int height, int width, bool fast_decode,
-                                        bool vertical_first_allowed,
+                                        int result_channels, int height, int width,
+                                        bool fast_decode, bool vertical_first_allowed,
                                         const std::optional<std::string>& simd) {
   PlanSpec spec;
   spec.stages = stages_from_python(stages);
@@ -194,10 +195,18 @@ void bind_plan(py::module_& m) {
       "The widest vector instructions that this processor has.");
   m.def("philox4x32", &philox, "counter"_a, "key"_a);
   py::class_<Executor>(m, "Executor")
-      .def(py::init(&make_executor), "stages"_a, "convert"_a, "channels"_a, "result_channels"_a, "height"_a, "width"_a,
-           "fast_decode"_a, "vertical_first_allowed"_a, "simd"_a = py::none())
+      .def(py::init(&make_executor), "stages"_a, "convert"_a, "channels"_a, "result_channels"_a,
+           "height"_a, "width"_a, "fast_decode"_a, "vertical_first_allowed"_a,
+           "simd"_a = py::none())
       .def_property_readonly("result_bytes", &Executor::result_bytes)
       .def_property_readonly("conversion", &Executor::conversion)
+      .def("take_part_seconds",
+           [](Executor& self) {
+             std::vector<double> seconds;
+             for (uint64_t& ns : self.times().ns)
+               seconds.push_back(static_cast<double>(std::exchange(ns, 0)) * 1e-9);
+             return seconds;
+           })
       .def_property_readonly("simd_level",
                              [](const Executor& self) { return simd_level_name(self.plan().simd); })
       .def("draw", &draw_list, "seed"_a, "epoch"_a, "index"_a, "occurrence"_a, "width"_a,

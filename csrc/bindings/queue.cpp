@@ -50,6 +50,12 @@ void describe(ManagerQueue& queue, uint64_t slot, uint64_t sequence,
   std::memcpy(batch.at(header.indices), pickled.data(), pickled.size());
 }
 
+std::vector<double> part_seconds(const WorkerRecord& record) {
+  std::vector<double> seconds;
+  for (const Atomic64& ns : record.part_ns) seconds.push_back(static_cast<double>(ns.load()) / kNs);
+  return seconds;
+}
+
 py::list records(ManagerQueue& queue) {
   py::list all;
   Control& control = queue.control();
@@ -58,7 +64,7 @@ py::list records(ManagerQueue& queue) {
     all.append(py::make_tuple(r.pid.load(), r.sequence.load(), r.tiny_batch.load(),
                               r.position.load(), static_cast<double>(r.since_ns.load()) / kNs,
                               r.samples.load(), static_cast<double>(r.busy_ns.load()) / kNs,
-                              r.fallbacks.load()));
+                              r.fallbacks.load(), part_seconds(r)));
   }
   return all;
 }
@@ -180,6 +186,12 @@ void bind_worker(py::module_& m) {
            [](WorkerQueue& q) {
              const ControlHeader& header = q.control().header;
              return view(q.slot(header.layout_slot.load()).data(), header.layout_bytes.load());
+           })
+      .def("add_part_seconds",
+           [](WorkerQueue& q, const std::vector<double>& seconds) {
+             WorkerRecord& r = q.record();
+             for (size_t i = 0; i < std::min(seconds.size(), kParts); ++i)
+               r.part_ns[i].fetch_add(static_cast<uint64_t>(to_ns(seconds[i])));
            })
       .def("announce", [](WorkerQueue& q, uint32_t pid) { q.record().pid.store(pid); });
 }

@@ -44,11 +44,10 @@ class Fields {
 };
 
 Magnitude magnitude_from(const Fields& given) {
-  static constexpr Names<Magnitude::Source, 3> sources{
-      "source of levels",
-      {{"listed", Magnitude::Source::listed},
-       {"normal", Magnitude::Source::normal},
-       {"uniform", Magnitude::Source::uniform}}};
+  static constexpr Names<Magnitude::Source, 3> sources{"source of levels",
+                                                       {{"listed", Magnitude::Source::listed},
+                                                        {"normal", Magnitude::Source::normal},
+                                                        {"uniform", Magnitude::Source::uniform}}};
   static constexpr Names<Magnitude::RelativeTo, 3> sides{
       "side",
       {{"nothing", Magnitude::RelativeTo::nothing},
@@ -127,8 +126,8 @@ class Reader {
         {"RandomResizedCrop", random_resized_crop},
         {"ResizeShorterSide",
          [](const Fields& given) {
-           return ResizeShorterSide{given.whole("size"),
-                                    given.get<std::optional<int>>("max_size"), given.filter()};
+           return ResizeShorterSide{given.whole("size"), given.get<std::optional<int>>("max_size"),
+                                    given.filter()};
          }},
         {"Resize",
          [](const Fields& given) {
@@ -156,20 +155,22 @@ class Reader {
         {"RandomRotation",
          [](const Fields& given) {
            return RandomRotation{given.range("degrees"), given.interpolation(),
-                                 given.get<bool>("expand"), given.centre(),
-                                 given.fill()};
+                                 given.get<bool>("expand"), given.centre(), given.fill()};
          }},
         {"RandomAffine",
          [](const Fields& given) {
-           return RandomAffine{given.range("degrees"),       given.maybe_range("translate"),
-                               given.maybe_range("scale"),   given.maybe_range("shear_x"),
-                               given.maybe_range("shear_y"), given.interpolation(),
-                               given.centre(),  given.fill()};
+           return RandomAffine{given.range("degrees"),
+                               given.maybe_range("translate"),
+                               given.maybe_range("scale"),
+                               given.maybe_range("shear_x"),
+                               given.maybe_range("shear_y"),
+                               given.interpolation(),
+                               given.centre(),
+                               given.fill()};
          }},
         {"RandomPerspective",
          [](const Fields& given) {
-           return RandomPerspective{given.real("distortion"), given.interpolation(),
-                                    given.fill()};
+           return RandomPerspective{given.real("distortion"), given.interpolation(), given.fill()};
          }},
         {"Fixed",
          [](const Fields& given) { return Fixed{operation_from_tuple(given.at("operation"))}; }},
@@ -185,9 +186,11 @@ class Reader {
   }
 
   static Stage random_resized_crop(const Fields& given) {
-    RandomResizedCrop made{
-        given.whole("height"), given.whole("width"), given.range("scale"), given.range("ratio"),
-        {}};
+    RandomResizedCrop made{given.whole("height"),
+                           given.whole("width"),
+                           given.range("scale"),
+                           given.range("ratio"),
+                           {}};
     for (const py::handle name : given.at("filters"))
       made.filters.push_back(filter_names.value(name.cast<std::string>()));
     if (made.filters.empty()) throw std::invalid_argument("a resize needs a filter");

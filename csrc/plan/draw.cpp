@@ -27,10 +27,15 @@ double uniform_float(const Range& range, Stream& random) {
 
 }  // namespace
 
-Parameters draw(const PlanSpec& plan, const SampleKey& key, int width, int height) {
+Parameters draw(const PlanSpec& plan, const SampleKey& key, int width, int height,
+                std::vector<size_t>* stage_ends) {
   if (width <= 0 || height <= 0) throw std::invalid_argument("an image has at least one pixel");
+  if (stage_ends) stage_ends->clear();
   Drawing drawing(key, {width, height});
-  drawing.run(plan.stages);
+  for (const StageNode& node : plan.stages) {
+    drawing.run(node);
+    if (stage_ends) stage_ends->push_back(drawing.count());
+  }
   return drawing.finish();
 }
 
@@ -126,10 +131,7 @@ void Drawing::operator()(const RandomPerspective& stage) {
     return static_cast<double>(random.below(static_cast<uint32_t>(reach)));
   };
   const auto near_end = [&](int side, int reach) { return side - reach + near_start(reach); };
-  const Corners start{{{0, 0},
-                       {width - 1.0, 0},
-                       {width - 1.0, height - 1.0},
-                       {0, height - 1.0}}};
+  const Corners start{{{0, 0}, {width - 1.0, 0}, {width - 1.0, height - 1.0}, {0, height - 1.0}}};
   Corners end{};
   end[0] = {near_start(reach_x), near_start(reach_y)};
   end[1] = {near_end(width, reach_x), near_start(reach_y)};
@@ -154,7 +156,8 @@ void Drawing::operator()(const RandomErasing& stage) {
       const int width = round_half_even(std::sqrt(target / ratio));
       if (!(height < size_.height && width < size_.width)) continue;
       const uint64_t noise = static_cast<uint64_t>(random.next_u32()) << 32 | random.next_u32();
-      const int y = static_cast<int>(random.below(static_cast<uint32_t>(size_.height - height + 1)));
+      const int y =
+          static_cast<int>(random.below(static_cast<uint32_t>(size_.height - height + 1)));
       const int x = static_cast<int>(random.below(static_cast<uint32_t>(size_.width - width + 1)));
       if (width > 0 && height > 0)
         operations_.push_back(

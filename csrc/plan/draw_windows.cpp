@@ -54,7 +54,9 @@ void Drawing::operator()(const ResizeShorterSide& stage) {
   resize(upright ? Size{new_shorter, rounded} : Size{rounded, new_shorter}, stage.filter);
 }
 
-void Drawing::operator()(const ResizeStage& stage) { resize({stage.width, stage.height}, stage.filter); }
+void Drawing::operator()(const ResizeStage& stage) {
+  resize({stage.width, stage.height}, stage.filter);
+}
 
 void Drawing::operator()(const CenterCrop& stage) {
   // Where the image is smaller it is padded evenly, the odd pixel at the right or bottom.
@@ -118,8 +120,7 @@ CropTo Drawing::random_window(const RandomResizedCrop& stage, Stream& random) co
     if (!(exact_width < 2.0 * max_side && exact_height < 2.0 * max_side)) continue;
     const int width = round_half_even(exact_width), height = round_half_even(exact_height);
     if (width <= 0 || width > size_.width || height <= 0 || height > size_.height) continue;
-    const int y =
-        static_cast<int>(random.below(static_cast<uint32_t>(size_.height - height) + 1));
+    const int y = static_cast<int>(random.below(static_cast<uint32_t>(size_.height - height) + 1));
     const int x = static_cast<int>(random.below(static_cast<uint32_t>(size_.width - width) + 1));
     return {x, y, width, height, {0, 0, 0}};
   }
@@ -132,6 +133,5 @@ CropTo Drawing::random_window(const RandomResizedCrop& stage, Stream& random) co
   const auto centre = [](int outer, int inner) { return (outer - inner) >> 1; };
   return {centre(size_.width, width), centre(size_.height, height), width, height, {0, 0, 0}};
 }
-
 
 }  // namespace fusionloader

@@ -17,6 +17,7 @@ class Drawing {
 
   void run(const std::vector<StageNode>& stages);
   void run(const StageNode& node);
+  size_t count() const { return operations_.size(); }
   Parameters finish() { return std::move(operations_); }
 
   void operator()(const RandomResizedCrop& stage);

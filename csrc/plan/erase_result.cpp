@@ -29,9 +29,9 @@ class Rows {
       for (int y = box.y; y < box.y + box.height; ++y)
         for (int x = box.x; x < box.x + box.width; ++x)
           write(static_cast<size_t>(channel),
-                out_ + element_ * (static_cast<size_t>(channel) * between_ +
-                                   static_cast<size_t>(y) * down_ +
-                                   static_cast<size_t>(x) * across_));
+                out_ +
+                    element_ * (static_cast<size_t>(channel) * between_ +
+                                static_cast<size_t>(y) * down_ + static_cast<size_t>(x) * across_));
   }
 
  private:
@@ -57,8 +57,7 @@ void fill_with_noise(const EraseResult& box, const Rows& rows, int channels) {
   std::vector<float> levels(static_cast<size_t>(channels));
   for (float& level : levels) level = static_cast<float>(normal(random));
   rows.each(box, [&](size_t channel, uint8_t* element) {
-    const float value =
-        box.noise_per_pixel ? static_cast<float>(normal(random)) : levels[channel];
+    const float value = box.noise_per_pixel ? static_cast<float>(normal(random)) : levels[channel];
     std::memcpy(element, &value, sizeof value);
   });
 }

@@ -30,7 +30,10 @@ size_t pixel_bytes(int channels, int width, int height) {
 class RowOfBatch final : public ResultWriter, RowSink {
  public:
   RowOfBatch(const PlanSpec& plan, const std::optional<Converter>& converter, uint8_t* out)
-      : plan_(plan), converter_(converter), out_(out), pixels_(out, plan.width, plan.result_channels) {}
+      : plan_(plan),
+        converter_(converter),
+        out_(out),
+        pixels_(out, plan.width, plan.result_channels) {}
 
   RowSink& begin(int width, int height) override {
     if (plan_.width > 0 && width == plan_.width && height == plan_.height) return *this;
@@ -78,6 +81,7 @@ struct Executor::Impl {
   std::optional<Converter> converter;
   RegionDecoder decoder;
   std::vector<uint8_t> pixel_row;
+  PartTimes times;
 
   explicit Impl(PlanSpec plan)
       : spec(std::move(plan)), pipeline(spec.simd, spec.vertical_first_allowed, spec.channels) {
@@ -102,7 +106,7 @@ struct Executor::Impl {
                                   std::to_string(spec.channels));
     PixelSource source(image, pixel_row);
     const auto begin = [&](const Pass&) { return Pipeline::Start{source, 1}; };
-    pipeline.run(parameters, image.width, image.height, begin, result);
+    pipeline.run(parameters, image.width, image.height, begin, result, times);
     pipeline.release_large_buffers();
   }
 
@@ -113,7 +117,7 @@ struct Executor::Impl {
       const int denominator = spec.fast_decode ? reduction(first) : 1;
       return Pipeline::Start{source.emplace(decoder, denominator), denominator};
     };
-    return pipeline.run(parameters, decoder.width(), decoder.height(), begin, result);
+    return pipeline.run(parameters, decoder.width(), decoder.height(), begin, result, times);
   }
 
   bool open(ByteView encoded) {
@@ -126,11 +130,16 @@ struct Executor::Impl {
     pipeline.release_large_buffers();
   }
 
-  void erase(const Parameters& parameters, uint8_t* out) const {
-    if (spec.convert) erase_results(parameters, *spec.convert,
-                  {spec.result_channels, spec.width, spec.height}, out);
+  Parameters drawn(const SampleKey& key, int width, int height) {
+    return draw(spec, key, width, height, &times.stage_ends);
   }
 
+  void erase(const Parameters& parameters, uint8_t* out) {
+    const PartTimes::Timed timed(times, Part::passes);
+    if (spec.convert)
+      erase_results(parameters, *spec.convert, {spec.result_channels, spec.width, spec.height},
+                    out);
+  }
 };
 
 namespace {
@@ -159,6 +168,7 @@ Executor::~Executor() = default;
 
 size_t Executor::result_bytes() const { return impl_->result_bytes(); }
 const PlanSpec& Executor::plan() const { return impl_->spec; }
+PartTimes& Executor::times() { return impl_->times; }
 const char* Executor::conversion() const {
   return impl_->converter ? impl_->converter->method() : "copy";
 }
@@ -166,12 +176,11 @@ const char* Executor::conversion() const {
 Status Executor::run_encoded(ByteView encoded, const SampleKey& key, uint8_t* out) {
   const Opened opened(*impl_, encoded);
   if (!opened) return Status::needs_pillow;
-  const Parameters drawn =
-      draw(impl_->spec, key, impl_->decoder.width(), impl_->decoder.height());
-  return run_opened(drawn, out);
+  return run_opened(impl_->drawn(key, impl_->decoder.width(), impl_->decoder.height()), out);
 }
 
 Status Executor::run_encoded_with(ByteView encoded, const Parameters& parameters, uint8_t* out) {
+  impl_->times.stage_ends.clear();
   const Opened opened(*impl_, encoded);
   return opened ? run_opened(parameters, out) : Status::needs_pillow;
 }
@@ -184,10 +193,16 @@ Status Executor::run_opened(const Parameters& parameters, uint8_t* out) {
 }
 
 void Executor::run_pixels(const PixelView& image, const SampleKey& key, uint8_t* out) {
-  run_pixels_with(image, draw(impl_->spec, key, image.width, image.height), out);
+  run_pixels_drawn(image, impl_->drawn(key, image.width, image.height), out);
 }
 
 void Executor::run_pixels_with(const PixelView& image, const Parameters& parameters, uint8_t* out) {
+  impl_->times.stage_ends.clear();
+  run_pixels_drawn(image, parameters, out);
+}
+
+void Executor::run_pixels_drawn(const PixelView& image, const Parameters& parameters,
+                                uint8_t* out) {
   RowOfBatch result(impl_->spec, impl_->converter, out);
   impl_->run_pixels(image, parameters, result);
   impl_->erase(parameters, out);
@@ -198,17 +213,18 @@ Status Executor::pixels_of_encoded(ByteView encoded, const SampleKey& key, Pixel
   const Opened opened(*impl_, encoded);
   if (!opened) return Status::needs_pillow;
   PixelsOut result(out, impl_->spec.result_channels);
-  const Parameters drawn =
-      draw(impl_->spec, key, impl_->decoder.width(), impl_->decoder.height());
+  const Parameters drawn = impl_->drawn(key, impl_->decoder.width(), impl_->decoder.height());
   return impl_->run_decoder(drawn, result) ? Status::ok : Status::needs_pillow;
 }
 
 void Executor::pixels_of_pixels(const PixelView& image, const SampleKey& key, Pixels& out) {
   if (impl_->converter) throw std::invalid_argument("the plan converts: its result is not pixels");
-  pixels_with(image, draw(impl_->spec, key, image.width, image.height), out);
+  PixelsOut result(out, impl_->spec.result_channels);
+  impl_->run_pixels(image, impl_->drawn(key, image.width, image.height), result);
 }
 
 void Executor::pixels_with(const PixelView& image, const Parameters& parameters, Pixels& out) {
+  impl_->times.stage_ends.clear();
   PixelsOut result(out, impl_->spec.result_channels);
   impl_->run_pixels(image, parameters, result);
 }

@@ -7,6 +7,7 @@
 
 #include "jpeg/region_decoder.hpp"  // ByteView
 #include "plan/images.hpp"          // PixelView
+#include "plan/part_times.hpp"
 #include "plan/program.hpp"
 #include "rng/philox.hpp"  // SampleKey
 
@@ -35,6 +36,8 @@ class Executor {
   // Bytes of one result; 0 when the plan's result differs in size from image to image.
   size_t result_bytes() const;
   const PlanSpec& plan() const;
+  // Where the time went; the caller may set it back.
+  PartTimes& times();
   // How 8-bit levels become elements: "copy", "arithmetic" or "lookup".
   const char* conversion() const;
 
@@ -58,6 +61,7 @@ class Executor {
   bool image_size(ByteView encoded, int& width, int& height);
 
  private:
+  void run_pixels_drawn(const PixelView& image, const Parameters& parameters, uint8_t* out);
   Status run_opened(const Parameters& parameters, uint8_t* out);
 
   struct Impl;

@@ -96,9 +96,9 @@ struct EraseResult {
 
 struct MixOf;
 
-using Operation = std::variant<CropTo, ResizeTo, FlipHorizontally, FlipVertically, ColourTo,
-                               BlurWith, AffineWith, PerspectiveWith, RotateBy, PadBy, EraseBox,
-                               EraseResult, MixOf>;
+using Operation =
+    std::variant<CropTo, ResizeTo, FlipHorizontally, FlipVertically, ColourTo, BlurWith, AffineWith,
+                 PerspectiveWith, RotateBy, PadBy, EraseBox, EraseResult, MixOf>;
 using Parameters = std::vector<Operation>;
 
 // The image times its weight, plus what each chain makes of the image times the chain's weight;

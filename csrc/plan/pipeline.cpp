@@ -22,7 +22,7 @@ Pipeline::Pipeline(SimdLevel simd, bool vertical_first_allowed, int channels)
     : resampler_(simd, vertical_first_allowed), augmenter_(simd), channels_(channels) {}
 
 bool Pipeline::run(const Parameters& parameters, int width, int height, const Begin& begin,
-                   ResultWriter& result) {
+                   ResultWriter& result, PartTimes& times) {
   auto next = parameters.begin();
   const auto end = std::find_if(next, parameters.end(), [](const Operation& operation) {
     return std::holds_alternative<EraseResult>(operation);
@@ -36,15 +36,25 @@ bool Pipeline::run(const Parameters& parameters, int width, int height, const Be
     next = windows_end;
     const Rect kept = passes.back().kept;
     const Start start = first ? begin(passes[0]) : Start{from_planes, 1};
-    if (next == end)
+    if (next == end) {
+      const PartTimes::Timed timed(times, Part::passes);
       return run_passes(passes, start, width, height, result.begin(kept.width, kept.height));
+    }
     PlanesSink to_planes(first ? planes_ : spare_, channels_, kept.width, kept.height);
-    if (!run_passes(passes, start, width, height, to_planes)) return false;
+    {
+      const PartTimes::Timed timed(times, Part::passes);
+      if (!run_passes(passes, start, width, height, to_planes)) return false;
+    }
     if (!first) std::swap(planes_, spare_);
-    for (; next != end && !is_of_a_pass(*next); ++next) augmenter_.apply(*next, planes_);
+    for (; next != end && !is_of_a_pass(*next); ++next) {
+      const auto number = static_cast<size_t>(next - parameters.begin());
+      const PartTimes::Timed timed(times, times.part_of(number));
+      augmenter_.apply(*next, planes_);
+    }
     width = planes_.width();
     height = planes_.height();
     if (next == end) {
+      const PartTimes::Timed timed(times, Part::passes);
       emit(planes_, result.begin(width, height));
       return true;
     }

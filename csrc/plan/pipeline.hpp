@@ -7,6 +7,7 @@
 #include "ops/planes.hpp"
 #include "plan/augment.hpp"
 #include "plan/images.hpp"
+#include "plan/part_times.hpp"
 #include "plan/passes.hpp"
 
 namespace fusionloader {
@@ -34,7 +35,7 @@ class Pipeline {
   // `width` and `height` are those of the image before it is shrunk. Operations on the converted
   // result are left to the caller. False as soon as the source fails.
   bool run(const Parameters& parameters, int width, int height, const Begin& begin,
-           ResultWriter& result);
+           ResultWriter& result, PartTimes& times);
 
   void release_large_buffers();
 

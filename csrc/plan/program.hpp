@@ -26,8 +26,8 @@ struct ConvertSpec {
 struct PlanSpec {
   std::vector<StageNode> stages;
   std::optional<ConvertSpec> convert;  // none: 8-bit pixels, height x width x channels
-  int channels = 3;         // of the images: 3 (RGB) or 1 (grey)
-  int result_channels = 3;  // of the result: 1 also where three were made one
+  int channels = 3;                    // of the images: 3 (RGB) or 1 (grey)
+  int result_channels = 3;             // of the result: 1 also where three were made one
   int height = 0, width = 0;           // of the result; 0 when they differ from image to image
   bool fast_decode = false;
   // Pillow 13 runs the vertical pass of a resize first where that is cheaper; older ones never do.
@@ -37,6 +37,8 @@ struct PlanSpec {
 
 // The operations for one image of `width` x `height` pixels, distributed as torchvision's.
 // Throws std::invalid_argument, worded as torchvision's, where torchvision raises ValueError.
-Parameters draw(const PlanSpec& plan, const SampleKey& key, int width, int height);
+// `stage_ends`, if given, becomes for each stage the number of operations drawn up to its end.
+Parameters draw(const PlanSpec& plan, const SampleKey& key, int width, int height,
+                std::vector<size_t>* stage_ends = nullptr);
 
 }  // namespace fusionloader

@@ -167,10 +167,11 @@ struct RandomOrder {
   std::vector<std::vector<StageNode>> branches;
 };
 
-using Stage = std::variant<RandomResizedCrop, ResizeShorterSide, ResizeStage, CenterCrop,
-                           RandomCrop, RandomHorizontalFlip, RandomVerticalFlip, ColourJitter,
-                           GaussianBlur, RandomRotation, RandomAffine, RandomPerspective, Fixed,
-                           RandomPolicy, AugMix, RandomErasing, RandomApply, RandomChoice, RandomOrder>;
+using Stage =
+    std::variant<RandomResizedCrop, ResizeShorterSide, ResizeStage, CenterCrop, RandomCrop,
+                 RandomHorizontalFlip, RandomVerticalFlip, ColourJitter, GaussianBlur,
+                 RandomRotation, RandomAffine, RandomPerspective, Fixed, RandomPolicy, AugMix,
+                 RandomErasing, RandomApply, RandomChoice, RandomOrder>;
 
 // `number` says which random numbers a stage gets: unique in its plan, whatever branch is taken.
 struct StageNode {

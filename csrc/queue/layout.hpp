@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "queue/parts.hpp"
+
 namespace fusionloader {
 
 using Atomic32 = std::atomic<uint32_t>;
@@ -38,12 +40,13 @@ struct alignas(kAlign) ControlHeader {
 struct alignas(kAlign) WorkerRecord {
   Atomic32 pid;
   Atomic32 tiny_batch;
-  Atomic64 sequence;   // of the mini-batch that it works on, plus 1; 0 when idle
-  Atomic64 position;   // of the sample in the mini-batch
-  Atomic64 since_ns;   // CLOCK_MONOTONIC at the start of that sample
-  Atomic64 samples;    // done so far
-  Atomic64 busy_ns;    // wall time spent on samples
-  Atomic64 fallbacks;  // samples of a compiled plan that Pillow decoded
+  Atomic64 sequence;         // of the mini-batch that it works on, plus 1; 0 when idle
+  Atomic64 position;         // of the sample in the mini-batch
+  Atomic64 since_ns;         // CLOCK_MONOTONIC at the start of that sample
+  Atomic64 samples;          // done so far
+  Atomic64 busy_ns;          // wall time spent on samples
+  Atomic64 fallbacks;        // samples of a compiled plan that Pillow decoded
+  Atomic64 part_ns[kParts];  // CPU time of a compiled plan's parts, as in plan/part_times.hpp
 };
 
 struct SlotEntry {  // where a slot lies in the data object; never changes once written

@@ -100,7 +100,10 @@ bool PlanWorker::run_sample() {
 }
 
 bool PlanWorker::run_file(const CurrentSample& sample, uint64_t item) {
-  if (!read_file(table_.path(item))) return false;
+  {
+    const PartTimes::Timed timed(executor_.times(), Part::read);
+    if (!read_file(table_.path(item))) return false;
+  }
   table_.size(item).store(static_cast<uint32_t>(std::min<size_t>(file_bytes_, UINT32_MAX)),
                           std::memory_order_relaxed);
   const ByteView encoded{file_.data(), file_bytes_};
@@ -116,6 +119,7 @@ void PlanWorker::run_pixels(const CurrentSample& sample, uint64_t item) {
 
 void PlanWorker::sample_done() {
   WorkerRecord& record = queue_.record();
+  executor_.times().move_to(record.part_ns);
   const uint64_t now = monotonic_ns();
   record.busy_ns.fetch_add(now - record.since_ns.load(std::memory_order_relaxed));
   record.samples.fetch_add(1);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -12,8 +13,9 @@ from PIL import Image
 
 from fusionloader.executors.native import make_executor
 from fusionloader.executors.python import SampleKey, seed_generators
-from fusionloader.plan.compile import Compiled
+from fusionloader.plan.datasets import Compiled
 from fusionloader.plan.stages import Convert, Plan
+from fusionloader.plan.transforms import PYTHON
 
 _DTYPES = {
     "uint8": torch.uint8,
@@ -51,6 +53,7 @@ class PlanSource:
         self._plan: Plan = compiled.plan
         self._sized = self._plan.height is not None and self._plan.width is not None
         self._executor: Any = None
+        self._python_seconds = 0.0
 
     def __reduce__(self) -> tuple[Any, ...]:
         return PlanSource, (self.dataset, self._compiled)  # the executor is each process's own
@@ -63,11 +66,23 @@ class PlanSource:
         if python and self.seeding:
             seed_generators(key)
         image = self._image(stored, key)
-        if compiled.tail is not None:
-            image = compiled.tail(image)
-        if compiled.target_transform is not None:
-            target = compiled.target_transform(target)
+        if python:
+            start = time.perf_counter()
+            if compiled.tail is not None:
+                image = compiled.tail(image)
+            if compiled.target_transform is not None:
+                target = compiled.target_transform(target)
+            self._python_seconds += time.perf_counter() - start
         return image, target
+
+    def take_part_seconds(self) -> list[float]:
+        """Returns the time spent on each part (``Note.part``) since the last call."""
+        if self._executor is None:
+            return []
+        seconds: list[float] = self._executor.take_part_seconds()
+        seconds[PYTHON] += self._python_seconds
+        self._python_seconds = 0.0
+        return seconds
 
     def load_many(self, keys: list[SampleKey]) -> list[Any]:
         """Returns the samples one after the other."""

@@ -42,6 +42,9 @@ class Source(Protocol):
     def load_many(self, keys: list[SampleKey]) -> list[Any]:
         """Returns the samples of a tiny-batch, where ``loads_together``."""
 
+    def take_part_seconds(self) -> list[float]:
+        """Returns the time spent on each part of a plan since the last call, if there is one."""
+
     def name(self, key: SampleKey) -> str:
         """Returns the sample's name for messages: index, and path where known."""
 
@@ -87,6 +90,10 @@ class DatasetSource:
                 f"and returned {_shape(samples)}; it has to return a list of as many samples"
             )
         return samples
+
+    def take_part_seconds(self) -> list[float]:
+        """Returns nothing: user code has no parts."""
+        return []
 
     def name(self, key: SampleKey) -> str:
         """Returns ``index 5``."""

@@ -23,15 +23,21 @@ from fusionloader.plan.stages import (
     Plan,
     RandomCrop,
     RandomHorizontalFlip,
+    RandomResizedCrop,
     RandomVerticalFlip,
+    Resize,
+    ResizeShorterSide,
     Stage,
 )
 
 __all__ = ["CompiledTransform", "NotCompiled", "Note", "Tail", "compile_transform"]
 
+# Parts of a plan whose time is counted together; stages have one each from FIRST_STAGE on.
+READ, PASSES, PYTHON, FIRST_STAGE = range(4)
 _ANY_RGB = ImageKind()
 # Stages that move pixels and change none.
 _MOVING = (CenterCrop, RandomCrop, RandomHorizontalFlip, RandomVerticalFlip)
+_RESIZING = (RandomResizedCrop, Resize, ResizeShorterSide)
 _REPLACEABLE = ("forward", "__call__", "transform", "get_params", "make_params", "_call_impl")
 
 
@@ -39,12 +45,14 @@ _REPLACEABLE = ("forward", "__call__", "transform", "get_params", "make_params",
 class Note:
     """One line of ``explain()``: a transform, and why it is in Python (empty: it is native).
 
-    ``rounding`` says whose levels a native one gives where that is not plain.
+    ``rounding`` says whose levels a native one gives where that is not plain; ``part`` where its
+    time is counted, as in ``csrc/plan/part_times.hpp``.
     """
 
     stage: str
     why: str
     rounding: str = ""
+    part: int = PASSES
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +121,7 @@ class _Compiling:
     # Conversions change each pixel by itself, so that they may as well come after all stages.
     conversions: list[Any] = field(default_factory=list)
     erased: list[tuple[Any, int]] = field(default_factory=list)  # conversions before RandomErasing
-    native: set[int] = field(default_factory=set)  # places of the steps that became stages
+    native: dict[int, int] = field(default_factory=dict)  # places of steps to those of their stages
     on_tensors: set[int] = field(
         default_factory=set
     )  # those of them that torchvision gives tensors
@@ -141,7 +149,7 @@ class _Compiling:
                     raise NotCompiled("it makes one channel of three after the conversion")
                 self.channels = 1
             self.stages.append(stage)
-            self.native.add(place)
+            self.native[place] = len(self.stages) - 1
             if self.held == "tensor" and not isinstance(stage, _MOVING):
                 self.on_tensors.add(place)
 
@@ -183,7 +191,9 @@ def _with_tail(
         elif number not in compiling.native:
             reasons[number] = "follows it"
     notes = tuple(
-        Note(_text(step), reasons[i]) if i in reasons else _native_note(step, i, compiling)
+        Note(_text(step), reasons[i], part=PYTHON)
+        if i in reasons
+        else _native_note(step, i, compiling)
         for i, step in enumerate(steps)
     )
     tail = Tail([step for i, step in enumerate(steps) if i in reasons])
@@ -192,7 +202,11 @@ def _with_tail(
 
 
 def _native_note(step: Any, place: int, compiling: _Compiling) -> Note:
-    return Note(_text(step), "", "as on PIL images" if place in compiling.on_tensors else "")
+    rounding = "as on PIL images" if place in compiling.on_tensors else ""
+    number = compiling.native.get(place)
+    if number is None or isinstance(compiling.stages[number], (*_MOVING, *_RESIZING)):
+        return Note(_text(step), "", rounding, PASSES)
+    return Note(_text(step), "", rounding, FIRST_STAGE + number)
 
 
 def _flatten(transform: Any) -> Iterator[Any]:

@@ -49,6 +49,12 @@ class Counters:
     worker_seconds: float = 0.0
     pillow_samples: int = 0
     shared_memory_bytes: int = 0
+    part_seconds: list[float] = field(default_factory=list)
+
+    def add_part_seconds(self, seconds: Sequence[float]) -> None:
+        """Adds the time spent on each part of a plan."""
+        kept = self.part_seconds or [0.0] * len(seconds)
+        self.part_seconds = [a + b for a, b in zip(kept, seconds, strict=True)]
 
 
 class Epochs:
@@ -162,6 +168,7 @@ class Epochs:
         for record in manager.queue.records():
             counters.worker_seconds += record[6]
             counters.pillow_samples += record[7]
+            counters.add_part_seconds(record[8])
 
     def note_skipped(self, skipped: Sequence[SampleSkipped]) -> None:
         """Counts, keeps and logs samples that were left out or replaced."""

@@ -59,6 +59,7 @@ class InProcessIterator(_BaseDataLoaderIter):
                 return pin_memory(batch, self._pin_memory_device) if self._pin_memory else batch  # type: ignore[no-untyped-call]
         progress.finished = True
         counters.epochs += 1
+        counters.add_part_seconds(self._source.take_part_seconds())
         raise StopIteration
 
     def __next__(self) -> Any:

@@ -166,6 +166,9 @@ class _ObjectWorker:
                 if position + 1 < stop:
                     self._queue.end_samples(claim, tiny_batch, position + 1 - start)
         self._queue.end_samples(claim, tiny_batch, stop - start)
+        part_seconds = self._source.take_part_seconds()
+        if part_seconds:
+            self._queue.add_part_seconds(part_seconds)
         return samples
 
     def _load_together(self, keys: list[SampleKey], start: int) -> list[Any] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from operator import index as as_integer
 from typing import Any, Protocol
@@ -18,7 +18,7 @@ from fusionloader.executors.layout import Layout
 from fusionloader.executors.plan_source import PlanSource, result_like
 from fusionloader.executors.python import DatasetSource, Source
 from fusionloader.plan.arrays import PixelArrays
-from fusionloader.plan.compile import Compiled, compile_dataset
+from fusionloader.plan.datasets import Compiled, compile_dataset
 from fusionloader.runtime import light_worker, object_worker, prepared_worker, processes
 from fusionloader.runtime.epoch import Epochs
 from fusionloader.runtime.processes import Descriptor, Process
@@ -204,8 +204,11 @@ class Recipes:
                 recipe = ObjectRecipe(source, self._remember_no_layout)
         return SlotIterator(loader, epochs, recipe)
 
-    def explain(self, loader: Any) -> str:
-        """Returns how the loader's samples are made, and why, a line per stage."""
+    def explain(self, loader: Any, part_seconds: Sequence[float] = ()) -> str:
+        """Returns how the loader's samples are made, and why, a line per stage.
+
+        With ``part_seconds``, the time spent on each part, also its share.
+        """
         _, why_not = self._compiled(loader)
         lines = []
         if why_not:
@@ -215,7 +218,8 @@ class Recipes:
         else:
             lines.append(f"{loader.num_workers} workers write samples into shared batches")
         if not why_not:
-            lines.append(compile_dataset(loader.dataset, loader.decode).explain())
+            compiled = compile_dataset(loader.dataset, loader.decode)
+            lines.append(compiled.explain(part_seconds))
         return "\n".join(lines)
 
     def _compiled(self, loader: Any) -> tuple[Compiled | None, str | None]:

@@ -9,7 +9,7 @@ from torchvision import transforms as v1
 from torchvision.datasets import CIFAR10, CIFAR100, MNIST, SVHN, FashionMNIST
 
 from fusionloader import FusionLoader
-from fusionloader.plan.compile import compile_dataset
+from fusionloader.plan.datasets import compile_dataset
 
 DIGITS = [v1.ToTensor(), v1.Normalize((0.1307,), (0.3081,))]
 

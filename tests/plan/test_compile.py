@@ -11,7 +11,7 @@ from torchvision.transforms import InterpolationMode, v2
 
 from fusionloader import FusionLoader
 from fusionloader.executors.native import make_executor
-from fusionloader.plan.compile import compile_dataset
+from fusionloader.plan.datasets import compile_dataset
 from fusionloader.plan.transforms import compile_transform
 
 DETERMINISTIC = {

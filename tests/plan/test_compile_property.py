@@ -15,7 +15,7 @@ from torchvision.transforms import InterpolationMode, v2
 from fusionloader.executors.native import make_executor
 from fusionloader.executors.plan_source import PlanSource
 from fusionloader.executors.python import SampleKey
-from fusionloader.plan.compile import compile_dataset
+from fusionloader.plan.datasets import compile_dataset
 from fusionloader.plan.transforms import Tail, compile_transform
 
 libraries = st.sampled_from([v1, v2])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,7 +11,14 @@ from torch.utils.data import Subset
 
 from fusionloader.plan.arrays import PixelArrays, pixel_arrays
 from fusionloader.plan.stages import ImageKind, Plan
-from fusionloader.plan.transforms import CompiledTransform, Note, compile_transform
+from fusionloader.plan.transforms import (
+    PASSES,
+    PYTHON,
+    READ,
+    CompiledTransform,
+    Note,
+    compile_transform,
+)
 
 Kind = Literal["folder", "pixels", "encoded", "none"]
 
@@ -44,12 +51,23 @@ class Compiled:
             return False
         return self.tail is None and self.target_transform is None
 
-    def explain(self) -> str:
-        """Returns a line per stage: native, or Python and why."""
-        return "\n".join(
-            f"{note.stage}: {'python (' + note.why + ')' if note.why else _native(note)}"
-            for note in self.notes
-        )
+    def explain(self, part_seconds: Sequence[float] = ()) -> str:
+        """Returns a line per stage: native, or Python and why.
+
+        Args:
+            part_seconds: CPU time by ``Note.part``, from which follow the shares of the time.
+        """
+        shares = _shares(part_seconds)
+        lines, told = [], set()
+        for note in self.notes:
+            line = f"{note.stage}: {'python (' + note.why + ')' if note.why else _native(note)}"
+            if shares and note.part in told:
+                line += ", counted above"
+            elif shares:
+                line += f", {shares.get(note.part, 0.0):.0%} of the time"
+                told.add(note.part)
+            lines.append(line)
+        return "\n".join(lines)
 
     def samples(self, dataset: Any) -> list[tuple[str, int]]:
         """Returns (path, target) of a ``"folder"`` dataset's samples, in the order of indices."""
@@ -118,12 +136,17 @@ def compile_dataset(dataset: Any, decode: Literal["exact", "fast"] = "exact") ->
     if compiled.plan.convert is None and compiled.tail is None:
         return _nothing(type(dataset).__name__, "its transforms do not end in a tensor")
     target_transform = getattr(inner, "target_transform", None)
-    source = "images in memory" if kind == "pixels" else "read and decode"
-    read = Note(f"{type(inner).__name__}: {source}", "")
+    source = {"pixels": "images in memory", "folder": "read", "encoded": "decode"}[kind]
+    read = Note(f"{type(inner).__name__}: {source}", "", part=READ if kind == "folder" else PASSES)
     notes = (read, *compiled.notes)
     if target_transform is not None:
-        notes = (*notes, Note("target_transform", "user code"))
+        notes = (*notes, Note("target_transform", "user code", part=PYTHON))
     return Compiled(kind, compiled.plan, compiled.tail, target_transform, notes)
+
+
+def _shares(part_seconds: Sequence[float]) -> dict[int, float]:
+    total = sum(part_seconds)
+    return {part: seconds / total for part, seconds in enumerate(part_seconds)} if total else {}
 
 
 def _native(note: Note) -> str:
