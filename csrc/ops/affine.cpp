@@ -9,6 +9,7 @@ namespace fusionloader {
 namespace {
 
 constexpr uint32_t fixed_one = 1 << 16;
+constexpr int32_t steepest = fixed_one / 4;
 
 bool is_integer(double value) { return std::floor(value) == value && std::fabs(value) < 1 << 30; }
 
@@ -180,8 +181,11 @@ void fixed_point(const Planes& in, Planes& out, const AffineMatrix& m, const Col
   const bool small = in.width() < 1 << 15 && in.height() < 1 << 15;
   if (small && line.step_x == fixed_one && line.step_y == 0)
     return shift_rows(in, out, line, row_x, row_y, fill);
-  if (small && line.step_x == fixed_one && row_x == 0 && whole(line.x) == 0 && row_y == fixed_one &&
-      in.width() == out.width())
+  // Steeper shears have so many runs that vector gathers are faster.
+  const auto slope = static_cast<int32_t>(line.step_y);
+  const bool flat = workspace.simd == SimdLevel::scalar || (slope > -steepest && slope < steepest);
+  if (small && flat && line.step_x == fixed_one && row_x == 0 && whole(line.x) == 0 &&
+      row_y == fixed_one && in.width() == out.width())
     return shift_columns(in, out, line, fill, workspace);
   const SamplingKernels& kernels = sampling_kernels(workspace.simd);
   const PackedImage image = packed_image(in, workspace);
