@@ -110,9 +110,10 @@ void apply(const std::string& name, const Planes& in, Planes& out, const py::tup
 py::tuple geometry_op(const std::string& name, const py::buffer& pixels, const py::tuple& arguments,
                       const std::optional<std::string>& simd) {
   const Planes in = planes_of(pixels);
-  Planes out;
-  GeometryWorkspace workspace;
-  if (simd) workspace.simd = simd_level_from_name(*simd);
+  // Kept between calls, as in a worker: what an earlier image has left must not show.
+  thread_local Planes out;
+  thread_local GeometryWorkspace workspace;
+  workspace.simd = simd ? simd_level_from_name(*simd) : best_simd_level();
   apply(name, in, out, arguments, workspace);
   return interleaved(out);
 }

@@ -9,6 +9,7 @@ namespace fusionloader {
 namespace {
 
 constexpr uint32_t fixed_one = 1 << 16;
+constexpr int32_t steepest = fixed_one / 4;
 
 bool is_integer(double value) { return std::floor(value) == value && std::fabs(value) < 1 << 30; }
 
@@ -68,37 +69,39 @@ void scale(const Planes& in, Planes& out, const AffineMatrix& m, const Colour& f
   const int* columns = workspace.columns.data();
   const Span across = inside(workspace.columns, out.width());
   if (across.begin == across.end) return fill_planes(out, fill);
-  const bool shift = consecutive(workspace.columns, across);
+  const bool copies = consecutive(workspace.columns, across);
   const int first = columns[across.begin];
   const Span down = inside(workspace.rows, out.height());
-  const auto out_width = static_cast<size_t>(out.width());
+  const auto width = static_cast<size_t>(out.width());
+  const auto begin = static_cast<size_t>(across.begin), end = static_cast<size_t>(across.end);
   const auto in_row = [&](int y) {
     return static_cast<size_t>(workspace.rows[static_cast<size_t>(y)]) *
            static_cast<size_t>(in.width());
   };
-  const bool block = shift && in.width() == out.width() && first == 0 && across.begin == 0 &&
-                     across.end == out.width() && consecutive(workspace.rows, down);
+  const bool in_one_piece = copies && in.width() == out.width() && end - begin == width &&
+                            down.begin < down.end && consecutive(workspace.rows, down);
   for (int channel = 0; channel < in.channels(); ++channel) {
     const uint8_t colour = fill[static_cast<size_t>(channel)];
     const uint8_t* from = in.plane(channel);
     uint8_t* to = out.plane(channel);
-    std::memset(to, colour, static_cast<size_t>(down.begin) * out_width);
-    to += static_cast<size_t>(down.begin) * out_width;
-    if (block && down.begin < down.end) {
-      const size_t size = static_cast<size_t>(down.end - down.begin) * out_width;
+    std::memset(to, colour, static_cast<size_t>(down.begin) * width);
+    to += static_cast<size_t>(down.begin) * width;
+    if (in_one_piece) {
+      const size_t size = static_cast<size_t>(down.end - down.begin) * width;
       std::memcpy(to, from + in_row(down.begin), size);
       to += size;
     } else {
-      for (int y = down.begin; y < down.end; ++y, to += out_width) {
+      for (int y = down.begin; y < down.end; ++y, to += width) {
         const uint8_t* row = from + in_row(y);
-        if (shift) {
-          shifted_row(row, in.width(), first - across.begin, colour, to, out.width());
-          continue;
-        }
-        for (int x = 0; x < out.width(); ++x) to[x] = columns[x] < 0 ? colour : row[columns[x]];
+        std::memset(to, colour, begin);
+        if (copies)
+          std::memcpy(to + begin, row + first, end - begin);
+        else
+          for (size_t x = begin; x < end; ++x) to[x] = row[columns[x]];
+        std::memset(to + end, colour, width - end);
       }
     }
-    std::memset(to, colour, static_cast<size_t>(out.height() - down.end) * out_width);
+    std::memset(to, colour, static_cast<size_t>(out.height() - down.end) * width);
   }
 }
 
@@ -174,10 +177,15 @@ void fixed_point(const Planes& in, Planes& out, const AffineMatrix& m, const Col
   FixedLine line{to_fixed(m[2] + m[0] * 0.5 + m[1] * 0.5), to_fixed(m[5] + m[3] * 0.5 + m[4] * 0.5),
                  to_fixed(m[0]), to_fixed(m[3])};
   const uint32_t row_x = to_fixed(m[1]), row_y = to_fixed(m[4]);
-  if (line.step_x == fixed_one && line.step_y == 0)
+  // Within these sizes a point that has wrapped around is outside, as it is without wrapping.
+  const bool small = in.width() < 1 << 15 && in.height() < 1 << 15;
+  if (small && line.step_x == fixed_one && line.step_y == 0)
     return shift_rows(in, out, line, row_x, row_y, fill);
-  if (line.step_x == fixed_one && row_x == 0 && whole(line.x) == 0 && row_y == fixed_one &&
-      in.width() == out.width())
+  // Steeper shears have so many runs that vector gathers are faster.
+  const auto slope = static_cast<int32_t>(line.step_y);
+  const bool flat = workspace.simd == SimdLevel::scalar || (slope > -steepest && slope < steepest);
+  if (small && flat && line.step_x == fixed_one && row_x == 0 && whole(line.x) == 0 &&
+      row_y == fixed_one && in.width() == out.width())
     return shift_columns(in, out, line, fill, workspace);
   const SamplingKernels& kernels = sampling_kernels(workspace.simd);
   const PackedImage image = packed_image(in, workspace);

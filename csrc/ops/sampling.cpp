@@ -55,8 +55,9 @@ struct Taps {
 
   Taps(double position, int length) {
     const double shifted = position - 0.5;
-    const int first = static_cast<int>(std::floor(shifted)) - (size / 2 - 1);
-    distance = shifted - std::floor(shifted);
+    const int whole = shifted < 0 ? -1 : static_cast<int>(shifted);  // floor: at least -0.5
+    const int first = whole - (size / 2 - 1);
+    distance = shifted - whole;
     for (int t = 0; t < size; ++t)
       at[t] = static_cast<size_t>(std::clamp(first + t, 0, length - 1));
   }

@@ -221,8 +221,10 @@ FUSIONLOADER_AVX2 void bicubic_avx2(const PackedImage& image, const double* xs, 
       continue;
     }
     const double x = xs[i] - 0.5, y = ys[i] - 0.5;
-    const double whole_x = std::floor(x), whole_y = std::floor(y);
-    const int column = static_cast<int>(whole_x) - 1, row = static_cast<int>(whole_y) - 1;
+    // Floors: neither is below -0.5.
+    const int whole_x = x < 0 ? -1 : static_cast<int>(x),
+              whole_y = y < 0 ? -1 : static_cast<int>(y);
+    const int column = whole_x - 1, row = whole_y - 1;
     const __m256d distance_x = _mm256_set1_pd(x - whole_x);
     __m256d lines[4];
     for (int line = 0; line < 4; ++line) {

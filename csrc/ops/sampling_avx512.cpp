@@ -230,8 +230,10 @@ FUSIONLOADER_AVX512 void bicubic_avx512(const PackedImage& image, const double* 
       continue;
     }
     const double x = xs[i] - 0.5, y = ys[i] - 0.5;
-    const double whole_x = std::floor(x), whole_y = std::floor(y);
-    const int column = static_cast<int>(whole_x) - 1, row = static_cast<int>(whole_y) - 1;
+    // Floors: neither is below -0.5.
+    const int whole_x = x < 0 ? -1 : static_cast<int>(x),
+              whole_y = y < 0 ? -1 : static_cast<int>(y);
+    const int column = whole_x - 1, row = whole_y - 1;
     const __m512d distance = _mm512_set1_pd(x - whole_x);
     const __m512d lines_01 =
         two_rows(four_pixels(image, column, row), four_pixels(image, column, row + 1), distance);

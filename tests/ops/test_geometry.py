@@ -17,13 +17,8 @@ from fusionloader import _native
 
 SIMD_LEVELS = ["scalar", "avx2", "avx512"]
 SIMD_LEVELS = SIMD_LEVELS[: SIMD_LEVELS.index(_native.simd_level()) + 1]
-MODES = {mode.value: mode for mode in InterpolationMode if mode.value.startswith(("n", "bi"))}
-MODES = {name: mode for name, mode in MODES.items() if name in ("nearest", "bilinear", "bicubic")}
-PIL_FILTERS = {
-    "nearest": Image.Resampling.NEAREST,
-    "bilinear": Image.Resampling.BILINEAR,
-    "bicubic": Image.Resampling.BICUBIC,
-}
+MODES = {name: InterpolationMode(name) for name in ("nearest", "bilinear", "bicubic")}
+AFFINE, PERSPECTIVE = Image.Transform.AFFINE, Image.Transform.PERSPECTIVE
 FILLS = [(0, 0, 0), (128, 7, 255)]
 
 
@@ -53,8 +48,10 @@ def fill_of(image: Image.Image, fill: tuple[int, int, int]) -> list[int]:
     return list(fill) if image.mode == "RGB" else [fill[0]]
 
 
-def colour_of(image: Image.Image, fill: tuple[int, int, int]) -> tuple[int, ...] | int:
-    return fill if image.mode == "RGB" else fill[0]
+def transformed(image, size, method, numbers, mode, fill):
+    """Pillow's own transform."""
+    colour = fill if image.mode == "RGB" else fill[0]
+    return image.transform(size, method, numbers, Image.Resampling[mode.upper()], fillcolor=colour)
 
 
 def check(expected: Image.Image, name: str, image: Image.Image, *arguments: object) -> None:
@@ -139,10 +136,7 @@ def test_plain_matrices(image, mode):
     cases += [((1, s, 0, 0, 1, 0), "plain_shear_x", s) for s in (-0.3, 0.123, 0.0)]
     cases += [((1, 0, 0, s, 1, 0), "plain_shear_y", s) for s in (-0.3, 0.123, 0.0)]
     for matrix, name, number in cases:
-        colour = colour_of(image, fill)
-        expected = image.transform(
-            image.size, Image.Transform.AFFINE, matrix, PIL_FILTERS[mode], fillcolor=colour
-        )
+        expected = transformed(image, image.size, AFFINE, matrix, mode, fill)
         check(expected, name, image, number, mode, fill)
 
 
@@ -154,6 +148,7 @@ def test_matrices_of_all_kinds_to_other_sizes(image, mode):
         (1, 0, -0.3, 0, 1, 0.7),
         (0.37, 0, 3.2, 0, 1.9, -4),
         (-1, 0, image.width, 0, -1, image.height),  # mirrored
+        (-1, 0, 0.6, 0, -1, 0.6),  # one pixel of the image in a corner
         (1, 0.2, 0, 0, 1, 5),
         (1, 0, 3, 0.4, 1, 0),
         (1, 0.1, 40000, 0.1, 1, 0),  # beyond fixed point
@@ -164,13 +159,7 @@ def test_matrices_of_all_kinds_to_other_sizes(image, mode):
     ]
     for matrix in matrices:
         for size in ((image.width, image.height), (50, 21), (1, 3)):
-            expected = image.transform(
-                size,
-                Image.Transform.AFFINE,
-                matrix,
-                PIL_FILTERS[mode],
-                fillcolor=colour_of(image, FILLS[1]),
-            )
+            expected = transformed(image, size, AFFINE, matrix, mode, FILLS[1])
             check(expected, "affine_transform", image, *size, matrix, mode, FILLS[1])
 
 
@@ -187,13 +176,7 @@ def test_perspective(image, mode):
             given.append(tuple(F._get_perspective_coeffs(corners.tolist(), ends.tolist())))
     for coefficients in given:
         if all(math.isfinite(c) for c in coefficients):
-            expected = image.transform(
-                image.size,
-                Image.Transform.PERSPECTIVE,
-                coefficients,
-                PIL_FILTERS[mode],
-                fillcolor=colour_of(image, FILLS[1]),
-            )
+            expected = transformed(image, image.size, PERSPECTIVE, coefficients, mode, FILLS[1])
             check(expected, "perspective_transform", image, coefficients, mode, FILLS[1])
 
 
