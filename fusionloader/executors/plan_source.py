@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import time
 from dataclasses import replace
@@ -12,10 +13,10 @@ import torch
 from PIL import Image
 
 from fusionloader.executors.native import make_executor
-from fusionloader.executors.python import SampleKey, seed_generators
+from fusionloader.executors.python import SampleKey, preserved_generators, seed_generators
 from fusionloader.plan.datasets import Compiled
 from fusionloader.plan.stages import Convert, Plan
-from fusionloader.plan.transforms import PYTHON
+from fusionloader.plan.transforms import PYTHON, READ
 
 _DTYPES = {
     "uint8": torch.uint8,
@@ -41,38 +42,50 @@ def result_like(plan: Plan) -> torch.Tensor:
 
 
 class PlanSource:
-    """Decodes and transforms natively; the Python tail and the target's transform run here."""
+    """Decodes and transforms natively; the Python tail and the target's transform run here.
+
+    Outside worker processes (``in_worker=False``) the global generators are the user's: what is
+    seeded for the Python code of a sample is given back its state afterwards.
+    """
 
     loads_together = False
 
-    def __init__(self, dataset: Any, compiled: Compiled) -> None:
+    def __init__(self, dataset: Any, compiled: Compiled, in_worker: bool = True) -> None:
         assert compiled.plan is not None
+        self._in_worker = in_worker
         self.dataset = dataset
         self.seeding = True
         self._compiled = compiled
         self._plan: Plan = compiled.plan
         self._sized = self._plan.height is not None and self._plan.width is not None
         self._executor: Any = None
-        self._python_seconds = 0.0
+        self._seconds = {READ: 0.0, PYTHON: 0.0}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return PlanSource, (self.dataset, self._compiled)  # the executor is each process's own
+        return PlanSource, (
+            self.dataset,
+            self._compiled,
+            self._in_worker,
+        )  # the executor is each process's own
 
     def load(self, key: SampleKey) -> Any:
         """Returns ``(image, target)`` as the dataset would."""
         compiled = self._compiled
+        start = time.perf_counter()
         stored, target = compiled.read(self.dataset, key.index)
-        python = compiled.tail is not None or compiled.target_transform is not None
-        if python and self.seeding:
-            seed_generators(key)
+        self._seconds[READ] += time.perf_counter() - start
         image = self._image(stored, key)
-        if python:
-            start = time.perf_counter()
+        if compiled.tail is None and compiled.target_transform is None:
+            return image, target
+        start = time.perf_counter()
+        with contextlib.nullcontext() if self._in_worker else preserved_generators():
+            if self.seeding:
+                seed_generators(key)
             if compiled.tail is not None:
                 image = compiled.tail(image)
             if compiled.target_transform is not None:
                 target = compiled.target_transform(target)
-            self._python_seconds += time.perf_counter() - start
+        self._seconds[PYTHON] += time.perf_counter() - start
         return image, target
 
     def take_part_seconds(self) -> list[float]:
@@ -80,8 +93,9 @@ class PlanSource:
         if self._executor is None:
             return []
         seconds: list[float] = self._executor.take_part_seconds()
-        seconds[PYTHON] += self._python_seconds
-        self._python_seconds = 0.0
+        for part, spent in self._seconds.items():
+            seconds[part] += spent
+            self._seconds[part] = 0.0
         return seconds
 
     def load_many(self, keys: list[SampleKey]) -> list[Any]:

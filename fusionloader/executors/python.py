@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -63,6 +65,18 @@ def seed_generators(key: SampleKey) -> None:
     _python_generator.gauss_next = None
     torch.default_generator.manual_seed(state)
     np.random.seed(state & 0xFFFFFFFF)
+
+
+@contextlib.contextmanager
+def preserved_generators() -> Iterator[None]:
+    """Gives Python's, torch's and numpy's global generators their states back afterwards."""
+    states = random.getstate(), torch.get_rng_state(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        torch.set_rng_state(states[1])
+        np.random.set_state(states[2])
 
 
 class DatasetSource:

@@ -1,4 +1,4 @@
-"""``num_workers=0`` on a wholly compiled plan: the native executor in the training process."""
+"""``num_workers=0`` on a compiled plan: the native executor in the training process."""
 
 from __future__ import annotations
 

@@ -188,8 +188,9 @@ class Recipes:
         compiled, why_not = self._compiled(loader)
         self._log(loader)
         if loader.num_workers == 0:
-            if compiled is not None and compiled.complete and not why_not:
-                return InProcessIterator(loader, epochs, PlanSource(loader.dataset, compiled))
+            if compiled is not None and not why_not:
+                source = PlanSource(loader.dataset, compiled, in_worker=False)
+                return InProcessIterator(loader, epochs, source)
             return SingleProcessIterator(loader, epochs)
         if why_not:
             return WholeBatchIterator(loader, epochs)

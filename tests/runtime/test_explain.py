@@ -1,0 +1,58 @@
+"""explain(): where the time of an epoch went."""
+
+import random
+import re
+
+import numpy as np
+import pytest
+import torch
+from conftest import equal
+from torchvision import transforms as v1
+from torchvision.datasets import ImageFolder
+
+from fusionloader import FusionLoader
+
+
+class Jitter:
+    """A random transform of the user's."""
+
+    def __call__(self, image):
+        return image.rotate(random.uniform(-5, 5) + float(torch.rand(())) + np.random.rand())
+
+
+def loader(folder, workers, *extra):
+    steps = [v1.RandomResizedCrop(48), v1.RandAugment(), *extra, v1.ToTensor()]
+    dataset = ImageFolder(str(folder), v1.Compose(steps))
+    return FusionLoader(dataset, 8, num_workers=workers, seed=5)
+
+
+def share(text, line):
+    (found,) = [entry for entry in text.splitlines() if entry.startswith(line)]
+    return int(re.search(r", (\d+)% of the time", found).group(1))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("python", [False, True])
+def test_shares_of_the_time_add_up(image_folder, workers, python):
+    ours = loader(image_folder, workers, *[Jitter()] * python)
+    assert "% of the time" not in ours.explain()
+    list(ours)
+    text = ours.explain()
+    names = ["ImageFolder", "RandomResizedCrop", "RandAugment"] + ["<"] * python
+    shares = [share(text, name) for name in names]
+    assert 97 <= sum(shares) <= 103
+    assert all(part > 0 for part in shares[1:])
+    assert text.count("counted above") == 1  # ToTensor, with the crop or with the Python code
+    assert sum(ours.stats()["part_seconds"]) > 0
+
+
+def test_user_code_in_the_training_process_draws_as_in_workers_and_leaves_no_trace(image_folder):
+    in_workers = list(loader(image_folder, 2, Jitter()))
+    random.seed(1), torch.manual_seed(1), np.random.seed(1)
+    iterator = iter(loader(image_folder, 0, Jitter()))
+    before = random.getstate(), torch.get_rng_state(), np.random.get_state()[1]
+    here = list(iterator)
+    assert all(equal(a, b) for a, b in zip(in_workers, here, strict=True))
+    assert random.getstate() == before[0]
+    assert torch.equal(torch.get_rng_state(), before[1])
+    assert np.array_equal(np.random.get_state()[1], before[2])
