@@ -10,6 +10,7 @@ from collections.abc import Sequence
 COMMANDS = {
     "demo": "train a small network with DataLoader and with FusionLoader, and compare",
     "bench": "measure FusionLoader and its peers side by side",
+    "show": "show what a transform makes of an image, beside torchvision",
     "doctor": "show what the machine offers a data loader, and advise",
 }
 

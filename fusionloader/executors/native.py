@@ -15,9 +15,11 @@ def make_executor(
 
     ``pillow_version`` is the release whose pixels are reproduced (the installed one by default),
     ``simd`` the vector instructions to use: ``"scalar"``, ``"avx2"`` or ``"avx512"`` (by default
-    the widest that the processor has). Raises ValueError for a plan that makes no sense.
+    the widest that the processor has). Raises ValueError for a plan that makes no sense. A plan
+    whose results differ in size ends with pixels: its conversion is left to the caller.
     """
-    convert = plan.convert
+    sized = plan.height is not None and plan.width is not None
+    convert = plan.convert if sized else None
     return _native.Executor(
         stages=plan.stages,
         convert=(convert.element_type, convert.layout, convert.table) if convert else None,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import time
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,10 +14,10 @@ from PIL import Image
 from fusionloader.executors.native import make_executor
 from fusionloader.executors.python import SampleKey, preserved_generators, seed_generators
 from fusionloader.plan.datasets import Compiled
-from fusionloader.plan.stages import Convert, Plan
+from fusionloader.plan.stages import Plan
 from fusionloader.plan.transforms import PYTHON, READ
 
-_DTYPES = {
+ELEMENT_TYPES = {
     "uint8": torch.uint8,
     "float16": torch.float16,
     "bfloat16": torch.bfloat16,
@@ -38,7 +37,7 @@ def result_like(plan: Plan) -> torch.Tensor:
         raise ValueError("the plan's results are not tensors of one shape")
     channels = plan.result_channels
     shape = (channels, height, width) if convert.layout == "chw" else (height, width, channels)
-    return torch.empty(shape, dtype=_DTYPES[convert.element_type])
+    return torch.empty(shape, dtype=ELEMENT_TYPES[convert.element_type])
 
 
 class PlanSource:
@@ -104,15 +103,13 @@ class PlanSource:
 
     def _image(self, stored: bytes | np.ndarray[Any, Any], key: SampleKey) -> Any:
         if self._executor is None:
-            # Without a size known beforehand the executor ends with pixels.
-            plan = self._plan if self._sized else replace(self._plan, convert=None)
-            self._executor = make_executor(plan)
+            self._executor = make_executor(self._plan)
         draws = (key.seed, key.epoch, key.key, key.occurrence)
         convert = self._plan.convert
         if convert is None:
             return self._pil_image(stored, draws)
         if not self._sized:
-            return self._converted(np.asarray(self._pil_image(stored, draws)), convert)
+            return converted(self._pil_image(stored, draws), self._plan)
         image = result_like(self._plan)
         out = image.view(torch.uint8).numpy().reshape(-1)
         if isinstance(stored, np.ndarray):
@@ -134,13 +131,6 @@ class PlanSource:
         mode = "L" if self._plan.result_channels == 1 else "RGB"
         return Image.frombytes(mode, (width, height), result)
 
-    def _converted(self, pixels: np.ndarray[Any, Any], convert: Convert) -> torch.Tensor:
-        """Returns the tensor of an image whose size differs from the others'."""
-        table = torch.frombuffer(bytearray(convert.table), dtype=_DTYPES[convert.element_type])
-        levels = torch.from_numpy(pixels.astype(np.int64)).view(*pixels.shape[:2], -1)
-        tables = table.view(-1, 256)
-        return torch.stack([tables[c][levels[..., c]] for c in range(len(tables))])
-
     def name(self, key: SampleKey) -> str:
         """Returns ``index 5 (cats/5.jpg)``."""
         return self._compiled.name(self.dataset, key.index)
@@ -148,6 +138,16 @@ class PlanSource:
     def count(self) -> int:
         """Returns ``len(dataset)``."""
         return len(self.dataset)
+
+
+def converted(image: Image.Image, plan: Plan) -> torch.Tensor:
+    """Returns the tensor that the plan's conversion makes of an image of any size."""
+    assert plan.convert is not None
+    element_type = ELEMENT_TYPES[plan.convert.element_type]
+    tables = torch.frombuffer(bytearray(plan.convert.table), dtype=element_type).view(-1, 256)
+    pixels = np.asarray(image).astype(np.int64).reshape(image.height, image.width, -1)
+    levels = torch.from_numpy(pixels)
+    return torch.stack([table[levels[..., channel]] for channel, table in enumerate(tables)])
 
 
 def decode_with_pillow(encoded: bytes) -> np.ndarray[Any, Any]:

@@ -18,6 +18,7 @@ from fusionloader.plan.transforms import (
     CompiledTransform,
     Note,
     compile_transform,
+    explain,
 )
 
 Kind = Literal["folder", "pixels", "encoded", "none"]
@@ -57,17 +58,7 @@ class Compiled:
         Args:
             part_seconds: CPU time by ``Note.part``, from which follow the shares of the time.
         """
-        shares = _shares(part_seconds)
-        lines, told = [], set()
-        for note in self.notes:
-            line = f"{note.stage}: {'python (' + note.why + ')' if note.why else _native(note)}"
-            if shares and note.part in told:
-                line += ", counted above"
-            elif shares:
-                line += f", {shares.get(note.part, 0.0):.0%} of the time"
-                told.add(note.part)
-            lines.append(line)
-        return "\n".join(lines)
+        return explain(self.notes, part_seconds)
 
     def samples(self, dataset: Any) -> list[tuple[str, int]]:
         """Returns (path, target) of a ``"folder"`` dataset's samples, in the order of indices."""
@@ -142,15 +133,6 @@ def compile_dataset(dataset: Any, decode: Literal["exact", "fast"] = "exact") ->
     if target_transform is not None:
         notes = (*notes, Note("target_transform", "user code", part=PYTHON))
     return Compiled(kind, compiled.plan, compiled.tail, target_transform, notes)
-
-
-def _shares(part_seconds: Sequence[float]) -> dict[int, float]:
-    total = sum(part_seconds)
-    return {part: seconds / total for part, seconds in enumerate(part_seconds)} if total else {}
-
-
-def _native(note: Note) -> str:
-    return f"native ({note.rounding})" if note.rounding else "native"
 
 
 def _nothing(stage: str, why: str) -> Compiled:

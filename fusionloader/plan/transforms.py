@@ -67,6 +67,31 @@ class CompiledTransform:
     tail: Callable[[Any], Any] | None
     notes: tuple[Note, ...]
 
+    def explain(self) -> str:
+        """Returns a line per transform: native, or Python and why."""
+        return explain(self.notes)
+
+
+def explain(notes: Sequence[Note], part_seconds: Sequence[float] = ()) -> str:
+    """Returns a line per note.
+
+    Args:
+        notes: the lines.
+        part_seconds: CPU time by ``Note.part``, from which follow the shares of the time.
+    """
+    total = sum(part_seconds)
+    lines, told = [], set()
+    for note in notes:
+        native = f"native ({note.rounding})" if note.rounding else "native"
+        line = f"{note.stage}: {f'python ({note.why})' if note.why else native}"
+        if total and note.part in told:
+            line += ", counted above"
+        elif total:
+            line += f", {part_seconds[note.part] / total:.0%} of the time"
+            told.add(note.part)
+        lines.append(line)
+    return "\n".join(lines)
+
 
 class Tail:
     """The transforms that run in Python, one after the other."""

@@ -1,0 +1,137 @@
+"""The show: draws of a transform on one image, beside torchvision's result for the same draws."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from fusionloader.executors.compiled_plan import CompiledPlan
+from fusionloader.executors.compiled_plan import compile as compile_plan
+from fusionloader.plan.replay import replay
+
+COLUMNS = 4
+SIDE = 224  # the longest side of a picture on the sheet, in pixels
+GAP, CAPTION = 8, 44
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds what the command takes."""
+    parser.add_argument("image", type=Path, help="any image that Pillow reads")
+    parser.add_argument(
+        "--transform",
+        metavar="MODULE:OBJECT",
+        help="a transform (RandomResizedCrop, flip and RandAugment)",
+    )
+    parser.add_argument("--draws", type=int, default=24, help="pairs on the sheet (24)")
+    parser.add_argument("--seed", type=int, default=0, help="of the draws (0)")
+    parser.add_argument("--output", type=Path, default=Path("show.png"), help="(show.png)")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Writes the sheet and prints what differs; returns 1 when something is not as it should be."""
+    try:
+        transform = load(options.transform) if options.transform else usual_transform()
+        with Image.open(options.image) as opened:
+            image = opened.convert("RGB")
+    except (OSError, ImportError, AttributeError, ValueError) as error:
+        print(f"fusionloader show: {error}", file=sys.stderr)
+        return 2
+    plan = compile_plan(transform)
+    print(plan.explain())
+    pairs = [draw_pair(plan, image, options.seed, index) for index in range(options.draws)]
+    contact_sheet(pairs).save(options.output)
+    differences = [difference(ours, theirs) for ours, theirs, _ in pairs]
+    print(
+        f"{options.output}: {len(pairs)} draws, each beside torchvision's; "
+        f"{differences.count(0)} identical, largest difference {max(differences)} levels"
+    )
+    return 0
+
+
+def load(name: str) -> Any:
+    """Returns the object named ``module:object``; modules are found in the current folder too.
+
+    Raises:
+        ValueError: the name is not of that form.
+        ImportError: there is no such module.
+        AttributeError: the module has no such object.
+    """
+    module, separator, attribute = name.partition(":")
+    if not separator:
+        raise ValueError(f"--transform takes MODULE:OBJECT, not {name!r}")
+    sys.path.insert(0, "")
+    try:
+        found: Any = importlib.import_module(module)
+    finally:
+        sys.path.remove("")
+    for part in attribute.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def usual_transform() -> Any:
+    """Returns the transform that is shown when none is named."""
+    from torchvision import transforms
+
+    return transforms.Compose(
+        [
+            transforms.RandomResizedCrop(SIDE),
+            transforms.RandomHorizontalFlip(),
+            transforms.RandAugment(),
+            transforms.ToTensor(),
+        ]
+    )
+
+
+Pair = tuple[Image.Image, Image.Image, str]
+
+
+def draw_pair(plan: CompiledPlan, image: Image.Image, seed: int, index: int) -> Pair:
+    """Returns our picture, torchvision's and a caption, for one draw."""
+    operations = plan.draw(*image.size, seed=seed, index=index)
+    theirs = replay(image, operations)
+    if plan.plan.result_channels == 1:
+        theirs = theirs.convert("L")
+    return plan.picture(image, operations), theirs, caption(operations)
+
+
+def caption(operations: Sequence[tuple[Any, ...]]) -> str:
+    """Returns the operations' names, with their number where they have just one."""
+    words = []
+    for name, *arguments in operations:
+        number = arguments[0] if arguments and isinstance(arguments[0], float) else None
+        words.append(name if number is None else f"{name} {number:.3g}")
+    return ", ".join(words)
+
+
+def difference(ours: Image.Image, theirs: Image.Image) -> int:
+    """Returns the largest difference of two pictures of the same size, in levels."""
+    first, second = (np.asarray(picture, dtype=np.int16) for picture in (ours, theirs))
+    return int(np.abs(first - second).max())
+
+
+def contact_sheet(pairs: Sequence[Pair]) -> Image.Image:
+    """Returns all pairs on one picture, ours on the left of each."""
+    cell_width, cell_height = 2 * SIDE + 3 * GAP, SIDE + CAPTION + GAP
+    rows = -(-len(pairs) // COLUMNS)
+    sheet = Image.new("RGB", (COLUMNS * cell_width, rows * cell_height), "white")
+    pen = ImageDraw.Draw(sheet)
+    for number, (ours, theirs, text) in enumerate(pairs):
+        left = number % COLUMNS * cell_width + GAP
+        top = number // COLUMNS * cell_height + GAP
+        for place, picture in enumerate((ours, theirs)):
+            small = picture.convert("RGB")
+            small.thumbnail((SIDE, SIDE))
+            sheet.paste(small, (left + place * (SIDE + GAP), top))
+        limit = 2 * (2 * SIDE + GAP) // 6
+        lines = f"{number}: {text}"[:limit]
+        half = len(lines) // 2 if len(lines) > limit // 2 else len(lines)
+        pen.text((left, top + SIDE + 4), f"{lines[:half]}\n{lines[half:]}", fill="black")
+    return sheet
