@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageFilter
 from torchvision.transforms import InterpolationMode, functional
 from torchvision.transforms import _functional_pil as functional_pil
 
@@ -116,11 +116,18 @@ def _mix(
     weight: float,
     weights: Sequence[float],
     chains: Sequence[Sequence[Operation]],
+    mixing: str,
 ) -> Image.Image:
-    mixed = np.float32(weight) * np.asarray(image, dtype=np.float32)
+    if mixing == "successive":
+        mixed_image = image
+        for part, chain in zip(weights, chains, strict=True):
+            mixed_image = Image.blend(mixed_image, replay(image, chain), part)
+        return mixed_image
+    mixed = np.float32(weight if mixing == "sum" else 0) * np.asarray(image, dtype=np.float32)
     for part, chain in zip(weights, chains, strict=True):
         mixed += np.float32(part) * np.asarray(replay(image, chain), dtype=np.float32)
-    return Image.fromarray(np.clip(mixed, 0, 255).astype(np.uint8))
+    result = Image.fromarray(np.clip(mixed, 0, 255).astype(np.uint8))
+    return result if mixing == "sum" else Image.blend(image, result, weight)
 
 
 _OPERATIONS: dict[str, Callable[..., Image.Image]] = {
@@ -143,6 +150,7 @@ _OPERATIONS: dict[str, Callable[..., Image.Image]] = {
     "blur": lambda image, width, height, x, y: functional.gaussian_blur(
         image, [width, height], [x, y]
     ),
+    "box_blur": lambda image, radius: image.filter(ImageFilter.GaussianBlur(radius)),
     "affine": _affine,
     "perspective": _perspective,
     "rotate": _rotate,
