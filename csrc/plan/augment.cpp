@@ -126,8 +126,8 @@ void Augmenter::apply(const MixOf& mix, Planes& image) {
       add(mixed_, mix.weights[i], sums_);
   }
   if (successive) return std::swap(image, so_far_);
-  Planes& whole = mix.mixing == Mixing::sum ? image : mixed_;
-  if (&whole == &mixed_) mixed_ = image;
+  if (mix.mixing == Mixing::over) mixed_ = image;
+  Planes& whole = mix.mixing == Mixing::over ? mixed_ : image;
   const float* sum = sums_.data();
   for (int channel = 0; channel < whole.channels(); ++channel, sum += whole.size()) {
     uint8_t* plane = whole.plane(channel);

@@ -177,6 +177,16 @@ size_t draw_weighted(const std::vector<double>& weights, Stream& random) {
   return chosen;
 }
 
+// Weights that, blended one after the other, give each chain its share: timm's, in float32.
+void make_successive(MixOf& mix, float share_of_chains) {
+  float left = 1.0f;
+  for (size_t i = mix.weights.size(); i-- > 0;) {
+    const float part = mix.weights[i] * share_of_chains / left;
+    left *= 1.0f - part;
+    mix.weights[i] = part;
+  }
+}
+
 }  // namespace
 
 void draw_policy(const RandomPolicy& policy, Stream& random, Size size, Parameters& operations) {
@@ -189,20 +199,6 @@ void draw_policy(const RandomPolicy& policy, Stream& random, Size size, Paramete
       draw_step(step, policy, random, size, operations);
   }
 }
-
-namespace {
-
-// Weights that, blended one after the other, give each chain its share: timm's, in float32.
-void make_successive(MixOf& mix, float share_of_chains) {
-  float left = 1.0f;
-  for (size_t i = mix.weights.size(); i-- > 0;) {
-    const float part = mix.weights[i] * share_of_chains / left;
-    left *= 1.0f - part;
-    mix.weights[i] = part;
-  }
-}
-
-}  // namespace
 
 void Drawing::operator()(const AugMix& stage) {
   Stream random = stream();

@@ -106,6 +106,13 @@ def _solarize_add(image: Image.Image, add: float) -> Image.Image:
     return image.point(table * len(image.getbands()))
 
 
+def _posterize(image: Image.Image, bits: int) -> Image.Image:
+    if bits == 0:  # black, which Pillow from 13.0 on refuses to make
+        return Image.new(image.mode, image.size)
+    result: Image.Image = functional.posterize(image, bits)
+    return result
+
+
 def _grayscale(image: Image.Image) -> Image.Image:
     result: Image.Image = functional.rgb_to_grayscale(image, len(image.getbands()))
     return result
@@ -140,7 +147,7 @@ _OPERATIONS: dict[str, Callable[..., Image.Image]] = {
     "saturation": functional.adjust_saturation,
     "hue": functional.adjust_hue,
     "sharpness": functional.adjust_sharpness,
-    "posterize": functional.posterize,
+    "posterize": _posterize,
     "solarize": functional.solarize,
     "solarize_add": _solarize_add,
     "invert": functional.invert,

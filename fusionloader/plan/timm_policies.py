@@ -145,6 +145,7 @@ def _policy_step(op: Any) -> PolicyStep:
     if name == "desaturate":
         magnitude = _from_one(magnitude)
     elif name == "posterize":
+        # No bits at all give black, as timm means it, also where Pillow (from 13.0 on) raises.
         magnitude = replace(magnitude, bounds=(0.0, 8.0))
     elif name.endswith("_rel"):
         magnitude = replace(magnitude, relative_to="width" if kind == "shift_x" else "height")
