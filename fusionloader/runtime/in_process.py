@@ -10,7 +10,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from fusionloader.executors.plan_source import PlanSource
-from fusionloader.executors.python import SampleKey
+from fusionloader.executors.python import SampleKey, group_of
 from fusionloader.runtime import failures, messages
 from fusionloader.runtime.bad_samples import substitutes
 from fusionloader.runtime.delivery import to_device
@@ -50,7 +50,9 @@ class InProcessIterator(_BaseDataLoaderIter):
             samples: list[Any] = []
             indices = described[0]
             for row, (index, key, count) in enumerate(zip(*described, strict=True)):
-                sample_key = SampleKey(index, progress.seed, progress.epoch, key, count)
+                sample_key = SampleKey(
+                    index, progress.seed, progress.epoch, key, count, self._group(number, row)
+                )
                 samples += self._load(row, sample_key)
             progress.deliver(number)
             if samples:
@@ -62,6 +64,11 @@ class InProcessIterator(_BaseDataLoaderIter):
         counters.epochs += 1
         counters.add_part_seconds(self._source.take_part_seconds())
         raise StopIteration
+
+    def _group(self, number: int, row: int) -> int:
+        if self._loader.augment_per == "sample":
+            return 0
+        return group_of(number, row, self._loader.tiny_batch_size)
 
     def _collate(self, samples: list[Any], indices: list[Any]) -> Any:
         whole = len(samples) == len(indices)  # otherwise some were left out: which, is not kept

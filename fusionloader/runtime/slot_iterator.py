@@ -50,6 +50,7 @@ class SlotIterator(_BaseDataLoaderIter):
             tiny_batch_size=loader.tiny_batch_size,
             timeout=loader.timeout,
             name=self._recipe.name,
+            group_size=loader.tiny_batch_size if loader.augment_per == "tiny_batch" else 0,
             register=_page_lock if self._pin_memory else None,
         )
 
