@@ -165,7 +165,7 @@ class Comparison:
 def compare(
     task: Task, ours: Callable[..., DataLoader[Any]], seeds: int = 5, workers: int = 2
 ) -> Comparison:
-    """Trains with both loaders, seed by seed; on one thread, since small networks gain from no more."""
+    """Trains with both loaders, seed by seed, on one thread: small networks gain from no more."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
