@@ -58,6 +58,7 @@ const std::map<std::string, Operation>& operations() {
       {"equalize", {0, [](Call& c) { equalize(c.image, c.simd); }}},
       {"to_grayscale", {1, [](Call& c) { to_grayscale(c.image, c.whole(0), c.simd); }}},
       {"gaussian_blur", {4, run_blur}},
+      {"box_blur", {1, [](Call& c) { box_gaussian_blur(c.image, c.number(0), c.scratch); }}},
       {"erase", {7, run_erase}},
   };
   return all;

@@ -57,7 +57,7 @@ inline constexpr Names<ColourKind, 12> colour_names{"colour operation",
                                                      {"equalize", ColourKind::equalize},
                                                      {"grayscale", ColourKind::grayscale}}};
 
-inline constexpr Names<PolicyOp, 21> policy_names{"policy operation",
+inline constexpr Names<PolicyOp, 24> policy_names{"policy operation",
                                                   {{"identity", PolicyOp::identity},
                                                    {"shear_x", PolicyOp::shear_x},
                                                    {"shear_y", PolicyOp::shear_y},
@@ -78,6 +78,13 @@ inline constexpr Names<PolicyOp, 21> policy_names{"policy operation",
                                                    {"invert", PolicyOp::invert},
                                                    {"autocontrast", PolicyOp::autocontrast},
                                                    {"equalize", PolicyOp::equalize},
-                                                   {"cutout", PolicyOp::cutout}}};
+                                                   {"cutout", PolicyOp::cutout},
+                                                   {"hflip", PolicyOp::hflip},
+                                                   {"box_blur", PolicyOp::box_blur},
+                                                   {"box_blur_up_to", PolicyOp::box_blur_up_to}}};
+
+inline constexpr Names<Mixing, 3> mixing_names{
+    "way of mixing",
+    {{"sum", Mixing::sum}, {"over", Mixing::over}, {"successive", Mixing::successive}}};
 
 }  // namespace fusionloader

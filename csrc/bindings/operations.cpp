@@ -36,6 +36,9 @@ struct AsTuple {
     return py::make_tuple("blur", blur.kernel_width, blur.kernel_height, blur.sigma_x,
                           blur.sigma_y);
   }
+  py::tuple operator()(const BoxBlurWith& blur) const {
+    return py::make_tuple("box_blur", blur.radius);
+  }
   py::tuple operator()(const AffineWith& affine) const {
     return py::make_tuple("affine", py::tuple(py::cast(affine.matrix)),
                           interpolation_names.name(affine.interpolation), fill(affine.fill));
@@ -67,7 +70,7 @@ struct AsTuple {
   py::tuple operator()(const MixOf& mix) const {
     py::list chains;
     for (const Parameters& chain : mix.chains) chains.append(list_from_operations(chain));
-    return py::make_tuple("mix", mix.weight, mix.weights, chains);
+    return py::make_tuple("mix", mix.weight, mix.weights, chains, mixing_names.name(mix.mixing));
   }
 
  private:
@@ -115,7 +118,10 @@ EraseResult erase_result(const Arguments& given) {
 }
 
 MixOf mix_of(const Arguments& given) {
-  MixOf mix{given.at<float>(1), given.at<std::vector<float>>(2), {}};
+  MixOf mix{given.at<float>(1),
+            given.at<std::vector<float>>(2),
+            {},
+            mixing_names.value(given.at<std::string>(4))};
   for (const py::handle chain : given.at<py::list>(3))
     mix.chains.push_back(operations_from_list(chain));
   if (mix.chains.size() != mix.weights.size())
@@ -141,6 +147,7 @@ Operation operation_from_tuple(const py::handle& fields) {
   if (name == "hflip") return FlipHorizontally{};
   if (name == "vflip") return FlipVertically{};
   if (name == "blur") return BlurWith{given.whole(1), given.whole(2), given.real(3), given.real(4)};
+  if (name == "box_blur") return BoxBlurWith{given.real(1)};
   if (name == "affine")
     return AffineWith{given.at<std::array<double, 6>>(1), given.interpolation(2), given.fill(3)};
   if (name == "perspective")

@@ -61,14 +61,20 @@ Magnitude magnitude_from(const Fields& given) {
                  given.get<bool>("truncate"),
                  given.get<bool>("either_sign"),
                  sides.value(given.text("relative_to")),
-                 given.whole("bins")};
+                 given.whole("bins"),
+                 given.range("bounds")};
   const size_t needed = made.source == Magnitude::Source::listed ? 1 : 2;
   if (made.levels.size() < needed) throw std::invalid_argument("a magnitude needs levels");
   return made;
 }
 
 RandomPolicy policy_from(const Fields& given) {
-  RandomPolicy made{{}, given.whole("repeats"), {}, given.fill()};
+  RandomPolicy made{{},
+                    given.whole("repeats"),
+                    {},
+                    given.fill(),
+                    given.get<std::vector<double>>("weights"),
+                    given.get<bool>("distinct")};
   for (const py::handle steps : given.at("policies")) {
     std::vector<PolicyStep> policy;
     for (const py::handle item : steps) {
@@ -82,6 +88,9 @@ RandomPolicy policy_from(const Fields& given) {
     made.interpolations.push_back(interpolation_names.value(name.cast<std::string>()));
   if (made.policies.empty() || made.interpolations.empty())
     throw std::invalid_argument("a policy needs operations and an interpolation");
+  if (!made.weights.empty() && made.weights.size() != made.policies.size())
+    throw std::invalid_argument("a policy needs a weight for each choice");
+  if (made.distinct && made.weights.empty()) made.weights.assign(made.policies.size(), 1.0);
   return made;
 }
 
@@ -137,6 +146,13 @@ class Reader {
          [](const Fields& given) {
            return CenterCrop{given.whole("height"), given.whole("width")};
          }},
+        {"ResizeKeepRatio", resize_keep_ratio},
+        {"CropOrPad",
+         [](const Fields& given) {
+           return CropOrPad{given.whole("height"), given.whole("width"), given.get<bool>("random"),
+                            pad_mode_names.value(given.text("mode")), given.fill()};
+         }},
+        {"TrimBorder", [](const Fields& given) { return TrimBorder{given.whole("border")}; }},
         {"RandomCrop", random_crop},
         {"RandomHorizontalFlip",
          [](const Fields& given) { return RandomHorizontalFlip{given.real("probability")}; }},
@@ -178,7 +194,8 @@ class Reader {
         {"AugMix",
          [](const Fields& given) {
            return AugMix{policy_from(Fields(given.at("operations"))), given.whole("width"),
-                         given.whole("depth"), given.real("alpha")};
+                         given.whole("depth"), given.real("alpha"),
+                         mixing_names.value(given.text("mixing"))};
          }},
         {"RandomErasing", random_erasing},
     };
@@ -191,9 +208,27 @@ class Reader {
                            given.range("scale"),
                            given.range("ratio"),
                            {}};
+    made.filters = filters(given);
+    return made;
+  }
+
+  static Stage resize_keep_ratio(const Fields& given) {
+    return ResizeKeepRatio{given.whole("height"),
+                           given.whole("width"),
+                           given.real("longest"),
+                           given.real("scale_probability"),
+                           given.real("aspect_probability"),
+                           given.range("scale"),
+                           given.range("aspect"),
+                           given.get<bool>("scale_is_area"),
+                           filters(given)};
+  }
+
+  static std::vector<Filter> filters(const Fields& given) {
+    std::vector<Filter> made;
     for (const py::handle name : given.at("filters"))
-      made.filters.push_back(filter_names.value(name.cast<std::string>()));
-    if (made.filters.empty()) throw std::invalid_argument("a resize needs a filter");
+      made.push_back(filter_names.value(name.cast<std::string>()));
+    if (made.empty()) throw std::invalid_argument("a resize needs a filter");
     return made;
   }
 

@@ -35,6 +35,9 @@ void to_grayscale(Planes& image, int channels, SimdLevel level);
 void gaussian_blur(Planes& image, int kernel_width, int kernel_height, double sigma_x,
                    double sigma_y, ColourScratch& scratch, SimdLevel level);
 
+// Pillow's ImageFilter.GaussianBlur(radius), bit for bit: three box blurs, each rows then columns.
+void box_gaussian_blur(Planes& image, double radius, ColourScratch& scratch);
+
 struct Rectangle {
   int x, y, width, height;
 };

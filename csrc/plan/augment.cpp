@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "ops/blend.hpp"
+
 namespace fusionloader {
 namespace {
 
@@ -13,6 +15,15 @@ void add(const Planes& image, float weight, std::vector<float>& sums) {
   for (int channel = 0; channel < image.channels(); ++channel, sum += image.size()) {
     const uint8_t* plane = image.plane(channel);
     for (size_t i = 0; i < image.size(); ++i) sum[i] += weight * static_cast<float>(plane[i]);
+  }
+}
+
+// Pillow's Image.blend(image, other, factor), in place.
+void blend_over(Planes& image, const Planes& other, float factor) {
+  for (int channel = 0; channel < image.channels(); ++channel) {
+    uint8_t* plane = image.plane(channel);
+    const uint8_t* over = other.plane(channel);
+    for (size_t i = 0; i < image.size(); ++i) plane[i] = blend(plane[i], over[i], factor);
   }
 }
 
@@ -32,6 +43,8 @@ void Augmenter::apply(const Operation& operation, Planes& image) {
   if (const auto* blur = std::get_if<BlurWith>(&operation))
     return gaussian_blur(image, blur->kernel_width, blur->kernel_height, blur->sigma_x,
                          blur->sigma_y, scratch_, simd_);
+  if (const auto* blur = std::get_if<BoxBlurWith>(&operation))
+    return box_gaussian_blur(image, blur->radius, scratch_);
   if (const auto* box = std::get_if<EraseBox>(&operation)) {
     const uint8_t values[3] = {box->fill[0], box->fill[1], box->fill[2]};
     return erase(image, {box->x, box->y, box->width, box->height}, values);
@@ -94,8 +107,10 @@ void Augmenter::apply(const ColourTo& colour, Planes& image) {
 }
 
 void Augmenter::apply(const MixOf& mix, Planes& image) {
-  sums_.assign(static_cast<size_t>(image.channels()) * image.size(), 0.0f);
-  add(image, mix.weight, sums_);
+  const bool successive = mix.mixing == Mixing::successive;
+  if (!successive) sums_.assign(static_cast<size_t>(image.channels()) * image.size(), 0.0f);
+  if (mix.mixing == Mixing::sum) add(image, mix.weight, sums_);
+  if (successive) so_far_ = image;
   for (size_t i = 0; i < mix.chains.size(); ++i) {
     mixed_ = image;
     for (const Operation& operation : mix.chains[i]) {
@@ -105,20 +120,28 @@ void Augmenter::apply(const MixOf& mix, Planes& image) {
     }
     if (mixed_.width() != image.width() || mixed_.height() != image.height())
       throw std::invalid_argument("a chain of a mix changes the image's size");
-    add(mixed_, mix.weights[i], sums_);
+    if (successive)
+      blend_over(so_far_, mixed_, mix.weights[i]);
+    else
+      add(mixed_, mix.weights[i], sums_);
   }
+  if (successive) return std::swap(image, so_far_);
+  if (mix.mixing == Mixing::over) mixed_ = image;
+  Planes& whole = mix.mixing == Mixing::over ? mixed_ : image;
   const float* sum = sums_.data();
-  for (int channel = 0; channel < image.channels(); ++channel, sum += image.size()) {
-    uint8_t* plane = image.plane(channel);
+  for (int channel = 0; channel < whole.channels(); ++channel, sum += whole.size()) {
+    uint8_t* plane = whole.plane(channel);
     // The weights add up to one but for rounding: truncated as a cast of torch does.
-    for (size_t i = 0; i < image.size(); ++i)
+    for (size_t i = 0; i < whole.size(); ++i)
       plane[i] = static_cast<uint8_t>(std::clamp(sum[i], 0.0f, 255.0f));
   }
+  if (mix.mixing == Mixing::over) blend_over(image, mixed_, mix.weight);
 }
 
 void Augmenter::release_large_buffers() {
   if (other_.capacity() > largest_kept) other_.release();
   if (mixed_.capacity() > largest_kept) mixed_.release();
+  if (so_far_.capacity() > largest_kept) so_far_.release();
   if (sums_.capacity() * sizeof(float) > largest_kept) std::vector<float>().swap(sums_);
   if (workspace_.packed.capacity() * sizeof(uint32_t) > largest_kept) workspace_.release();
 }

@@ -27,7 +27,7 @@ class Augmenter {
   SimdLevel simd_;
   ColourScratch scratch_;
   GeometryWorkspace workspace_;
-  Planes other_, mixed_;
+  Planes other_, mixed_, so_far_;
   std::vector<float> sums_;
 };
 

@@ -1,6 +1,7 @@
 // Drawing of augmentation policies: RandAugment, AutoAugment, TrivialAugment, AugMix and their kin.
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <stdexcept>
 
 #include "ops/matrices.hpp"
@@ -36,17 +37,17 @@ double draw_level(const Magnitude& magnitude, Stream& random) {
 
 double draw_magnitude(const Magnitude& magnitude, Stream& random, Size size) {
   double level = draw_level(magnitude, random);
-  double scale = magnitude.scale;
-  if (magnitude.relative_to != Magnitude::RelativeTo::nothing) {
-    scale *= magnitude.relative_to == Magnitude::RelativeTo::width ? size.width : size.height;
-    if (magnitude.bins > 0) {
-      level = linspace(scale, magnitude.bins, static_cast<int>(level));
-      scale = 1.0;
-    }
+  double scale = magnitude.scale, side = 1.0;
+  if (magnitude.relative_to != Magnitude::RelativeTo::nothing)
+    side = magnitude.relative_to == Magnitude::RelativeTo::width ? size.width : size.height;
+  if (magnitude.bins > 0) {
+    level = linspace(scale * side, magnitude.bins, static_cast<int>(level));
+    scale = side = 1.0;
   }
   if (magnitude.either_sign && random.below(2) == 1) level = -level;
-  const double scaled = scale * level;
-  return magnitude.offset + (magnitude.truncate ? std::trunc(scaled) : scaled);
+  const double scaled = scale * level * side;
+  return std::clamp(magnitude.offset + (magnitude.truncate ? std::trunc(scaled) : scaled),
+                    magnitude.bounds[0], magnitude.bounds[1]);
 }
 
 std::optional<ColourKind> colour_kind(PolicyOp op) {
@@ -115,6 +116,10 @@ void draw_step(const PolicyStep& step, const RandomPolicy& policy, Stream& rando
                Parameters& operations) {
   if (step.probability < 1.0 && random.uniform() >= step.probability) return;
   if (step.op == PolicyOp::identity) return;
+  if (step.op == PolicyOp::hflip) {
+    operations.push_back(FlipHorizontally{});
+    return;
+  }
   const double value = draw_magnitude(step.magnitude, random, size);
   if (const auto kind = colour_kind(step.op)) {
     const bool whole = step.op == PolicyOp::posterize;
@@ -122,6 +127,11 @@ void draw_step(const PolicyStep& step, const RandomPolicy& policy, Stream& rando
     return;
   }
   if (step.op == PolicyOp::cutout) return cut_out(value, random, size, policy.fill, operations);
+  if (step.op == PolicyOp::box_blur || step.op == PolicyOp::box_blur_up_to) {
+    const bool drawn = step.op == PolicyOp::box_blur_up_to;
+    operations.push_back(BoxBlurWith{drawn ? random.uniform(0.1, 2.0 * value) : value});
+    return;
+  }
   const auto count = static_cast<uint32_t>(policy.interpolations.size());
   const Interpolation interpolation = policy.interpolations[count > 1 ? random.below(count) : 0];
   if (step.op == PolicyOp::rotate)
@@ -153,27 +163,58 @@ std::vector<double> dirichlet(double alpha, int count, Stream& random) {
   return parts;
 }
 
+size_t draw_weighted(const std::vector<double>& weights, Stream& random) {
+  const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+  double left = random.uniform() * total;
+  size_t chosen = weights.size();
+  for (size_t i = 0; i < weights.size(); ++i) {
+    if (!(weights[i] > 0.0)) continue;
+    chosen = i;  // the last possible one where rounding leaves nothing
+    if (left < weights[i]) break;
+    left -= weights[i];
+  }
+  if (chosen == weights.size()) throw std::invalid_argument("nothing is left to choose from");
+  return chosen;
+}
+
+// Weights that, blended one after the other, give each chain its share: timm's, in float32.
+void make_successive(MixOf& mix, float share_of_chains) {
+  float left = 1.0f;
+  for (size_t i = mix.weights.size(); i-- > 0;) {
+    const float part = mix.weights[i] * share_of_chains / left;
+    left *= 1.0f - part;
+    mix.weights[i] = part;
+  }
+}
+
 }  // namespace
 
 void draw_policy(const RandomPolicy& policy, Stream& random, Size size, Parameters& operations) {
   const auto count = static_cast<uint32_t>(policy.policies.size());
-  for (int i = 0; i < policy.repeats; ++i)
-    for (const PolicyStep& step : policy.policies[random.below(count)])
+  std::vector<double> weights = policy.weights;
+  for (int i = 0; i < policy.repeats; ++i) {
+    const size_t chosen = weights.empty() ? random.below(count) : draw_weighted(weights, random);
+    if (policy.distinct) weights[chosen] = 0.0;
+    for (const PolicyStep& step : policy.policies[chosen])
       draw_step(step, policy, random, size, operations);
+  }
 }
 
 void Drawing::operator()(const AugMix& stage) {
   Stream random = shared_stream();
   const std::vector<double> beta = dirichlet(stage.alpha, 2, random);
   const std::vector<double> weights = dirichlet(stage.alpha, stage.width, random);
-  MixOf mix{static_cast<float>(beta[0]), {}, {}};
+  const auto of_image = static_cast<float>(beta[0]), of_chains = static_cast<float>(beta[1]);
+  const bool sum = stage.mixing == Mixing::sum;
+  MixOf mix{sum ? of_image : of_chains, {}, {}, stage.mixing};
   for (const double weight : weights) {
-    mix.weights.push_back(static_cast<float>(weight) * static_cast<float>(beta[1]));
+    mix.weights.push_back(static_cast<float>(weight) * (sum ? of_chains : 1.0f));
     const int depth = stage.depth > 0 ? stage.depth : 1 + static_cast<int>(random.below(3));
     Parameters chain;
     for (int i = 0; i < depth; ++i) draw_policy(stage.operations, random, size_, chain);
     mix.chains.push_back(std::move(chain));
   }
+  if (stage.mixing == Mixing::successive) make_successive(mix, of_chains);
   operations_.push_back(std::move(mix));
 }
 

@@ -67,6 +67,66 @@ void Drawing::operator()(const CenterCrop& stage) {
   crop({x, y, stage.width, stage.height, {0, 0, 0}});
 }
 
+void Drawing::operator()(const CropOrPad& stage) {
+  Stream random = stream();
+  const int missing_x = std::max(stage.width - size_.width, 0);
+  const int missing_y = std::max(stage.height - size_.height, 0);
+  const int spare_x = std::max(size_.width - stage.width, 0);
+  const int spare_y = std::max(size_.height - stage.height, 0);
+  int left = missing_x / 2, top = missing_y / 2;
+  int x = round_half_even(spare_x / 2.0), y = round_half_even(spare_y / 2.0);
+  if (stage.random) {
+    const auto part = [&](int all) {
+      return static_cast<int>(random.below(static_cast<uint32_t>(all) + 1));
+    };
+    left = part(missing_x), top = part(missing_y);
+    x = part(spare_x), y = part(spare_y);
+  }
+  if (stage.mode == PadMode::constant)
+    return crop({x - left, y - top, stage.width, stage.height, stage.fill});
+  if (missing_x > 0 || missing_y > 0) {
+    const Padding border{left, top, missing_x - left, missing_y - top};
+    operations_.push_back(PadBy{border, stage.mode, stage.fill});
+  }
+  crop({x, y, stage.width, stage.height, {0, 0, 0}});
+}
+
+void Drawing::operator()(const TrimBorder& stage) {
+  const int width = size_.width - 2 * stage.border, height = size_.height - 2 * stage.border;
+  if (width <= 0 || height <= 0)
+    throw std::invalid_argument(
+        "nothing is left of an image of " + pair_text(size_.height, size_.width) +
+        " pixels (height, width) without its border of " + std::to_string(stage.border));
+  crop({stage.border, stage.border, width, height, {0, 0, 0}});
+}
+
+void Drawing::operator()(const ResizeKeepRatio& stage) {
+  Stream random = stream();
+  const double by_height = static_cast<double>(size_.height) / stage.height;
+  const double by_width = static_cast<double>(size_.width) / stage.width;
+  const double ratio = std::max(by_height, by_width) * stage.longest +
+                       std::min(by_height, by_width) * (1.0 - stage.longest);
+  double factor_y = 1.0, factor_x = 1.0;
+  if (stage.scale_probability > 0.0 && random.uniform() < stage.scale_probability) {
+    const double drawn = random.uniform(stage.scale[0], stage.scale[1]);
+    factor_y = factor_x = stage.scale_is_area ? 1.0 / std::sqrt(drawn) : drawn;
+  }
+  if (stage.aspect_probability > 0.0 && random.uniform() < stage.aspect_probability) {
+    const double drawn = random.uniform(std::log(stage.aspect[0]), std::log(stage.aspect[1]));
+    const double stretch = std::sqrt(std::exp(drawn));
+    factor_y /= stretch;
+    factor_x *= stretch;
+  }
+  const double height = size_.height * factor_y / ratio, width = size_.width * factor_x / ratio;
+  if (!(height <= max_side && width <= max_side))
+    throw std::invalid_argument("an image of " + pair_text(size_.height, size_.width) +
+                                " pixels (height, width) would be resized to more than " +
+                                std::to_string(max_side) + " pixels a side");
+  const auto filters = static_cast<uint32_t>(stage.filters.size());
+  const size_t chosen = filters > 1 ? random.below(filters) : 0;
+  resize({round_half_even(width), round_half_even(height)}, stage.filters[chosen]);
+}
+
 void Drawing::operator()(const RandomCrop& stage) {
   int left = stage.left, top = stage.top;
   int width = size_.width + stage.left + stage.right;

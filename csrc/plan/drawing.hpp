@@ -23,7 +23,10 @@ class Drawing {
   void operator()(const RandomResizedCrop& stage);
   void operator()(const ResizeShorterSide& stage);
   void operator()(const ResizeStage& stage);
+  void operator()(const ResizeKeepRatio& stage);
   void operator()(const CenterCrop& stage);
+  void operator()(const CropOrPad& stage);
+  void operator()(const TrimBorder& stage);
   void operator()(const RandomCrop& stage);
   void operator()(const RandomHorizontalFlip& stage);
   void operator()(const RandomVerticalFlip& stage);

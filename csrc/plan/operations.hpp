@@ -50,6 +50,11 @@ struct BlurWith {
   double sigma_x, sigma_y;
 };
 
+// Pillow's ImageFilter.GaussianBlur: three box blurs, which come close.
+struct BoxBlurWith {
+  double radius;
+};
+
 // Pixel (x, y) of the result comes from (a x + b y + c, d x + e y + f) of the image.
 struct AffineWith {
   AffineMatrix matrix;
@@ -96,17 +101,24 @@ struct EraseResult {
 
 struct MixOf;
 
-using Operation =
-    std::variant<CropTo, ResizeTo, FlipHorizontally, FlipVertically, ColourTo, BlurWith, AffineWith,
-                 PerspectiveWith, RotateBy, PadBy, EraseBox, EraseResult, MixOf>;
+using Operation = std::variant<CropTo, ResizeTo, FlipHorizontally, FlipVertically, ColourTo,
+                               BlurWith, BoxBlurWith, AffineWith, PerspectiveWith, RotateBy, PadBy,
+                               EraseBox, EraseResult, MixOf>;
 using Parameters = std::vector<Operation>;
 
-// The image times its weight, plus what each chain makes of the image times the chain's weight;
-// truncated. Chains keep the image's size.
+// How chains of operations are mixed with the image; everything is truncated to levels.
+enum class Mixing {
+  sum,         // image x weight + sum of the chains x their weights
+  over,        // that sum of the chains alone, then blended over the image by `weight`
+  successive,  // each chain blended over what is there so far, by its own weight
+};
+
+// What each chain makes of the image, mixed with the image. Chains keep the image's size.
 struct MixOf {
   float weight;
   std::vector<float> weights;
   std::vector<Parameters> chains;
+  Mixing mixing = Mixing::sum;
 };
 
 }  // namespace fusionloader

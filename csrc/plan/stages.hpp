@@ -29,6 +29,28 @@ struct ResizeStage {
 struct CenterCrop {
   int height, width;
 };
+// The middle or a random window of the image, on a border of `mode` where the image is smaller;
+// then the image too is in the middle of the border or anywhere.
+struct CropOrPad {
+  int height, width;
+  bool random;
+  PadMode mode;
+  Colour fill;
+};
+// All but `border` pixels on every side.
+struct TrimBorder {
+  int border;
+};
+// timm's: the image divided by a ratio that lies between those of the sides to height x width, at
+// `longest` = 0 the smaller of the two. Sometimes scaled and stretched further.
+struct ResizeKeepRatio {
+  int height, width;
+  double longest;
+  double scale_probability, aspect_probability;
+  Range scale, aspect;
+  bool scale_is_area;           // then more than 1 makes the image smaller
+  std::vector<Filter> filters;  // one of them, equally likely
+};
 struct RandomCrop {
   int height, width;
   int left, top, right, bottom;
@@ -100,17 +122,22 @@ enum class PolicyOp {
   autocontrast,
   equalize,
   cutout,  // a square of magnitude x the shorter side, its centre anywhere
+  hflip,
+  box_blur,        // the magnitude is the radius
+  box_blur_up_to,  // radius between 0.1 and twice the magnitude
 };
 
 // A level is drawn, then: offset + scale x level, truncated to an integer before the offset is
-// added where `truncate`; the level is negated half of the time where `either_sign`.
+// added where `truncate`; the level is negated half of the time where `either_sign`. The result is
+// clipped to `bounds`.
 struct Magnitude {
   enum class Source {
     listed,   // one of `levels`
     normal,   // `levels` are mean and deviation
     uniform,  // between the two `levels`
   };
-  // `width`, `height`: `levels` are places in torch.linspace(0, scale x that side, bins).
+  // `width`, `height`: the result is times that side; with `bins`, `levels` are places in
+  // torch.linspace(0, scale x that side, bins).
   enum class RelativeTo { nothing, width, height };
 
   Source source;
@@ -120,6 +147,7 @@ struct Magnitude {
   bool truncate, either_sign;
   RelativeTo relative_to;
   int bins;
+  Range bounds;
 };
 
 struct PolicyStep {
@@ -128,12 +156,15 @@ struct PolicyStep {
   Magnitude magnitude;
 };
 
-// `repeats` times: one of `policies`, of which each step is done with its probability.
+// `repeats` times: one of `policies`, by `weights` if there are any, of which each step is done
+// with its probability. Every time another one where `distinct`.
 struct RandomPolicy {
   std::vector<std::vector<PolicyStep>> policies;
   int repeats;
   std::vector<Interpolation> interpolations;  // one of them, equally likely
   Colour fill;
+  std::vector<double> weights;
+  bool distinct;
 };
 
 // Hendrycks et al., "AugMix: A Simple Data Processing Method to Improve Robustness and
@@ -142,6 +173,7 @@ struct AugMix {
   RandomPolicy operations;
   int width, depth;
   double alpha;
+  Mixing mixing;
 };
 
 // After the conversion. Zhong et al., "Random Erasing Data Augmentation" (2020); `values` and noise
@@ -168,10 +200,10 @@ struct RandomOrder {
 };
 
 using Stage =
-    std::variant<RandomResizedCrop, ResizeShorterSide, ResizeStage, CenterCrop, RandomCrop,
-                 RandomHorizontalFlip, RandomVerticalFlip, ColourJitter, GaussianBlur,
-                 RandomRotation, RandomAffine, RandomPerspective, Fixed, RandomPolicy, AugMix,
-                 RandomErasing, RandomApply, RandomChoice, RandomOrder>;
+    std::variant<RandomResizedCrop, ResizeShorterSide, ResizeStage, ResizeKeepRatio, CenterCrop,
+                 CropOrPad, TrimBorder, RandomCrop, RandomHorizontalFlip, RandomVerticalFlip,
+                 ColourJitter, GaussianBlur, RandomRotation, RandomAffine, RandomPerspective, Fixed,
+                 RandomPolicy, AugMix, RandomErasing, RandomApply, RandomChoice, RandomOrder>;
 
 // `number` says which random numbers a stage gets: unique in its plan, whatever branch is taken.
 struct StageNode {

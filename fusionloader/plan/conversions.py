@@ -10,6 +10,7 @@ import torch
 
 from fusionloader.plan.arguments import NotCompiled
 from fusionloader.plan.stages import Convert, ElementType
+from fusionloader.plan.timm_names import timm_name
 
 ELEMENTS: dict[torch.dtype, ElementType] = {
     torch.uint8: "uint8",
@@ -21,7 +22,7 @@ ELEMENTS: dict[torch.dtype, ElementType] = {
 
 
 def is_conversion(step: Any) -> bool:
-    """Whether a transform is one of torchvision's that change values but not where they are."""
+    """Whether a transform changes values but not where they are, and is torchvision's or timm's."""
     from torchvision import transforms as v1
     from torchvision.transforms import v2
 
@@ -37,6 +38,9 @@ def is_conversion(step: Any) -> bool:
         v2.ConvertImageDtype,
         v2.Normalize,
         v2.ToPureTensor,
+        timm_name("transforms", "MaybeToTensor"),
+        timm_name("transforms", "MaybePILToTensor"),
+        timm_name("transforms", "ToTensor"),
     )
 
 

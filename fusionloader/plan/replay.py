@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageFilter
 from torchvision.transforms import InterpolationMode, functional
 from torchvision.transforms import _functional_pil as functional_pil
 
@@ -106,6 +106,13 @@ def _solarize_add(image: Image.Image, add: float) -> Image.Image:
     return image.point(table * len(image.getbands()))
 
 
+def _posterize(image: Image.Image, bits: int) -> Image.Image:
+    if bits == 0:  # black, which Pillow from 13.0 on refuses to make
+        return Image.new(image.mode, image.size)
+    result: Image.Image = functional.posterize(image, bits)
+    return result
+
+
 def _grayscale(image: Image.Image) -> Image.Image:
     result: Image.Image = functional.rgb_to_grayscale(image, len(image.getbands()))
     return result
@@ -116,11 +123,18 @@ def _mix(
     weight: float,
     weights: Sequence[float],
     chains: Sequence[Sequence[Operation]],
+    mixing: str,
 ) -> Image.Image:
-    mixed = np.float32(weight) * np.asarray(image, dtype=np.float32)
+    if mixing == "successive":
+        mixed_image = image
+        for part, chain in zip(weights, chains, strict=True):
+            mixed_image = Image.blend(mixed_image, replay(image, chain), part)
+        return mixed_image
+    mixed = np.float32(weight if mixing == "sum" else 0) * np.asarray(image, dtype=np.float32)
     for part, chain in zip(weights, chains, strict=True):
         mixed += np.float32(part) * np.asarray(replay(image, chain), dtype=np.float32)
-    return Image.fromarray(np.clip(mixed, 0, 255).astype(np.uint8))
+    result = Image.fromarray(np.clip(mixed, 0, 255).astype(np.uint8))
+    return result if mixing == "sum" else Image.blend(image, result, weight)
 
 
 _OPERATIONS: dict[str, Callable[..., Image.Image]] = {
@@ -133,7 +147,7 @@ _OPERATIONS: dict[str, Callable[..., Image.Image]] = {
     "saturation": functional.adjust_saturation,
     "hue": functional.adjust_hue,
     "sharpness": functional.adjust_sharpness,
-    "posterize": functional.posterize,
+    "posterize": _posterize,
     "solarize": functional.solarize,
     "solarize_add": _solarize_add,
     "invert": functional.invert,
@@ -143,6 +157,7 @@ _OPERATIONS: dict[str, Callable[..., Image.Image]] = {
     "blur": lambda image, width, height, x, y: functional.gaussian_blur(
         image, [width, height], [x, y]
     ),
+    "box_blur": lambda image, radius: image.filter(ImageFilter.GaussianBlur(radius)),
     "affine": _affine,
     "perspective": _perspective,
     "rotate": _rotate,

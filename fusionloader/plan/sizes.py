@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from fusionloader.plan.containers import branches_of
 from fusionloader.plan.stages import (
     CenterCrop,
+    CropOrPad,
     Fixed,
     RandomApply,
     RandomCrop,
@@ -14,8 +15,10 @@ from fusionloader.plan.stages import (
     RandomResizedCrop,
     RandomRotation,
     Resize,
+    ResizeKeepRatio,
     ResizeShorterSide,
     Stage,
+    TrimBorder,
 )
 
 Size = tuple[int | None, int | None]
@@ -31,12 +34,14 @@ def result_size(stages: Sequence[Stage], height: int | None, width: int | None) 
 
 
 def _after(stage: Stage, size: Size) -> Size:
-    if isinstance(stage, (RandomResizedCrop, Resize, CenterCrop, RandomCrop)):
+    if isinstance(stage, (RandomResizedCrop, Resize, CenterCrop, CropOrPad, RandomCrop)):
         return stage.height, stage.width
     if isinstance(stage, ResizeShorterSide):
         return _shorter_side(stage, *size)
-    if isinstance(stage, RandomRotation) and stage.expand:
+    if isinstance(stage, ResizeKeepRatio) or (isinstance(stage, RandomRotation) and stage.expand):
         return _UNKNOWN
+    if isinstance(stage, TrimBorder):
+        return _trimmed(stage, *size)
     if isinstance(stage, Fixed) and stage.operation[0] == "pad":
         return _padded(stage, *size)
     branches = branches_of(stage)
@@ -60,3 +65,9 @@ def _padded(stage: Fixed, height: int | None, width: int | None) -> Size:
         return _UNKNOWN
     _, left, top, right, bottom, *_ = stage.operation
     return height + top + bottom, width + left + right
+
+
+def _trimmed(stage: TrimBorder, height: int | None, width: int | None) -> Size:
+    if height is None or width is None:
+        return _UNKNOWN
+    return height - 2 * stage.border, width - 2 * stage.border

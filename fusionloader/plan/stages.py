@@ -5,33 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Filter = Literal["box", "bilinear", "hamming", "bicubic", "lanczos"]
-Interpolation = Literal["nearest", "bilinear", "bicubic"]
-Range = tuple[float, float]
-Colour = tuple[int, int, int]
-PolicyOp = Literal[
-    "identity",
-    "shear_x",
-    "shear_y",
-    "translate_x",
-    "translate_y",
-    "skew_x",
-    "skew_y",
-    "shift_x",
-    "shift_y",
-    "rotate",
-    "brightness",
-    "contrast",
-    "saturation",
-    "sharpness",
-    "posterize",
-    "solarize",
-    "solarize_add",
-    "invert",
-    "autocontrast",
-    "equalize",
-    "cutout",
-]
+from fusionloader.plan.policy_stages import AugMix as AugMix
+from fusionloader.plan.policy_stages import Magnitude as Magnitude
+from fusionloader.plan.policy_stages import Mixing as Mixing
+from fusionloader.plan.policy_stages import PolicyOp as PolicyOp
+from fusionloader.plan.policy_stages import PolicyStep as PolicyStep
+from fusionloader.plan.policy_stages import RandomPolicy as RandomPolicy
+from fusionloader.plan.values import Colour as Colour
+from fusionloader.plan.values import Filter as Filter
+from fusionloader.plan.values import Interpolation as Interpolation
+from fusionloader.plan.values import PadMode as PadMode
+from fusionloader.plan.values import Range as Range
+
 Layout = Literal["chw", "hwc"]
 ElementType = Literal["uint8", "float16", "bfloat16", "float32", "float64"]
 
@@ -69,11 +54,52 @@ class Resize:
 
 
 @dataclass(frozen=True, slots=True)
+class ResizeKeepRatio:
+    """The image divided by a ratio between those of its sides to ``height`` x ``width`` pixels.
+
+    That is the smaller one for ``longest`` = 0 and the larger one for 1. With probabilities of
+    their own the result is scaled and stretched, by factors from the ranges ``scale`` (of the
+    inverse area if ``scale_is_area``) and ``aspect``. One of ``filters`` is chosen for each image.
+    """
+
+    height: int
+    width: int
+    longest: float
+    filters: tuple[Filter, ...]
+    scale_probability: float = 0.0
+    scale: Range = (1.0, 1.0)
+    scale_is_area: bool = False
+    aspect_probability: float = 0.0
+    aspect: Range = (1.0, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
 class CenterCrop:
     """The middle ``height`` x ``width`` pixels; a smaller image is padded with zeros first."""
 
     height: int
     width: int
+
+
+@dataclass(frozen=True, slots=True)
+class CropOrPad:
+    """``height`` x ``width`` pixels: a window, or all of a smaller image and a border of ``mode``.
+
+    In the middle, or anywhere if ``random``.
+    """
+
+    height: int
+    width: int
+    random: bool
+    mode: PadMode
+    fill: Colour
+
+
+@dataclass(frozen=True, slots=True)
+class TrimBorder:
+    """All but ``border`` pixels on every side."""
+
+    border: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,64 +197,6 @@ class Fixed:
 
 
 @dataclass(frozen=True, slots=True)
-class Magnitude:
-    """How strong a step of a policy is: ``offset + scale * level``.
-
-    ``levels`` are equally likely values of the level (source ``"listed"``), its mean and deviation
-    (``"normal"``) or its bounds (``"uniform"``); it is clipped to ``clip``, and negated half of the
-    time where ``either_sign``. ``scale * level`` loses its fraction where ``truncate``. Relative to
-    ``"width"`` or ``"height"``, the scale is times that side of the image; with ``bins`` the levels
-    are then places in ``torch.linspace(0, scale, bins)``.
-    """
-
-    levels: tuple[float, ...] = (0.0,)
-    source: Literal["listed", "normal", "uniform"] = "listed"
-    clip: Range = (float("-inf"), float("inf"))
-    scale: float = 1.0
-    offset: float = 0.0
-    truncate: bool = False
-    either_sign: bool = False
-    relative_to: Literal["nothing", "width", "height"] = "nothing"
-    bins: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyStep:
-    """An operation of a policy, done with ``probability``."""
-
-    op: PolicyOp
-    probability: float = 1.0
-    magnitude: Magnitude = Magnitude()
-
-
-@dataclass(frozen=True, slots=True)
-class RandomPolicy:
-    """``repeats`` times one of ``policies``, of which the steps follow each other.
-
-    One of ``interpolations`` is chosen for each geometric step.
-    """
-
-    policies: tuple[tuple[PolicyStep, ...], ...]
-    repeats: int
-    interpolations: tuple[Interpolation, ...]
-    fill: Colour
-
-
-@dataclass(frozen=True, slots=True)
-class AugMix:
-    """``width`` chains of operations mixed with the image, by weights drawn with ``alpha``.
-
-    Chains are ``depth`` long, or 1 to 3 where that is not positive. Hendrycks et al., "AugMix: A
-    Simple Data Processing Method to Improve Robustness and Uncertainty" (2020).
-    """
-
-    operations: RandomPolicy
-    width: int
-    depth: int
-    alpha: float
-
-
-@dataclass(frozen=True, slots=True)
 class RandomErasing:
     """Rectangles of the converted result filled with values or noise.
 
@@ -273,7 +241,10 @@ Stage = (
     RandomResizedCrop
     | ResizeShorterSide
     | Resize
+    | ResizeKeepRatio
     | CenterCrop
+    | CropOrPad
+    | TrimBorder
     | RandomCrop
     | RandomHorizontalFlip
     | RandomVerticalFlip

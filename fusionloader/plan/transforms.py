@@ -13,12 +13,22 @@ from typing import Any
 
 import torch
 
-from fusionloader.plan import colours, containers, conversions, erasing, policies, warps, windows
+from fusionloader.plan import (
+    colours,
+    containers,
+    conversions,
+    erasing,
+    policies,
+    timm_transforms,
+    warps,
+    windows,
+)
 from fusionloader.plan.arguments import Context, NotCompiled
 from fusionloader.plan.sizes import result_size
 from fusionloader.plan.stages import (
     CenterCrop,
     Convert,
+    CropOrPad,
     ImageKind,
     Plan,
     RandomCrop,
@@ -26,8 +36,10 @@ from fusionloader.plan.stages import (
     RandomResizedCrop,
     RandomVerticalFlip,
     Resize,
+    ResizeKeepRatio,
     ResizeShorterSide,
     Stage,
+    TrimBorder,
 )
 
 __all__ = ["CompiledTransform", "NotCompiled", "Note", "Tail", "compile_transform"]
@@ -37,8 +49,19 @@ READ, PASSES, PYTHON, FIRST_STAGE = range(4)
 _ANY_RGB = ImageKind()
 # Stages that move pixels and change none.
 _MOVING = (CenterCrop, RandomCrop, RandomHorizontalFlip, RandomVerticalFlip)
-_RESIZING = (RandomResizedCrop, Resize, ResizeShorterSide)
-_REPLACEABLE = ("forward", "__call__", "transform", "get_params", "make_params", "_call_impl")
+_RESIZING = (RandomResizedCrop, Resize, ResizeKeepRatio, ResizeShorterSide, TrimBorder)
+_REPLACEABLE = (
+    "forward",
+    "__call__",
+    "transform",
+    "get_params",
+    "make_params",
+    "_call_impl",
+    "_erase",
+    "_apply_basic",
+    "_apply_blended",
+    "_calc_blended_weights",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,9 +257,14 @@ def _with_tail(
 def _native_note(step: Any, place: int, compiling: _Compiling) -> Note:
     rounding = "as on PIL images" if place in compiling.on_tensors else ""
     number = compiling.native.get(place)
-    if number is None or isinstance(compiling.stages[number], (*_MOVING, *_RESIZING)):
+    if number is None or _is_of_passes(compiling.stages[number]):
         return Note(_text(step), "", rounding, PASSES)
     return Note(_text(step), "", rounding, FIRST_STAGE + number)
+
+
+def _is_of_passes(stage: Stage) -> bool:
+    constant = isinstance(stage, CropOrPad) and stage.mode == "constant"
+    return constant or isinstance(stage, (*_MOVING, *_RESIZING))
 
 
 def _flatten(transform: Any) -> Iterator[Any]:
@@ -261,13 +289,14 @@ def _replaced(step: Any) -> bool:
 
 
 def _stage(step: Any, context: Context) -> Stage:
-    convert = _converters().get(type(step))
+    kind = type(step)
+    convert = _converters().get(kind) or timm_transforms.converters().get(kind)
     if convert is None:
         raise NotCompiled("not a transform that can be compiled")
     try:
         stage: Stage = convert(step, context)
-    except (AttributeError, TypeError, ValueError, OverflowError) as error:
-        raise NotCompiled(f"its arguments are not as torchvision makes them: {error}") from None
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+        raise NotCompiled(f"its arguments are not as its class makes them: {error}") from None
     return stage
 
 

@@ -1,0 +1,11 @@
+"""Values that stages are made of."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Filter = Literal["box", "bilinear", "hamming", "bicubic", "lanczos"]
+Interpolation = Literal["nearest", "bilinear", "bicubic"]
+Range = tuple[float, float]
+Colour = tuple[int, int, int]
+PadMode = Literal["constant", "edge", "reflect", "symmetric"]

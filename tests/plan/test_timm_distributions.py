@@ -1,0 +1,260 @@
+"""What is drawn for timm's transforms is distributed as what timm draws.
+
+timm's functions on images are replaced by recorders, as in ``test_distributions``.
+"""
+
+import random
+import types
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from test_distributions import assert_same_distribution, flat
+
+from fusionloader.executors.native import make_executor
+from fusionloader.plan.transforms import compile_transform
+
+aug = pytest.importorskip("timm.data.auto_augment")
+windows = pytest.importorskip("timm.data.transforms")
+erasing = pytest.importorskip("timm.data.random_erasing")
+
+OURS, THEIRS = 60_000, 20_000
+SIZE = (331, 200)
+HPARAMS = {"img_mean": (1, 2, 3), "translate_const": 100}
+RAND = [
+    "rand-m9-mstd0.5-inc1",
+    "rand-m9-n3-mstdinf",
+    "rand-m7-p0.3",
+    "rand-m9-n3-tweights-mstd2",
+    "rand-t3a-inc1",
+    "rand-m5-n2-mstd1-t3aw",
+    "rand-m15-mmax30-inc1-mstd3",
+]
+AUTO = ["original", "originalr-mstd0.5", "v0", "v0r-mstd2", "3a", "3a-mstd0.5"]
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    random.seed(1)
+    np.random.seed(1)
+    torch.manual_seed(1)
+
+
+def drawn(transform, count=OURS, size=SIZE):
+    compiled = compile_transform(transform)
+    assert compiled.tail is None, compiled.notes
+    executor = make_executor(compiled.plan)
+    return [executor.draw(11, 3, index, 0, *size) for index in range(count)]
+
+
+# What timm's functions do with their argument, as the operations that are drawn.
+OPERATIONS = {
+    "shear_x": lambda factor: ("affine", 1, factor, 0, 0, 1, 0),
+    "shear_y": lambda factor: ("affine", 1, 0, 0, factor, 1, 0),
+    "translate_x_abs": lambda pixels: ("affine", 1, 0, pixels, 0, 1, 0),
+    "translate_y_abs": lambda pixels: ("affine", 1, 0, 0, 0, 1, pixels),
+    "translate_x_rel": lambda part: ("affine", 1, 0, part * SIZE[0], 0, 1, 0),
+    "translate_y_rel": lambda part: ("affine", 1, 0, 0, 0, 1, part * SIZE[1]),
+    "rotate": lambda degrees: ("rotate", degrees),
+    "auto_contrast": lambda: ("autocontrast",),
+    "color": lambda factor: ("saturation", factor),
+    "desaturate": lambda factor: ("saturation", min(1.0, max(0.0, 1.0 - factor))),
+    "posterize": lambda bits: ("posterize", min(8, max(0, bits))),
+    "gaussian_blur": lambda radius: ("box_blur", radius),
+    "gaussian_blur_rand": lambda factor: ("box_blur", random.uniform(0.1, 2.0 * factor)),
+}
+
+
+def record_into(seen, ops):
+    """Makes timm's operations note what they would do and return the image as it is."""
+    for op in ops:
+        name = op.aug_fn.__name__
+        made = OPERATIONS.get(name, lambda *arguments, name=name: (name, *arguments))
+
+        def record(image, *arguments, made=made, **_):
+            seen.append(made(*arguments))
+            return image
+
+        op.aug_fn = record
+
+
+def recorded(transform, seen, count=THEIRS):
+    image, draws = Image.new("RGB", SIZE), []
+    for _ in range(count):
+        seen.clear()
+        transform(image)
+        draws.append(list(seen))
+    return draws
+
+
+@pytest.mark.parametrize("spec", [*RAND, *AUTO])
+def test_policies_draw_as_timm_s(spec):
+    make = aug.rand_augment_transform if spec in RAND else aug.auto_augment_transform
+    transform = make(spec, dict(HPARAMS))
+    ours = [[flat(operation) for operation in draw] for draw in drawn(transform)]
+    ops = transform.ops if spec in RAND else [op for policy in transform.policy for op in policy]
+    seen = []
+    record_into(seen, ops)
+    assert_same_distribution(ours, recorded(transform, seen))
+
+
+@pytest.mark.parametrize("spec", ["augmix-m5-w3-d2", "augmix-m3-w2-mstd1-a0.5", "augmix-w3-b1"])
+def test_mixes_draw_as_timm_s(spec, monkeypatch):
+    transform = aug.augment_and_mix_transform(spec, dict(HPARAMS))
+    ours = []
+    for ((_, share, weights, chains, how),) in drawn(transform, 20_000):
+        parts = [("weight", weight) for weight in weights]
+        shares = [] if how == "successive" else [("share", share)]
+        ours.append([*parts, *shares, *(flat(op) for chain in chains for op in chain)])
+    operations, weights, shares = [], [], []
+    record_into(operations, transform.ops)
+
+    def dirichlet(*arguments):
+        made = np.random.dirichlet(*arguments)
+        weights[:] = [] if transform.blended else [("weight", part) for part in made]
+        return made
+
+    def blend(image, _, part):
+        shares.append(("weight" if transform.blended else "share", part))
+        return image
+
+    # A numpy whose images have one element each: only what is drawn is of interest.
+    little = types.SimpleNamespace(
+        random=types.SimpleNamespace(
+            dirichlet=dirichlet,
+            beta=np.random.beta,
+            randint=np.random.randint,
+            choice=np.random.choice,
+        ),
+        float32=np.float32,
+        uint8=np.uint8,
+        array=np.array,
+        clip=np.clip,
+        zeros_like=lambda *_, **__: np.zeros(1, np.float32),
+        asarray=lambda *_, **__: np.zeros(1, np.float32),
+    )
+    monkeypatch.setattr(aug, "np", little)
+    monkeypatch.setattr(Image, "blend", blend)
+    monkeypatch.setattr(Image, "fromarray", lambda *_: None)
+    image, theirs = Image.new("RGB", SIZE), []
+    for _ in range(THEIRS):
+        operations.clear()
+        shares.clear()
+        transform(image)
+        theirs.append([*weights, *shares, *operations])
+    assert_same_distribution(ours, theirs)
+
+
+def test_both_interpolations_are_drawn_equally_often():
+    transform = aug.rand_augment_transform("rand-m9-n1-p1", dict(HPARAMS))
+    used = [op[2] for draw in drawn(transform) for op in draw if op[0] == "affine"]
+    assert set(used) == {"bilinear", "bicubic"}
+    assert abs(used.count("bicubic") / len(used) - 0.5) < 5 * 0.5 / len(used) ** 0.5
+
+
+@pytest.mark.parametrize("size", [(331, 200), (60, 400)])
+def test_windows_are_drawn_as_timm_s(size, monkeypatch):
+    transform = windows.RandomResizedCropAndInterpolation((30, 40), interpolation="random")
+    ours = [
+        [("crop", *crop[1:5]), ("resize", *resize[1:3], resize[3] == "bicubic")]
+        for crop, resize in drawn(transform, size=size)
+    ]
+    theirs = []
+
+    def resized_crop(image, top, left, height, width, size, interpolation):
+        crop = ("crop", left, top, width, height)
+        theirs.append([crop, ("resize", *size[::-1], interpolation.value == "bicubic")])
+
+    monkeypatch.setattr(windows.F, "resized_crop", resized_crop)
+    image = Image.new("L", size)
+    for _ in range(THEIRS):
+        transform(image)
+    assert_same_distribution(ours, theirs)
+
+
+@pytest.mark.parametrize("area", [False, True])
+def test_random_sizes_are_drawn_as_timm_s(area, monkeypatch):
+    transform = windows.ResizeKeepRatio(
+        (90, 120),
+        interpolation="random",
+        random_scale_prob=0.5,
+        random_scale_range=(0.7, 1.1),
+        random_scale_area=area,
+        random_aspect_prob=0.3,
+    )
+    ours = [[(*op[:3], op[3] == "bicubic") for op in draw] for draw in drawn(transform)]
+    theirs = []
+
+    def resize(image, size, interpolation):
+        theirs.append([("resize", size[1], size[0], interpolation.value == "bicubic")])
+
+    monkeypatch.setattr(windows.F, "resize", resize)
+    image = Image.new("L", SIZE)
+    for _ in range(THEIRS):
+        transform(image)
+    assert_same_distribution(ours, theirs)
+
+
+@pytest.mark.parametrize("size", [(50, 400), (300, 100)])
+def test_random_places_are_drawn_as_timm_s(size, monkeypatch):
+    transform = windows.RandomCropOrPad(size)
+    ours = [[op[:5] for op in draw] for draw in drawn(transform)]
+    theirs = []
+
+    def crop_or_pad(image, top, left, height, width, **_):
+        theirs.append([("crop", left, top, width, height)])
+
+    monkeypatch.setattr(windows, "crop_or_pad", crop_or_pad)
+    image = Image.new("L", SIZE)
+    for _ in range(THEIRS):
+        transform(image)
+    assert_same_distribution(ours, theirs)
+
+
+def boxes_of(transform):
+    from torchvision import transforms as v1
+
+    whole = v1.Compose([v1.Resize((200, 331)), windows.MaybeToTensor(), transform])
+    return [[op[1:5] for op in draw if op[0] == "erase"] for draw in drawn(whole)]
+
+
+def test_one_erased_box_is_drawn_as_timm_s():
+    transform = erasing.RandomErasing(0.4, 0.05, 0.7, 0.2, device="cpu")
+    ours = [[("erase", *box) for box in boxes] for boxes in boxes_of(transform)]
+    theirs = []
+    for _ in range(THEIRS // 2):
+        made = transform(torch.ones(1, SIZE[1], SIZE[0], dtype=torch.uint8))[0].numpy() == 0
+        rows, columns = made.any(1).nonzero()[0], made.any(0).nonzero()[0]
+        box = () if not len(rows) else (columns[0], rows[0], len(columns), len(rows))
+        theirs.append([("erase", *box)] if box else [])
+    assert_same_distribution(ours, theirs)
+
+
+def test_several_erased_boxes_are_drawn_as_timm_s(monkeypatch):
+    transform = erasing.RandomErasing(0.8, 0.05, 0.9, 0.3, 2.0, min_count=2, max_count=4)
+    ours = [[("erase", *box[2:]) for box in boxes] for boxes in boxes_of(transform)]
+    theirs, seen = [], []
+
+    def get_pixels(per_pixel, rand_color, size, **_):
+        seen.append(("erase", size[2], size[1]))
+        return torch.zeros(1)
+
+    monkeypatch.setattr(erasing, "_get_pixels", get_pixels)
+    image = torch.zeros(3, SIZE[1], SIZE[0])
+    for _ in range(THEIRS):
+        seen.clear()
+        transform(image)
+        theirs.append(list(seen))
+    assert_same_distribution(ours, theirs)
+
+
+def test_a_wrong_spread_of_magnitudes_is_noticed():
+    def draws(spec, count):
+        transform = aug.rand_augment_transform(spec, dict(HPARAMS))
+        return [[flat(operation) for operation in draw] for draw in drawn(transform, count)]
+
+    base = draws("rand-m9-mstd0.5", OURS)
+    assert_same_distribution(base, draws("rand-m9-mstd0.5", THEIRS))
+    with pytest.raises(AssertionError):
+        assert_same_distribution(base, draws("rand-m9-mstd1", THEIRS))
