@@ -90,6 +90,9 @@ def colour_op(
 def geometry_op(
     name: str, pixels: Buffer, arguments: tuple[Any, ...], simd: str | None = None
 ) -> tuple[bytes, tuple[int, int]]: ...
+def perspective_coefficients(
+    start: Sequence[Sequence[float]], end: Sequence[Sequence[float]]
+) -> list[float]: ...
 
 # --- queue --------------------------------------------------------------------------------------
 
