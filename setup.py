@@ -11,7 +11,12 @@ from setuptools import setup
 
 ROOT = Path(__file__).parent
 WARNINGS = ["-Wall", "-Wextra", "-Wconversion", "-Werror"]
-SANITIZERS = ["-fsanitize=address,undefined", "-fno-omit-frame-pointer", "-g", "-O1"]
+SANITIZERS = [
+    "-fsanitize=address,undefined,float-cast-overflow",
+    "-fno-omit-frame-pointer",
+    "-g",
+    "-O1",
+]
 
 
 def require_libjpeg_turbo() -> None:

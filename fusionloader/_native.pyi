@@ -33,25 +33,46 @@ class Executor:
     def simd_level(self) -> str: ...
     def take_part_seconds(self) -> list[float]: ...
     def draw(
-        self, seed: int, epoch: int, index: int, occurrence: int, width: int, height: int
+        self,
+        seed: int,
+        epoch: int,
+        index: int,
+        occurrence: int,
+        width: int,
+        height: int,
+        group: int = 0,
     ) -> list[tuple[Any, ...]]: ...
     def run(
-        self, encoded: Buffer, seed: int, epoch: int, index: int, occurrence: int, out: Buffer
+        self,
+        encoded: Buffer,
+        seed: int,
+        epoch: int,
+        index: int,
+        occurrence: int,
+        out: Buffer,
+        group: int = 0,
     ) -> int: ...
     def run_with(
         self, encoded: Buffer, parameters: Sequence[tuple[Any, ...]], out: Buffer
     ) -> int: ...
     def run_pixels(
-        self, image: Buffer, seed: int, epoch: int, index: int, occurrence: int, out: Buffer
+        self,
+        image: Buffer,
+        seed: int,
+        epoch: int,
+        index: int,
+        occurrence: int,
+        out: Buffer,
+        group: int = 0,
     ) -> None: ...
     def run_pixels_with(
         self, image: Buffer, parameters: Sequence[tuple[Any, ...]], out: Buffer
     ) -> None: ...
     def pixels(
-        self, encoded: Buffer, seed: int, epoch: int, index: int, occurrence: int
+        self, encoded: Buffer, seed: int, epoch: int, index: int, occurrence: int, group: int = 0
     ) -> tuple[bytes, tuple[int, int]] | None: ...
     def pixels_of_pixels(
-        self, image: Buffer, seed: int, epoch: int, index: int, occurrence: int
+        self, image: Buffer, seed: int, epoch: int, index: int, occurrence: int, group: int = 0
     ) -> tuple[bytes, tuple[int, int]]: ...
     def pixels_with(
         self, image: Buffer, parameters: Sequence[tuple[Any, ...]]
@@ -69,6 +90,9 @@ def colour_op(
 def geometry_op(
     name: str, pixels: Buffer, arguments: tuple[Any, ...], simd: str | None = None
 ) -> tuple[bytes, tuple[int, int]]: ...
+def perspective_coefficients(
+    start: Sequence[Sequence[float]], end: Sequence[Sequence[float]]
+) -> list[float]: ...
 
 # --- queue --------------------------------------------------------------------------------------
 
@@ -102,6 +126,8 @@ class ManagerQueue:
         tiny_size: int,
         seed: int,
         epoch: int,
+        number: int,
+        group_size: int,
         payload: int,
         payload_rows: int,
         indices: bytes,
@@ -142,6 +168,7 @@ class Claim:
     @property
     def payload_rows(self) -> int: ...
     def indices(self) -> memoryview: ...
+    def group(self, row: int) -> int: ...
     def entry(self, position: int) -> tuple[int, int, int, int]: ...
 
 class WorkerQueue:
@@ -173,7 +200,7 @@ class PlanWorker:
         self, queue: WorkerQueue, table: Mapping, executor: Executor, large_end: bool, parent: int
     ) -> None: ...
     def run(self) -> str: ...
-    def current(self) -> tuple[int, int, int, int, int, int, int, int]: ...
+    def current(self) -> tuple[int, int, int, int, int, int, int, int, int]: ...
     def image(self, nbytes: int) -> memoryview: ...
     def holds_pixels(self) -> bool: ...
     def path(self, item: int) -> bytes: ...

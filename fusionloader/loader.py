@@ -17,6 +17,7 @@ from fusionloader.runtime.recipe import Recipes
 
 T_co = TypeVar("T_co", covariant=True)
 
+_AUGMENT_PER = ("sample", "tiny_batch")
 _ON_ERROR = ("raise", "skip", "substitute")
 _DECODE = ("exact", "fast")
 
@@ -57,6 +58,10 @@ class FusionLoader(DataLoader[T_co]):
         decode: ``"exact"`` gives Pillow's pixels, ``"fast"`` may decode JPEGs at reduced scale.
         on_error: what a sample that cannot be read or transformed does: ``"raise"`` its exception,
             ``"skip"`` makes its batch smaller, ``"substitute"`` puts another one in its place.
+        augment_per: ``"sample"`` draws augmentations for every sample; ``"tiny_batch"`` once for
+            ``tiny_batch_size`` neighbours of a batch, as FusionFlow does (each operation then comes
+            up as often, but by ``tiny_batch_size`` at a time). Crops, flips and what runs in Python
+            are drawn for every sample in both.
 
     Raises:
         ValueError: as ``DataLoader`` does, and for the arguments above when they are out of range.
@@ -87,6 +92,7 @@ class FusionLoader(DataLoader[T_co]):
         seed: int | None = None,
         decode: Literal["exact", "fast"] = "exact",
         on_error: Literal["raise", "skip", "substitute"] = "raise",
+        augment_per: Literal["sample", "tiny_batch"] = "sample",
     ) -> None:
         if not isinstance(tiny_batch_size, int) or tiny_batch_size < 1:
             raise ValueError(f"tiny_batch_size should be a positive int, not {tiny_batch_size!r}")
@@ -96,11 +102,14 @@ class FusionLoader(DataLoader[T_co]):
             raise ValueError(f"decode should be one of {_DECODE}, not {decode!r}")
         if on_error not in _ON_ERROR:
             raise ValueError(f"on_error should be one of {_ON_ERROR}, not {on_error!r}")
+        if augment_per not in _AUGMENT_PER:
+            raise ValueError(f"augment_per should be one of {_AUGMENT_PER}, not {augment_per!r}")
         self.tiny_batch_size = tiny_batch_size
         self.device = device
         self.seed = seed
         self.decode = decode
         self.on_error = on_error
+        self.augment_per = augment_per
         self.shuffle = shuffle
         self._epochs = Epochs()
         self._recipes = Recipes()

@@ -8,6 +8,7 @@
 
 #include "bindings/module.hpp"
 #include "ops/geometry.hpp"
+#include "ops/perspective.hpp"
 
 namespace py = pybind11;
 
@@ -118,12 +119,25 @@ py::tuple geometry_op(const std::string& name, const py::buffer& pixels, const p
   return interleaved(out);
 }
 
+using Points = std::array<std::array<double, 2>, 4>;
+
+PerspectiveCoefficients coefficients_of(const Points& start, const Points& end) {
+  const auto corners = [](const Points& from) {
+    Corners made{};
+    for (size_t i = 0; i < from.size(); ++i) made[i] = {from[i][0], from[i][1]};
+    return made;
+  };
+  return perspective_coefficients(corners(start), corners(end));
+}
+
 }  // namespace
 
 void bind_geometry(py::module_& m) {
   using namespace py::literals;
   m.def("geometry_op", &geometry_op, "name"_a, "pixels"_a, "arguments"_a, "simd"_a = py::none(),
         "One geometric operation on height x width x channels pixels: bytes, (height, width).");
+  m.def("perspective_coefficients", &coefficients_of, "start"_a, "end"_a,
+        "Of the transform that moves the corners `start` of an image to `end`.");
 }
 
 }  // namespace fusionloader

@@ -106,15 +106,16 @@ py::tuple pixels_tuple(const Pixels& pixels) {
 }
 
 py::list draw_list(const Executor& self, uint64_t seed, uint64_t epoch, uint64_t index,
-                   uint64_t occurrence, int width, int height) {
-  return list_from_operations(draw(self.plan(), {seed, epoch, index, occurrence}, width, height));
+                   uint64_t occurrence, int width, int height, uint64_t group) {
+  return list_from_operations(
+      draw(self.plan(), {seed, epoch, index, occurrence, group}, width, height));
 }
 
 int run(Executor& self, const py::object& encoded, uint64_t seed, uint64_t epoch, uint64_t index,
-        uint64_t occurrence, const py::object& out) {
+        uint64_t occurrence, const py::object& out, uint64_t group) {
   const Buffer from(encoded, readable), to(out, writable);
   uint8_t* target = to.writable(self.result_bytes());
-  const SampleKey key{seed, epoch, index, occurrence};
+  const SampleKey key{seed, epoch, index, occurrence, group};
   return static_cast<int>(without_gil([&] { return self.run_encoded(from.bytes(), key, target); }));
 }
 
@@ -128,11 +129,11 @@ int run_with(Executor& self, const py::object& encoded, const py::sequence& para
 }
 
 void run_pixels(Executor& self, const py::object& image, uint64_t seed, uint64_t epoch,
-                uint64_t index, uint64_t occurrence, const py::object& out) {
+                uint64_t index, uint64_t occurrence, const py::object& out, uint64_t group) {
   const Buffer from(image, shaped), to(out, writable);
   const PixelView view = from.pixels();
   uint8_t* target = to.writable(self.result_bytes());
-  const SampleKey key{seed, epoch, index, occurrence};
+  const SampleKey key{seed, epoch, index, occurrence, group};
   without_gil([&] { self.run_pixels(view, key, target); });
 }
 
@@ -146,9 +147,10 @@ void run_pixels_with(Executor& self, const py::object& image, const py::sequence
 }
 
 std::optional<py::tuple> pixels(Executor& self, const py::object& encoded, uint64_t seed,
-                                uint64_t epoch, uint64_t index, uint64_t occurrence) {
+                                uint64_t epoch, uint64_t index, uint64_t occurrence,
+                                uint64_t group) {
   const Buffer from(encoded, readable);
-  const SampleKey key{seed, epoch, index, occurrence};
+  const SampleKey key{seed, epoch, index, occurrence, group};
   Pixels result;
   const Status status =
       without_gil([&] { return self.pixels_of_encoded(from.bytes(), key, result); });
@@ -157,10 +159,10 @@ std::optional<py::tuple> pixels(Executor& self, const py::object& encoded, uint6
 }
 
 py::tuple pixels_of_pixels(Executor& self, const py::object& image, uint64_t seed, uint64_t epoch,
-                           uint64_t index, uint64_t occurrence) {
+                           uint64_t index, uint64_t occurrence, uint64_t group) {
   const Buffer from(image, shaped);
   const PixelView view = from.pixels();
-  const SampleKey key{seed, epoch, index, occurrence};
+  const SampleKey key{seed, epoch, index, occurrence, group};
   Pixels result;
   without_gil([&] { self.pixels_of_pixels(view, key, result); });
   return pixels_tuple(result);
@@ -210,15 +212,17 @@ void bind_plan(py::module_& m) {
       .def_property_readonly("simd_level",
                              [](const Executor& self) { return simd_level_name(self.plan().simd); })
       .def("draw", &draw_list, "seed"_a, "epoch"_a, "index"_a, "occurrence"_a, "width"_a,
-           "height"_a)
-      .def("run", &run, "encoded"_a, "seed"_a, "epoch"_a, "index"_a, "occurrence"_a, "out"_a)
+           "height"_a, "group"_a = 0)
+      .def("run", &run, "encoded"_a, "seed"_a, "epoch"_a, "index"_a, "occurrence"_a, "out"_a,
+           "group"_a = 0)
       .def("run_with", &run_with, "encoded"_a, "parameters"_a, "out"_a)
       .def("run_pixels", &run_pixels, "image"_a, "seed"_a, "epoch"_a, "index"_a, "occurrence"_a,
-           "out"_a)
+           "out"_a, "group"_a = 0)
       .def("run_pixels_with", &run_pixels_with, "image"_a, "parameters"_a, "out"_a)
-      .def("pixels", &pixels, "encoded"_a, "seed"_a, "epoch"_a, "index"_a, "occurrence"_a)
+      .def("pixels", &pixels, "encoded"_a, "seed"_a, "epoch"_a, "index"_a, "occurrence"_a,
+           "group"_a = 0)
       .def("pixels_of_pixels", &pixels_of_pixels, "image"_a, "seed"_a, "epoch"_a, "index"_a,
-           "occurrence"_a)
+           "occurrence"_a, "group"_a = 0)
       .def("pixels_with", &pixels_with, "image"_a, "parameters"_a)
       .def("image_size", &image_size, "encoded"_a);
 }

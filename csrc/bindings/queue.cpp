@@ -25,8 +25,9 @@ py::memoryview view(void* data, size_t bytes) {
 void describe(ManagerQueue& queue, uint64_t slot, uint64_t sequence,
               const std::vector<uint32_t>& rows, const std::vector<int64_t>& items,
               const std::vector<uint64_t>& keys, const std::vector<uint32_t>& occurrences,
-              uint32_t tiny_size, uint64_t seed, uint64_t epoch, uint64_t payload,
-              uint64_t payload_rows, const py::bytes& indices) {
+              uint32_t tiny_size, uint64_t seed, uint64_t epoch, uint64_t number,
+              uint32_t group_size, uint64_t payload, uint64_t payload_rows,
+              const py::bytes& indices) {
   const size_t samples = rows.size();
   if (items.size() != samples || keys.size() != samples || occurrences.size() != samples)
     throw std::invalid_argument("a descriptor's lists differ in length");
@@ -34,6 +35,8 @@ void describe(ManagerQueue& queue, uint64_t slot, uint64_t sequence,
   BatchHeader& header = batch.header;
   header.seed = seed;
   header.epoch = epoch;
+  header.number = number;
+  header.group_size = group_size;
   header.payload_rows.store(payload_rows);
   header.payload.store(payload);
   Entry* entries = batch.entries();
@@ -135,6 +138,7 @@ void bind_worker(py::module_& m) {
       .def_property_readonly("tiny_size", [](const Claim& c) { return c.batch->header.tiny_size; })
       .def_property_readonly("seed", [](const Claim& c) { return c.batch->header.seed; })
       .def_property_readonly("epoch", [](const Claim& c) { return c.batch->header.epoch; })
+      .def("group", [](const Claim& c, uint32_t row) { return c.batch->group(row); })
       .def_property_readonly("payload",
                              [](const Claim& c) { return c.batch->header.payload.load(); })
       .def_property_readonly("payload_rows",
@@ -232,7 +236,7 @@ void bind_plan_worker(py::module_& m) {
            [](PlanWorker& worker) {
              const CurrentSample s = worker.current();
              return py::make_tuple(s.sequence, s.position, s.row, s.item, s.key.seed, s.key.epoch,
-                                   s.key.index, s.key.occurrence);
+                                   s.key.index, s.key.occurrence, s.key.group);
            })
       .def("image",
            [](PlanWorker& worker, size_t bytes) { return view(worker.current().image, bytes); })

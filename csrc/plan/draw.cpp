@@ -49,12 +49,12 @@ void Drawing::run(const StageNode& node) {
 }
 
 void Drawing::operator()(const RandomApply& stage) {
-  if (stream().uniform() < stage.probability) run(stage.stages);
+  if (shared_stream().uniform() < stage.probability) run(stage.stages);
 }
 
 void Drawing::operator()(const RandomChoice& stage) {
   const double total = std::accumulate(stage.weights.begin(), stage.weights.end(), 0.0);
-  double left = stream().uniform() * total;
+  double left = shared_stream().uniform() * total;
   size_t chosen = 0;
   while (chosen + 1 < stage.branches.size() && left >= stage.weights[chosen])
     left -= stage.weights[chosen++];
@@ -62,7 +62,7 @@ void Drawing::operator()(const RandomChoice& stage) {
 }
 
 void Drawing::operator()(const RandomOrder& stage) {
-  Stream random = stream();
+  Stream random = shared_stream();
   for (const size_t branch : permutation(stage.branches.size(), random))
     run(stage.branches[branch]);
 }
@@ -75,7 +75,7 @@ void Drawing::operator()(const Fixed& stage) {
 }
 
 void Drawing::operator()(const ColourJitter& stage) {
-  Stream random = stream();
+  Stream random = shared_stream();
   const std::pair<ColourKind, const std::optional<Range>*> factors[] = {
       {ColourKind::brightness, &stage.brightness},
       {ColourKind::contrast, &stage.contrast},
@@ -89,13 +89,13 @@ void Drawing::operator()(const ColourJitter& stage) {
 }
 
 void Drawing::operator()(const GaussianBlur& stage) {
-  Stream random = stream();
+  Stream random = shared_stream();
   const double sigma = uniform_float(stage.sigma, random);
   operations_.push_back(BlurWith{stage.kernel_width, stage.kernel_height, sigma, sigma});
 }
 
 void Drawing::operator()(const RandomRotation& stage) {
-  Stream random = stream();
+  Stream random = shared_stream();
   const double angle = uniform_float(stage.degrees, random);
   operations_.push_back(
       RotateBy{angle, stage.interpolation, stage.expand, stage.centre, stage.fill});
@@ -105,7 +105,7 @@ void Drawing::operator()(const RandomRotation& stage) {
 }
 
 void Drawing::operator()(const RandomAffine& stage) {
-  Stream random = stream();
+  Stream random = shared_stream();
   const double angle = uniform_float(stage.degrees, random);
   Point translation{}, shear{};
   if (stage.translate) {
@@ -123,7 +123,7 @@ void Drawing::operator()(const RandomAffine& stage) {
 }
 
 void Drawing::operator()(const RandomPerspective& stage) {
-  Stream random = stream();
+  Stream random = shared_stream();
   const int width = size_.width, height = size_.height;
   const int reach_x = static_cast<int>(stage.distortion * (width / 2)) + 1;
   const int reach_y = static_cast<int>(stage.distortion * (height / 2)) + 1;
@@ -168,7 +168,7 @@ void Drawing::operator()(const RandomErasing& stage) {
 }
 
 void Drawing::operator()(const RandomPolicy& stage) {
-  Stream random = stream();
+  Stream random = shared_stream();
   draw_policy(stage, random, size_, operations_);
 }
 

@@ -201,7 +201,7 @@ void draw_policy(const RandomPolicy& policy, Stream& random, Size size, Paramete
 }
 
 void Drawing::operator()(const AugMix& stage) {
-  Stream random = stream();
+  Stream random = shared_stream();
   const std::vector<double> beta = dirichlet(stage.alpha, 2, random);
   const std::vector<double> weights = dirichlet(stage.alpha, stage.width, random);
   const auto of_image = static_cast<float>(beta[0]), of_chains = static_cast<float>(beta[1]);

@@ -45,6 +45,8 @@ class Drawing {
 
  private:
   Stream stream() const { return Stream(key_, number_); }
+  // For everything that is not about windows, flips and erasing.
+  Stream shared_stream() const { return Stream(key_.shared(), number_); }
   void crop(const CropTo& window);
   void resize(Size size, Filter filter);
   CropTo random_window(const RandomResizedCrop& stage, Stream& random) const;

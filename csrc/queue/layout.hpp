@@ -119,7 +119,9 @@ struct alignas(kAlign) BatchHeader {
   uint32_t tiny_size;  // samples in a tiny-batch; the last one may have fewer
   uint64_t seed;
   uint64_t epoch;
-  Atomic64 payload;       // number of the slot with the rows, plus 1; 0 until their layout is known
+  uint64_t number;      // of the mini-batch in its epoch
+  uint32_t group_size;  // neighbours in the batch that share the draws of augmentations; 0: none do
+  Atomic64 payload;     // number of the slot with the rows, plus 1; 0 until their layout is known
   Atomic64 payload_rows;  // rows that the payload is laid out for
   uint64_t indices;       // offset of the pickled indices, when they are not plain integers
   uint64_t indices_bytes;
@@ -130,6 +132,11 @@ struct Batch {
   // followed by: Atomic64 states[tiny_batches], Atomic32 progress[tiny_batches], Entry[samples],
   // the pickled indices
 
+  // What the samples of a row's group share, never 0; 0 where every sample is by itself.
+  uint64_t group(uint32_t row) const {
+    if (header.group_size == 0) return 0;
+    return (header.number << 24 | row / header.group_size) << 1 | 1;
+  }
   Atomic64* states() { return reinterpret_cast<Atomic64*>(this + 1); }
   Atomic32* progress() { return reinterpret_cast<Atomic32*>(states() + header.tiny_batches); }
   Entry* entries() {

@@ -6,12 +6,19 @@
 namespace fusionloader {
 
 // What identifies a sample's random draws, whoever makes them. `occurrence` counts from 0 how often
-// the index has already come up in this epoch: repeated indices get draws of their own.
+// the index has already come up in this epoch: repeated indices get draws of their own. Samples of
+// one `group`, where that is not 0, share the draws of their augmentations.
 struct SampleKey {
   uint64_t seed;
   uint64_t epoch;
   uint64_t index;
   uint64_t occurrence;
+  uint64_t group = 0;
+
+  SampleKey shared() const {
+    // No sample comes up that often, so that a group's draws are no sample's.
+    return group == 0 ? *this : SampleKey{seed, epoch, group, UINT32_MAX};
+  }
 };
 
 using PhiloxCounter = std::array<uint32_t, 4>;

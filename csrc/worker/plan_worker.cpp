@@ -74,13 +74,14 @@ CurrentSample PlanWorker::current() {
   const size_t images =
       (batch.header.payload_rows.load() * row_bytes + kAlign - 1) / kAlign * kAlign;
   uint8_t* payload = queue_.slot(batch.header.payload.load() - 1).data();
-  return {claim_->sequence,
-          position_,
-          entry.row,
-          entry.item,
-          {batch.header.seed, batch.header.epoch, entry.key, entry.occurrence},
-          payload + entry.row * row_bytes,
-          reinterpret_cast<int64_t*>(payload + images) + entry.row};
+  return {
+      claim_->sequence,
+      position_,
+      entry.row,
+      entry.item,
+      {batch.header.seed, batch.header.epoch, entry.key, entry.occurrence, batch.group(entry.row)},
+      payload + entry.row * row_bytes,
+      reinterpret_cast<int64_t*>(payload + images) + entry.row};
 }
 
 bool PlanWorker::run_sample() {

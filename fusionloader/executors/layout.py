@@ -72,6 +72,10 @@ class Layout:
         except _NotFixed as why:
             return str(why)
 
+    def describe(self) -> str:
+        """Returns the structure in words: ``(float32 3 x 32 x 32, int64)``."""
+        return _describe(self.root)
+
     @property
     def leaves(self) -> list[Leaf]:
         """The leaves in the order of their blocks."""
@@ -180,6 +184,17 @@ def _numpy_dtype(dtype: np.dtype[Any]) -> torch.dtype:
 
 def _article(name: str) -> str:
     return f"an {name}" if name[:1].lower() in "aeiou" else f"a {name}"
+
+
+def _describe(node: Node) -> str:
+    if isinstance(node, Leaf):
+        kind = node.scalar.__name__ if node.scalar else str(node.dtype).removeprefix("torch.")
+        return " ".join([kind, " x ".join(map(str, node.shape))]).strip()
+    parts = [_describe(child) for child in node.children]
+    if node.keys is not None:
+        pairs = zip(node.keys, parts, strict=True)
+        return "{" + ", ".join(f"{key!r}: {part}" for key, part in pairs) + "}"
+    return f"({', '.join(parts)})" if node.kind is not list else f"[{', '.join(parts)}]"
 
 
 def _collect(node: Node, found: list[Leaf]) -> None:

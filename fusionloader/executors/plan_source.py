@@ -105,28 +105,29 @@ class PlanSource:
         if self._executor is None:
             self._executor = make_executor(self._plan)
         draws = (key.seed, key.epoch, key.key, key.occurrence)
+        group = key.group
         convert = self._plan.convert
         if convert is None:
-            return self._pil_image(stored, draws)
+            return self._pil_image(stored, draws, group)
         if not self._sized:
-            return converted(self._pil_image(stored, draws), self._plan)
+            return converted(self._pil_image(stored, draws, group), self._plan)
         image = result_like(self._plan)
         out = image.view(torch.uint8).numpy().reshape(-1)
         if isinstance(stored, np.ndarray):
-            self._executor.run_pixels(stored, *draws, out)
-        elif self._executor.run(stored, *draws, out) != 0:
-            self._executor.run_pixels(decode_with_pillow(stored), *draws, out)
+            self._executor.run_pixels(stored, *draws, out, group)
+        elif self._executor.run(stored, *draws, out, group) != 0:
+            self._executor.run_pixels(decode_with_pillow(stored), *draws, out, group)
         return image
 
     def _pil_image(
-        self, stored: bytes | np.ndarray[Any, Any], draws: tuple[int, int, int, int]
+        self, stored: bytes | np.ndarray[Any, Any], draws: tuple[int, int, int, int], group: int
     ) -> Image.Image:
         done = None
         if not isinstance(stored, np.ndarray):
-            done = self._executor.pixels(stored, *draws)
+            done = self._executor.pixels(stored, *draws, group)
         if done is None:
             pixels = stored if isinstance(stored, np.ndarray) else decode_with_pillow(stored)
-            done = self._executor.pixels_of_pixels(pixels, *draws)
+            done = self._executor.pixels_of_pixels(pixels, *draws, group)
         result, (height, width) = done
         mode = "L" if self._plan.result_channels == 1 else "RGB"
         return Image.frombytes(mode, (width, height), result)

@@ -18,13 +18,17 @@ _seed_python = super(random.Random, _python_generator).seed
 
 
 class SampleKey(NamedTuple):
-    """What a sample's randomness depends on, and the dataset index that it is of."""
+    """What a sample's randomness depends on, and the dataset index that it is of.
+
+    Samples of one ``group``, where that is not 0, share the draws of their augmentations.
+    """
 
     index: Any
     seed: int
     epoch: int
     key: int
     occurrence: int
+    group: int = 0
 
     def replaced(self, index: int) -> SampleKey:
         """Returns the key for another sample in this one's place."""
@@ -52,6 +56,11 @@ class Source(Protocol):
 
     def count(self) -> int:
         """Returns the number of samples of the dataset."""
+
+
+def group_of(number: int, row: int, size: int) -> int:
+    """Returns the group of a row of mini-batch ``number``, as csrc/queue/layout.hpp does."""
+    return (number << 24 | row // size) << 1 | 1
 
 
 def seed_generators(key: SampleKey) -> None:

@@ -165,3 +165,4 @@ _OPERATIONS: dict[str, Callable[..., Image.Image]] = {
     "cutout": _cutout,
     "mix": _mix,
 }
+OPERATION_NAMES = frozenset(_OPERATIONS)

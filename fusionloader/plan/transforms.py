@@ -124,9 +124,14 @@ class Tail:
         self.transforms = list(transforms)
 
     def __call__(self, image: Any) -> Any:
-        """Returns the transformed image."""
+        """Returns the transformed image; an exception says which transform raised it."""
         for transform in self.transforms:
-            image = transform(image)
+            try:
+                image = transform(image)
+            except Exception as error:
+                if hasattr(error, "add_note"):  # Python 3.11
+                    error.add_note(f"Transform: {_text(transform)}")
+                raise
         return image
 
 

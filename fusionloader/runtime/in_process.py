@@ -6,17 +6,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils.data._utils.collate import default_collate
 from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from fusionloader.executors.plan_source import PlanSource
-from fusionloader.executors.python import SampleKey
+from fusionloader.executors.python import SampleKey, group_of
 from fusionloader.runtime import failures, messages
 from fusionloader.runtime.bad_samples import substitutes
 from fusionloader.runtime.delivery import to_device
 from fusionloader.runtime.epoch import Epochs
 from fusionloader.runtime.progress import Progress
+from fusionloader.runtime.uneven import collate_named
 
 
 class InProcessIterator(_BaseDataLoaderIter):
@@ -47,20 +47,37 @@ class InProcessIterator(_BaseDataLoaderIter):
             progress = self._begin()
         counters = self._epochs.counters
         for number, *described in self._batches:
-            samples = []
+            samples: list[Any] = []
+            indices = described[0]
             for row, (index, key, count) in enumerate(zip(*described, strict=True)):
-                sample_key = SampleKey(index, progress.seed, progress.epoch, key, count)
+                sample_key = SampleKey(
+                    index, progress.seed, progress.epoch, key, count, self._group(number, row)
+                )
                 samples += self._load(row, sample_key)
             progress.deliver(number)
             if samples:
                 counters.batches += 1
                 counters.samples += len(samples)
-                batch = default_collate(samples)  # type: ignore[no-untyped-call]
+                batch = self._collate(samples, indices)
                 return pin_memory(batch, self._pin_memory_device) if self._pin_memory else batch  # type: ignore[no-untyped-call]
         progress.finished = True
         counters.epochs += 1
         counters.add_part_seconds(self._source.take_part_seconds())
         raise StopIteration
+
+    def _group(self, number: int, row: int) -> int:
+        if self._loader.augment_per == "sample":
+            return 0
+        return group_of(number, row, self._loader.tiny_batch_size)
+
+    def _collate(self, samples: list[Any], indices: list[Any]) -> Any:
+        whole = len(samples) == len(indices)  # otherwise some were left out: which, is not kept
+
+        def name(place: int) -> str:
+            key = SampleKey(indices[place], 0, 0, 0, 0)
+            return self._source.name(key) if whole else f"sample {place}"
+
+        return collate_named(samples, name)
 
     def __next__(self) -> Any:
         batch = super().__next__()

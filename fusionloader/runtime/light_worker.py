@@ -60,7 +60,7 @@ class _LightWorker:
 
     def serve_sample(self) -> None:
         """Does the sample that the native loop could not."""
-        sequence, position, row, item, seed, epoch, key, occurrence = self._loop.current()
+        sequence, position, row, item, seed, epoch, key, occurrence, _ = self._loop.current()
         try:
             self._write(item, key, occurrence)
         except Exception as error:
@@ -105,10 +105,10 @@ class _LightWorker:
         """Runs the plan on the sample's pixels and writes the row."""
         if not 0 <= item < self._loop.items():
             raise IndexError(f"the dataset has {self._loop.items()} samples and no such index")
-        _, _, _, _, seed, epoch, _, _ = self._loop.current()
+        *_, seed, epoch, _, _, group = self._loop.current()
         pixels = self._loop.pixels(item) if self._loop.holds_pixels() else self._decode(item)
         row = self._loop.image(self._executor.result_bytes)
-        self._executor.run_pixels(pixels, seed, epoch, key, occurrence, row)
+        self._executor.run_pixels(pixels, seed, epoch, key, occurrence, row, group)
         self._loop.set_target(self._loop.target(item))
 
     def _decode(self, item: int) -> memoryview:

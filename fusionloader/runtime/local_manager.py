@@ -74,7 +74,8 @@ class ManagerOptions:
     """What the manager needs to know of the loader.
 
     ``tiny_batch_size`` in samples, ``in_flight`` in mini-batches, ``timeout`` in seconds (0: none).
-    ``name`` returns a sample's name for messages from its index.
+    ``name`` returns a sample's name for messages from its index. ``group_size`` neighbours in a
+    batch share the draws of augmentations (0: each sample has its own).
     """
 
     workers: int
@@ -83,6 +84,7 @@ class ManagerOptions:
     timeout: float
     name: Callable[[Any], str]
     register: Callable[[int, int], None] | None = None
+    group_size: int = 0
 
 
 class LocalManager:
@@ -148,6 +150,8 @@ class LocalManager:
             size,
             batch.seed,
             batch.epoch,
+            number,
+            self._options.group_size,
             job.payload.number + 1 if job.payload else 0,
             samples,
             batch.pickled,

@@ -152,9 +152,10 @@ class _ObjectWorker:
         stop = min(start + claim.tiny_size, claim.samples)
         keys = []
         for position in range(start, stop):
-            item, key, occurrence, _ = claim.entry(position)
+            item, key, occurrence, row = claim.entry(position)
             index = item if indices is None else indices[position]
-            keys.append(SampleKey(index, claim.seed, claim.epoch, key, occurrence))
+            group = claim.group(row)
+            keys.append(SampleKey(index, claim.seed, claim.epoch, key, occurrence, group))
         self._queue.begin_sample(claim, tiny_batch, start)
         samples = self._load_together(keys, start)
         if samples is None:

@@ -16,7 +16,7 @@ from torch.utils.data.dataloader import _DatasetKind
 
 from fusionloader.executors.layout import Layout
 from fusionloader.executors.plan_source import PlanSource, result_like
-from fusionloader.executors.python import DatasetSource, Source
+from fusionloader.executors.python import DatasetSource, SampleKey, Source
 from fusionloader.plan.arrays import PixelArrays
 from fusionloader.plan.datasets import Compiled, compile_dataset
 from fusionloader.runtime import light_worker, object_worker, prepared_worker, processes
@@ -65,7 +65,7 @@ class ObjectRecipe:
 
     def name(self, index: Any) -> str:
         """Returns a sample's name for messages."""
-        return f"index {index!r}"
+        return self._source.name(SampleKey(index, 0, 0, 0, 0))
 
     def describe(self, indices: list[Any]) -> tuple[list[int], list[int], bytes]:
         """Returns plain indices as they are, others pickled; rows in the sampler's order."""

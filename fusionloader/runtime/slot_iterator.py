@@ -9,7 +9,6 @@ import weakref
 from typing import Any
 
 import torch
-from torch.utils.data._utils.collate import default_collate
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from fusionloader.executors.layout import Layout
@@ -24,6 +23,7 @@ from fusionloader.runtime.local_manager import (
     NoFixedLayout,
 )
 from fusionloader.runtime.recipe import Recipe
+from fusionloader.runtime.uneven import collate_named
 from fusionloader.runtime.whole_batches import ContinuedIterator
 
 
@@ -50,6 +50,7 @@ class SlotIterator(_BaseDataLoaderIter):
             tiny_batch_size=loader.tiny_batch_size,
             timeout=loader.timeout,
             name=self._recipe.name,
+            group_size=loader.tiny_batch_size if loader.augment_per == "tiny_batch" else 0,
             register=_page_lock if self._pin_memory else None,
         )
 
@@ -147,7 +148,11 @@ class SlotIterator(_BaseDataLoaderIter):
         for tiny_batch, pickled in job.spilled.items():
             spilled = pickle.loads(pickled)
             samples[tiny_batch * size : tiny_batch * size + len(spilled)] = spilled
-        return default_collate([s for row, s in enumerate(samples) if row not in dropped])  # type: ignore[no-untyped-call]
+        kept = [row for row in range(count) if row not in dropped]
+        indices = job.batch.indices
+        return collate_named(
+            [samples[row] for row in kept], lambda place: self._recipe.name(indices[kept[place]])
+        )
 
     def _go_whole(self, why: str) -> Any:
         """Starts again with whole batches per worker, as torch does; nothing was delivered yet."""

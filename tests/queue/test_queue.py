@@ -35,7 +35,20 @@ class Bench:
         slot = self.slots.acquire(room)
         rows = list(range(samples))
         self.manager.describe(
-            slot.number, sequence, rows, rows, rows, [0] * samples, tiny_size, 1, 2, 0, samples, b""
+            slot.number,
+            sequence,
+            rows,
+            rows,
+            rows,
+            [0] * samples,
+            tiny_size,
+            1,
+            2,
+            0,
+            0,
+            0,
+            samples,
+            b"",
         )
         self.manager.publish(slot.number, sequence)
         self.slot_of[sequence] = slot
@@ -87,12 +100,13 @@ def test_an_entry_names_its_row_and_item(bench):
     rows = [2, 0, 1]
     slot = bench.slots.acquire(_native.ManagerQueue.descriptor_bytes(3, 1))
     bench.manager.describe(
-        slot.number, 0, rows, [10, 11, 12], [7, 8, 9], [0, 1, 2], 4, 5, 6, 0, 3, b"abc"
+        slot.number, 0, rows, [10, 11, 12], [7, 8, 9], [0, 1, 2], 4, 5, 6, 7, 2, 0, 3, b"abc"
     )
     bench.manager.publish(slot.number, 0)
     claim = bench.workers[0].claim(False, 0, 1)
     assert [claim.entry(p) for p in range(3)] == [(12, 9, 2, 2), (10, 7, 0, 0), (11, 8, 1, 1)]
     assert (claim.seed, claim.epoch, bytes(claim.indices())) == (5, 6, b"abc")
+    assert [claim.group(row) for row in range(3)] == [7 << 25 | 1, 7 << 25 | 1, 7 << 25 | 3]
     with pytest.raises(IndexError):
         claim.entry(3)
 

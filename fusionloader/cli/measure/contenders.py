@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from fusionloader.cli.measure.protocol import Contender, Running
 from fusionloader.cli.measure.workloads import (
+    FULL_SIZE,
     IMAGE_WORKLOADS,
     IN_MEMORY,
     pil_dataset,
@@ -88,7 +89,7 @@ def _image_contenders(setting: Setting) -> tuple[list[Contender], set[str]]:
         _fusion("fusionloader-fast", lambda: pil_dataset(root, workload), setting, decode="fast"),
     ]
     usual = {"torch-pil", "torch-v2", "fusionloader", "limit-decode"}
-    if dali_is_installed():
+    if dali_is_installed() and workload != FULL_SIZE:  # its policies take images of one size
         usual.add("dali-cpu")
         known.append(Contender("dali-cpu", "DALI, CPU backend", lambda: _start_dali(setting)))
     known.append(

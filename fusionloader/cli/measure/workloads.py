@@ -22,7 +22,9 @@ POLICIES: dict[str, tuple[type[Any], type[Any], dict[str, int]]] = {
     "autoaugment": (transforms.AutoAugment, v2.AutoAugment, {}),
     "trivial": (transforms.TrivialAugmentWide, v2.TrivialAugmentWide, {}),
 }
-IMAGE_WORKLOADS = ("default", *POLICIES)
+# RandAugment before the crop works on the whole image.
+FULL_SIZE = "randaugment-full"
+IMAGE_WORKLOADS = ("default", *POLICIES, FULL_SIZE)
 
 
 def pil_transform(workload: str) -> Any:
@@ -34,6 +36,8 @@ def pil_transform(workload: str) -> Any:
     if workload in POLICIES:
         policy, _, arguments = POLICIES[workload]
         steps.append(policy(**arguments))
+    if workload == FULL_SIZE:
+        steps.insert(0, transforms.RandAugment())
     return transforms.Compose([*steps, transforms.ToTensor(), transforms.Normalize(MEAN, STD)])
 
 
@@ -46,6 +50,8 @@ def tensor_transform(workload: str) -> Any:
     if workload in POLICIES:
         _, policy, arguments = POLICIES[workload]
         steps.append(policy(**arguments))
+    if workload == FULL_SIZE:
+        steps.insert(0, v2.RandAugment())
     convert = [v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
     return v2.Compose([*steps, *convert])
 

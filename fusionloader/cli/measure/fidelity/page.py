@@ -1,0 +1,186 @@
+"""docs/fidelity.md: written from the measurements, and read by the tests."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+
+from PIL import Image
+
+from fusionloader.cli.measure.fidelity.cases import rows
+from fusionloader.cli.measure.fidelity.decoding import conversion, exact_decode, fast_decode
+from fusionloader.cli.measure.fidelity.differences import (
+    Difference,
+    against_pillow,
+    against_tensors,
+)
+from fusionloader.cli.measure.fidelity.perspective import (
+    VISIBLE,
+    Coefficients,
+    compare_coefficients,
+)
+
+PILLOW_TITLE = "## Against torchvision on Pillow images"
+TENSOR_TITLE = "## Against torchvision on tensors"
+DECODE_TITLE = "## Decoding"
+CONVERT_TITLE = "## Conversion"
+PERSPECTIVE_TITLE = "## Perspective coefficients"
+PERSPECTIVE_SETS = 100_000
+
+_INTRODUCTION = """\
+# Fidelity
+
+How far the native operations are from torchvision's, in levels (0 to 255); measured with
+{versions}. This page is written by
+
+    python -m benchmarks.fidelity --write docs/fidelity.md
+
+and `tests/plan/test_fidelity.py` holds every operation to its row.
+"""
+_IMAGES = """\
+There are {images} images: {names}. Each is tried with a range of parameters for every operation; a
+case is one image with one set of parameters.
+"""
+_PILLOW = """\
+A plan computes as torchvision does on Pillow images: a maximum of 0 means the same pixels in every
+case. `solarize_add` and `cutout`, which torchvision does not have, are compared with their
+definition on Pillow images, `mix` with AugMix's sum in float32.
+"""
+_TENSOR = """\
+A recipe that converts to a tensor first gets torchvision's tensor functional from torchvision, and
+Pillow's arithmetic from a plan all the same. This is how much that changes: the same cases against
+`torchvision.transforms.v2.functional` on uint8 tensors (`affine` and `perspective` with the same
+matrices). With the nearest filter, points that fall on an edge between two pixels go either way,
+and one such pixel may be all of black against white. Rotations and other warps of tensors blend
+their border with the fill, which Pillow does not. Cases that torchvision refuses on tensors, or
+answers with another size, are left out; operations and filters that it lacks there have no row.
+"""
+_DECODE = """\
+`decode="exact"` against Pillow's pixels, whole files of all images:
+"""
+_FAST = """\
+`decode="fast"` against `decode="exact"`, for images that are resized (bilinear) to that part of
+their sides: libjpeg then makes the image smaller by another filter than Pillow's. The "leaves" are
+those that are like photographs, the others noise and pure colours.
+"""
+_CONVERT = """\
+`ToTensor` and `Normalize`, then a conversion to the element type, against torch, element by
+element:
+"""
+_PERSPECTIVE = """\
+A plan draws the corners of `RandomPerspective` natively and solves for the coefficients by
+elimination; torchvision has LAPACK's least squares (`torch.linalg.lstsq`) do it. Both round to
+float32. Of {sets:,} sets of corners, drawn for images of 2 to 1200 pixels a side and distortions of
+0.1 to 1, {different:.2%} differ in some coefficient: {zeros:.2%} in nothing but coefficients that
+are zero but for rounding errors (by at most {most_in_zeros:.1e}), {real:.4%} in another
+coefficient, by at most {ulps} unit(s) in the last place. In {visible} set(s) a corner of the
+result shows another point by more than {limit} pixels. Elimination in 80-bit arithmetic gives the same shares: what
+differs is the rounding of the least squares. In the tables above both sides have the same
+coefficients.
+"""
+
+
+def page(chosen: dict[str, Image.Image]) -> str:
+    """The page's text."""
+    names = ", ".join(chosen)
+    pillow = {row: against_pillow(row, chosen) for row in rows()}
+    tensor = {}
+    for row in rows():
+        difference = against_tensors(row, chosen)
+        if difference is not None:
+            tensor[row] = difference
+    fast = fast_decode(chosen)
+    leaves = fast_decode({name: image for name, image in chosen.items() if "leaves" in name})
+    parts = [
+        _INTRODUCTION.format(versions=versions()),
+        _paragraph(_IMAGES.format(images=len(chosen), names=names)),
+        PILLOW_TITLE,
+        _PILLOW,
+        _table(("operation", "cases", "maximum", "mean"), _plain_rows(pillow)),
+        TENSOR_TITLE,
+        _TENSOR,
+        _table(("operation", "cases", "maximum", "mean", "values that differ"), _shares(tensor)),
+        DECODE_TITLE,
+        _DECODE,
+        _table(("file", "files", "maximum", "mean"), _plain_rows(exact_decode(chosen))),
+        _FAST,
+        _table(
+            ("size", "files", "maximum", "mean", "maximum of leaves", "mean of leaves"),
+            [
+                (*row, *other[2:])
+                for row, other in zip(_plain_rows(fast), _plain_rows(leaves), strict=True)
+            ],
+        ),
+        CONVERT_TITLE,
+        _CONVERT,
+        _table(
+            ("type", "images", "maximum", "elements that differ"),
+            [
+                (name, str(d.cases), f"{d.most:g}", str(d.different))
+                for name, d in conversion(chosen).items()
+            ],
+        ),
+        PERSPECTIVE_TITLE,
+        _perspective_text(compare_coefficients(PERSPECTIVE_SETS)),
+    ]
+    return "\n".join(part if part.endswith("\n") else part + "\n" for part in parts)
+
+
+def versions() -> str:
+    """The versions that the figures depend on."""
+    names = {"torch": "torch", "torchvision": "torchvision", "pillow": "Pillow"}
+    texts = [f"{shown} {importlib.metadata.version(name)}" for name, shown in names.items()]
+    return f"{', '.join(texts[:-1])} and {texts[-1]}"
+
+
+def figures(text: str, title: str) -> dict[str, list[str]]:
+    """The first table below a title: the cells of each row by its name."""
+    lines = text[text.index(title) :].splitlines()
+    first = next(place for place, line in enumerate(lines) if line.startswith("|"))
+    found = {}
+    for line in lines[first + 2 :]:
+        if not line.startswith("|"):
+            break
+        name, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+        found[name] = cells
+    return found
+
+
+def _perspective_text(found: Coefficients) -> str:
+    text = _PERSPECTIVE.format(
+        sets=found.sets,
+        different=found.different / found.sets,
+        zeros=found.different_in_zeros_alone / found.sets,
+        real=found.share_of_real_differences,
+        ulps=found.most_ulps,
+        most_in_zeros=found.most_in_zeros,
+        visible=found.visible,
+        limit=VISIBLE,
+    )
+    return _paragraph(text)
+
+
+def _paragraph(text: str) -> str:
+    return textwrap.fill(" ".join(text.split()), 100, break_on_hyphens=False) + "\n"
+
+
+def _plain_rows(differences: Mapping[str, Difference]) -> list[tuple[str, ...]]:
+    return [(name, str(d.cases), f"{d.most:g}", _small(d.mean)) for name, d in differences.items()]
+
+
+def _shares(differences: Mapping[str, Difference]) -> list[tuple[str, ...]]:
+    return [(*row, _percent(differences[row[0]].share)) for row in _plain_rows(differences)]
+
+
+def _small(value: float) -> str:
+    return "0" if value == 0 else f"{value:.2g}" if value >= 1e-4 else f"{value:.1e}"
+
+
+def _percent(share: float) -> str:
+    return "0" if share == 0 else f"{share:.2%}" if share >= 5e-5 else "< 0.01%"
+
+
+def _table(header: Sequence[str], body: Iterable[Sequence[str]]) -> str:
+    ruler = ["---", *(["---:"] * (len(header) - 1))]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [header, ruler, *body])

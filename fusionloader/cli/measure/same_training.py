@@ -1,0 +1,178 @@
+"""Whether training with FusionLoader comes out as with DataLoader: accuracies over seeds."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, ImageDraw, ImageFont
+from torch import nn
+from torch.utils.data import DataLoader
+from torchvision import transforms
+from torchvision.datasets import MNIST, ImageFolder
+from torchvision.transforms.v2 import functional
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Something to learn: images to train with, images to test on, and how long."""
+
+    train: Any
+    test: Any
+    channels: int
+    epochs: int
+    batch_size: int
+
+
+class Residual(nn.Module):
+    """Two convolutions around which the input also goes directly, at half the resolution."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(inputs, outputs, 3, stride=2, padding=1, bias=False),
+            nn.BatchNorm2d(outputs),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(outputs, outputs, 3, padding=1, bias=False),
+            nn.BatchNorm2d(outputs),
+        )
+        self.around = nn.Conv2d(inputs, outputs, 1, stride=2, bias=False)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Returns the activations."""
+        return torch.relu(self.body(images) + self.around(images))
+
+
+def small_resnet(channels: int, classes: int = 10) -> nn.Module:
+    """Returns a residual network of 50,000 parameters."""
+    return nn.Sequential(
+        Residual(channels, 16),
+        Residual(16, 32),
+        Residual(32, 48),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(48, classes),
+    )
+
+
+def digits_task(samples: int, epochs: int) -> Task:
+    """Digits of many fonts' sizes, places and slants on noise, 28x28, in MNIST's class."""
+    usual = [transforms.ToTensor(), transforms.Normalize((0.1307,), (0.3081,))]
+    augmented = [transforms.RandomCrop(28, padding=2), transforms.RandomRotation(10), *usual]
+    return Task(
+        _digits(samples, 0, augmented), _digits(1000, 1, usual), 1, epochs=epochs, batch_size=32
+    )
+
+
+def corpus_task(root: Path, epochs: int) -> Task:
+    """The demo's corpus at 64 pixels; every fifth image is kept for the test."""
+    normalize = [
+        transforms.ToTensor(),
+        transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    ]
+    augmented = [
+        transforms.RandomResizedCrop(64, scale=(0.3, 1.0)),
+        transforms.RandomHorizontalFlip(),
+        transforms.RandAugment(),
+        *normalize,
+    ]
+    plain = [transforms.Resize(72), transforms.CenterCrop(64), *normalize]
+    train, test = (ImageFolder(str(root), transforms.Compose(s)) for s in (augmented, plain))
+    train.samples = [sample for i, sample in enumerate(train.samples) if i % 5]
+    test.samples = test.samples[::5]
+    return Task(train, test, 3, epochs=epochs, batch_size=16)
+
+
+def _digits(samples: int, seed: int, steps: list[Any]) -> MNIST:
+    rng = np.random.default_rng(seed)
+    dataset = MNIST.__new__(MNIST)
+    dataset.targets = torch.from_numpy(rng.integers(0, 10, samples))
+    drawn = [_digit(int(target), rng) for target in dataset.targets]
+    dataset.data = torch.from_numpy(np.stack(drawn))
+    dataset.transform = transforms.Compose(steps)
+    dataset.target_transform = None
+    return dataset
+
+
+def _digit(digit: int, rng: np.random.Generator) -> np.ndarray[Any, Any]:
+    image = Image.new("L", (28, 28))
+    font = ImageFont.load_default(float(rng.integers(14, 26)))
+    place = (int(rng.integers(3, 12)), int(rng.integers(-2, 5)))
+    ImageDraw.Draw(image).text(place, str(digit), fill=int(rng.integers(90, 256)), font=font)
+    slanted = functional.affine(
+        image,
+        angle=float(rng.uniform(-20, 20)),
+        translate=[0, 0],
+        scale=1.0,
+        shear=[float(rng.uniform(-20, 20)), 0.0],
+    )
+    noise = rng.integers(0, 90, (28, 28))
+    pixels: np.ndarray[Any, Any] = np.clip(np.asarray(slanted) + noise, 0, 255).astype(np.uint8)
+    return pixels
+
+
+def accuracy(
+    task: Task, make_loader: Callable[..., DataLoader[Any]], seed: int, workers: int
+) -> float:
+    """Returns the share of right answers on the test images after training."""
+    torch.manual_seed(seed)
+    network = small_resnet(task.channels)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
+    loader = make_loader(
+        task.train, task.batch_size, shuffle=True, num_workers=workers, drop_last=True
+    )
+    steps = task.epochs * len(loader)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.05, total_steps=steps)
+    for _ in range(task.epochs):
+        for images, targets in loader:
+            loss = nn.functional.cross_entropy(network(images), targets)
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            schedule.step()
+    network.eval()
+    right = total = 0
+    with torch.no_grad():
+        for images, targets in make_loader(task.test, 100, num_workers=workers):
+            right += int((network(images).argmax(1) == targets).sum())
+            total += len(targets)
+    return right / total
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Accuracies by seed with both loaders."""
+
+    theirs: list[float]
+    ours: list[float]
+
+    @property
+    def difference(self) -> float:
+        """Of the means: positive where FusionLoader's is higher."""
+        return statistics.mean(self.ours) - statistics.mean(self.theirs)
+
+    @property
+    def spread(self) -> float:
+        """Between the lowest and highest accuracy of DataLoader's seeds."""
+        return max(self.theirs) - min(self.theirs)
+
+
+def compare(
+    task: Task, ours: Callable[..., DataLoader[Any]], seeds: int = 5, workers: int = 2
+) -> Comparison:
+    """Trains with both loaders, seed by seed, on one thread: small networks gain from no more."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        pairs = [
+            (accuracy(task, DataLoader, seed, workers), accuracy(task, ours, seed, workers))
+            for seed in range(seeds)
+        ]
+    finally:
+        torch.set_num_threads(threads)
+    return Comparison([pair[0] for pair in pairs], [pair[1] for pair in pairs])

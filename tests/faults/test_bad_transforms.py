@@ -1,0 +1,66 @@
+"""Transforms that raise or give uneven samples: the error names the sample and what to do."""
+
+import sys
+
+import pytest
+import torch
+from torchvision import transforms as v1
+from torchvision.datasets import ImageFolder
+
+from fusionloader import FusionLoader
+
+
+class Fails:
+    """Raises on the images that are wider than they are high."""
+
+    def __call__(self, image):
+        if image.width > image.height:
+            raise ZeroDivisionError("a bug of the user's")
+        return image
+
+    def __repr__(self):
+        return "Fails()"
+
+
+def folder(root, *steps):
+    return ImageFolder(str(root), v1.Compose([*steps, v1.ToTensor()]))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_transform_that_raises_is_named_with_the_sample(image_folder, workers):
+    loader = FusionLoader(folder(image_folder, Fails()), 1, num_workers=workers)
+    with pytest.raises(ZeroDivisionError) as caught:
+        list(loader)
+    text = str(caught.value) + " ".join(getattr(caught.value, "__notes__", []))
+    assert "Sample: index" in text and ".jpg" in text
+    if sys.version_info >= (3, 11):
+        assert "Transform: Fails()" in text
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("steps", [[v1.Resize(30)], [v1.Lambda(lambda image: image)]], ids=str)
+def test_sizes_that_differ_are_told_apart(image_folder, workers, steps):
+    loader = FusionLoader(folder(image_folder, *steps), 8, num_workers=workers)
+    with pytest.raises(RuntimeError, match="equal size") as caught:
+        list(loader)
+    text = str(caught.value)
+    assert "index 0 (" in text and "float32 3 x " in text and "collate_fn" in text
+
+
+class Sometimes:
+    """A dataset whose samples change their type."""
+
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, index):
+        return torch.zeros(2) if index < 10 else torch.zeros(3)
+
+
+def test_a_dataset_that_changes_its_mind_is_told_so():
+    batches = iter(FusionLoader(Sometimes(), 4, num_workers=2))
+    assert next(batches).shape == (4, 2)
+    with pytest.raises(
+        RuntimeError, match=r"(?s)equal size.*index 8.*float32 2.*index 10.*float32 3"
+    ):
+        list(batches)

@@ -1,0 +1,13 @@
+"""A network learns from FusionLoader what it learns from DataLoader."""
+
+import pytest
+
+from fusionloader import FusionLoader
+from fusionloader.cli.measure.same_training import compare, digits_task
+
+
+@pytest.mark.timeout(300)
+def test_digits_are_learnt_as_well_within_the_spread_of_five_seeds():
+    compared = compare(digits_task(1500, epochs=5), FusionLoader, seeds=5, workers=1)
+    assert min(compared.theirs) > 0.8
+    assert abs(compared.difference) <= max(compared.spread, 0.005), compared
