@@ -45,7 +45,8 @@ case is one image with one set of parameters.
 _PILLOW = """\
 A plan computes as torchvision does on Pillow images: a maximum of 0 means the same pixels in every
 case. `solarize_add` and `cutout`, which torchvision does not have, are compared with their
-definition on Pillow images, `mix` with AugMix's sum in float32.
+definition on Pillow images, `box_blur` with Pillow's `GaussianBlur`, `mix` with AugMix's sum in
+float32 and Pillow's `blend`.
 """
 _TENSOR = """\
 A recipe that converts to a tensor first gets torchvision's tensor functional from torchvision, and
