@@ -68,8 +68,10 @@ void scale(const Planes& in, Planes& out, const AffineMatrix& m, const Colour& f
   const int* columns = workspace.columns.data();
   const Span across = inside(workspace.columns, out.width());
   if (across.begin == across.end) return fill_planes(out, fill);
-  const bool shift = consecutive(workspace.columns, across);
-  const int first = columns[across.begin];
+  const int first = columns[across.begin], move = first - across.begin;
+  // A single column is consecutive whatever the step: its neighbours must not show with it.
+  const bool shift = consecutive(workspace.columns, across) && across.begin == std::max(-move, 0) &&
+                     across.end == std::min(in.width() - move, out.width());
   const Span down = inside(workspace.rows, out.height());
   const auto out_width = static_cast<size_t>(out.width());
   const auto in_row = [&](int y) {
@@ -92,7 +94,7 @@ void scale(const Planes& in, Planes& out, const AffineMatrix& m, const Colour& f
       for (int y = down.begin; y < down.end; ++y, to += out_width) {
         const uint8_t* row = from + in_row(y);
         if (shift) {
-          shifted_row(row, in.width(), first - across.begin, colour, to, out.width());
+          shifted_row(row, in.width(), move, colour, to, out.width());
           continue;
         }
         for (int x = 0; x < out.width(); ++x) to[x] = columns[x] < 0 ? colour : row[columns[x]];
