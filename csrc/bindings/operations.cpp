@@ -2,7 +2,10 @@
 
 #include <pybind11/stl.h>
 
+#include <cstdlib>
+
 #include "bindings/names.hpp"
+#include "ops/colour.hpp"
 
 namespace py = pybind11;
 
@@ -27,7 +30,7 @@ struct AsTuple {
       case ColourKind::grayscale:
         return py::make_tuple(name);
       case ColourKind::posterize:
-        return py::make_tuple(name, static_cast<int>(colour.value));
+        return py::make_tuple(name, whole_number(colour.value));
       default:
         return py::make_tuple(name, colour.value);
     }
@@ -60,8 +63,7 @@ struct AsTuple {
     return py::make_tuple("cutout", erase.x, erase.y, erase.width, erase.height, fill(erase.fill));
   }
   py::tuple operator()(const EraseResult& erase) const {
-    const py::bytes values(reinterpret_cast<const char*>(erase.values.data()),
-                           erase.values.size());
+    const py::bytes values(reinterpret_cast<const char*>(erase.values.data()), erase.values.size());
     return py::make_tuple("erase", erase.x, erase.y, erase.width, erase.height, values,
                           erase.noise_per_pixel, erase.noise);
   }
@@ -82,7 +84,12 @@ class Arguments {
  public:
   explicit Arguments(const py::handle& tuple) : fields_(tuple.cast<py::tuple>()) {}
   std::string name() const { return fields_[0].cast<std::string>(); }
-  int whole(size_t place) const { return at<int>(place); }
+  int whole(size_t place) const {
+    const int value = at<int>(place);
+    // No image has sides that long, and sums of these stay whole numbers.
+    if (std::abs(int64_t{value}) > 1 << 24) throw std::invalid_argument(name() + ": out of range");
+    return value;
+  }
   double real(size_t place) const { return at<double>(place); }
   Colour fill(size_t place) const { return at<Colour>(place); }
   Interpolation interpolation(size_t place) const {
@@ -106,10 +113,13 @@ std::optional<Point> point(const std::optional<std::array<double, 2>>& pair) {
 
 EraseResult erase_result(const Arguments& given) {
   const auto values = given.at<std::string>(5);
-  return {given.whole(1),    given.whole(2),
-          given.whole(3),    given.whole(4),
+  return {given.whole(1),
+          given.whole(2),
+          given.whole(3),
+          given.whole(4),
           {values.begin(), values.end()},
-          given.at<bool>(6), given.at<uint64_t>(7)};
+          given.at<bool>(6),
+          given.at<uint64_t>(7)};
 }
 
 MixOf mix_of(const Arguments& given) {
@@ -138,8 +148,7 @@ Operation operation_from_tuple(const py::handle& fields) {
     return ResizeTo{given.whole(1), given.whole(2), filter_names.value(given.at<std::string>(3))};
   if (name == "hflip") return FlipHorizontally{};
   if (name == "vflip") return FlipVertically{};
-  if (name == "blur")
-    return BlurWith{given.whole(1), given.whole(2), given.real(3), given.real(4)};
+  if (name == "blur") return BlurWith{given.whole(1), given.whole(2), given.real(3), given.real(4)};
   if (name == "affine")
     return AffineWith{given.at<std::array<double, 6>>(1), given.interpolation(2), given.fill(3)};
   if (name == "perspective")

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "ops/limits.hpp"
 #include "ops/matrices.hpp"
 #include "ops/perspective.hpp"
 #include "plan/drawing.hpp"
@@ -29,6 +30,8 @@ double uniform_float(const Range& range, Stream& random) {
 
 Parameters draw(const PlanSpec& plan, const SampleKey& key, int width, int height) {
   if (width <= 0 || height <= 0) throw std::invalid_argument("an image has at least one pixel");
+  if (width > longest_side || height > longest_side)
+    throw std::invalid_argument("an image that large is not possible");
   Drawing drawing(key, {width, height});
   drawing.run(plan.stages);
   return drawing.finish();
@@ -67,6 +70,10 @@ void Drawing::operator()(const Fixed& stage) {
   if (const auto* pad = std::get_if<PadBy>(&stage.operation))
     size_ = {size_.width + pad->padding.left + pad->padding.right,
              size_.height + pad->padding.top + pad->padding.bottom};
+  if (size_.width < 1 || size_.height < 1)
+    throw std::invalid_argument("padding leaves nothing of the image");
+  if (size_.width > longest_side || size_.height > longest_side)
+    throw std::invalid_argument("padding that wide is not possible");
 }
 
 void Drawing::operator()(const ColourJitter& stage) {
@@ -126,10 +133,7 @@ void Drawing::operator()(const RandomPerspective& stage) {
     return static_cast<double>(random.below(static_cast<uint32_t>(reach)));
   };
   const auto near_end = [&](int side, int reach) { return side - reach + near_start(reach); };
-  const Corners start{{{0, 0},
-                       {width - 1.0, 0},
-                       {width - 1.0, height - 1.0},
-                       {0, height - 1.0}}};
+  const Corners start{{{0, 0}, {width - 1.0, 0}, {width - 1.0, height - 1.0}, {0, height - 1.0}}};
   Corners end{};
   end[0] = {near_start(reach_x), near_start(reach_y)};
   end[1] = {near_end(width, reach_x), near_start(reach_y)};
@@ -154,7 +158,8 @@ void Drawing::operator()(const RandomErasing& stage) {
       const int width = round_half_even(std::sqrt(target / ratio));
       if (!(height < size_.height && width < size_.width)) continue;
       const uint64_t noise = static_cast<uint64_t>(random.next_u32()) << 32 | random.next_u32();
-      const int y = static_cast<int>(random.below(static_cast<uint32_t>(size_.height - height + 1)));
+      const int y =
+          static_cast<int>(random.below(static_cast<uint32_t>(size_.height - height + 1)));
       const int x = static_cast<int>(random.below(static_cast<uint32_t>(size_.width - width + 1)));
       if (width > 0 && height > 0)
         operations_.push_back(

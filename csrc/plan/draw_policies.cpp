@@ -26,8 +26,7 @@ double draw_level(const Magnitude& magnitude, Stream& random) {
       return std::clamp(levels[0] + levels[1] * normal(random), magnitude.clip[0],
                         magnitude.clip[1]);
     case Magnitude::Source::uniform:
-      return std::clamp(random.uniform(levels[0], levels[1]), magnitude.clip[0],
-                        magnitude.clip[1]);
+      return std::clamp(random.uniform(levels[0], levels[1]), magnitude.clip[0], magnitude.clip[1]);
     case Magnitude::Source::listed:
       break;
   }
@@ -41,7 +40,8 @@ double draw_magnitude(const Magnitude& magnitude, Stream& random, Size size) {
   if (magnitude.relative_to != Magnitude::RelativeTo::nothing) {
     scale *= magnitude.relative_to == Magnitude::RelativeTo::width ? size.width : size.height;
     if (magnitude.bins > 0) {
-      level = linspace(scale, magnitude.bins, static_cast<int>(level));
+      level = linspace(scale, magnitude.bins,
+                       static_cast<int>(std::clamp(level, 0.0, magnitude.bins - 1.0)));
       scale = 1.0;
     }
   }
@@ -122,8 +122,7 @@ void draw_step(const PolicyStep& step, const RandomPolicy& policy, Stream& rando
     operations.push_back(ColourTo{*kind, whole ? std::trunc(value) : value});
     return;
   }
-  if (step.op == PolicyOp::cutout)
-    return cut_out(value, random, size, policy.fill, operations);
+  if (step.op == PolicyOp::cutout) return cut_out(value, random, size, policy.fill, operations);
   const auto count = static_cast<uint32_t>(policy.interpolations.size());
   const Interpolation interpolation = policy.interpolations[count > 1 ? random.below(count) : 0];
   if (step.op == PolicyOp::rotate)

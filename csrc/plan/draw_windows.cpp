@@ -17,7 +17,11 @@ std::string pair_text(int first, int second) {
 
 }  // namespace
 
-int round_half_even(double value) { return static_cast<int>(std::nearbyint(value)); }
+int round_half_even(double value) {
+  if (!(std::fabs(value) < 1 << 30))
+    throw std::invalid_argument("a plan's numbers lead to a place or size that is not possible");
+  return static_cast<int>(std::nearbyint(value));
+}
 
 void Drawing::operator()(const RandomResizedCrop& stage) {
   Stream random = stream();
@@ -46,7 +50,7 @@ void Drawing::operator()(const ResizeShorterSide& stage) {
       new_longer = *stage.max_size;
     }
   }
-  if (new_longer > max_side)
+  if (!(new_longer <= max_side))
     throw std::invalid_argument("an image of " + pair_text(size_.height, size_.width) +
                                 " pixels (height, width) would be resized to more than " +
                                 std::to_string(max_side) + " pixels a side");
@@ -54,7 +58,9 @@ void Drawing::operator()(const ResizeShorterSide& stage) {
   resize(upright ? Size{new_shorter, rounded} : Size{rounded, new_shorter}, stage.filter);
 }
 
-void Drawing::operator()(const ResizeStage& stage) { resize({stage.width, stage.height}, stage.filter); }
+void Drawing::operator()(const ResizeStage& stage) {
+  resize({stage.width, stage.height}, stage.filter);
+}
 
 void Drawing::operator()(const CenterCrop& stage) {
   // Where the image is smaller it is padded evenly, the odd pixel at the right or bottom.
@@ -96,6 +102,9 @@ void Drawing::operator()(const RandomVerticalFlip& stage) {
 }
 
 void Drawing::crop(const CropTo& window) {
+  if (window.width < 1 || window.height < 1)
+    throw std::invalid_argument("a crop of " + pair_text(window.height, window.width) +
+                                " pixels (height, width) is not possible");
   operations_.push_back(window);
   size_ = {window.width, window.height};
 }
@@ -118,8 +127,7 @@ CropTo Drawing::random_window(const RandomResizedCrop& stage, Stream& random) co
     if (!(exact_width < 2.0 * max_side && exact_height < 2.0 * max_side)) continue;
     const int width = round_half_even(exact_width), height = round_half_even(exact_height);
     if (width <= 0 || width > size_.width || height <= 0 || height > size_.height) continue;
-    const int y =
-        static_cast<int>(random.below(static_cast<uint32_t>(size_.height - height) + 1));
+    const int y = static_cast<int>(random.below(static_cast<uint32_t>(size_.height - height) + 1));
     const int x = static_cast<int>(random.below(static_cast<uint32_t>(size_.width - width) + 1));
     return {x, y, width, height, {0, 0, 0}};
   }
@@ -132,6 +140,5 @@ CropTo Drawing::random_window(const RandomResizedCrop& stage, Stream& random) co
   const auto centre = [](int outer, int inner) { return (outer - inner) >> 1; };
   return {centre(size_.width, width), centre(size_.height, height), width, height, {0, 0, 0}};
 }
-
 
 }  // namespace fusionloader

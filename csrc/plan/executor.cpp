@@ -5,6 +5,7 @@
 #include <string>
 
 #include "convert/convert.hpp"
+#include "ops/limits.hpp"
 #include "plan/erase_result.hpp"
 #include "plan/images.hpp"
 #include "plan/pipeline.hpp"
@@ -30,7 +31,10 @@ size_t pixel_bytes(int channels, int width, int height) {
 class RowOfBatch final : public ResultWriter, RowSink {
  public:
   RowOfBatch(const PlanSpec& plan, const std::optional<Converter>& converter, uint8_t* out)
-      : plan_(plan), converter_(converter), out_(out), pixels_(out, plan.width, plan.result_channels) {}
+      : plan_(plan),
+        converter_(converter),
+        out_(out),
+        pixels_(out, plan.width, plan.result_channels) {}
 
   RowSink& begin(int width, int height) override {
     if (plan_.width > 0 && width == plan_.width && height == plan_.height) return *this;
@@ -84,6 +88,12 @@ struct Executor::Impl {
     for (const int channels : {spec.channels, spec.result_channels})
       if (channels != 1 && channels != 3)
         throw std::invalid_argument("a plan's images have 1 or 3 channels");
+    // Grey can be made of colours, but not the other way round.
+    if (spec.result_channels > spec.channels)
+      throw std::invalid_argument("a plan's result has no more channels than its images");
+    if (spec.width < 0 || spec.height < 0)
+      throw std::invalid_argument("the size of a plan's result is not negative");
+    require_possible_size(spec.width, spec.height);
     if (!spec.convert) return;
     if (spec.width <= 0 || spec.height <= 0)
       throw std::invalid_argument("a plan with a conversion needs the size of its result");
@@ -127,10 +137,10 @@ struct Executor::Impl {
   }
 
   void erase(const Parameters& parameters, uint8_t* out) const {
-    if (spec.convert) erase_results(parameters, *spec.convert,
-                  {spec.result_channels, spec.width, spec.height}, out);
+    if (spec.convert)
+      erase_results(parameters, *spec.convert, {spec.result_channels, spec.width, spec.height},
+                    out);
   }
-
 };
 
 namespace {
@@ -166,8 +176,7 @@ const char* Executor::conversion() const {
 Status Executor::run_encoded(ByteView encoded, const SampleKey& key, uint8_t* out) {
   const Opened opened(*impl_, encoded);
   if (!opened) return Status::needs_pillow;
-  const Parameters drawn =
-      draw(impl_->spec, key, impl_->decoder.width(), impl_->decoder.height());
+  const Parameters drawn = draw(impl_->spec, key, impl_->decoder.width(), impl_->decoder.height());
   return run_opened(drawn, out);
 }
 
@@ -198,8 +207,7 @@ Status Executor::pixels_of_encoded(ByteView encoded, const SampleKey& key, Pixel
   const Opened opened(*impl_, encoded);
   if (!opened) return Status::needs_pillow;
   PixelsOut result(out, impl_->spec.result_channels);
-  const Parameters drawn =
-      draw(impl_->spec, key, impl_->decoder.width(), impl_->decoder.height());
+  const Parameters drawn = draw(impl_->spec, key, impl_->decoder.width(), impl_->decoder.height());
   return impl_->run_decoder(drawn, result) ? Status::ok : Status::needs_pillow;
 }
 
