@@ -19,6 +19,7 @@ Cases = Callable[[int, int], list[Operation]]
 FILLS = ((0, 0, 0), (12, 200, 77))
 FILTERS = ("box", "bilinear", "hamming", "bicubic", "lanczos")
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic")
+MIXINGS = ("sum", "over", "successive")
 PAD_MODES = ("constant", "edge", "reflect", "symmetric")
 
 
@@ -62,6 +63,7 @@ def rows() -> dict[str, Cases]:
     for name in ("invert", "autocontrast", "equalize", "grayscale"):
         made[name] = _plain(name)
     made["blur"] = _blurs
+    made["box_blur"] = _with_numbers("box_blur", 0.1, 0.7, 1.5, 2.0)
     for interpolation in INTERPOLATIONS:
         made[f"affine, {interpolation}"] = _affines(interpolation)
         made[f"perspective, {interpolation}"] = _perspectives(interpolation)
@@ -69,7 +71,8 @@ def rows() -> dict[str, Cases]:
     for mode in PAD_MODES:
         made[f"pad, {mode}"] = _pads(mode)
     made["cutout"] = _cutouts
-    made["mix"] = _mixes
+    for mixing in MIXINGS:
+        made[f"mix, {mixing}"] = _mixes(mixing)
     return made
 
 
@@ -137,6 +140,7 @@ def _affines(interpolation: str) -> Cases:
             (0.0, [5, -3], 1.0, [0.0, 0.0]),
             (0.0, [0, 0], 0.61, [0.0, 0.0]),
             (0.0, [0, 0], 1.9, [0.0, 0.0]),
+            (0.0, [-2, 1], 0.03, [0.0, 0.0]),
             (0.0, [0, 0], 1.0, [17.2, 0.0]),
             (0.0, [0, 0], 1.0, [0.0, -16.7]),
             (-120.0, [2, 9], 1.3, [8.0, -11.0]),
@@ -203,11 +207,15 @@ def _cutouts(width: int, height: int) -> list[Operation]:
     return [("cutout", 0, 0, *half, FILLS[1]), ("cutout", width // 2, height // 2, *half, FILLS[0])]
 
 
-def _mixes(width: int, height: int) -> list[Operation]:
+def _mixes(mixing: str) -> Cases:
     chains: list[list[Operation]] = [
         [("posterize", 4), ("rotate", 12.0, "bilinear", False, None, FILLS[0])],
         [("equalize",)],
         [("brightness", 1.4), ("autocontrast",)],
     ]
-    weights = (0.3, 0.21, 0.19)
-    return [("mix", 0.3, weights, chains), ("mix", 0.999, (0.001, 0.0, 0.0), chains)]
+
+    def make(width: int, height: int) -> list[Operation]:
+        weights = (0.3, 0.21, 0.19)
+        return [("mix", part, weights, chains, mixing) for part in (0.3, 0.999)]
+
+    return make
