@@ -66,7 +66,7 @@ def pixels(random: Random, channels: int | None = None) -> np.ndarray:
 
 def operation(random: Random, depth: int = 0) -> tuple[Any, ...]:
     kinds = ("crop", "crop", "resize", "resize", "flip", "factor", "factor", "plain", "blur")
-    kinds += ("affine", "perspective", "rotate", "pad", "cutout", "erase", "mix")
+    kinds += ("affine", "perspective", "rotate", "pad", "cutout", "erase", "mix", "box_blur")
     kind = random.choice(kinds)
     interpolation = random.choice(INTERPOLATIONS)
     if kind == "flip":
@@ -83,6 +83,8 @@ def operation(random: Random, depth: int = 0) -> tuple[Any, ...]:
     if kind == "blur":
         sizes = (random.choice((1, 3, 5, 23, 513)), random.choice((1, 3, 7, whole(random))))
         return ("blur", *sizes, real(random, 0.05, 4.0), real(random, 0.05, 4.0))
+    if kind == "box_blur":
+        return ("box_blur", real(random, 0.0, 30.0))
     if kind == "affine":
         return ("affine", matrix(random, 6), interpolation, fill(random))
     if kind == "perspective":
@@ -102,7 +104,13 @@ def operation(random: Random, depth: int = 0) -> tuple[Any, ...]:
         for _ in range(count)
     ]
     weights = [real(random, 0, 1) for _ in range(count + (random.random() < 0.05))]
-    return ("mix", real(random, 0, 1), weights, chains)
+    return (
+        "mix",
+        real(random, 0, 1),
+        weights,
+        chains,
+        random.choice(("sum", "over", "successive")),
+    )
 
 
 def rotation(random: Random, interpolation: str) -> tuple[Any, ...]:

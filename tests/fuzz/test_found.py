@@ -42,9 +42,9 @@ def done(*operations, image=IMAGE):
         ("cutout", 2**31 - 1, 0, 2**31 - 1, 1, BLACK),
         ("rotate", NAN, "nearest", True, None, BLACK),
         ("rotate", 30.0, "bilinear", True, (INFINITY, 0.0), BLACK),
-        ("mix", 1.0, [0.5], [[("hflip",)]]),
-        ("mix", 1.0, [0.5], [[("mix", 1.0, [], [])]]),
-        ("mix", 1.0, [0.5], [[("rotate", 90.0, "nearest", True, None, BLACK)]]),
+        ("mix", 1.0, [0.5], [[("hflip",)]], "sum"),
+        ("mix", 1.0, [0.5], [[("mix", 1.0, [], [], "sum")]], "sum"),
+        ("mix", 1.0, [0.5], [[("rotate", 90.0, "nearest", True, None, BLACK)]], "sum"),
     ],
 )
 def test_impossible_operations_are_refused(operation):
@@ -61,7 +61,10 @@ def test_a_strip_turned_by_resizing_is_refused():
 
 
 def test_sums_that_are_no_numbers_become_black():
-    operations = ("mix", NAN, [0.5], [[("invert",)]]), ("mix", INFINITY, [-INFINITY], [[]])
+    operations = (
+        ("mix", NAN, [0.5], [[("invert",)]], "sum"),
+        ("mix", INFINITY, [-INFINITY], [[]], "sum"),
+    )
     for operation in operations:
         assert not done(operation).any()
 
