@@ -18,6 +18,7 @@ RANKS = {
     "sim": 1,
     "loader": 2,
     "options": 3,
+    "policies": 3,
     "runtime": 3,
     "executors": 4,
     "scheduler": 5,

@@ -50,7 +50,14 @@ def converters() -> dict[type, Any]:
     return {getattr(module, name): made for module in (v1, v2) for name, made in known.items()}
 
 
-def _rand_augment(step: Any, context: Context) -> Stage:
+def rand_augment_policy(num_ops: int, magnitude: int, bins: int) -> RandomPolicy:
+    """Returns the stage of torchvision's RandAugment with otherwise its default arguments."""
+    from torchvision.transforms import RandAugment
+
+    return _rand_augment(RandAugment(num_ops, magnitude, bins), Context(3, "pil"))
+
+
+def _rand_augment(step: Any, context: Context) -> RandomPolicy:
     space = _spaces(step, step.num_magnitude_bins)
     policies = tuple(
         (_policy_step(step, name, space, lambda count: [step.magnitude]),) for name in space[0]

@@ -18,8 +18,8 @@ from fusionloader.plan import (
     containers,
     conversions,
     erasing,
+    own,
     policies,
-    timm_transforms,
     warps,
     windows,
 )
@@ -41,6 +41,7 @@ from fusionloader.plan.stages import (
     Stage,
     TrimBorder,
 )
+from fusionloader.plan.timm_transforms import converters as timm_converters
 
 __all__ = ["CompiledTransform", "NotCompiled", "Note", "Tail", "compile_transform"]
 
@@ -290,7 +291,9 @@ def _replaced(step: Any) -> bool:
 
 def _stage(step: Any, context: Context) -> Stage:
     kind = type(step)
-    convert = _converters().get(kind) or timm_transforms.converters().get(kind)
+    # timm may be imported at any time, and so may transforms of our own.
+    found = (known.get(kind) for known in (_converters(), own.converters(), timm_converters()))
+    convert = next(filter(None, found), None)
     if convert is None:
         raise NotCompiled("not a transform that can be compiled")
     try:

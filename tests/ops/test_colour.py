@@ -6,7 +6,7 @@ import torchvision.transforms.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from PIL import Image
+from PIL import Image, ImageFilter
 
 from fusionloader import _native
 
@@ -153,3 +153,17 @@ def test_wrong_calls_are_refused():
             ours(name, pixels, arguments)
     with pytest.raises(ValueError, match="contiguous"):
         _native.colour_op("invert", pixels[:, ::2], ())
+
+
+@pytest.mark.parametrize("radius", [0, 0.01, 0.1, 0.5, 1, 1.37, 2, 5.5, 40, 500])
+def test_box_blurs_are_those_of_pillow(radius):
+    for pixels in PICTURES:
+        expected = to_pillow(pixels).filter(ImageFilter.GaussianBlur(radius))
+        ours = _native.colour_op("box_blur", pixels, [radius])
+        assert ours == pixels_of(expected).tobytes(), pixels.shape
+
+
+@pytest.mark.parametrize("radius", [-1.0, float("nan"), 1e5])
+def test_a_box_blur_without_sense_is_refused(radius):
+    with pytest.raises(ValueError, match="radius"):
+        _native.colour_op("box_blur", PICTURES[0], [radius])

@@ -11,7 +11,9 @@ import torch
 from PIL import Image
 from test_augmentations import IMAGES, check
 from torchvision import transforms as v1
+from torchvision.datasets import ImageFolder
 
+from fusionloader import FusionLoader
 from fusionloader.executors.native import make_executor
 from fusionloader.plan.replay import replay
 from fusionloader.plan.stages import ImageKind
@@ -323,3 +325,17 @@ def test_compiling_leaves_python_s_random_numbers_alone():
     random.seed(3)
     compile_transform(make_transform(True, auto_augment="rand-m9-mstd0.5"))
     assert random.random() == expected
+
+
+def test_a_loader_gives_what_is_drawn(image_folder):
+    transform = make_transform(True, auto_augment="rand-m9-mstd0.5-inc1", interpolation="random")
+    dataset = ImageFolder(image_folder, transform)
+    executor = make_executor(compiled_whole(transform).plan)
+    with FusionLoader(dataset, 8, num_workers=2, seed=6) as loader:
+        assert "python" not in loader.explain()
+        batches = torch.cat([images.clone() for images, _ in loader])
+    convert = v1.Compose(transform.transforms[-2:])
+    for index in range(len(dataset)):
+        image = dataset.loader(dataset.samples[index][0])
+        operations = executor.draw(6, 0, index, 0, *image.size)
+        assert torch.equal(convert(replay(image, operations)), batches[index])
