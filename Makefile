@@ -12,7 +12,9 @@ EXTENSION := $(VENV)/extension.stamp
 SOURCES := $(wildcard csrc/*/*.cpp csrc/*/*.hpp) setup.py
 ASAN := build/asan
 # The tests that call the native code directly.
-NATIVE_TESTS := $(wildcard tests/csrc tests/queue)
+NATIVE_TESTS := $(wildcard tests/csrc tests/queue tests/fuzz)
+# Random input is tried for so long, which is more than as one test among many.
+ASAN_FUZZ_SECONDS ?= 60
 PYTEST_FLAGS ?= -q
 
 demo: $(EXTENSION)
@@ -40,7 +42,8 @@ format: $(INSTALLED)
 asan: $(INSTALLED)
 	FUSIONLOADER_SANITIZE=1 $(BIN)/python setup.py -q build \
 	    --build-base build/asan-objects --build-lib $(ASAN)
-	.ci/with-sanitizer $(ASAN) $(BIN)/python -m pytest $(PYTEST_FLAGS) $(NATIVE_TESTS)
+	FUSIONLOADER_FUZZ_SECONDS=$(ASAN_FUZZ_SECONDS) FUSIONLOADER_FUZZ_LOG=build/fuzz-case \
+	    .ci/with-sanitizer $(ASAN) $(BIN)/python -m pytest $(PYTEST_FLAGS) $(NATIVE_TESTS)
 
 $(SYSTEM): .ci/system-packages
 	.ci/system-packages $(PYTHON)

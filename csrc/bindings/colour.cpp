@@ -22,8 +22,8 @@ struct Call {
   ColourScratch scratch = {};
 
   double number(size_t position) const { return arguments[position]; }
-  int whole(size_t position) const { return static_cast<int>(arguments[position]); }
-  uint8_t level(size_t position) const { return static_cast<uint8_t>(arguments[position]); }
+  int whole(size_t position) const { return whole_number(arguments[position]); }
+  uint8_t level(size_t position) const { return static_cast<uint8_t>(whole(position)); }
 };
 
 struct Operation {

@@ -2,7 +2,10 @@
 
 #include <pybind11/stl.h>
 
+#include <cstdlib>
+
 #include "bindings/names.hpp"
+#include "ops/colour.hpp"
 
 namespace py = pybind11;
 
@@ -27,7 +30,7 @@ struct AsTuple {
       case ColourKind::grayscale:
         return py::make_tuple(name);
       case ColourKind::posterize:
-        return py::make_tuple(name, static_cast<int>(colour.value));
+        return py::make_tuple(name, whole_number(colour.value));
       default:
         return py::make_tuple(name, colour.value);
     }
@@ -84,7 +87,12 @@ class Arguments {
  public:
   explicit Arguments(const py::handle& tuple) : fields_(tuple.cast<py::tuple>()) {}
   std::string name() const { return fields_[0].cast<std::string>(); }
-  int whole(size_t place) const { return at<int>(place); }
+  int whole(size_t place) const {
+    const int value = at<int>(place);
+    // No image has sides that long, and sums of these stay whole numbers.
+    if (std::abs(int64_t{value}) > 1 << 24) throw std::invalid_argument(name() + ": out of range");
+    return value;
+  }
   double real(size_t place) const { return at<double>(place); }
   Colour fill(size_t place) const { return at<Colour>(place); }
   Interpolation interpolation(size_t place) const {

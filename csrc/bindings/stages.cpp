@@ -2,6 +2,7 @@
 
 #include <pybind11/stl.h>
 
+#include <cmath>
 #include <functional>
 #include <unordered_map>
 
@@ -23,7 +24,32 @@ class Fields {
   Value get(const char* name) const {
     return at(name).cast<Value>();
   }
-  int whole(const char* name) const { return get<int>(name); }
+  int whole(const char* name) const { return between(name, -(1 << 24), 1 << 24); }
+  std::optional<int> maybe_whole(const char* name) const {
+    if (at(name).is_none()) return std::nullopt;
+    return whole(name);
+  }
+  // How often something is done.
+  int count(const char* name, int least) const { return between(name, least, 4096); }
+  int between(const char* name, int least, int most) const {
+    const int value = get<int>(name);
+    if (value < least || value > most) out_of_range(name);
+    return value;
+  }
+  double finite(const char* name) const {
+    const double value = real(name);
+    if (!std::isfinite(value)) out_of_range(name);
+    return value;
+  }
+  // More than 0 and at most `most`.
+  double positive(const char* name, double most) const {
+    const double value = real(name);
+    if (!(value > 0.0 && value <= most)) out_of_range(name);
+    return value;
+  }
+  [[noreturn]] static void out_of_range(const char* name) {
+    throw std::invalid_argument(std::string("a plan's ") + name + " is out of range");
+  }
   double real(const char* name) const { return get<double>(name); }
   std::string text(const char* name) const { return get<std::string>(name); }
   Range range(const char* name) const { return get<Range>(name); }
@@ -56,8 +82,8 @@ Magnitude magnitude_from(const Fields& given) {
   Magnitude made{sources.value(given.text("source")),
                  given.get<std::vector<double>>("levels"),
                  given.range("clip"),
-                 given.real("scale"),
-                 given.real("offset"),
+                 given.finite("scale"),
+                 given.finite("offset"),
                  given.get<bool>("truncate"),
                  given.get<bool>("either_sign"),
                  sides.value(given.text("relative_to")),
@@ -65,12 +91,15 @@ Magnitude magnitude_from(const Fields& given) {
                  given.range("bounds")};
   const size_t needed = made.source == Magnitude::Source::listed ? 1 : 2;
   if (made.levels.size() < needed) throw std::invalid_argument("a magnitude needs levels");
+  for (const double level : made.levels)
+    if (!std::isfinite(level)) Fields::out_of_range("level");
+  if (!(made.clip[0] <= made.clip[1])) Fields::out_of_range("clip");
   return made;
 }
 
 RandomPolicy policy_from(const Fields& given) {
   RandomPolicy made{{},
-                    given.whole("repeats"),
+                    given.count("repeats", 0),
                     {},
                     given.fill(),
                     given.get<std::vector<double>>("weights"),
@@ -135,7 +164,7 @@ class Reader {
         {"RandomResizedCrop", random_resized_crop},
         {"ResizeShorterSide",
          [](const Fields& given) {
-           return ResizeShorterSide{given.whole("size"), given.get<std::optional<int>>("max_size"),
+           return ResizeShorterSide{given.whole("size"), given.maybe_whole("max_size"),
                                     given.filter()};
          }},
         {"Resize",
@@ -186,15 +215,18 @@ class Reader {
          }},
         {"RandomPerspective",
          [](const Fields& given) {
-           return RandomPerspective{given.real("distortion"), given.interpolation(), given.fill()};
+           // 0 is possible too: nothing moves.
+           const double distortion = given.real("distortion");
+           if (!(distortion >= 0.0 && distortion <= 1.0)) Fields::out_of_range("distortion");
+           return RandomPerspective{distortion, given.interpolation(), given.fill()};
          }},
         {"Fixed",
          [](const Fields& given) { return Fixed{operation_from_tuple(given.at("operation"))}; }},
         {"RandomPolicy", [](const Fields& given) { return policy_from(given); }},
         {"AugMix",
          [](const Fields& given) {
-           return AugMix{policy_from(Fields(given.at("operations"))), given.whole("width"),
-                         given.whole("depth"), given.real("alpha"),
+           return AugMix{policy_from(Fields(given.at("operations"))), given.count("width", 1),
+                         given.count("depth", -4096), given.positive("alpha", 1e6),
                          mixing_names.value(given.text("mixing"))};
          }},
         {"RandomErasing", random_erasing},
@@ -234,6 +266,8 @@ class Reader {
 
   static Stage random_crop(const Fields& given) {
     const auto padding = given.get<std::array<int, 4>>("padding");
+    for (const int side : padding)
+      if (std::abs(int64_t{side}) > 1 << 24) Fields::out_of_range("padding");
     return RandomCrop{given.whole("height"),
                       given.whole("width"),
                       padding[0],
@@ -246,13 +280,14 @@ class Reader {
 
   static Stage random_erasing(const Fields& given) {
     const auto values = given.get<std::string>("values");
+    const int least = given.count("least_boxes", 1);
     return RandomErasing{given.real("probability"),
                          given.range("scale"),
                          given.range("ratio"),
                          {values.begin(), values.end()},
                          given.get<bool>("noise_per_pixel"),
-                         given.whole("least_boxes"),
-                         given.whole("most_boxes")};
+                         least,
+                         given.count("most_boxes", least)};
   }
 
   unsigned next_ = 0;

@@ -33,7 +33,8 @@ struct Taps {
 HalfKernel half_kernel(int size, double sigma) {
   if (size < 1 || size % 2 == 0 || size / 2 > most_reach)
     throw std::invalid_argument("a blur's kernel size must be odd and at most 513");
-  if (!(sigma > 0.0)) throw std::invalid_argument("a blur's sigma must be positive");
+  if (!(static_cast<float>(sigma) > 0.0f))
+    throw std::invalid_argument("a blur's sigma must be positive");
   HalfKernel kernel{size / 2, {}};
   float sum = 0.0f;
   for (int i = 0; i <= kernel.reach; ++i) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <stdexcept>
 
 #include "ops/blend.hpp"
 #include "ops/histogram.hpp"
@@ -48,25 +49,37 @@ int first_level_from(double threshold) {
   return threshold > 255.0 ? 256 : static_cast<int>(std::ceil(threshold));
 }
 
+// Larger ones give nothing new, and an infinite one no number where levels are equal.
+float blend_factor(double factor) {
+  if (std::isnan(factor)) throw std::invalid_argument("a factor must be a number");
+  return static_cast<float>(std::clamp(factor, -1e6, 1e6));
+}
+
 }  // namespace
 
+int whole_number(double value) {
+  if (!(std::fabs(value) <= 1e6))
+    throw std::invalid_argument("a colour operation's number is out of range");
+  return static_cast<int>(value);
+}
+
 void adjust_brightness(Planes& image, double factor, SimdLevel level) {
-  look_up(image, blend_table(0, static_cast<float>(factor)), level);
+  look_up(image, blend_table(0, blend_factor(factor)), level);
 }
 
 void adjust_contrast(Planes& image, double factor, SimdLevel level) {
   if (image.size() == 0) return;
   const double mean =
       static_cast<double>(sum_of_grey(image, level)) / static_cast<double>(image.size());
-  look_up(image, blend_table(static_cast<int>(mean + 0.5), static_cast<float>(factor)), level);
+  look_up(image, blend_table(static_cast<int>(mean + 0.5), blend_factor(factor)), level);
 }
 
 void adjust_saturation(Planes& image, double factor, SimdLevel level) {
-  if (image.channels() == 3) blend_from_grey(image, static_cast<float>(factor), level);
+  if (image.channels() == 3) blend_from_grey(image, blend_factor(factor), level);
 }
 
 void adjust_sharpness(Planes& image, double factor, ColourScratch& scratch, SimdLevel level) {
-  blend_from_smooth(image, static_cast<float>(factor), scratch.rows, level);
+  blend_from_smooth(image, blend_factor(factor), scratch.rows, level);
 }
 
 void posterize(Planes& image, int bits, SimdLevel level) {
@@ -130,8 +143,11 @@ void to_grayscale(Planes& image, int channels, SimdLevel level) {
 
 void erase(Planes& image, const Rectangle& where, const uint8_t (&values)[3]) {
   const int left = std::max(where.x, 0), top = std::max(where.y, 0);
-  const int right = std::min(where.x + where.width, image.width());
-  const int bottom = std::min(where.y + where.height, image.height());
+  const auto end = [](int begin, int length, int most) {
+    return static_cast<int>(std::min<int64_t>(int64_t{begin} + length, most));
+  };
+  const int right = end(where.x, where.width, image.width());
+  const int bottom = end(where.y, where.height, image.height());
   if (right <= left) return;
   for (int channel = 0; channel < image.channels(); ++channel)
     for (int y = top; y < bottom; ++y)

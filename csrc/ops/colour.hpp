@@ -18,6 +18,9 @@ void adjust_saturation(Planes& image, double factor, SimdLevel level);
 void adjust_sharpness(Planes& image, double factor, ColourScratch& scratch, SimdLevel level);
 void adjust_hue(Planes& image, double factor, SimdLevel level);
 
+// The whole part; throws std::invalid_argument for what is no number or far out of range.
+int whole_number(double value);
+
 void posterize(Planes& image, int bits, SimdLevel level);
 void solarize(Planes& image, double threshold, SimdLevel level);
 // Not torchvision's: adds to the levels below the threshold, up to 255, as RandAugment's paper

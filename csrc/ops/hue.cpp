@@ -110,7 +110,7 @@ FUSIONLOADER_PER_LEVEL(turn_hue, hue_loop)
 
 void adjust_hue(Planes& image, double factor, SimdLevel level) {
   if (image.channels() != 3) return;
-  const int turn = static_cast<int>(factor * 255.0) & 255;
+  const int turn = whole_number(factor * 255.0) & 255;
   turn_hue(level, image.plane(0), image.plane(1), image.plane(2), image.padded_size(), turn);
 }
 

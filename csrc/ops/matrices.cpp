@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <stdexcept>
+
+#include "ops/limits.hpp"
 
 namespace fusionloader {
 namespace {
@@ -87,8 +90,14 @@ AffineMatrix rotation_matrix(double angle, Point centre, bool expand, int& width
   const auto by_y = [](Point p, Point q) { return p.y < q.y; };
   const auto [left, right] = std::minmax_element(std::begin(corners), std::end(corners), by_x);
   const auto [top, bottom] = std::minmax_element(std::begin(corners), std::end(corners), by_y);
-  const int new_width = static_cast<int>(std::ceil(right->x) - std::floor(left->x));
-  const int new_height = static_cast<int>(std::ceil(bottom->y) - std::floor(top->y));
+  const double exact_width = std::ceil(right->x) - std::floor(left->x);
+  const double exact_height = std::ceil(bottom->y) - std::floor(top->y);
+  if (!(exact_width >= 0 && exact_width <= longest_side && exact_height >= 0 &&
+        exact_height <= longest_side))
+    throw std::invalid_argument("a rotated image that large is not possible");
+  const int new_width = static_cast<int>(exact_width);
+  const int new_height = static_cast<int>(exact_height);
+  require_possible_size(new_width, new_height);
   const Point origin = apply(m, {-(new_width - width) / 2.0, -(new_height - height) / 2.0});
   m[2] = origin.x;
   m[5] = origin.y;

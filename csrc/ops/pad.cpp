@@ -1,6 +1,7 @@
 // Borders around an image: each axis gets a table of what its places show.
 #include <stdexcept>
 
+#include "ops/limits.hpp"
 #include "ops/warp.hpp"
 
 namespace fusionloader {
@@ -21,6 +22,8 @@ int source_of(int position, int length, PadMode mode) {
 // Pads one axis of `length` pixels: what each place of the result shows. Other modes than constant
 // crop first, so that what is cropped shows nowhere.
 int padded_axis(int length, int before, int after, PadMode mode, std::vector<int>& table) {
+  if (std::min(before, after) < -longest_side || std::max(before, after) > longest_side)
+    throw std::invalid_argument("padding that wide is not possible");
   const int crop_before = mode == PadMode::constant ? 0 : std::max(-before, 0);
   const int crop_after = mode == PadMode::constant ? 0 : std::max(-after, 0);
   const int kept = length - crop_before - crop_after;
@@ -41,6 +44,7 @@ void pad(const Planes& in, Planes& out, const Padding& padding, PadMode mode, co
          GeometryWorkspace& workspace) {
   const int width = padded_axis(in.width(), padding.left, padding.right, mode, workspace.columns);
   const int height = padded_axis(in.height(), padding.top, padding.bottom, mode, workspace.rows);
+  require_possible_size(width, height);
   out.reset(in.channels(), width, height);
   const int *columns = workspace.columns.data(), *rows = workspace.rows.data();
   // Between the borders rows are copied as they are.

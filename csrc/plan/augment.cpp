@@ -68,7 +68,7 @@ void Augmenter::apply(const Operation& operation, Planes& image) {
     return warp(image, [&] {
       pad(image, other_, padding->padding, padding->mode, padding->fill, workspace_);
     });
-  throw std::logic_error("an operation that is part of a pass, or of the result");
+  throw std::invalid_argument("a mix cannot hold windows, flips or erasing of the result");
 }
 
 template <class Warp>
@@ -90,11 +90,11 @@ void Augmenter::apply(const ColourTo& colour, Planes& image) {
     case ColourKind::sharpness:
       return adjust_sharpness(image, colour.value, scratch_, simd_);
     case ColourKind::posterize:
-      return posterize(image, static_cast<int>(colour.value), simd_);
+      return posterize(image, whole_number(colour.value), simd_);
     case ColourKind::solarize:
       return solarize(image, colour.value, simd_);
     case ColourKind::solarize_add:
-      return solarize_add(image, static_cast<int>(colour.value), 128, simd_);
+      return solarize_add(image, whole_number(colour.value), 128, simd_);
     case ColourKind::invert:
       return invert(image, simd_);
     case ColourKind::autocontrast:
@@ -132,8 +132,8 @@ void Augmenter::apply(const MixOf& mix, Planes& image) {
   for (int channel = 0; channel < whole.channels(); ++channel, sum += whole.size()) {
     uint8_t* plane = whole.plane(channel);
     // The weights add up to one but for rounding: truncated as a cast of torch does.
-    for (size_t i = 0; i < whole.size(); ++i)
-      plane[i] = static_cast<uint8_t>(std::clamp(sum[i], 0.0f, 255.0f));
+    for (size_t i = 0; i < whole.size(); ++i)  // also what is not a number becomes 0
+      plane[i] = static_cast<uint8_t>(sum[i] > 0.0f ? std::min(sum[i], 255.0f) : 0.0f);
   }
   if (mix.mixing == Mixing::over) blend_over(image, mixed_, mix.weight);
 }

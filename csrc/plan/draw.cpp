@@ -4,6 +4,7 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "ops/limits.hpp"
 #include "ops/matrices.hpp"
 #include "ops/perspective.hpp"
 #include "plan/drawing.hpp"
@@ -31,6 +32,8 @@ Parameters draw(const PlanSpec& plan, const SampleKey& key, int width, int heigh
                 std::vector<size_t>* stage_ends) {
   if (width <= 0 || height <= 0) throw std::invalid_argument("an image has at least one pixel");
   if (stage_ends) stage_ends->clear();
+  if (width > longest_side || height > longest_side)
+    throw std::invalid_argument("an image that large is not possible");
   Drawing drawing(key, {width, height});
   for (const StageNode& node : plan.stages) {
     drawing.run(node);
@@ -72,6 +75,10 @@ void Drawing::operator()(const Fixed& stage) {
   if (const auto* pad = std::get_if<PadBy>(&stage.operation))
     size_ = {size_.width + pad->padding.left + pad->padding.right,
              size_.height + pad->padding.top + pad->padding.bottom};
+  if (size_.width < 1 || size_.height < 1)
+    throw std::invalid_argument("padding leaves nothing of the image");
+  if (size_.width > longest_side || size_.height > longest_side)
+    throw std::invalid_argument("padding that wide is not possible");
 }
 
 void Drawing::operator()(const ColourJitter& stage) {

@@ -41,7 +41,8 @@ double draw_magnitude(const Magnitude& magnitude, Stream& random, Size size) {
   if (magnitude.relative_to != Magnitude::RelativeTo::nothing)
     side = magnitude.relative_to == Magnitude::RelativeTo::width ? size.width : size.height;
   if (magnitude.bins > 0) {
-    level = linspace(scale * side, magnitude.bins, static_cast<int>(level));
+    level = linspace(scale * side, magnitude.bins,
+                     static_cast<int>(std::clamp(level, 0.0, magnitude.bins - 1.0)));
     scale = side = 1.0;
   }
   if (magnitude.either_sign && random.below(2) == 1) level = -level;

@@ -17,7 +17,11 @@ std::string pair_text(int first, int second) {
 
 }  // namespace
 
-int round_half_even(double value) { return static_cast<int>(std::nearbyint(value)); }
+int round_half_even(double value) {
+  if (!(std::fabs(value) < 1 << 30))
+    throw std::invalid_argument("a plan's numbers lead to a place or size that is not possible");
+  return static_cast<int>(std::nearbyint(value));
+}
 
 void Drawing::operator()(const RandomResizedCrop& stage) {
   Stream random = stream();
@@ -46,7 +50,7 @@ void Drawing::operator()(const ResizeShorterSide& stage) {
       new_longer = *stage.max_size;
     }
   }
-  if (new_longer > max_side)
+  if (!(new_longer <= max_side))
     throw std::invalid_argument("an image of " + pair_text(size_.height, size_.width) +
                                 " pixels (height, width) would be resized to more than " +
                                 std::to_string(max_side) + " pixels a side");
@@ -158,6 +162,9 @@ void Drawing::operator()(const RandomVerticalFlip& stage) {
 }
 
 void Drawing::crop(const CropTo& window) {
+  if (window.width < 1 || window.height < 1)
+    throw std::invalid_argument("a crop of " + pair_text(window.height, window.width) +
+                                " pixels (height, width) is not possible");
   operations_.push_back(window);
   size_ = {window.width, window.height};
 }

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "convert/convert.hpp"
+#include "ops/limits.hpp"
 #include "plan/erase_result.hpp"
 #include "plan/images.hpp"
 #include "plan/pipeline.hpp"
@@ -88,6 +89,12 @@ struct Executor::Impl {
     for (const int channels : {spec.channels, spec.result_channels})
       if (channels != 1 && channels != 3)
         throw std::invalid_argument("a plan's images have 1 or 3 channels");
+    // Grey can be made of colours, but not the other way round.
+    if (spec.result_channels > spec.channels)
+      throw std::invalid_argument("a plan's result has no more channels than its images");
+    if (spec.width < 0 || spec.height < 0)
+      throw std::invalid_argument("the size of a plan's result is not negative");
+    require_possible_size(spec.width, spec.height);
     if (!spec.convert) return;
     if (spec.width <= 0 || spec.height <= 0)
       throw std::invalid_argument("a plan with a conversion needs the size of its result");

@@ -3,10 +3,12 @@
 #include <stdexcept>
 #include <string>
 
+#include "ops/limits.hpp"
+
 namespace fusionloader {
 namespace {
 
-constexpr int farthest = 1 << 20;
+constexpr int farthest = longest_side;
 
 bool inside(const Rect& inner, int width, int height) {
   return inner.x >= 0 && inner.y >= 0 && inner.x + inner.width <= width &&
@@ -17,10 +19,15 @@ bool is_whole(const Rect& rect, int width, int height) {
   return rect.x == 0 && rect.y == 0 && rect.width == width && rect.height == height;
 }
 
-void require_size(int width, int height) {
+void require_side(int width, int height) {
   if (width < 1 || height < 1 || width > farthest || height > farthest)
     throw std::invalid_argument("a size of " + std::to_string(width) + " x " +
                                 std::to_string(height) + " pixels is not possible");
+}
+
+void require_size(int width, int height) {
+  require_side(width, height);
+  require_possible_size(width, height);
 }
 
 class Grouping {
@@ -110,7 +117,7 @@ class Grouping {
 }  // namespace
 
 std::vector<Pass> group_into_passes(const Parameters& operations, int width, int height) {
-  require_size(width, height);
+  require_side(width, height);  // an image of any area: it is there already
   Grouping grouping(width, height);
   for (const Operation& operation : operations) std::visit(grouping, operation);
   return grouping.finish();

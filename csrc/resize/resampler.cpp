@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <stdexcept>
 
 namespace fusionloader {
 namespace {
 
 constexpr size_t largest_kept_buffer = size_t{16} << 20;
+constexpr size_t largest_ring = size_t{2} << 30;
 
 // Where [begin, begin + size) of the unshrunk image lies in the shrunk one: whole pixels around it,
 // and its exact bounds inside those.
@@ -102,6 +104,8 @@ void Resampler::size_ring(size_t row_bytes) {
   while (rows < y_weights_.most_taps() + rows_at_once - 1) rows *= 2;
   ring_mask_ = rows - 1;
   ring_stride_ = round_up(row_bytes, 64);
+  if (static_cast<size_t>(rows) * ring_stride_ > largest_ring)
+    throw std::invalid_argument("an image of that shape cannot be resized to that size");
   grow(ring_, static_cast<size_t>(rows) * ring_stride_ + row_slack);
   ring_rows_.resize(static_cast<size_t>(rows));
 }

@@ -149,6 +149,7 @@ def test_matrices_of_all_kinds_to_other_sizes(image, mode):
         (0.37, 0, 3.2, 0, 1.9, -4),
         (-1, 0, image.width, 0, -1, image.height),  # mirrored
         (-1, 0, 0.6, 0, -1, 0.6),  # one pixel of the image in a corner
+        (19.7, 0, image.width * 0.6, 0, 19.7, 0),  # one column at most
         (1, 0.2, 0, 0, 1, 5),
         (1, 0, 3, 0.4, 1, 0),
         (1, 0.1, 40000, 0.1, 1, 0),  # beyond fixed point

@@ -75,10 +75,10 @@ elimination; torchvision has LAPACK's least squares (`torch.linalg.lstsq`) do it
 float32. Of {sets:,} sets of corners, drawn for images of 2 to 1200 pixels a side and distortions of
 0.1 to 1, {different:.2%} differ in some coefficient: {zeros:.2%} in nothing but coefficients that
 are zero but for rounding errors (by at most {most_in_zeros:.1e}), {real:.4%} in another
-coefficient, by at most {ulps} unit(s) in the last place. In {visible} set(s) a corner of the
-result shows another point by more than {limit} pixels. Elimination in 80-bit arithmetic gives the same shares: what
-differs is the rounding of the least squares. In the tables above both sides have the same
-coefficients.
+coefficient, by at most {ulps} unit(s) in the last place. In {visible} set(s), of images with a side
+of a few pixels, a corner of the result shows another point by more than {limit} pixels. Elimination
+in 80-bit arithmetic gives the same shares: what differs is the rounding of the least squares. In
+the tables above both sides have the same coefficients.
 """
 
 
