@@ -1,0 +1,144 @@
+"""RandomErasing compiled: the same rectangles, values and noise as torchvision's."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from conftest import NORMALIZE, photo
+from torchvision import transforms as v1
+from torchvision.transforms import v2
+
+from fusionloader import plan
+
+IMAGE = photo(np.random.default_rng(2), 40, 30)
+TENSOR = [v1.PILToTensor()]
+FLOATS = [v1.ToTensor(), v1.Normalize(*NORMALIZE)]
+VALUES = {
+    "zero": 0,
+    "number": 0.75,
+    "colour": (0.1, -2.0, 30.0),
+}
+
+
+def box_of(operations):
+    """x, y, width, height of the rectangle among the operations."""
+    boxes = [operation[1:5] for operation in operations if operation[0] == "erase"]
+    return boxes[0] if boxes else None
+
+
+def erased_by_hand(steps, value, place, box):
+    """What torchvision's erase makes of the image at that place of the steps."""
+    x, y, width, height = box
+    image = IMAGE
+    for number, step in enumerate(steps, 1):
+        image = step(image)
+        if number == place:
+            values = torch.tensor(
+                value if isinstance(value, tuple) else [value], dtype=torch.float64
+            )
+            image = v1.functional.erase(image, y, x, height, width, values[:, None, None])
+    return image
+
+
+@pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
+@pytest.mark.parametrize("place", [1, 2])
+def test_constant_values_are_converted_as_the_pixels_are(value, place):
+    steps = [*FLOATS]
+    steps.insert(place, v1.RandomErasing(1.0, value=value))
+    compiled = plan.compile(v1.Compose(steps), images=plan_images())
+    assert compiled.tail is None
+    for index in range(20):
+        operations = compiled.draw(40, 30, index=index)
+        result = compiled.apply(IMAGE, operations)
+        assert torch.equal(result, erased_by_hand(FLOATS, value, place, box_of(operations)))
+
+
+def plan_images():
+    from fusionloader.plan.stages import ImageKind
+
+    return ImageKind(3, 30, 40)
+
+
+def test_levels_and_half_precision():
+    for steps, value in (
+        ([*TENSOR, v1.RandomErasing(1.0, value=7)], 7),
+        ([*TENSOR, v2.ToDtype(torch.float16, scale=True), v2.RandomErasing(1.0, value=0.3)], 0.3),
+    ):
+        compiled = plan.compile(v2.Compose(steps), images=plan_images())
+        assert compiled.tail is None
+        operations = compiled.draw(40, 30)
+        without = steps[:-1]
+        expected = erased_by_hand(without, value, len(without), box_of(operations))
+        assert torch.equal(compiled.apply(IMAGE, operations), expected)
+
+
+def test_noise_is_normal_for_every_element():
+    steps = [*FLOATS, v1.RandomErasing(1.0, (0.3, 0.5), (0.8, 1.2), value="random")]
+    compiled = plan.compile(v1.Compose(steps), images=plan_images())
+    plain = v1.Compose(FLOATS)(IMAGE)
+    noise = []
+    for index in range(200):
+        operations = compiled.draw(40, 30, index=index)
+        x, y, width, height = box_of(operations)
+        result = compiled.apply(IMAGE, operations)
+        noise.append(result[:, y : y + height, x : x + width].flatten())
+        result[:, y : y + height, x : x + width] = plain[:, y : y + height, x : x + width]
+        assert torch.equal(result, plain)
+    noise = torch.cat(noise).double()
+    n = len(noise)
+    assert abs(noise.mean()) < 5 / n**0.5 and abs(noise.var() - 1) < 5 * (2 / n) ** 0.5
+    assert abs((noise**4).mean() - 3) < 5 * (96 / n) ** 0.5
+    assert len(noise.unique()) > 0.99 * n
+
+
+def test_rectangles_are_distributed_as_torchvision_s():
+    step = v1.RandomErasing(0.4, (0.05, 0.6), (0.3, 3.3))
+    compiled = plan.compile(v1.Compose([*FLOATS, step]), images=plan_images())
+    ours = [box_of(compiled.draw(40, 30, index=index)) for index in range(60_000)]
+    assert abs(np.mean([box is not None for box in ours]) - 0.4) < 5 * (0.24 / 60_000) ** 0.5
+    torch.manual_seed(3)
+    image = torch.zeros(3, 30, 40)
+    theirs = []
+    for _ in range(8_000):
+        y, x, height, width, _ = step.get_params(image, step.scale, step.ratio, [0.0])
+        if (height, width) != (30, 40):  # no attempt succeeded
+            theirs.append((x, y, width, height))
+    first, second = (np.array([box for box in boxes if box]) for boxes in (ours, theirs))
+    for column in range(4):
+        values = np.concatenate([first[:, column], second[:, column]])
+        below = [
+            np.searchsorted(np.sort(a[:, column]), values, "right") / len(a)
+            for a in (first, second)
+        ]
+        together = (len(first) + len(second)) / (len(first) * len(second))
+        assert np.abs(below[0] - below[1]).max() < 2.7 * together**0.5, column
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [v1.ToTensor(), v1.RandomErasing(value="random"), v1.Normalize(*NORMALIZE)],
+        [*TENSOR, v1.RandomErasing(value="random")],
+        [*FLOATS, v1.RandomErasing(), v1.RandomHorizontalFlip()],
+        [v1.Resize(20), *FLOATS, v1.RandomErasing()],
+        [*FLOATS, v1.RandomErasing(value=(1.0, 2.0))],
+    ],
+    ids=["noise normalised", "noise of levels", "flip after", "sizes differ", "two values"],
+)
+def test_what_cannot_be_equal_stays_in_python(steps):
+    images = None if isinstance(steps[0], v1.Resize) else plan_images()
+    compiled = plan.compile(v1.Compose(steps), images=images)
+    assert compiled.tail is not None and "RandomErasing" in repr(compiled.tail.transforms)
+
+
+def test_copies_are_compiled_alike_and_scripts_are_left_alone():
+    transform = v1.Compose([v1.RandomResizedCrop(16), v1.RandAugment(), *FLOATS])
+    compiled = plan.compile(transform)
+    for twin in (copy.deepcopy(transform), pickle.loads(pickle.dumps(transform))):
+        assert plan.compile(twin).plan == compiled.plan
+    script = torch.jit.script(torch.nn.Sequential(v1.RandomHorizontalFlip(1.0)))
+    scripted = plan.compile(v1.Compose([v1.Resize((8, 8)), v1.PILToTensor(), script]))
+    assert scripted.tail is not None and len(scripted.plan.stages) == 1
+    assert scripted.apply(IMAGE, scripted.draw(40, 30)).shape == (3, 8, 8)
