@@ -39,11 +39,12 @@ format: $(INSTALLED)
 
 # A copy of the package with an instrumented extension, and the tests of csrc/ run against it.
 # The sanitizer's library has to be loaded before Python; Python itself leaks by design.
+# What it says goes past Python, so that pytest must not hold it back.
 asan: $(INSTALLED)
 	FUSIONLOADER_SANITIZE=1 $(BIN)/python setup.py -q build \
 	    --build-base build/asan-objects --build-lib $(ASAN)
 	FUSIONLOADER_FUZZ_SECONDS=$(ASAN_FUZZ_SECONDS) FUSIONLOADER_FUZZ_LOG=build/fuzz-case \
-	    .ci/with-sanitizer $(ASAN) $(BIN)/python -m pytest $(PYTEST_FLAGS) $(NATIVE_TESTS)
+	    .ci/with-sanitizer $(ASAN) $(BIN)/python -m pytest $(PYTEST_FLAGS) --capture=sys $(NATIVE_TESTS)
 
 $(SYSTEM): .ci/system-packages
 	.ci/system-packages $(PYTHON)

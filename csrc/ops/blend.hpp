@@ -1,8 +1,19 @@
 #pragma once
 // Pillow's Image.blend, which brightness, contrast, saturation and sharpness are made of.
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+
 #include "ops/lookup.hpp"
 
 namespace fusionloader {
+
+// Larger ones give nothing new, and an infinite one no number where levels are equal. Throws
+// std::invalid_argument for what is not a number.
+inline float blend_factor(double factor) {
+  if (std::isnan(factor)) throw std::invalid_argument("a factor must be a number");
+  return static_cast<float>(std::clamp(factor, -1e6, 1e6));
+}
 
 // Every step in float32, and the result cut off, not rounded.
 inline uint8_t blend(int from, int to, float factor) {

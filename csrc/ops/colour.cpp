@@ -49,12 +49,6 @@ int first_level_from(double threshold) {
   return threshold > 255.0 ? 256 : static_cast<int>(std::ceil(threshold));
 }
 
-// Larger ones give nothing new, and an infinite one no number where levels are equal.
-float blend_factor(double factor) {
-  if (std::isnan(factor)) throw std::invalid_argument("a factor must be a number");
-  return static_cast<float>(std::clamp(factor, -1e6, 1e6));
-}
-
 }  // namespace
 
 int whole_number(double value) {

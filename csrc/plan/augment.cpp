@@ -19,7 +19,8 @@ void add(const Planes& image, float weight, std::vector<float>& sums) {
 }
 
 // Pillow's Image.blend(image, other, factor), in place.
-void blend_over(Planes& image, const Planes& other, float factor) {
+void blend_over(Planes& image, const Planes& other, double weight) {
+  const float factor = blend_factor(weight);
   for (int channel = 0; channel < image.channels(); ++channel) {
     uint8_t* plane = image.plane(channel);
     const uint8_t* over = other.plane(channel);

@@ -74,6 +74,17 @@ def test_a_huge_factor_is_like_a_large_one(factor):
     assert np.array_equal(done(("contrast", factor)), done(("contrast", 1e6)))
 
 
+@pytest.mark.parametrize("mixing", ["over", "successive"])
+def test_a_huge_weight_is_like_a_large_one(mixing):
+    def mixed(weight):
+        weights = weight if mixing == "over" else 0.5, [weight]
+        return done(("mix", *weights, [[("brightness", 0.5)]], mixing))
+
+    assert np.array_equal(mixed(-1e308), mixed(-1e6))
+    with pytest.raises(ValueError, match="a number"):
+        mixed(NAN)
+
+
 def test_warps_from_nowhere_show_the_fill_or_black():
     for matrix in ((NAN,) * 6, (INFINITY, 0, 0, 0, 1, 0), (1e300, 1e300, -1e308, 1, 1, 0)):
         for mode in ("nearest", "bilinear", "bicubic"):
