@@ -13,6 +13,7 @@ from PIL import Image
 
 from fusionloader.executors.native import make_executor
 from fusionloader.executors.python import SampleKey, preserved_generators, seed_generators
+from fusionloader.plan.arrays import PixelArrays
 from fusionloader.plan.datasets import Compiled
 from fusionloader.plan.stages import Plan
 from fusionloader.plan.transforms import PYTHON, READ
@@ -58,6 +59,7 @@ class PlanSource:
         self._plan: Plan = compiled.plan
         self._sized = self._plan.height is not None and self._plan.width is not None
         self._executor: Any = None
+        self._arrays: PixelArrays | None = None
         self._seconds = {READ: 0.0, PYTHON: 0.0}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -71,7 +73,7 @@ class PlanSource:
         """Returns ``(image, target)`` as the dataset would."""
         compiled = self._compiled
         start = time.perf_counter()
-        stored, target = compiled.read(self.dataset, key.index)
+        stored, target = self._read(key.index)
         self._seconds[READ] += time.perf_counter() - start
         image = self._image(stored, key)
         if compiled.tail is None and compiled.target_transform is None:
@@ -86,6 +88,14 @@ class PlanSource:
                 target = compiled.target_transform(target)
         self._seconds[PYTHON] += time.perf_counter() - start
         return image, target
+
+    def _read(self, index: Any) -> tuple[bytes | np.ndarray[Any, Any], Any]:
+        if self._compiled.kind != "pixels":
+            return self._compiled.read(self.dataset, index)
+        if self._arrays is None:  # a list of targets is not to be gone through for every sample
+            self._arrays = self._compiled.arrays(self.dataset)
+        image, target = self._arrays.images[index], self._arrays.targets[index]
+        return np.ascontiguousarray(image), int(target)
 
     def take_part_seconds(self) -> list[float]:
         """Returns the time spent on each part (``Note.part``) since the last call."""

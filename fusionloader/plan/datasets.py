@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
 from torch.utils.data import Subset
 
 from fusionloader.plan.arrays import PixelArrays, pixel_arrays
@@ -78,15 +77,12 @@ class Compiled:
             )
         return found
 
-    def read(self, dataset: Any, index: Any) -> tuple[bytes | np.ndarray[Any, Any], Any]:
-        """Returns the encoded bytes, or the pixels (height x width x channels), and the target."""
+    def read(self, dataset: Any, index: Any) -> tuple[bytes, Any]:
+        """Returns the encoded bytes and the target of a sample that is not of ``arrays``."""
         while isinstance(dataset, Subset):
             dataset, index = dataset.dataset, dataset.indices[index]
         if self.kind == "encoded":
             return dataset.read_encoded(index)  # type: ignore[no-any-return]
-        if self.kind == "pixels":
-            found = self.arrays(dataset)
-            return np.ascontiguousarray(found.images[index]), int(found.targets[index])
         path, target = dataset.samples[index]
         with open(path, "rb") as file:
             return file.read(), target

@@ -9,6 +9,7 @@ from torchvision import transforms as v1
 from torchvision.datasets import CIFAR10, CIFAR100, MNIST, SVHN, FashionMNIST
 
 from fusionloader import FusionLoader
+from fusionloader.plan import datasets
 from fusionloader.plan.datasets import compile_dataset
 
 DIGITS = [v1.ToTensor(), v1.Normalize((0.1307,), (0.3081,))]
@@ -94,6 +95,17 @@ def test_a_crop_that_does_not_fit_names_the_sample():
     dataset = in_memory(MNIST, [v1.RandomCrop(30), *DIGITS])
     with pytest.raises(ValueError, match=r"(?s)index 0.*larger than input image"):
         list(FusionLoader(dataset, 1, num_workers=1))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_arrays_are_looked_at_once_an_epoch_not_once_a_sample(workers, monkeypatch):
+    looks = []
+    known = datasets.pixel_arrays
+    monkeypatch.setattr(datasets, "pixel_arrays", lambda dataset: looks.append(1) or known(dataset))
+    dataset = in_memory(CIFAR10, [v1.ToTensor(), v1.Lambda(lambda image: image * 2)])
+    batches = FusionLoader(dataset, 10, num_workers=workers, multiprocessing_context=None)
+    assert same_batches(DataLoader(dataset, 10), batches)
+    assert len(looks) < 10
 
 
 class Changed(MNIST):
