@@ -12,7 +12,7 @@ EXTENSION := $(VENV)/extension.stamp
 SOURCES := $(wildcard csrc/*/*.cpp csrc/*/*.hpp) setup.py
 ASAN := build/asan
 # The tests that call the native code directly.
-NATIVE_TESTS := $(wildcard tests/csrc tests/queue tests/fuzz)
+NATIVE_TESTS := $(wildcard tests/csrc tests/queue tests/ops tests/fuzz)
 # Random input is tried for so long, which is more than as one test among many.
 ASAN_FUZZ_SECONDS ?= 60
 PYTEST_FLAGS ?= -q
