@@ -76,6 +76,8 @@ class PlanSource:
         stored, target = self._read(key.index)
         self._seconds[READ] += time.perf_counter() - start
         image = self._image(stored, key)
+        if compiled.tail is not None and isinstance(stored, bytes):
+            image.info = info_of(stored)  # user code may look for the orientation there
         if compiled.tail is None and compiled.target_transform is None:
             return image, target
         start = time.perf_counter()
@@ -159,6 +161,14 @@ def converted(image: Image.Image, plan: Plan) -> torch.Tensor:
     pixels = np.asarray(image).astype(np.int64).reshape(image.height, image.width, -1)
     levels = torch.from_numpy(pixels)
     return torch.stack([table[levels[..., channel]] for channel, table in enumerate(tables)])
+
+
+def info_of(encoded: bytes) -> dict[Any, Any]:
+    """Returns what Pillow keeps beside an image's pixels: EXIF, resolution, colour profile."""
+    with Image.open(io.BytesIO(encoded)) as image:
+        # Formats other than JPEG may tell more behind the pixels, and lose some when converted.
+        told = image if image.format == "JPEG" else image.convert("RGB")
+        return dict(told.info)
 
 
 def decode_with_pillow(encoded: bytes) -> np.ndarray[Any, Any]:
