@@ -60,8 +60,8 @@ class FusionLoader(DataLoader[T_co]):
             ``"skip"`` makes its batch smaller, ``"substitute"`` puts another one in its place.
         augment_per: ``"sample"`` draws augmentations for every sample; ``"tiny_batch"`` once for
             ``tiny_batch_size`` neighbours of a batch, as FusionFlow does (each operation then comes
-            up as often, but by ``tiny_batch_size`` at a time). Crops, flips and what runs in Python
-            are drawn for every sample in both.
+            up as often, but by ``tiny_batch_size`` at a time). Crops, flips (those that stand by
+            themselves) and what runs in Python are drawn for every sample in both.
 
     Raises:
         ValueError: as ``DataLoader`` does, and for the arguments above when they are out of range.
@@ -155,7 +155,7 @@ class FusionLoader(DataLoader[T_co]):
     def explain(self) -> str:
         """Returns what was compiled and what was not, and why, a line per stage.
 
-        After an epoch each line says its share of the CPU time of the workers that have ended.
+        After an epoch each line says its share of the time of the workers that have ended.
         """
         return self._recipes.explain(self, self._epochs.counters.part_seconds)
 
@@ -166,7 +166,7 @@ class FusionLoader(DataLoader[T_co]):
         ``skipped`` and ``substituted`` samples and ``errors``, the texts of the first 100;
         ``worker_restarts``; and of iterators that have ended: ``worker_seconds`` spent on samples,
         ``pillow_samples`` of a plan that Pillow decoded, ``shared_memory_bytes`` at the peak, and
-        ``part_seconds``, the CPU time of reading, decoding, Python code and each stage of a plan.
+        ``part_seconds``, the wall time of reading, decoding, Python code and each stage of a plan.
         """
         return asdict(self._epochs.counters)
 

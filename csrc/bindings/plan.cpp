@@ -2,6 +2,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -40,7 +41,7 @@ class Buffer {
   PixelView pixels() const {
     if (view_.ndim != 3 || (view_.shape[2] != 3 && view_.shape[2] != 1) || view_.itemsize != 1 ||
         view_.shape[0] < 1 || view_.shape[1] < 1 || view_.shape[0] > 1 << 20 ||
-        view_.shape[1] > 1 << 20)
+        view_.shape[1] > 1 << 20 || view_.shape[0] * view_.shape[1] > INT32_MAX)
       throw std::invalid_argument("pixels must be 8 bit, height x width x 3 or 1");
     return {static_cast<const uint8_t*>(view_.buf), static_cast<int>(view_.shape[1]),
             static_cast<int>(view_.shape[0]), static_cast<int>(view_.shape[2]),
@@ -93,9 +94,11 @@ std::unique_ptr<Executor> make_executor(const py::sequence& stages,
   return std::make_unique<Executor>(std::move(spec));
 }
 
+// One call at a time: threads of Python may share an executor, whose buffers are its own.
 template <class Work>
-auto without_gil(Work work) {
+auto without_gil(Executor& executor, Work work) {
   const py::gil_scoped_release release;
+  const std::lock_guard lock(executor.mutex());
   return work();
 }
 
@@ -116,7 +119,8 @@ int run(Executor& self, const py::object& encoded, uint64_t seed, uint64_t epoch
   const Buffer from(encoded, readable), to(out, writable);
   uint8_t* target = to.writable(self.result_bytes());
   const SampleKey key{seed, epoch, index, occurrence, group};
-  return static_cast<int>(without_gil([&] { return self.run_encoded(from.bytes(), key, target); }));
+  return static_cast<int>(
+      without_gil(self, [&] { return self.run_encoded(from.bytes(), key, target); }));
 }
 
 int run_with(Executor& self, const py::object& encoded, const py::sequence& parameters,
@@ -125,7 +129,7 @@ int run_with(Executor& self, const py::object& encoded, const py::sequence& para
   uint8_t* target = to.writable(self.result_bytes());
   const Parameters given = operations_from_list(parameters);
   return static_cast<int>(
-      without_gil([&] { return self.run_encoded_with(from.bytes(), given, target); }));
+      without_gil(self, [&] { return self.run_encoded_with(from.bytes(), given, target); }));
 }
 
 void run_pixels(Executor& self, const py::object& image, uint64_t seed, uint64_t epoch,
@@ -134,7 +138,7 @@ void run_pixels(Executor& self, const py::object& image, uint64_t seed, uint64_t
   const PixelView view = from.pixels();
   uint8_t* target = to.writable(self.result_bytes());
   const SampleKey key{seed, epoch, index, occurrence, group};
-  without_gil([&] { self.run_pixels(view, key, target); });
+  without_gil(self, [&] { self.run_pixels(view, key, target); });
 }
 
 void run_pixels_with(Executor& self, const py::object& image, const py::sequence& parameters,
@@ -143,7 +147,7 @@ void run_pixels_with(Executor& self, const py::object& image, const py::sequence
   const PixelView view = from.pixels();
   uint8_t* target = to.writable(self.result_bytes());
   const Parameters given = operations_from_list(parameters);
-  without_gil([&] { self.run_pixels_with(view, given, target); });
+  without_gil(self, [&] { self.run_pixels_with(view, given, target); });
 }
 
 std::optional<py::tuple> pixels(Executor& self, const py::object& encoded, uint64_t seed,
@@ -153,7 +157,7 @@ std::optional<py::tuple> pixels(Executor& self, const py::object& encoded, uint6
   const SampleKey key{seed, epoch, index, occurrence, group};
   Pixels result;
   const Status status =
-      without_gil([&] { return self.pixels_of_encoded(from.bytes(), key, result); });
+      without_gil(self, [&] { return self.pixels_of_encoded(from.bytes(), key, result); });
   if (status != Status::ok) return std::nullopt;
   return pixels_tuple(result);
 }
@@ -164,7 +168,7 @@ py::tuple pixels_of_pixels(Executor& self, const py::object& image, uint64_t see
   const PixelView view = from.pixels();
   const SampleKey key{seed, epoch, index, occurrence, group};
   Pixels result;
-  without_gil([&] { self.pixels_of_pixels(view, key, result); });
+  without_gil(self, [&] { self.pixels_of_pixels(view, key, result); });
   return pixels_tuple(result);
 }
 
@@ -173,7 +177,7 @@ py::tuple pixels_with(Executor& self, const py::object& image, const py::sequenc
   const PixelView view = from.pixels();
   const Parameters given = operations_from_list(parameters);
   Pixels result;
-  without_gil([&] { self.pixels_with(view, given, result); });
+  without_gil(self, [&] { self.pixels_with(view, given, result); });
   return pixels_tuple(result);
 }
 

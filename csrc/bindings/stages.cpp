@@ -94,6 +94,7 @@ Magnitude magnitude_from(const Fields& given) {
   for (const double level : made.levels)
     if (!std::isfinite(level)) Fields::out_of_range("level");
   if (!(made.clip[0] <= made.clip[1])) Fields::out_of_range("clip");
+  if (!(made.bounds[0] <= made.bounds[1])) Fields::out_of_range("bounds");
   return made;
 }
 

@@ -18,7 +18,7 @@ void eliminate(std::array<Row, unknowns>& rows) {
     };
     std::swap(rows[column], *std::max_element(rows.begin() + column, rows.end(), larger));
     const double pivot = rows[column][column];
-    if (std::abs(pivot) < 1e-9)
+    if (pivot == 0.0)
       throw std::invalid_argument("the corners of a perspective transform are on one line");
     for (size_t row = 0; row < unknowns; ++row) {
       if (row == column) continue;

@@ -2,6 +2,7 @@
 // The image that augmentation ops work on: 8-bit planes, each a flat array of width x height bytes.
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <new>
 #include <vector>
 
@@ -43,6 +44,12 @@ class Planes {
     channels_ = channels;
     const size_t needed = stride_ * static_cast<size_t>(channels) + slack;
     if (bytes_.size() < needed) bytes_.resize(needed);
+  }
+  // The image alone, not all of the memory that another has come to.
+  void copy(const Planes& other) {
+    reset(other.channels_, other.width_, other.height_);
+    for (int channel = 0; channel < channels_; ++channel)
+      std::memcpy(plane(channel), other.plane(channel), size());
   }
   void release() { Bytes().swap(bytes_); }
 

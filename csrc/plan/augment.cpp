@@ -111,9 +111,9 @@ void Augmenter::apply(const MixOf& mix, Planes& image) {
   const bool successive = mix.mixing == Mixing::successive;
   if (!successive) sums_.assign(static_cast<size_t>(image.channels()) * image.size(), 0.0f);
   if (mix.mixing == Mixing::sum) add(image, mix.weight, sums_);
-  if (successive) so_far_ = image;
+  if (successive) so_far_.copy(image);
   for (size_t i = 0; i < mix.chains.size(); ++i) {
-    mixed_ = image;
+    mixed_.copy(image);
     for (const Operation& operation : mix.chains[i]) {
       if (std::holds_alternative<MixOf>(operation))
         throw std::invalid_argument("a mix cannot hold another");
@@ -127,7 +127,7 @@ void Augmenter::apply(const MixOf& mix, Planes& image) {
       add(mixed_, mix.weights[i], sums_);
   }
   if (successive) return std::swap(image, so_far_);
-  if (mix.mixing == Mixing::over) mixed_ = image;
+  if (mix.mixing == Mixing::over) mixed_.copy(image);
   Planes& whole = mix.mixing == Mixing::over ? mixed_ : image;
   const float* sum = sums_.data();
   for (int channel = 0; channel < whole.channels(); ++channel, sum += whole.size()) {
@@ -144,6 +144,8 @@ void Augmenter::release_large_buffers() {
   if (mixed_.capacity() > largest_kept) mixed_.release();
   if (so_far_.capacity() > largest_kept) so_far_.release();
   if (sums_.capacity() * sizeof(float) > largest_kept) std::vector<float>().swap(sums_);
+  if (scratch_.rows.capacity() + scratch_.floats.capacity() * sizeof(float) > largest_kept)
+    scratch_ = {};
   if (workspace_.packed.capacity() * sizeof(uint32_t) > largest_kept) workspace_.release();
 }
 

@@ -159,8 +159,10 @@ void Drawing::operator()(const RandomErasing& stage) {
     for (int attempt = 0; attempt < 10; ++attempt) {
       const double target = area * random.uniform(stage.scale[0], stage.scale[1]);
       const double ratio = std::exp(random.uniform(log_low, log_high));
-      const int height = round_half_even(std::sqrt(target * ratio));
-      const int width = round_half_even(std::sqrt(target / ratio));
+      const double exact_height = std::sqrt(target * ratio);
+      const double exact_width = std::sqrt(target / ratio);
+      if (!(exact_height <= size_.height && exact_width <= size_.width)) continue;
+      const int height = round_half_even(exact_height), width = round_half_even(exact_width);
       if (!(height < size_.height && width < size_.width)) continue;
       const uint64_t noise = static_cast<uint64_t>(random.next_u32()) << 32 | random.next_u32();
       const int y =

@@ -160,7 +160,11 @@ std::vector<double> dirichlet(double alpha, int count, Stream& random) {
   std::vector<double> parts(static_cast<size_t>(count));
   double sum = 0.0;
   for (double& part : parts) sum += part = gamma(alpha, random);
-  for (double& part : parts) part /= sum;
+  // With a tiny alpha all may have been too small to tell from 0: one of them has everything then.
+  if (sum > 0.0)
+    for (double& part : parts) part /= sum;
+  else
+    parts[random.below(static_cast<uint32_t>(count))] = 1.0;
   return parts;
 }
 
@@ -182,7 +186,7 @@ size_t draw_weighted(const std::vector<double>& weights, Stream& random) {
 void make_successive(MixOf& mix, float share_of_chains) {
   float left = 1.0f;
   for (size_t i = mix.weights.size(); i-- > 0;) {
-    const float part = mix.weights[i] * share_of_chains / left;
+    const float part = left > 0.0f ? std::min(mix.weights[i] * share_of_chains / left, 1.0f) : 0.0f;
     left *= 1.0f - part;
     mix.weights[i] = part;
   }

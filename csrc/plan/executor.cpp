@@ -113,8 +113,11 @@ struct Executor::Impl {
                                   std::to_string(spec.channels));
     PixelSource source(image, pixel_row);
     const auto begin = [&](const Pass&) { return Pipeline::Start{source, 1}; };
+    struct Releasing {
+      Pipeline& pipeline;
+      ~Releasing() { pipeline.release_large_buffers(); }
+    } releasing{pipeline};
     pipeline.run(parameters, image.width, image.height, begin, result, times);
-    pipeline.release_large_buffers();
   }
 
   // The decoder is open.

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "jpeg/region_decoder.hpp"  // ByteView
@@ -36,6 +37,8 @@ class Executor {
   // Bytes of one result; 0 when the plan's result differs in size from image to image.
   size_t result_bytes() const;
   const PlanSpec& plan() const;
+  // For callers in several threads; held by nobody here.
+  std::mutex& mutex() { return mutex_; }
   // Where the time went; the caller may set it back.
   PartTimes& times();
   // How 8-bit levels become elements: "copy", "arithmetic" or "lookup".
@@ -66,6 +69,7 @@ class Executor {
 
   struct Impl;
   std::unique_ptr<Impl> impl_;
+  std::mutex mutex_;
 };
 
 }  // namespace fusionloader

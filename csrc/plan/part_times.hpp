@@ -1,5 +1,5 @@
 #pragma once
-// Where the CPU time of a compiled plan goes, part by part.
+// Where the wall time of a compiled plan goes, part by part.
 #include <algorithm>
 #include <array>
 #include <atomic>

@@ -1,6 +1,7 @@
 #include "plan/pipeline.hpp"
 
 #include <algorithm>
+#include <stdexcept>
 
 namespace fusionloader {
 namespace {
@@ -27,6 +28,10 @@ bool Pipeline::run(const Parameters& parameters, int width, int height, const Be
   const auto end = std::find_if(next, parameters.end(), [](const Operation& operation) {
     return std::holds_alternative<EraseResult>(operation);
   });
+  if (std::any_of(end, parameters.end(), [](const Operation& operation) {
+        return !std::holds_alternative<EraseResult>(operation);
+      }))
+    throw std::invalid_argument("nothing but erasing can follow erasing of the result");
   PlanesSource from_planes(planes_, row_buffer_);
   bool first = true;
   for (;;) {

@@ -46,7 +46,7 @@ struct alignas(kAlign) WorkerRecord {
   Atomic64 samples;          // done so far
   Atomic64 busy_ns;          // wall time spent on samples
   Atomic64 fallbacks;        // samples of a compiled plan that Pillow decoded
-  Atomic64 part_ns[kParts];  // CPU time of a compiled plan's parts, as in plan/part_times.hpp
+  Atomic64 part_ns[kParts];  // wall time of a compiled plan's parts, as in plan/part_times.hpp
 };
 
 struct SlotEntry {  // where a slot lies in the data object; never changes once written

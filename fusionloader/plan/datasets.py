@@ -55,7 +55,7 @@ class Compiled:
         """Returns a line per stage: native, or Python and why.
 
         Args:
-            part_seconds: CPU time by ``Note.part``, from which follow the shares of the time.
+            part_seconds: time by ``Note.part``, from which follow the shares of the time.
         """
         return explain(self.notes, part_seconds)
 

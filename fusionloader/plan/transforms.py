@@ -101,7 +101,7 @@ def explain(notes: Sequence[Note], part_seconds: Sequence[float] = ()) -> str:
 
     Args:
         notes: the lines.
-        part_seconds: CPU time by ``Note.part``, from which follow the shares of the time.
+        part_seconds: time by ``Note.part``, from which follow the shares of the time.
     """
     total = sum(part_seconds)
     lines, told = [], set()

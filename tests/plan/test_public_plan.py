@@ -1,6 +1,7 @@
 """fusionloader.plan.compile: draws and results one can look at, those of a loader."""
 
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -10,6 +11,9 @@ from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader, plan
+from fusionloader.executors.native import make_executor
+from fusionloader.plan import stages
+from fusionloader.plan.stages import Plan
 
 IMAGE = photo(np.random.default_rng(1), 90, 70)
 TRAIN = [v1.RandomResizedCrop(32), v1.RandAugment(), v1.ToTensor(), v1.RandomErasing(0.5)]
@@ -60,3 +64,41 @@ def test_a_compiled_plan_is_pickled():
     compiled = pickle.loads(pickle.dumps(plan.compile(v1.Compose(TRAIN))))
     operations = compiled.draw(90, 70, index=3)
     assert compiled.apply(IMAGE, operations).shape == (3, 32, 32)
+
+
+def test_threads_may_share_a_plan():
+    compiled = plan.compile(v1.Compose([v1.Resize((50, 60)), v1.RandomAffine(20), v1.ToTensor()]))
+    operations = compiled.draw(90, 70)
+    expected = compiled.apply(IMAGE, operations)
+    with ThreadPoolExecutor(4) as pool:
+        made = list(pool.map(lambda _: compiled.apply(IMAGE, operations), range(200)))
+    assert all(torch.equal(one, expected) for one in made)
+
+
+def test_nothing_follows_the_erasing_of_a_result():
+    compiled = plan.compile(v1.Compose([v1.Resize((70, 90)), *TRAIN[2:]]))
+    erase = ("erase", 0, 0, 1, 1, b"", True, 1)
+    with pytest.raises(ValueError, match="follow erasing"):
+        compiled.apply(IMAGE, [erase, ("invert",)])
+
+
+@pytest.mark.parametrize("alpha", [1e-3, 0.05])
+@pytest.mark.parametrize("mixing", ["sum", "over", "successive"])
+def test_a_tiny_alpha_mixes_all_the_same(alpha, mixing):
+    step = stages.PolicyStep("invert")
+    policy = stages.RandomPolicy(((step,),), 1, ("nearest",), (0, 0, 0))
+    executor = make_executor(Plan((stages.AugMix(policy, 3, 1, alpha, mixing),), None, None, None))
+    pixels = np.full((4, 4, 3), 200, np.uint8)
+    for index in range(500):
+        operations = executor.draw(0, 0, index, 0, 4, 4)
+        made, _ = executor.pixels_with(pixels, operations)
+        assert 54 <= made[0] <= 200  # between the image and what the chains make of it
+
+
+def test_every_perspective_is_possible():
+    executor = make_executor(
+        Plan((stages.RandomPerspective(0.9, "bilinear", (0, 0, 0)),), None, None, None)
+    )
+    pixels = np.zeros((32, 32, 3), np.uint8)
+    for index in range(5000):
+        executor.pixels_of_pixels(pixels, 0, 0, index, 0)
