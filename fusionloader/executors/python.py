@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
+from torch.utils.data import Subset
 
 from fusionloader import _native
 
@@ -94,7 +95,10 @@ class DatasetSource:
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
         self.seeding = True
-        self.loads_together = bool(getattr(dataset, "__getitems__", None))
+        inner = dataset
+        while type(inner) is Subset:  # whose __getitems__ is for that of the dataset within
+            inner = inner.dataset
+        self.loads_together = bool(getattr(inner, "__getitems__", None))
 
     def load(self, key: SampleKey) -> Any:
         """Returns ``dataset[index]``."""

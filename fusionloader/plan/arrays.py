@@ -32,7 +32,7 @@ def pixel_arrays(dataset: Any) -> PixelArrays | str:
     """
     from torchvision.datasets import CIFAR10, MNIST, SVHN
 
-    getitem = type(dataset).__getitem__
+    getitem = getattr(type(dataset), "__getitem__", None)
     if callable(getattr(dataset, "__getitems__", None)):
         return "its class has a __getitems__ of its own"
     try:

@@ -45,11 +45,23 @@ def is_conversion(step: Any) -> bool:
 
 
 def held_after(conversions: Sequence[Any], channels: int) -> str:
-    """Returns what holds the image after the conversions, as in ``Context``."""
+    """Returns what holds the image after the conversions, as in ``Context``.
+
+    Other levels than the image's own count as floats: what works on them is no stage.
+    """
     result = _run_on_image(conversions, np.arange(256, dtype=np.uint8), channels)
     if not isinstance(result, torch.Tensor):
         return "pil"
-    return "tensor" if result.dtype is torch.uint8 else "floats"
+    return "tensor" if keeps_levels(conversions, channels) else "floats"
+
+
+def keeps_levels(conversions: Sequence[Any], channels: int) -> bool:
+    """Whether the conversions leave every 8-bit level as it is."""
+    try:
+        made = table(conversions, channels)
+    except NotCompiled:
+        return False
+    return made.element_type == "uint8" and made.table == bytes(range(256)) * channels
 
 
 def type_after(conversions: Sequence[Any], channels: int) -> torch.dtype:

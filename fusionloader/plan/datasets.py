@@ -61,14 +61,14 @@ class Compiled:
 
     def samples(self, dataset: Any) -> list[tuple[str, int]]:
         """Returns (path, target) of a ``"folder"`` dataset's samples, in the order of indices."""
-        if isinstance(dataset, Subset):
+        if type(dataset) is Subset:
             inner = self.samples(dataset.dataset)
             return [inner[index] for index in dataset.indices]
         return dataset.samples  # type: ignore[no-any-return]
 
     def arrays(self, dataset: Any) -> PixelArrays:
         """Returns the images and targets of a ``"pixels"`` dataset, in the order of indices."""
-        if isinstance(dataset, Subset):
+        if type(dataset) is Subset:
             return self.arrays(dataset.dataset).at(dataset.indices)
         found = pixel_arrays(dataset)
         if isinstance(found, str):
@@ -79,7 +79,7 @@ class Compiled:
 
     def read(self, dataset: Any, index: Any) -> tuple[bytes, Any]:
         """Returns the encoded bytes and the target of a sample that is not of ``arrays``."""
-        while isinstance(dataset, Subset):
+        while type(dataset) is Subset:
             dataset, index = dataset.dataset, dataset.indices[index]
         if self.kind == "encoded":
             return dataset.read_encoded(index)  # type: ignore[no-any-return]
@@ -90,7 +90,7 @@ class Compiled:
     def name(self, dataset: Any, index: Any) -> str:
         """Returns a sample's name for messages: ``index 5 (cats/5.jpg)``."""
         inner = index
-        while isinstance(dataset, Subset):
+        while type(dataset) is Subset:
             dataset, inner = dataset.dataset, dataset.indices[inner]
         if self.kind != "folder":
             return f"index {index!r}"
@@ -141,8 +141,9 @@ def _kind(dataset: Any) -> tuple[Kind, ImageKind, str]:
         from torchvision.datasets import folder
     except ImportError:
         return "none", ImageKind(), "torchvision is not installed"
-    if callable(getattr(dataset, "read_encoded", None)):
-        return "encoded", ImageKind(), ""
+    why = _why_not_encoded(type(dataset))
+    if why is not None:
+        return ("none" if why else "encoded"), ImageKind(), why
     if isinstance(dataset, folder.DatasetFolder):
         why = _why_no_folder(dataset)
         return ("none" if why else "folder"), ImageKind(), why
@@ -151,6 +152,17 @@ def _kind(dataset: Any) -> tuple[Kind, ImageKind, str]:
         return "none", ImageKind(), arrays
     _, height, width, channels = arrays.images.shape
     return "pixels", ImageKind(channels, height, width), ""
+
+
+def _why_not_encoded(kind: type) -> str | None:
+    """Returns ``None`` for a class without ``read_encoded``, or why it is not to be used."""
+    owners = [base for base in kind.__mro__ if "read_encoded" in vars(base)]
+    if not owners:
+        return None
+    own = next((base for base in kind.__mro__ if "__getitem__" in vars(base)), None)
+    if own is not None and own is not owners[0] and issubclass(own, owners[0]):
+        return "its class has a __getitem__ of its own"
+    return ""
 
 
 def _why_no_folder(dataset: Any) -> str:

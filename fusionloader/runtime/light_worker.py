@@ -19,7 +19,10 @@ from fusionloader.runtime.bad_samples import ATTEMPTS, substitutes
 
 @dataclass(frozen=True, slots=True)
 class LightWorkerConfig:
-    """What a worker needs to know; the descriptors are open under these numbers."""
+    """What a worker needs to know; the descriptors are open under these numbers.
+
+    ``load_truncated`` and ``max_pixels`` are Pillow's settings in the training process.
+    """
 
     worker: int
     parent: int
@@ -31,6 +34,8 @@ class LightWorkerConfig:
     plan: Plan
     large_end: bool
     on_error: str
+    load_truncated: bool = False
+    max_pixels: int | None = None
 
 
 def main(config: LightWorkerConfig) -> None:
@@ -112,8 +117,11 @@ class _LightWorker:
         self._loop.set_target(self._loop.target(item))
 
     def _decode(self, item: int) -> memoryview:
-        from PIL import Image
+        from PIL import Image, ImageFile
 
+        # What the training script set; a spawned process would not know.
+        ImageFile.LOAD_TRUNCATED_IMAGES = self._config.load_truncated
+        Image.MAX_IMAGE_PIXELS = self._config.max_pixels
         with open(os.fsdecode(self._loop.path(item)), "rb") as file:
             image = Image.open(file).convert("RGB")
         return memoryview(image.tobytes()).cast("B", (image.height, image.width, 3))

@@ -11,6 +11,7 @@ import os
 import pickle
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +19,8 @@ from typing import Any
 from fusionloader import _native
 from fusionloader.executors.layout import Layout
 from fusionloader.runtime import messages
-from fusionloader.runtime.worker_set import StartWorker, WorkerSet
+from fusionloader.runtime.processes import Process
+from fusionloader.runtime.worker_set import WorkerSet
 from fusionloader.shm import objects
 from fusionloader.shm.slots import Arena, Slot, SlotPool
 
@@ -112,7 +114,14 @@ class LocalManager:
         self._descriptors = SlotPool(self.arena, self.queue, spare=ring)
         self.payloads = SlotPool(self.arena, self.queue, options.in_flight + 2, options.register)
         self._workers: WorkerSet | None = None
-        launch: StartWorker = lambda number, fd: start(self, number, fd)  # noqa: E731
+        # Not through a strong reference: a cycle would keep the batches' memory until it is found.
+        this = weakref.ref(self)
+
+        def launch(number: int, message_fd: int) -> Process:
+            manager = this()
+            assert manager is not None
+            return start(manager, number, message_fd)
+
         try:
             if layout is not None:
                 self._announce(layout)

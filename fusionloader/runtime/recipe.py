@@ -11,6 +11,7 @@ from operator import index as as_integer
 from typing import Any, Protocol
 
 import torch
+from PIL import Image, ImageFile
 from torch.utils.data import _utils as torch_utils
 from torch.utils.data.dataloader import _DatasetKind
 
@@ -150,6 +151,8 @@ class TableRecipe:
                 plan=plan,
                 large_end=True,
                 on_error=on_error,
+                load_truncated=ImageFile.LOAD_TRUNCATED_IMAGES,
+                max_pixels=Image.MAX_IMAGE_PIXELS,
             )
             if init is not None:
                 descriptors = tuple(Descriptor(fd) for fd in fds)

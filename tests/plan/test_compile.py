@@ -168,3 +168,46 @@ def test_encoded_datasets_are_compiled(image_folder):
     for (images, targets), (expected, _) in zip(loader, DataLoader(folder, 8), strict=True):
         assert torch.equal(images, expected)
         assert set(targets) == {"index"}
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [
+            v1.PILToTensor(),
+            v1.ConvertImageDtype(torch.float32),
+            v1.Normalize([0.25] * 3, [1.0] * 3),
+        ],
+        [v1.ToTensor(), v1.Normalize([-0.2] * 3, [2.0] * 3)],
+    ],
+    ids=["shifted", "scaled"],
+)
+@pytest.mark.parametrize("last", [v1.RandomInvert(1.0), v1.Pad(2, fill=100)], ids=repr)
+def test_levels_that_were_changed_are_not_those_of_the_image(image_folder, steps, last):
+    transform = [v1.Resize((20, 20)), *steps, v1.ConvertImageDtype(torch.uint8), last]
+    dataset = ImageFolder(str(image_folder), v1.Compose(transform))
+    assert "python" in FusionLoader(dataset, 8, num_workers=1).explain()
+    assert same_batches(DataLoader(dataset, 8), FusionLoader(dataset, 8, num_workers=1))
+
+
+class Wrapper:
+    """Passes everything on but what it does itself."""
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    def __len__(self):
+        return len(self.inner)
+
+    def __getitem__(self, index):
+        return torch.full((3, 4, 4), -1.0), 100 + index
+
+
+def test_a_wrapper_is_not_what_it_wraps(image_folder):
+    paths = sorted(str(path) for path in image_folder.glob("*/*.jpg"))
+    dataset = Wrapper(Encoded(paths, v1.Compose([v1.Resize((4, 4)), v1.ToTensor()])))
+    assert compile_dataset(dataset).plan is None
+    assert same_batches(DataLoader(dataset, 8), FusionLoader(dataset, 8, num_workers=1))

@@ -106,3 +106,22 @@ def test_other_values_are_refused(one_image):
         FusionLoader(one_image, augment_per="batch")
     assert FusionLoader(one_image).augment_per == "sample"
     assert torch.is_tensor(next(iter(loader(one_image)))[0])
+
+
+class Draws:
+    """Samples that are nothing but a draw."""
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return torch.rand(())
+
+
+def test_a_subset_s_samples_draw_each_for_itself():
+    subset = torch.utils.data.Subset(Draws(), range(8))
+    made = [
+        torch.cat(list(FusionLoader(dataset, 4, num_workers=1, seed=3, tiny_batch_size=size)))
+        for dataset, size in ((subset, 2), (subset, 4), (Draws(), 4))
+    ]
+    assert torch.equal(made[0], made[1]) and torch.equal(made[0], made[2])
