@@ -96,7 +96,7 @@ class LocalManager:
         self,
         options: ManagerOptions,
         layout: Layout | None,
-        start: Callable[[LocalManager, int, int], Any],
+        start: Callable[[LocalManager, int, int], Process],
     ) -> None:
         """``start(manager, number, message_fd)`` starts a worker process."""
         self._options = options
