@@ -48,8 +48,6 @@ class PlanSource:
     seeded for the Python code of a sample is given back its state afterwards.
     """
 
-    loads_together = False
-
     def __init__(self, dataset: Any, compiled: Compiled, in_worker: bool = True) -> None:
         assert compiled.plan is not None
         self._in_worker = in_worker
@@ -108,10 +106,6 @@ class PlanSource:
             seconds[part] += spent
             self._seconds[part] = 0.0
         return seconds
-
-    def load_many(self, keys: list[SampleKey]) -> list[Any]:
-        """Returns the samples one after the other."""
-        return [self.load(key) for key in keys]
 
     def _image(self, stored: bytes | np.ndarray[Any, Any], key: SampleKey) -> Any:
         if self._executor is None:

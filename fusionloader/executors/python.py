@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
-from torch.utils.data import Subset
 
 from fusionloader import _native
 
@@ -40,14 +39,10 @@ class Source(Protocol):
     """Makes samples from keys; seeds the global generators for each where ``seeding``."""
 
     dataset: Any
-    loads_together: bool
     seeding: bool
 
     def load(self, key: SampleKey) -> Any:
         """Returns one sample."""
-
-    def load_many(self, keys: list[SampleKey]) -> list[Any]:
-        """Returns the samples of a tiny-batch, where ``loads_together``."""
 
     def take_part_seconds(self) -> list[float]:
         """Returns the time spent on each part of a plan since the last call, if there is one."""
@@ -95,28 +90,12 @@ class DatasetSource:
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
         self.seeding = True
-        inner = dataset
-        while type(inner) is Subset:  # whose __getitems__ is for that of the dataset within
-            inner = inner.dataset
-        self.loads_together = bool(getattr(inner, "__getitems__", None))
 
     def load(self, key: SampleKey) -> Any:
         """Returns ``dataset[index]``."""
         if self.seeding:
             seed_generators(key)
         return self.dataset[key.index]
-
-    def load_many(self, keys: list[SampleKey]) -> list[Any]:
-        """Returns ``dataset.__getitems__(indices)``; the first sample's key seeds them all."""
-        if self.seeding:
-            seed_generators(keys[0])
-        samples = self.dataset.__getitems__([key.index for key in keys])
-        if not isinstance(samples, list) or len(samples) != len(keys):
-            raise TypeError(
-                f"__getitems__ of {type(self.dataset).__name__} was asked for {len(keys)} samples "
-                f"and returned {_shape(samples)}; it has to return a list of as many samples"
-            )
-        return samples
 
     def take_part_seconds(self) -> list[float]:
         """Returns nothing: user code has no parts."""
@@ -129,9 +108,3 @@ class DatasetSource:
     def count(self) -> int:
         """Returns ``len(dataset)``."""
         return len(self.dataset)
-
-
-def _shape(samples: Any) -> str:
-    if isinstance(samples, list):
-        return f"{len(samples)} of them"
-    return f"a {type(samples).__name__}"

@@ -157,29 +157,18 @@ class _ObjectWorker:
             group = claim.group(row)
             keys.append(SampleKey(index, claim.seed, claim.epoch, key, occurrence, group))
         self._queue.begin_sample(claim, tiny_batch, start)
-        samples = self._load_together(keys, start)
-        if samples is None:
-            samples = []
-            for position, sample_key in zip(range(start, stop), keys, strict=True):
-                if position > start:
-                    self._queue.begin_sample(claim, tiny_batch, position)
-                samples.append(self._load_one(claim, position, sample_key))
-                if position + 1 < stop:
-                    self._queue.end_samples(claim, tiny_batch, position + 1 - start)
+        samples = []
+        for position, sample_key in zip(range(start, stop), keys, strict=True):
+            if position > start:
+                self._queue.begin_sample(claim, tiny_batch, position)
+            samples.append(self._load_one(claim, position, sample_key))
+            if position + 1 < stop:
+                self._queue.end_samples(claim, tiny_batch, position + 1 - start)
         self._queue.end_samples(claim, tiny_batch, stop - start)
         part_seconds = self._source.take_part_seconds()
         if part_seconds:
             self._queue.add_part_seconds(part_seconds)
         return samples
-
-    def _load_together(self, keys: list[SampleKey], start: int) -> list[Any] | None:
-        if not self._source.loads_together or self._config.on_error != "raise":
-            return None
-        try:
-            return self._source.load_many(keys)
-        except Exception as error:
-            named = ", ".join(self._source.name(key) for key in keys)
-            raise _BadSample(self._capture(error, named, start)) from None
 
     def _load_one(self, claim: _native.Claim, position: int, key: SampleKey) -> Any:
         try:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import torch
 from PIL import Image, ImageFile
+from torch.utils.data import Subset
 from torch.utils.data import _utils as torch_utils
 from torch.utils.data.dataloader import _DatasetKind
 
@@ -236,7 +237,7 @@ class Recipes:
             return None, "a custom collate_fn sees whole mini-batches"
         compiled = compile_dataset(loader.dataset, loader.decode)
         if compiled.plan is None:
-            return None, self._no_layout
+            return None, self._no_layout or _why_whole(loader.dataset)
         return compiled, self._no_layout
 
     def _table_of(self, dataset: Any, compiled: Compiled) -> DatasetTable | None:
@@ -279,6 +280,14 @@ class Recipes:
         if text != self._said:
             self._said = text
             log.info("%s", text.replace("\n", "; "))
+
+
+def _why_whole(dataset: Any) -> str | None:
+    while type(dataset) is Subset:  # whose __getitems__ is for that of the dataset within
+        dataset = dataset.dataset
+    if getattr(dataset, "__getitems__", None):
+        return f"__getitems__ of {type(dataset).__name__} makes whole mini-batches"
+    return None
 
 
 def _context(loader: Any) -> tuple[Any, str]:
