@@ -1,0 +1,165 @@
+"""The head: from encoded bytes to pixels, in one prebuilt pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from nvidia.dali import fn, types
+
+from fusionloader.executors.dali.head_steps import FILTERS, HeadStep
+from fusionloader.executors.dali.task import Backend, Input, Node, unpacked
+from fusionloader.executors.native import make_executor
+from fusionloader.plan.stages import Plan
+
+_INTERPOLATIONS = {
+    "bilinear": types.INTERP_LINEAR,
+    "bicubic": types.INTERP_CUBIC,
+    "lanczos": types.INTERP_LANCZOS3,
+}
+_INPUTS = {
+    "start": Input("int32", (2,)),
+    "shape": Input("int32", (2,)),
+    "size": Input("float32", (2,)),
+}
+_FILTER = {"filter": Input("int32")}
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """A sample's pixels, height x width x channels; or ``None`` and the reason why."""
+
+    image: Any
+    reason: str = ""
+
+
+class Head:
+    """Decodes windows of JPEG files and resizes them."""
+
+    def __init__(
+        self,
+        device: int | None,
+        max_batch: int,
+        threads: int = 1,
+        *,
+        filters: tuple[str, ...] = FILTERS,
+        hw_decoder_load: float = 0.65,
+    ) -> None:
+        """Builds the pipeline; raises ValueError for a filter that DALI does not have.
+
+        Args:
+            device: index of a CUDA device, ``None`` for DALI's CPU backend.
+            max_batch: samples of a run; more are done in several.
+            threads: that decode.
+            filters: that samples may ask for; with one alone a run costs a little less.
+            hw_decoder_load: the part of the samples for a GPU's hardware decoder.
+        """
+        if not filters or not set(filters) <= set(FILTERS):
+            raise ValueError(f"the head has the filters {FILTERS}, not all of {filters}")
+        self._backend = Backend(device, max_batch, threads=threads)
+        self._filters = filters
+        self._hw_decoder_load = hw_decoder_load
+        self._inputs = _INPUTS | (_FILTER if len(filters) > 1 else {})
+        # Reads headers in 2 us, so that few files that DALI cannot decode get there.
+        self._headers = make_executor(Plan((), None, None, None))
+        self._pipeline = self._build()
+
+    def run(self, encoded: Sequence[Any], steps: Sequence[HeadStep]) -> list[Decoded]:
+        """The pixels of each file's bytes, and the reason for those that there are none of.
+
+        Images are arrays, DALI's tensors on a GPU; their memory is theirs.
+        """
+        results: list[Decoded] = []
+        found = [self._refusal(file, step) for file, step in zip(encoded, steps, strict=True)]
+        for reason in found:
+            results.append(Decoded(None, reason))
+        good = [place for place, reason in enumerate(found) if not reason]
+        for begin in range(0, len(good), self._backend.max_batch):
+            places = good[begin : begin + self._backend.max_batch]
+            files = [np.frombuffer(encoded[place], np.uint8) for place in places]
+            made = self._decode(files, [steps[place] for place in places])
+            for place, decoded in zip(places, made, strict=True):
+                results[place] = decoded
+        return results
+
+    def _refusal(self, file: Any, step: HeadStep) -> str:
+        """Why a file must not get to DALI, where one bad sample fails all; empty if it may."""
+        size = self._headers.image_size(file)
+        if size is None:
+            return "not a whole JPEG file of 1 or 3 colour channels"
+        x, y, width, height = step.window
+        if min(x, y) < 0 or min(width, height) < 1 or x + width > size[0] or y + height > size[1]:
+            return f"the window {step.window} is not within the image of {size[0]} x {size[1]}"
+        if step.filter not in self._filters:
+            return f"the head was built for the filters {self._filters}, not {step.filter!r}"
+        return ""
+
+    def _decode(self, files: list[Any], steps: list[HeadStep]) -> list[Decoded]:
+        """One run; halves of it, down to the files that are bad, if it fails."""
+        try:
+            (images,) = self._pipeline.run(encoded=files, **self._values(steps))
+        except RuntimeError as error:
+            self._pipeline = self._build()  # DALI says not to use one that has failed
+            if len(files) == 1:
+                return [Decoded(None, _cause(error))]
+            middle = len(files) // 2
+            first = self._decode(files[:middle], steps[:middle])
+            return first + self._decode(files[middle:], steps[middle:])
+        return [Decoded(image) for image in unpacked(images, self._backend.on_gpu)]
+
+    def _values(self, steps: list[HeadStep]) -> dict[str, Any]:
+        values: dict[str, Any] = {
+            "start": [(step.window[1], step.window[0]) for step in steps],
+            "shape": [(step.window[3], step.window[2]) for step in steps],
+            "size": [_signed_size(step) for step in steps],
+            "filter": [int(_INTERPOLATIONS[step.filter]) for step in steps],
+        }
+        return {name: given.array(values[name]) for name, given in self._inputs.items()}
+
+    def _build(self) -> Any:
+        pipeline = self._backend.pipeline()
+        with pipeline:
+            encoded = fn.external_source(name="encoded", dtype=types.UINT8, ndim=1)
+            nodes = {name: given.node(name) for name, given in self._inputs.items()}
+            pipeline.set_outputs(self._graph(encoded, **nodes))
+        pipeline.build()
+        return pipeline
+
+    def _graph(
+        self, encoded: Node, start: Node, shape: Node, size: Node, filter: Node = None
+    ) -> Node:
+        on_gpu: dict[str, Any] = {
+            "device": "mixed",
+            "hw_decoder_load": self._hw_decoder_load,
+            # What libjpeg does, and nvJPEG only when asked.
+            "jpeg_fancy_upsampling": True,
+        }
+        images = fn.decoders.image_slice(
+            encoded,
+            start=start,
+            shape=shape,
+            axes=[0, 1],
+            output_type=types.RGB,
+            adjust_orientation=False,  # as Pillow's convert, which leaves EXIF's to the user
+            **(on_gpu if self._backend.on_gpu else {"device": "cpu"}),
+        )
+        chosen = (
+            _INTERPOLATIONS[self._filters[0]]
+            if filter is None
+            else fn.reinterpret(filter, dtype=types.INTERP_TYPE)
+        )
+        return fn.resize(images, size=size, interp_type=chosen, antialias=True)
+
+
+def _signed_size(step: HeadStep) -> tuple[int, int]:
+    """DALI mirrors along axes of negative size, which costs nothing, unlike an operator."""
+    return -step.height if step.vflip else step.height, -step.width if step.hflip else step.width
+
+
+def _cause(error: RuntimeError) -> str:
+    """What DALI says behind the traceback of the graph's definition."""
+    lines = str(error).partition("encountered:")[2].split("\n") or [str(error)]
+    told = [line.strip() for line in lines if line.strip()]
+    return told[0] if told else "DALI cannot decode it"

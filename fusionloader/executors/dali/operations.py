@@ -1,0 +1,205 @@
+"""Drawn operations as steps of op families: which family, with which values. No DALI here."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fusionloader.executors.dali.matrices import (
+    Matrix,
+    fixed_point,
+    moves_whole_pixels,
+    quarter_turns,
+    rotation,
+)
+
+Operation = tuple[Any, ...]
+# Those of the rows of a batch, which are erased after the conversion and not by a family.
+AFTER_CONVERSION = frozenset({"erase"})
+WHITE, BLACK = 255, (0, 0, 0)
+# RandAugment's, Color being "saturation".
+SOLARIZE_ADD_BELOW = 128
+
+
+class NotOnDali(ValueError):
+    """No family can do an operation; the message says what and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One operation on one sample: its family, and a value for each of the family's inputs."""
+
+    family: str
+    values: tuple[Any, ...] = ()
+
+
+def step_of(operation: Operation, height: int, width: int, channels: int = 3) -> Step | None:
+    """The step that does an operation to an image of that size, ``None`` if nothing changes.
+
+    Raises:
+        NotOnDali: there is none.
+    """
+    name, *arguments = operation
+    if name not in _STEPS:
+        raise NotOnDali(f"{name} is not among the DALI families")
+    step: Step | None = _STEPS[name](_Size(height, width, channels), *arguments)
+    return step
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    height: int
+    width: int
+    channels: int
+
+
+def _blend(family: str) -> Any:
+    def step(size: _Size, factor: float) -> Step | None:
+        return None if factor == 1 else Step(family, (_factor(factor),))
+
+    return step
+
+
+def _factor(factor: float) -> float:
+    """Larger ones give nothing new, and an infinite one no number where levels are equal."""
+    if math.isnan(factor):
+        raise ValueError("a factor must be a number")
+    return min(max(factor, -1e6), 1e6)
+
+
+def _saturation(size: _Size, factor: float) -> Step | None:
+    unchanged = factor == 1 or size.channels == 1
+    return None if unchanged else Step("saturation", (_factor(factor),))
+
+
+def _sharpness(size: _Size, factor: float) -> Step | None:
+    """Pillow leaves images without inner pixels alone."""
+    if factor == 1 or size.height < 3 or size.width < 3:
+        return None
+    return Step("sharpness", (_factor(factor), (size.height - 2, size.width - 2)))
+
+
+def _bits(add: int = 0, mask: int = WHITE, inverted_from: int = WHITE + 1) -> Step:
+    return Step("bits", (add, mask, inverted_from))
+
+
+def _posterize(size: _Size, bits: int) -> Step | None:
+    mask = 0xFF00 >> min(max(int(bits), 0), 8) & WHITE
+    return None if mask == WHITE else _bits(mask=mask)
+
+
+def _solarize(size: _Size, threshold: float) -> Step | None:
+    if threshold > WHITE:
+        return None
+    return _bits(inverted_from=max(math.ceil(threshold), 0))
+
+
+def _solarize_add(size: _Size, add: float) -> Step | None:
+    whole = min(max(int(add), -WHITE), WHITE)
+    return _bits(add=whole) if whole else None
+
+
+def _equalize(size: _Size) -> Step:
+    return Step("equalize", (size.height * size.width,))
+
+
+def _blur(size: _Size, width: int, height: int, across: float, down: float) -> Step | None:
+    if width // 2 >= size.width or height // 2 >= size.height:
+        raise ValueError(f"a blur of {width} x {height} pixels needs a larger image")
+    unchanged = width == height == 1
+    return None if unchanged else Step("blur", ((height, width), (down, across)))
+
+
+def _affine(size: _Size, matrix: Any, interpolation: str, fill: Any) -> Step | None:
+    return _warp(tuple(matrix), interpolation, fill, size)
+
+
+def _rotate(
+    size: _Size, angle: float, interpolation: str, expand: bool, centre: Any, fill: Any
+) -> Step | None:
+    turns = quarter_turns(angle) if centre is None else None
+    square = size.width == size.height
+    if turns == 0:
+        return None
+    if turns is not None and (turns == 2 or square):
+        # Pillow moves pixels and filters nothing.
+        matrix = rotation(90.0 * turns, (size.width / 2, size.height / 2))
+        return _nearest(matrix, BLACK, size)
+    if expand:
+        raise NotOnDali("rotate with expand=True changes the size of an image")
+    middle = (size.width / 2, size.height / 2) if centre is None else tuple(centre)
+    return _warp(rotation(angle, middle), interpolation, fill, size)
+
+
+def _warp(matrix: Matrix, interpolation: str, fill: Any, size: _Size) -> Step | None:
+    if moves_whole_pixels(matrix) and matrix[2] == 0 and matrix[5] == 0:
+        return None
+    if interpolation == "nearest" or moves_whole_pixels(matrix):
+        return _nearest(fixed_point(matrix, size.height, size.width), fill, size)
+    if interpolation != "bilinear":
+        raise NotOnDali(f"DALI's warps have no {interpolation} filter")
+    return Step("bilinear_warp", (_rows(matrix), _colour(fill, size)))
+
+
+def _nearest(matrix: Matrix, fill: Any, size: _Size) -> Step:
+    if any(fill[: size.channels]):
+        return Step("filled_warp", (_rows(matrix), _colour(fill, size)))
+    return Step("warp", (_rows(matrix),))
+
+
+def _rows(matrix: Matrix) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    return matrix[:3], matrix[3:]
+
+
+def _colour(fill: Any, size: _Size) -> tuple[int, ...]:
+    return tuple(int(level) for level in fill[: size.channels])
+
+
+def _hflip(size: _Size) -> Step:
+    return Step("warp", (_rows((-1.0, 0.0, float(size.width), 0.0, 1.0, 0.0)),))
+
+
+def _vflip(size: _Size) -> Step:
+    return Step("warp", (_rows((1.0, 0.0, 0.0, 0.0, -1.0, float(size.height))),))
+
+
+def _cutout(size: _Size, x: int, y: int, width: int, height: int, fill: Any) -> Step | None:
+    """Only the part of the rectangle within the image."""
+    left, right = np.clip([x, x + width], 0, size.width).tolist()
+    top, bottom = np.clip([y, y + height], 0, size.height).tolist()
+    if right <= left or bottom <= top:
+        return None
+    return Step("cutout", ((top, left), (bottom - top, right - left), _colour(fill, size)))
+
+
+def _in_head(name: str) -> Any:
+    def step(size: _Size, *arguments: Any) -> Step:
+        raise NotOnDali(f"{name} is done by the head, before all other operations")
+
+    return step
+
+
+_STEPS: dict[str, Any] = {
+    "crop": _in_head("crop"),
+    "resize": _in_head("resize"),
+    "hflip": _hflip,
+    "vflip": _vflip,
+    "affine": _affine,
+    "rotate": _rotate,
+    "brightness": _blend("brightness"),
+    "contrast": _blend("contrast"),
+    "saturation": _saturation,
+    "grayscale": lambda size: _saturation(size, 0.0),
+    "sharpness": _sharpness,
+    "posterize": _posterize,
+    "solarize": _solarize,
+    "solarize_add": _solarize_add,
+    "invert": lambda size: _bits(inverted_from=0),
+    "autocontrast": lambda size: Step("autocontrast"),
+    "equalize": _equalize,
+    "blur": _blur,
+    "cutout": _cutout,
+}

@@ -1,0 +1,112 @@
+"""A prebuilt DALI pipeline whose parameters are inputs: built once, run with new values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from nvidia.dali import Pipeline, fn, types
+
+# A node of a DALI graph; DALI has no types of its own.
+Node = Any
+ELEMENTS: dict[str, Any] = {
+    "uint8": types.UINT8,
+    "int16": types.INT16,
+    "int32": types.INT32,
+    "float32": types.FLOAT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """Where pipelines run, and on what: ``device`` is a CUDA device's index, or ``None``."""
+
+    device: int | None = None
+    max_batch: int = 64
+    channels: Literal[1, 3] = 3
+    threads: int = 1
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether images are in the memory of a GPU."""
+        return self.device is not None
+
+    def pipeline(self) -> Any:
+        """An empty pipeline. One run at a time: what is asked for is wanted now."""
+        return Pipeline(
+            batch_size=self.max_batch,
+            num_threads=self.threads,
+            device_id=self.device,
+            prefetch_queue_depth=1,
+        )
+
+    def operand(self, parameter: Node) -> Node:
+        """A parameter as an operand of pixels. Named arguments stay on the CPU on every device."""
+        return parameter.gpu() if self.on_gpu else parameter
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A parameter of a task: per sample a number, or an array of ``shape``."""
+
+    element: str
+    shape: tuple[int, ...] = ()
+
+    def node(self, name: str) -> Node:
+        """The input of that name in the graph being defined."""
+        return fn.external_source(name=name, dtype=ELEMENTS[self.element], ndim=len(self.shape))
+
+    def array(self, values: Iterable[Any]) -> npt.NDArray[Any]:
+        """All samples' values in one piece of memory, which is what is fed fastest."""
+        return np.array(list(values), self.element).reshape(-1, *self.shape)
+
+
+# From a backend, the images' node and the inputs' nodes to the node of the results.
+Graph = Callable[..., Node]
+
+
+class Task:
+    """A graph applied to images of any number and size."""
+
+    def __init__(self, backend: Backend, graph: Graph, inputs: Mapping[str, Input]) -> None:
+        """``graph`` is called with the backend, the images and each input by its name."""
+        self._inputs = inputs
+        self._on_gpu = backend.on_gpu
+        self._pipeline = backend.pipeline()
+        with self._pipeline:
+            images = fn.external_source(
+                name="images",
+                layout="HWC",
+                ndim=3,
+                dtype=types.UINT8,
+                device="gpu" if backend.on_gpu else "cpu",
+            )
+            nodes = {name: given.node(name) for name, given in inputs.items()}
+            self._pipeline.set_outputs(graph(backend, images, **nodes))
+
+    def build(self) -> None:
+        """Makes it ready to run; needs the device."""
+        self._pipeline.build()
+
+    def run(self, images: Sequence[Any], values: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """The results for images of height x width x channels, with each one's inputs' values."""
+        feed: dict[str, Any] = {"images": list(images)}
+        for (name, given), column in zip(
+            self._inputs.items(), zip(*values, strict=True), strict=False
+        ):
+            feed[name] = given.array(column)
+        (results,) = self._pipeline.run(**feed)
+        return unpacked(results, self._on_gpu)
+
+
+def unpacked(results: Any, on_gpu: bool) -> list[Any]:
+    """A pipeline's output sample by sample: arrays, or DALI's tensors on a GPU.
+
+    They look into the output's memory, which is theirs: no later run writes to it.
+    """
+    if on_gpu:
+        return list(results)
+    return [np.asarray(result) for result in results]
