@@ -15,7 +15,7 @@ RANKS = {
     "__main__": 0,
     "cli": 1,
     "integrations": 1,
-    "sim": 1,
+    "sim": 2,
     "loader": 2,
     "options": 3,
     "policies": 3,

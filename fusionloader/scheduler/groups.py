@@ -1,0 +1,107 @@
+"""How many tiny-batches the GPU worker claims at once.
+
+A launch costs something whatever its size, so larger groups are cheaper per sample; but the last
+group of a mini-batch is what everybody waits for.
+"""
+
+from __future__ import annotations
+
+import statistics
+
+
+class GroupSize:
+    """Doubles the group while the time per sample still falls, within a share of the mini-batch.
+
+    Sizes are compared over whole mini-batches, which the GPU worker takes from the large end each
+    time: launch against launch, the first ones would look slow because their samples are large.
+
+    Attributes:
+        size: tiny-batches to claim at once.
+    """
+
+    def __init__(
+        self,
+        largest: int = 32,
+        delay_share: float = 0.25,
+        least_gain: float = 0.03,
+        trials: int = 3,
+        rest: int = 20,
+    ) -> None:
+        """Starts at one tiny-batch.
+
+        Args:
+            largest: most tiny-batches in a group.
+            delay_share: part of a mini-batch's time that one launch may take.
+            least_gain: part of the time per sample that a doubling must save to be kept.
+            trials: mini-batches with one size before it is judged, after one that does not count.
+            rest: mini-batches after which a doubling that did not pay is tried again.
+        """
+        self.size = 1
+        self._largest = largest
+        self._delay_share = delay_share
+        self._least_gain = least_gain
+        self._trials = trials
+        self._rest = rest
+        self._resting = 0
+        self._seen = 0  # mini-batches with this size
+        self._smaller: float | None = None  # seconds per sample at half the size
+        self._samples = 0
+        self._seconds = self._longest = 0.0
+        self._change(1)
+
+    def launched(self, samples: int, seconds: float) -> None:
+        """Learns from a launch."""
+        self._samples += samples
+        self._seconds += seconds
+        self._longest = max(self._longest, seconds)
+
+    def finished(self, makespan: float) -> None:
+        """Learns from a mini-batch: seconds from its first claim to its last completion."""
+        samples, seconds, longest = self._samples, self._seconds, self._longest
+        self._begin_mini_batch()
+        self._resting -= 1
+        if samples == 0:
+            return
+        self._seen += 1
+        if self._seen == 1:
+            return  # it was begun with another size
+        self._shares.append(longest / makespan)
+        self._per_sample.append(seconds / samples)
+        if len(self._shares) == self._trials:
+            self._judge(statistics.median(self._shares), statistics.median(self._per_sample))
+
+    def _judge(self, share: float, per_sample: float) -> None:
+        smaller, size = self._smaller, self.size
+        self._change(size)
+        if size > 1 and share > self._delay_share:
+            self._change(size // 2)
+        elif smaller is not None and per_sample > smaller * (1 - self._least_gain):
+            self._resting = self._rest
+            self._change(size // 2)
+        # Twice the group takes at most twice the time.
+        elif self._resting <= 0 and 2 * size <= self._largest and 2 * share <= self._delay_share:
+            self._change(2 * size)
+            self._smaller = per_sample
+
+    def halve(self) -> None:
+        """After running out of memory: half the group, and never again as large as it was."""
+        self._largest = max(self.size // 2, 1)
+        self._change(self._largest)
+
+    def restart(self) -> None:
+        """Looks for a better size again, from the present one: the costs have changed."""
+        self._resting = 0
+        self._change(self.size)
+
+    def _change(self, size: int) -> None:
+        if size != self.size:
+            self._seen = 0
+        self.size = size
+        self._smaller = None
+        self._shares: list[float] = []
+        self._per_sample: list[float] = []
+        self._begin_mini_batch()
+
+    def _begin_mini_batch(self) -> None:
+        self._samples = 0
+        self._seconds = self._longest = 0.0

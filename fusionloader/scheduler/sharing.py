@@ -1,0 +1,150 @@
+"""Off, temporal or spatial sharing of the device: measured once, then again after a change."""
+
+from __future__ import annotations
+
+import statistics
+from enum import Enum
+
+from fusionloader.scheduler.changes import RateWatch
+
+
+class Mode(Enum):
+    """How the GPU worker shares the device with training."""
+
+    OFF = "off"
+    TEMPORAL = "temporal"
+    SPATIAL = "spatial"
+
+
+def peaks_fit(training: int, gpu_worker: int, device: int, reserve: int = 0) -> bool:
+    """Whether both memory peaks, in bytes, fit on the device at once, beside a reserve."""
+    return training + gpu_worker + reserve <= device
+
+
+class SharingChoice:
+    """Chooses the mode of the highest throughput, and off unless another one clearly wins.
+
+    A profiling phase runs every mode in turn, ``rounds`` times. The rate of a turn is what can be
+    kept up: samples that were only taken from the backlog of the turn before do not count, or off
+    would look as fast as the mode that has filled it. Another mode than off must beat the
+    best round of off by ``margin`` with its own middle round: noise and ties go to off. After the
+    decision it is measured anew when the number of CPU workers changes, when the rate moves by more
+    than 20 %, or when the rate falls below what off reached.
+
+    Attributes:
+        mode: the mode to use now.
+        profiling: whether the decision is still open.
+        rates: samples per second by mode as last measured; empty before the first decision.
+        decisions: how often it was decided.
+    """
+
+    def __init__(
+        self,
+        *,
+        both_fit: bool,
+        rounds: int = 3,
+        iterations: int = 4,
+        warm_up: int = 2,
+        margin: float = 0.05,
+        window: int = 16,
+    ) -> None:
+        """Starts the first profiling phase.
+
+        Args:
+            both_fit: whether the memory peaks of training and GPU worker fit together (see
+                ``peaks_fit``); if not, spatial sharing is not tried.
+            rounds: turns of each mode.
+            iterations: training iterations that count in a turn.
+            warm_up: iterations before them that do not: the mode before is still at work.
+            margin: part by which another mode must be faster than off.
+            window: iterations whose common rate is held against the decision.
+        """
+        self._modes = [Mode.OFF, Mode.TEMPORAL, *([Mode.SPATIAL] if both_fit else [])]
+        self._rounds, self._iterations, self._warm_up = rounds, iterations, warm_up
+        self._margin, self._window = margin, window
+        self._workers: int | None = None
+        self._watch = RateWatch(window=3)
+        self.rates: dict[Mode, float] = {}
+        self.decisions = 0
+        self._start()
+
+    def forbid(self, mode: Mode) -> None:
+        """Never uses ``mode`` again: it ran out of memory, or there is no GPU worker any more."""
+        if mode is Mode.OFF or mode not in self._modes:
+            return
+        self._modes.remove(mode)
+        self._start()
+
+    def _start(self) -> None:
+        self.profiling = len(self._modes) > 1
+        self.mode = Mode.OFF
+        self._turns: list[tuple[Mode, float]] = []
+        self._begin_turn()
+
+    def _begin_turn(self) -> None:
+        self._seen = 0
+        self._seconds = 0.0
+        self._samples = 0
+        self._backlog_before: int | None = None
+
+    def iteration(self, seconds: float, samples: int, cpu_workers: int, backlog: int) -> None:
+        """Learns from a training iteration.
+
+        Args:
+            seconds: since the last one.
+            samples: that training took then.
+            cpu_workers: at work now.
+            backlog: samples that are complete but not delivered yet, now.
+        """
+        if self._workers not in (None, cpu_workers):
+            self._start()
+        self._workers = cpu_workers
+        self._seen += 1
+        if self._seen <= self._warm_up or self._backlog_before is None:
+            self._backlog_before = backlog
+            return
+        self._seconds += seconds
+        self._samples += samples
+        counted = self._iterations if self.profiling else self._window
+        if self._seen < self._warm_up + counted:
+            return
+        from_backlog = max(self._backlog_before - backlog, 0)
+        rate = (self._samples - from_backlog) / max(self._seconds, 1e-9)
+        self._begin_turn()
+        if self.profiling:
+            self._end_turn(rate)
+        else:  # the mode has not changed: nothing to leave out
+            self._seen, self._backlog_before = self._warm_up, backlog
+            self._check(rate)
+
+    def _end_turn(self, rate: float) -> None:
+        self._turns.append((self.mode, rate))
+        if len(self._turns) < self._rounds * len(self._modes):
+            self.mode = self._modes[len(self._turns) % len(self._modes)]
+        else:
+            self._decide()
+
+    def _decide(self) -> None:
+        by_mode = {mode: [r for m, r in self._turns if m is mode] for mode in self._modes}
+        self.rates = {mode: statistics.median(rates) for mode, rates in by_mode.items()}
+        bar = max(by_mode[Mode.OFF]) * (1 + self._margin)
+        best = max(self._modes, key=self.rates.__getitem__)
+        self.mode = best if self.rates[best] > bar else Mode.OFF
+        self.profiling = False
+        self.decisions += 1
+        self._watch.forget()
+
+    def _check(self, rate: float) -> None:
+        moved = self._watch.moved(rate)
+        now = self._watch.current
+        worse = self.mode is not Mode.OFF and now is not None and now < self.rates[Mode.OFF]
+        if len(self._modes) > 1 and (moved or worse):
+            self._start()
+
+    def describe(self) -> str:
+        """One line for the log: the decision and the rates behind it."""
+        if not self.rates:
+            return "GPU worker: still profiling"
+        rates = ", ".join(f"{mode.value} {rate:,.0f}" for mode, rate in self.rates.items())
+        state = "profiling again" if self.profiling else self.mode.value
+        return f"GPU worker: {state} (samples/s: {rates})"

@@ -1,0 +1,114 @@
+"""Service times: a JSON file of what was measured and what was assumed. See docs/simulation.md."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A sample's size in bytes and the seconds that each side needs for it."""
+
+    nbytes: int
+    cpu_seconds: float
+    gpu_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class GpuTimes:
+    """The GPU worker's costs in seconds.
+
+    A launch costs ``launch`` once, ``build`` as well when its task was not built ahead of time, and
+    on the device ``sample`` for each sample and ``byte`` for each of its bytes. ``beside_training``
+    and ``training_beside`` are the speeds of worker and training while both are on the device.
+    """
+
+    launch: float
+    build: float
+    sample: float
+    byte: float
+    beside_training: float
+    training_beside: float
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceTimes:
+    """The contents of a file.
+
+    ``measured`` holds a pair (bytes, seconds of a CPU core) for every sample measured; ``models``
+    the samples per second that training reaches on data that is already on the device.
+    """
+
+    name: str
+    measured: tuple[tuple[int, float], ...]
+    gpu: GpuTimes
+    models: dict[str, float]
+
+    def draw(self, source: random.Random, count: int) -> list[Sample]:
+        """Returns samples drawn from the measured ones: sizes, times and tails stay together."""
+        return [
+            Sample(nbytes, seconds, self.gpu.sample + self.gpu.byte * nbytes)
+            for nbytes, seconds in source.choices(self.measured, k=count)
+        ]
+
+
+def load(path: Path) -> ServiceTimes:
+    """Reads a file of service times.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is not of this format; the message says what is wrong.
+    """
+    try:
+        found = json.loads(path.read_text())
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
+    try:
+        return _parsed(path.stem, found)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path} is no file of service times: {error!r} (format {FORMAT})") from (
+            error
+        )
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _parsed(name: str, found: Any) -> ServiceTimes:
+    if found["format"] != FORMAT:
+        raise ValueError(f"format {found['format']!r}, expected {FORMAT}")
+    cpu = found["cpu"]
+    if len(cpu["bytes"]) != len(cpu["milliseconds"]) or not cpu["bytes"]:
+        raise ValueError("cpu.bytes and cpu.milliseconds need as many entries, at least one")
+    measured = tuple(
+        (int(nbytes), _positive(ms, "cpu.milliseconds") / 1e3)
+        for nbytes, ms in zip(cpu["bytes"], cpu["milliseconds"], strict=True)
+    )
+    gpu = found["gpu"]
+    return ServiceTimes(
+        name,
+        measured,
+        GpuTimes(
+            launch=gpu["launch_milliseconds"] / 1e3,
+            build=gpu["build_milliseconds"] / 1e3,
+            sample=_positive(gpu["milliseconds_per_sample"], "gpu.milliseconds_per_sample") / 1e3,
+            byte=gpu["nanoseconds_per_byte"] / 1e9,
+            beside_training=_positive(gpu["speed_beside_training"], "gpu.speed_beside_training"),
+            training_beside=_positive(gpu["training_speed_beside"], "gpu.training_speed_beside"),
+        ),
+        {
+            model: _positive(rate, f"models {model}")
+            for model, rate in found["models"]["samples_per_second"].items()
+        },
+    )
+
+
+def _positive(value: Any, name: str) -> float:
+    if not value > 0:
+        raise ValueError(f"{name} must be above 0, not {value!r}")
+    return float(value)

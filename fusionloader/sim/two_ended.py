@@ -1,0 +1,117 @@
+"""The two-ended queue of csrc/queue, move for move, without shared memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from fusionloader.scheduler.affinity import Side
+
+
+class TinyState(Enum):
+    """What has become of a tiny-batch."""
+
+    WAITING = 1
+    ACTIVE = 2
+    COMPLETED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Tiny-batches ``first .. first + count - 1`` of one mini-batch, all held by one worker."""
+
+    sequence: int
+    first: int
+    count: int
+
+    @property
+    def tiny_batches(self) -> range:
+        """Their numbers."""
+        return range(self.first, self.first + self.count)
+
+
+class _MiniBatch:
+    """Head and tail of the unclaimed middle, and who holds what."""
+
+    def __init__(self, tiny_batches: int) -> None:
+        self.head, self.tail = 0, tiny_batches
+        self.states = [TinyState.WAITING] * tiny_batches
+        self.holders: list[int | None] = [None] * tiny_batches
+        self.left = tiny_batches  # not completed
+        self.returned = False  # tiny-batches came back from a dead worker: look through the states
+
+
+class TwoEndedQueue:
+    """Claims of all workers on the published mini-batches, the oldest unfinished one first."""
+
+    def __init__(self) -> None:
+        self._mini_batches: list[_MiniBatch] = []
+        self._oldest = 0
+
+    def publish(self, tiny_batches: int) -> int:
+        """Adds a mini-batch; returns its number."""
+        self._mini_batches.append(_MiniBatch(tiny_batches))
+        return len(self._mini_batches) - 1
+
+    def claim(self, worker: int, side: Side, threshold: int, count: int) -> Claim | None:
+        """Takes up to ``count`` neighbours from the worker's end; ``None``: nothing is left for it.
+
+        CPU workers leave the last ``threshold`` tiny-batches of every mini-batch.
+        """
+        for sequence in range(self._oldest, len(self._mini_batches)):
+            found = self._claim_from(sequence, side, threshold, count)
+            if found is not None:
+                batch = self._mini_batches[sequence]
+                for tiny_batch in found.tiny_batches:
+                    batch.states[tiny_batch] = TinyState.ACTIVE
+                    batch.holders[tiny_batch] = worker
+                return found
+        return None
+
+    def _claim_from(self, sequence: int, side: Side, threshold: int, count: int) -> Claim | None:
+        batch = self._mini_batches[sequence]
+        kept = threshold if side is Side.CPU else 0
+        taken = min(count, batch.tail - batch.head - kept)
+        if taken > 0 and side is Side.CPU:
+            batch.head += taken
+            return Claim(sequence, batch.head - taken, taken)
+        if taken > 0:
+            batch.tail -= taken
+            return Claim(sequence, batch.tail, taken)
+        if batch.returned:
+            for tiny_batch, state in enumerate(batch.states):
+                outside = not batch.head <= tiny_batch < batch.tail
+                if outside and state is TinyState.WAITING:
+                    return Claim(sequence, tiny_batch, 1)
+        return None
+
+    def finish(self, worker: int, sequence: int, tiny_batch: int) -> bool:
+        """Completes a tiny-batch; ``False`` when it is no longer this worker's to finish."""
+        batch = self._mini_batches[sequence]
+        if batch.holders[tiny_batch] != worker:
+            return False
+        batch.states[tiny_batch] = TinyState.COMPLETED
+        batch.holders[tiny_batch] = None
+        batch.left -= 1
+        return True
+
+    def done(self, sequence: int) -> bool:
+        """Whether every tiny-batch of a mini-batch is complete."""
+        return self._mini_batches[sequence].left == 0
+
+    def deliver_until(self, sequence: int) -> None:
+        """Nobody looks at mini-batches before this one any more."""
+        self._oldest = sequence
+
+    def take_back(self, worker: int) -> list[tuple[int, int]]:
+        """Returns what a dead worker held to the others: (mini-batch, tiny-batch)."""
+        lost = []
+        for sequence in range(self._oldest, len(self._mini_batches)):
+            batch = self._mini_batches[sequence]
+            for tiny_batch, holder in enumerate(batch.holders):
+                if holder == worker:
+                    batch.states[tiny_batch] = TinyState.WAITING
+                    batch.holders[tiny_batch] = None
+                    lost.append((sequence, tiny_batch))
+            batch.returned = True
+        return lost

@@ -1,0 +1,172 @@
+"""The choice between off, temporal and spatial: never worse than off, and again after a change."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_times import made_times
+
+from fusionloader.scheduler.sharing import Mode, SharingChoice, peaks_fit
+from fusionloader.sim.loader import simulate
+from fusionloader.sim.setup import BOTH, CPU_ONLY, Setup
+
+GIB = 1 << 30
+SAMPLES = 256
+rates = st.floats(100.0, 10_000.0)
+
+
+def train(choice, iterations, rate, *, workers=4, noise=0.0, seed=0, backlog=0):
+    """Trains at ``rate[mode]`` samples per second; returns the modes used."""
+    source = random.Random(seed)
+    modes = []
+    for _ in range(iterations):
+        modes.append(choice.mode)
+        seconds = SAMPLES / rate[choice.mode] * (1 + noise * source.uniform(-1, 1))
+        choice.iteration(seconds, SAMPLES, workers, backlog)
+    return modes
+
+
+def speeds(off, temporal, spatial):
+    return {Mode.OFF: off, Mode.TEMPORAL: temporal, Mode.SPATIAL: spatial}
+
+
+@pytest.mark.parametrize(
+    ("rate", "chosen"),
+    [
+        (speeds(1000, 1200, 1100), Mode.TEMPORAL),
+        (speeds(1000, 1200, 1500), Mode.SPATIAL),
+        (speeds(1000, 900, 800), Mode.OFF),
+        (speeds(1000, 1000, 1000), Mode.OFF),
+        (speeds(1000, 1030, 1040), Mode.OFF),
+    ],
+)
+def test_the_fastest_mode_wins_if_it_clearly_beats_off(rate, chosen):
+    choice = SharingChoice(both_fit=True)
+    modes = train(choice, 200, rate)
+    assert not choice.profiling
+    assert set(modes[100:]) == {chosen}
+    assert choice.decisions == 1
+    assert choice.rates == pytest.approx(rate)
+
+
+def test_it_profiles_a_few_iterations_of_every_mode():
+    choice = SharingChoice(both_fit=True)
+    modes = train(choice, 60, speeds(1000, 1200, 1100))
+    first_decision = modes.index(Mode.TEMPORAL, 45)
+    assert first_decision <= 60
+    assert {mode: modes[:54].count(mode) for mode in Mode} == dict.fromkeys(Mode, 18)
+
+
+def test_without_room_for_both_peaks_spatial_is_not_even_tried():
+    choice = SharingChoice(both_fit=False)
+    modes = train(choice, 100, speeds(1000, 1200, 9000))
+    assert Mode.SPATIAL not in modes
+    assert choice.mode is Mode.TEMPORAL
+
+
+def test_two_peaks_fit_when_their_sum_and_the_reserve_do():
+    assert peaks_fit(70 * GIB, 2 * GIB, 80 * GIB)
+    assert peaks_fit(70 * GIB, 2 * GIB, 73 * GIB, GIB)
+    assert not peaks_fit(70 * GIB, 2 * GIB, 72 * GIB, 1)
+
+
+def test_off_does_not_shine_with_what_another_mode_has_prepared():
+    """Off takes from a backlog at full speed, and prepares half as much meanwhile."""
+    choice = SharingChoice(both_fit=True)
+    backlog = 0
+    for _ in range(60):
+        if choice.mode is Mode.OFF:
+            backlog = max(backlog - SAMPLES // 2, 0)
+            seconds = 0.1 if backlog else 0.2
+        else:
+            backlog, seconds = min(backlog + SAMPLES, 8 * SAMPLES), 0.11
+        choice.iteration(seconds, SAMPLES, 4, backlog)
+    assert choice.rates[Mode.OFF] == pytest.approx(SAMPLES / 0.2)
+    assert choice.mode is not Mode.OFF
+
+
+def test_it_decides_again_when_the_number_of_workers_changes():
+    choice = SharingChoice(both_fit=True)
+    train(choice, 100, speeds(1000, 1200, 1500))
+    train(choice, 100, speeds(3000, 2400, 2000), workers=16)
+    assert (choice.decisions, choice.mode) == (2, Mode.OFF)
+
+
+@pytest.mark.parametrize(("factor", "decisions"), [(0.75, 2), (1.3, 2), (0.9, 1), (1.15, 1)])
+def test_it_decides_again_when_the_rate_changes_by_more_than_a_fifth(factor, decisions):
+    choice = SharingChoice(both_fit=True)
+    rate = speeds(1000, 1200, 1500)
+    train(choice, 200, rate)
+    train(choice, 200, {mode: speed * factor for mode, speed in rate.items()})
+    assert choice.decisions == decisions
+
+
+def test_it_decides_again_when_the_mode_falls_below_what_off_reached():
+    choice = SharingChoice(both_fit=True)
+    train(choice, 200, speeds(1000, 900, 1100))
+    assert choice.mode is Mode.SPATIAL
+    train(choice, 200, speeds(1000, 900, 950))
+    assert choice.mode is Mode.OFF
+
+
+def test_a_pause_does_not_lead_to_another_mode():
+    choice = SharingChoice(both_fit=True)
+    rate = speeds(1000, 1200, 1500)
+    train(choice, 8, rate)
+    choice.iteration(60.0, SAMPLES, 4, 0)  # a checkpoint, in the middle of a turn
+    train(choice, 200, rate)
+    assert choice.mode is Mode.SPATIAL
+    choice.iteration(60.0, SAMPLES, 4, 0)
+    train(choice, 100, rate)
+    assert (choice.mode, choice.decisions) == (Mode.SPATIAL, 1)
+
+
+def test_a_forbidden_mode_is_not_used_again():
+    choice = SharingChoice(both_fit=True)
+    rate = speeds(1000, 1200, 1500)
+    train(choice, 100, rate)
+    choice.forbid(Mode.SPATIAL)
+    assert set(train(choice, 100, rate)[60:]) == {Mode.TEMPORAL}
+    choice.forbid(Mode.TEMPORAL)
+    assert set(train(choice, 100, rate)) == {Mode.OFF}
+    assert not choice.profiling
+
+
+def test_the_log_line_tells_the_decision_and_the_rates():
+    choice = SharingChoice(both_fit=True)
+    assert "still profiling" in choice.describe()
+    train(choice, 100, speeds(1000, 1200, 1500))
+    expected = "GPU worker: spatial (samples/s: off 1,000, temporal 1,200, spatial 1,500)"
+    assert choice.describe() == expected
+
+
+@given(rates, rates, rates, st.floats(0.0, 0.02), st.integers(0, 1000), st.booleans())
+def test_the_choice_is_never_slower_than_off(off, temporal, spatial, noise, seed, both_fit):
+    """Iteration times within 2 % of the true ones: the margin of 5 % covers both sides' error."""
+    rate = speeds(off, temporal, spatial)
+    choice = SharingChoice(both_fit=both_fit)
+    train(choice, 60, rate, noise=noise, seed=seed)
+    assert rate[choice.mode] >= off
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    workers=st.integers(1, 12),
+    step_rate=st.floats(500.0, 8000.0),
+    gpu_speed=st.floats(0.3, 12.0),
+    launch=st.floats(0.0, 4.0),
+    beside=st.floats(0.3, 1.0),
+    seed=st.integers(0, 1000),
+)
+def test_a_simulated_training_is_never_slower_than_with_cpu_workers_alone(
+    workers, step_rate, gpu_speed, launch, beside, seed
+):
+    times = made_times(
+        gpu_speed=gpu_speed, launch=launch, beside=beside, models={"model": step_rate}
+    )
+    setup = Setup(times, BOTH, workers, "model", iterations=200, batch_size=128, seed=seed)
+    both = simulate(setup).rate(100)
+    alone = simulate(replace(setup, variant=CPU_ONLY)).rate(100)
+    assert both >= 0.98 * alone

@@ -1,0 +1,131 @@
+"""The model of the queue: it makes the native queue's moves, and loses nothing."""
+
+import os
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fusionloader import _native
+from fusionloader.scheduler.affinity import Side
+from fusionloader.shm import objects
+from fusionloader.shm.slots import Arena, SlotPool
+from fusionloader.sim.two_ended import TwoEndedQueue
+
+COMPLETED = 3
+WORKERS = 3
+
+sizes = st.lists(st.integers(1, 12), min_size=1, max_size=5)
+moves = st.lists(
+    st.tuples(
+        st.integers(0, WORKERS - 1),
+        st.sampled_from(["claim", "claim", "finish", "die"]),
+        st.sampled_from(list(Side)),
+        st.integers(0, 4),
+        st.integers(1, 5),
+    ),
+    max_size=100,
+)
+
+
+class NativeQueue:
+    """The native queue behind the model's methods; tiny-batches of one sample."""
+
+    def __init__(self, mini_batches):
+        self.control_fd = objects.create(_native.ManagerQueue.control_bytes(WORKERS, 8))
+        self.arena = Arena()
+        self.manager = _native.ManagerQueue(self.control_fd, self.arena.fd, WORKERS, 8)
+        slots = SlotPool(self.arena, self.manager, spare=8)
+        for sequence, samples in enumerate(mini_batches):
+            room = _native.ManagerQueue.descriptor_bytes(samples, samples)
+            slot, rows = slots.acquire(room), list(range(samples))
+            same = (rows, rows, rows, [0] * samples)
+            self.manager.describe(slot.number, sequence, *same, 1, 1, 2, 0, 0, 0, samples, b"")
+            self.manager.publish(slot.number, sequence)
+        self.workers = [
+            _native.WorkerQueue(self.control_fd, self.arena.fd, number) for number in range(WORKERS)
+        ]
+        self.held = {}
+
+    def claim(self, worker, side, threshold, count):
+        claim = self.workers[worker].claim(side is Side.GPU, threshold, count)
+        if claim is None:
+            return None
+        for tiny in range(claim.first, claim.first + claim.count):
+            self.held[worker, claim.sequence, tiny] = claim
+        return claim.sequence, claim.first, claim.count
+
+    def finish(self, worker, sequence, tiny):
+        claim = self.held[worker, sequence, tiny]
+        return self.workers[worker].finish(claim, tiny, COMPLETED)
+
+    def close(self):
+        os.close(self.control_fd)
+        self.arena.close()
+
+
+@settings(max_examples=150, deadline=None)
+@given(mini_batches=sizes, moves=moves)
+def test_the_model_moves_as_the_native_queue_does(mini_batches, moves):
+    model, native = TwoEndedQueue(), NativeQueue(mini_batches)
+    for tiny_batches in mini_batches:
+        model.publish(tiny_batches)
+    held = []
+    try:
+        for worker, move, side, threshold, count in moves:
+            if move == "claim":
+                claim = model.claim(worker, side, threshold, count)
+                ours = claim and (claim.sequence, claim.first, claim.count)
+                assert native.claim(worker, side, threshold, count) == ours
+                if claim:
+                    held += [(worker, claim.sequence, tiny) for tiny in claim.tiny_batches]
+            elif move == "finish" and held:
+                task = held.pop(count % len(held))
+                assert model.finish(*task) == native.finish(*task)
+            elif move == "die":
+                assert model.take_back(worker) == sorted(native.manager.take_back(worker))
+    finally:
+        native.close()
+
+
+@given(mini_batches=sizes, moves=moves)
+def test_every_tiny_batch_is_done_exactly_once_under_any_interleaving(mini_batches, moves):
+    queue, held, finished = TwoEndedQueue(), [], []
+    for tiny_batches in mini_batches:
+        queue.publish(tiny_batches)
+
+    def claim(worker, side, threshold, count):
+        found = queue.claim(worker, side, threshold, count)
+        if found:
+            held.extend((worker, found.sequence, tiny) for tiny in found.tiny_batches)
+        return found
+
+    def finish(task):
+        if queue.finish(*task):
+            finished.append(task[1:])
+
+    for worker, move, side, threshold, count in moves:
+        if move == "claim":
+            claim(worker, side, threshold, count)
+        elif move == "finish" and held:
+            finish(held.pop(count % len(held)))
+        elif move == "die":  # what it held it may still try to finish
+            queue.take_back(worker)
+    for task in held:
+        finish(task)
+    held.clear()
+    while claim(0, Side.GPU, 0, 3):
+        while held:
+            finish(held.pop())
+    everything = [(s, tiny) for s, count in enumerate(mini_batches) for tiny in range(count)]
+    assert sorted(finished) == everything
+    assert all(queue.done(sequence) for sequence in range(len(mini_batches)))
+
+
+def test_cpu_workers_leave_the_reserve_of_every_mini_batch():
+    queue = TwoEndedQueue()
+    queue.publish(4)
+    queue.publish(4)
+    claims = [queue.claim(1, Side.CPU, 3, 1) for _ in range(3)]
+    assert [(c.sequence, c.first) for c in claims[:2]] == [(0, 0), (1, 0)]
+    assert claims[2] is None
+    assert queue.claim(0, Side.GPU, 3, 8).count == 3
