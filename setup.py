@@ -6,7 +6,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from pybind11.setup_helpers import Pybind11Extension, build_ext
+from pybind11.setup_helpers import ParallelCompile, Pybind11Extension, build_ext
 from setuptools import setup
 
 ROOT = Path(__file__).parent
@@ -40,6 +40,7 @@ def require_libjpeg_turbo() -> None:
 
 
 require_libjpeg_turbo()
+ParallelCompile("FUSIONLOADER_BUILD_JOBS").install()
 sanitize = SANITIZERS if os.environ.get("FUSIONLOADER_SANITIZE") else []
 setup(
     ext_modules=[

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fusionloader.loader import FusionLoader as FusionLoader
+    from fusionloader.options import GpuWorker as GpuWorker
 
 __version__ = "0.1.0"
-__all__ = ["FusionLoader"]
+__all__ = ["FusionLoader", "GpuWorker"]
 
 
 def __getattr__(name: str) -> Any:
@@ -20,6 +21,10 @@ def __getattr__(name: str) -> Any:
         from fusionloader.loader import FusionLoader
 
         return FusionLoader
+    if name == "GpuWorker":
+        from fusionloader.options import GpuWorker
+
+        return GpuWorker
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from fusionloader.options import GpuWorker
 from fusionloader.runtime.epoch import Epochs
 from fusionloader.runtime.progress import Progress
 from fusionloader.runtime.recipe import Recipes
@@ -53,6 +54,9 @@ class FusionLoader(DataLoader[T_co]):
         in_order: as in ``DataLoader``.
         tiny_batch_size: samples in a tiny-batch, the unit that workers claim.
         device: where batches are delivered; ``None`` leaves them in host memory.
+        gpu_worker: whether a worker on the device takes the largest samples of each batch:
+            ``"auto"`` when ``device`` is a CUDA device, DALI is there, the plan allows it and it
+            is faster; ``None`` never; or a ``GpuWorker``.
         seed: of all random draws of an epoch; ``None`` draws one per iterator from ``generator``,
             as torch draws the base seed of its workers.
         decode: ``"exact"`` gives Pillow's pixels, ``"fast"`` may decode JPEGs at reduced scale.
@@ -89,6 +93,7 @@ class FusionLoader(DataLoader[T_co]):
         in_order: bool = True,
         tiny_batch_size: int = 4,
         device: torch.device | str | int | None = None,
+        gpu_worker: GpuWorker | Literal["auto"] | None = "auto",
         seed: int | None = None,
         decode: Literal["exact", "fast"] = "exact",
         on_error: Literal["raise", "skip", "substitute"] = "raise",
@@ -104,8 +109,15 @@ class FusionLoader(DataLoader[T_co]):
             raise ValueError(f"on_error should be one of {_ON_ERROR}, not {on_error!r}")
         if augment_per not in _AUGMENT_PER:
             raise ValueError(f"augment_per should be one of {_AUGMENT_PER}, not {augment_per!r}")
+        if gpu_worker not in ("auto", None) and not isinstance(gpu_worker, GpuWorker):
+            raise ValueError(
+                f'gpu_worker should be "auto", None or a GpuWorker, not {gpu_worker!r}'
+            )
+        if isinstance(gpu_worker, GpuWorker) and num_workers == 0:
+            raise ValueError("a GpuWorker works beside CPU workers: num_workers should be positive")
         self.tiny_batch_size = tiny_batch_size
         self.device = device
+        self.gpu_worker = gpu_worker
         self.seed = seed
         self.decode = decode
         self.on_error = on_error
@@ -167,6 +179,9 @@ class FusionLoader(DataLoader[T_co]):
         ``worker_restarts``; and of iterators that have ended: ``worker_seconds`` spent on samples,
         ``pillow_samples`` of a plan that Pillow decoded, ``shared_memory_bytes`` at the peak, and
         ``part_seconds``, the wall time of reading, decoding, Python code and each stage of a plan.
+        ``gpu_worker`` where there is one: its ``mode`` now, whether it is ``profiling``, the
+        ``rates`` (samples per second) by mode, the ``threshold``, its ``samples``, ``restarts``,
+        and if it is ``gone``, why.
         """
         return asdict(self._epochs.counters)
 

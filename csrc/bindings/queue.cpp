@@ -59,6 +59,11 @@ std::vector<double> part_seconds(const WorkerRecord& record) {
   return seconds;
 }
 
+py::tuple share_tuple(const Share& share) {
+  return py::make_tuple(share.tiny_batches.load(), share.samples.load(),
+                        static_cast<double>(share.finished_ns.load()) / kNs);
+}
+
 py::list records(ManagerQueue& queue) {
   py::list all;
   Control& control = queue.control();
@@ -111,6 +116,9 @@ void bind_manager(py::module_& m) {
       .def("state", [](ManagerQueue& q, uint64_t slot,
                        uint32_t tiny_batch) { return static_cast<int>(q.state(slot, tiny_batch)); })
       .def("give_up", &ManagerQueue::give_up)
+      .def("done_by", &ManagerQueue::done_by)
+      .def("set_gpu_rows", [](ManagerQueue& q, uint64_t slot,
+                              uint32_t rows) { q.batch(slot)->header.gpu_rows.store(rows); })
       .def("deliver_until", &ManagerQueue::deliver_until)
       .def("take_back",
            [](ManagerQueue& q, uint32_t worker) {
@@ -120,6 +128,20 @@ void bind_manager(py::module_& m) {
              return lost;
            })
       .def("withdraw", &ManagerQueue::withdraw)
+      .def("shares",
+           [](ManagerQueue& q, uint64_t slot) {
+             const BatchHeader& header = q.batch(slot)->header;
+             return py::make_tuple(static_cast<double>(header.begun_ns.load()) / kNs,
+                                   header.threshold.load(), share_tuple(header.shares[0]),
+                                   share_tuple(header.shares[1]));
+           })
+      .def("set_gpu",
+           [](ManagerQueue& q, int state, uint32_t threshold) {
+             q.set_gpu(static_cast<GpuState>(state), threshold);
+           })
+      .def_property_readonly("gpu_is_ready", &ManagerQueue::gpu_is_ready)
+      .def_property_readonly("gpu_is_inside", &ManagerQueue::gpu_is_inside)
+      .def("forget_gpu", &ManagerQueue::forget_gpu)
       .def("stop", &ManagerQueue::stop)
       .def("done_word", &ManagerQueue::done_word)
       .def(
@@ -143,6 +165,8 @@ void bind_worker(py::module_& m) {
                              [](const Claim& c) { return c.batch->header.payload.load(); })
       .def_property_readonly("payload_rows",
                              [](const Claim& c) { return c.batch->header.payload_rows.load(); })
+      .def_property_readonly("gpu_rows",
+                             [](const Claim& c) { return c.batch->header.gpu_rows.load(); })
       .def("indices",
            [](const Claim& c) {
              const BatchHeader& h = c.batch->header;
@@ -154,11 +178,18 @@ void bind_worker(py::module_& m) {
         return py::make_tuple(e.item, e.key, e.occurrence, e.row);
       });
   py::class_<WorkerQueue>(m, "WorkerQueue")
-      .def(py::init<int, int, uint32_t>())
+      .def(py::init([](int control_fd, int data_fd, uint32_t worker, bool gpu) {
+             return new WorkerQueue(control_fd, data_fd, worker, gpu ? Side::gpu : Side::cpu);
+           }),
+           py::arg("control_fd"), py::arg("data_fd"), py::arg("worker"), py::arg("gpu") = false)
       .def("claim",
            [](WorkerQueue& q, bool large_end, uint32_t threshold, uint32_t count) {
              return q.claim(large_end ? End::large : End::small, threshold, count);
            })
+      .def("claim_next", &WorkerQueue::claim_next)
+      .def("give_back", &WorkerQueue::give_back)
+      .def("gpu_ready", &WorkerQueue::gpu_ready)
+      .def("leave", &WorkerQueue::leave)
       .def("finish",
            [](WorkerQueue& q, const Claim& c, uint32_t tiny_batch, int result) {
              return q.finish(c, tiny_batch, static_cast<TinyState>(result));
@@ -209,10 +240,9 @@ void bind_plan_worker(py::module_& m) {
         return py::buffer_info(map.data(), static_cast<py::ssize_t>(map.bytes()));
       });
   py::class_<PlanWorker>(m, "PlanWorker")
-      .def(py::init([](WorkerQueue& queue, Mapping& table, Executor& executor, bool large_end,
-                       int parent) {
+      .def(py::init([](WorkerQueue& queue, Mapping& table, Executor& executor, int parent) {
              return new PlanWorker(queue, *reinterpret_cast<DatasetTable*>(table.data()), executor,
-                                   large_end ? End::large : End::small, parent);
+                                   parent);
            }),
            py::keep_alive<1, 2>(), py::keep_alive<1, 3>(), py::keep_alive<1, 4>())
       .def("run",

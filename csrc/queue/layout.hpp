@@ -30,11 +30,27 @@ struct alignas(kAlign) ControlHeader {
   Atomic32 layout_version;  // counts up when the layout of Python samples becomes known
   Atomic64 layout_slot;     // where it stands, pickled
   Atomic64 layout_bytes;
+  // A GPU worker takes mini-batches from their large end. It says when it is ready to, once; the
+  // manager says whether it may (GpuState), and how many last tiny-batches are left to it
+  // meanwhile.
+  Atomic32 gpu_ready;
+  Atomic32 gpu_state;
+  Atomic32 gpu_inside;  // it looks for work or works; set before it looks at gpu_state
+  Atomic32 threshold;
   alignas(kAlign) Atomic32 work_word;  // futex: changes when there is something to claim
   Atomic32 sleeping_workers;
   alignas(kAlign) Atomic32 done_word;  // futex: changes when the manager should look
   Atomic32 manager_sleeps;
 };
+
+enum class GpuState : uint32_t {
+  off = 0,     // CPU workers are alone
+  closed = 1,  // not now: training is using the device
+  open = 2,
+};
+
+// Who works on a mini-batch.
+enum class Side : uint32_t { cpu = 0, gpu = 1 };
 
 // What a worker is at; read by the manager for warnings, statistics and recovery.
 struct alignas(kAlign) WorkerRecord {
@@ -110,6 +126,13 @@ struct Entry {          // one sample, in the order of the tiny-batches (smalles
   uint32_t row;         // its place in the batch
 };
 
+// What one side has done of a mini-batch.
+struct Share {
+  Atomic64 finished_ns;  // CLOCK_MONOTONIC when it finished its last tiny-batch
+  Atomic32 tiny_batches;
+  Atomic32 samples;
+};
+
 struct alignas(kAlign) BatchHeader {
   Atomic64 queue;
   Atomic64 sequence;
@@ -125,6 +148,12 @@ struct alignas(kAlign) BatchHeader {
   Atomic64 payload_rows;  // rows that the payload is laid out for
   uint64_t indices;       // offset of the pickled indices, when they are not plain integers
   uint64_t indices_bytes;
+  // Number of the buffer that the GPU worker writes its rows into, plus 1 (on the CPU backend,
+  // where that is the payload, just not 0); 0: the GPU worker leaves the mini-batch alone.
+  Atomic32 gpu_rows;
+  Atomic64 begun_ns;   // CLOCK_MONOTONIC at the first claim; 0 before it
+  Atomic32 threshold;  // the one in force then
+  Share shares[2];     // by Side
 };
 
 struct Batch {

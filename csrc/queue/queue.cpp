@@ -50,10 +50,17 @@ const Mapping& Shared::slot(uint64_t number) {
   return *slots_[number];
 }
 
+void Shared::wake_workers() {
+  ControlHeader& header = control_->header;
+  header.work_word.fetch_add(1);
+  // Not exact after a worker died asleep; a needless call is all that costs.
+  if (header.sleeping_workers.load() != 0) futex_wake_all(header.work_word);
+}
+
 // ---- workers -----------------------------------------------------------------------------------
 
-WorkerQueue::WorkerQueue(int control_fd, int data_fd, uint32_t worker)
-    : Shared(control_fd, data_fd), worker_(worker) {
+WorkerQueue::WorkerQueue(int control_fd, int data_fd, uint32_t worker, Side side)
+    : Shared(control_fd, data_fd), worker_(worker), side_(side) {
   if (control_->header.magic != kMagic)
     throw std::runtime_error("not a fusionloader control block");
   if (worker >= control_->header.workers) throw std::out_of_range("worker number");
@@ -69,15 +76,44 @@ std::optional<Claim> WorkerQueue::claim(End end, uint32_t threshold, uint32_t co
   return std::nullopt;
 }
 
+std::optional<Claim> WorkerQueue::claim_next(uint32_t count) {
+  if (side_ == Side::gpu) return claim_when_open(count);
+  ControlHeader& header = control_->header;
+  const auto state = static_cast<GpuState>(header.gpu_state.load());
+  if (state == GpuState::off) return claim(End::large, 0, count);
+  return claim(End::small, header.threshold.load(), count);
+}
+
+std::optional<Claim> WorkerQueue::claim_when_open(uint32_t count) {
+  ControlHeader& header = control_->header;
+  header.gpu_inside.store(1);  // before the look: who closes sees one of the two
+  std::optional<Claim> claimed;
+  if (static_cast<GpuState>(header.gpu_state.load()) == GpuState::open)
+    claimed = claim(End::large, 0, count);
+  if (!claimed) leave();
+  return claimed;
+}
+
+void WorkerQueue::leave() {
+  ControlHeader& header = control_->header;
+  header.gpu_inside.store(0);
+  // Who has closed may be waiting for this.
+  if (static_cast<GpuState>(header.gpu_state.load()) != GpuState::open) wake_manager();
+}
+
 std::optional<Claim> WorkerQueue::claim_from(Batch& batch, uint64_t sequence, End end,
                                              uint32_t threshold, uint32_t count) {
+  const bool for_gpu = batch.header.gpu_rows.load() != 0;
+  if (side_ == Side::gpu && !for_gpu) return std::nullopt;
+  const uint32_t all = batch.header.tiny_batches;
+  const uint32_t ours = for_gpu ? all - std::min(threshold, all) : all;
   uint64_t word = batch.header.queue.load();
   while (QueueWord::of(word, sequence)) {
     const uint32_t head = QueueWord::head(word);
     const uint32_t tail = QueueWord::tail(word);
-    const uint32_t kept = end == End::small ? threshold : 0;
-    if (head + kept >= tail) break;
-    const uint32_t taken = std::min(count, tail - head - kept);
+    const uint32_t limit = end == End::small ? std::min(tail, ours) : tail;
+    if (head >= limit) break;
+    const uint32_t taken = std::min(count, limit - head);
     const uint32_t first = end == End::small ? head : tail - taken;
     const uint64_t next = end == End::small ? QueueWord::make(sequence, head + taken, tail)
                                             : QueueWord::make(sequence, head, first);
@@ -92,7 +128,9 @@ std::optional<Claim> WorkerQueue::claim_from(Batch& batch, uint64_t sequence, En
     if (stop > begin) return Claim{sequence, begin, stop - begin, &batch};
     word = batch.header.queue.load();
   }
-  if (batch.header.returned.load() == 0 || batch.header.sequence.load() != sequence)
+  // What comes back may be what a GPU worker could not do.
+  if (side_ == Side::gpu || batch.header.returned.load() == 0 ||
+      batch.header.sequence.load() != sequence)
     return std::nullopt;
   const uint64_t now = batch.header.queue.load();
   for (uint32_t t = 0; t < batch.header.tiny_batches; ++t) {
@@ -108,10 +146,15 @@ bool WorkerQueue::take(Batch& batch, uint64_t sequence, uint32_t tiny_batch) {
           expected, StateWord::make(sequence, worker_, TinyState::active)))
     return false;
   batch.progress()[tiny_batch].store(0);
+  uint64_t never = 0;
+  if (batch.header.begun_ns.load() == 0 &&
+      batch.header.begun_ns.compare_exchange_strong(never, monotonic_ns()))
+    batch.header.threshold.store(control_->header.threshold.load());
   return true;
 }
 
 bool WorkerQueue::finish(const Claim& claim, uint32_t tiny_batch, TinyState result) {
+  note_share(claim, tiny_batch);  // before: who sees the mini-batch done sees all of it
   uint64_t expected = StateWord::make(claim.sequence, worker_, TinyState::active);
   if (!claim.batch->states()[tiny_batch].compare_exchange_strong(
           expected, StateWord::make(claim.sequence, worker_, result)))
@@ -123,6 +166,24 @@ bool WorkerQueue::finish(const Claim& claim, uint32_t tiny_batch, TinyState resu
   }
   wake_manager();
   return true;
+}
+
+void WorkerQueue::note_share(const Claim& claim, uint32_t tiny_batch) {
+  BatchHeader& header = claim.batch->header;
+  Share& mine = header.shares[static_cast<size_t>(side_)];
+  const uint32_t begin = tiny_batch * header.tiny_size;
+  mine.samples.fetch_add(std::min(header.tiny_size, header.samples - begin));
+  mine.tiny_batches.fetch_add(1);
+  mine.finished_ns.store(monotonic_ns());
+}
+
+void WorkerQueue::give_back(const Claim& claim, uint32_t tiny_batch) {
+  uint64_t held = StateWord::make(claim.sequence, worker_, TinyState::active);
+  if (!claim.batch->states()[tiny_batch].compare_exchange_strong(
+          held, StateWord::make(claim.sequence, 0, TinyState::waiting)))
+    return;
+  claim.batch->header.returned.store(1);
+  wake_workers();
 }
 
 void WorkerQueue::wake_manager() {
@@ -184,6 +245,14 @@ Batch& ManagerQueue::describe(uint64_t slot, uint64_t sequence, uint32_t samples
     batch.states()[t].store(StateWord::make(sequence, 0, TinyState::waiting));
     batch.progress()[t].store(0);
   }
+  batch.header.gpu_rows.store(0);
+  batch.header.begun_ns.store(0);
+  batch.header.threshold.store(0);
+  for (Share& share : batch.header.shares) {
+    share.finished_ns.store(0);
+    share.tiny_batches.store(0);
+    share.samples.store(0);
+  }
   return batch;
 }
 
@@ -196,11 +265,16 @@ void ManagerQueue::publish(uint64_t slot, uint64_t sequence) {
   wake_workers();
 }
 
-void ManagerQueue::wake_workers() {
+void ManagerQueue::forget_gpu() {
+  control_->header.gpu_ready.store(0);
+  control_->header.gpu_inside.store(0);
+}
+
+void ManagerQueue::set_gpu(GpuState state, uint32_t threshold) {
   ControlHeader& header = control_->header;
-  header.work_word.fetch_add(1);
-  // Not exact after a worker died asleep; a needless call is all that costs.
-  if (header.sleeping_workers.load() != 0) futex_wake_all(header.work_word);
+  header.threshold.store(threshold);
+  header.gpu_state.store(static_cast<uint32_t>(state));
+  wake_workers();
 }
 
 BatchStatus ManagerQueue::status(uint64_t slot) {
@@ -230,6 +304,15 @@ BatchStatus ManagerQueue::status(uint64_t slot) {
 
 TinyState ManagerQueue::state(uint64_t slot, uint32_t tiny_batch) {
   return StateWord::state(this->batch(slot)->states()[tiny_batch].load());
+}
+
+std::vector<uint32_t> ManagerQueue::done_by(uint64_t slot, uint32_t worker) {
+  Batch& batch = *this->batch(slot);
+  const uint64_t mine = StateWord::make(batch.header.sequence.load(), worker, TinyState::completed);
+  std::vector<uint32_t> done;
+  for (uint32_t t = 0; t < batch.header.tiny_batches; ++t)
+    if (batch.states()[t].load() == mine) done.push_back(t);
+  return done;
 }
 
 void ManagerQueue::give_up(uint64_t slot, uint32_t tiny_batch) {

@@ -45,6 +45,7 @@ class Shared {
   Control& control() { return *control_; }
   const Mapping& slot(uint64_t number);
   Batch* batch(uint64_t slot) { return reinterpret_cast<Batch*>(this->slot(slot).data()); }
+  void wake_workers();
 
  protected:
   int data_fd_;
@@ -55,13 +56,22 @@ class Shared {
 
 class WorkerQueue : public Shared {
  public:
-  WorkerQueue(int control_fd, int data_fd, uint32_t worker);
+  WorkerQueue(int control_fd, int data_fd, uint32_t worker, Side side = Side::cpu);
 
   // Takes up to `count` neighbouring tiny-batches of the oldest mini-batch that has any waiting,
   // leaving the last `threshold` ones (largest samples) to the other end.
   std::optional<Claim> claim(End end, uint32_t threshold, uint32_t count);
+  // The same at the end that is this side's now: CPU workers take from the small end while there is
+  // a GPU worker, which takes from the large end when the manager lets it, and from the large end
+  // when they are alone.
+  std::optional<Claim> claim_next(uint32_t count);
   // False when it is no longer ours to finish. Wakes the manager when the mini-batch is done.
   bool finish(const Claim& claim, uint32_t tiny_batch, TinyState result);
+  // Leaves a tiny-batch of the claim to CPU workers.
+  void give_back(const Claim& claim, uint32_t tiny_batch);
+  void gpu_ready() { control_->header.gpu_ready.store(1); }
+  // After a claim of the GPU worker: nothing of it is on the device any more.
+  void leave();
   // Sleeps until there may be something to claim, at most `timeout_ns`.
   void sleep(uint32_t seen, int64_t timeout_ns);
   void wake_manager();
@@ -74,8 +84,11 @@ class WorkerQueue : public Shared {
  private:
   std::optional<Claim> claim_from(Batch& batch, uint64_t sequence, End end, uint32_t threshold,
                                   uint32_t count);
+  std::optional<Claim> claim_when_open(uint32_t count);
   bool take(Batch& batch, uint64_t sequence, uint32_t tiny_batch);
+  void note_share(const Claim& claim, uint32_t tiny_batch);
   uint32_t worker_;
+  Side side_;
 };
 
 struct BatchStatus {
@@ -98,6 +111,8 @@ class ManagerQueue : public Shared {
   void publish(uint64_t slot, uint64_t sequence);
   BatchStatus status(uint64_t slot);
   TinyState state(uint64_t slot, uint32_t tiny_batch);
+  // The tiny-batches that `worker` has completed.
+  std::vector<uint32_t> done_by(uint64_t slot, uint32_t worker);
   // Marks a tiny-batch failed by the manager's own verdict (it killed too many workers).
   void give_up(uint64_t slot, uint32_t tiny_batch);
   void deliver_until(uint64_t sequence) { control_->header.oldest.store(sequence); }
@@ -105,7 +120,12 @@ class ManagerQueue : public Shared {
   std::vector<Lost> take_back(uint32_t worker);
   // Nobody claims anything of the published mini-batches any more; waits for none.
   void withdraw();
-  void wake_workers();
+  // Whether the GPU worker has built what it needs; forget it when the worker has died.
+  bool gpu_is_ready() { return control_->header.gpu_ready.load() != 0; }
+  void forget_gpu();
+  // Once it is not open any more, false means that the GPU worker stays off the device.
+  bool gpu_is_inside() { return control_->header.gpu_inside.load() != 0; }
+  void set_gpu(GpuState state, uint32_t threshold);
   void stop();
   // Sleeps until a mini-batch may be done or a message may be there, at most `timeout_ns`.
   void sleep(uint32_t seen, int64_t timeout_ns);

@@ -33,9 +33,8 @@ class File {
 
 }  // namespace
 
-PlanWorker::PlanWorker(WorkerQueue& queue, DatasetTable& table, Executor& executor, End end,
-                       int parent)
-    : queue_(queue), table_(table), executor_(executor), end_(end), parent_(parent) {}
+PlanWorker::PlanWorker(WorkerQueue& queue, DatasetTable& table, Executor& executor, int parent)
+    : queue_(queue), table_(table), executor_(executor), parent_(parent) {}
 
 Event PlanWorker::run() {
   for (;;) {
@@ -49,7 +48,7 @@ Event PlanWorker::run() {
     if (queue_.stopping()) return Event::stopped;
     if (getppid() != parent_) return Event::orphaned;
     const uint32_t seen = queue_.work_word();
-    claim_ = queue_.claim(end_, 0, 1);
+    claim_ = queue_.claim_next(1);
     if (claim_) {
       tiny_batch_ = claim_->first;
       advance();

@@ -29,7 +29,7 @@ struct CurrentSample {
 
 class PlanWorker {
  public:
-  PlanWorker(WorkerQueue& queue, DatasetTable& table, Executor& executor, End end, int parent);
+  PlanWorker(WorkerQueue& queue, DatasetTable& table, Executor& executor, int parent);
 
   Event run();
   DatasetTable& table() { return table_; }
@@ -49,7 +49,6 @@ class PlanWorker {
   WorkerQueue& queue_;
   DatasetTable& table_;
   Executor& executor_;
-  End end_;
   int parent_;
   std::optional<Claim> claim_;
   uint32_t tiny_batch_ = 0;  // of the claim

@@ -103,12 +103,16 @@ class Layout:
             rows: rows that the buffer is laid out for.
             count: rows of the batch.
         """
-        tensors = iter(self._tensors(owner, rows, count))
-        return _build(self.root, lambda _: next(tensors))
+        return self.build(self.tensors(owner, rows, count))
+
+    def build(self, tensors: Iterable[torch.Tensor]) -> Any:
+        """Returns the batch whose leaves are ``tensors``."""
+        leaves = iter(tensors)
+        return _build(self.root, lambda _: next(leaves))
 
     def samples(self, owner: Any, rows: int, positions: Iterable[int]) -> list[Any]:
         """Returns the samples in the given rows, for ``default_collate``."""
-        tensors = self._tensors(owner, rows, rows)
+        tensors = self.tensors(owner, rows, rows)
         rebuilt = []
         for position in positions:
             rows_of_leaves = iter([tensor[position] for tensor in tensors])
@@ -118,7 +122,8 @@ class Layout:
     def _sample(self, rows_of_leaves: Iterator[torch.Tensor]) -> Any:
         return _build(self.root, lambda leaf: _as_leaf(leaf, next(rows_of_leaves)), list_only=False)
 
-    def _tensors(self, owner: Any, rows: int, count: int) -> list[torch.Tensor]:
+    def tensors(self, owner: Any, rows: int, count: int) -> list[torch.Tensor]:
+        """Returns the leaves of a batch; see ``batch``. ``owner`` may be a uint8 tensor too."""
         tensors = []
         for leaf, offset in zip(self.leaves, self.offsets(rows), strict=True):
             shape = (count, *leaf.shape)
@@ -126,7 +131,10 @@ class Layout:
             if size == 0:
                 tensors.append(torch.empty(shape, dtype=leaf.dtype))
                 continue
-            flat = torch.frombuffer(owner, dtype=leaf.dtype, count=size, offset=offset)
+            if isinstance(owner, torch.Tensor):
+                flat = owner[offset : offset + size * leaf.dtype.itemsize].view(leaf.dtype)
+            else:
+                flat = torch.frombuffer(owner, dtype=leaf.dtype, count=size, offset=offset)
             tensors.append(flat.view(shape))
         return tensors
 
@@ -231,7 +239,7 @@ class Writer:
 
     def __init__(self, layout: Layout, buffer: Any, rows: int) -> None:
         """``buffer`` has ``layout.batch_bytes(rows)`` writable bytes."""
-        self._write = _compile_writer(layout.root, iter(layout._tensors(buffer, rows, rows)))
+        self._write = _compile_writer(layout.root, iter(layout.tensors(buffer, rows, rows)))
 
     def write(self, row: int, samples: Sequence[Any]) -> None:
         """Writes ``samples`` into the rows from ``row`` on.

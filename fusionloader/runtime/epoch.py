@@ -50,6 +50,7 @@ class Counters:
     pillow_samples: int = 0
     shared_memory_bytes: int = 0
     part_seconds: list[float] = field(default_factory=list)
+    gpu_worker: dict[str, Any] = field(default_factory=dict)
 
     def add_part_seconds(self, seconds: Sequence[float]) -> None:
         """Adds the time spent on each part of a plan."""

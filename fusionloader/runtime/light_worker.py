@@ -32,7 +32,6 @@ class LightWorkerConfig:
     table_bytes: int
     message_fd: int
     plan: Plan
-    large_end: bool
     on_error: str
     load_truncated: bool = False
     max_pixels: int | None = None
@@ -46,7 +45,7 @@ def main(config: LightWorkerConfig) -> None:
     table = _native.Mapping(config.table_fd, 0, config.table_bytes)
     executor = make_executor(config.plan)
     parent = config.parent or os.getppid()
-    loop = _native.PlanWorker(queue, table, executor, config.large_end, parent)
+    loop = _native.PlanWorker(queue, table, executor, parent)
     worker = _LightWorker(config, loop, executor)
     while loop.run() == "sample":
         worker.serve_sample()

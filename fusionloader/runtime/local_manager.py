@@ -19,6 +19,8 @@ from typing import Any
 from fusionloader import _native
 from fusionloader.executors.layout import Layout
 from fusionloader.runtime import messages
+from fusionloader.runtime.device_ring import DeviceBuffer, DeviceRing
+from fusionloader.runtime.gpu_control import Connections, GpuControl, GpuOptions
 from fusionloader.runtime.processes import Process
 from fusionloader.runtime.worker_set import WorkerSet
 from fusionloader.shm import objects
@@ -27,6 +29,8 @@ from fusionloader.shm.slots import Arena, Slot, SlotPool
 log = logging.getLogger("fusionloader.manager")
 
 _SLEEP_SECONDS = 0.1
+_DEVICE_SECONDS = 0.0005
+_DEVICE_BUFFERS = 4  # the batch in use, the one behind it, and two that are being made
 _WARN_SECONDS = 60.0
 _MOST_DEATHS = 3
 
@@ -69,6 +73,7 @@ class Job:
     spilled: dict[int, bytes] = field(default_factory=dict)
     deaths: dict[int, int] = field(default_factory=dict)
     discarded: bool = False
+    device: DeviceBuffer | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +82,9 @@ class ManagerOptions:
 
     ``tiny_batch_size`` in samples, ``in_flight`` in mini-batches, ``timeout`` in seconds (0: none).
     ``name`` returns a sample's name for messages from its index. ``group_size`` neighbours in a
-    batch share the draws of augmentations (0: each sample has its own).
+    batch share the draws of augmentations (0: each sample has its own). ``gpu`` where there is a
+    GPU worker; it writes into buffers of ``ring``, laid out for ``batch_size`` rows, or where there
+    is none into the same slots as the others.
     """
 
     workers: int
@@ -87,6 +94,9 @@ class ManagerOptions:
     name: Callable[[Any], str]
     register: Callable[[int, int], None] | None = None
     group_size: int = 0
+    gpu: GpuOptions | None = None
+    ring: DeviceRing | None = None
+    batch_size: int = 0
 
 
 class LocalManager:
@@ -107,13 +117,15 @@ class LocalManager:
         self.outstanding: list[Job] = []
         objects.sweep()
         ring = options.in_flight * 2 + 2
-        self.control_fd = objects.create(_native.ManagerQueue.control_bytes(options.workers, ring))
+        workers = options.workers + (options.gpu is not None)
+        self.control_fd = objects.create(_native.ManagerQueue.control_bytes(workers, ring))
         self.arena = Arena()
-        self.queue = _native.ManagerQueue(self.control_fd, self.arena.fd, options.workers, ring)
+        self.queue = _native.ManagerQueue(self.control_fd, self.arena.fd, workers, ring)
         self._ring = ring
         self._descriptors = SlotPool(self.arena, self.queue, spare=ring)
         self.payloads = SlotPool(self.arena, self.queue, options.in_flight + 2, options.register)
         self._workers: WorkerSet | None = None
+        self.gpu: GpuControl | None = None
         # Not through a strong reference: a cycle would keep the batches' memory until it is found.
         this = weakref.ref(self)
 
@@ -125,6 +137,14 @@ class LocalManager:
         try:
             if layout is not None:
                 self._announce(layout)
+            if options.gpu is not None:  # first: it has the most to build
+                self.gpu = GpuControl(
+                    self.queue,
+                    self._connections(),
+                    options.workers,
+                    options.in_flight,
+                    options.gpu,
+                )
             self._workers = WorkerSet(options.workers, launch)
         except BaseException:
             self.close()
@@ -167,8 +187,32 @@ class LocalManager:
         )
         self.outstanding.append(job)
         self._sequence += 1
+        if self.gpu is not None and self._options.ring is None:
+            self.queue.set_gpu_rows(descriptor.number, 1)
         self.queue.publish(descriptor.number, job.sequence)
+        self._give_buffers()
         return job
+
+    def _connections(self) -> Connections:
+        ring, buffers = self._options.ring, []
+        if ring is not None:
+            assert self.layout is not None
+            nbytes = self.layout.batch_bytes(self._options.batch_size)
+            buffers = ring.share(_DEVICE_BUFFERS, nbytes)
+        return Connections(self.control_fd, self.arena.fd, buffers)
+
+    def _give_buffers(self) -> None:
+        """Lets the GPU worker write into the oldest mini-batches, as far as buffers go."""
+        ring = self._options.ring
+        if self.gpu is None or ring is None:
+            return
+        assert self.layout is not None
+        for job in self.outstanding:
+            if job.device is None and not job.discarded:
+                job.device = ring.acquire_shared(self.layout.batch_bytes(len(job.batch.items)))
+                if job.device is None:
+                    return
+                self.queue.set_gpu_rows(job.descriptor.number, job.device.number + 1)
 
     def _acquire_payload(self, layout: Layout, rows: int) -> Slot:
         nbytes = layout.batch_bytes(rows)
@@ -198,9 +242,7 @@ class LocalManager:
             self._look()
             job = self._done(in_order)
             if job is not None:
-                self.outstanding.remove(job)
-                self._advance()
-                return job
+                return self._take_out(job)
             now = time.monotonic()
             if self._options.timeout and now - start >= self._options.timeout:
                 raise RuntimeError(
@@ -215,10 +257,27 @@ class LocalManager:
                 )
             self._sleep(seen)
 
+    def take_done(self, in_order: bool) -> Job | None:
+        """Returns what ``next_done`` would if it is there already, without waiting."""
+        self._receive()
+        job = self._done(in_order)
+        return None if job is None else self._take_out(job)
+
+    def _take_out(self, job: Job) -> Job:
+        if self.gpu is not None:
+            tiny_batches = -(-len(job.batch.items) // self._options.tiny_batch_size)
+            self.gpu.finished(job.descriptor.number, tiny_batches)
+        self.outstanding.remove(job)
+        self._advance()
+        self._give_buffers()
+        return job
+
     def _sleep(self, seen: int) -> None:
         seconds = _SLEEP_SECONDS
         if self._options.timeout:
             seconds = min(seconds, self._options.timeout / 4)
+        if self.gpu is not None and self.gpu.waits_for_device:
+            seconds = min(seconds, _DEVICE_SECONDS)
         assert self._workers is not None
         receiver = self._workers.unfinished_message()
         if receiver is not None:
@@ -250,6 +309,8 @@ class LocalManager:
                 self._count_death(sequence, tiny_batch, death.pid, death.manner)
             announced = self.queue.records()[death.number][0] == death.pid
             self._workers.replace(death, fruitful=bool(lost) or announced)
+        if self.gpu is not None:
+            self.gpu.look()
         for job in [job for job in self.outstanding if job.discarded]:
             if self.queue.status(job.descriptor.number)[1] == 0:
                 self.outstanding.remove(job)
@@ -267,7 +328,7 @@ class LocalManager:
             self._handle(message)
 
     def _handle(self, message: messages.Message) -> None:
-        if isinstance(message, messages.StartFailed):
+        if isinstance(message, messages.WorkerFailed):
             from fusionloader.runtime.failures import raise_failure
 
             raise_failure(message.failure)
@@ -334,6 +395,8 @@ class LocalManager:
         self._descriptors.release(job.descriptor)
         if job.payload is not None:
             self.payloads.release(job.payload)
+        if job.device is not None and self._options.ring is not None:
+            self._options.ring.release(job.device)
 
     def deliver(self, job: Job) -> Any:
         """Returns an owner of the mini-batch's rows; the slot is free again when it is gone."""
@@ -353,6 +416,16 @@ class LocalManager:
         return any(not job.discarded for job in self.outstanding)
 
     @property
+    def backlog(self) -> int:
+        """Samples of mini-batches in flight that are complete, roughly: whole tiny-batches."""
+        completed = sum(
+            self.queue.status(job.descriptor.number)[2]
+            for job in self.outstanding
+            if not job.discarded
+        )
+        return completed * self._options.tiny_batch_size
+
+    @property
     def restarts(self) -> int:
         """Workers that were replaced."""
         return self._workers.restarts if self._workers is not None else 0
@@ -360,7 +433,8 @@ class LocalManager:
     @property
     def processes(self) -> list[Any]:
         """The worker processes."""
-        return [w.process for w in self._workers.workers] if self._workers is not None else []
+        cpu = [w.process for w in self._workers.workers] if self._workers is not None else []
+        return cpu + (self.gpu.processes if self.gpu is not None else [])
 
     def close(self) -> None:
         """Ends the workers and gives the memory back; delivered batches stay valid."""
@@ -370,6 +444,8 @@ class LocalManager:
         self.queue.stop()
         if self._workers is not None:
             self._workers.end()
+        if self.gpu is not None:
+            self.gpu.end()
         self.outstanding.clear()
         self.arena.close()
         os.close(self.control_fd)

@@ -67,13 +67,13 @@ class LayoutFound:
 
 
 @dataclass(frozen=True, slots=True)
-class StartFailed:
-    """``worker_init_fn`` or the start of the worker raised."""
+class WorkerFailed:
+    """The worker cannot begin or go on: ``worker_init_fn`` raised, or the device was lost."""
 
     failure: Failure
 
 
-Message = TinyBatchFailed | SampleSkipped | SamplesSpilled | LayoutFound | StartFailed
+Message = TinyBatchFailed | SampleSkipped | SamplesSpilled | LayoutFound | WorkerFailed
 
 
 def send(fd: int, message: Message) -> None:

@@ -61,7 +61,7 @@ def main(config: ObjectWorkerConfig) -> None:
         worker = _ObjectWorker(config)
     except Exception as error:
         failure = failures.capture(error, where)
-        messages.send(config.message.fd, messages.StartFailed(failure))
+        messages.send(config.message.fd, messages.WorkerFailed(failure))
         queue = _native.WorkerQueue(config.control.fd, config.data.fd, config.worker)
         queue.wake_manager()
         return

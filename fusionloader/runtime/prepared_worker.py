@@ -25,7 +25,7 @@ def main(config: LightWorkerConfig, descriptors: tuple[Descriptor, ...], info: I
         object_worker.prepare_process(config.worker, workers, base_seed, dataset, init)
     except Exception as error:
         where = f"in DataLoader worker process {config.worker}"
-        messages.send(message, messages.StartFailed(failures.capture(error, where)))
+        messages.send(message, messages.WorkerFailed(failures.capture(error, where)))
         _native.WorkerQueue(control, data, config.worker).wake_manager()
         return
     light_worker.main(config)

@@ -21,8 +21,10 @@ from fusionloader.executors.plan_source import PlanSource, result_like
 from fusionloader.executors.python import DatasetSource, SampleKey, Source
 from fusionloader.plan.arrays import PixelArrays
 from fusionloader.plan.datasets import Compiled, compile_dataset
-from fusionloader.runtime import light_worker, object_worker, prepared_worker, processes
+from fusionloader.runtime import gpu_choice, light_worker, object_worker, prepared_worker, processes
 from fusionloader.runtime.epoch import Epochs
+from fusionloader.runtime.gpu_choice import GpuChoice
+from fusionloader.runtime.gpu_control import GpuOptions
 from fusionloader.runtime.processes import Descriptor, Process
 from fusionloader.scheduler.tiny_batches import order_by_size
 from fusionloader.shm.dataset_table import DatasetTable
@@ -41,6 +43,7 @@ class Recipe(Protocol):
 
     layout: Layout | None
     count: int
+    gpu: GpuOptions | None
 
     def name(self, index: Any) -> str:
         """Returns a sample's name for messages."""
@@ -59,6 +62,7 @@ class ObjectRecipe:
     """Workers run Python: the user's dataset, or a compiled plan with a Python tail."""
 
     layout: Layout | None = None
+    gpu: GpuOptions | None = None
 
     def __init__(self, source: Source, no_layout: Callable[[str], None]) -> None:
         self._source = source
@@ -103,7 +107,9 @@ class ObjectRecipe:
 class TableRecipe:
     """Files or pixels whose transforms are wholly compiled: workers run no Python per sample."""
 
-    def __init__(self, dataset: Any, compiled: Compiled, table: DatasetTable) -> None:
+    def __init__(
+        self, dataset: Any, compiled: Compiled, table: DatasetTable, choice: GpuChoice
+    ) -> None:
         self._dataset = dataset
         self._compiled = compiled
         self._table = table
@@ -113,6 +119,8 @@ class TableRecipe:
         layout = Layout.of((result_like(compiled.plan), 0))
         assert isinstance(layout, Layout)
         self.layout: Layout | None = layout
+        row_bytes = layout.leaves[0].nbytes
+        self.gpu = gpu_choice.gpu_options(choice, compiled.plan, table, row_bytes)
 
     def name(self, index: Any) -> str:
         """Returns ``index 5 (cats/5.jpg)``."""
@@ -150,7 +158,6 @@ class TableRecipe:
                 table_bytes=table.nbytes,
                 message_fd=message_fd,
                 plan=plan,
-                large_end=True,
                 on_error=on_error,
                 load_truncated=ImageFile.LOAD_TRUNCATED_IMAGES,
                 max_pixels=Image.MAX_IMAGE_PIXELS,
@@ -203,7 +210,8 @@ class Recipes:
         else:
             table = self._table_of(loader.dataset, compiled)
             if table is not None:
-                recipe = TableRecipe(loader.dataset, compiled, table)
+                choice = gpu_choice.choose(loader, compiled)
+                recipe = TableRecipe(loader.dataset, compiled, table, choice)
             else:
                 source = PlanSource(loader.dataset, compiled)
                 recipe = ObjectRecipe(source, self._remember_no_layout)
@@ -216,6 +224,7 @@ class Recipes:
         """
         _, why_not = self._compiled(loader)
         lines = []
+        compiled = None
         if why_not:
             lines.append(f"whole batches per worker, as torch's DataLoader: {why_not}")
         elif loader.num_workers == 0:
@@ -225,6 +234,8 @@ class Recipes:
         if not why_not:
             compiled = compile_dataset(loader.dataset, loader.decode)
             lines.append(compiled.explain(part_seconds))
+        if gpu := gpu_choice.choose(loader, None if why_not else compiled).explain():
+            lines.append(gpu)
         return "\n".join(lines)
 
     def _compiled(self, loader: Any) -> tuple[Compiled | None, str | None]:

@@ -6,13 +6,15 @@ import itertools
 import pickle
 import time
 import weakref
+from collections import deque
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from fusionloader.executors.layout import Layout
-from fusionloader.runtime.delivery import to_device
+from fusionloader.runtime.delivery import Arriving, make_delivery, to_device
 from fusionloader.runtime.epoch import Epochs, detached
 from fusionloader.runtime.failures import raise_failure
 from fusionloader.runtime.local_manager import (
@@ -26,6 +28,8 @@ from fusionloader.runtime.recipe import Recipe
 from fusionloader.runtime.uneven import collate_named
 from fusionloader.runtime.whole_batches import ContinuedIterator
 
+_AHEAD = 2  # batches that are on their way to the device, beside the one in use
+
 
 class SlotIterator(_BaseDataLoaderIter):
     """Serves map-style datasets with the default collate, and compiled plans."""
@@ -38,6 +42,8 @@ class SlotIterator(_BaseDataLoaderIter):
         self._recipe = recipe
         self._in_order = loader.in_order
         self._whole: ContinuedIterator | None = None
+        self._delivery = make_delivery(loader.device)
+        self._arriving: deque[tuple[Job, Arriving | None]] = deque()
         start = recipe.starter(loader, self.base_seed)
         self._manager = LocalManager(self._options(loader), recipe.layout, start)
         self._finalizer = weakref.finalize(self, self._manager.close)
@@ -51,7 +57,10 @@ class SlotIterator(_BaseDataLoaderIter):
             timeout=loader.timeout,
             name=self._recipe.name,
             group_size=loader.tiny_batch_size if loader.augment_per == "tiny_batch" else 0,
-            register=_page_lock if self._pin_memory else None,
+            register=_page_lock if self._pin_memory or self._delivery is not None else None,
+            gpu=self._recipe.gpu,
+            ring=self._delivery.ring if self._delivery is not None else None,
+            batch_size=loader.batch_size or 0,
         )
 
     @property
@@ -86,9 +95,16 @@ class SlotIterator(_BaseDataLoaderIter):
         if self._whole is not None:
             self._whole._reset(loader, first_iter)
         else:
-            self._manager.discard()
+            self._discard()
             self._begin()
         self._num_yielded = 0
+
+    def _discard(self) -> None:
+        self._manager.discard()
+        while self._arriving:
+            _, arriving = self._arriving.popleft()
+            if arriving is not None and self._delivery is not None:
+                self._delivery.finish(arriving)
 
     # ---- a batch -------------------------------------------------------------------------------
 
@@ -96,26 +112,53 @@ class SlotIterator(_BaseDataLoaderIter):
         if self._whole is not None:
             return next(self._whole)
         if self._num_yielded == 0 and self._epochs.changed(self._loader):
-            self._manager.discard()
+            self._discard()
             self._begin()
-        while self._manager.pending:
+        while self._manager.pending or self._arriving:
             start = time.perf_counter()
             try:
-                job = self._manager.next_done(self._in_order)
+                job, arriving = self._next_job()
             except NoFixedLayout as why:
                 return self._go_whole(str(why))
             self._epochs.counters.wait_seconds += time.perf_counter() - start
             self._fill()
-            found, batch = self._batch(job)
+            found, batch = self._batch(job, arriving)
             if found:
                 return batch
         self._progress.finished = True
         self._epochs.counters.epochs += 1
+        if self._manager.gpu is not None:
+            self._manager.gpu.paused()
         if not self._persistent_workers:
             self._shutdown_workers()
         raise StopIteration
 
-    def _batch(self, job: Job) -> tuple[bool, Any]:
+    def _next_job(self) -> tuple[Job, Arriving | None]:
+        """Returns the next mini-batch; batches behind it that are done set off to the device."""
+        if self._delivery is not None:
+            while len(self._arriving) < _AHEAD and (
+                done := self._manager.take_done(self._in_order)
+            ):
+                self._arriving.append((done, self._set_off(done)))
+            if self._arriving:
+                return self._arriving.popleft()
+        job = self._manager.next_done(self._in_order)
+        return job, self._set_off(job)
+
+    def _set_off(self, job: Job) -> Arriving | None:
+        if self._delivery is None or job.failures or job.spilled:
+            return None
+        layout, rows = self._manager.layout, job.batch.rows
+        assert layout is not None
+        buffer, there = job.device, []
+        if buffer is not None and self._manager.gpu is not None:
+            size = self._loader.tiny_batch_size
+            there = self._manager.gpu.rows_done(job.descriptor.number, size, rows)
+            job.device = None
+        owner = self._manager.deliver(job)
+        return self._delivery.begin(layout, owner, buffer, len(rows), there)
+
+    def _batch(self, job: Job, arriving: Arriving | None) -> tuple[bool, Any]:
         self._progress.deliver(job.number)
         self._epochs.note_skipped(job.skipped)
         if job.failures:
@@ -127,6 +170,12 @@ class SlotIterator(_BaseDataLoaderIter):
         dropped = {skip.row for skip in job.skipped if skip.replaced_by is None}
         self._epochs.counters.samples += count - len(dropped)
         self._epochs.counters.batches += 1
+        if self._manager.gpu is not None:
+            self._manager.gpu.delivered(count, self._manager.backlog)
+            self._epochs.counters.gpu_worker = self._manager.gpu.stats()
+        if arriving is not None:
+            assert self._delivery is not None
+            return len(dropped) < count, _without(self._delivery.finish(arriving), count, dropped)
         if len(dropped) == count:
             self._manager.release(job)
             return False, None
@@ -135,6 +184,9 @@ class SlotIterator(_BaseDataLoaderIter):
         return True, layout.batch(self._manager.deliver(job), count, count)
 
     def __next__(self) -> Any:
+        gpu = self._manager.gpu
+        if gpu is not None:
+            gpu.asked()
         batch = super().__next__()
         device = self._loader.device
         return batch if device is None else to_device(batch, torch.device(device))
@@ -178,6 +230,14 @@ class SlotIterator(_BaseDataLoaderIter):
     @property
     def _workers(self) -> list[Any]:
         return self._manager.processes if self._whole is None else self._whole._workers
+
+
+def _without(batch: Any, count: int, dropped: set[int]) -> Any:
+    """Returns a batch without some of its rows."""
+    if not dropped:
+        return batch
+    kept = [row for row in range(count) if row not in dropped]
+    return tree_map(lambda leaf: leaf[kept], batch)
 
 
 def _page_lock(address: int, nbytes: int) -> None:

@@ -41,16 +41,16 @@ class Death:
 
 
 class WorkerSet:
-    """Workers ``0 .. count - 1``; one that dies is started again under its number."""
+    """Workers of consecutive numbers; one that dies is started again under its number."""
 
-    def __init__(self, count: int, start: StartWorker) -> None:
+    def __init__(self, count: int, start: StartWorker, first: int = 0) -> None:
         self._start = start
         self._fruitless_deaths = 0
         self._checked = time.monotonic()
         self.restarts = 0
         self.workers: list[Worker] = []
         try:
-            for number in range(count):
+            for number in range(first, first + count):
                 self.workers.append(self._launch(number))
         except BaseException:
             self.end()
@@ -96,7 +96,7 @@ class WorkerSet:
         ]
 
     def replace(self, death: Death, fruitful: bool) -> None:
-        """Starts a worker in the place of a dead one.
+        """Starts a worker in the place of a dead one, unless that seems hopeless.
 
         Args:
             death: the dead worker.
@@ -113,9 +113,20 @@ class WorkerSet:
                 f"before they asked for work (the last one {death.manner})"
             )
         log.warning("worker %d (pid %s) %s; it is replaced", death.number, death.pid, death.manner)
-        self.workers[death.number].receiver.close()
-        self.workers[death.number] = self._launch(death.number)
+        self.restart(death)
         self.restarts += 1
+
+    def restart(self, death: Death) -> None:
+        """Starts a worker in the place of a dead one."""
+        self.drop(death)
+        self.workers.append(self._launch(death.number))
+        self.workers.sort(key=lambda worker: worker.number)
+
+    def drop(self, death: Death) -> None:
+        """Forgets a dead worker."""
+        for worker in [worker for worker in self.workers if worker.number == death.number]:
+            worker.receiver.close()
+            self.workers.remove(worker)
 
     def end(self) -> None:
         """Waits for the workers, which were told to stop, and kills those that do not."""

@@ -20,6 +20,7 @@ class DatasetTable:
     Attributes:
         fd: file descriptor of the object, for workers to map.
         nbytes: its size.
+        offsets: uint64 array, where each path begins in ``blob``, and the end; empty for pixels.
         sizes: uint32 array, bytes of each file, 0 where no worker has read it yet.
         targets: int64 array.
         blob: uint8 array: the paths, or the images one after the other.
@@ -36,18 +37,39 @@ class DatasetTable:
         at_targets = 8 * (_HEADER + len(path_offsets))
         at_sizes = at_targets + 8 * count
         at_blob = at_sizes + 4 * count
-        self.nbytes = at_blob + blob_bytes
-        objects.check_room(self.nbytes, "the dataset's table")
-        self.fd = objects.create(self.nbytes)
-        objects.reserve(self.fd, 0, self.nbytes)
-        mapping = memoryview(_native.Mapping(self.fd, 0, self.nbytes))
+        nbytes = at_blob + blob_bytes
+        objects.check_room(nbytes, "the dataset's table")
+        fd = objects.create(nbytes)
+        objects.reserve(fd, 0, nbytes)
+        mapping = memoryview(_native.Mapping(fd, 0, nbytes))
         words = np.frombuffer(mapping, np.uint64, _HEADER + len(path_offsets))
         words[:_HEADER] = (count, 8 * _HEADER, at_targets, at_sizes, at_blob, *shape)
         words[_HEADER:] = path_offsets
-        self.targets = np.frombuffer(mapping, np.int64, count, at_targets)
+        self._look(fd, nbytes)
         self.targets[:] = targets
+
+    def _look(self, fd: int, nbytes: int) -> None:
+        self.fd = fd
+        self.nbytes = nbytes
+        mapping = memoryview(_native.Mapping(fd, 0, nbytes))
+        header = np.frombuffer(mapping, np.uint64, _HEADER)
+        count, at_offsets, at_targets, at_sizes, at_blob = (int(word) for word in header[:5])
+        self.offsets = np.frombuffer(mapping, np.uint64, (at_targets - at_offsets) // 8, at_offsets)
+        self.targets = np.frombuffer(mapping, np.int64, count, at_targets)
         self.sizes = np.frombuffer(mapping, np.uint32, count, at_sizes)
-        self.blob = np.frombuffer(mapping, np.uint8, blob_bytes, at_blob)
+        self.blob = np.frombuffer(mapping, np.uint8, nbytes - at_blob, at_blob)
+
+    @classmethod
+    def of_descriptor(cls, fd: int, nbytes: int) -> DatasetTable:
+        """Returns the table that another process made, which owns it."""
+        table = cls.__new__(cls)
+        table._look(os.dup(fd), nbytes)
+        return table
+
+    def path(self, item: int) -> bytes:
+        """Returns the path of a file."""
+        begin, end = int(self.offsets[item]), int(self.offsets[item + 1])
+        return self.blob[begin : end - 1].tobytes()
 
     @classmethod
     def of_files(cls, paths: Sequence[str], targets: Sequence[int]) -> DatasetTable:

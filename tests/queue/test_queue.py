@@ -26,10 +26,10 @@ class Bench:
         self.workers = [self.attach(n) for n in range(workers)]
         self.slot_of = {}
 
-    def attach(self, number):
-        return _native.WorkerQueue(self.control_fd, self.arena.fd, number)
+    def attach(self, number, gpu=False):
+        return _native.WorkerQueue(self.control_fd, self.arena.fd, number, gpu)
 
-    def publish(self, sequence, samples, tiny_size):
+    def publish(self, sequence, samples, tiny_size, for_gpu=True):
         tiny_batches = -(-samples // tiny_size)
         room = _native.ManagerQueue.descriptor_bytes(samples, tiny_batches)
         slot = self.slots.acquire(room)
@@ -50,6 +50,7 @@ class Bench:
             samples,
             b"",
         )
+        self.manager.set_gpu_rows(slot.number, 1 if for_gpu else 0)
         self.manager.publish(slot.number, sequence)
         self.slot_of[sequence] = slot
         return tiny_batches
@@ -94,6 +95,71 @@ def test_the_threshold_keeps_the_largest_for_the_other_end(bench):
     assert [claim.first for claim in small[:3]] == [0, 1, 2]
     assert small[3] is None
     assert bench.workers[1].claim(True, 0, 4).count == 2
+
+
+OFF, CLOSED, OPEN = range(3)
+
+
+def test_cpu_workers_take_the_large_end_when_they_are_alone(bench):
+    bench.publish(0, 12, 2)
+    assert bench.workers[0].claim_next(1).first == 5
+    bench.manager.set_gpu(OPEN, 2)
+    assert [bench.workers[0].claim_next(1).first for _ in range(4)] == [0, 1, 2, 3]
+    assert bench.workers[0].claim_next(1) is None
+    bench.manager.set_gpu(OFF, 2)
+    assert bench.workers[0].claim_next(1).first == 4
+
+
+def test_the_gpu_worker_claims_only_while_it_may_and_only_what_is_for_it(bench):
+    gpu = bench.attach(WORKERS - 1, gpu=True)
+    bench.publish(0, 4, 2, for_gpu=False)
+    bench.publish(1, 10, 2)
+    for state in (OFF, CLOSED):
+        bench.manager.set_gpu(state, 2)
+        assert gpu.claim_next(3) is None
+        assert not bench.manager.gpu_is_inside
+    bench.manager.set_gpu(OPEN, 2)
+    claim = gpu.claim_next(3)
+    assert (claim.sequence, claim.first, claim.count) == (1, 2, 3)
+    assert bench.manager.gpu_is_inside
+    gpu.leave()
+    assert not bench.manager.gpu_is_inside
+    # The threshold is for mini-batches that the GPU worker may work on.
+    bench.manager.set_gpu(OPEN, 4)
+    assert [bench.workers[0].claim_next(1).sequence for _ in range(3)] == [0, 0, 1]
+    assert bench.workers[0].claim_next(1) is None
+
+
+def test_what_the_gpu_worker_gives_back_is_for_cpu_workers(bench):
+    gpu = bench.attach(WORKERS - 1, gpu=True)
+    bench.manager.set_gpu(OPEN, 0)
+    bench.publish(0, 8, 2)
+    claim = gpu.claim_next(2)
+    gpu.give_back(claim, 3)
+    assert gpu.finish(claim, 2, COMPLETED)
+    assert gpu.claim_next(2).count == 2
+    assert gpu.claim_next(2) is None
+    assert bench.workers[0].claim_next(1).first == 3
+
+
+def test_a_mini_batch_tells_who_did_what_of_it(bench):
+    gpu = bench.attach(WORKERS - 1, gpu=True)
+    bench.publish(0, 9, 2)
+    slot = bench.slot_of[0].number
+    assert bench.manager.shares(slot) == (0.0, 0, (0, 0, 0.0), (0, 0, 0.0))
+    bench.manager.set_gpu(OPEN, 1)
+    of_gpu = gpu.claim_next(2)
+    of_cpu = [bench.workers[0].claim_next(1) for _ in range(3)]
+    bench.manager.set_gpu(OPEN, 7)
+    for claim in of_cpu:
+        bench.workers[0].finish(claim, claim.first, COMPLETED)
+    for tiny_batch in (3, 4):
+        gpu.finish(of_gpu, tiny_batch, COMPLETED)
+    begun, threshold, cpu, by_gpu = bench.manager.shares(slot)
+    assert (threshold, cpu[:2], by_gpu[:2]) == (1, (3, 6), (2, 3))
+    assert 0 < begun <= cpu[2] <= by_gpu[2]
+    assert bench.manager.done_by(slot, WORKERS - 1) == [3, 4]
+    assert bench.manager.done_by(slot, 0) == [0, 1, 2]
 
 
 def test_an_entry_names_its_row_and_item(bench):

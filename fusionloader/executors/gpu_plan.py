@@ -1,0 +1,59 @@
+"""What of a plan the GPU worker does.
+
+Its work is two tasks, both built ahead of time and fed with each sample's own parameters. *Head*:
+decode a window of the image, resize and mirror it. *Augment*: everything else, up to the row of the
+batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fusionloader.executors.dali.head_steps import FILTERS
+from fusionloader.executors.dali.support import first_unsupported
+from fusionloader.plan.stages import (
+    AugMix,
+    Plan,
+    RandomApply,
+    RandomChoice,
+    RandomOrder,
+    RandomResizedCrop,
+    Resize,
+    ResizeKeepRatio,
+    ResizeShorterSide,
+    Stage,
+)
+
+_RESIZES = (RandomResizedCrop, Resize, ResizeKeepRatio, ResizeShorterSide)
+
+
+def why_not(plan: Plan, prebuilt: str, on_gpu: bool) -> str | None:
+    """Returns the stage for which the GPU worker cannot run the plan, in words; ``None`` if none.
+
+    It resizes once, before anything that changes colours or warps. ``prebuilt`` is the flavour of
+    its tasks, as ``GpuWorker`` has it.
+    """
+    if prebuilt != "fused":
+        return first_unsupported(plan, on_gpu=on_gpu)
+    for place, stage in enumerate(_flat(plan.stages)):
+        if isinstance(stage, AugMix):
+            return "AugMix mixes several images"
+        if isinstance(stage, _RESIZES):
+            if place > 0:
+                return f"{type(stage).__name__} does not come first"
+            filters = (stage.filter,) if not hasattr(stage, "filters") else stage.filters
+            unknown = [name for name in filters if name not in FILTERS]
+            if unknown:
+                return f"{type(stage).__name__} uses the {unknown[0]} filter"
+    return None
+
+
+def _flat(stages: Iterable[Stage]) -> Iterable[Stage]:
+    for stage in stages:
+        if isinstance(stage, RandomApply):
+            yield from _flat(stage.stages)
+        elif isinstance(stage, (RandomChoice, RandomOrder)):
+            for branch in stage.branches:
+                yield from _flat(branch)
+        else:
+            yield stage

@@ -1,0 +1,168 @@
+"""The GPU worker's work on a group of samples: from encoded bytes to rows of the batch.
+
+Everything is built before the first group; a run only feeds parameters, which come from the plan's
+own draw, the same as on the CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from fusionloader.executors.dali.head_steps import HeadStep, head_of
+from fusionloader.executors.dali.operations import NotOnDali, Operation
+from fusionloader.executors.native import make_executor
+from fusionloader.plan.stages import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedSample:
+    """A file's bytes, what its random draws are keyed by, and its row of the batch.
+
+    ``row`` is memory of the batch slot, or an address on the device. ``position`` is the caller's.
+    """
+
+    encoded: bytes
+    seed: int
+    epoch: int
+    key: int
+    occurrence: int
+    group: int
+    row: memoryview | int
+    position: int
+
+
+class Decoded(Protocol):
+    """What the head made of an image: pixels, or ``None`` and the reason."""
+
+    @property
+    def image(self) -> Any:
+        """Pixels, on the device if there is one."""
+
+    @property
+    def reason(self) -> str:
+        """Why there are none."""
+
+
+class Head(Protocol):
+    """Decodes and resizes a group."""
+
+    def run(self, encoded: Sequence[bytes], steps: Sequence[HeadStep]) -> Sequence[Decoded]:
+        """Returns uint8 height x width x 3 pixels for each image, or why there are none."""
+
+
+class Augment(Protocol):
+    """Applies what is left of the operations, and writes the rows."""
+
+    def run(
+        self,
+        images: Sequence[Any],
+        operations: Sequence[Sequence[Operation]],
+        rows: Sequence[memoryview | int],
+    ) -> list[str | None]:
+        """Returns for each image why its row could not be written, ``None`` where it was."""
+
+
+class NativeAugment:
+    """The CPU workers' own kernels, for the CPU backend."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._executor = make_executor(plan)
+
+    def run(
+        self,
+        images: Sequence[Any],
+        operations: Sequence[Sequence[Operation]],
+        rows: Sequence[memoryview | int],
+    ) -> list[str | None]:
+        """See ``Augment``."""
+        failed: list[str | None] = []
+        for image, left, row in zip(images, operations, rows, strict=True):
+            assert isinstance(row, memoryview)
+            try:
+                self._executor.run_pixels_with(image, left, row)
+            except ValueError as error:
+                failed.append(str(error))
+            else:
+                failed.append(None)
+        return failed
+
+
+class GpuTask:
+    """Head and augment of one plan."""
+
+    def __init__(self, plan: Plan, head: Head, augment: Augment, most_samples: int) -> None:
+        self._most_samples = most_samples
+        self._executor = make_executor(plan)
+        self._head = head
+        self._augment = augment
+
+    def run(self, samples: Sequence[EncodedSample]) -> list[str | None]:
+        """Writes the rows of ``samples``.
+
+        Returns:
+            For each sample ``None``, or in words why a CPU worker has to do it: no JPEG that the
+            native decoder vouches for, or nothing that its plan can transform.
+        """
+        most = self._most_samples
+        return [
+            why
+            for begin in range(0, len(samples), most)
+            for why in self._launch(samples[begin : begin + most])
+        ]
+
+    def _launch(self, samples: Sequence[EncodedSample]) -> list[str | None]:
+        failed: list[str | None] = [None] * len(samples)
+        parts: dict[int, tuple[HeadStep, list[Operation]]] = {}
+        for place, sample in enumerate(samples):
+            part = self._part(sample)
+            if isinstance(part, str):
+                failed[place] = part
+            else:
+                parts[place] = part
+        encoded = [samples[place].encoded for place in parts]
+        found = self._head.run(encoded, [step for step, _ in parts.values()])
+        decoded = []
+        for place, made in zip(parts, found, strict=True):
+            if made.image is None:
+                failed[place] = made.reason
+            else:
+                decoded.append((place, made.image))
+        written = self._augment.run(
+            [image for _, image in decoded],
+            [parts[place][1] for place, _ in decoded],
+            [samples[place].row for place, _ in decoded],
+        )
+        for (place, _), why in zip(decoded, written, strict=True):
+            failed[place] = why
+        return failed
+
+    def _part(self, sample: EncodedSample) -> tuple[HeadStep, list[Operation]] | str:
+        size = self._executor.image_size(sample.encoded)
+        if size is None:
+            return "not a JPEG that the native decoder vouches for"
+        try:
+            operations = self._executor.draw(
+                sample.seed, sample.epoch, sample.key, sample.occurrence, *size, sample.group
+            )
+        except ValueError as error:
+            return str(error)
+        try:
+            return head_of(operations, *size)
+        except NotOnDali as why:
+            if any(operation[0] == "resize" for operation in operations):
+                return str(why)
+            width, height = size  # a border around the image is the augment task's
+            return HeadStep((0, 0, width, height), height, width), operations
+
+    def warm_up(self, encoded: bytes) -> None:
+        """Runs a whole group of copies of an image, so that nothing is left to be built."""
+        count, row_bytes = self._most_samples, self._executor.result_bytes
+        rows = np.empty((count, row_bytes), np.uint8)
+        samples = [
+            EncodedSample(encoded, 0, 0, n, 0, 0, memoryview(rows[n]), n) for n in range(count)
+        ]
+        self.run(samples)

@@ -1,0 +1,106 @@
+"""Builds the GPU worker's tasks for a plan, in the flavour asked for."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fusionloader.executors.dali.operations import Operation
+from fusionloader.executors.gpu_task import Augment, GpuTask, NativeAugment
+from fusionloader.plan.stages import Plan
+
+if TYPE_CHECKING:
+    from fusionloader.executors.dali.combinations import CombinationTasks
+    from fusionloader.executors.dali.tasks import FamilyTasks
+
+_WARM_UP_SIDE = 64
+_ELEMENTS = {
+    "uint8": np.uint8,
+    "float16": np.float16,
+    "bfloat16": np.uint16,  # which numpy does not have: only its bytes matter
+    "float32": np.float32,
+    "float64": np.float64,
+}
+
+
+def make_task(
+    plan: Plan,
+    device_id: int | None,
+    prebuilt: str,
+    most_samples: int,
+    threads: int,
+    hw_decoder_load: float,
+) -> GpuTask:
+    """Returns a task that has run once, so that nothing is built at the first group.
+
+    Args:
+        plan: of a dataset of files.
+        device_id: of a CUDA device, ``None`` for DALI's CPU backend.
+        prebuilt: ``"fused"``, ``"families"`` or ``"combinations"``.
+        most_samples: in a group.
+        threads: of DALI on the CPU.
+        hw_decoder_load: share of the images for the hardware JPEG decoder.
+
+    Raises:
+        ImportError: DALI is not there.
+        RuntimeError: DALI cannot build a pipeline on the device.
+    """
+    from fusionloader.executors.dali.head import Head
+
+    head = Head(device_id, most_samples, threads, hw_decoder_load=hw_decoder_load)
+    task = GpuTask(plan, head, _augment(plan, device_id, prebuilt, most_samples), most_samples)
+    task.warm_up(_an_image())
+    return task
+
+
+def _augment(plan: Plan, device_id: int | None, prebuilt: str, most_samples: int) -> Augment:
+    if prebuilt == "fused":
+        return NativeAugment(plan)
+    from fusionloader.executors.dali.combinations import CombinationTasks
+    from fusionloader.executors.dali.tasks import FamilyTasks
+
+    assert plan.height is not None and plan.width is not None
+    side = (plan.height, plan.width)
+    families = FamilyTasks(device_id, most_samples, side, convert=plan.convert)
+    pairs = None
+    if prebuilt == "combinations":
+        pairs = CombinationTasks(device_id, most_samples, side)
+    return DaliAugment(plan, families, pairs)
+
+
+class DaliAugment:
+    """Prebuilt pipelines of stock DALI operators."""
+
+    def __init__(self, plan: Plan, families: FamilyTasks, pairs: CombinationTasks | None) -> None:
+        """``pairs`` augment if there are any, else ``families``, which convert in any case."""
+        self._families = families
+        self._augment = families.augment if pairs is None else pairs.augment
+        assert plan.convert is not None and plan.height is not None and plan.width is not None
+        self._shape = (plan.result_channels, plan.height, plan.width)
+        self._element = _ELEMENTS[plan.convert.element_type]
+
+    def run(
+        self,
+        images: Sequence[Any],
+        operations: Sequence[Sequence[Operation]],
+        rows: Sequence[memoryview | int],
+    ) -> list[str | None]:
+        """See ``Augment``."""
+        if images:
+            out = np.empty((len(images), *self._shape), self._element)
+            self._families.normalise(self._augment(images, operations), out, operations)
+            for row, result in zip(rows, out, strict=True):
+                assert isinstance(row, memoryview)
+                row[:] = result.reshape(-1).view(np.uint8).data
+        return [None] * len(images)
+
+
+def _an_image() -> bytes:
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.new("RGB", (_WARM_UP_SIDE, _WARM_UP_SIDE), (90, 120, 150)).save(file, "JPEG")
+    return file.getvalue()

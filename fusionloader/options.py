@@ -1,0 +1,78 @@
+"""Options of a loader that are more than a number: plain values, checked once."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+Sharing = Literal["auto", "off", "temporal", "spatial"]
+Prebuilt = Literal["fused", "families", "combinations"]
+
+_SHARING = ("auto", "off", "temporal", "spatial")
+_PREBUILT = ("fused", "families", "combinations")
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_UNITS |= {f"{unit}i": 1024**power for power, unit in enumerate("KMGT", start=1)}
+
+
+@dataclass(frozen=True, slots=True)
+class GpuWorker:
+    """A worker that takes the largest samples of each mini-batch, in groups, through DALI.
+
+    Args:
+        device: ``None`` for the loader's own ``device``, or ``"cpu"`` for DALI's CPU backend, which
+            runs the same code on machines without a GPU.
+        sharing: ``"temporal"`` lets it run only while training waits for a batch, ``"spatial"``
+            always; ``"auto"`` tries both and neither for a few iterations and keeps the fastest.
+        memory_limit: of the device's memory, in bytes or as ``"2GiB"``; ``None`` sets no limit.
+        prebuilt: what applies the augmentations: ``"fused"``, one kernel for all operations;
+            ``"families"``, DALI pipelines for families of operations; ``"combinations"``, one DALI
+            pipeline for each ordered pair of operations, as FusionFlow has it (§5.1).
+        group_size: samples in a launch at most; ``None`` lets measurements decide, up to 64.
+        threads: of DALI on the CPU.
+        hw_decoder_load: share of the images for the hardware JPEG decoder where there is one.
+
+    Raises:
+        ValueError: a value is out of its range.
+    """
+
+    device: str | None = None
+    sharing: Sharing = "auto"
+    memory_limit: int | str | None = None
+    prebuilt: Prebuilt = "fused"
+    group_size: int | None = None
+    threads: int = 1
+    hw_decoder_load: float = 0.65
+
+    def __post_init__(self) -> None:
+        if self.sharing not in _SHARING:
+            raise ValueError(f"sharing should be one of {_SHARING}, not {self.sharing!r}")
+        if self.prebuilt not in _PREBUILT:
+            raise ValueError(f"prebuilt should be one of {_PREBUILT}, not {self.prebuilt!r}")
+        for name in ("group_size", "threads"):
+            value = getattr(self, name)
+            if value is None and name == "group_size":
+                continue
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} should be a positive int, not {value!r}")
+        if not 0 <= self.hw_decoder_load <= 1:
+            raise ValueError(
+                f"hw_decoder_load should be between 0 and 1, not {self.hw_decoder_load!r}"
+            )
+        if self.memory_limit is not None:
+            parse_bytes(self.memory_limit)
+
+
+def parse_bytes(amount: int | str) -> int:
+    """Returns ``"2GiB"``, ``"500 MB"`` or a plain number as a number of bytes.
+
+    Raises:
+        ValueError: not a positive amount of memory.
+    """
+    if isinstance(amount, int) and not isinstance(amount, bool) and amount > 0:
+        return amount
+    if isinstance(amount, str):
+        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]i?)?B?\s*", amount)
+        if found and float(found[1]) > 0:
+            return int(float(found[1]) * _UNITS[found[2] or ""])
+    raise ValueError(f'an amount of memory is written as "2GiB" or in bytes, not {amount!r}')

@@ -1,0 +1,78 @@
+"""Copies to a device beside its main work, and marks that tell how far it has come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+
+class Mark(Protocol):
+    """A point in the work of a device."""
+
+    def query(self) -> bool:
+        """Whether the device has passed it."""
+
+
+class Copies(Protocol):
+    """A queue of copies of its own."""
+
+    def run(self, copy: Callable[[], None]) -> Mark:
+        """Runs ``copy``, which enqueues copies, on the queue; returns the point behind them."""
+
+    def consumer_waits(self, mark: Mark) -> None:
+        """Makes what training enqueues from now on wait for the mark."""
+
+    def mark_consumer(self) -> Mark:
+        """Returns the point behind all that training has enqueued."""
+
+
+def _event(stream: torch.cuda.Stream) -> torch.cuda.Event:
+    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    event.record(stream)
+    return event
+
+
+class CudaCopies:
+    """A stream of a CUDA device; the consumer's is the one current when it asks."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def run(self, copy: Callable[[], None]) -> Mark:
+        """See ``Copies``."""
+        with torch.cuda.stream(self._stream):
+            copy()
+            return _event(self._stream)
+
+    def consumer_waits(self, mark: Mark) -> None:
+        """See ``Copies``."""
+        assert isinstance(mark, torch.cuda.Event)
+        torch.cuda.current_stream(self._device).wait_event(mark)
+
+    def mark_consumer(self) -> Mark:
+        """See ``Copies``."""
+        return _event(torch.cuda.current_stream(self._device))
+
+
+class _Passed:
+    def query(self) -> bool:
+        return True
+
+
+class HostCopies:
+    """For host memory, where a copy is done when the call returns."""
+
+    def run(self, copy: Callable[[], None]) -> Mark:
+        """See ``Copies``."""
+        copy()
+        return _Passed()
+
+    def consumer_waits(self, mark: Mark) -> None:
+        """See ``Copies``."""
+
+    def mark_consumer(self) -> Mark:
+        """See ``Copies``."""
+        return _Passed()

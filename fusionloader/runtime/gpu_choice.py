@@ -1,0 +1,162 @@
+"""Whether a loader has a GPU worker, and if not, why."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fusionloader.executors.gpu_plan import why_not
+from fusionloader.options import GpuWorker
+from fusionloader.plan.datasets import Compiled
+from fusionloader.plan.stages import Plan
+from fusionloader.runtime import processes
+from fusionloader.runtime.gpu_control import Connections, GpuOptions
+from fusionloader.runtime.gpu_worker import GpuWorkerConfig
+from fusionloader.runtime.processes import Process
+from fusionloader.shm.dataset_table import DatasetTable
+
+log = logging.getLogger("fusionloader.gpu")
+
+_MOST_SAMPLES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class GpuChoice:
+    """The GPU worker of a loader, or in words why there is none; neither where nobody asked."""
+
+    worker: GpuWorker | None = None
+    device_id: int | None = None
+    why_not: str | None = None
+    tiny_batch_size: int = 1
+
+    def explain(self) -> str:
+        """Returns a line for ``explain()``, empty where nobody asked for a GPU worker."""
+        if self.why_not is not None:
+            return f"no GPU worker: {self.why_not}"
+        if self.worker is None:
+            return ""
+        where = "DALI's CPU backend" if self.device_id is None else f"cuda:{self.device_id}"
+        return f"a GPU worker on {where} takes the largest samples, sharing={self.worker.sharing!r}"
+
+
+def choose(loader: Any, compiled: Compiled | None) -> GpuChoice:
+    """Returns the choice for a loader whose dataset was compiled to that, if it was.
+
+    Raises:
+        ValueError: an explicit ``GpuWorker`` that cannot be, whatever the dataset.
+        ImportError: an explicit ``GpuWorker`` without DALI.
+    """
+    wanted = loader.gpu_worker
+    device = torch.device(loader.device) if loader.device is not None else torch.device("cpu")
+    explicit = isinstance(wanted, GpuWorker)
+    if wanted is None or (explicit and wanted.sharing == "off"):
+        return GpuChoice()
+    if not explicit and device.type != "cuda":
+        return GpuChoice()
+    worker = wanted if explicit else GpuWorker()
+    device_id = _device_id(worker, device)
+    if loader.num_workers == 0:
+        return GpuChoice(why_not="num_workers=0")
+    if importlib.util.find_spec("nvidia") is None or not importlib.util.find_spec("nvidia.dali"):
+        if explicit:
+            raise ImportError(f"GpuWorker needs DALI: {_pip_command()}")
+        return GpuChoice(why_not=f"DALI is not installed: {_pip_command()}")
+    why = _unsuitable(compiled, worker.prebuilt, device_id is not None)
+    if why is None and device_id is not None and not loader.batch_size:
+        why = "the size of a batch_sampler's batches is not known"
+    return GpuChoice(worker, device_id, why, loader.tiny_batch_size)
+
+
+def _device_id(worker: GpuWorker, device: torch.device) -> int | None:
+    if worker.device == "cpu":
+        return None
+    if worker.device is not None:
+        device = torch.device(worker.device)
+    if device.type != "cuda":
+        raise ValueError(
+            "GpuWorker works on the loader's device: pass device='cuda' to the loader, or "
+            "GpuWorker(device='cpu') for DALI's CPU backend"
+        )
+    count = torch.cuda.device_count()
+    index = device.index if device.index is not None else 0
+    if device.index is None and count:
+        index = torch.cuda.current_device()
+    if index >= count:
+        raise ValueError(f"GpuWorker on cuda:{index}, but CUDA has {count} devices")
+    return index
+
+
+def _pip_command() -> str:
+    version = torch.version.cuda or "12"
+    suffix = "130" if int(version.split(".")[0]) >= 13 else "120"
+    return f"pip install nvidia-dali-cuda{suffix}"
+
+
+def _unsuitable(compiled: Compiled | None, prebuilt: str, on_gpu: bool) -> str | None:
+    if compiled is None or compiled.plan is None:
+        return "the dataset's samples are made in Python"
+    if not compiled.complete:
+        return "a part of the transforms runs in Python"
+    if compiled.kind != "folder":
+        return "the images are not files of a folder"
+    return why_not(compiled.plan, prebuilt, on_gpu)
+
+
+def mark_stream(device_id: int | None) -> Callable[[], Callable[[], bool]]:
+    """Returns what records an event on training's stream and returns whether it has passed.
+
+    On the CPU nothing of training is under way when it asks for a batch.
+    """
+    if device_id is None:
+        return lambda: lambda: True
+
+    def mark() -> Callable[[], bool]:
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(device_id))
+        return event.query
+
+    return mark
+
+
+def gpu_options(
+    choice: GpuChoice, plan: Plan, table: DatasetTable, row_bytes: int
+) -> GpuOptions | None:
+    """Returns what the manager needs to start the chosen worker for a table of files."""
+    worker = choice.worker
+    if worker is None or choice.why_not is not None:
+        return None
+    device_id, prebuilt, tiny = choice.device_id, worker.prebuilt, choice.tiny_batch_size
+    threads, hw_decoder_load = worker.threads, worker.hw_decoder_load
+    fixed = worker.group_size is not None
+
+    def start(shared: Connections, number: int, message_fd: int, most: int) -> Process:
+        config = GpuWorkerConfig(
+            worker=number,
+            parent=os.getpid(),
+            control_fd=shared.control_fd,
+            data_fd=shared.data_fd,
+            buffers=shared.buffers,
+            table_fd=table.fd,
+            table_bytes=table.nbytes,
+            message_fd=message_fd,
+            plan=plan,
+            row_bytes=row_bytes,
+            device_id=device_id,
+            prebuilt=prebuilt,
+            tiny_batch_size=tiny,
+            most_samples=most,
+            fixed_group=fixed,
+            threads=threads,
+            hw_decoder_load=hw_decoder_load,
+        )
+        fds = (shared.control_fd, shared.data_fd, table.fd, message_fd)
+        return processes.BareProcess("fusionloader.runtime.gpu_worker", config, fds)
+
+    most = worker.group_size or _MOST_SAMPLES
+    return GpuOptions(start, most, worker.sharing, mark_stream(device_id))
