@@ -1,6 +1,7 @@
 """python -m fusionloader sim: tables and pictures, and files of service times."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ def test_a_figure_is_printed_and_drawn_and_marked_as_simulated(fig, capsys):
     assert main(["sim", "--fig", fig, "--json", "table.json"]) == 0
     out = capsys.readouterr().out
     assert "SIMULATED" in out and "CPU only" in out
-    report = json.loads(open("table.json").read())
+    report = json.loads(Path("table.json").read_text())
     assert report["simulated"] is True
     assert len(report["table"]) == {"8": 6, "12": 5, "15b": 3}[fig]
     with Image.open(f"fig{fig}.png") as picture:

@@ -22,7 +22,6 @@ def times():
 def short(monkeypatch):
     monkeypatch.setattr(figures, "STEPS", 150)
     monkeypatch.setattr(figures, "SETTLED", 90)
-    monkeypatch.setattr(figures, "PHASE_STEPS", 120)
 
 
 def test_cpu_workers_alone_reach_what_their_times_add_up_to(times):
