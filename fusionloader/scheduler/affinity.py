@@ -13,10 +13,10 @@ from enum import Enum
 
 from fusionloader.scheduler.changes import RateWatch
 
-# The search ends when this many mini-batches in a row were spent on two neighbours: six reversals,
-# which noise far from the balance hardly ever makes.
-_OSCILLATION = 7
-# It ends at the latest after twice the way from one end to the other and this.
+# The search ends when this many mini-batches in a row were spent on two neighbours: four reversals,
+# which noise far from the balance seldom makes.
+_OSCILLATION = 6
+# It ends at the latest after the way from one end to the other and this.
 _PATIENCE = 16
 
 
@@ -124,7 +124,7 @@ class ThresholdSearch:
         last = set(self._path[-_OSCILLATION:])
         if len(self._path) >= _OSCILLATION and max(last) - min(last) <= 1:
             self._settle(last)
-        elif len(self._path) >= 2 * self._tiny_batches + _PATIENCE:
+        elif len(self._path) >= self._tiny_batches + _PATIENCE:
             often = [t for t, spans in self._makespans.items() if len(spans) > 1]
             self._settle(set(often or self._makespans))
 

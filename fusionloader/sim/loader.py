@@ -151,6 +151,7 @@ class SimulatedLoader:
             if self._search.restarts > restarts:
                 self._groups.restart()
         self._deliver()
+        self._wake()  # what is left to the GPU worker may have changed
 
     # ---- workers -------------------------------------------------------------------------------
 
@@ -165,7 +166,6 @@ class SimulatedLoader:
         def end() -> None:
             self._finish(worker, Side.CPU, claim, seconds)
             self._work_on_cpu(worker)
-            self._wake()
 
         self._engine.after(seconds, end)
 

@@ -36,7 +36,7 @@ class Machine:
 
 
 RATES = {"cpu_rate": 100.0, "gpu_rate": 1000.0}
-FEW = 2 * TINY_BATCHES + 16  # mini-batches after which every search is over
+FEW = TINY_BATCHES + 16  # mini-batches after which every search is over
 
 
 @pytest.mark.parametrize(
