@@ -10,6 +10,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+from nvidia.dali import fn
 
 from fusionloader.executors.dali.families import Family, families
 from fusionloader.executors.dali.operations import NotOnDali, Operation, Step, step_of
@@ -123,6 +124,7 @@ def _task(backend: Backend, parts: list[Family | None]) -> Task:
     def graph(backend: Backend, images: Node, **nodes: Node) -> Node:
         for once, names in graphs:
             images = once(backend, images, **{name: nodes[full] for name, full in names.items()})
-        return images
+        # The input's memory is not the result's: it is the caller's after the run.
+        return images if graphs else fn.copy(images)
 
     return Task(backend, graph, inputs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -31,6 +32,7 @@ class Difference:
     values: int = 0
     different: int = 0
     total: float = 0.0
+    squares: float = 0.0
     most: float = 0.0
 
     def add(self, ours: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> None:
@@ -43,12 +45,18 @@ class Difference:
         self.values += distance.size
         self.different += int(np.count_nonzero(distance))
         self.total += float(distance.sum())
+        self.squares += float(np.square(distance).sum())
         self.most = max(self.most, float(distance.max(initial=0)))
 
     @property
     def mean(self) -> float:
         """The mean difference of all values."""
         return self.total / self.values if self.values else 0.0
+
+    @property
+    def psnr(self) -> float:
+        """The peak signal-to-noise ratio of all values in dB, infinite where they are equal."""
+        return 10 * math.log10(255**2 * self.values / self.squares) if self.squares else math.inf
 
     @property
     def share(self) -> float:

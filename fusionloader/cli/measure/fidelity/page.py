@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.metadata
+import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
 from PIL import Image
 
 from fusionloader.cli.measure.fidelity.cases import rows
+from fusionloader.cli.measure.fidelity.dali import INSTALL, family_rows, head_rows, installed
 from fusionloader.cli.measure.fidelity.decoding import conversion, exact_decode, fast_decode
 from fusionloader.cli.measure.fidelity.differences import (
     Difference,
@@ -23,6 +25,8 @@ from fusionloader.cli.measure.fidelity.perspective import (
 
 PILLOW_TITLE = "## Against torchvision on Pillow images"
 TENSOR_TITLE = "## Against torchvision on tensors"
+DALI_TITLE = "## DALI's op families against torchvision on Pillow images"
+HEAD_TITLE = "## DALI's head against native decoding"
 DECODE_TITLE = "## Decoding"
 CONVERT_TITLE = "## Conversion"
 PERSPECTIVE_TITLE = "## Perspective coefficients"
@@ -57,6 +61,19 @@ and one such pixel may be all of black against white. Rotations and other warps 
 their border with the fill, which Pillow does not. Cases that torchvision refuses on tensors, or
 answers with another size, are left out; operations and filters that it lacks there have no row.
 """
+_DALI = """\
+The second flavour of the GPU worker's tasks, on DALI's CPU backend: stock operators in forms that
+follow Pillow's arithmetic, the same cases as above. Operations and filters without a row are not
+done by DALI: a plan that has one runs on the CPU workers. Rotations that make the image larger are
+left out. Warps work in float32: a point on an edge between two pixels may go either way, most often
+where `affine` scales by itself and Pillow adds up its steps. `equalize` is DALI's inclusive
+histogram turned round and scaled anew, which rounds twice.
+"""
+_HEAD = """\
+Windows of `RandomResizedCrop` (12 an image, to 96 x 96) from JPEG files, decoded and resized by the
+head's pipeline. Decoded pixels are the same; the resize rounds once, Pillow after each axis, and at
+the window's borders DALI repeats pixels where Pillow leaves them out.
+"""
 _DECODE = """\
 `decode="exact"` against Pillow's pixels, whole files of all images:
 """
@@ -82,8 +99,17 @@ the tables above both sides have the same coefficients.
 """
 
 
+_DALI_HEADER = ("operation", "cases", "maximum", "mean", "values that differ", "PSNR, dB")
+
+
 def page(chosen: dict[str, Image.Image]) -> str:
-    """The page's text."""
+    """The page's text.
+
+    Raises:
+        RuntimeError: DALI, which some of it is about, is not installed.
+    """
+    if not installed():
+        raise RuntimeError(f"the page needs DALI: {INSTALL}")
     names = ", ".join(chosen)
     pillow = {row: against_pillow(row, chosen) for row in rows()}
     tensor = {}
@@ -102,6 +128,12 @@ def page(chosen: dict[str, Image.Image]) -> str:
         TENSOR_TITLE,
         _TENSOR,
         _table(("operation", "cases", "maximum", "mean", "values that differ"), _shares(tensor)),
+        DALI_TITLE,
+        _DALI,
+        _table(_DALI_HEADER, _noise_rows(family_rows(chosen))),
+        HEAD_TITLE,
+        _HEAD,
+        _table(_DALI_HEADER, _noise_rows(head_rows(chosen))),
         DECODE_TITLE,
         _DECODE,
         _table(("file", "files", "maximum", "mean"), _plain_rows(exact_decode(chosen))),
@@ -130,7 +162,12 @@ def page(chosen: dict[str, Image.Image]) -> str:
 
 def versions() -> str:
     """The versions that the figures depend on."""
-    names = {"torch": "torch", "torchvision": "torchvision", "pillow": "Pillow"}
+    names = {
+        "torch": "torch",
+        "torchvision": "torchvision",
+        "nvidia-dali-cuda120": "DALI",
+        "pillow": "Pillow",
+    }
     texts = [f"{shown} {importlib.metadata.version(name)}" for name, shown in names.items()]
     return f"{', '.join(texts[:-1])} and {texts[-1]}"
 
@@ -172,6 +209,13 @@ def _plain_rows(differences: Mapping[str, Difference]) -> list[tuple[str, ...]]:
 
 def _shares(differences: Mapping[str, Difference]) -> list[tuple[str, ...]]:
     return [(*row, _percent(differences[row[0]].share)) for row in _plain_rows(differences)]
+
+
+def _noise_rows(differences: Mapping[str, Difference]) -> list[tuple[str, ...]]:
+    return [
+        (*row, "-" if math.isinf(psnr := differences[row[0]].psnr) else f"{psnr:.1f}")
+        for row in _shares(differences)
+    ]
 
 
 def _small(value: float) -> str:

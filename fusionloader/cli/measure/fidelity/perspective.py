@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -89,6 +90,9 @@ def torchvision_coefficients(
 
 
 def _compare(start: npt.NDArray[np.int64], end: npt.NDArray[np.int64], found: Coefficients) -> None:
+    degenerate = _three_on_a_line(end)
+    found.singular += int(np.count_nonzero(degenerate))
+    start, end = start[~degenerate], end[~degenerate]
     kept, rows = [], []
     for place, (before, after) in enumerate(zip(start.tolist(), end.tolist(), strict=True)):
         try:
@@ -112,6 +116,16 @@ def _compare(start: npt.NDArray[np.int64], end: npt.NDArray[np.int64], found: Co
     found.most_in_zeros = max(
         found.most_in_zeros, float(np.abs(ours - theirs)[zero].max(initial=0))
     )
+
+
+def _three_on_a_line(points: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Which sets have no transform: rounding decides whether solvers find that out, or what."""
+    found = np.zeros(len(points), np.bool_)
+    for triple in combinations(range(4), 3):
+        first, second, third = (points[:, corner] for corner in triple)
+        to, on = second - first, third - first
+        found |= to[:, 0] * on[:, 1] == to[:, 1] * on[:, 0]
+    return found
 
 
 def _shown(

@@ -1,0 +1,122 @@
+"""DALI's op families and head, on its CPU backend, against torchvision and native pixels."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from PIL import Image
+
+from fusionloader.cli.measure.fidelity.cases import Operation, cases, rows
+from fusionloader.cli.measure.fidelity.differences import Difference, Pixels, array
+from fusionloader.executors.native import make_executor
+from fusionloader.plan.replay import replay
+from fusionloader.plan.stages import Plan, RandomResizedCrop
+from fusionloader.plan.values import Filter
+
+if TYPE_CHECKING:
+    from fusionloader.executors.dali.tasks import FamilyTasks
+
+INSTALL = "pip install 'fusionloader[dali]'"
+# What begins a plan, and is done by the head.
+_HEAD = ("crop", "resize")
+_FILTERS: tuple[Filter, ...] = ("bilinear", "bicubic", "lanczos")
+_WINDOWS = 12
+_SIDE = 96
+
+
+def installed() -> bool:
+    """Whether DALI is."""
+    return importlib.util.find_spec("nvidia") is not None and (
+        importlib.util.find_spec("nvidia.dali") is not None
+    )
+
+
+def family_rows(chosen: dict[str, Image.Image], every: int = 1) -> dict[str, Difference]:
+    """The families' differences from torchvision on Pillow images, for every row they can do.
+
+    Cases of a row that they cannot do, such as rotations that make an image larger, are left out.
+    """
+    families = _Families()
+    made = {}
+    for row in rows():
+        if row.startswith(_HEAD):
+            continue
+        difference = families.row(row, chosen, every)
+        if difference.cases:
+            made[row] = difference
+    return made
+
+
+def family_row(row: str, chosen: dict[str, Image.Image], every: int = 1) -> Difference:
+    """One of them."""
+    return _Families().row(row, chosen, every)
+
+
+def head_rows(chosen: dict[str, Image.Image]) -> dict[str, Difference]:
+    """The head's differences from native decoding and resizing, for each filter."""
+    from fusionloader.executors.dali.head import Head
+    from fusionloader.executors.dali.head_steps import head_of
+
+    head = Head(None, _WINDOWS)
+    made = {}
+    for filter in _FILTERS:
+        difference = made[f"head, {filter}"] = Difference()
+        stage = RandomResizedCrop(_SIDE, _SIDE, (0.08, 1.0), (3 / 4, 4 / 3), (filter,))
+        native = make_executor(Plan((stage,), None, _SIDE, _SIDE))
+        for image in chosen.values():
+            encoded = _jpeg(image)
+            drawn = [native.draw(0, 0, index, 0, *image.size) for index in range(_WINDOWS)]
+            steps = [head_of(operations, *image.size)[0] for operations in drawn]
+            for index, decoded in enumerate(head.run([encoded] * _WINDOWS, steps)):
+                exact = native.pixels(encoded, 0, 0, index, 0)
+                if exact is None or decoded.image is None:
+                    raise RuntimeError(f"a file was not decoded: {decoded.reason}")
+                wanted = np.frombuffer(exact[0], np.uint8).reshape(_SIDE, _SIDE, 3)
+                difference.add(decoded.image, wanted)
+    return made
+
+
+class _Families:
+    """The families for images of every size, made when one is met."""
+
+    def __init__(self) -> None:
+        from fusionloader.executors.dali.operations import NotOnDali
+        from fusionloader.executors.dali.tasks import FamilyTasks
+
+        self._not_done, self._kind = NotOnDali, FamilyTasks
+        self._made: dict[tuple[int, ...], FamilyTasks] = {}
+
+    def row(self, row: str, chosen: dict[str, Image.Image], every: int) -> Difference:
+        difference = Difference()
+        for image, operation in self._possible(row, chosen, every):
+            ours = self._tasks(array(image)).augment(array(image)[None], [[operation]])
+            difference.add(ours[0], array(replay(image, [operation])))
+        return difference
+
+    def _possible(
+        self, row: str, chosen: dict[str, Image.Image], every: int
+    ) -> Iterator[tuple[Image.Image, Operation]]:
+        for image, operation in islice(cases(row, chosen), 0, None, every):
+            try:
+                self._tasks(array(image)).steps([operation])
+            except self._not_done:
+                continue
+            yield image, operation
+
+    def _tasks(self, pixels: Pixels) -> FamilyTasks:
+        height, width, channels = pixels.shape
+        if pixels.shape not in self._made:
+            kind: Literal[1, 3] = 1 if channels == 1 else 3
+            self._made[pixels.shape] = self._kind(None, 1, (height, width), kind)
+        return self._made[pixels.shape]
+
+
+def _jpeg(image: Image.Image) -> bytes:
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=90)
+    return file.getvalue()

@@ -1,0 +1,7 @@
+"""Imported first by tests that need DALI: skips them with the way to install it."""
+
+import pytest
+
+from fusionloader.cli.measure.fidelity.dali import INSTALL
+
+pytest.importorskip("nvidia.dali", reason=f"DALI is not installed: {INSTALL}")

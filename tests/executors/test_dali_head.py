@@ -1,0 +1,127 @@
+"""The head: windows of files as the native executor decodes them; a bad file fails alone."""
+
+import io
+
+import dali_or_skip  # noqa: F401
+import numpy as np
+import pytest
+from PIL import Image
+
+from fusionloader.cli.leaves import paint
+from fusionloader.executors.dali.head import Head
+from fusionloader.executors.dali.head_steps import HeadStep, head_of
+from fusionloader.executors.dali.operations import NotOnDali
+
+WIDTH, HEIGHT = 90, 70
+PICTURE = Image.fromarray(paint(5, WIDTH, HEIGHT, np.random.default_rng(8)))
+BLACK = (0, 0, 0)
+
+
+def encoded(image=PICTURE, format="JPEG", **options):
+    file = io.BytesIO()
+    image.save(file, format, **options)
+    return file.getvalue()
+
+
+WHOLE = HeadStep((0, 0, WIDTH, HEIGHT), HEIGHT, WIDTH)
+
+
+@pytest.fixture(scope="module")
+def head():
+    return Head(None, 4)
+
+
+def decoded(data):
+    return np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+def test_windows_are_pillows_pixels_of_the_file(head, mode):
+    data = encoded(PICTURE.convert(mode))
+    windows = [(0, 0, WIDTH, HEIGHT), (7, 5, 33, 41), (WIDTH - 1, HEIGHT - 1, 1, 1), (3, 0, 80, 9)]
+    steps = [HeadStep(window, window[3], window[2]) for window in windows] * 2
+    results = head.run([data] * 8, steps)  # more than a run's
+    for step, result in zip(steps, results, strict=True):
+        x, y, width, height = step.window
+        assert np.array_equal(result.image, decoded(data)[y : y + height, x : x + width])
+
+
+def test_samples_have_sizes_filters_and_flips_of_their_own(head):
+    data = encoded()
+    steps = [
+        HeadStep((5, 5, 60, 50), 32, 24, "bilinear"),
+        HeadStep((5, 5, 60, 50), 31, 25, "bicubic", hflip=True),
+        HeadStep((5, 5, 60, 50), 30, 26, "lanczos", vflip=True),
+    ]
+    for step, result in zip(steps, head.run([data] * 3, steps), strict=True):
+        x, y, width, height = step.window
+        window = Image.fromarray(decoded(data)[y : y + height, x : x + width])
+        wanted = np.asarray(window.resize((step.width, step.height), step_filter(step)))
+        wanted = wanted[:: -1 if step.vflip else 1, :: -1 if step.hflip else 1].astype(int)
+        assert result.image.shape == wanted.shape
+        assert np.abs(result.image - wanted).mean() < 1
+
+
+def step_filter(step):
+    return Image.Resampling[step.filter.upper()]
+
+
+def test_bad_files_fall_back_alone_and_say_why(head):
+    good = encoded()
+    files = {
+        "not a whole JPEG": b"no image",
+        "JPEG file of": encoded(format="PNG"),
+        "colour channels": encoded(PICTURE.convert("CMYK")),
+    }
+    results = head.run([good, *files.values(), good], [WHOLE] * 5)
+    for reason, result in zip(files, results[1:-1], strict=True):
+        assert result.image is None
+        assert reason in result.reason
+    assert all(np.array_equal(results[place].image, decoded(good)) for place in (0, -1))
+
+
+def test_a_file_that_only_the_decoder_finds_bad_is_found_by_halving(head, monkeypatch):
+    good = encoded()
+    monkeypatch.setattr(head, "_headers", _Trusting())
+    results = head.run([good, good, good[:-300], good], [WHOLE] * 4)
+    assert [result.image is None for result in results] == [False, False, True, False]
+    assert results[2].reason
+    assert np.array_equal(head.run([good], [WHOLE])[0].image, decoded(good))
+
+
+class _Trusting:
+    def image_size(self, file):
+        return WIDTH, HEIGHT
+
+
+def test_a_window_or_filter_that_is_not_possible_is_told(head):
+    steps = [HeadStep((80, 0, 11, 5), 4, 4), HeadStep(WHOLE.window, 4, 4, "hamming")]
+    for result, part in zip(head.run([encoded()] * 2, steps), ("window", "hamming"), strict=True):
+        assert result.image is None
+        assert part in result.reason
+    with pytest.raises(ValueError, match="hamming"):
+        Head(None, 4, filters=("hamming",))
+
+
+def test_the_head_takes_the_first_operations_of_a_sample():
+    drawn = [
+        ("crop", 3, 4, 50, 40, BLACK),
+        ("resize", 20, 30, "bicubic"),
+        ("hflip",),
+        ("vflip",),
+        ("vflip",),
+        ("invert",),
+        ("hflip",),
+    ]
+    step, rest = head_of(drawn, WIDTH, HEIGHT)
+    assert step == HeadStep((3, 4, 50, 40), 30, 20, "bicubic", hflip=True)
+    assert rest == [("invert",), ("hflip",)]
+    assert head_of([], WIDTH, HEIGHT) == (WHOLE, [])
+
+
+@pytest.mark.parametrize(
+    "operation", [("crop", -1, 0, 9, 9, BLACK), ("resize", 5, 5, "box")], ids=lambda given: given[0]
+)
+def test_what_the_head_cannot_do_is_named(operation):
+    with pytest.raises(NotOnDali, match=operation[0]):
+        head_of([operation], WIDTH, HEIGHT)
