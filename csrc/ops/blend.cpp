@@ -16,16 +16,6 @@ FUSIONLOADER_INLINE uint8_t grey_level(int red, int green, int blue) {
   return static_cast<uint8_t>((19595 * red + 38470 * green + 7471 * blue + 0x8000) >> 16);
 }
 
-void blend_levels(SimdLevel level, const uint8_t* from, const uint8_t* to, uint8_t* out,
-                  size_t count, float factor) {
-#if defined(__x86_64__)
-  const float moderate = std::clamp(factor, -1e6f, 1e6f);
-  if (level == SimdLevel::avx512) return blend_levels_avx512(from, to, out, count, moderate);
-  if (level == SimdLevel::avx2) return blend_levels_avx2(from, to, out, count, moderate);
-#endif
-  for (size_t i = 0; i < count; ++i) out[i] = blend(from[i], to[i], factor);
-}
-
 template <int>
 FUSIONLOADER_INLINE void grey_loop(const uint8_t* red, const uint8_t* green, const uint8_t* blue,
                                    uint8_t* __restrict grey, size_t count) {
@@ -91,6 +81,16 @@ size_t grey_block(const Planes& image, size_t begin, uint8_t* levels, SimdLevel 
 }
 
 }  // namespace
+
+void blend_levels(SimdLevel level, const uint8_t* from, const uint8_t* to, uint8_t* out,
+                  size_t count, float factor) {
+#if defined(__x86_64__)
+  const float moderate = std::clamp(factor, -1e6f, 1e6f);
+  if (level == SimdLevel::avx512) return blend_levels_avx512(from, to, out, count, moderate);
+  if (level == SimdLevel::avx2) return blend_levels_avx2(from, to, out, count, moderate);
+#endif
+  for (size_t i = 0; i < count; ++i) out[i] = blend(from[i], to[i], factor);
+}
 
 LevelTable blend_table(int from, float factor) {
   LevelTable table;
