@@ -16,7 +16,7 @@ class Executor:
     def __init__(
         self,
         stages: Sequence[Any],
-        convert: tuple[str, str, bytes] | None,
+        convert: tuple[str, bytes] | None,
         channels: int,
         result_channels: int,
         height: int,

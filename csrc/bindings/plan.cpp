@@ -56,7 +56,6 @@ constexpr int readable = PyBUF_SIMPLE, writable = PyBUF_WRITABLE, shaped = PyBUF
 
 ConvertSpec convert_from_tuple(const py::tuple& fields) {
   const auto type = fields[0].cast<std::string>();
-  const auto layout = fields[1].cast<std::string>();
   ConvertSpec spec{};
   if (type == "uint8")
     spec.element_size = 1;
@@ -69,9 +68,7 @@ ConvertSpec convert_from_tuple(const py::tuple& fields) {
   else
     throw std::invalid_argument("unknown element type " + type);
   spec.is_float32 = type == "float32";
-  if (layout != "chw" && layout != "hwc") throw std::invalid_argument("unknown layout " + layout);
-  spec.layout = layout == "chw" ? Layout::chw : Layout::hwc;
-  const Buffer table(fields[2], readable);
+  const Buffer table(fields[1], readable);
   spec.table.assign(table.bytes().data, table.bytes().data + table.bytes().size);
   return spec;
 }

@@ -12,15 +12,7 @@ namespace {
 class Rows {
  public:
   Rows(const ConvertSpec& convert, const ResultShape& shape, uint8_t* out)
-      : element_(convert.element_size), shape_(shape), out_(out) {
-    const auto width = static_cast<size_t>(shape.width);
-    const auto height = static_cast<size_t>(shape.height);
-    const auto channels = static_cast<size_t>(shape.channels);
-    const bool planar = convert.layout == Layout::chw;
-    across_ = planar ? 1 : channels;
-    down_ = planar ? width : channels * width;
-    between_ = planar ? width * height : 1;
-  }
+      : element_(convert.element_size), shape_(shape), out_(out) {}
 
   // Calls `write(channel, address)` for every element of the rectangle, channel by channel.
   template <class Write>
@@ -28,17 +20,19 @@ class Rows {
     for (int channel = 0; channel < shape_.channels; ++channel)
       for (int y = box.y; y < box.y + box.height; ++y)
         for (int x = box.x; x < box.x + box.width; ++x)
-          write(static_cast<size_t>(channel),
-                out_ +
-                    element_ * (static_cast<size_t>(channel) * between_ +
-                                static_cast<size_t>(y) * down_ + static_cast<size_t>(x) * across_));
+          write(static_cast<size_t>(channel), at(channel, x, y));
   }
 
  private:
+  uint8_t* at(int channel, int x, int y) const {
+    const auto row =
+        static_cast<size_t>(channel) * static_cast<size_t>(shape_.height) + static_cast<size_t>(y);
+    return out_ + element_ * (row * static_cast<size_t>(shape_.width) + static_cast<size_t>(x));
+  }
+
   size_t element_;
   ResultShape shape_;
   uint8_t* out_;
-  size_t across_, down_, between_;
 };
 
 void require_sense(const EraseResult& box, const ConvertSpec& convert, const ResultShape& shape) {

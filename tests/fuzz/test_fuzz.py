@@ -76,7 +76,7 @@ def run_plan(random: Random) -> None:
     if random.random() < 0.5:
         element_type = random.choice(tuple(SIZES))
         table = random.randbytes(256 * channels * SIZES[element_type] + (random.random() < 0.02))
-        convert = Convert(element_type, random.choice(("chw", "hwc")), table)
+        convert = Convert(element_type, table)
         height, width = (min(whole(random, 1), 2**31 - 1) for _ in range(2))
         made = (*made, Resize(height, width, "bilinear"))
     result_channels = channels if random.random() < 0.8 else random.choice((1, 3))
