@@ -45,7 +45,7 @@ struct alignas(kAlign) WorkerRecord {
   Atomic64 since_ns;         // CLOCK_MONOTONIC at the start of that sample
   Atomic64 samples;          // done so far
   Atomic64 busy_ns;          // wall time spent on samples
-  Atomic64 fallbacks;        // samples of a compiled plan that Pillow decoded
+  Atomic64 pillow_samples;   // samples of a compiled plan that Pillow decoded
   Atomic64 part_ns[kParts];  // wall time of a compiled plan's parts, as in plan/part_times.hpp
 };
 
