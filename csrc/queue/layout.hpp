@@ -85,10 +85,6 @@ struct StateWord {
     return (sequence << 32) | (uint64_t{worker & 0xffff} << 16) | static_cast<uint16_t>(state);
   }
   static TinyState state(uint64_t word) { return static_cast<TinyState>(word & 0xffff); }
-  static uint32_t worker(uint64_t word) { return static_cast<uint32_t>((word >> 16) & 0xffff); }
-  static bool of(uint64_t word, uint64_t sequence) {
-    return (word >> 32) == (sequence & 0xffffffff);
-  }
 };
 
 // The unclaimed middle of a mini-batch: [tag : 16 | tail : 24 | head : 24]. CPU workers take at the
