@@ -9,6 +9,7 @@
 #include "bindings/module.hpp"
 #include "bindings/names.hpp"
 #include "ops/geometry.hpp"
+#include "ops/limits.hpp"
 #include "ops/perspective.hpp"
 
 namespace py = pybind11;
@@ -19,7 +20,7 @@ namespace {
 Planes planes_of(const py::buffer& pixels) {
   const py::buffer_info info = pixels.request();
   if (info.ndim != 3 || info.itemsize != 1 || (info.shape[2] != 1 && info.shape[2] != 3) ||
-      info.shape[0] > 1 << 20 || info.shape[1] > 1 << 20 || info.strides[2] != 1 ||
+      info.shape[0] > longest_side || info.shape[1] > longest_side || info.strides[2] != 1 ||
       info.strides[1] != info.shape[2] || info.strides[0] != info.shape[1] * info.shape[2])
     throw std::invalid_argument("pixels must be 8 bit, contiguous, height x width x 1 or 3");
   Planes planes;

@@ -6,6 +6,7 @@
 
 #include "bindings/names.hpp"
 #include "ops/colour.hpp"
+#include "ops/limits.hpp"
 
 namespace py = pybind11;
 
@@ -89,8 +90,8 @@ class Arguments {
   std::string name() const { return fields_[0].cast<std::string>(); }
   int whole(size_t place) const {
     const int value = at<int>(place);
-    // No image has sides that long, and sums of these stay whole numbers.
-    if (std::abs(int64_t{value}) > 1 << 24) throw std::invalid_argument(name() + ": out of range");
+    if (std::abs(int64_t{value}) > largest_number)
+      throw std::invalid_argument(name() + ": out of range");
     return value;
   }
   double real(size_t place) const { return at<double>(place); }

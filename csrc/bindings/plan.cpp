@@ -10,6 +10,7 @@
 #include "bindings/module.hpp"
 #include "bindings/operations.hpp"
 #include "bindings/stages.hpp"
+#include "ops/limits.hpp"
 #include "plan/executor.hpp"
 #include "rng/philox.hpp"
 
@@ -40,8 +41,8 @@ class Buffer {
   }
   PixelView pixels() const {
     if (view_.ndim != 3 || (view_.shape[2] != 3 && view_.shape[2] != 1) || view_.itemsize != 1 ||
-        view_.shape[0] < 1 || view_.shape[1] < 1 || view_.shape[0] > 1 << 20 ||
-        view_.shape[1] > 1 << 20 || view_.shape[0] * view_.shape[1] > INT32_MAX)
+        view_.shape[0] < 1 || view_.shape[1] < 1 || view_.shape[0] > longest_side ||
+        view_.shape[1] > longest_side || view_.shape[0] * view_.shape[1] > INT32_MAX)
       throw std::invalid_argument("pixels must be 8 bit, height x width x 3 or 1");
     return {static_cast<const uint8_t*>(view_.buf), static_cast<int>(view_.shape[1]),
             static_cast<int>(view_.shape[0]), static_cast<int>(view_.shape[2]),

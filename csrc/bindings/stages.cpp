@@ -8,6 +8,7 @@
 
 #include "bindings/names.hpp"
 #include "bindings/operations.hpp"
+#include "ops/limits.hpp"
 
 namespace py = pybind11;
 
@@ -24,7 +25,7 @@ class Fields {
   Value get(const char* name) const {
     return at(name).cast<Value>();
   }
-  int whole(const char* name) const { return between(name, -(1 << 24), 1 << 24); }
+  int whole(const char* name) const { return between(name, -largest_number, largest_number); }
   std::optional<int> maybe_whole(const char* name) const {
     if (at(name).is_none()) return std::nullopt;
     return whole(name);
@@ -268,7 +269,7 @@ class Reader {
   static Stage random_crop(const Fields& given) {
     const auto padding = given.get<std::array<int, 4>>("padding");
     for (const int side : padding)
-      if (std::abs(int64_t{side}) > 1 << 24) Fields::out_of_range("padding");
+      if (std::abs(int64_t{side}) > largest_number) Fields::out_of_range("padding");
     return RandomCrop{given.whole("height"),
                       given.whole("width"),
                       padding[0],

@@ -1,13 +1,21 @@
 #pragma once
-// Sizes beyond which no image is made: parameters that ask for more are refused, not allocated.
+// Sizes beyond which no image is made: parameters that ask for more are refused, not allocated. And
+// what may be kept of the memory that an image took.
+#include <cstddef>
 #include <cstdint>
 #include <stdexcept>
 #include <string>
 
 namespace fusionloader {
 
-constexpr int64_t longest_side = 1 << 20;
+constexpr int longest_side = 1 << 20;
 constexpr int64_t most_pixels = 1 << 27;  // 512 MiB of packed pixels
+
+// Sizes and places of operations may be meant for larger images; sums of these still fit an int.
+constexpr int largest_number = 1 << 24;
+
+// Larger buffers are given back after an image.
+constexpr size_t largest_kept_buffer = size_t{16} << 20;
 
 inline void require_possible_size(int64_t width, int64_t height) {
   if (width > longest_side || height > longest_side || width * height > most_pixels)

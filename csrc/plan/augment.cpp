@@ -3,14 +3,11 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "ops/limits.hpp"
 #include "ops/mix.hpp"
 
 namespace fusionloader {
-namespace {
-
-constexpr size_t largest_kept = size_t{16} << 20;
-
-}  // namespace
+namespace {}  // namespace
 
 bool is_of_a_pass(const Operation& operation) {
   return std::holds_alternative<CropTo>(operation) || std::holds_alternative<ResizeTo>(operation) ||
@@ -119,13 +116,13 @@ void Augmenter::apply(const MixOf& mix, Planes& image) {
 }
 
 void Augmenter::release_large_buffers() {
-  if (other_.capacity() > largest_kept) other_.release();
-  if (mixed_.capacity() > largest_kept) mixed_.release();
-  if (so_far_.capacity() > largest_kept) so_far_.release();
-  if (sum_.bytes() > largest_kept) sum_.release();
-  if (scratch_.rows.capacity() + scratch_.floats.capacity() * sizeof(float) > largest_kept)
+  if (other_.capacity() > largest_kept_buffer) other_.release();
+  if (mixed_.capacity() > largest_kept_buffer) mixed_.release();
+  if (so_far_.capacity() > largest_kept_buffer) so_far_.release();
+  if (sum_.bytes() > largest_kept_buffer) sum_.release();
+  if (scratch_.rows.capacity() + scratch_.floats.capacity() * sizeof(float) > largest_kept_buffer)
     scratch_ = {};
-  if (workspace_.packed.capacity() * sizeof(uint32_t) > largest_kept) workspace_.release();
+  if (workspace_.packed.capacity() * sizeof(uint32_t) > largest_kept_buffer) workspace_.release();
 }
 
 }  // namespace fusionloader

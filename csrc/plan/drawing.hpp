@@ -57,8 +57,8 @@ class Drawing {
   Parameters operations_;
 };
 
-// A place among the weights, each as likely as its share. Throws std::invalid_argument where none is
-// more than 0.
+// A place among the weights, each as likely as its share. Throws std::invalid_argument where none
+// is more than 0.
 size_t draw_weighted(const std::vector<double>& weights, Stream& random);
 
 // Appends what the policy does to an image of that size.

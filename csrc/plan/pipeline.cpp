@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "ops/limits.hpp"
+
 namespace fusionloader {
 namespace {
-
-constexpr size_t largest_kept_image = size_t{16} << 20;
 
 int divide_up(int value, int denominator) { return (value + denominator - 1) / denominator; }
 
@@ -96,9 +96,9 @@ void Pipeline::release_large_buffers() {
   resampler_.release_large_buffers();
   augmenter_.release_large_buffers();
   for (StoredImage& image : stored_)
-    if (image.bytes() > largest_kept_image) image.release();
+    if (image.bytes() > largest_kept_buffer) image.release();
   for (Planes* image : {&planes_, &spare_})
-    if (image->capacity() > largest_kept_image) image->release();
+    if (image->capacity() > largest_kept_buffer) image->release();
 }
 
 }  // namespace fusionloader

@@ -4,10 +4,11 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "ops/limits.hpp"
+
 namespace fusionloader {
 namespace {
 
-constexpr size_t largest_kept_buffer = size_t{16} << 20;
 constexpr size_t largest_ring = size_t{2} << 30;
 
 // Where [begin, begin + size) of the unshrunk image lies in the shrunk one: whole pixels around it,
