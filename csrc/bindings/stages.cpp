@@ -128,11 +128,13 @@ RandomPolicy policy_from(const Fields& given) {
 class Reader {
  public:
   std::vector<StageNode> list(const py::handle& stages) {
+    require_possible_nesting(depth_++);
     std::vector<StageNode> made;
     for (const py::handle stage : stages) {
       const unsigned number = next_++;
       made.push_back({one(Fields(stage)), number});
     }
+    --depth_;
     return made;
   }
 
@@ -293,6 +295,7 @@ class Reader {
   }
 
   unsigned next_ = 0;
+  int depth_ = 0;  // of the list being read
 };
 
 }  // namespace
