@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "ops/per_level.hpp"
 
@@ -92,9 +93,11 @@ void blend_levels(SimdLevel level, const uint8_t* from, const uint8_t* to, uint8
   for (size_t i = 0; i < count; ++i) out[i] = blend(from[i], to[i], factor);
 }
 
-LevelTable blend_table(int from, float factor) {
-  LevelTable table;
-  for (int i = 0; i < 256; ++i) table[static_cast<size_t>(i)] = blend(from, i, factor);
+LevelTable blend_table(int from, float factor, SimdLevel level) {
+  LevelTable one, all, table;
+  one.fill(static_cast<uint8_t>(from));
+  std::iota(all.begin(), all.end(), uint8_t{0});
+  blend_levels(level, one.data(), all.data(), table.data(), table.size(), factor);
   return table;
 }
 

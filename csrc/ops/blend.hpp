@@ -21,8 +21,8 @@ inline uint8_t blend(int from, int to, float factor) {
   return static_cast<uint8_t>(value < 0.0f ? 0.0f : value > 255.0f ? 255.0f : value);
 }
 
-// What becomes of each level when blended from one level `from`.
-LevelTable blend_table(int from, float factor);
+// What becomes of each level when blended from the level `from`.
+LevelTable blend_table(int from, float factor, SimdLevel level);
 
 // Blends level by level; may read and write up to 63 bytes behind `count`. `out` may be one of the
 // others.
