@@ -16,7 +16,7 @@ class Executor:
     def __init__(
         self,
         stages: Sequence[Any],
-        convert: tuple[str, str, bytes] | None,
+        convert: tuple[str, bytes] | None,
         channels: int,
         result_channels: int,
         height: int,
@@ -77,7 +77,6 @@ class Executor:
     def pixels_with(
         self, image: Buffer, parameters: Sequence[tuple[Any, ...]]
     ) -> tuple[bytes, tuple[int, int]]: ...
-    def image_size(self, encoded: Buffer) -> tuple[int, int] | None: ...
 
 # --- colour -------------------------------------------------------------------------------------
 
@@ -227,3 +226,4 @@ class PlanWorker:
     def set_target(self, target: int) -> None: ...
     def sample_done(self) -> None: ...
     def sample_failed(self) -> None: ...
+    def count_pillow_sample(self) -> None: ...

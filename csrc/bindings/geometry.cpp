@@ -7,7 +7,9 @@
 #include <string>
 
 #include "bindings/module.hpp"
+#include "bindings/names.hpp"
 #include "ops/geometry.hpp"
+#include "ops/limits.hpp"
 #include "ops/perspective.hpp"
 
 namespace py = pybind11;
@@ -18,7 +20,7 @@ namespace {
 Planes planes_of(const py::buffer& pixels) {
   const py::buffer_info info = pixels.request();
   if (info.ndim != 3 || info.itemsize != 1 || (info.shape[2] != 1 && info.shape[2] != 3) ||
-      info.shape[0] > 1 << 20 || info.shape[1] > 1 << 20 || info.strides[2] != 1 ||
+      info.shape[0] > longest_side || info.shape[1] > longest_side || info.strides[2] != 1 ||
       info.strides[1] != info.shape[2] || info.strides[0] != info.shape[1] * info.shape[2])
     throw std::invalid_argument("pixels must be 8 bit, contiguous, height x width x 1 or 3");
   Planes planes;
@@ -37,21 +39,6 @@ py::tuple interleaved(const Planes& planes) {
     for (int channel = 0; channel < planes.channels(); ++channel)
       bytes.push_back(static_cast<char>(planes.plane(channel)[i]));
   return py::make_tuple(py::bytes(bytes), py::make_tuple(planes.height(), planes.width()));
-}
-
-Interpolation interpolation_from_name(const std::string& name) {
-  if (name == "nearest") return Interpolation::nearest;
-  if (name == "bilinear") return Interpolation::bilinear;
-  if (name == "bicubic") return Interpolation::bicubic;
-  throw std::invalid_argument("unknown interpolation " + name);
-}
-
-PadMode pad_mode_from_name(const std::string& name) {
-  if (name == "constant") return PadMode::constant;
-  if (name == "edge") return PadMode::edge;
-  if (name == "reflect") return PadMode::reflect;
-  if (name == "symmetric") return PadMode::symmetric;
-  throw std::invalid_argument("unknown padding mode " + name);
 }
 
 std::optional<AffineMatrix> one_number_matrix(const std::string& name, double number,
@@ -81,7 +68,7 @@ void apply(const std::string& name, const Planes& in, Planes& out, const py::tup
   const auto point = [&](size_t i) { return centre_from(arguments[i]).value(); };
   const auto fill = [&](size_t i) { return arguments[i].cast<Colour>(); };
   const auto interpolation = [&](size_t i) {
-    return interpolation_from_name(arguments[i].cast<std::string>());
+    return interpolation_names.value(arguments[i].cast<std::string>());
   };
   if (name == "affine_transform")
     return affine_transform(in, out, integer(0), integer(1), arguments[2].cast<AffineMatrix>(),
@@ -94,7 +81,7 @@ void apply(const std::string& name, const Planes& in, Planes& out, const py::tup
                   centre_from(arguments[3]), fill(4), workspace);
   if (name == "pad")
     return pad(in, out, {integer(0), integer(1), integer(2), integer(3)},
-               pad_mode_from_name(arguments[4].cast<std::string>()), fill(5), workspace);
+               pad_mode_names.value(arguments[4].cast<std::string>()), fill(5), workspace);
   if (name == "affine") {
     const Point middle{in.width() * 0.5, in.height() * 0.5};
     const AffineMatrix matrix = inverse_affine_matrix(centre_from(arguments[6]).value_or(middle),

@@ -6,6 +6,7 @@
 
 #include "bindings/names.hpp"
 #include "ops/colour.hpp"
+#include "ops/limits.hpp"
 
 namespace py = pybind11;
 
@@ -89,8 +90,8 @@ class Arguments {
   std::string name() const { return fields_[0].cast<std::string>(); }
   int whole(size_t place) const {
     const int value = at<int>(place);
-    // No image has sides that long, and sums of these stay whole numbers.
-    if (std::abs(int64_t{value}) > 1 << 24) throw std::invalid_argument(name() + ": out of range");
+    if (std::abs(int64_t{value}) > largest_number)
+      throw std::invalid_argument(name() + ": out of range");
     return value;
   }
   double real(size_t place) const { return at<double>(place); }
@@ -125,13 +126,13 @@ EraseResult erase_result(const Arguments& given) {
           given.at<uint64_t>(7)};
 }
 
-MixOf mix_of(const Arguments& given) {
+MixOf mix_of(const Arguments& given, int depth) {
   MixOf mix{given.at<float>(1),
             given.at<std::vector<float>>(2),
             {},
             mixing_names.value(given.at<std::string>(4))};
   for (const py::handle chain : given.at<py::list>(3))
-    mix.chains.push_back(operations_from_list(chain));
+    mix.chains.push_back(operations_from_list(chain, depth + 1));
   if (mix.chains.size() != mix.weights.size())
     throw std::invalid_argument("mix needs a weight for each chain");
   return mix;
@@ -145,7 +146,7 @@ py::list list_from_operations(const Parameters& operations) {
   return result;
 }
 
-Operation operation_from_tuple(const py::handle& fields) {
+Operation operation_from_tuple(const py::handle& fields, int depth) {
   const Arguments given(fields);
   const std::string name = given.name();
   if (name == "crop")
@@ -171,17 +172,18 @@ Operation operation_from_tuple(const py::handle& fields) {
   if (name == "cutout")
     return EraseBox{given.whole(1), given.whole(2), given.whole(3), given.whole(4), given.fill(5)};
   if (name == "erase") return erase_result(given);
-  if (name == "mix") return mix_of(given);
+  if (name == "mix") return mix_of(given, depth);
   const ColourKind kind = colour_names.value(name);
   const bool plain = kind == ColourKind::invert || kind == ColourKind::autocontrast ||
                      kind == ColourKind::equalize || kind == ColourKind::grayscale;
   return ColourTo{kind, plain ? 0.0 : given.real(1)};
 }
 
-Parameters operations_from_list(const py::handle& operations) {
+Parameters operations_from_list(const py::handle& operations, int depth) {
+  require_possible_nesting(depth);
   Parameters parameters;
   for (const py::handle item : operations.cast<py::sequence>())
-    parameters.push_back(operation_from_tuple(item));
+    parameters.push_back(operation_from_tuple(item, depth));
   return parameters;
 }
 

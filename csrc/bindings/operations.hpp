@@ -8,8 +8,9 @@ namespace fusionloader {
 
 pybind11::list list_from_operations(const Parameters& operations);
 
-// Throws std::invalid_argument for an unknown name, pybind11's errors for other arguments.
-Parameters operations_from_list(const pybind11::handle& operations);
-Operation operation_from_tuple(const pybind11::handle& fields);
+// Throws std::invalid_argument for an unknown name and lists in lists that are too deep, pybind11's
+// errors for other arguments. `depth` lists hold this one.
+Parameters operations_from_list(const pybind11::handle& operations, int depth = 0);
+Operation operation_from_tuple(const pybind11::handle& fields, int depth = 0);
 
 }  // namespace fusionloader

@@ -10,6 +10,7 @@
 #include "bindings/module.hpp"
 #include "bindings/operations.hpp"
 #include "bindings/stages.hpp"
+#include "ops/limits.hpp"
 #include "plan/executor.hpp"
 #include "rng/philox.hpp"
 
@@ -40,8 +41,8 @@ class Buffer {
   }
   PixelView pixels() const {
     if (view_.ndim != 3 || (view_.shape[2] != 3 && view_.shape[2] != 1) || view_.itemsize != 1 ||
-        view_.shape[0] < 1 || view_.shape[1] < 1 || view_.shape[0] > 1 << 20 ||
-        view_.shape[1] > 1 << 20 || view_.shape[0] * view_.shape[1] > INT32_MAX)
+        view_.shape[0] < 1 || view_.shape[1] < 1 || view_.shape[0] > longest_side ||
+        view_.shape[1] > longest_side || view_.shape[0] * view_.shape[1] > INT32_MAX)
       throw std::invalid_argument("pixels must be 8 bit, height x width x 3 or 1");
     return {static_cast<const uint8_t*>(view_.buf), static_cast<int>(view_.shape[1]),
             static_cast<int>(view_.shape[0]), static_cast<int>(view_.shape[2]),
@@ -56,7 +57,6 @@ constexpr int readable = PyBUF_SIMPLE, writable = PyBUF_WRITABLE, shaped = PyBUF
 
 ConvertSpec convert_from_tuple(const py::tuple& fields) {
   const auto type = fields[0].cast<std::string>();
-  const auto layout = fields[1].cast<std::string>();
   ConvertSpec spec{};
   if (type == "uint8")
     spec.element_size = 1;
@@ -69,9 +69,7 @@ ConvertSpec convert_from_tuple(const py::tuple& fields) {
   else
     throw std::invalid_argument("unknown element type " + type);
   spec.is_float32 = type == "float32";
-  if (layout != "chw" && layout != "hwc") throw std::invalid_argument("unknown layout " + layout);
-  spec.layout = layout == "chw" ? Layout::chw : Layout::hwc;
-  const Buffer table(fields[2], readable);
+  const Buffer table(fields[1], readable);
   spec.table.assign(table.bytes().data, table.bytes().data + table.bytes().size);
   return spec;
 }
@@ -181,13 +179,6 @@ py::tuple pixels_with(Executor& self, const py::object& image, const py::sequenc
   return pixels_tuple(result);
 }
 
-std::optional<py::tuple> image_size(Executor& self, const py::object& encoded) {
-  const Buffer from(encoded, readable);
-  int width = 0, height = 0;
-  if (!self.image_size(from.bytes(), width, height)) return std::nullopt;
-  return py::make_tuple(width, height);
-}
-
 std::array<uint32_t, 4> philox(PhiloxCounter counter, PhiloxKey key) {
   return philox4x32(counter, key);
 }
@@ -227,8 +218,7 @@ void bind_plan(py::module_& m) {
            "group"_a = 0)
       .def("pixels_of_pixels", &pixels_of_pixels, "image"_a, "seed"_a, "epoch"_a, "index"_a,
            "occurrence"_a, "group"_a = 0)
-      .def("pixels_with", &pixels_with, "image"_a, "parameters"_a)
-      .def("image_size", &image_size, "encoded"_a);
+      .def("pixels_with", &pixels_with, "image"_a, "parameters"_a);
 }
 
 }  // namespace fusionloader

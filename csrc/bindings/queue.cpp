@@ -72,7 +72,7 @@ py::list records(ManagerQueue& queue) {
     all.append(py::make_tuple(r.pid.load(), r.sequence.load(), r.tiny_batch.load(),
                               r.position.load(), static_cast<double>(r.since_ns.load()) / kNs,
                               r.samples.load(), static_cast<double>(r.busy_ns.load()) / kNs,
-                              r.fallbacks.load(), part_seconds(r)));
+                              r.pillow_samples.load(), part_seconds(r)));
   }
   return all;
 }
@@ -287,7 +287,8 @@ void bind_plan_worker(py::module_& m) {
       .def("set_target",
            [](PlanWorker& worker, int64_t target) { *worker.current().target = target; })
       .def("sample_done", &PlanWorker::sample_done)
-      .def("sample_failed", &PlanWorker::sample_failed);
+      .def("sample_failed", &PlanWorker::sample_failed)
+      .def("count_pillow_sample", &PlanWorker::count_pillow_sample);
 }
 
 }  // namespace

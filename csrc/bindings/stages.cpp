@@ -8,6 +8,7 @@
 
 #include "bindings/names.hpp"
 #include "bindings/operations.hpp"
+#include "ops/limits.hpp"
 
 namespace py = pybind11;
 
@@ -24,7 +25,7 @@ class Fields {
   Value get(const char* name) const {
     return at(name).cast<Value>();
   }
-  int whole(const char* name) const { return between(name, -(1 << 24), 1 << 24); }
+  int whole(const char* name) const { return between(name, -largest_number, largest_number); }
   std::optional<int> maybe_whole(const char* name) const {
     if (at(name).is_none()) return std::nullopt;
     return whole(name);
@@ -127,11 +128,13 @@ RandomPolicy policy_from(const Fields& given) {
 class Reader {
  public:
   std::vector<StageNode> list(const py::handle& stages) {
+    require_possible_nesting(depth_++);
     std::vector<StageNode> made;
     for (const py::handle stage : stages) {
       const unsigned number = next_++;
       made.push_back({one(Fields(stage)), number});
     }
+    --depth_;
     return made;
   }
 
@@ -268,7 +271,7 @@ class Reader {
   static Stage random_crop(const Fields& given) {
     const auto padding = given.get<std::array<int, 4>>("padding");
     for (const int side : padding)
-      if (std::abs(int64_t{side}) > 1 << 24) Fields::out_of_range("padding");
+      if (std::abs(int64_t{side}) > largest_number) Fields::out_of_range("padding");
     return RandomCrop{given.whole("height"),
                       given.whole("width"),
                       padding[0],
@@ -292,6 +295,7 @@ class Reader {
   }
 
   unsigned next_ = 0;
+  int depth_ = 0;  // of the list being read
 };
 
 }  // namespace

@@ -51,22 +51,22 @@ bool recover_channel(const float* table, FloatArithmetic& arithmetic, size_t cha
 }
 
 template <class Element>
-void look_up(const uint8_t* from, size_t count, const uint8_t* table, uint8_t* out, size_t step) {
+void look_up(const uint8_t* from, size_t count, const uint8_t* table, uint8_t* out) {
   for (size_t i = 0; i < count; ++i)
-    std::memcpy(out + i * step, table + from[i] * sizeof(Element), sizeof(Element));
+    std::memcpy(out + i * sizeof(Element), table + from[i] * sizeof(Element), sizeof(Element));
 }
 
 void look_up(size_t element_size, const uint8_t* from, size_t count, const uint8_t* table,
-             uint8_t* out, size_t step) {
+             uint8_t* out) {
   switch (element_size) {
     case 1:
-      return look_up<uint8_t>(from, count, table, out, step);
+      return look_up<uint8_t>(from, count, table, out);
     case 2:
-      return look_up<uint16_t>(from, count, table, out, step);
+      return look_up<uint16_t>(from, count, table, out);
     case 4:
-      return look_up<uint32_t>(from, count, table, out, step);
+      return look_up<uint32_t>(from, count, table, out);
     default:
-      return look_up<uint64_t>(from, count, table, out, step);
+      return look_up<uint64_t>(from, count, table, out);
   }
 }
 
@@ -104,7 +104,6 @@ bool recover_arithmetic(const float* table, size_t channels, FloatArithmetic& ar
 
 Converter::Converter(const ConvertSpec& spec, int width, int height, int channels, SimdLevel simd)
     : element_size_(spec.element_size),
-      layout_(spec.layout),
       table_(spec.table),
       width_(static_cast<size_t>(width)),
       height_(static_cast<size_t>(height)),
@@ -118,8 +117,7 @@ Converter::Converter(const ConvertSpec& spec, int width, int height, int channel
                                 " bytes, expected " + std::to_string(channels_ * levels * size));
   if (is_identity(spec))
     method_ = Method::copy;
-  else if (spec.is_float32 && size == sizeof(float) && layout_ == Layout::chw &&
-           arithmetic_is_exact())
+  else if (spec.is_float32 && size == sizeof(float) && arithmetic_is_exact())
     method_ = Method::arithmetic;
 }
 
@@ -149,17 +147,10 @@ const char* Converter::method() const {
 }
 
 void Converter::row(int y, const PlaneRow& in, uint8_t* out) const {
-  if (layout_ == Layout::chw)
-    row_chw(static_cast<size_t>(y), in, out);
-  else
-    row_hwc(static_cast<size_t>(y), in, out);
-}
-
-void Converter::row_chw(size_t y, const PlaneRow& in, uint8_t* out) const {
   for (size_t channel = 0; channel < channels_; ++channel) {
     const uint8_t* from = in.planes + channel * in.plane;
     const uint8_t* table = table_.data() + channel * levels * element_size_;
-    uint8_t* to = out + (channel * height_ + y) * width_ * element_size_;
+    uint8_t* to = out + (channel * height_ + static_cast<size_t>(y)) * width_ * element_size_;
     if (method_ == Method::copy) {
       std::memcpy(to, from, width_);
       continue;
@@ -167,16 +158,8 @@ void Converter::row_chw(size_t y, const PlaneRow& in, uint8_t* out) const {
     if (method_ == Method::arithmetic)
       kernel_(from, width_, arithmetic_, channel, as_floats(table), reinterpret_cast<float*>(to));
     else
-      look_up(element_size_, from, width_, table, to, element_size_);
+      look_up(element_size_, from, width_, table, to);
   }
-}
-
-void Converter::row_hwc(size_t y, const PlaneRow& in, uint8_t* out) const {
-  uint8_t* to = out + y * width_ * channels_ * element_size_;
-  for (size_t channel = 0; channel < channels_; ++channel)
-    look_up(element_size_, in.planes + channel * in.plane, width_,
-            table_.data() + channel * levels * element_size_, to + channel * element_size_,
-            channels_ * element_size_);
 }
 
 }  // namespace fusionloader

@@ -39,13 +39,9 @@ class Converter {
  private:
   enum class Method { copy, arithmetic, lookup };
 
-  void row_chw(size_t y, const PlaneRow& in, uint8_t* out) const;
-  void row_hwc(size_t y, const PlaneRow& in, uint8_t* out) const;
-
   bool arithmetic_is_exact();
 
   size_t element_size_;
-  Layout layout_;
   std::vector<uint8_t> table_;
   size_t width_, height_, channels_;
   SimdLevel simd_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "ops/per_level.hpp"
 
@@ -14,16 +15,6 @@ size_t whole_blocks(size_t count) { return (count + block - 1) / block * block; 
 
 FUSIONLOADER_INLINE uint8_t grey_level(int red, int green, int blue) {
   return static_cast<uint8_t>((19595 * red + 38470 * green + 7471 * blue + 0x8000) >> 16);
-}
-
-void blend_levels(SimdLevel level, const uint8_t* from, const uint8_t* to, uint8_t* out,
-                  size_t count, float factor) {
-#if defined(__x86_64__)
-  const float moderate = std::clamp(factor, -1e6f, 1e6f);
-  if (level == SimdLevel::avx512) return blend_levels_avx512(from, to, out, count, moderate);
-  if (level == SimdLevel::avx2) return blend_levels_avx2(from, to, out, count, moderate);
-#endif
-  for (size_t i = 0; i < count; ++i) out[i] = blend(from[i], to[i], factor);
 }
 
 template <int>
@@ -92,9 +83,21 @@ size_t grey_block(const Planes& image, size_t begin, uint8_t* levels, SimdLevel 
 
 }  // namespace
 
-LevelTable blend_table(int from, float factor) {
-  LevelTable table;
-  for (int i = 0; i < 256; ++i) table[static_cast<size_t>(i)] = blend(from, i, factor);
+void blend_levels(SimdLevel level, const uint8_t* from, const uint8_t* to, uint8_t* out,
+                  size_t count, float factor) {
+#if defined(__x86_64__)
+  const float moderate = std::clamp(factor, -1e6f, 1e6f);
+  if (level == SimdLevel::avx512) return blend_levels_avx512(from, to, out, count, moderate);
+  if (level == SimdLevel::avx2) return blend_levels_avx2(from, to, out, count, moderate);
+#endif
+  for (size_t i = 0; i < count; ++i) out[i] = blend(from[i], to[i], factor);
+}
+
+LevelTable blend_table(int from, float factor, SimdLevel level) {
+  LevelTable one, all, table;
+  one.fill(static_cast<uint8_t>(from));
+  std::iota(all.begin(), all.end(), uint8_t{0});
+  blend_levels(level, one.data(), all.data(), table.data(), table.size(), factor);
   return table;
 }
 

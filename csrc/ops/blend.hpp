@@ -21,8 +21,13 @@ inline uint8_t blend(int from, int to, float factor) {
   return static_cast<uint8_t>(value < 0.0f ? 0.0f : value > 255.0f ? 255.0f : value);
 }
 
-// What becomes of each level when blended from one level `from`.
-LevelTable blend_table(int from, float factor);
+// What becomes of each level when blended from the level `from`.
+LevelTable blend_table(int from, float factor, SimdLevel level);
+
+// Blends level by level; may read and write up to 63 bytes behind `count`. `out` may be one of the
+// others.
+void blend_levels(SimdLevel level, const uint8_t* from, const uint8_t* to, uint8_t* out,
+                  size_t count, float factor);
 
 // Sum of the grey levels ("L" of Pillow) of an image of 1 or 3 channels.
 uint64_t sum_of_grey(const Planes& image, SimdLevel level);
@@ -37,8 +42,8 @@ void blend_from_grey(Planes& image, float factor, SimdLevel level);
 // are not smoothed. `rows` is scratch.
 void blend_from_smooth(Planes& image, float factor, std::vector<uint8_t>& rows, SimdLevel level);
 
-// Level by level; reads and writes up to 63 bytes behind `count`. The factor is within +-1e6: more
-// than that gives nothing new, but would leave the range of whole numbers.
+// blend_levels for one level each. The factor is within +-1e6: more than that gives nothing new,
+// but would leave the range of whole numbers.
 void blend_levels_avx2(const uint8_t* from, const uint8_t* to, uint8_t* out, size_t count,
                        float factor);
 void blend_levels_avx512(const uint8_t* from, const uint8_t* to, uint8_t* out, size_t count,

@@ -93,7 +93,9 @@ void box_gaussian_blur(Planes& image, double radius, ColourScratch& scratch) {
   const auto height = static_cast<size_t>(image.height());
   uint32_t sums[strip];
   std::vector<uint8_t>& rows = scratch.rows;
-  rows.resize(std::max(rows.size(), image.size() + strip * std::max(width, height)));
+  // An image of fewer lines than a strip has is copied whole, not more than that.
+  const size_t copied = std::max(std::min(strip, height) * width, std::min(strip, width) * height);
+  if (rows.size() < image.size() + copied) rows.resize(image.size() + copied);
   uint8_t *turned = rows.data(), *copy = turned + image.size();
   for (int channel = 0; channel < image.channels(); ++channel) {
     uint8_t* plane = image.plane(channel);

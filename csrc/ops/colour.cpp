@@ -21,7 +21,7 @@ FUSIONLOADER_INLINE void bits_loop(uint8_t* levels, size_t count, uint8_t keep, 
 template <int>
 FUSIONLOADER_INLINE void invert_loop(uint8_t* levels, size_t count, uint8_t from) {
   for (size_t i = 0; i < count; ++i)
-    levels[i] = static_cast<uint8_t>(levels[i] >= from ? ~levels[i] : levels[i]);
+    levels[i] = static_cast<uint8_t>(levels[i] ^ (levels[i] >= from ? 255 : 0));
 }
 
 template <int>
@@ -58,14 +58,14 @@ int whole_number(double value) {
 }
 
 void adjust_brightness(Planes& image, double factor, SimdLevel level) {
-  look_up(image, blend_table(0, blend_factor(factor)), level);
+  look_up(image, blend_table(0, blend_factor(factor), level), level);
 }
 
 void adjust_contrast(Planes& image, double factor, SimdLevel level) {
   if (image.size() == 0) return;
   const double mean =
       static_cast<double>(sum_of_grey(image, level)) / static_cast<double>(image.size());
-  look_up(image, blend_table(static_cast<int>(mean + 0.5), blend_factor(factor)), level);
+  look_up(image, blend_table(static_cast<int>(mean + 0.5), blend_factor(factor), level), level);
 }
 
 void adjust_saturation(Planes& image, double factor, SimdLevel level) {

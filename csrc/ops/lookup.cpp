@@ -52,6 +52,7 @@ FUSIONLOADER_VBMI void look_up_vbmi(uint8_t* plane, size_t count, const LevelTab
   const __m512i second = _mm512_loadu_si512(table.data() + 64);
   const __m512i third = _mm512_loadu_si512(table.data() + 128);
   const __m512i fourth = _mm512_loadu_si512(table.data() + 192);
+#pragma GCC unroll 4
   for (size_t i = 0; i < count; i += 64) {
     const __m512i levels = _mm512_loadu_si512(plane + i);
     const __m512i lower = _mm512_permutex2var_epi8(first, levels, second);

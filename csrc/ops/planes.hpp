@@ -9,6 +9,7 @@
 namespace fusionloader {
 
 // For vectors of bytes that start on a cache line, as vector loads that cross lines cost double.
+// They grow without being filled.
 template <class Value>
 struct CacheLineAllocator {
   using value_type = Value;
@@ -21,6 +22,10 @@ struct CacheLineAllocator {
     return static_cast<Value*>(::operator new(count * sizeof(Value), alignment));
   }
   void deallocate(Value* values, size_t) { ::operator delete(values, alignment); }
+  template <class Other>
+  void construct(Other* at) {
+    ::new (static_cast<void*>(at)) Other;
+  }
   friend bool operator==(const CacheLineAllocator&, const CacheLineAllocator&) { return true; }
   friend bool operator!=(const CacheLineAllocator&, const CacheLineAllocator&) { return false; }
 };
@@ -37,7 +42,9 @@ class Planes {
     height_ = height;
     stride_ = (size() + 2 * slack - 1) / slack * slack;
     const size_t needed = stride_ * static_cast<size_t>(channels) + slack;
-    if (bytes_.size() < needed) bytes_.resize(needed);
+    if (bytes_.size() >= needed) return;
+    release();  // or what is there would be copied
+    bytes_.resize(needed);
   }
   // Keeps the first plane, and the others as far as they stay.
   void set_channels(int channels) {

@@ -3,32 +3,11 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "ops/blend.hpp"
+#include "ops/limits.hpp"
+#include "ops/mix.hpp"
 
 namespace fusionloader {
-namespace {
-
-constexpr size_t largest_kept = size_t{16} << 20;
-
-void add(const Planes& image, float weight, std::vector<float>& sums) {
-  float* sum = sums.data();
-  for (int channel = 0; channel < image.channels(); ++channel, sum += image.size()) {
-    const uint8_t* plane = image.plane(channel);
-    for (size_t i = 0; i < image.size(); ++i) sum[i] += weight * static_cast<float>(plane[i]);
-  }
-}
-
-// Pillow's Image.blend(image, other, factor), in place.
-void blend_over(Planes& image, const Planes& other, double weight) {
-  const float factor = blend_factor(weight);
-  for (int channel = 0; channel < image.channels(); ++channel) {
-    uint8_t* plane = image.plane(channel);
-    const uint8_t* over = other.plane(channel);
-    for (size_t i = 0; i < image.size(); ++i) plane[i] = blend(plane[i], over[i], factor);
-  }
-}
-
-}  // namespace
+namespace {}  // namespace
 
 bool is_of_a_pass(const Operation& operation) {
   return std::holds_alternative<CropTo>(operation) || std::holds_alternative<ResizeTo>(operation) ||
@@ -109,9 +88,11 @@ void Augmenter::apply(const ColourTo& colour, Planes& image) {
 
 void Augmenter::apply(const MixOf& mix, Planes& image) {
   const bool successive = mix.mixing == Mixing::successive;
-  if (!successive) sums_.assign(static_cast<size_t>(image.channels()) * image.size(), 0.0f);
-  if (mix.mixing == Mixing::sum) add(image, mix.weight, sums_);
-  if (successive) so_far_.copy(image);
+  if (successive)
+    so_far_.copy(image);
+  else
+    sum_.start(image);
+  if (mix.mixing == Mixing::sum) sum_.add(image, mix.weight, simd_);
   for (size_t i = 0; i < mix.chains.size(); ++i) {
     mixed_.copy(image);
     for (const Operation& operation : mix.chains[i]) {
@@ -122,31 +103,26 @@ void Augmenter::apply(const MixOf& mix, Planes& image) {
     if (mixed_.width() != image.width() || mixed_.height() != image.height())
       throw std::invalid_argument("a chain of a mix changes the image's size");
     if (successive)
-      blend_over(so_far_, mixed_, mix.weights[i]);
+      blend_over(so_far_, mixed_, mix.weights[i], simd_);
     else
-      add(mixed_, mix.weights[i], sums_);
+      sum_.add(mixed_, mix.weights[i], simd_);
   }
   if (successive) return std::swap(image, so_far_);
-  if (mix.mixing == Mixing::over) mixed_.copy(image);
-  Planes& whole = mix.mixing == Mixing::over ? mixed_ : image;
-  const float* sum = sums_.data();
-  for (int channel = 0; channel < whole.channels(); ++channel, sum += whole.size()) {
-    uint8_t* plane = whole.plane(channel);
-    // The weights add up to one but for rounding: truncated as a cast of torch does.
-    for (size_t i = 0; i < whole.size(); ++i)  // also what is not a number becomes 0
-      plane[i] = static_cast<uint8_t>(sum[i] > 0.0f ? std::min(sum[i], 255.0f) : 0.0f);
-  }
-  if (mix.mixing == Mixing::over) blend_over(image, mixed_, mix.weight);
+  // The weights add up to one but for rounding.
+  if (mix.mixing == Mixing::sum) return sum_.store(image, simd_);
+  mixed_.copy(image);
+  sum_.store(mixed_, simd_);
+  blend_over(image, mixed_, mix.weight, simd_);
 }
 
 void Augmenter::release_large_buffers() {
-  if (other_.capacity() > largest_kept) other_.release();
-  if (mixed_.capacity() > largest_kept) mixed_.release();
-  if (so_far_.capacity() > largest_kept) so_far_.release();
-  if (sums_.capacity() * sizeof(float) > largest_kept) std::vector<float>().swap(sums_);
-  if (scratch_.rows.capacity() + scratch_.floats.capacity() * sizeof(float) > largest_kept)
+  if (other_.capacity() > largest_kept_buffer) other_.release();
+  if (mixed_.capacity() > largest_kept_buffer) mixed_.release();
+  if (so_far_.capacity() > largest_kept_buffer) so_far_.release();
+  if (sum_.bytes() > largest_kept_buffer) sum_.release();
+  if (scratch_.rows.capacity() + scratch_.floats.capacity() * sizeof(float) > largest_kept_buffer)
     scratch_ = {};
-  if (workspace_.packed.capacity() * sizeof(uint32_t) > largest_kept) workspace_.release();
+  if (workspace_.packed.capacity() * sizeof(uint32_t) > largest_kept_buffer) workspace_.release();
 }
 
 }  // namespace fusionloader

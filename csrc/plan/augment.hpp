@@ -2,6 +2,7 @@
 // Applies operations that change colours or warp, one after the other, to a whole image.
 #include "ops/colour.hpp"
 #include "ops/geometry.hpp"
+#include "ops/mix.hpp"
 #include "ops/planes.hpp"
 #include "plan/operations.hpp"
 
@@ -28,7 +29,7 @@ class Augmenter {
   ColourScratch scratch_;
   GeometryWorkspace workspace_;
   Planes other_, mixed_, so_far_;
-  std::vector<float> sums_;
+  WeightedSum sum_;
 };
 
 }  // namespace fusionloader

@@ -56,12 +56,8 @@ void Drawing::operator()(const RandomApply& stage) {
 }
 
 void Drawing::operator()(const RandomChoice& stage) {
-  const double total = std::accumulate(stage.weights.begin(), stage.weights.end(), 0.0);
-  double left = shared_stream().uniform() * total;
-  size_t chosen = 0;
-  while (chosen + 1 < stage.branches.size() && left >= stage.weights[chosen])
-    left -= stage.weights[chosen++];
-  run(stage.branches[chosen]);
+  Stream random = shared_stream();
+  run(stage.branches[draw_weighted(stage.weights, random)]);
 }
 
 void Drawing::operator()(const RandomOrder& stage) {

@@ -168,6 +168,18 @@ std::vector<double> dirichlet(double alpha, int count, Stream& random) {
   return parts;
 }
 
+// Weights that, blended one after the other, give each chain its share: timm's, in float32.
+void make_successive(MixOf& mix, float share_of_chains) {
+  float left = 1.0f;
+  for (size_t i = mix.weights.size(); i-- > 0;) {
+    const float part = left > 0.0f ? std::min(mix.weights[i] * share_of_chains / left, 1.0f) : 0.0f;
+    left *= 1.0f - part;
+    mix.weights[i] = part;
+  }
+}
+
+}  // namespace
+
 size_t draw_weighted(const std::vector<double>& weights, Stream& random) {
   const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
   double left = random.uniform() * total;
@@ -181,18 +193,6 @@ size_t draw_weighted(const std::vector<double>& weights, Stream& random) {
   if (chosen == weights.size()) throw std::invalid_argument("nothing is left to choose from");
   return chosen;
 }
-
-// Weights that, blended one after the other, give each chain its share: timm's, in float32.
-void make_successive(MixOf& mix, float share_of_chains) {
-  float left = 1.0f;
-  for (size_t i = mix.weights.size(); i-- > 0;) {
-    const float part = left > 0.0f ? std::min(mix.weights[i] * share_of_chains / left, 1.0f) : 0.0f;
-    left *= 1.0f - part;
-    mix.weights[i] = part;
-  }
-}
-
-}  // namespace
 
 void draw_policy(const RandomPolicy& policy, Stream& random, Size size, Parameters& operations) {
   const auto count = static_cast<uint32_t>(policy.policies.size());

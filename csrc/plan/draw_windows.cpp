@@ -4,12 +4,11 @@
 #include <stdexcept>
 #include <string>
 
+#include "ops/limits.hpp"
 #include "plan/drawing.hpp"
 
 namespace fusionloader {
 namespace {
-
-constexpr int max_side = 1 << 20;
 
 std::string pair_text(int first, int second) {
   return "(" + std::to_string(first) + ", " + std::to_string(second) + ")";
@@ -50,10 +49,10 @@ void Drawing::operator()(const ResizeShorterSide& stage) {
       new_longer = *stage.max_size;
     }
   }
-  if (!(new_longer <= max_side))
+  if (!(new_longer <= longest_side))
     throw std::invalid_argument("an image of " + pair_text(size_.height, size_.width) +
                                 " pixels (height, width) would be resized to more than " +
-                                std::to_string(max_side) + " pixels a side");
+                                std::to_string(longest_side) + " pixels a side");
   const int rounded = static_cast<int>(new_longer);
   resize(upright ? Size{new_shorter, rounded} : Size{rounded, new_shorter}, stage.filter);
 }
@@ -122,10 +121,10 @@ void Drawing::operator()(const ResizeKeepRatio& stage) {
     factor_x *= stretch;
   }
   const double height = size_.height * factor_y / ratio, width = size_.width * factor_x / ratio;
-  if (!(height <= max_side && width <= max_side))
+  if (!(height <= longest_side && width <= longest_side))
     throw std::invalid_argument("an image of " + pair_text(size_.height, size_.width) +
                                 " pixels (height, width) would be resized to more than " +
-                                std::to_string(max_side) + " pixels a side");
+                                std::to_string(longest_side) + " pixels a side");
   const auto filters = static_cast<uint32_t>(stage.filters.size());
   const size_t chosen = filters > 1 ? random.below(filters) : 0;
   resize({round_half_even(width), round_half_even(height)}, stage.filters[chosen]);
@@ -184,7 +183,7 @@ CropTo Drawing::random_window(const RandomResizedCrop& stage, Stream& random) co
     const double ratio = std::exp(random.uniform(log_low, log_high));
     const double exact_width = std::sqrt(target_area * ratio);
     const double exact_height = std::sqrt(target_area / ratio);
-    if (!(exact_width < 2.0 * max_side && exact_height < 2.0 * max_side)) continue;
+    if (!(exact_width < 2.0 * longest_side && exact_height < 2.0 * longest_side)) continue;
     const int width = round_half_even(exact_width), height = round_half_even(exact_height);
     if (width <= 0 || width > size_.width || height <= 0 || height > size_.height) continue;
     const int y = static_cast<int>(random.below(static_cast<uint32_t>(size_.height - height) + 1));

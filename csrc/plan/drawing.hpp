@@ -57,6 +57,10 @@ class Drawing {
   Parameters operations_;
 };
 
+// A place among the weights, each as likely as its share. Throws std::invalid_argument where none
+// is more than 0.
+size_t draw_weighted(const std::vector<double>& weights, Stream& random);
+
 // Appends what the policy does to an image of that size.
 void draw_policy(const RandomPolicy& policy, Stream& random, Size size, Parameters& operations);
 

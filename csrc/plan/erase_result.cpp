@@ -1,8 +1,9 @@
 #include "plan/erase_result.hpp"
 
-#include <cmath>
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
+#include <vector>
 
 #include "rng/normal.hpp"
 
@@ -12,33 +13,44 @@ namespace {
 class Rows {
  public:
   Rows(const ConvertSpec& convert, const ResultShape& shape, uint8_t* out)
-      : element_(convert.element_size), shape_(shape), out_(out) {
-    const auto width = static_cast<size_t>(shape.width);
-    const auto height = static_cast<size_t>(shape.height);
-    const auto channels = static_cast<size_t>(shape.channels);
-    const bool planar = convert.layout == Layout::chw;
-    across_ = planar ? 1 : channels;
-    down_ = planar ? width : channels * width;
-    between_ = planar ? width * height : 1;
-  }
+      : element_(convert.element_size), shape_(shape), out_(out) {}
 
-  // Calls `write(channel, address)` for every element of the rectangle, channel by channel.
+  // Calls `write(address)` for every row of the rectangle, channel by channel.
   template <class Write>
   void each(const EraseResult& box, Write write) const {
     for (int channel = 0; channel < shape_.channels; ++channel)
-      for (int y = box.y; y < box.y + box.height; ++y)
-        for (int x = box.x; x < box.x + box.width; ++x)
-          write(static_cast<size_t>(channel),
-                out_ +
-                    element_ * (static_cast<size_t>(channel) * between_ +
-                                static_cast<size_t>(y) * down_ + static_cast<size_t>(x) * across_));
+      for (int y = box.y; y < box.y + box.height; ++y) write(at(channel, box.x, y));
+  }
+
+  // One value for each channel.
+  void fill(const EraseResult& box, const uint8_t* values) const {
+    const size_t bytes = static_cast<size_t>(box.width) * element_;
+    if (bytes == 0 || box.height == 0) return;
+    for (int channel = 0; channel < shape_.channels; ++channel, values += element_) {
+      uint8_t* first = at(channel, box.x, box.y);
+      repeat(values, first, bytes);
+      for (int y = box.y + 1; y < box.y + box.height; ++y)
+        std::memcpy(at(channel, box.x, y), first, bytes);
+    }
   }
 
  private:
+  uint8_t* at(int channel, int x, int y) const {
+    const size_t row =
+        static_cast<size_t>(channel) * static_cast<size_t>(shape_.height) + static_cast<size_t>(y);
+    return out_ + element_ * (row * static_cast<size_t>(shape_.width) + static_cast<size_t>(x));
+  }
+
+  // One element over and over: what is there is doubled as long as there is room.
+  void repeat(const uint8_t* element, uint8_t* row, size_t bytes) const {
+    std::memcpy(row, element, element_);
+    for (size_t done = element_; done < bytes; done *= 2)
+      std::memcpy(row + done, row, std::min(done, bytes - done));
+  }
+
   size_t element_;
   ResultShape shape_;
   uint8_t* out_;
-  size_t across_, down_, between_;
 };
 
 void require_sense(const EraseResult& box, const ConvertSpec& convert, const ResultShape& shape) {
@@ -53,12 +65,14 @@ void require_sense(const EraseResult& box, const ConvertSpec& convert, const Res
 }
 
 void fill_with_noise(const EraseResult& box, const Rows& rows, int channels) {
-  Stream random({box.noise, 0, 0, 0}, 0);
-  std::vector<float> levels(static_cast<size_t>(channels));
-  for (float& level : levels) level = static_cast<float>(normal(random));
-  rows.each(box, [&](size_t channel, uint8_t* element) {
-    const float value = box.noise_per_pixel ? static_cast<float>(normal(random)) : levels[channel];
-    std::memcpy(element, &value, sizeof value);
+  NormalNoise noise(Stream({box.noise, 0, 0, 0}, 0));
+  std::vector<float> values(static_cast<size_t>(channels));
+  for (float& value : values) value = noise.next();
+  if (!box.noise_per_pixel) return rows.fill(box, reinterpret_cast<const uint8_t*>(values.data()));
+  values.resize(static_cast<size_t>(box.width));
+  rows.each(box, [&](uint8_t* row) {
+    for (float& value : values) value = noise.next();
+    std::memcpy(row, values.data(), values.size() * sizeof(float));
   });
 }
 
@@ -71,14 +85,10 @@ void erase_results(const Parameters& parameters, const ConvertSpec& convert,
     const auto* box = std::get_if<EraseResult>(&operation);
     if (!box) continue;
     require_sense(*box, convert, shape);
-    if (box->values.empty()) {
+    if (box->values.empty())
       fill_with_noise(*box, rows, shape.channels);
-      continue;
-    }
-    rows.each(*box, [&](size_t channel, uint8_t* element) {
-      std::memcpy(element, box->values.data() + channel * convert.element_size,
-                  convert.element_size);
-    });
+    else
+      rows.fill(*box, box->values.data());
   }
 }
 

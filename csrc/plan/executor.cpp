@@ -34,7 +34,7 @@ class RowOfBatch final : public ResultWriter, RowSink {
       : plan_(plan),
         converter_(converter),
         out_(out),
-        pixels_(out, plan.width, plan.result_channels) {}
+        pixels_(out, plan.width, plan.result_channels, plan.simd) {}
 
   RowSink& begin(int width, int height) override {
     if (plan_.width > 0 && width == plan_.width && height == plan_.height) return *this;
@@ -59,18 +59,20 @@ class RowOfBatch final : public ResultWriter, RowSink {
 // 8-bit pixels of any size.
 class PixelsOut final : public ResultWriter {
  public:
-  PixelsOut(Pixels& out, int channels) : out_(out), channels_(channels) {}
+  PixelsOut(Pixels& out, int channels, SimdLevel simd)
+      : out_(out), channels_(channels), simd_(simd) {}
   RowSink& begin(int width, int height) override {
     out_.width = width;
     out_.height = height;
     out_.channels = channels_;
     out_.bytes.resize(pixel_bytes(channels_, width, height));
-    return sink_.emplace(out_.bytes.data(), width, channels_);
+    return sink_.emplace(out_.bytes.data(), width, channels_, simd_);
   }
 
  private:
   Pixels& out_;
   int channels_;
+  SimdLevel simd_;
   std::optional<PixelSink> sink_;
 };
 
@@ -111,7 +113,7 @@ struct Executor::Impl {
       throw std::invalid_argument("pixels of " + std::to_string(image.channels) +
                                   " channels, the plan is made for " +
                                   std::to_string(spec.channels));
-    PixelSource source(image, pixel_row);
+    PixelSource source(image, pixel_row, spec.simd);
     const auto begin = [&](const Pass&) { return Pipeline::Start{source, 1}; };
     struct Releasing {
       Pipeline& pipeline;
@@ -222,25 +224,21 @@ Status Executor::pixels_of_encoded(ByteView encoded, const SampleKey& key, Pixel
   if (impl_->converter) throw std::invalid_argument("the plan converts: its result is not pixels");
   const Opened opened(*impl_, encoded);
   if (!opened) return Status::needs_pillow;
-  PixelsOut result(out, impl_->spec.result_channels);
+  PixelsOut result(out, impl_->spec.result_channels, impl_->spec.simd);
   const Parameters drawn = impl_->drawn(key, impl_->decoder.width(), impl_->decoder.height());
   return impl_->run_decoder(drawn, result) ? Status::ok : Status::needs_pillow;
 }
 
 void Executor::pixels_of_pixels(const PixelView& image, const SampleKey& key, Pixels& out) {
   if (impl_->converter) throw std::invalid_argument("the plan converts: its result is not pixels");
-  PixelsOut result(out, impl_->spec.result_channels);
+  PixelsOut result(out, impl_->spec.result_channels, impl_->spec.simd);
   impl_->run_pixels(image, impl_->drawn(key, image.width, image.height), result);
 }
 
 void Executor::pixels_with(const PixelView& image, const Parameters& parameters, Pixels& out) {
   impl_->times.stage_ends.clear();
-  PixelsOut result(out, impl_->spec.result_channels);
+  PixelsOut result(out, impl_->spec.result_channels, impl_->spec.simd);
   impl_->run_pixels(image, parameters, result);
-}
-
-bool Executor::image_size(ByteView encoded, int& width, int& height) {
-  return read_image_size(impl_->decoder, encoded, width, height);
 }
 
 }  // namespace fusionloader

@@ -18,11 +18,9 @@ bool PixelSource::rows(int y, int count, const uint8_t** rows) {
                           static_cast<ptrdiff_t>(window_.x) * image_.channels;
     uint8_t* to = &buffer_[static_cast<size_t>(i) * (width * 4 + row_slack)];
     if (image_.channels == 1)
-      for (size_t x = 0; x < width; ++x) to[4 * x] = to[4 * x + 1] = to[4 * x + 2] = from[x];
+      kernels_.join_rgbx(from, from, from, width, to);
     else
-      for (size_t x = 0; x < width; ++x)
-        for (size_t channel = 0; channel < 3; ++channel)
-          to[4 * x + channel] = from[3 * x + channel];
+      kernels_.spread_rgb(from, width, to);
     rows[i] = to;
   }
   return true;
@@ -44,11 +42,7 @@ bool PlanesSource::rows(int y, int count, const uint8_t** rows) {
     const uint8_t* red = image_.plane(0) + at;
     const uint8_t* green = image_.plane(image_.channels() / 3) + at;
     const uint8_t* blue = image_.plane(image_.channels() / 3 * 2) + at;
-    for (size_t x = 0; x < width; ++x) {
-      to[4 * x] = red[x];
-      to[4 * x + 1] = green[x];
-      to[4 * x + 2] = blue[x];
-    }
+    kernels_.join_rgbx(red, green, blue, width, to);
     rows[i] = to;
   }
   return true;
@@ -69,10 +63,8 @@ void StoredImage::resize(int width, int height) {
 }
 
 void StoredImage::row(int y, const uint8_t* planes, size_t plane) {
-  uint8_t* to = at(0, y);
-  for (size_t x = 0; x < static_cast<size_t>(width_); ++x)
-    for (size_t channel = 0; channel < 3; ++channel)
-      to[4 * x + channel] = planes[channel * plane + x];
+  kernels_.join_rgbx(planes, planes + plane, planes + 2 * plane, static_cast<size_t>(width_),
+                     at(0, y));
 }
 
 bool StoredImage::begin(Rect window) {
@@ -87,9 +79,10 @@ bool StoredImage::rows(int y, int count, const uint8_t** rows) {
 
 void PixelSink::row(int y, const uint8_t* planes, size_t plane) {
   uint8_t* to = out_ + static_cast<size_t>(y) * width_ * channels_;
-  for (size_t x = 0; x < width_; ++x)
-    for (size_t channel = 0; channel < channels_; ++channel)
-      to[channels_ * x + channel] = planes[channel * plane + x];
+  if (channels_ == 1)
+    std::memcpy(to, planes, width_);
+  else
+    kernels_.join_rgb(planes, planes + plane, planes + 2 * plane, width_, to);
 }
 
 }  // namespace fusionloader

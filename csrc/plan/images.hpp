@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "jpeg/region_decoder.hpp"
+#include "ops/interleave.hpp"
 #include "ops/planes.hpp"
 #include "resize/resampler.hpp"
 
@@ -31,28 +32,30 @@ struct PixelView {
 
 class PixelSource final : public RowSource {
  public:
-  PixelSource(const PixelView& image, std::vector<uint8_t>& buffer)
-      : image_(image), buffer_(buffer) {}
+  PixelSource(const PixelView& image, std::vector<uint8_t>& buffer, SimdLevel simd)
+      : image_(image), buffer_(buffer), kernels_(interleave_kernels(simd)) {}
   bool begin(Rect window) override;
   bool rows(int y, int count, const uint8_t** rows) override;
 
  private:
   PixelView image_;
   std::vector<uint8_t>& buffer_;
+  const InterleaveKernels& kernels_;
   Rect window_{};
 };
 
 // Planes of whatever number of channels, read by a pass.
 class PlanesSource final : public RowSource {
  public:
-  PlanesSource(const Planes& image, std::vector<uint8_t>& buffer)
-      : image_(image), buffer_(buffer) {}
+  PlanesSource(const Planes& image, std::vector<uint8_t>& buffer, SimdLevel simd)
+      : image_(image), buffer_(buffer), kernels_(interleave_kernels(simd)) {}
   bool begin(Rect window) override;
   bool rows(int y, int count, const uint8_t** rows) override;
 
  private:
   const Planes& image_;
   std::vector<uint8_t>& buffer_;
+  const InterleaveKernels& kernels_;
   Rect window_{};
 };
 
@@ -71,6 +74,7 @@ class PlanesSink final : public RowSink {
 // The image between two passes: written by one, read by the next.
 class StoredImage final : public RowSource, public RowSink {
  public:
+  explicit StoredImage(SimdLevel simd) : kernels_(interleave_kernels(simd)) {}
   void resize(int width, int height);
   int width() const { return width_; }
   int height() const { return height_; }
@@ -88,6 +92,7 @@ class StoredImage final : public RowSource, public RowSink {
                     4];
   }
 
+  const InterleaveKernels& kernels_;
   int width_ = 0, height_ = 0;
   Rect window_{};
   std::vector<uint8_t> pixels_;
@@ -96,13 +101,17 @@ class StoredImage final : public RowSource, public RowSink {
 // Height x width x channels, 8 bit.
 class PixelSink final : public RowSink {
  public:
-  PixelSink(uint8_t* out, int width, int channels)
-      : out_(out), width_(static_cast<size_t>(width)), channels_(static_cast<size_t>(channels)) {}
+  PixelSink(uint8_t* out, int width, int channels, SimdLevel simd)
+      : out_(out),
+        width_(static_cast<size_t>(width)),
+        channels_(static_cast<size_t>(channels)),
+        kernels_(interleave_kernels(simd)) {}
   void row(int y, const uint8_t* planes, size_t plane) override;
 
  private:
   uint8_t* out_;
   size_t width_, channels_;
+  const InterleaveKernels& kernels_;
 };
 
 }  // namespace fusionloader

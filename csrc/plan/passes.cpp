@@ -8,8 +8,6 @@
 namespace fusionloader {
 namespace {
 
-constexpr int farthest = longest_side;
-
 bool inside(const Rect& inner, int width, int height) {
   return inner.x >= 0 && inner.y >= 0 && inner.x + inner.width <= width &&
          inner.y + inner.height <= height;
@@ -20,7 +18,7 @@ bool is_whole(const Rect& rect, int width, int height) {
 }
 
 void require_side(int width, int height) {
-  if (width < 1 || height < 1 || width > farthest || height > farthest)
+  if (width < 1 || height < 1 || width > longest_side || height > longest_side)
     throw std::invalid_argument("a size of " + std::to_string(width) + " x " +
                                 std::to_string(height) + " pixels is not possible");
 }
@@ -46,7 +44,8 @@ class Grouping {
 
   void operator()(const CropTo& crop) {
     require_size(crop.width, crop.height);
-    if (crop.x < -farthest || crop.y < -farthest || crop.x > farthest || crop.y > farthest)
+    if (crop.x < -longest_side || crop.y < -longest_side || crop.x > longest_side ||
+        crop.y > longest_side)
       throw std::invalid_argument("a crop that far outside the image is not possible");
     Rect rect{crop.x, crop.y, crop.width, crop.height};
     const Rect& kept = pass_.kept;

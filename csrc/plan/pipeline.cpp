@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "ops/limits.hpp"
+
 namespace fusionloader {
 namespace {
-
-constexpr size_t largest_kept_image = size_t{16} << 20;
 
 int divide_up(int value, int denominator) { return (value + denominator - 1) / denominator; }
 
@@ -20,7 +20,11 @@ void emit(const Planes& image, RowSink& sink) {
 }  // namespace
 
 Pipeline::Pipeline(SimdLevel simd, bool vertical_first_allowed, int channels)
-    : resampler_(simd, vertical_first_allowed), augmenter_(simd), channels_(channels) {}
+    : simd_(simd),
+      resampler_(simd, vertical_first_allowed),
+      augmenter_(simd),
+      channels_(channels),
+      stored_{StoredImage(simd), StoredImage(simd)} {}
 
 bool Pipeline::run(const Parameters& parameters, int width, int height, const Begin& begin,
                    ResultWriter& result, PartTimes& times) {
@@ -32,7 +36,7 @@ bool Pipeline::run(const Parameters& parameters, int width, int height, const Be
         return !std::holds_alternative<EraseResult>(operation);
       }))
     throw std::invalid_argument("nothing but erasing can follow erasing of the result");
-  PlanesSource from_planes(planes_, row_buffer_);
+  PlanesSource from_planes(planes_, row_buffer_, simd_);
   bool first = true;
   for (;;) {
     const auto windows_end = std::find_if_not(next, end, is_of_a_pass);
@@ -92,9 +96,9 @@ void Pipeline::release_large_buffers() {
   resampler_.release_large_buffers();
   augmenter_.release_large_buffers();
   for (StoredImage& image : stored_)
-    if (image.bytes() > largest_kept_image) image.release();
+    if (image.bytes() > largest_kept_buffer) image.release();
   for (Planes* image : {&planes_, &spare_})
-    if (image->capacity() > largest_kept_image) image->release();
+    if (image->capacity() > largest_kept_buffer) image->release();
 }
 
 }  // namespace fusionloader

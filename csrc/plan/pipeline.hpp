@@ -43,6 +43,7 @@ class Pipeline {
   bool run_passes(const std::vector<Pass>& passes, const Start& start, int width, int height,
                   RowSink& sink);
 
+  SimdLevel simd_;
   Resampler resampler_;
   Augmenter augmenter_;
   int channels_;

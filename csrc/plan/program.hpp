@@ -12,14 +12,11 @@
 
 namespace fusionloader {
 
-enum class Layout { chw, hwc };
-
 // Every level of every channel mapped through `table`: channels x 256 elements of `element_size`
-// bytes.
+// bytes; the result is channels x height x width.
 struct ConvertSpec {
   size_t element_size;
   bool is_float32;
-  Layout layout;
   std::vector<uint8_t> table;
 };
 

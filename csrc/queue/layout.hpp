@@ -61,7 +61,7 @@ struct alignas(kAlign) WorkerRecord {
   Atomic64 since_ns;         // CLOCK_MONOTONIC at the start of that sample
   Atomic64 samples;          // done so far
   Atomic64 busy_ns;          // wall time spent on samples
-  Atomic64 fallbacks;        // samples of a compiled plan that Pillow decoded
+  Atomic64 pillow_samples;   // samples of a compiled plan that Pillow decoded
   Atomic64 part_ns[kParts];  // wall time of a compiled plan's parts, as in plan/part_times.hpp
 };
 
@@ -101,10 +101,6 @@ struct StateWord {
     return (sequence << 32) | (uint64_t{worker & 0xffff} << 16) | static_cast<uint16_t>(state);
   }
   static TinyState state(uint64_t word) { return static_cast<TinyState>(word & 0xffff); }
-  static uint32_t worker(uint64_t word) { return static_cast<uint32_t>((word >> 16) & 0xffff); }
-  static bool of(uint64_t word, uint64_t sequence) {
-    return (word >> 32) == (sequence & 0xffffffff);
-  }
 };
 
 // The unclaimed middle of a mini-batch: [tag : 16 | tail : 24 | head : 24]. CPU workers take at the

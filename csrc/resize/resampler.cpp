@@ -4,10 +4,11 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "ops/limits.hpp"
+
 namespace fusionloader {
 namespace {
 
-constexpr size_t largest_kept_buffer = size_t{16} << 20;
 constexpr size_t largest_ring = size_t{2} << 30;
 
 // Where [begin, begin + size) of the unshrunk image lies in the shrunk one: whole pixels around it,
@@ -32,10 +33,6 @@ size_t round_up(size_t value, size_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-void mirror(const uint8_t* pixels, size_t width, uint8_t* out) {
-  for (size_t x = 0; x < width; ++x) std::memcpy(out + 4 * x, pixels + 4 * (width - 1 - x), 4);
-}
-
 void grow(std::vector<uint8_t>& buffer, size_t size) {
   if (buffer.size() < size) buffer.resize(size);
 }
@@ -43,7 +40,9 @@ void grow(std::vector<uint8_t>& buffer, size_t size) {
 }  // namespace
 
 Resampler::Resampler(SimdLevel simd, bool vertical_first_allowed)
-    : kernels_(resize_kernels(simd)), vertical_first_allowed_(vertical_first_allowed) {}
+    : kernels_(resize_kernels(simd)),
+      interleave_(interleave_kernels(simd)),
+      vertical_first_allowed_(vertical_first_allowed) {}
 
 bool Resampler::run(const Pass& pass, int denominator, int source_width, int source_height,
                     RowSource& source, RowSink& sink) {
@@ -124,7 +123,7 @@ bool Resampler::resize_rows(RowSource& source, int ready, int count) {
   }
   for (int i = 0; i < count; ++i) {
     if (pass_->mirrored)
-      mirror(from[i], source_columns_, to[i]);
+      interleave_.mirror(from[i], source_columns_, to[i]);
     else
       std::memcpy(to[i], from[i], source_columns_ * 4);
   }

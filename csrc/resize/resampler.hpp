@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "jpeg/region_decoder.hpp"
+#include "ops/interleave.hpp"
 #include "resize/kernels.hpp"
 #include "resize/weights.hpp"
 
@@ -67,6 +68,7 @@ class Resampler {
   void size_ring(size_t row_bytes);
 
   const ResizeKernels& kernels_;
+  const InterleaveKernels& interleave_;
   bool vertical_first_allowed_;
   Weights x_weights_, y_weights_;
   HorizontalTaps x_taps_;

@@ -39,10 +39,7 @@ PlanWorker::PlanWorker(WorkerQueue& queue, DatasetTable& table, Executor& execut
 Event PlanWorker::run() {
   for (;;) {
     while (claim_) {
-      if (!run_sample()) {
-        queue_.record().fallbacks.fetch_add(1);
-        return Event::sample;
-      }
+      if (!run_sample()) return Event::sample;
       sample_done();
     }
     if (queue_.stopping()) return Event::stopped;
@@ -129,6 +126,8 @@ void PlanWorker::sample_done() {
   else
     finish_tiny_batch(TinyState::completed);
 }
+
+void PlanWorker::count_pillow_sample() { queue_.record().pillow_samples.fetch_add(1); }
 
 void PlanWorker::sample_failed() { finish_tiny_batch(TinyState::failed); }
 

@@ -37,6 +37,7 @@ class PlanWorker {
   // After Event::sample: the caller has written the row, or given up on the sample's tiny-batch.
   void sample_done();
   void sample_failed();
+  void count_pillow_sample();  // Pillow has decoded the row that the caller wrote
 
  private:
   bool run_sample();

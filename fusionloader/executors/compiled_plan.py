@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from fusionloader.executors.native import make_executor
-from fusionloader.executors.plan_source import ELEMENT_TYPES, converted
+from fusionloader.executors.plan_source import converted, result_like
 from fusionloader.plan.stages import ImageKind, Plan
 from fusionloader.plan.transforms import CompiledTransform, compile_transform
 
@@ -80,8 +80,7 @@ class CompiledPlan:
         """
         convert, height, width = self.plan.convert, self.plan.height, self.plan.width
         if convert is not None and height is not None and width is not None:
-            shape = (self.plan.result_channels, height, width)
-            result = torch.empty(shape, dtype=ELEMENT_TYPES[convert.element_type])
+            result = result_like(self.plan)
             out = result.view(torch.uint8).numpy().reshape(-1)
             self._executor.run_pixels_with(self._pixels(image), operations, out)
             return result

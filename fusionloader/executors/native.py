@@ -22,7 +22,7 @@ def make_executor(
     convert = plan.convert if sized else None
     return _native.Executor(
         stages=plan.stages,
-        convert=(convert.element_type, convert.layout, convert.table) if convert else None,
+        convert=(convert.element_type, convert.table) if convert else None,
         channels=plan.channels,
         result_channels=plan.result_channels,
         height=plan.height or 0,

@@ -36,8 +36,7 @@ def result_like(plan: Plan) -> torch.Tensor:
     convert, height, width = plan.convert, plan.height, plan.width
     if convert is None or height is None or width is None:
         raise ValueError("the plan's results are not tensors of one shape")
-    channels = plan.result_channels
-    shape = (channels, height, width) if convert.layout == "chw" else (height, width, channels)
+    shape = (plan.result_channels, height, width)
     return torch.empty(shape, dtype=ELEMENT_TYPES[convert.element_type])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fusionloader.plan.stages import Colour, Filter, Interpolation
@@ -21,19 +21,38 @@ _INTERPOLATIONS: dict[str, Interpolation] = {
 }
 
 
+# How many containers of transforms hold one another; csrc/ops/limits.hpp follows it.
+MOST_NESTED = 32
+
+
 class NotCompiled(Exception):
     """A transform stays in Python; the message says why."""
+
+
+class NestedTooDeep(NotCompiled):
+    """Containers hold one another in more than ``MOST_NESTED`` levels."""
+
+    def __init__(self) -> None:
+        super().__init__(f"its transforms hold one another more than {MOST_NESTED} deep")
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
     """What is known where a transform stands: the image's channels, and what holds it.
 
-    ``held`` is ``"pil"``, ``"tensor"`` (uint8) or ``"floats"`` (any other tensor).
+    ``held`` is ``"pil"``, ``"tensor"`` (uint8) or ``"floats"`` (any other tensor); ``depth`` counts
+    the random containers around it.
     """
 
     channels: int
     held: str
+    depth: int = 0
+
+    def inside(self) -> Context:
+        """Returns what is known of what a container here holds."""
+        if self.depth == MOST_NESTED:
+            raise NestedTooDeep
+        return replace(self, depth=self.depth + 1)
 
 
 def pair(size: Any) -> tuple[int, int]:

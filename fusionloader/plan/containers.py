@@ -18,17 +18,18 @@ def converters(compile_all: CompileAll) -> dict[type, Any]:
     from torchvision.transforms import v2
 
     def apply(step: Any, context: Context) -> Stage:
-        return RandomApply(float(step.p), compile_all(list(step.transforms), context))
+        return RandomApply(float(step.p), compile_all(list(step.transforms), context.inside()))
 
     def choice(step: Any, context: Context) -> Stage:
-        branches = tuple(compile_all([inner], context) for inner in step.transforms)
+        branches = tuple(compile_all([inner], context.inside()) for inner in step.transforms)
         weights = (1.0,) * len(branches) if step.p is None else tuple(map(float, step.p))
         if len(weights) != len(branches) or min(weights) < 0 or sum(weights) <= 0:
             raise NotCompiled(f"p={step.p!r}")
         return RandomChoice(branches, weights)
 
     def order(step: Any, context: Context) -> Stage:
-        return RandomOrder(tuple(compile_all([inner], context) for inner in step.transforms))
+        inside = context.inside()
+        return RandomOrder(tuple(compile_all([inner], inside) for inner in step.transforms))
 
     made = {"RandomApply": apply, "RandomChoice": choice, "RandomOrder": order}
     return {getattr(module, name): make for module in (v1, v2) for name, make in made.items()}

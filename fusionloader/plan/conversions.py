@@ -87,7 +87,7 @@ def table(conversions: Sequence[Any], channels: int) -> Convert:
     same = torch.equal(straight[:, order].view(torch.uint8), other.view(torch.uint8))
     if not same:
         raise NotCompiled("the conversion is not the same for every pixel")
-    return Convert(ELEMENTS[straight.dtype], "chw", straight.view(torch.uint8).numpy().tobytes())
+    return Convert(ELEMENTS[straight.dtype], straight.view(torch.uint8).numpy().tobytes())
 
 
 def run(conversions: Sequence[Any], image: Any) -> Any:

@@ -17,7 +17,6 @@ from fusionloader.plan.values import Interpolation as Interpolation
 from fusionloader.plan.values import PadMode as PadMode
 from fusionloader.plan.values import Range as Range
 
-Layout = Literal["chw", "hwc"]
 ElementType = Literal["uint8", "float16", "bfloat16", "float32", "float64"]
 
 
@@ -269,11 +268,10 @@ class Convert:
 
     ``table`` holds ``channels * 256`` elements of ``element_type`` in machine byte order, channel
     by channel. It is made by running the user's own conversion transforms on the 256 levels, so it
-    is right by construction, whatever their arithmetic.
+    is right by construction, whatever their arithmetic. The result is channels x height x width.
     """
 
     element_type: ElementType
-    layout: Layout
     table: bytes = field(repr=False)
 
 

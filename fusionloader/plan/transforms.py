@@ -7,7 +7,7 @@ replaced; a subclass may do anything.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +23,7 @@ from fusionloader.plan import (
     warps,
     windows,
 )
-from fusionloader.plan.arguments import Context, NotCompiled
+from fusionloader.plan.arguments import MOST_NESTED, Context, NestedTooDeep, NotCompiled
 from fusionloader.plan.sizes import result_size
 from fusionloader.plan.stages import (
     CenterCrop,
@@ -268,19 +268,26 @@ def _is_of_passes(stage: Stage) -> bool:
     return constant or isinstance(stage, (*_MOVING, *_RESIZING))
 
 
-def _flatten(transform: Any) -> Iterator[Any]:
+def _flatten(transform: Any, around: tuple[Any, ...] = ()) -> Iterator[Any]:
+    """The steps of lists in lists; too deep inside, and inside itself, a list comes as it is."""
+    endless = len(around) > MOST_NESTED or any(outer is transform for outer in around)
+    steps = None if endless or _replaced(transform) else _listed(transform)
+    if steps is None:
+        yield transform
+        return
+    for step in steps:
+        yield from _flatten(step, (*around, transform))
+
+
+def _listed(transform: Any) -> Iterable[Any] | None:
+    """The steps that a transform does one after the other, if it is only a list of them."""
     from torchvision import transforms as v1
     from torchvision.transforms import v2
 
-    plain = not _replaced(transform)
-    if type(transform) in (v1.Compose, v2.Compose) and plain:
-        for step in transform.transforms:
-            yield from _flatten(step)
-    elif type(transform) is torch.nn.Sequential and plain:
-        for step in transform:
-            yield from _flatten(step)
-    else:
-        yield transform
+    if type(transform) in (v1.Compose, v2.Compose):
+        steps: Iterable[Any] = transform.transforms
+        return steps
+    return transform if type(transform) is torch.nn.Sequential else None
 
 
 def _replaced(step: Any) -> bool:
@@ -295,6 +302,8 @@ def _stage(step: Any, context: Context) -> Stage:
     found = (known.get(kind) for known in (_converters(), own.converters(), timm_converters()))
     convert = next(filter(None, found), None)
     if convert is None:
+        if _listed(step) is not None:
+            raise NestedTooDeep
         raise NotCompiled("not a transform that can be compiled")
     try:
         stage: Stage = convert(step, context)
@@ -325,6 +334,8 @@ def _compile_all(steps: Sequence[Any], context: Context) -> tuple[Stage, ...]:
             stage = _stage(step, context)
             if containers.makes_grey(stage) and getattr(step, "num_output_channels", 3) == 1:
                 raise NotCompiled("it changes the number of channels only sometimes")
+        except NestedTooDeep:
+            raise
         except NotCompiled as why:
             raise NotCompiled(f"it holds {_text(step)}: {why}") from None
         made.append(stage)
@@ -332,5 +343,8 @@ def _compile_all(steps: Sequence[Any], context: Context) -> tuple[Stage, ...]:
 
 
 def _text(step: Any) -> str:
-    text = " ".join(repr(step).split())
+    try:
+        text = " ".join(repr(step).split())
+    except RecursionError:  # it holds itself
+        text = f"{type(step).__name__}(...)"
     return text if len(text) <= 100 else text[:97] + "..."

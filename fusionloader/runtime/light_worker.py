@@ -114,6 +114,8 @@ class _LightWorker:
         row = self._loop.image(self._executor.result_bytes)
         self._executor.run_pixels(pixels, seed, epoch, key, occurrence, row, group)
         self._loop.set_target(self._loop.target(item))
+        if not self._loop.holds_pixels():
+            self._loop.count_pillow_sample()
 
     def _decode(self, item: int) -> memoryview:
         from PIL import Image, ImageFile

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fusionloader import _native
-from fusionloader.plan.stages import Convert, ElementType, Layout, Plan, Stage
+from fusionloader.plan.stages import Convert, ElementType, Plan, Stage
 
 Bytes = NDArray[np.uint8]
 
@@ -51,11 +51,11 @@ def pillow_pixels(encoded: bytes) -> Bytes:
         return np.asarray(image.convert("RGB"))
 
 
-def levels_table(convert: Any, element_type: ElementType, layout: Layout) -> Convert:
+def levels_table(convert: Any, element_type: ElementType) -> Convert:
     """The table of ``convert``, a function from a uint8 CHW tensor to the final CHW tensor."""
     levels = torch.arange(256, dtype=torch.uint8).repeat(3, 1).reshape(3, 1, 256)
     raw = convert(levels).contiguous().view(torch.uint8)
-    return Convert(element_type, layout, raw.numpy().tobytes())
+    return Convert(element_type, raw.numpy().tobytes())
 
 
 def normalised(levels: torch.Tensor) -> torch.Tensor:

@@ -55,9 +55,7 @@ def run_file(random: Random) -> None:
     plan = Plan(stages, None, None, None, random.choice(("exact", "fast")))
     executor = make_executor(plan, simd=random.choice(LEVELS))
     for _ in range(2):  # a decoder has to work on after what it refused
-        size = executor.image_size(encoded)
-        result = executor.pixels(encoded, 1, 2, random.randrange(1000), 0)
-        assert result is None or size is not None
+        executor.pixels(encoded, 1, 2, random.randrange(1000), 0)
 
 
 def run_operations(random: Random) -> None:
@@ -76,7 +74,7 @@ def run_plan(random: Random) -> None:
     if random.random() < 0.5:
         element_type = random.choice(tuple(SIZES))
         table = random.randbytes(256 * channels * SIZES[element_type] + (random.random() < 0.02))
-        convert = Convert(element_type, random.choice(("chw", "hwc")), table)
+        convert = Convert(element_type, table)
         height, width = (min(whole(random, 1), 2**31 - 1) for _ in range(2))
         made = (*made, Resize(height, width, "bilinear"))
     result_channels = channels if random.random() < 0.8 else random.choice((1, 3))

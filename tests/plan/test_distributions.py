@@ -46,6 +46,9 @@ OTHERS = {
     "posterize": v1.RandomPosterize(3, 0.1),
     "apply": v1.RandomApply([v1.RandomInvert(0.5), v1.RandomRotation(5)], 0.4),
     "choice": v1.RandomChoice([v1.RandomInvert(1.0), v1.RandomEqualize(1.0)], [1, 3]),
+    "choice with a zero": v1.RandomChoice(
+        [v1.RandomInvert(1.0), v1.RandomEqualize(1.0), v1.RandomAutocontrast(1.0)], [0.2, 0.7, 0]
+    ),
     "order": v1.RandomOrder(
         [v1.RandomInvert(1.0), v1.RandomEqualize(1.0), v1.RandomAutocontrast(1.0)]
     ),

@@ -11,6 +11,8 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 from fusionloader import plan
+from fusionloader.executors.native import make_executor
+from fusionloader.plan.stages import Convert, ImageKind, Plan
 
 IMAGE = photo(np.random.default_rng(2), 40, 30)
 TENSOR = [v1.PILToTensor()]
@@ -56,8 +58,6 @@ def test_constant_values_are_converted_as_the_pixels_are(value, place):
 
 
 def plan_images():
-    from fusionloader.plan.stages import ImageKind
-
     return ImageKind(3, 30, 40)
 
 
@@ -91,6 +91,30 @@ def test_noise_is_normal_for_every_element():
     assert abs(noise.mean()) < 5 / n**0.5 and abs(noise.var() - 1) < 5 * (2 / n) ** 0.5
     assert abs((noise**4).mean() - 3) < 5 * (96 / n) ** 0.5
     assert len(noise.unique()) > 0.99 * n
+    # Neighbours are made together: they must have nothing to do with each other.
+    for one, other in ((noise, noise), (noise, noise**2), (noise**2, noise**2)):
+        product = ((one - one.mean())[:-1] * (other - other.mean())[1:]) / (one.std() * other.std())
+        assert abs(product.mean()) < 5 * product.std() / n**0.5
+
+
+def test_noise_of_one_value_per_channel_is_normal():
+    table = np.zeros(3 * 256, np.float32).tobytes()
+    executor = make_executor(Plan((), Convert("float32", table), 30, 40))
+    values = []
+    for seed in range(2_000):
+        out = np.zeros((3, 30, 40), np.float32)
+        executor.run_pixels_with(
+            np.asarray(IMAGE), [("erase", 3, 4, 20, 10, b"", False, seed)], out
+        )
+        box = out[:, 4:14, 3:23]
+        values.append(box[:, 0, 0].copy())
+        assert (box == box[:, :1, :1]).all()
+        assert (out != 0).sum() == 600
+    values = np.array(values, np.float64)
+    n = values.size
+    assert abs(values.mean()) < 5 / n**0.5 and abs(values.var() - 1) < 5 * (2 / n) ** 0.5
+    correlations = np.corrcoef(values.T)[np.triu_indices(3, 1)]
+    assert np.abs(correlations).max() < 5 / len(values) ** 0.5
 
 
 def test_rectangles_are_distributed_as_torchvision_s():
