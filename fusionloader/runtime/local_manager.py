@@ -81,7 +81,8 @@ class ManagerOptions:
     """What the manager needs to know of the loader.
 
     ``tiny_batch_size`` in samples, ``in_flight`` in mini-batches, ``timeout`` in seconds (0: none).
-    ``name`` returns a sample's name for messages from its index. ``group_size`` neighbours in a
+    ``name`` returns a sample's name for messages from its index. ``register(address, nbytes)``
+    page-locks memory of batches, ``unregister(address)`` undoes it. ``group_size`` neighbours in a
     batch share the draws of augmentations (0: each sample has its own). ``gpu`` where there is a
     GPU worker; it writes into buffers of ``ring``, laid out for ``batch_size`` rows, or where there
     is none into the same slots as the others.
@@ -93,6 +94,7 @@ class ManagerOptions:
     timeout: float
     name: Callable[[Any], str]
     register: Callable[[int, int], None] | None = None
+    unregister: Callable[[int], None] | None = None
     group_size: int = 0
     gpu: GpuOptions | None = None
     ring: DeviceRing | None = None
@@ -123,7 +125,9 @@ class LocalManager:
         self.queue = _native.ManagerQueue(self.control_fd, self.arena.fd, workers, ring)
         self._ring = ring
         self._descriptors = SlotPool(self.arena, self.queue, spare=ring)
-        self.payloads = SlotPool(self.arena, self.queue, options.in_flight + 2, options.register)
+        self.payloads = SlotPool(
+            self.arena, self.queue, options.in_flight + 2, options.register, options.unregister
+        )
         self._workers: WorkerSet | None = None
         self.gpu: GpuControl | None = None
         # Not through a strong reference: a cycle would keep the batches' memory until it is found.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import pickle
 import time
 import weakref
@@ -28,6 +29,7 @@ from fusionloader.runtime.recipe import Recipe
 from fusionloader.runtime.uneven import collate_named
 from fusionloader.runtime.whole_batches import ContinuedIterator
 
+log = logging.getLogger("fusionloader.loader")
 _AHEAD = 2  # batches that are on their way to the device, beside the one in use
 
 
@@ -50,6 +52,7 @@ class SlotIterator(_BaseDataLoaderIter):
         self._begin()
 
     def _options(self, loader: Any) -> ManagerOptions:
+        page_locked = self._pin_memory or self._delivery is not None
         return ManagerOptions(
             workers=loader.num_workers,
             in_flight=max(loader.prefetch_factor * loader.num_workers, 1),
@@ -57,7 +60,8 @@ class SlotIterator(_BaseDataLoaderIter):
             timeout=loader.timeout,
             name=self._recipe.name,
             group_size=loader.tiny_batch_size if loader.augment_per == "tiny_batch" else 0,
-            register=_page_lock if self._pin_memory or self._delivery is not None else None,
+            register=_page_lock if page_locked else None,
+            unregister=_page_unlock if page_locked else None,
             gpu=self._recipe.gpu,
             ring=self._delivery.ring if self._delivery is not None else None,
             batch_size=loader.batch_size or 0,
@@ -241,7 +245,14 @@ def _without(batch: Any, count: int, dropped: set[int]) -> Any:
 
 
 def _page_lock(address: int, nbytes: int) -> None:
-    """Page-locks memory for the life of the process, so that copies to the device overlap."""
+    """Page-locks memory until ``_page_unlock``, so that copies to the device overlap."""
     code = int(torch.cuda.cudart().cudaHostRegister(address, nbytes, 0))  # type: ignore[no-untyped-call]
     if code != 0:
         raise RuntimeError(f"cudaHostRegister of {nbytes} bytes failed with CUDA error {code}")
+
+
+def _page_unlock(address: int) -> None:
+    """Undoes ``_page_lock`` while the memory is still mapped: CUDA would not notice its end."""
+    code = int(torch.cuda.cudart().cudaHostUnregister(address))  # type: ignore[no-untyped-call]
+    if code != 0:  # called by a finalizer, where an exception has nobody to catch it
+        log.warning("cudaHostUnregister failed with CUDA error %d", code)
