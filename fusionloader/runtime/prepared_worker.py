@@ -1,4 +1,7 @@
-"""A CPU worker for a wholly compiled plan in which user code runs once: ``worker_init_fn``."""
+"""A CPU worker for a wholly compiled plan in a process like torch's, where user code runs once.
+
+``worker_init_fn``, or the training script that multiprocessing imports.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from fusionloader.runtime import failures, light_worker, messages, object_worker
 from fusionloader.runtime.light_worker import LightWorkerConfig
 from fusionloader.runtime.processes import Descriptor, leave_with
 
-Info = tuple[int, int, Any, Callable[[int], Any]]
+Info = tuple[int, int, Any, Callable[[int], Any] | None]
 """Number of workers, base seed, dataset, worker_init_fn."""
 
 

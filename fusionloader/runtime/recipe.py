@@ -25,6 +25,7 @@ from fusionloader.runtime import gpu_choice, light_worker, object_worker, prepar
 from fusionloader.runtime.epoch import Epochs
 from fusionloader.runtime.gpu_choice import GpuChoice
 from fusionloader.runtime.gpu_control import GpuOptions
+from fusionloader.runtime.pillow_formats import AddedFormats
 from fusionloader.runtime.processes import Descriptor, Process
 from fusionloader.scheduler.tiny_batches import order_by_size
 from fusionloader.shm.dataset_table import DatasetTable
@@ -146,6 +147,9 @@ class TableRecipe:
         context, method = _context(loader)
         workers, init, dataset = loader.num_workers, loader.worker_init_fn, loader.dataset
         on_error, table, plan = loader.on_error, self._table, self._plan
+        formats = AddedFormats()
+        if self._compiled.kind == "folder" and method != "fork":
+            formats = AddedFormats.here()
 
         def start(manager: Any, number: int, message_fd: int) -> Process:
             fds = (manager.control_fd, manager.arena.fd, table.fd, message_fd)
@@ -161,8 +165,9 @@ class TableRecipe:
                 on_error=on_error,
                 load_truncated=ImageFile.LOAD_TRUNCATED_IMAGES,
                 max_pixels=Image.MAX_IMAGE_PIXELS,
+                formats=formats,
             )
-            if init is not None:
+            if init is not None or formats.of_script:
                 descriptors = tuple(Descriptor(fd) for fd in fds)
                 info = (workers, base_seed, dataset, init)
                 return processes.start(context, prepared_worker.main, config, descriptors, info)
