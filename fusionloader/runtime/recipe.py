@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import pickle
@@ -23,6 +24,7 @@ from fusionloader.plan.arrays import PixelArrays
 from fusionloader.plan.datasets import Compiled, compile_dataset
 from fusionloader.runtime import gpu_choice, light_worker, object_worker, prepared_worker, processes
 from fusionloader.runtime.epoch import Epochs
+from fusionloader.runtime.fingerprint import Fingerprint
 from fusionloader.runtime.gpu_choice import GpuChoice
 from fusionloader.runtime.gpu_control import GpuOptions
 from fusionloader.runtime.pillow_formats import AddedFormats
@@ -189,7 +191,7 @@ class Recipes:
     def __init__(self) -> None:
         self._files: tuple[list[tuple[str, int]], DatasetTable] | None = None
         self._pixels: DatasetTable | None = None
-        self._no_layout: str | None = None
+        self._no_layout: tuple[str, Fingerprint] | None = None
         self._said: str | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -202,7 +204,10 @@ class Recipes:
         from fusionloader.runtime.whole_batches import SingleProcessIterator, WholeBatchIterator
 
         compiled, why_not = self._compiled(loader)
-        self._log(loader)
+        self._log(_explained(loader, compiled, why_not))
+        remember = functools.partial(self._remember_no_layout, _samples_of(loader))
+        if compiled is not None and compiled.plan is None:
+            compiled = None
         if loader.num_workers == 0:
             if compiled is not None and not why_not:
                 source = PlanSource(loader.dataset, compiled, in_worker=False)
@@ -211,7 +216,7 @@ class Recipes:
         if why_not:
             return WholeBatchIterator(loader, epochs)
         if compiled is None:
-            recipe: Recipe = ObjectRecipe(DatasetSource(loader.dataset), self._remember_no_layout)
+            recipe: Recipe = ObjectRecipe(DatasetSource(loader.dataset), remember)
         else:
             table = self._table_of(loader.dataset, compiled)
             if table is not None:
@@ -219,7 +224,7 @@ class Recipes:
                 recipe = TableRecipe(loader.dataset, compiled, table, choice)
             else:
                 source = PlanSource(loader.dataset, compiled)
-                recipe = ObjectRecipe(source, self._remember_no_layout)
+                recipe = ObjectRecipe(source, remember)
         return SlotIterator(loader, epochs, recipe)
 
     def explain(self, loader: Any, part_seconds: Sequence[float] = ()) -> str:
@@ -227,24 +232,10 @@ class Recipes:
 
         With ``part_seconds``, the time spent on each part, also its share.
         """
-        _, why_not = self._compiled(loader)
-        lines = []
-        compiled = None
-        if why_not:
-            lines.append(f"whole batches per worker, as torch's DataLoader: {why_not}")
-        elif loader.num_workers == 0:
-            lines.append("in the training process, because num_workers=0")
-        else:
-            lines.append(f"{loader.num_workers} workers write samples into shared batches")
-        if not why_not:
-            compiled = compile_dataset(loader.dataset, loader.decode)
-            lines.append(compiled.explain(part_seconds))
-        if gpu := gpu_choice.choose(loader, None if why_not else compiled).explain():
-            lines.append(gpu)
-        return "\n".join(lines)
+        return _explained(loader, *self._compiled(loader), part_seconds)
 
     def _compiled(self, loader: Any) -> tuple[Compiled | None, str | None]:
-        """Returns what could be compiled, and why batches cannot be written sample by sample."""
+        """Returns what was compiled, and why batches cannot be written sample by sample."""
         if loader._dataset_kind == _DatasetKind.Iterable:
             return None, "an IterableDataset has no indices"
         if not loader._auto_collation:
@@ -252,9 +243,13 @@ class Recipes:
         if loader.collate_fn is not torch_utils.collate.default_collate:
             return None, "a custom collate_fn sees whole mini-batches"
         compiled = compile_dataset(loader.dataset, loader.decode)
-        if compiled.plan is None:
-            return None, self._no_layout or _why_whole(loader.dataset)
-        return compiled, self._no_layout
+        why_not = None
+        if self._no_layout is not None:
+            why, samples = self._no_layout
+            why_not = why if samples == _samples_of(loader) else None
+        if why_not is None and compiled.plan is None:
+            why_not = _why_whole(loader.dataset)
+        return compiled, why_not
 
     def _table_of(self, dataset: Any, compiled: Compiled) -> DatasetTable | None:
         """Returns the dataset in shared memory, made once while it stays the same.
@@ -288,14 +283,38 @@ class Recipes:
                 log.warning("every worker keeps the images of the dataset for itself: %s", error)
         return self._pixels
 
-    def _remember_no_layout(self, why: str) -> None:
-        self._no_layout = why
+    def _remember_no_layout(self, samples: Fingerprint, why: str) -> None:
+        self._no_layout = (why, samples)
 
-    def _log(self, loader: Any) -> None:
-        text = self.explain(loader)
+    def _log(self, text: str) -> None:
         if text != self._said:
             self._said = text
             log.info("%s", text.replace("\n", "; "))
+
+
+def _samples_of(loader: Any) -> Fingerprint:
+    """Returns what decides on the layout of samples: the dataset, and how they are collated."""
+    return Fingerprint(loader.dataset, torch_utils.collate.default_collate_fn_map)
+
+
+def _explained(
+    loader: Any,
+    compiled: Compiled | None,
+    why_not: str | None,
+    part_seconds: Sequence[float] = (),
+) -> str:
+    if why_not:
+        lines = [f"whole batches per worker, as torch's DataLoader: {why_not}"]
+    elif loader.num_workers == 0:
+        lines = ["in the training process, because num_workers=0"]
+    else:
+        lines = [f"{loader.num_workers} workers write samples into shared batches"]
+    if not why_not:
+        assert compiled is not None
+        lines.append(compiled.explain(part_seconds))
+    if gpu := gpu_choice.choose(loader, None if why_not else compiled).explain():
+        lines.append(gpu)
+    return "\n".join(lines)
 
 
 def _why_whole(dataset: Any) -> str | None:
