@@ -332,5 +332,8 @@ def _compile_all(steps: Sequence[Any], context: Context) -> tuple[Stage, ...]:
 
 
 def _text(step: Any) -> str:
-    text = " ".join(repr(step).split())
+    try:
+        text = " ".join(repr(step).split())
+    except Exception:  # user code, which nobody asked to be printed
+        text = f"<{type(step).__name__}>"
     return text if len(text) <= 100 else text[:97] + "..."
