@@ -17,6 +17,7 @@ from torch.utils.data import Subset
 from torch.utils.data import _utils as torch_utils
 from torch.utils.data.dataloader import _DatasetKind
 
+from fusionloader.executors.collate import is_of_collate
 from fusionloader.executors.layout import Layout
 from fusionloader.executors.plan_source import PlanSource, result_like
 from fusionloader.executors.python import DatasetSource, SampleKey, Source
@@ -119,7 +120,7 @@ class TableRecipe:
         self.count = len(table)
         assert compiled.plan is not None
         self._plan = compiled.plan
-        layout = Layout.of((result_like(compiled.plan), 0))
+        layout = layout_of(compiled)
         assert isinstance(layout, Layout)
         self.layout: Layout | None = layout
         row_bytes = layout.leaves[0].nbytes
@@ -185,6 +186,12 @@ class TableRecipe:
         raise AssertionError(why)
 
 
+def layout_of(compiled: Compiled) -> Layout | str:
+    """Returns the layout of a complete plan's samples, or why they have none."""
+    assert compiled.plan is not None
+    return Layout.of((result_like(compiled.plan), 0))
+
+
 class Recipes:
     """Chooses the recipe and the iterator of a loader, and remembers what does not change."""
 
@@ -240,7 +247,7 @@ class Recipes:
             return None, "an IterableDataset has no indices"
         if not loader._auto_collation:
             return None, "batch_size=None yields samples, not batches"
-        if loader.collate_fn is not torch_utils.collate.default_collate:
+        if not is_of_collate(loader.collate_fn, "default_collate"):
             return None, "a custom collate_fn sees whole mini-batches"
         compiled = compile_dataset(loader.dataset, loader.decode)
         why_not = None
@@ -254,9 +261,10 @@ class Recipes:
     def _table_of(self, dataset: Any, compiled: Compiled) -> DatasetTable | None:
         """Returns the dataset in shared memory, made once while it stays the same.
 
-        ``None`` when workers have to run Python: a tail, bytes from the dataset, odd targets.
+        ``None`` when workers have to run Python: a tail, bytes from the dataset, odd targets,
+        collate functions of the user's own.
         """
-        if not compiled.complete:
+        if not compiled.complete or isinstance(layout_of(compiled), str):
             return None
         if compiled.kind == "pixels":
             return self._pixel_table(compiled.arrays(dataset))
