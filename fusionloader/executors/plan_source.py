@@ -94,8 +94,7 @@ class PlanSource:
             return self._compiled.read(self.dataset, index)
         if self._arrays is None:  # a list of targets is not to be gone through for every sample
             self._arrays = self._compiled.arrays(self.dataset)
-        image, target = self._arrays.images[index], self._arrays.targets[index]
-        return np.ascontiguousarray(image), int(target)
+        return np.ascontiguousarray(self._arrays.images[index]), self._arrays.target(index)
 
     def take_part_seconds(self) -> list[float]:
         """Returns the time spent on each part (``Note.part``) since the last call."""

@@ -280,7 +280,7 @@ class Recipes:
         return self._files[1]
 
     def _pixel_table(self, arrays: PixelArrays) -> DatasetTable | None:
-        if not len(arrays.targets):
+        if not len(arrays.targets) or arrays.odd:
             return None
         table = self._pixels
         if table is None or not table.has_pixels(arrays.images, arrays.targets):
