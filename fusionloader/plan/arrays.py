@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from fusionloader.plan.originals import is_own
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PixelArrays:
@@ -43,6 +45,9 @@ def pixel_arrays(dataset: Any) -> PixelArrays | str:
     from torchvision.datasets import CIFAR10, MNIST, SVHN
 
     getitem = getattr(type(dataset), "__getitem__", None)
+    known = [family.__getitem__ for family in (MNIST, CIFAR10, SVHN)]
+    if getitem in known and not is_own(getitem, MNIST):
+        return "its __getitem__ was replaced"
     if callable(getattr(dataset, "__getitems__", None)):
         return "its class has a __getitems__ of its own"
     given: Any = None

@@ -24,6 +24,7 @@ from fusionloader.plan import (
     windows,
 )
 from fusionloader.plan.arguments import Context, NotCompiled
+from fusionloader.plan.originals import is_patched
 from fusionloader.plan.sizes import result_size
 from fusionloader.plan.stages import (
     CenterCrop,
@@ -51,18 +52,6 @@ _ANY_RGB = ImageKind()
 # Stages that move pixels and change none.
 _MOVING = (CenterCrop, RandomCrop, RandomHorizontalFlip, RandomVerticalFlip)
 _RESIZING = (RandomResizedCrop, Resize, ResizeKeepRatio, ResizeShorterSide, TrimBorder)
-_REPLACEABLE = (
-    "forward",
-    "__call__",
-    "transform",
-    "get_params",
-    "make_params",
-    "_call_impl",
-    "_erase",
-    "_apply_basic",
-    "_apply_blended",
-    "_calc_blended_weights",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +174,7 @@ class _Compiling:
         self.held = "pil"
 
     def add(self, step: Any, place: int) -> None:
-        if _replaced(step):
+        if is_patched(step):
             raise NotCompiled("its methods were replaced or hooked")
         if conversions.is_conversion(step):
             self.held = conversions.held_after([*self.conversions, step], self.channels)
@@ -272,7 +261,7 @@ def _flatten(transform: Any) -> Iterator[Any]:
     from torchvision import transforms as v1
     from torchvision.transforms import v2
 
-    plain = not _replaced(transform)
+    plain = not is_patched(transform)
     if type(transform) in (v1.Compose, v2.Compose) and plain:
         for step in transform.transforms:
             yield from _flatten(step)
@@ -281,12 +270,6 @@ def _flatten(transform: Any) -> Iterator[Any]:
             yield from _flatten(step)
     else:
         yield transform
-
-
-def _replaced(step: Any) -> bool:
-    own = getattr(step, "__dict__", {})
-    hooks = any(own.get(name) for name in ("_forward_hooks", "_forward_pre_hooks"))
-    return hooks or any(name in own for name in _REPLACEABLE)
 
 
 def _stage(step: Any, context: Context) -> Stage:
@@ -318,7 +301,7 @@ def _compile_all(steps: Sequence[Any], context: Context) -> tuple[Stage, ...]:
     made: list[Stage] = []
     for step in (inner for outer in steps for inner in _flatten(outer)):
         try:
-            if _replaced(step):
+            if is_patched(step):
                 raise NotCompiled("its methods were replaced or hooked")
             if conversions.is_conversion(step) or erasing.is_erasing(step):
                 raise NotCompiled("it converts only sometimes")
