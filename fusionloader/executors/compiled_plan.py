@@ -81,7 +81,7 @@ class CompiledPlan:
         convert, height, width = self.plan.convert, self.plan.height, self.plan.width
         if convert is not None and height is not None and width is not None:
             shape = (self.plan.result_channels, height, width)
-            result = torch.empty(shape, dtype=ELEMENT_TYPES[convert.element_type])
+            result = torch.empty(shape, dtype=ELEMENT_TYPES[convert.element_type], device="cpu")
             out = result.view(torch.uint8).numpy().reshape(-1)
             self._executor.run_pixels_with(self._pixels(image), operations, out)
             return result

@@ -132,7 +132,7 @@ class Layout:
             shape = (count, *leaf.shape)
             size = leaf.nbytes // leaf.dtype.itemsize * count
             if size == 0:
-                tensors.append(torch.empty(shape, dtype=leaf.dtype))
+                tensors.append(torch.empty(shape, dtype=leaf.dtype, device="cpu"))
                 continue
             if isinstance(owner, torch.Tensor):
                 flat = owner[offset : offset + size * leaf.dtype.itemsize].view(leaf.dtype)

@@ -38,7 +38,7 @@ def result_like(plan: Plan) -> torch.Tensor:
         raise ValueError("the plan's results are not tensors of one shape")
     channels = plan.result_channels
     shape = (channels, height, width) if convert.layout == "chw" else (height, width, channels)
-    return torch.empty(shape, dtype=ELEMENT_TYPES[convert.element_type])
+    return torch.empty(shape, dtype=ELEMENT_TYPES[convert.element_type], device="cpu")
 
 
 class PlanSource:

@@ -134,7 +134,12 @@ def compile_transform(
         decode: ``"exact"`` or ``"fast"``, as in ``Plan``.
         images: what is known of the images that it will get.
     """
-    steps = list(_flatten(transform))
+    # torchvision makes its tables of magnitudes on torch's default device, which may be another.
+    with torch.device("cpu"):
+        return _compile(list(_flatten(transform)), decode, images)
+
+
+def _compile(steps: list[Any], decode: Any, images: ImageKind) -> CompiledTransform:
     compiling = _Compiling(images)
     for place, step in enumerate(steps):
         try:
