@@ -12,7 +12,12 @@ import torch
 from PIL import Image
 
 from fusionloader.executors.native import make_executor
-from fusionloader.executors.python import SampleKey, preserved_generators, seed_generators
+from fusionloader.executors.python import (
+    SampleKey,
+    length_of,
+    preserved_generators,
+    seed_generators,
+)
 from fusionloader.plan.arrays import PixelArrays
 from fusionloader.plan.datasets import Compiled
 from fusionloader.plan.stages import Plan
@@ -142,8 +147,8 @@ class PlanSource:
         return self._compiled.name(self.dataset, key.index)
 
     def count(self) -> int:
-        """Returns ``len(dataset)``."""
-        return len(self.dataset)
+        """Returns ``len(dataset)``, 0 where there is none."""
+        return length_of(self.dataset)
 
 
 def converted(image: Image.Image, plan: Plan) -> torch.Tensor:

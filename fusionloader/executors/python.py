@@ -51,7 +51,15 @@ class Source(Protocol):
         """Returns the sample's name for messages: index, and path where known."""
 
     def count(self) -> int:
-        """Returns the number of samples of the dataset."""
+        """Returns the number of samples of the dataset, 0 where it does not know."""
+
+
+def length_of(dataset: Any) -> int:
+    """Returns ``len(dataset)``, 0 where there is none."""
+    try:
+        return len(dataset)
+    except (TypeError, NotImplementedError):
+        return 0
 
 
 def group_of(number: int, row: int, size: int) -> int:
@@ -106,5 +114,5 @@ class DatasetSource:
         return f"index {key.index!r}"
 
     def count(self) -> int:
-        """Returns ``len(dataset)``."""
-        return len(self.dataset)
+        """Returns ``len(dataset)``, 0 where there is none."""
+        return length_of(self.dataset)

@@ -188,6 +188,8 @@ class _ObjectWorker:
         self, key: SampleKey, failure: messages.Failure, position: int
     ) -> tuple[Any, int]:
         count = self._source.count()
+        if count == 0:  # nobody knows which indices there are
+            raise _BadSample(failure)
         for index in substitutes(key.seed, key.epoch, key.key, key.occurrence, count):
             try:
                 return self._source.load(key.replaced(index)), index

@@ -70,7 +70,7 @@ class ObjectRecipe:
 
     def __init__(self, source: Source, no_layout: Callable[[str], None]) -> None:
         self._source = source
-        self.count = _length(source.dataset)
+        self.count = source.count()
         self.no_layout = no_layout
 
     def name(self, index: Any) -> str:
@@ -217,8 +217,9 @@ class Recipes:
             compiled = None
         if loader.num_workers == 0:
             if compiled is not None and not why_not:
-                source = PlanSource(loader.dataset, compiled, in_worker=False)
-                return InProcessIterator(loader, epochs, source)
+                source = _source_here(loader.dataset, compiled)
+                renew = functools.partial(_renewed_source_here, loader.dataset, loader.decode)
+                return InProcessIterator(loader, epochs, source, renew)
             return SingleProcessIterator(loader, epochs)
         if why_not:
             return WholeBatchIterator(loader, epochs)
@@ -325,6 +326,19 @@ def _explained(
     return "\n".join(lines)
 
 
+def _source_here(dataset: Any, compiled: Compiled) -> Source:
+    """Returns what makes samples in the training process."""
+    if compiled.plan is None:
+        source = DatasetSource(dataset)
+        source.seeding = False  # the generators here are the user's
+        return source
+    return PlanSource(dataset, compiled, in_worker=False)
+
+
+def _renewed_source_here(dataset: Any, decode: Any) -> Source:
+    return _source_here(dataset, compile_dataset(dataset, decode))
+
+
 def _why_whole(dataset: Any) -> str | None:
     while type(dataset) is Subset:  # whose __getitems__ is for that of the dataset within
         dataset = dataset.dataset
@@ -343,10 +357,3 @@ def _context(loader: Any) -> tuple[Any, str]:
 def _parent(method: str) -> int:
     """Returns the pid that workers watch, 0 for "whoever starts you" (a fork server)."""
     return 0 if method == "forkserver" else os.getpid()
-
-
-def _length(dataset: Any) -> int:
-    try:
-        return len(dataset)
-    except (TypeError, NotImplementedError):
-        return 0

@@ -129,8 +129,7 @@ class SlotIterator(_BaseDataLoaderIter):
             found, batch = self._batch(job, arriving)
             if found:
                 return batch
-        self._progress.finished = True
-        self._epochs.counters.epochs += 1
+        self._epochs.finish(self._progress)
         if self._manager.gpu is not None:
             self._manager.gpu.paused()
         if not self._persistent_workers:
@@ -150,7 +149,7 @@ class SlotIterator(_BaseDataLoaderIter):
         return job, self._set_off(job)
 
     def _set_off(self, job: Job) -> Arriving | None:
-        if self._delivery is None or job.failures or job.spilled:
+        if self._delivery is None or job.failures or job.spilled or not job.batch.indices:
             return None
         layout, rows = self._manager.layout, job.batch.rows
         assert layout is not None
@@ -168,9 +167,12 @@ class SlotIterator(_BaseDataLoaderIter):
         if job.failures:
             self._manager.release(job)
             raise_failure(min(job.failures, key=lambda failure: failure.position))
+        count = len(job.batch.indices)
+        if count == 0:
+            self._manager.release(job)
+            collate_named([], self._recipe.name)  # raises, as it does for DataLoader
         layout = self._manager.layout
         assert layout is not None
-        count = len(job.batch.indices)
         dropped = {skip.row for skip in job.skipped if skip.replaced_by is None}
         self._epochs.counters.samples += count - len(dropped)
         self._epochs.counters.batches += 1

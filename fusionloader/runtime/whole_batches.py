@@ -72,8 +72,7 @@ class _Tracked:
                     self._to_repeat -= 1
             batch = super().__next__()  # type: ignore[misc]
         except StopIteration:
-            progress.finished = True
-            self._epochs.counters.epochs += 1
+            self._epochs.finish(progress)
             raise
         progress.deliver(progress.delivered)
         self._epochs.counters.batches += 1
