@@ -13,13 +13,16 @@ from PIL import Image
 
 from fusionloader.executors.native import make_executor
 from fusionloader.executors.python import (
+    DatasetSource,
     SampleKey,
+    Seeding,
+    Source,
     length_of,
     preserved_generators,
     seed_generators,
 )
 from fusionloader.plan.arrays import PixelArrays
-from fusionloader.plan.datasets import Compiled
+from fusionloader.plan.datasets import Compiled, compile_dataset
 from fusionloader.plan.stages import Plan
 from fusionloader.plan.transforms import PYTHON, READ
 
@@ -57,7 +60,7 @@ class PlanSource:
         assert compiled.plan is not None
         self._in_worker = in_worker
         self.dataset = dataset
-        self.seeding = True
+        self.seeding = Seeding()
         self._compiled = compiled
         self._plan: Plan = compiled.plan
         self._sized = self._plan.height is not None and self._plan.width is not None
@@ -85,14 +88,20 @@ class PlanSource:
             return image, target
         start = time.perf_counter()
         with contextlib.nullcontext() if self._in_worker else preserved_generators():
-            if self.seeding:
-                seed_generators(key)
+            seed_generators(key, self.seeding)
             if compiled.tail is not None:
                 image = compiled.tail(image)
             if compiled.target_transform is not None:
                 target = compiled.target_transform(target)
         self._seconds[PYTHON] += time.perf_counter() - start
         return image, target
+
+    def renewed(self) -> Source:
+        """Returns the source of the dataset as it is now: with another plan, or with none."""
+        compiled = compile_dataset(self.dataset, self._plan.decode)
+        if compiled.plan is None:
+            return DatasetSource(self.dataset)
+        return PlanSource(self.dataset, compiled, self._in_worker)
 
     def _read(self, index: Any) -> tuple[bytes | np.ndarray[Any, Any], Any]:
         if self._compiled.kind != "pixels":

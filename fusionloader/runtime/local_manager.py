@@ -35,6 +35,10 @@ _WARN_SECONDS = 60.0
 _MOST_DEATHS = 3
 
 
+class PlanOutdated(Exception):
+    """``worker_init_fn`` changed the dataset that the plan was made of."""
+
+
 class NoFixedLayout(Exception):
     """Samples cannot be written row by row; the message says why."""
 
@@ -237,6 +241,7 @@ class LocalManager:
 
         Raises:
             NoFixedLayout: samples cannot be written row by row.
+            PlanOutdated: workers have another dataset than the plan.
             RuntimeError: after ``timeout`` seconds, or when workers cannot be started.
         """
         start = time.monotonic()
@@ -336,6 +341,8 @@ class LocalManager:
             from fusionloader.runtime.failures import raise_failure
 
             raise_failure(message.failure)
+        if isinstance(message, messages.DatasetChanged):
+            raise PlanOutdated
         if isinstance(message, messages.LayoutFound):
             self._settle_layout(message.layout)
             return

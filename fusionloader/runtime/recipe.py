@@ -20,7 +20,7 @@ from torch.utils.data.dataloader import _DatasetKind
 from fusionloader.executors.collate import is_of_collate
 from fusionloader.executors.layout import Layout
 from fusionloader.executors.plan_source import PlanSource, result_like
-from fusionloader.executors.python import DatasetSource, SampleKey, Source
+from fusionloader.executors.python import DatasetSource, SampleKey, Seeding, Source
 from fusionloader.plan.arrays import PixelArrays
 from fusionloader.plan.datasets import Compiled, compile_dataset
 from fusionloader.runtime import gpu_choice, light_worker, object_worker, prepared_worker, processes
@@ -61,6 +61,9 @@ class Recipe(Protocol):
     def no_layout(self, why: str) -> None:
         """Notes that the samples cannot be written row by row."""
 
+    def of_workers_dataset(self) -> Recipe:
+        """Returns the recipe for workers whose ``worker_init_fn`` changes the dataset."""
+
 
 class ObjectRecipe:
     """Workers run Python: the user's dataset, or a compiled plan with a Python tail."""
@@ -72,6 +75,10 @@ class ObjectRecipe:
         self._source = source
         self.count = source.count()
         self.no_layout = no_layout
+
+    def of_workers_dataset(self) -> Recipe:
+        """Returns this: every worker looks at the dataset that it has."""
+        return self
 
     def name(self, index: Any) -> str:
         """Returns a sample's name for messages."""
@@ -112,8 +119,14 @@ class TableRecipe:
     """Files or pixels whose transforms are wholly compiled: workers run no Python per sample."""
 
     def __init__(
-        self, dataset: Any, compiled: Compiled, table: DatasetTable, choice: GpuChoice
+        self,
+        dataset: Any,
+        compiled: Compiled,
+        table: DatasetTable,
+        choice: GpuChoice,
+        of_workers_dataset: Callable[[], Recipe],
     ) -> None:
+        self.of_workers_dataset = of_workers_dataset
         self._dataset = dataset
         self._compiled = compiled
         self._table = table
@@ -199,6 +212,7 @@ class Recipes:
         self._files: tuple[list[tuple[str, int]], DatasetTable] | None = None
         self._pixels: DatasetTable | None = None
         self._no_layout: tuple[str, Fingerprint] | None = None
+        self._changed_by_init: Fingerprint | None = None
         self._said: str | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -226,13 +240,17 @@ class Recipes:
         if compiled is None:
             recipe: Recipe = ObjectRecipe(DatasetSource(loader.dataset), remember)
         else:
-            table = self._table_of(loader.dataset, compiled)
-            if table is not None:
-                choice = gpu_choice.choose(loader, compiled)
-                recipe = TableRecipe(loader.dataset, compiled, table, choice)
+            python = ObjectRecipe(PlanSource(loader.dataset, compiled), remember)
+            of_init = Fingerprint(loader.dataset, [loader.worker_init_fn])
+            table = None
+            if of_init != self._changed_by_init:
+                table = self._table_of(loader.dataset, compiled)
+            if table is None:
+                recipe = python
             else:
-                source = PlanSource(loader.dataset, compiled)
-                recipe = ObjectRecipe(source, remember)
+                outdated = functools.partial(self._remember_change, of_init, python)
+                choice = gpu_choice.choose(loader, compiled)
+                recipe = TableRecipe(loader.dataset, compiled, table, choice, outdated)
         return SlotIterator(loader, epochs, recipe)
 
     def explain(self, loader: Any, part_seconds: Sequence[float] = ()) -> str:
@@ -295,6 +313,11 @@ class Recipes:
     def _remember_no_layout(self, samples: Fingerprint, why: str) -> None:
         self._no_layout = (why, samples)
 
+    def _remember_change(self, of_init: Fingerprint, python: Recipe) -> Recipe:
+        log.info("worker_init_fn changes the dataset: workers look at it in Python")
+        self._changed_by_init = of_init
+        return python
+
     def _log(self, text: str) -> None:
         if text != self._said:
             self._said = text
@@ -330,7 +353,7 @@ def _source_here(dataset: Any, compiled: Compiled) -> Source:
     """Returns what makes samples in the training process."""
     if compiled.plan is None:
         source = DatasetSource(dataset)
-        source.seeding = False  # the generators here are the user's
+        source.seeding = Seeding(False, False, False)  # the generators here are the user's
         return source
     return PlanSource(dataset, compiled, in_worker=False)
 

@@ -24,6 +24,7 @@ from fusionloader.runtime.local_manager import (
     ManagerOptions,
     MiniBatch,
     NoFixedLayout,
+    PlanOutdated,
 )
 from fusionloader.runtime.recipe import Recipe
 from fusionloader.runtime.uneven import collate_named
@@ -46,10 +47,13 @@ class SlotIterator(_BaseDataLoaderIter):
         self._whole: ContinuedIterator | None = None
         self._delivery = make_delivery(loader.device)
         self._arriving: deque[tuple[Job, Arriving | None]] = deque()
-        start = recipe.starter(loader, self.base_seed)
-        self._manager = LocalManager(self._options(loader), recipe.layout, start)
-        self._finalizer = weakref.finalize(self, self._manager.close)
+        self._start_manager(loader)
         self._begin()
+
+    def _start_manager(self, loader: Any) -> None:
+        start = self._recipe.starter(loader, self.base_seed)
+        self._manager = LocalManager(self._options(loader), self._recipe.layout, start)
+        self._finalizer = weakref.finalize(self, self._manager.close)
 
     def _options(self, loader: Any) -> ManagerOptions:
         page_locked = self._pin_memory or self._delivery is not None
@@ -89,10 +93,13 @@ class SlotIterator(_BaseDataLoaderIter):
             except StopIteration:
                 self._exhausted = True
                 return
-            items, rows, pickled = self._recipe.describe(indices)
-            seed, epoch = self._progress.seed, self._progress.epoch
-            batch = MiniBatch(indices, items, keys, counts, rows, seed, epoch, pickled)
-            self._manager.submit(batch, number)
+            self._submit(number, indices, keys, counts)
+
+    def _submit(self, number: int, indices: Any, keys: list[int], counts: list[int]) -> None:
+        items, rows, pickled = self._recipe.describe(indices)
+        seed, epoch = self._progress.seed, self._progress.epoch
+        batch = MiniBatch(indices, items, keys, counts, rows, seed, epoch, pickled)
+        self._manager.submit(batch, number)
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         self._loader = detached(loader)
@@ -124,6 +131,9 @@ class SlotIterator(_BaseDataLoaderIter):
                 job, arriving = self._next_job()
             except NoFixedLayout as why:
                 return self._go_whole(str(why))
+            except PlanOutdated:
+                self._go_python()
+                continue
             self._epochs.counters.wait_seconds += time.perf_counter() - start
             self._fill()
             found, batch = self._batch(job, arriving)
@@ -224,6 +234,18 @@ class SlotIterator(_BaseDataLoaderIter):
             self._loader, self._epochs, self._progress, remaining, self.base_seed
         )
         return next(self._whole)
+
+    def _go_python(self) -> None:
+        """Has workers make the samples that read the dataset as ``worker_init_fn`` left it."""
+        failed = [job for job, arriving in self._arriving if arriving is None]
+        self._arriving = deque(entry for entry in self._arriving if entry[1] is not None)
+        jobs = [*failed, *(job for job in self._manager.outstanding if not job.discarded)]
+        self._recipe = self._recipe.of_workers_dataset()
+        self._shutdown_workers()
+        self._start_manager(self._loader)
+        for job in jobs:
+            batch = job.batch
+            self._submit(job.number, batch.indices, batch.keys, batch.occurrences)
 
     # ---- the end -------------------------------------------------------------------------------
 
