@@ -31,7 +31,7 @@ log = logging.getLogger("fusionloader.manager")
 _SLEEP_SECONDS = 0.1
 _DEVICE_SECONDS = 0.0005
 _DEVICE_BUFFERS = 4  # the batch in use, the one behind it, and two that are being made
-_WARN_SECONDS = 60.0
+WARN_SECONDS = 60.0
 _MOST_DEATHS = 3
 
 
@@ -245,7 +245,7 @@ class LocalManager:
             RuntimeError: after ``timeout`` seconds, or when workers cannot be started.
         """
         start = time.monotonic()
-        warn_at = start + _WARN_SECONDS
+        warn_at = start + WARN_SECONDS
         while True:
             seen = self.queue.done_word()
             self._look()

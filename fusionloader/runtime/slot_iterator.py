@@ -226,9 +226,9 @@ class SlotIterator(_BaseDataLoaderIter):
         """Starts again with whole batches per worker, as torch does; nothing was delivered yet."""
         self._recipe.no_layout(why)
         jobs = self._manager.outstanding
-        pending = [list(job.batch.indices) for job in jobs if not job.discarded]
+        pending = [(job.number, list(job.batch.indices)) for job in jobs if not job.discarded]
         self._shutdown_workers()
-        later = (indices for _, indices, _, _ in self._batches)
+        later = ((number, indices) for number, indices, _, _ in self._batches)
         remaining = itertools.chain(pending, later)
         self._whole = ContinuedIterator(
             self._loader, self._epochs, self._progress, remaining, self.base_seed
