@@ -77,6 +77,7 @@ class Executor:
     def pixels_with(
         self, image: Buffer, parameters: Sequence[tuple[Any, ...]]
     ) -> tuple[bytes, tuple[int, int]]: ...
+    def image_size(self, encoded: Buffer) -> tuple[int, int] | None: ...
 
 # --- colour -------------------------------------------------------------------------------------
 

@@ -54,7 +54,7 @@ class _Policy:
         executor = self._executors.get(image.mode)
         if executor is None:
             executor = self._executors[image.mode] = self._executor(_MODES[image.mode])
-        seed = int(torch.randint(2**63 - 1, ()))
+        seed = int(torch.randint(2**63 - 1, (), device="cpu"))
         return replay(image, executor.draw(seed, 0, 0, 0, *image.size))
 
     def _executor(self, channels: Any) -> Any:

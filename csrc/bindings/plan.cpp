@@ -179,6 +179,13 @@ py::tuple pixels_with(Executor& self, const py::object& image, const py::sequenc
   return pixels_tuple(result);
 }
 
+std::optional<py::tuple> image_size(Executor& self, const py::object& encoded) {
+  const Buffer from(encoded, readable);
+  int width = 0, height = 0;
+  if (!self.image_size(from.bytes(), width, height)) return std::nullopt;
+  return py::make_tuple(width, height);
+}
+
 std::array<uint32_t, 4> philox(PhiloxCounter counter, PhiloxKey key) {
   return philox4x32(counter, key);
 }
@@ -218,7 +225,8 @@ void bind_plan(py::module_& m) {
            "group"_a = 0)
       .def("pixels_of_pixels", &pixels_of_pixels, "image"_a, "seed"_a, "epoch"_a, "index"_a,
            "occurrence"_a, "group"_a = 0)
-      .def("pixels_with", &pixels_with, "image"_a, "parameters"_a);
+      .def("pixels_with", &pixels_with, "image"_a, "parameters"_a)
+      .def("image_size", &image_size, "encoded"_a);
 }
 
 }  // namespace fusionloader

@@ -182,4 +182,12 @@ bool RegionDecoder::rows(int y, int count, const uint8_t** rows) {
   return read && state.clean() && info->output_scanline == end;
 }
 
+bool read_image_size(RegionDecoder& decoder, ByteView encoded, int& width, int& height) {
+  if (!decoder.open(encoded)) return false;
+  width = decoder.width();
+  height = decoder.height();
+  decoder.close();
+  return true;
+}
+
 }  // namespace fusionloader

@@ -40,4 +40,7 @@ class RegionDecoder {
   std::unique_ptr<State> state_;
 };
 
+// Width and height from the header alone; false if the file is not for this decoder.
+bool read_image_size(RegionDecoder& decoder, ByteView encoded, int& width, int& height);
+
 }  // namespace fusionloader

@@ -241,4 +241,8 @@ void Executor::pixels_with(const PixelView& image, const Parameters& parameters,
   impl_->run_pixels(image, parameters, result);
 }
 
+bool Executor::image_size(ByteView encoded, int& width, int& height) {
+  return read_image_size(impl_->decoder, encoded, width, height);
+}
+
 }  // namespace fusionloader

@@ -60,6 +60,9 @@ class Executor {
   // Any plan's operations, without its conversion.
   void pixels_with(const PixelView& image, const Parameters& parameters, Pixels& out);
 
+  // From the header alone; false where Pillow has to say.
+  bool image_size(ByteView encoded, int& width, int& height);
+
  private:
   void run_pixels_drawn(const PixelView& image, const Parameters& parameters, uint8_t* out);
   Status run_opened(const Parameters& parameters, uint8_t* out);

@@ -6,16 +6,18 @@ batch is then a set of tensors over that memory, equal to what ``default_collate
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data._utils.collate import default_collate_fn_map
+from torch.utils.data._utils import collate as torch_collate
+
+from fusionloader.executors.collate import collated_by_torch
 
 _ALIGN = 64
-_KNOWN = frozenset(default_collate_fn_map)  # types registered later have a collate of their own
 _SCALARS = {float: torch.float64, int: torch.int64, bool: torch.bool}
 
 
@@ -27,14 +29,15 @@ class LayoutMismatch(Exception):
 class Leaf:
     """A tensor, array or number: what it is, and the row it becomes.
 
-    ``kind`` is ``"tensor"``, ``"array"`` (numpy, also 0-d) or ``"scalar"`` (Python or numpy number,
-    of type ``scalar``).
+    ``kind`` is ``"tensor"`` (of class ``tensor``), ``"array"`` (numpy, also 0-d) or ``"scalar"``
+    (Python or numpy number, of type ``scalar``).
     """
 
     kind: str
     shape: tuple[int, ...]
     dtype: torch.dtype
     scalar: type | None = None
+    tensor: type = torch.Tensor
 
     @property
     def nbytes(self) -> int:
@@ -129,7 +132,7 @@ class Layout:
             shape = (count, *leaf.shape)
             size = leaf.nbytes // leaf.dtype.itemsize * count
             if size == 0:
-                tensors.append(torch.empty(shape, dtype=leaf.dtype))
+                tensors.append(torch.empty(shape, dtype=leaf.dtype, device="cpu"))
                 continue
             if isinstance(owner, torch.Tensor):
                 flat = owner[offset : offset + size * leaf.dtype.itemsize].view(leaf.dtype)
@@ -141,6 +144,8 @@ class Layout:
 
 def _node(sample: Any) -> Node:
     kind = type(sample)
+    if not collated_by_torch(sample):
+        raise _NotFixed(f"{kind.__name__} has a collate function of its own")
     if isinstance(sample, torch.Tensor):
         return _tensor_leaf(sample)
     if kind in _SCALARS:
@@ -149,9 +154,6 @@ def _node(sample: Any) -> Node:
         return _array_leaf(sample)
     if isinstance(sample, (np.number, np.bool_)):
         return Leaf("scalar", (), _numpy_dtype(np.dtype(kind)), kind)
-    custom = [t for t in default_collate_fn_map if t not in _KNOWN]
-    if any(isinstance(sample, t) for t in custom):
-        raise _NotFixed(f"{kind.__name__} has a collate function of its own")
     if kind is dict:
         return Branch(dict, tuple(sample), tuple(_node(value) for value in sample.values()))
     if kind in (list, tuple):
@@ -164,7 +166,7 @@ def _node(sample: Any) -> Node:
 
 
 def _tensor_leaf(tensor: torch.Tensor) -> Leaf:
-    if type(tensor) is not torch.Tensor:
+    if not (type(tensor) is torch.Tensor or _is_stacked_as_plain(tensor)):
         raise _NotFixed(f"a sample contains {_article(type(tensor).__name__)}")
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
         raise _NotFixed("a sample contains a sparse, quantized or nested tensor")
@@ -172,7 +174,19 @@ def _tensor_leaf(tensor: torch.Tensor) -> Leaf:
         raise _NotFixed(f"a sample contains a tensor on {tensor.device}")
     if tensor.requires_grad:
         raise _NotFixed("a sample contains a tensor that requires grad")
-    return Leaf("tensor", tuple(tensor.shape), tensor.dtype)
+    return Leaf("tensor", tuple(tensor.shape), tensor.dtype, tensor=type(tensor))
+
+
+def _is_stacked_as_plain(tensor: torch.Tensor) -> bool:
+    """Whether it is torchvision's image, mask or the like, and a batch of such a plain tensor.
+
+    It is one unless the user has torchvision keep its types (``tv_tensors.set_return_type``).
+    """
+    kind = type(tensor)
+    if kind.__module__.partition(".")[0] != "torchvision":
+        return False
+    collated = torch_collate.collate_tensor_fn([tensor])
+    return type(collated) is torch.Tensor
 
 
 def _array_leaf(array: np.ndarray[Any, Any]) -> Leaf:
@@ -295,11 +309,12 @@ def _leaf_writer(leaf: Leaf, block: torch.Tensor) -> _Write:
 
 def _tensor_writer(leaf: Leaf, block: torch.Tensor) -> _Write:
     dtype, shape = leaf.dtype, torch.Size(leaf.shape)
+    kind: Any = leaf.tensor
 
     def write(row: int, column: Sequence[Any]) -> None:
         for tensor in column:
             if (
-                type(tensor) is not torch.Tensor
+                type(tensor) is not kind
                 or tensor.dtype is not dtype
                 or tensor.shape != shape
                 or tensor.requires_grad
@@ -307,9 +322,17 @@ def _tensor_writer(leaf: Leaf, block: torch.Tensor) -> _Write:
                 or not tensor.is_cpu
             ):
                 raise LayoutMismatch(f"expected a tensor of {dtype} and shape {tuple(shape)}")
-        torch.stack(list(column), out=block[row : row + len(column)])
+        with _as_plain(kind):
+            torch.stack(list(column), out=block[row : row + len(column)])
 
     return write
+
+
+def _as_plain(kind: type) -> contextlib.AbstractContextManager[Any]:
+    """Returns a context in which tensors of a subclass are taken as what they hold."""
+    if kind is torch.Tensor:
+        return contextlib.nullcontext()
+    return torch._C.DisableTorchFunctionSubclass()
 
 
 def _array_writer(leaf: Leaf, block: torch.Tensor) -> _Write:

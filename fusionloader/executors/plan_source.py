@@ -12,9 +12,17 @@ import torch
 from PIL import Image
 
 from fusionloader.executors.native import make_executor
-from fusionloader.executors.python import SampleKey, preserved_generators, seed_generators
+from fusionloader.executors.python import (
+    DatasetSource,
+    SampleKey,
+    Seeding,
+    Source,
+    length_of,
+    preserved_generators,
+    seed_generators,
+)
 from fusionloader.plan.arrays import PixelArrays
-from fusionloader.plan.datasets import Compiled
+from fusionloader.plan.datasets import Compiled, compile_dataset
 from fusionloader.plan.stages import Plan
 from fusionloader.plan.transforms import PYTHON, READ
 
@@ -37,7 +45,7 @@ def result_like(plan: Plan) -> torch.Tensor:
     if convert is None or height is None or width is None:
         raise ValueError("the plan's results are not tensors of one shape")
     shape = (plan.result_channels, height, width)
-    return torch.empty(shape, dtype=ELEMENT_TYPES[convert.element_type])
+    return torch.empty(shape, dtype=ELEMENT_TYPES[convert.element_type], device="cpu")
 
 
 class PlanSource:
@@ -51,7 +59,7 @@ class PlanSource:
         assert compiled.plan is not None
         self._in_worker = in_worker
         self.dataset = dataset
-        self.seeding = True
+        self.seeding = Seeding()
         self._compiled = compiled
         self._plan: Plan = compiled.plan
         self._sized = self._plan.height is not None and self._plan.width is not None
@@ -79,8 +87,7 @@ class PlanSource:
             return image, target
         start = time.perf_counter()
         with contextlib.nullcontext() if self._in_worker else preserved_generators():
-            if self.seeding:
-                seed_generators(key)
+            seed_generators(key, self.seeding)
             if compiled.tail is not None:
                 image = compiled.tail(image)
             if compiled.target_transform is not None:
@@ -88,13 +95,19 @@ class PlanSource:
         self._seconds[PYTHON] += time.perf_counter() - start
         return image, target
 
+    def renewed(self) -> Source:
+        """Returns the source of the dataset as it is now: with another plan, or with none."""
+        compiled = compile_dataset(self.dataset, self._plan.decode)
+        if compiled.plan is None:
+            return DatasetSource(self.dataset)
+        return PlanSource(self.dataset, compiled, self._in_worker)
+
     def _read(self, index: Any) -> tuple[bytes | np.ndarray[Any, Any], Any]:
         if self._compiled.kind != "pixels":
             return self._compiled.read(self.dataset, index)
         if self._arrays is None:  # a list of targets is not to be gone through for every sample
             self._arrays = self._compiled.arrays(self.dataset)
-        image, target = self._arrays.images[index], self._arrays.targets[index]
-        return np.ascontiguousarray(image), int(target)
+        return np.ascontiguousarray(self._arrays.images[index]), self._arrays.target(index)
 
     def take_part_seconds(self) -> list[float]:
         """Returns the time spent on each part (``Note.part``) since the last call."""
@@ -142,8 +155,8 @@ class PlanSource:
         return self._compiled.name(self.dataset, key.index)
 
     def count(self) -> int:
-        """Returns ``len(dataset)``."""
-        return len(self.dataset)
+        """Returns ``len(dataset)``, 0 where there is none."""
+        return length_of(self.dataset)
 
 
 def converted(image: Image.Image, plan: Plan) -> torch.Tensor:

@@ -35,14 +35,25 @@ class SampleKey(NamedTuple):
         return self._replace(index=index)
 
 
+class Seeding(NamedTuple):
+    """Which of the global generators are seeded for every sample."""
+
+    python: bool = True
+    torch: bool = True
+    numpy: bool = True
+
+
 class Source(Protocol):
-    """Makes samples from keys; seeds the global generators for each where ``seeding``."""
+    """Makes samples from keys; seeds the global generators for each as ``seeding`` says."""
 
     dataset: Any
-    seeding: bool
+    seeding: Seeding
 
     def load(self, key: SampleKey) -> Any:
         """Returns one sample."""
+
+    def renewed(self) -> Source:
+        """Returns the source of the dataset as it is now, after user code may have changed it."""
 
     def take_part_seconds(self) -> list[float]:
         """Returns the time spent on each part of a plan since the last call, if there is one."""
@@ -51,7 +62,15 @@ class Source(Protocol):
         """Returns the sample's name for messages: index, and path where known."""
 
     def count(self) -> int:
-        """Returns the number of samples of the dataset."""
+        """Returns the number of samples of the dataset, 0 where it does not know."""
+
+
+def length_of(dataset: Any) -> int:
+    """Returns ``len(dataset)``, 0 where there is none."""
+    try:
+        return len(dataset)
+    except (TypeError, NotImplementedError):
+        return 0
 
 
 def group_of(number: int, row: int, size: int) -> int:
@@ -59,17 +78,20 @@ def group_of(number: int, row: int, size: int) -> int:
     return (number << 24 | row // size) << 1 | 1
 
 
-def seed_generators(key: SampleKey) -> None:
-    """Seeds Python's, torch's and numpy's global generators for one sample.
+def seed_generators(key: SampleKey, seeding: Seeding) -> None:
+    """Seeds Python's, torch's and numpy's global generators for one sample, as ``seeding`` says.
 
     So a random transform gives the same result whichever worker runs it and in whichever order.
     """
     # 63 bits: a sample may well be torch.initial_seed(), and a tensor of int64 has to hold it.
     state = _native.mix_key(key.seed, key.epoch, key.key, key.occurrence) >> 1
-    _seed_python(state)
-    _python_generator.gauss_next = None
-    torch.default_generator.manual_seed(state)
-    np.random.seed(state & 0xFFFFFFFF)
+    if seeding.python:
+        _seed_python(state)
+        _python_generator.gauss_next = None
+    if seeding.torch:
+        torch.default_generator.manual_seed(state)
+    if seeding.numpy:
+        np.random.seed(state & 0xFFFFFFFF)
 
 
 @contextlib.contextmanager
@@ -89,13 +111,16 @@ class DatasetSource:
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
-        self.seeding = True
+        self.seeding = Seeding()
 
     def load(self, key: SampleKey) -> Any:
         """Returns ``dataset[index]``."""
-        if self.seeding:
-            seed_generators(key)
+        seed_generators(key, self.seeding)
         return self.dataset[key.index]
+
+    def renewed(self) -> Source:
+        """Returns this: a dataset is asked as it is."""
+        return self
 
     def take_part_seconds(self) -> list[float]:
         """Returns nothing: user code has no parts."""
@@ -106,5 +131,5 @@ class DatasetSource:
         return f"index {key.index!r}"
 
     def count(self) -> int:
-        """Returns ``len(dataset)``."""
-        return len(self.dataset)
+        """Returns ``len(dataset)``, 0 where there is none."""
+        return length_of(self.dataset)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from torch.utils.data import Subset
 
 from fusionloader.plan.arrays import PixelArrays, pixel_arrays
+from fusionloader.plan.originals import is_own
 from fusionloader.plan.stages import ImageKind, Plan
 from fusionloader.plan.transforms import (
     PASSES,
@@ -169,12 +170,15 @@ def _why_no_folder(dataset: Any) -> str:
     from torchvision import get_image_backend
     from torchvision.datasets import folder
 
-    if type(dataset).__getitem__ is not folder.DatasetFolder.__getitem__:
+    getitem = type(dataset).__getitem__
+    if getitem is not folder.DatasetFolder.__getitem__ or not is_own(getitem, folder):
         return "its class has a __getitem__ of its own"
     if callable(getattr(dataset, "__getitems__", None)):
         return "its class has a __getitems__ of its own"
     if dataset.loader not in (folder.default_loader, folder.pil_loader):
         return "it has a loader of its own"
+    if not (is_own(dataset.loader, folder) and is_own(folder.pil_loader, folder)):
+        return "torchvision's loader of images was replaced"
     if dataset.loader is folder.default_loader and get_image_backend() != "PIL":
         return f"torchvision's image backend is {get_image_backend()}, not PIL"
     return ""

@@ -24,6 +24,7 @@ from fusionloader.plan import (
     windows,
 )
 from fusionloader.plan.arguments import MOST_NESTED, Context, NestedTooDeep, NotCompiled
+from fusionloader.plan.originals import is_patched
 from fusionloader.plan.sizes import result_size
 from fusionloader.plan.stages import (
     CenterCrop,
@@ -51,18 +52,6 @@ _ANY_RGB = ImageKind()
 # Stages that move pixels and change none.
 _MOVING = (CenterCrop, RandomCrop, RandomHorizontalFlip, RandomVerticalFlip)
 _RESIZING = (RandomResizedCrop, Resize, ResizeKeepRatio, ResizeShorterSide, TrimBorder)
-_REPLACEABLE = (
-    "forward",
-    "__call__",
-    "transform",
-    "get_params",
-    "make_params",
-    "_call_impl",
-    "_erase",
-    "_apply_basic",
-    "_apply_blended",
-    "_calc_blended_weights",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +134,12 @@ def compile_transform(
         decode: ``"exact"`` or ``"fast"``, as in ``Plan``.
         images: what is known of the images that it will get.
     """
-    steps = list(_flatten(transform))
+    # torchvision makes its tables of magnitudes on torch's default device, which may be another.
+    with torch.device("cpu"):
+        return _compile(list(_flatten(transform)), decode, images)
+
+
+def _compile(steps: list[Any], decode: Any, images: ImageKind) -> CompiledTransform:
     compiling = _Compiling(images)
     for place, step in enumerate(steps):
         try:
@@ -185,7 +179,7 @@ class _Compiling:
         self.held = "pil"
 
     def add(self, step: Any, place: int) -> None:
-        if _replaced(step):
+        if is_patched(step):
             raise NotCompiled("its methods were replaced or hooked")
         if conversions.is_conversion(step):
             self.held = conversions.held_after([*self.conversions, step], self.channels)
@@ -271,7 +265,7 @@ def _is_of_passes(stage: Stage) -> bool:
 def _flatten(transform: Any, around: tuple[Any, ...] = ()) -> Iterator[Any]:
     """The steps of lists in lists; too deep inside, and inside itself, a list comes as it is."""
     endless = len(around) > MOST_NESTED or any(outer is transform for outer in around)
-    steps = None if endless or _replaced(transform) else _listed(transform)
+    steps = None if endless else _listed(transform)
     if steps is None:
         yield transform
         return
@@ -284,16 +278,12 @@ def _listed(transform: Any) -> Iterable[Any] | None:
     from torchvision import transforms as v1
     from torchvision.transforms import v2
 
+    if is_patched(transform):
+        return None
     if type(transform) in (v1.Compose, v2.Compose):
         steps: Iterable[Any] = transform.transforms
         return steps
     return transform if type(transform) is torch.nn.Sequential else None
-
-
-def _replaced(step: Any) -> bool:
-    own = getattr(step, "__dict__", {})
-    hooks = any(own.get(name) for name in ("_forward_hooks", "_forward_pre_hooks"))
-    return hooks or any(name in own for name in _REPLACEABLE)
 
 
 def _stage(step: Any, context: Context) -> Stage:
@@ -327,7 +317,7 @@ def _compile_all(steps: Sequence[Any], context: Context) -> tuple[Stage, ...]:
     made: list[Stage] = []
     for step in (inner for outer in steps for inner in _flatten(outer)):
         try:
-            if _replaced(step):
+            if is_patched(step):
                 raise NotCompiled("its methods were replaced or hooked")
             if conversions.is_conversion(step) or erasing.is_erasing(step):
                 raise NotCompiled("it converts only sometimes")
@@ -345,6 +335,6 @@ def _compile_all(steps: Sequence[Any], context: Context) -> tuple[Stage, ...]:
 def _text(step: Any) -> str:
     try:
         text = " ".join(repr(step).split())
-    except RecursionError:  # it holds itself
-        text = f"{type(step).__name__}(...)"
+    except Exception:  # user code, which nobody asked to be printed
+        text = f"<{type(step).__name__}>"
     return text if len(text) <= 100 else text[:97] + "..."

@@ -10,8 +10,11 @@ ATTEMPTS = 10
 
 
 def substitutes(seed: int, epoch: int, key: int, occurrence: int, count: int) -> Iterator[int]:
-    """Yields up to ``ATTEMPTS`` dataset indices below ``count`` to try in place of a bad sample."""
-    for attempt in range(ATTEMPTS):
+    """Yields up to ``ATTEMPTS`` dataset indices below ``count`` to try in place of a bad sample.
+
+    None where ``count`` is 0: the dataset does not say how many it has.
+    """
+    for attempt in range(ATTEMPTS if count else 0):
         words = struct.pack("<5Q", seed, epoch, key, occurrence, attempt)
         digest = hashlib.blake2b(words, digest_size=8).digest()
         yield int.from_bytes(digest, "little") % count

@@ -6,6 +6,7 @@ import copy
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 from fusionloader.runtime.keys import Occurrences, key_of
@@ -54,8 +55,8 @@ class Counters:
 
     def add_part_seconds(self, seconds: Sequence[float]) -> None:
         """Adds the time spent on each part of a plan."""
-        kept = self.part_seconds or [0.0] * len(seconds)
-        self.part_seconds = [a + b for a, b in zip(kept, seconds, strict=True)]
+        pairs = zip_longest(self.part_seconds, seconds, fillvalue=0.0)
+        self.part_seconds = [a + b for a, b in pairs]  # a changed plan may have more of them
 
 
 class Epochs:
@@ -135,6 +136,12 @@ class Epochs:
             counts = occurrences.count(keys)
             if number >= delivered and number not in ahead:
                 yield number, indices, keys, counts
+
+    def finish(self, progress: Progress) -> None:
+        """Notes that an epoch came to its end, however often that is found."""
+        if not progress.finished:
+            progress.finished = True
+            self.counters.epochs += 1
 
     # ---- saving --------------------------------------------------------------------------------
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from fusionloader.executors.plan_source import PlanSource
-from fusionloader.executors.python import SampleKey, group_of
+from fusionloader.executors.python import SampleKey, Source, group_of
 from fusionloader.runtime import failures, messages
 from fusionloader.runtime.bad_samples import substitutes
 from fusionloader.runtime.delivery import to_device
 from fusionloader.runtime.epoch import Epochs
+from fusionloader.runtime.fingerprint import Fingerprint
 from fusionloader.runtime.progress import Progress
 from fusionloader.runtime.uneven import collate_named
 
@@ -22,13 +22,18 @@ from fusionloader.runtime.uneven import collate_named
 class InProcessIterator(_BaseDataLoaderIter):
     """One mini-batch at a time, when it is asked for."""
 
-    def __init__(self, loader: Any, epochs: Epochs, source: PlanSource) -> None:
+    def __init__(
+        self, loader: Any, epochs: Epochs, source: Source, renew: Callable[[], Source]
+    ) -> None:
+        """``renew`` makes the source of samples anew, when the dataset or a transform changed."""
         super().__init__(loader)
         if self._timeout != 0:
             raise AssertionError("timeout needs worker processes: num_workers > 0")
         self._loader = loader
         self._epochs = epochs
-        self._source = source
+        self._source: Source = source
+        self._renew = renew
+        self._seen = Fingerprint(loader.dataset)
         self._progress: Progress | None = None
         self._batches: Iterator[tuple[int, list[Any], list[int], list[int]]] = iter(())
 
@@ -47,6 +52,7 @@ class InProcessIterator(_BaseDataLoaderIter):
             progress = self._begin()
         counters = self._epochs.counters
         for number, *described in self._batches:
+            self._notice_changes()
             samples: list[Any] = []
             indices = described[0]
             for row, (index, key, count) in enumerate(zip(*described, strict=True)):
@@ -55,15 +61,21 @@ class InProcessIterator(_BaseDataLoaderIter):
                 )
                 samples += self._load(row, sample_key)
             progress.deliver(number)
-            if samples:
+            if samples or not indices:  # which cannot be collated: that is for the user to see
                 counters.batches += 1
                 counters.samples += len(samples)
                 batch = self._collate(samples, indices)
                 return pin_memory(batch, self._pin_memory_device) if self._pin_memory else batch  # type: ignore[no-untyped-call]
-        progress.finished = True
-        counters.epochs += 1
+        self._epochs.finish(progress)
         counters.add_part_seconds(self._source.take_part_seconds())
         raise StopIteration
+
+    def _notice_changes(self) -> None:
+        """Takes a dataset that was changed in mid-epoch as it is now, as torch does."""
+        seen = Fingerprint(self._loader.dataset)
+        if seen != self._seen:
+            self._epochs.counters.add_part_seconds(self._source.take_part_seconds())
+            self._source, self._seen = self._renew(), seen
 
     def _group(self, number: int, row: int) -> int:
         if self._loader.augment_per == "sample":

@@ -15,13 +15,14 @@ from fusionloader.executors.native import make_executor
 from fusionloader.plan.stages import Plan
 from fusionloader.runtime import failures, messages
 from fusionloader.runtime.bad_samples import ATTEMPTS, substitutes
+from fusionloader.runtime.pillow_formats import AddedFormats
 
 
 @dataclass(frozen=True, slots=True)
 class LightWorkerConfig:
     """What a worker needs to know; the descriptors are open under these numbers.
 
-    ``load_truncated`` and ``max_pixels`` are Pillow's settings in the training process.
+    ``load_truncated``, ``max_pixels``, ``formats`` are Pillow's settings in the training process.
     """
 
     worker: int
@@ -35,6 +36,7 @@ class LightWorkerConfig:
     on_error: str
     load_truncated: bool = False
     max_pixels: int | None = None
+    formats: AddedFormats = AddedFormats()
 
 
 def main(config: LightWorkerConfig) -> None:
@@ -61,6 +63,7 @@ class _LightWorker:
         self._config = config
         self._loop = loop
         self._executor = executor
+        self._knows_formats = False
 
     def serve_sample(self) -> None:
         """Does the sample that the native loop could not."""
@@ -123,6 +126,9 @@ class _LightWorker:
         # What the training script set; a spawned process would not know.
         ImageFile.LOAD_TRUNCATED_IMAGES = self._config.load_truncated
         Image.MAX_IMAGE_PIXELS = self._config.max_pixels
+        if not self._knows_formats:
+            self._config.formats.register()
+            self._knows_formats = True
         with open(os.fsdecode(self._loop.path(item)), "rb") as file:
             image = Image.open(file).convert("RGB")
         return memoryview(image.tobytes()).cast("B", (image.height, image.width, 3))

@@ -31,8 +31,12 @@ log = logging.getLogger("fusionloader.manager")
 _SLEEP_SECONDS = 0.1
 _DEVICE_SECONDS = 0.0005
 _DEVICE_BUFFERS = 4  # the batch in use, the one behind it, and two that are being made
-_WARN_SECONDS = 60.0
+WARN_SECONDS = 60.0
 _MOST_DEATHS = 3
+
+
+class PlanOutdated(Exception):
+    """``worker_init_fn`` changed the dataset that the plan was made of."""
 
 
 class NoFixedLayout(Exception):
@@ -81,7 +85,8 @@ class ManagerOptions:
     """What the manager needs to know of the loader.
 
     ``tiny_batch_size`` in samples, ``in_flight`` in mini-batches, ``timeout`` in seconds (0: none).
-    ``name`` returns a sample's name for messages from its index. ``group_size`` neighbours in a
+    ``name`` returns a sample's name for messages from its index. ``register(address, nbytes)``
+    page-locks memory of batches, ``unregister(address)`` undoes it. ``group_size`` neighbours in a
     batch share the draws of augmentations (0: each sample has its own). ``gpu`` where there is a
     GPU worker; it writes into buffers of ``ring``, laid out for ``batch_size`` rows, or where there
     is none into the same slots as the others.
@@ -93,6 +98,7 @@ class ManagerOptions:
     timeout: float
     name: Callable[[Any], str]
     register: Callable[[int, int], None] | None = None
+    unregister: Callable[[int], None] | None = None
     group_size: int = 0
     gpu: GpuOptions | None = None
     ring: DeviceRing | None = None
@@ -123,7 +129,9 @@ class LocalManager:
         self.queue = _native.ManagerQueue(self.control_fd, self.arena.fd, workers, ring)
         self._ring = ring
         self._descriptors = SlotPool(self.arena, self.queue, spare=ring)
-        self.payloads = SlotPool(self.arena, self.queue, options.in_flight + 2, options.register)
+        self.payloads = SlotPool(
+            self.arena, self.queue, options.in_flight + 2, options.register, options.unregister
+        )
         self._workers: WorkerSet | None = None
         self.gpu: GpuControl | None = None
         # Not through a strong reference: a cycle would keep the batches' memory until it is found.
@@ -233,10 +241,11 @@ class LocalManager:
 
         Raises:
             NoFixedLayout: samples cannot be written row by row.
+            PlanOutdated: workers have another dataset than the plan.
             RuntimeError: after ``timeout`` seconds, or when workers cannot be started.
         """
         start = time.monotonic()
-        warn_at = start + _WARN_SECONDS
+        warn_at = start + WARN_SECONDS
         while True:
             seen = self.queue.done_word()
             self._look()
@@ -332,6 +341,8 @@ class LocalManager:
             from fusionloader.runtime.failures import raise_failure
 
             raise_failure(message.failure)
+        if isinstance(message, messages.DatasetChanged):
+            raise PlanOutdated
         if isinstance(message, messages.LayoutFound):
             self._settle_layout(message.layout)
             return

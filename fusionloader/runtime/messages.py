@@ -73,7 +73,14 @@ class WorkerFailed:
     failure: Failure
 
 
-Message = TinyBatchFailed | SampleSkipped | SamplesSpilled | LayoutFound | WorkerFailed
+@dataclass(frozen=True, slots=True)
+class DatasetChanged:
+    """``worker_init_fn`` made the dataset another one than the plan is of."""
+
+
+Message = (
+    TinyBatchFailed | SampleSkipped | SamplesSpilled | LayoutFound | WorkerFailed | DatasetChanged
+)
 
 
 def send(fd: int, message: Message) -> None:

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import os
 import pickle
-import random
 import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import torch
-from torch.utils.data import _utils as torch_utils
-
 from fusionloader import _native
 from fusionloader.executors.layout import Layout, LayoutMismatch, Writer
 from fusionloader.executors.python import SampleKey, Source
 from fusionloader.runtime import failures, messages
 from fusionloader.runtime.bad_samples import ATTEMPTS, substitutes
+from fusionloader.runtime.preparation import prepare_process
 from fusionloader.runtime.processes import Descriptor, leave_with
 
 _COMPLETED, _FAILED, _SPILLED = 3, 4, 5
@@ -50,15 +46,16 @@ def main(config: ObjectWorkerConfig) -> None:
     leave_with(config.parent)
     where = f"in DataLoader worker process {config.worker}"
     try:
-        seeded = prepare_process(
+        seeding = prepare_process(
             config.worker,
             config.workers,
             config.base_seed,
             config.source.dataset,
             config.worker_init_fn,
         )
-        config.source.seeding = not seeded  # the user's own seeds are not to be overwritten
-        worker = _ObjectWorker(config)
+        source = config.source if config.worker_init_fn is None else config.source.renewed()
+        source.seeding = seeding
+        worker = _ObjectWorker(config, source)
     except Exception as error:
         failure = failures.capture(error, where)
         messages.send(config.message.fd, messages.WorkerFailed(failure))
@@ -66,34 +63,6 @@ def main(config: ObjectWorkerConfig) -> None:
         queue.wake_manager()
         return
     worker.serve()
-
-
-def prepare_process(
-    worker: int,
-    workers: int,
-    base_seed: int,
-    dataset: Any,
-    worker_init_fn: Callable[[int], Any] | None,
-) -> bool:
-    """Seeds, sets what ``get_worker_info`` returns and calls ``worker_init_fn``, as torch does.
-
-    Returns whether ``worker_init_fn`` seeded torch itself.
-    """
-    torch.set_num_threads(1)
-    seed = base_seed + worker
-    random.seed(seed)
-    torch.manual_seed(seed)
-    np.random.seed(
-        torch_utils.worker._generate_state(  # type: ignore[no-untyped-call]
-            base_seed, worker
-        )
-    )
-    torch_utils.worker._worker_info = torch_utils.worker.WorkerInfo(
-        id=worker, num_workers=workers, seed=seed, dataset=dataset
-    )
-    if worker_init_fn is not None:
-        worker_init_fn(worker)
-    return torch.initial_seed() != seed
 
 
 class _BadSample(Exception):
@@ -105,9 +74,9 @@ _SKIPPED = object()
 
 
 class _ObjectWorker:
-    def __init__(self, config: ObjectWorkerConfig) -> None:
+    def __init__(self, config: ObjectWorkerConfig, source: Source) -> None:
         self._config = config
-        self._source = config.source
+        self._source = source
         self._queue = _native.WorkerQueue(config.control.fd, config.data.fd, config.worker)
         self._queue.announce(os.getpid())
         self._message_fd = config.message.fd
@@ -188,6 +157,8 @@ class _ObjectWorker:
         self, key: SampleKey, failure: messages.Failure, position: int
     ) -> tuple[Any, int]:
         count = self._source.count()
+        if count == 0:  # nobody knows which indices there are
+            raise _BadSample(failure)
         for index in substitutes(key.seed, key.epoch, key.key, key.occurrence, count):
             try:
                 return self._source.load(key.replaced(index)), index

@@ -1,4 +1,7 @@
-"""A CPU worker for a wholly compiled plan in which user code runs once: ``worker_init_fn``."""
+"""A CPU worker for a wholly compiled plan in a process like torch's, where user code runs once.
+
+``worker_init_fn``, or the training script that multiprocessing imports.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +9,60 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from fusionloader import _native
-from fusionloader.runtime import failures, light_worker, messages, object_worker
+from fusionloader.plan.datasets import compile_dataset
+from fusionloader.plan.stages import Plan
+from fusionloader.runtime import failures, light_worker, messages
 from fusionloader.runtime.light_worker import LightWorkerConfig
+from fusionloader.runtime.preparation import prepare_process
 from fusionloader.runtime.processes import Descriptor, leave_with
 
-Info = tuple[int, int, Any, Callable[[int], Any]]
+Info = tuple[int, int, Any, Callable[[int], Any] | None]
 """Number of workers, base seed, dataset, worker_init_fn."""
 
 
 def main(config: LightWorkerConfig, descriptors: tuple[Descriptor, ...], info: Info) -> None:
-    """Prepares the process as torch does, then serves as a light worker."""
+    """Prepares the process as torch does, then serves as a light worker.
+
+    If the user code changes what the plan was made of, the worker says so and ends.
+    """
     control, data, table, message = (descriptor.fd for descriptor in descriptors)
     config = replace(config, control_fd=control, data_fd=data, table_fd=table, message_fd=message)
     workers, base_seed, dataset, init = info
     leave_with(config.parent)
+    last: messages.Message
     try:
-        object_worker.prepare_process(config.worker, workers, base_seed, dataset, init)
+        before = None if init is None else _samples(dataset, config.plan)
+        prepare_process(config.worker, workers, base_seed, dataset, init)
+        unchanged = init is None or _same(before, _samples(dataset, config.plan))
+        last = messages.DatasetChanged()
     except Exception as error:
         where = f"in DataLoader worker process {config.worker}"
-        messages.send(message, messages.WorkerFailed(failures.capture(error, where)))
-        _native.WorkerQueue(control, data, config.worker).wake_manager()
+        last = messages.WorkerFailed(failures.capture(error, where))
+        unchanged = False
+    if unchanged:
+        light_worker.main(config)
         return
-    light_worker.main(config)
+    messages.send(message, last)
+    _native.WorkerQueue(control, data, config.worker).wake_manager()
+
+
+def _samples(dataset: Any, plan: Plan) -> tuple[Any, ...] | None:
+    """Returns images and targets of a dataset that ``plan`` is the whole plan of, else nothing."""
+    compiled = compile_dataset(dataset, plan.decode)
+    if not compiled.complete or compiled.plan != plan:
+        return None
+    if compiled.kind == "pixels":
+        arrays = compiled.arrays(dataset)
+        return arrays.images.copy(), arrays.targets.copy()
+    return (list(compiled.samples(dataset)),) if compiled.kind == "folder" else None
+
+
+def _same(before: tuple[Any, ...] | None, after: tuple[Any, ...] | None) -> bool:
+    if before is None or after is None or len(before) != len(after):
+        return False
+    if len(before) == 1:
+        return bool(before == after)
+    return all(map(np.array_equal, before, after))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import pickle
@@ -16,15 +17,18 @@ from torch.utils.data import Subset
 from torch.utils.data import _utils as torch_utils
 from torch.utils.data.dataloader import _DatasetKind
 
+from fusionloader.executors.collate import is_of_collate
 from fusionloader.executors.layout import Layout
 from fusionloader.executors.plan_source import PlanSource, result_like
-from fusionloader.executors.python import DatasetSource, SampleKey, Source
+from fusionloader.executors.python import DatasetSource, SampleKey, Seeding, Source
 from fusionloader.plan.arrays import PixelArrays
 from fusionloader.plan.datasets import Compiled, compile_dataset
 from fusionloader.runtime import gpu_choice, light_worker, object_worker, prepared_worker, processes
 from fusionloader.runtime.epoch import Epochs
+from fusionloader.runtime.fingerprint import Fingerprint
 from fusionloader.runtime.gpu_choice import GpuChoice
 from fusionloader.runtime.gpu_control import GpuOptions
+from fusionloader.runtime.pillow_formats import AddedFormats
 from fusionloader.runtime.processes import Descriptor, Process
 from fusionloader.scheduler.tiny_batches import order_by_size
 from fusionloader.shm.dataset_table import DatasetTable
@@ -57,6 +61,9 @@ class Recipe(Protocol):
     def no_layout(self, why: str) -> None:
         """Notes that the samples cannot be written row by row."""
 
+    def of_workers_dataset(self) -> Recipe:
+        """Returns the recipe for workers whose ``worker_init_fn`` changes the dataset."""
+
 
 class ObjectRecipe:
     """Workers run Python: the user's dataset, or a compiled plan with a Python tail."""
@@ -66,8 +73,12 @@ class ObjectRecipe:
 
     def __init__(self, source: Source, no_layout: Callable[[str], None]) -> None:
         self._source = source
-        self.count = _length(source.dataset)
+        self.count = source.count()
         self.no_layout = no_layout
+
+    def of_workers_dataset(self) -> Recipe:
+        """Returns this: every worker looks at the dataset that it has."""
+        return self
 
     def name(self, index: Any) -> str:
         """Returns a sample's name for messages."""
@@ -108,15 +119,21 @@ class TableRecipe:
     """Files or pixels whose transforms are wholly compiled: workers run no Python per sample."""
 
     def __init__(
-        self, dataset: Any, compiled: Compiled, table: DatasetTable, choice: GpuChoice
+        self,
+        dataset: Any,
+        compiled: Compiled,
+        table: DatasetTable,
+        choice: GpuChoice,
+        of_workers_dataset: Callable[[], Recipe],
     ) -> None:
+        self.of_workers_dataset = of_workers_dataset
         self._dataset = dataset
         self._compiled = compiled
         self._table = table
         self.count = len(table)
         assert compiled.plan is not None
         self._plan = compiled.plan
-        layout = Layout.of((result_like(compiled.plan), 0))
+        layout = layout_of(compiled)
         assert isinstance(layout, Layout)
         self.layout: Layout | None = layout
         row_bytes = layout.leaves[0].nbytes
@@ -146,6 +163,9 @@ class TableRecipe:
         context, method = _context(loader)
         workers, init, dataset = loader.num_workers, loader.worker_init_fn, loader.dataset
         on_error, table, plan = loader.on_error, self._table, self._plan
+        formats = AddedFormats()
+        if self._compiled.kind == "folder" and method != "fork":
+            formats = AddedFormats.here()
 
         def start(manager: Any, number: int, message_fd: int) -> Process:
             fds = (manager.control_fd, manager.arena.fd, table.fd, message_fd)
@@ -161,8 +181,9 @@ class TableRecipe:
                 on_error=on_error,
                 load_truncated=ImageFile.LOAD_TRUNCATED_IMAGES,
                 max_pixels=Image.MAX_IMAGE_PIXELS,
+                formats=formats,
             )
-            if init is not None:
+            if init is not None or formats.of_script:
                 descriptors = tuple(Descriptor(fd) for fd in fds)
                 info = (workers, base_seed, dataset, init)
                 return processes.start(context, prepared_worker.main, config, descriptors, info)
@@ -178,13 +199,20 @@ class TableRecipe:
         raise AssertionError(why)
 
 
+def layout_of(compiled: Compiled) -> Layout | str:
+    """Returns the layout of a complete plan's samples, or why they have none."""
+    assert compiled.plan is not None
+    return Layout.of((result_like(compiled.plan), 0))
+
+
 class Recipes:
     """Chooses the recipe and the iterator of a loader, and remembers what does not change."""
 
     def __init__(self) -> None:
         self._files: tuple[list[tuple[str, int]], DatasetTable] | None = None
         self._pixels: DatasetTable | None = None
-        self._no_layout: str | None = None
+        self._no_layout: tuple[str, Fingerprint] | None = None
+        self._changed_by_init: Fingerprint | None = None
         self._said: str | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -197,24 +225,32 @@ class Recipes:
         from fusionloader.runtime.whole_batches import SingleProcessIterator, WholeBatchIterator
 
         compiled, why_not = self._compiled(loader)
-        self._log(loader)
+        self._log(_explained(loader, compiled, why_not))
+        remember = functools.partial(self._remember_no_layout, _samples_of(loader))
+        if compiled is not None and compiled.plan is None:
+            compiled = None
         if loader.num_workers == 0:
             if compiled is not None and not why_not:
-                source = PlanSource(loader.dataset, compiled, in_worker=False)
-                return InProcessIterator(loader, epochs, source)
+                source = _source_here(loader.dataset, compiled)
+                renew = functools.partial(_renewed_source_here, loader.dataset, loader.decode)
+                return InProcessIterator(loader, epochs, source, renew)
             return SingleProcessIterator(loader, epochs)
         if why_not:
             return WholeBatchIterator(loader, epochs)
         if compiled is None:
-            recipe: Recipe = ObjectRecipe(DatasetSource(loader.dataset), self._remember_no_layout)
+            recipe: Recipe = ObjectRecipe(DatasetSource(loader.dataset), remember)
         else:
-            table = self._table_of(loader.dataset, compiled)
-            if table is not None:
-                choice = gpu_choice.choose(loader, compiled)
-                recipe = TableRecipe(loader.dataset, compiled, table, choice)
+            python = ObjectRecipe(PlanSource(loader.dataset, compiled), remember)
+            of_init = Fingerprint(loader.dataset, [loader.worker_init_fn])
+            table = None
+            if of_init != self._changed_by_init:
+                table = self._table_of(loader.dataset, compiled)
+            if table is None:
+                recipe = python
             else:
-                source = PlanSource(loader.dataset, compiled)
-                recipe = ObjectRecipe(source, self._remember_no_layout)
+                outdated = functools.partial(self._remember_change, of_init, python)
+                choice = gpu_choice.choose(loader, compiled)
+                recipe = TableRecipe(loader.dataset, compiled, table, choice, outdated)
         return SlotIterator(loader, epochs, recipe)
 
     def explain(self, loader: Any, part_seconds: Sequence[float] = ()) -> str:
@@ -222,41 +258,32 @@ class Recipes:
 
         With ``part_seconds``, the time spent on each part, also its share.
         """
-        _, why_not = self._compiled(loader)
-        lines = []
-        compiled = None
-        if why_not:
-            lines.append(f"whole batches per worker, as torch's DataLoader: {why_not}")
-        elif loader.num_workers == 0:
-            lines.append("in the training process, because num_workers=0")
-        else:
-            lines.append(f"{loader.num_workers} workers write samples into shared batches")
-        if not why_not:
-            compiled = compile_dataset(loader.dataset, loader.decode)
-            lines.append(compiled.explain(part_seconds))
-        if gpu := gpu_choice.choose(loader, None if why_not else compiled).explain():
-            lines.append(gpu)
-        return "\n".join(lines)
+        return _explained(loader, *self._compiled(loader), part_seconds)
 
     def _compiled(self, loader: Any) -> tuple[Compiled | None, str | None]:
-        """Returns what could be compiled, and why batches cannot be written sample by sample."""
+        """Returns what was compiled, and why batches cannot be written sample by sample."""
         if loader._dataset_kind == _DatasetKind.Iterable:
             return None, "an IterableDataset has no indices"
         if not loader._auto_collation:
             return None, "batch_size=None yields samples, not batches"
-        if loader.collate_fn is not torch_utils.collate.default_collate:
+        if not is_of_collate(loader.collate_fn, "default_collate"):
             return None, "a custom collate_fn sees whole mini-batches"
         compiled = compile_dataset(loader.dataset, loader.decode)
-        if compiled.plan is None:
-            return None, self._no_layout or _why_whole(loader.dataset)
-        return compiled, self._no_layout
+        why_not = None
+        if self._no_layout is not None:
+            why, samples = self._no_layout
+            why_not = why if samples == _samples_of(loader) else None
+        if why_not is None and compiled.plan is None:
+            why_not = _why_whole(loader.dataset)
+        return compiled, why_not
 
     def _table_of(self, dataset: Any, compiled: Compiled) -> DatasetTable | None:
         """Returns the dataset in shared memory, made once while it stays the same.
 
-        ``None`` when workers have to run Python: a tail, bytes from the dataset, odd targets.
+        ``None`` when workers have to run Python: a tail, bytes from the dataset, odd targets,
+        collate functions of the user's own.
         """
-        if not compiled.complete:
+        if not compiled.complete or isinstance(layout_of(compiled), str):
             return None
         if compiled.kind == "pixels":
             return self._pixel_table(compiled.arrays(dataset))
@@ -272,7 +299,7 @@ class Recipes:
         return self._files[1]
 
     def _pixel_table(self, arrays: PixelArrays) -> DatasetTable | None:
-        if not len(arrays.targets):
+        if not len(arrays.targets) or arrays.odd:
             return None
         table = self._pixels
         if table is None or not table.has_pixels(arrays.images, arrays.targets):
@@ -283,14 +310,56 @@ class Recipes:
                 log.warning("every worker keeps the images of the dataset for itself: %s", error)
         return self._pixels
 
-    def _remember_no_layout(self, why: str) -> None:
-        self._no_layout = why
+    def _remember_no_layout(self, samples: Fingerprint, why: str) -> None:
+        self._no_layout = (why, samples)
 
-    def _log(self, loader: Any) -> None:
-        text = self.explain(loader)
+    def _remember_change(self, of_init: Fingerprint, python: Recipe) -> Recipe:
+        log.info("worker_init_fn changes the dataset: workers look at it in Python")
+        self._changed_by_init = of_init
+        return python
+
+    def _log(self, text: str) -> None:
         if text != self._said:
             self._said = text
             log.info("%s", text.replace("\n", "; "))
+
+
+def _samples_of(loader: Any) -> Fingerprint:
+    """Returns what decides on the layout of samples: the dataset, and how they are collated."""
+    return Fingerprint(loader.dataset, torch_utils.collate.default_collate_fn_map)
+
+
+def _explained(
+    loader: Any,
+    compiled: Compiled | None,
+    why_not: str | None,
+    part_seconds: Sequence[float] = (),
+) -> str:
+    if why_not:
+        lines = [f"whole batches per worker, as torch's DataLoader: {why_not}"]
+    elif loader.num_workers == 0:
+        lines = ["in the training process, because num_workers=0"]
+    else:
+        lines = [f"{loader.num_workers} workers write samples into shared batches"]
+    if not why_not:
+        assert compiled is not None
+        lines.append(compiled.explain(part_seconds))
+    if gpu := gpu_choice.choose(loader, None if why_not else compiled).explain():
+        lines.append(gpu)
+    return "\n".join(lines)
+
+
+def _source_here(dataset: Any, compiled: Compiled) -> Source:
+    """Returns what makes samples in the training process."""
+    if compiled.plan is None:
+        source = DatasetSource(dataset)
+        source.seeding = Seeding(False, False, False)  # the generators here are the user's
+        return source
+    return PlanSource(dataset, compiled, in_worker=False)
+
+
+def _renewed_source_here(dataset: Any, decode: Any) -> Source:
+    return _source_here(dataset, compile_dataset(dataset, decode))
 
 
 def _why_whole(dataset: Any) -> str | None:
@@ -311,10 +380,3 @@ def _context(loader: Any) -> tuple[Any, str]:
 def _parent(method: str) -> int:
     """Returns the pid that workers watch, 0 for "whoever starts you" (a fork server)."""
     return 0 if method == "forkserver" else os.getpid()
-
-
-def _length(dataset: Any) -> int:
-    try:
-        return len(dataset)
-    except (TypeError, NotImplementedError):
-        return 0

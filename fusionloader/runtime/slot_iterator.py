@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import pickle
 import time
 import weakref
@@ -23,11 +24,13 @@ from fusionloader.runtime.local_manager import (
     ManagerOptions,
     MiniBatch,
     NoFixedLayout,
+    PlanOutdated,
 )
 from fusionloader.runtime.recipe import Recipe
 from fusionloader.runtime.uneven import collate_named
 from fusionloader.runtime.whole_batches import ContinuedIterator
 
+log = logging.getLogger("fusionloader.loader")
 _AHEAD = 2  # batches that are on their way to the device, beside the one in use
 
 
@@ -44,12 +47,16 @@ class SlotIterator(_BaseDataLoaderIter):
         self._whole: ContinuedIterator | None = None
         self._delivery = make_delivery(loader.device)
         self._arriving: deque[tuple[Job, Arriving | None]] = deque()
-        start = recipe.starter(loader, self.base_seed)
-        self._manager = LocalManager(self._options(loader), recipe.layout, start)
-        self._finalizer = weakref.finalize(self, self._manager.close)
+        self._start_manager(loader)
         self._begin()
 
+    def _start_manager(self, loader: Any) -> None:
+        start = self._recipe.starter(loader, self.base_seed)
+        self._manager = LocalManager(self._options(loader), self._recipe.layout, start)
+        self._finalizer = weakref.finalize(self, self._manager.close)
+
     def _options(self, loader: Any) -> ManagerOptions:
+        page_locked = self._pin_memory or self._delivery is not None
         return ManagerOptions(
             workers=loader.num_workers,
             in_flight=max(loader.prefetch_factor * loader.num_workers, 1),
@@ -57,7 +64,8 @@ class SlotIterator(_BaseDataLoaderIter):
             timeout=loader.timeout,
             name=self._recipe.name,
             group_size=loader.tiny_batch_size if loader.augment_per == "tiny_batch" else 0,
-            register=_page_lock if self._pin_memory or self._delivery is not None else None,
+            register=_page_lock if page_locked else None,
+            unregister=_page_unlock if page_locked else None,
             gpu=self._recipe.gpu,
             ring=self._delivery.ring if self._delivery is not None else None,
             batch_size=loader.batch_size or 0,
@@ -85,10 +93,13 @@ class SlotIterator(_BaseDataLoaderIter):
             except StopIteration:
                 self._exhausted = True
                 return
-            items, rows, pickled = self._recipe.describe(indices)
-            seed, epoch = self._progress.seed, self._progress.epoch
-            batch = MiniBatch(indices, items, keys, counts, rows, seed, epoch, pickled)
-            self._manager.submit(batch, number)
+            self._submit(number, indices, keys, counts)
+
+    def _submit(self, number: int, indices: Any, keys: list[int], counts: list[int]) -> None:
+        items, rows, pickled = self._recipe.describe(indices)
+        seed, epoch = self._progress.seed, self._progress.epoch
+        batch = MiniBatch(indices, items, keys, counts, rows, seed, epoch, pickled)
+        self._manager.submit(batch, number)
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         self._loader = detached(loader)
@@ -120,13 +131,15 @@ class SlotIterator(_BaseDataLoaderIter):
                 job, arriving = self._next_job()
             except NoFixedLayout as why:
                 return self._go_whole(str(why))
+            except PlanOutdated:
+                self._go_python()
+                continue
             self._epochs.counters.wait_seconds += time.perf_counter() - start
             self._fill()
             found, batch = self._batch(job, arriving)
             if found:
                 return batch
-        self._progress.finished = True
-        self._epochs.counters.epochs += 1
+        self._epochs.finish(self._progress)
         if self._manager.gpu is not None:
             self._manager.gpu.paused()
         if not self._persistent_workers:
@@ -146,7 +159,7 @@ class SlotIterator(_BaseDataLoaderIter):
         return job, self._set_off(job)
 
     def _set_off(self, job: Job) -> Arriving | None:
-        if self._delivery is None or job.failures or job.spilled:
+        if self._delivery is None or job.failures or job.spilled or not job.batch.indices:
             return None
         layout, rows = self._manager.layout, job.batch.rows
         assert layout is not None
@@ -164,9 +177,12 @@ class SlotIterator(_BaseDataLoaderIter):
         if job.failures:
             self._manager.release(job)
             raise_failure(min(job.failures, key=lambda failure: failure.position))
+        count = len(job.batch.indices)
+        if count == 0:
+            self._manager.release(job)
+            collate_named([], self._recipe.name)  # raises, as it does for DataLoader
         layout = self._manager.layout
         assert layout is not None
-        count = len(job.batch.indices)
         dropped = {skip.row for skip in job.skipped if skip.replaced_by is None}
         self._epochs.counters.samples += count - len(dropped)
         self._epochs.counters.batches += 1
@@ -210,14 +226,26 @@ class SlotIterator(_BaseDataLoaderIter):
         """Starts again with whole batches per worker, as torch does; nothing was delivered yet."""
         self._recipe.no_layout(why)
         jobs = self._manager.outstanding
-        pending = [list(job.batch.indices) for job in jobs if not job.discarded]
+        pending = [(job.number, list(job.batch.indices)) for job in jobs if not job.discarded]
         self._shutdown_workers()
-        later = (indices for _, indices, _, _ in self._batches)
+        later = ((number, indices) for number, indices, _, _ in self._batches)
         remaining = itertools.chain(pending, later)
         self._whole = ContinuedIterator(
             self._loader, self._epochs, self._progress, remaining, self.base_seed
         )
         return next(self._whole)
+
+    def _go_python(self) -> None:
+        """Has workers make the samples that read the dataset as ``worker_init_fn`` left it."""
+        failed = [job for job, arriving in self._arriving if arriving is None]
+        self._arriving = deque(entry for entry in self._arriving if entry[1] is not None)
+        jobs = [*failed, *(job for job in self._manager.outstanding if not job.discarded)]
+        self._recipe = self._recipe.of_workers_dataset()
+        self._shutdown_workers()
+        self._start_manager(self._loader)
+        for job in jobs:
+            batch = job.batch
+            self._submit(job.number, batch.indices, batch.keys, batch.occurrences)
 
     # ---- the end -------------------------------------------------------------------------------
 
@@ -241,7 +269,14 @@ def _without(batch: Any, count: int, dropped: set[int]) -> Any:
 
 
 def _page_lock(address: int, nbytes: int) -> None:
-    """Page-locks memory for the life of the process, so that copies to the device overlap."""
+    """Page-locks memory until ``_page_unlock``, so that copies to the device overlap."""
     code = int(torch.cuda.cudart().cudaHostRegister(address, nbytes, 0))  # type: ignore[no-untyped-call]
     if code != 0:
         raise RuntimeError(f"cudaHostRegister of {nbytes} bytes failed with CUDA error {code}")
+
+
+def _page_unlock(address: int) -> None:
+    """Undoes ``_page_lock`` while the memory is still mapped: CUDA would not notice its end."""
+    code = int(torch.cuda.cudart().cudaHostUnregister(address))  # type: ignore[no-untyped-call]
+    if code != 0:  # called by a finalizer, where an exception has nobody to catch it
+        log.warning("cudaHostUnregister failed with CUDA error %d", code)

@@ -7,26 +7,33 @@ where another iterator stopped.
 
 from __future__ import annotations
 
+import time
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.utils.data._utils import MP_STATUS_CHECK_INTERVAL
 from torch.utils.data.dataloader import (
     _DatasetKind,
     _MultiProcessingDataLoaderIter,
     _SingleProcessDataLoaderIter,
 )
 
+from fusionloader.runtime import local_manager
 from fusionloader.runtime.delivery import to_device
 from fusionloader.runtime.epoch import Epochs, detached
 from fusionloader.runtime.progress import Progress
 
+Numbered = Iterator[tuple[int, Any]]
+"""Mini-batches with their numbers in the epoch."""
 
-def _not_delivered(batches: Iterator[tuple[int, Any]], progress: Progress) -> Iterator[Any]:
+
+def _not_delivered(batches: Numbered, progress: Progress) -> Numbered:
     delivered, ahead = progress.delivered, frozenset(progress.ahead)
     for number, batch in batches:
         if number >= delivered and number not in ahead:
-            yield batch
+            yield number, batch
 
 
 class _Tracked:
@@ -51,7 +58,16 @@ class _Tracked:
 
     def _next_index(self) -> Any:
         self._begin()
-        return next(self._remaining)
+        number, batch = next(self._remaining)
+        self._note_sent(number)
+        return batch
+
+    def _note_sent(self, number: int) -> None:
+        """Notes the number of a mini-batch that is about to be made."""
+
+    def _note_delivered(self, progress: Progress) -> None:
+        """Notes that a mini-batch is about to be returned."""
+        progress.deliver(progress.delivered)
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         self._progress = None
@@ -72,21 +88,72 @@ class _Tracked:
                     self._to_repeat -= 1
             batch = super().__next__()  # type: ignore[misc]
         except StopIteration:
-            progress.finished = True
-            self._epochs.counters.epochs += 1
+            self._epochs.finish(progress)
             raise
-        progress.deliver(progress.delivered)
+        self._note_delivered(progress)
         self._epochs.counters.batches += 1
         device = self._loader.device
         return batch if device is None else to_device(batch, torch.device(device))
 
 
 class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ignore[misc]
-    """Worker ``i`` makes the mini-batches ``i, i + num_workers, ...``."""
+    """Each worker makes whole mini-batches."""
 
     def __init__(self, loader: Any, epochs: Epochs) -> None:
         self._track(loader, epochs)
         super().__init__(loader)
+
+    # ---- which mini-batch ----------------------------------------------------------------------
+
+    def _begin(self) -> Progress:
+        if self._progress is None:
+            self._numbers: dict[int, int] = {}  # of the mini-batches that workers are at
+        return super()._begin()
+
+    def _note_sent(self, number: int) -> None:
+        self._numbers[self._send_idx] = number
+
+    def _get_data(self) -> Any:
+        self._arrived, data = super()._get_data()  # type: ignore[no-untyped-call]
+        return self._arrived, data
+
+    def _note_delivered(self, progress: Progress) -> None:
+        if self._loader._dataset_kind == _DatasetKind.Iterable:
+            super()._note_delivered(progress)  # workers end at different times: only a count
+            return
+        task = self._rcvd_idx - 1 if self._in_order else self._arrived
+        progress.deliver(self._numbers.pop(task))
+
+    # ---- waiting -------------------------------------------------------------------------------
+
+    def _next_data(self) -> Any:
+        start = time.monotonic()
+        self._warn_at = start + local_manager.WARN_SECONDS
+        self._waits_since = start
+        return super()._next_data()  # type: ignore[no-untyped-call]
+
+    def _try_get_data(self, timeout: float = MP_STATUS_CHECK_INTERVAL) -> Any:
+        if self._timeout > 0:  # torch's own error comes then
+            return super()._try_get_data(timeout)  # type: ignore[no-untyped-call]
+        until = max(self._warn_at - time.monotonic(), 0.05)
+        found = super()._try_get_data(min(timeout, until))  # type: ignore[no-untyped-call]
+        now = time.monotonic()
+        if not found[0] and now >= self._warn_at:
+            self._warn_at = float("inf")
+            waited = f"no batch for {now - self._waits_since:.0f} s"
+            warnings.warn(f"FusionLoader: {waited}. {self._whereabouts()}", stacklevel=8)
+        return found
+
+    def _whereabouts(self) -> str:
+        at: dict[int, int] = {}
+        for task, known in sorted(self._task_info.items()):
+            if len(known) == 1:  # its batch has not arrived
+                at.setdefault(known[0], task)
+        places = []
+        for worker, process in enumerate(self._workers):
+            place = f"at mini-batch {self._numbers.get(at[worker])}" if worker in at else "is idle"
+            places.append(f"worker {worker} (pid {process.pid}) {place}")
+        return "; ".join(places)
 
 
 class SingleProcessIterator(_Tracked, _SingleProcessDataLoaderIter):  # type: ignore[misc]
@@ -105,17 +172,18 @@ class ContinuedIterator(WholeBatchIterator):
         loader: Any,
         epochs: Epochs,
         progress: Progress,
-        remaining: Iterator[Any],
+        remaining: Numbered,
         base_seed: int,
     ) -> None:
         """``remaining`` yields the mini-batches to do; ``base_seed`` seeds the workers."""
         self._track(loader, epochs)
-        self._handed: tuple[Progress, Iterator[Any]] | None = (progress, remaining)
+        self._handed: tuple[Progress, Numbered] | None = (progress, remaining)
         _MultiProcessingDataLoaderIter.__init__(self, _Seeded(loader, base_seed))
         self._index_sampler = loader._index_sampler
 
     def _begin(self) -> Progress:
         if self._progress is None and self._handed is not None:
+            self._numbers = {}
             self._progress, self._remaining = self._handed
             self._handed = None
             self._to_repeat = 0

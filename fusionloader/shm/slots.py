@@ -19,9 +19,12 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Slot:
-    """``nbytes`` of shared memory, at ``address`` here and known to all by its ``number``."""
+    """``nbytes`` of shared memory, at ``address`` here and known to all by its ``number``.
 
-    __slots__ = ("address", "map", "nbytes", "number", "offset", "resident")
+    It is unmapped when neither the slot nor a lease of it is left.
+    """
+
+    __slots__ = ("__weakref__", "address", "map", "nbytes", "number", "offset", "resident")
 
     def __init__(self, number: int, offset: int, nbytes: int, memory: _native.Mapping) -> None:
         self.number = number
@@ -89,12 +92,17 @@ class SlotPool:
         queue: _native.ManagerQueue,
         spare: int,
         register: Callable[[int, int], None] | None = None,
+        unregister: Callable[[int], None] | None = None,
     ) -> None:
-        """``register(address, nbytes)`` is called once per fresh slot (page-locking)."""
+        """``register(address, nbytes)`` is called once per fresh slot (page-locking).
+
+        ``unregister(address)`` is called, in the same process, before the slot is unmapped.
+        """
         self._arena = arena
         self._queue = queue
         self._spare = spare
         self._register = register
+        self._unregister = unregister
         self._free: list[Slot] = []
         # Finalizers may run in the middle of any statement: they append here and do nothing else.
         self._returned: list[Slot] = []
@@ -115,6 +123,9 @@ class SlotPool:
             self._count_resident(slot.nbytes)
             if self._register is not None:
                 self._register(slot.address, slot.nbytes)
+                if self._unregister is not None:
+                    # On the slot, which a lease keeps: the mapping tells of its end when unmapped.
+                    _call_before_unmapping(slot, self._unregister)
         self.in_use += 1
         return slot
 
@@ -125,7 +136,7 @@ class SlotPool:
     def lease(self, slot: Slot) -> Any:
         """Returns an object with the slot's buffer; the slot comes back when it is gone."""
         owner = (ctypes.c_char * slot.nbytes).from_buffer(slot.map)
-        weakref.finalize(owner, self._returned.append, slot).atexit = False
+        weakref.finalize(owner, _give_back, weakref.ref(self), slot).atexit = False
         return owner
 
     def _recycled(self, nbytes: int) -> Slot | None:
@@ -154,3 +165,21 @@ class SlotPool:
     def _count_resident(self, nbytes: int) -> None:
         self.resident_bytes += nbytes
         self.peak_bytes = max(self.peak_bytes, self.resident_bytes)
+
+
+def _give_back(pool: weakref.ref[SlotPool], slot: Slot) -> None:
+    """Returns a slot whose lease is gone; without its pool, nothing keeps it any more."""
+    keeper = pool()
+    if keeper is not None:
+        keeper._returned.append(slot)
+
+
+def _call_before_unmapping(slot: Slot, unregister: Callable[[int], None]) -> None:
+    owner = os.getpid()
+
+    def end(address: int) -> None:
+        if os.getpid() == owner:  # what a forked child drops is its parent's
+            unregister(address)
+
+    # Not at exit: the driver is then no longer to be called, and lets go of everything itself.
+    weakref.finalize(slot, end, slot.address).atexit = False

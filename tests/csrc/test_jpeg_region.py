@@ -156,6 +156,14 @@ def test_fast_decoding_stays_near_the_exact_pixels(sampling):
     assert difference.max() < 16
 
 
+def test_the_size_comes_from_the_header_alone():
+    executor = make_executor(pixel_plan())
+    encoded = jpeg(photo(321, 123, 0))
+    assert executor.image_size(encoded) == (321, 123)
+    assert executor.image_size(b"") is None
+    assert executor.image_size(b"\x89PNG\r\n\x1a\n") is None
+
+
 def other_files():
     image = photo(40, 30, 0)
     for name, mode, kind in (

@@ -298,3 +298,71 @@ def test_a_type_with_a_collate_function_of_its_own_has_no_layout(monkeypatch):
     assert isinstance(Layout.of(One(1)), Layout)
     monkeypatch.setitem(default_collate_fn_map, One, lambda batch, *, collate_fn_map: batch)
     assert "collate function of its own" in Layout.of([One(1)])
+
+
+def halved(batch, *, collate_fn_map=None):
+    return torch.stack([torch.as_tensor(sample) for sample in batch]) / 2
+
+
+@pytest.mark.parametrize(
+    ("key", "sample"),
+    [
+        (torch.Tensor, torch.ones(2)),
+        (torch.Tensor, np.ones(2)),  # whose collate function goes on with tensors
+        (np.ndarray, np.ones(2)),
+        (int, 3),
+        (int, True),
+        (float, 0.5),
+        (float, np.float64(0.5)),
+        (dict, {"a": 1}),
+        (list, [1]),
+    ],
+)
+def test_a_collate_function_in_the_place_of_torchs_is_not_passed_over(monkeypatch, key, sample):
+    assert isinstance(Layout.of(sample), Layout)
+    monkeypatch.setitem(default_collate_fn_map, key, halved)
+    found = Layout.of(sample)
+    # numpy's numbers are looked up before Python's floats
+    assert isinstance(found, Layout) == (type(sample) is np.float64)
+
+
+def test_a_function_of_torchs_for_another_type_is_not_passed_over(monkeypatch):
+    monkeypatch.setitem(default_collate_fn_map, int, default_collate_fn_map[float])
+    assert "collate function of its own" in Layout.of(3)
+
+
+tv_tensors = pytest.importorskip("torchvision.tv_tensors")
+TV = [
+    tv_tensors.Image(torch.arange(12, dtype=torch.uint8).view(3, 2, 2)),
+    tv_tensors.Mask(torch.arange(4).view(2, 2)),
+    tv_tensors.Video(torch.rand(2, 3, 2, 2)),
+    tv_tensors.BoundingBoxes([[0.0, 1, 2, 3]], format="XYXY", canvas_size=(4, 4)),
+]
+
+
+@pytest.mark.parametrize("tensor", TV, ids=lambda tensor: type(tensor).__name__)
+def test_torchvisions_tensors_are_rows_and_batches_of_plain_tensors(tensor):
+    samples = [(tensor.clone(), 0), (tensor.clone() + 1, 1)]
+    samples[1] = (tv_tensors.wrap(samples[1][0], like=tensor), 1)
+    layout = Layout.of(samples[0])
+    memory = bytearray(layout.batch_bytes(2))
+    Writer(layout, memory, 2).write(0, samples)
+    batch, expected = layout.batch(memory, 2, 2), default_collate(samples)
+    assert type(batch[0]) is type(expected[0]) is torch.Tensor
+    assert torch.equal(batch[0], expected[0]) and batch[0].dtype == expected[0].dtype
+    with pytest.raises(LayoutMismatch):
+        Writer(layout, memory, 2).write(0, [(tensor.as_subclass(torch.Tensor), 0)])
+
+
+def test_torchvisions_tensors_have_no_layout_where_batches_keep_their_type():
+    with tv_tensors.set_return_type("TVTensor"):
+        assert type(default_collate([TV[0]])) is tv_tensors.Image
+        assert isinstance(Layout.of(TV[0]), str)
+
+
+class Counted(torch.Tensor):
+    pass
+
+
+def test_other_subclasses_of_tensors_have_no_layout():
+    assert "a Counted" in Layout.of(torch.ones(2).as_subclass(Counted))

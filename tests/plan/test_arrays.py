@@ -130,3 +130,31 @@ def test_arrays_that_are_not_pixels_and_classes_are_not_compiled(attribute, valu
     dataset = in_memory(MNIST, DIGITS)
     setattr(dataset, attribute, value)
     assert compile_dataset(dataset).plan is None
+
+
+ODD_TARGETS = {
+    "int64 array": lambda targets: np.array(targets),
+    "int32 array": lambda targets: np.array(targets, np.int32),
+    "uint8 array": lambda targets: np.array(targets, np.uint8),
+    "tensor": lambda targets: torch.tensor(targets),
+    "int32 tensor": lambda targets: torch.tensor(targets, dtype=torch.int32),
+    "bools": lambda targets: [target > 4 for target in targets],
+    "numpy numbers": lambda targets: [np.int16(target) for target in targets],
+    "a bool among them": lambda targets: [True, *targets[1:]],
+}
+
+
+def _type_of(target):
+    return f"{type(target).__name__} {getattr(target, 'dtype', '')}"
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("subset", [False, True])
+@pytest.mark.parametrize("transformed", [False, True])
+@pytest.mark.parametrize("change", ODD_TARGETS.values(), ids=ODD_TARGETS)
+def test_targets_keep_their_type(change, transformed, subset, workers):
+    dataset = in_memory(CIFAR10, [v1.ToTensor()], 12)
+    dataset.targets = change(dataset.targets)
+    dataset.target_transform = _type_of if transformed else None
+    dataset = Subset(dataset, [3, 1, 4, 1, 5, 9]) if subset else dataset
+    assert same_batches(DataLoader(dataset, 4), FusionLoader(dataset, 4, num_workers=workers))

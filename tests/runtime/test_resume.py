@@ -1,11 +1,13 @@
 """A resumed epoch goes on with the very batches of an uninterrupted one."""
 
 import json
+import time
 
 import pytest
 import torch
 from conftest import same_batches
 from test_batches import Nested, Random, Words
+from torch.utils.data import Dataset
 
 from fusionloader import FusionLoader
 
@@ -88,3 +90,32 @@ def test_a_state_of_another_loader_is_refused():
         FusionLoader(Nested(), 5).load_state_dict(state)
     with pytest.raises(ValueError, match="version"):
         loader_of(Nested()).load_state_dict({"epoch": 3})
+
+
+class Slow(Dataset):
+    """The first sample comes last; samples are strings, which are served in whole batches."""
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        if index == 0:
+            time.sleep(1)
+        return str(index)
+
+
+@pytest.mark.parametrize("collate", [None, list])
+def test_what_came_out_of_order_in_whole_batches_does_not_come_again(collate):
+    def loader():
+        return FusionLoader(Slow(), 1, num_workers=2, in_order=False, collate_fn=collate)
+
+    first = loader()
+    iterator = iter(first)
+    before = [next(iterator)[0] for _ in range(3)]
+    state = first.state_dict()
+    assert "0" not in before and state["delivered"] == 0
+    del iterator
+    second = loader()
+    second.load_state_dict(state)
+    after = [batch[0] for batch in second]
+    assert sorted(before + after) == list("01234567")

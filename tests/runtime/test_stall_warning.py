@@ -1,5 +1,6 @@
 """While nothing arrives for long, one warning says who is at what, and since when."""
 
+import json
 import linecache
 import multiprocessing
 import os
@@ -42,7 +43,7 @@ def epoch(monkeypatch, loader, before):
 
     def show(message, category, filename, line, *rest):
         caught.append((str(message), linecache.getline(filename, line).strip()))
-        monkeypatch.setattr(local_manager, "_WARN_SECONDS", 60.0)  # for the batches after this
+        monkeypatch.setattr(local_manager, "WARN_SECONDS", 60.0)  # for the batches after this
         loader.dataset.warned.set()
 
     loader.dataset.warned.clear()
@@ -52,13 +53,13 @@ def epoch(monkeypatch, loader, before):
         for batch in loader:
             batches.append(batch)
             if len(batches) == before:
-                monkeypatch.setattr(local_manager, "_WARN_SECONDS", 1.0)
+                monkeypatch.setattr(local_manager, "WARN_SECONDS", 1.0)
     return torch.cat(batches).tolist(), caught
 
 
 @pytest.mark.parametrize(("in_order", "before"), [(True, 2), (False, 3)])
 def test_one_warning_names_the_workers_and_their_samples(monkeypatch, in_order, before):
-    assert local_manager._WARN_SECONDS == 60.0
+    assert local_manager.WARN_SECONDS == 60.0
     loader = FusionLoader(Stalling(), 2, num_workers=2, tiny_batch_size=1, in_order=in_order)
     rows, caught = epoch(monkeypatch, loader, before)
     assert sorted(index for index, _ in rows) == list(range(8))
@@ -87,10 +88,39 @@ def test_a_file_that_cannot_be_read_on_is_named_with_its_path(monkeypatch, image
     loader = FusionLoader(dataset, 4, num_workers=2, tiny_batch_size=1)
     iterator = iter(loader)
     next(iterator)
-    monkeypatch.setattr(local_manager, "_WARN_SECONDS", 1.0)
+    monkeypatch.setattr(local_manager, "WARN_SECONDS", 1.0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(UserWarning, match="no batch for") as caught:
             next(iterator)
     named = rf"worker \d \(pid \d+\) at index 5 \({re.escape(path)}\) for \d+\.\d s"
     assert re.search(named, str(caught.value))
+
+
+class Texts(Stalling):
+    def __getitem__(self, index):
+        return f"{super().__getitem__(index).tolist()}"
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_one_warning_names_the_workers_and_their_whole_mini_batches(monkeypatch, in_order):
+    dataset, caught = Texts(), []
+
+    def show(message, category, filename, line, *rest):
+        caught.append((str(message), linecache.getline(filename, line).strip()))
+        dataset.warned.set()
+
+    loader = FusionLoader(dataset, 2, num_workers=2, in_order=in_order, collate_fn=list)
+    monkeypatch.setattr(local_manager, "WARN_SECONDS", 1.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        monkeypatch.setattr(warnings, "showwarning", show)
+        rows = []
+        for batch in loader:
+            rows += map(json.loads, batch)
+    assert sorted(index for index, _ in rows) == list(range(8))
+    said, line = caught[0]
+    pids = {index: pid for index, pid in rows}
+    assert re.match(r"FusionLoader: no batch for \d+ s\. worker 0 \(pid \d+\)", said)
+    assert re.search(rf"\(pid {pids[5]}\) at mini-batch 2\b", said)
+    assert line == "for batch in loader:"

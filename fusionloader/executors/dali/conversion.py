@@ -79,7 +79,7 @@ def _graph(convert: Convert, affine: Affine) -> Any:
         return fn.crop_mirror_normalize(
             images,
             dtype=_DALI_TYPES[convert.element_type],
-            output_layout=convert.layout.upper(),
+            output_layout="CHW",
             mean=list(affine.means),
             std=list(affine.deviations),
         )

@@ -1,0 +1,58 @@
+"""Whether classes and objects of a library are as the library made them, or were patched."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator
+from types import FunctionType
+from typing import Any
+
+_LIBRARIES = ("torch", "torchvision", "timm", "fusionloader")
+# Of the methods that every module has, those that take part in a call.
+_OF_MODULES = ("__call__", "_call_impl", "_wrapped_call_impl")
+_DESCRIPTORS = (staticmethod, classmethod)
+
+
+def is_patched(step: Any) -> bool:
+    """Whether a transform's methods were replaced, on it or on its class, or it is hooked."""
+    own = getattr(step, "__dict__", {})
+    hooks = any(own.get(name) for name in ("_forward_hooks", "_forward_pre_hooks"))
+    return hooks or any(_is_method(type(step), name) for name in own) or _has_patches(type(step))
+
+
+def is_own(function: Any, owner: type | Any) -> bool:
+    """Whether a function was defined in the package of a class or module."""
+    name = owner.__module__ if isinstance(owner, type) else owner.__name__
+    where = getattr(function, "__globals__", {}).get("__name__", "")
+    return _package(where) == _package(name) and function.__globals__ is vars(sys.modules[where])
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def _is_method(kind: type, name: str) -> bool:
+    found = inspect.getattr_static(kind, name, None)
+    return isinstance(found, (FunctionType, *_DESCRIPTORS))
+
+
+def _has_patches(kind: type) -> bool:
+    """Whether a method of a known library's class comes from elsewhere; others may do anything."""
+    if _package(kind.__module__) not in _LIBRARIES:
+        return False
+    return any(not is_own(function, owner) for owner, function in _methods(kind))
+
+
+def _methods(kind: type) -> Iterator[tuple[type, Any]]:
+    import torch
+
+    for owner in kind.__mro__[:-1]:
+        of_modules = owner is torch.nn.Module
+        for name, value in vars(owner).items():
+            if name not in _OF_MODULES and (of_modules or name.startswith("__")):
+                continue
+            if isinstance(value, _DESCRIPTORS):
+                value = value.__func__
+            if callable(value) and not isinstance(value, type):
+                yield owner, value

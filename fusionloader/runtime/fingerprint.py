@@ -1,0 +1,60 @@
+"""Whether a dataset and its transforms are still what they were."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+
+_DEPTH = 5  # dataset, Compose, its list, a transform, a value of it
+_LONGEST = 64  # lists of transforms are shorter, lists of samples longer
+_MOST = 2000
+_PLAIN = frozenset((int, float, bool, str, bytes, complex, type(None)))
+_OPAQUE = (type, ModuleType, torch.Tensor, np.ndarray)
+
+
+class Fingerprint:
+    """The objects that some objects hold, a few levels deep, to be compared one by one.
+
+    Attributes and short lists are looked into, long lists, arrays and tensors are not: an element
+    that was replaced in them is not noticed. Numbers that the objects themselves hold do not count:
+    they may be counters, such as an epoch.
+    """
+
+    def __init__(self, *roots: Any) -> None:
+        # Held, so that nothing else can get their places in memory.
+        self._found = [
+            part for root in roots for part in _parts(root) if type(part) not in (int, float)
+        ]
+        level = self._found
+        for _ in range(_DEPTH - 1):
+            if len(self._found) > _MOST:
+                break
+            level = [part for value in level if type(value) not in _PLAIN for part in _parts(value)]
+            self._found += level
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Fingerprint) or len(self._found) != len(other._found):
+            return False
+        return all(map(_same, self._found, other._found))
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    if isinstance(value, (list, tuple)):
+        return value if len(value) <= _LONGEST else ()
+    if isinstance(value, dict):
+        return value.values() if len(value) <= _LONGEST else ()
+    if isinstance(value, _OPAQUE):
+        return ()
+    return getattr(value, "__dict__", {}).values()
+
+
+def _same(first: Any, second: Any) -> bool:
+    if first is second:
+        return True
+    return type(first) is type(second) and type(first) in _PLAIN and bool(first == second)

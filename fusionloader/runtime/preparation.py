@@ -1,0 +1,75 @@
+"""What torch does in a worker before the first sample: seeds, worker info, ``worker_init_fn``."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import _utils as torch_utils
+
+from fusionloader.executors.python import Seeding
+
+
+def prepare_process(
+    worker: int,
+    workers: int,
+    base_seed: int,
+    dataset: Any,
+    worker_init_fn: Callable[[int], Any] | None,
+) -> Seeding:
+    """Seeds, sets what ``get_worker_info`` returns and calls ``worker_init_fn``, as torch does.
+
+    Returns which generators are to be seeded for every sample: not those that ``worker_init_fn``
+    gave a seed of its own. Seeds made from the worker's as in PyTorch's notes on reproducibility
+    ask for nothing else than what keyed samples give, and give less with workers that share a
+    mini-batch: they do not count.
+    """
+    torch.set_num_threads(1)
+    seed = base_seed + worker
+    random.seed(seed)
+    torch.manual_seed(seed)
+    np.random.seed(
+        torch_utils.worker._generate_state(  # type: ignore[no-untyped-call]
+            base_seed, worker
+        )
+    )
+    torch_utils.worker._worker_info = torch_utils.worker.WorkerInfo(
+        id=worker, num_workers=workers, seed=seed, dataset=dataset
+    )
+    if worker_init_fn is None:
+        return Seeding()
+    of_python, of_numpy = random.Random(), np.random.RandomState()
+    of_python.setstate(random.getstate())
+    of_numpy.set_state(np.random.get_state())
+    worker_init_fn(worker)
+    return Seeding(
+        python=not _is_seeded_anew(_python_words, random, of_python, random.Random(seed % 2**32)),
+        torch=torch.initial_seed() == seed,
+        numpy=not _is_seeded_anew(
+            _numpy_words, np.random, of_numpy, np.random.RandomState(seed % 2**32)
+        ),
+    )
+
+
+def _python_words(generator: Any) -> bytes:
+    return bytes(str(generator.getstate()[1][:-1]), "ascii")
+
+
+def _numpy_words(generator: Any) -> bytes:
+    words: bytes = generator.get_state()[1].tobytes()
+    return words
+
+
+def _is_seeded_anew(words: Callable[[Any], bytes], now: Any, before: Any, of_notes: Any) -> bool:
+    """Whether a generator's words come neither from drawing a few numbers nor from the notes."""
+    found = words(now)
+    for generator in (before, of_notes):
+        if found == words(generator):
+            return False
+        generator.random() if isinstance(generator, random.Random) else generator.random_sample()
+        if found == words(generator):
+            return False
+    return True

@@ -1,0 +1,60 @@
+"""The ways of collating that torch offers are honoured, on every path."""
+
+import pytest
+import torch
+from conftest import equal, eval_transform, same_batches
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data._utils import collate
+from torchvision import tv_tensors
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import v2
+
+from fusionloader import FusionLoader
+
+
+def halved(batch, *, collate_fn_map=None):
+    return torch.stack(batch) / 2
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", ["folder", "tensors"])
+def test_a_replaced_collate_function_is_used(monkeypatch, image_folder, workers, kind):
+    dataset = TensorDataset(torch.arange(6.0))
+    if kind == "folder":
+        dataset = ImageFolder(str(image_folder), eval_transform())
+    ours = FusionLoader(dataset, 3, num_workers=workers)
+    plain = list(ours)
+    monkeypatch.setitem(collate.default_collate_fn_map, torch.Tensor, halved)
+    assert same_batches(DataLoader(dataset, 3), ours)
+    assert not equal(plain, list(ours))
+
+
+def first_only(batch):
+    return batch[0]
+
+
+def test_a_replaced_default_collate_is_used(monkeypatch):
+    monkeypatch.setattr(collate, "default_collate", first_only)
+    dataset = TensorDataset(torch.arange(6.0))
+    assert same_batches(DataLoader(dataset, 3), FusionLoader(dataset, 3, num_workers=2))
+
+
+class Darker:
+    """A transform of the user's, which torchvision's types go through as they are."""
+
+    def __call__(self, image):
+        return tv_tensors.wrap(image // 2, like=image)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_images_of_torchvisions_type_are_written_row_by_row(image_folder, workers):
+    steps = [v2.ToImage(), v2.Resize(40), v2.CenterCrop(32), Darker()]
+    dataset = ImageFolder(str(image_folder), v2.Compose(steps))
+    assert type(dataset[0][0]) is tv_tensors.Image
+    ours = FusionLoader(dataset, 8, num_workers=workers)
+    batches = list(ours)
+    assert "whole batches" not in ours.explain()
+    assert all(type(images) is torch.Tensor for images, _ in batches)
+    theirs = FusionLoader(dataset, 8, num_workers=0)
+    assert same_batches(theirs, batches)
+    assert all(type(images) is torch.Tensor for images, _ in DataLoader(dataset, 8))

@@ -1,0 +1,95 @@
+"""torch.set_default_device in the training process: host batches stay in host memory."""
+
+import pytest
+import torch
+from conftest import eval_transform, same_batches
+from torch.overrides import TorchFunctionMode
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torchvision import transforms as v1
+from torchvision.datasets import ImageFolder
+
+from fusionloader import FusionLoader, plan
+
+
+class Rows(Dataset):
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        return torch.full((2,), index, device="cpu"), torch.empty(0, device="cpu")
+
+
+class Elsewhere(TorchFunctionMode):
+    """As the mode of ``torch.set_default_device``, but for what torch's iterators draw with it."""
+
+    def __torch_function__(self, function, types, arguments=(), named=None):
+        named = dict(named or {})
+        made = torch.utils._device._device_constructors()
+        if function in made and arguments != ((),) and "device" not in named:
+            named["device"] = "meta"
+        return function(*arguments, **named)
+
+
+@pytest.fixture
+def elsewhere():
+    with Elsewhere():
+        assert torch.empty(3).is_meta
+        yield
+
+
+@pytest.mark.parametrize("python", [False, True])
+def test_a_compiled_folder_is_delivered_in_host_memory(image_folder, elsewhere, python):
+    steps = [eval_transform(), *[v1.Lambda(torch.neg)] * python]
+    dataset = ImageFolder(str(image_folder), v1.Compose(steps))
+    ours = FusionLoader(dataset, 8, num_workers=2)
+    images = torch.cat([images for images, _ in ours])
+    assert images.device.type == "cpu"
+    assert torch.equal(images, torch.stack([image for image, _ in dataset]))
+
+
+def test_without_workers_images_stay_and_targets_are_made_as_torch_makes_them(eval_set, elsewhere):
+    images, targets = next(iter(DataLoader(eval_set, 4)))
+    assert images.device.type == "cpu" and targets.is_meta
+    ours = next(iter(FusionLoader(eval_set, 4)))
+    assert torch.equal(ours[0], images) and ours[1].is_meta
+
+
+def test_rows_of_the_users_are_delivered_in_host_memory(elsewhere):
+    ours = FusionLoader(Rows(), 4, num_workers=1)
+    assert same_batches(DataLoader(Rows(), 4), ours)
+    assert same_batches(
+        DataLoader(TensorDataset(torch.ones(3, device="cpu"))),
+        FusionLoader(TensorDataset(torch.ones(3, device="cpu")), num_workers=1),
+    )
+
+
+def test_an_epoch_can_be_resumed(eval_set, elsewhere):
+    loader = FusionLoader(eval_set, 8, num_workers=1)
+    iterator = iter(loader)
+    next(iterator)
+    state = loader.state_dict()
+    rest = list(iterator)
+    loader.load_state_dict(state)
+    assert same_batches(rest, loader)
+
+
+def test_a_plan_is_applied_in_host_memory(image_folder, elsewhere):
+    from PIL import Image
+
+    compiled = plan.compile(eval_transform())
+    image = Image.open(min(image_folder.glob("*/*.jpg"))).convert("RGB")
+    operations = compiled.draw(*image.size)
+    assert torch.equal(compiled.apply(image, operations), eval_transform()(image))
+
+
+def test_policies_and_erasing_are_compiled_to_the_same_plan():
+    steps = [
+        v1.Resize((32, 32)),
+        v1.RandAugment(),
+        v1.ToTensor(),
+        v1.RandomErasing(value=(1, 2, 3)),
+    ]
+    expected = plan.compile(v1.Compose(steps))
+    with Elsewhere():
+        found = plan.compile(v1.Compose(steps))
+    assert found.plan == expected.plan and found.tail is None

@@ -1,0 +1,160 @@
+"""Ends that are asked for again, empty mini-batches, no length, changes in mid-epoch: as torch."""
+
+import io
+
+import pytest
+import torch
+from conftest import equal, eval_transform, same_batches, train_transform
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torchvision import transforms as v1
+
+from fusionloader import FusionLoader
+
+
+def words(batch):
+    return [str(sample) for sample in batch]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("kind", ["compiled", "rows", "whole"])
+def test_an_epoch_counts_once_however_often_its_end_is_asked_for(
+    eval_set, workers, persistent, kind
+):
+    dataset = eval_set if kind == "compiled" else TensorDataset(torch.arange(6.0))
+    collate = words if kind == "whole" else None
+    persistent = persistent and workers > 0
+    with FusionLoader(
+        dataset, 4, num_workers=workers, collate_fn=collate, persistent_workers=persistent
+    ) as loader:
+        iterator = iter(loader)
+        list(iterator)
+        for _ in range(2):
+            with pytest.raises(StopIteration):
+                next(iterator)
+        assert loader.stats()["epochs"] == 1
+        list(loader)
+        assert loader.stats()["epochs"] == 2
+
+
+BATCHES = [[], [0, 1], [], [2], []]
+
+
+def results(loader):
+    """Batches and the types of errors, in the order in which they come."""
+    found, iterator = [], iter(loader)
+    while True:
+        try:
+            found.append(next(iterator))
+        except StopIteration:
+            return found
+        except Exception as error:
+            found.append(type(error).__name__)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", ["compiled", "rows", "whole"])
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_an_empty_mini_batch_is_torchs_error_at_its_place(eval_set, workers, kind, on_error):
+    dataset = eval_set if kind == "compiled" else TensorDataset(torch.arange(6.0))
+    given = {"batch_sampler": BATCHES, "num_workers": workers}
+    if kind == "whole":
+        given["collate_fn"] = words
+    theirs = results(DataLoader(dataset, **given))
+    ours = results(FusionLoader(dataset, **given, on_error=on_error))
+    assert len(theirs) == 5 and (kind == "whole" or theirs[0] == "IndexError")
+    assert all(map(equal, theirs, ours)) and len(ours) == 5
+
+
+class Endless(Dataset):
+    """Encoded images by any number; how many there are it does not say."""
+
+    target_transform = None
+
+    def __init__(self, transform):
+        self.transform = transform
+        buffer = io.BytesIO()
+        Image.linear_gradient("L").convert("RGB").save(buffer, "PNG")
+        self.encoded = buffer.getvalue()
+
+    def read_encoded(self, index):
+        return (b"" if index == 9 else self.encoded), index
+
+    def __getitem__(self, index):
+        encoded, target = self.read_encoded(index)
+        return self.transform(Image.open(io.BytesIO(encoded)).convert("RGB")), target
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_dataset_need_not_know_its_length(workers):
+    dataset = Endless(eval_transform())
+    given = {"batch_size": 2, "sampler": [3, 1, 4, 1, 5]}
+    ours = FusionLoader(dataset, **given, num_workers=workers)
+    assert "python" not in ours.explain()
+    assert same_batches(DataLoader(dataset, **given), ours)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_there_is_no_substitute_in_a_dataset_of_unknown_length(workers):
+    dataset = Endless(eval_transform())
+    given = {"sampler": [3, 9], "on_error": "substitute", "num_workers": workers}
+    found = results(FusionLoader(dataset, 1, **given))
+    assert len(found) == 2 and found[1] == "UnidentifiedImageError"
+
+
+class Negative:
+    def __call__(self, image):
+        return -v1.functional.to_tensor(image.resize((32, 32)))
+
+
+def _other(dataset):
+    dataset.transform = v1.Compose([v1.Resize(30), v1.CenterCrop(20), v1.PILToTensor()])
+
+
+def _value(dataset):
+    dataset.transform.transforms[1].size = (8, 12)
+
+
+def _list(dataset):
+    dataset.transform.transforms.pop()
+
+
+def _targets(dataset):
+    dataset.target_transform = str
+
+
+def _python(dataset):
+    dataset.transform = Negative()
+
+
+def _nothing_compiled(dataset):
+    dataset.loader = lambda path: Image.new("RGB", (40, 40))
+
+
+@pytest.mark.parametrize("change", [_other, _value, _list, _targets, _python, _nothing_compiled])
+def test_a_change_in_mid_epoch_is_seen_in_the_next_batch(image_folder, change):
+    from torchvision.datasets import ImageFolder
+
+    found = []
+    for kind in (DataLoader, FusionLoader):
+        dataset = ImageFolder(str(image_folder), eval_transform())
+        batches = []
+        for batch in kind(dataset, 16):
+            batches.append(batch)
+            if len(batches) == 1:
+                change(dataset)
+        found.append(batches)
+    assert all(map(equal, *found))
+    assert not equal(
+        found[1][1], list(FusionLoader(ImageFolder(str(image_folder), eval_transform()), 16))[1]
+    )
+
+
+def test_draws_go_on_as_they_were_after_a_change(train_set):
+    """What a sample draws depends on its index, not on when the transform was replaced."""
+    expected = list(FusionLoader(train_set, 8, seed=3))
+    iterator = iter(FusionLoader(train_set, 8, seed=3))
+    first = next(iterator)
+    train_set.transform = train_transform()
+    assert all(map(equal, expected, [first, *iterator]))
