@@ -83,7 +83,11 @@ class Executor:
 
 def device_unsupported(operations: Sequence[tuple[Any, ...]]) -> str | None: ...
 def run_device_program_on_host(
-    executor: Executor, image: Buffer, operations: Sequence[tuple[Any, ...]], out: Buffer, lanes: int
+    executor: Executor,
+    image: Buffer,
+    operations: Sequence[tuple[Any, ...]],
+    out: Buffer,
+    lanes: int,
 ) -> tuple[int, int]: ...
 
 class DeviceBatch:

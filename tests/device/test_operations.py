@@ -105,8 +105,9 @@ OPERATIONS = st.one_of(
     st.tuples(st.just("crop"), small, small, *[st.integers(1, 40)] * 2, st.just(FILL)),
     st.tuples(st.just("pad"), *[st.integers(0, 6)] * 4, st.just("symmetric"), st.just(FILL)),
     st.tuples(st.just("affine"), st.tuples(*[reals] * 6), modes, st.just(FILL)),
-    st.tuples(st.just("rotate"), reals.map(lambda r: 200 * r), modes, st.booleans(), st.none())
-    .map(lambda fields: (*fields, FILL)),
+    st.tuples(st.just("rotate"), reals.map(lambda r: 200 * r), modes, st.booleans(), st.none()).map(
+        lambda fields: (*fields, FILL)
+    ),
     st.tuples(
         st.just("perspective"),
         st.tuples(*[reals] * 6, *[st.floats(-0.05, 0.05)] * 2),
