@@ -31,7 +31,8 @@ class Block {
   Scratch& scratch_;
 };
 
-__global__ void __launch_bounds__(threads) augment(const uint8_t* batch, uint8_t* work) {
+__global__ void __launch_bounds__(threads)
+    augment(const uint8_t* __restrict__ batch, uint8_t* __restrict__ work) {
   __shared__ Scratch scratch;
   Block block(scratch);
   run_sample(block, batch, work, blockIdx.x);

@@ -9,7 +9,7 @@ namespace fusionloader::device {
 
 // `read(x, y)` gives a pixel of the image.
 template <class Team, class Read>
-FUSIONLOADER_BOTH void take_window(const Team& team, const WindowStep& step, int width, int height,
+FUSIONLOADER_BOTH void take_window(const Team& team, const WindowStep step, int width, int height,
                                    uint32_t* out, const Read& read) {
   each_place(team, width, height, [&](int x, int y, uint32_t i) {
     const int at_x = step.x + (step.mirrored ? width - 1 - x : x);
@@ -60,7 +60,7 @@ FUSIONLOADER_BOTH void scale(Team& team, const Step& step, const Canvas& canvas)
 // Fixed point wraps around, so that a product is what steps add up to.
 template <class Team>
 FUSIONLOADER_BOTH void warp_fixed(const Team& team, const Step& step, const Canvas& canvas) {
-  const FixedStep& by = step.fixed;
+  const FixedStep by = step.fixed;
   each_place(team, step.width, step.height, [&](int x, int y, uint32_t i) {
     const auto column = static_cast<uint32_t>(x), row = static_cast<uint32_t>(y);
     canvas.next[i] =
