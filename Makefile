@@ -1,5 +1,5 @@
 # Every target works alone on a fresh machine: the first one sets everything up.
-.PHONY: demo test lint format bench asan clean
+.PHONY: demo test lint format bench asan gpu clean
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3
@@ -9,10 +9,10 @@ BIN := $(VENV)/bin
 SYSTEM := $(VENV)/system.stamp
 INSTALLED := $(VENV)/installed.stamp
 EXTENSION := $(VENV)/extension.stamp
-SOURCES := $(wildcard csrc/*/*.cpp csrc/*/*.hpp) setup.py
+SOURCES := $(wildcard csrc/*/*.cpp csrc/*/*.hpp csrc/*/*.cu) setup.py
 ASAN := build/asan
 # The tests that call the native code directly.
-NATIVE_TESTS := $(wildcard tests/csrc tests/queue tests/ops tests/fuzz)
+NATIVE_TESTS := $(wildcard tests/csrc tests/queue tests/ops tests/device tests/fuzz)
 # Random input is tried for so long, which is more than as one test among many.
 ASAN_FUZZ_SECONDS ?= 60
 PYTEST_FLAGS ?= -q
@@ -46,6 +46,11 @@ asan: $(INSTALLED)
 	FUSIONLOADER_FUZZ_SECONDS=$(ASAN_FUZZ_SECONDS) FUSIONLOADER_FUZZ_LOG=build/fuzz-case \
 	    .ci/with-sanitizer $(ASAN) $(BIN)/python -m pytest $(PYTEST_FLAGS) --capture=sys $(NATIVE_TESTS)
 
+# On a machine with a CUDA device and nvcc: the kernels, and what only a device can show.
+gpu: $(EXTENSION)
+	$(BIN)/python setup.py -q build_cuda
+	$(BIN)/python -m pytest $(PYTEST_FLAGS) -rs tests/device tests/gpu
+
 $(SYSTEM): .ci/system-packages
 	.ci/system-packages $(PYTHON)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -63,5 +68,5 @@ $(EXTENSION): $(INSTALLED) $(SOURCES)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	rm -f fusionloader/_native*.so
+	rm -f fusionloader/_native*.so fusionloader/_cuda_ops.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

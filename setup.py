@@ -3,11 +3,13 @@
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
-from pybind11.setup_helpers import ParallelCompile, Pybind11Extension, build_ext
-from setuptools import setup
+from pybind11.setup_helpers import ParallelCompile, Pybind11Extension
+from pybind11.setup_helpers import build_ext as build_extensions
+from setuptools import Command, setup
 
 ROOT = Path(__file__).parent
 WARNINGS = ["-Wall", "-Wextra", "-Wconversion", "-Werror"]
@@ -17,6 +19,11 @@ SANITIZERS = [
     "-g",
     "-O1",
 ]
+
+# Code for these, and PTX for what comes after them. Devices between run the code of the one before.
+CUDA_ARCHITECTURES = ["80", "90", "100"]
+CUDA_SOURCE = ROOT / "csrc" / "device" / "augment.cu"
+CUDA_LIBRARY = "_cuda_ops.so"
 
 
 def require_libjpeg_turbo() -> None:
@@ -39,6 +46,93 @@ def require_libjpeg_turbo() -> None:
         )
 
 
+def find_nvcc() -> str | None:
+    """Returns CUDA's compiler, ``None`` where there is none or FUSIONLOADER_CUDA=0 says so.
+
+    Raises:
+        SystemExit: there is none, and FUSIONLOADER_CUDA=1 asks for it.
+    """
+    wish = os.environ.get("FUSIONLOADER_CUDA", "")
+    if wish == "0":
+        return None
+    home = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
+    found = shutil.which("nvcc") or shutil.which("nvcc", path=home / "bin")
+    if found is None and wish == "1":
+        raise SystemExit(
+            "fusionloader: FUSIONLOADER_CUDA=1, but CUDA's compiler (nvcc) was not found.\n"
+            "  Install the CUDA toolkit, and put nvcc on the PATH or set CUDA_HOME."
+        )
+    return found
+
+
+def build_cuda_library(nvcc: str, library: Path) -> None:
+    """Compiles the CUDA library, unless it is newer than its sources.
+
+    Raises:
+        CalledProcessError: the compiler refuses it, and has said why.
+    """
+    headers = [
+        header for part in ("arithmetic", "device") for header in ROOT.glob(f"csrc/{part}/*")
+    ]
+    newest = max(source.stat().st_mtime for source in [Path(__file__), *headers])
+    if library.exists() and library.stat().st_mtime > newest:
+        return
+    library.parent.mkdir(parents=True, exist_ok=True)
+    command = [nvcc, "-std=c++17", "-O3", "--threads", "2", "-shared", "-cudart", "static"]
+    command += [f"-I{ROOT / 'csrc'}"]
+    # As for the extension: contraction would change roundings.
+    command += ["-fmad=false", "-Xcompiler", "-fPIC,-ffp-contract=off,-Wall,-Wextra"]
+    query = subprocess.run([nvcc, "--list-gpu-arch"], capture_output=True, text=True, check=True)
+    known = [f"compute_{number}" for number in CUDA_ARCHITECTURES]
+    known = [architecture for architecture in known if architecture in query.stdout.split()]
+    for architecture in known:
+        code = architecture.replace("compute", "sm")
+        command += ["-gencode", f"arch={architecture},code={code}"]
+    command += ["-gencode", f"arch={known[-1]},code={known[-1]}"]
+    # Renamed into place: a process that has loaded the old one keeps it.
+    made = library.with_suffix(".new")
+    subprocess.run([*command, "-o", str(made), str(CUDA_SOURCE)], check=True)
+    made.replace(library)
+
+
+class BuildCuda(Command):
+    """Builds the CUDA library alone, into the source tree."""
+
+    description = "build the CUDA library into the source tree (needs nvcc)"
+    user_options: list[tuple[str, str, str]] = []
+
+    def initialize_options(self) -> None:
+        """Has no options."""
+
+    def finalize_options(self) -> None:
+        """Has no options."""
+
+    def run(self) -> None:
+        """Compiles it; its lack is an error here."""
+        os.environ["FUSIONLOADER_CUDA"] = "1"
+        nvcc = find_nvcc()
+        assert nvcc is not None
+        build_cuda_library(nvcc, ROOT / "fusionloader" / CUDA_LIBRARY)
+
+
+class BuildExt(build_extensions):
+    """The extension, and the CUDA library where there is a compiler for it."""
+
+    def run(self) -> None:
+        """Compiles what is out of date."""
+        super().run()
+        nvcc = find_nvcc()
+        if nvcc is None:
+            return
+        root = ROOT if self.inplace else Path(self.build_lib)
+        try:
+            build_cuda_library(nvcc, root / "fusionloader" / CUDA_LIBRARY)
+        except subprocess.CalledProcessError as error:
+            if os.environ.get("FUSIONLOADER_CUDA") == "1":
+                raise SystemExit(f"fusionloader: the CUDA library was not built: {error}") from None
+            print(f"fusionloader: built without the CUDA library: {error}", file=sys.stderr)
+
+
 require_libjpeg_turbo()
 ParallelCompile("FUSIONLOADER_BUILD_JOBS").install()
 sanitize = SANITIZERS if os.environ.get("FUSIONLOADER_SANITIZE") else []
@@ -56,5 +150,5 @@ setup(
             depends=sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("csrc/*/*.hpp")),
         )
     ],
-    cmdclass={"build_ext": build_ext},
+    cmdclass={"build_ext": BuildExt, "build_cuda": BuildCuda},
 )

@@ -79,6 +79,51 @@ class Executor:
     ) -> tuple[bytes, tuple[int, int]]: ...
     def image_size(self, encoded: Buffer) -> tuple[int, int] | None: ...
 
+# --- device programs ----------------------------------------------------------------------------
+
+def device_unsupported(operations: Sequence[tuple[Any, ...]]) -> str | None: ...
+def run_device_program_on_host(
+    executor: Executor,
+    image: Buffer,
+    operations: Sequence[tuple[Any, ...]],
+    out: Buffer,
+    lanes: int,
+) -> tuple[int, int]: ...
+
+class DeviceBatch:
+    """Programs of samples, for one launch; addresses are those of the memory it will run on."""
+
+    def __init__(self, executor: Executor) -> None: ...
+    def clear(self) -> None: ...
+    def add(
+        self,
+        operations: Sequence[tuple[Any, ...]],
+        pixels: int,
+        width: int,
+        height: int,
+        out: int,
+    ) -> None: ...
+    def add_drawn(
+        self,
+        executor: Executor,
+        seed: int,
+        epoch: int,
+        index: int,
+        occurrence: int,
+        group: int,
+        pixels: int,
+        width: int,
+        height: int,
+        out: int,
+    ) -> None: ...
+    @property
+    def samples(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def work_bytes(self) -> int: ...
+    def write(self, address: int) -> None: ...
+
 # --- colour -------------------------------------------------------------------------------------
 
 def colour_op(

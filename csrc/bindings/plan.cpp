@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "bindings/buffers.hpp"
 #include "bindings/module.hpp"
 #include "bindings/operations.hpp"
 #include "bindings/stages.hpp"
@@ -18,42 +19,6 @@ namespace py = pybind11;
 
 namespace fusionloader {
 namespace {
-
-// A contiguous buffer, held for as long as this lives.
-class Buffer {
- public:
-  Buffer(const py::handle& object, int flags) {
-    if (PyObject_GetBuffer(object.ptr(), &view_, flags) != 0) throw py::error_already_set();
-  }
-  ~Buffer() { PyBuffer_Release(&view_); }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-
-  ByteView bytes() const {
-    return {static_cast<const uint8_t*>(view_.buf), static_cast<size_t>(view_.len)};
-  }
-  uint8_t* writable(size_t needed) const {
-    if (needed == 0) throw std::invalid_argument("the plan's result has no fixed size");
-    if (static_cast<size_t>(view_.len) < needed)
-      throw std::invalid_argument("the output has " + std::to_string(view_.len) +
-                                  " bytes, the result needs " + std::to_string(needed));
-    return static_cast<uint8_t*>(view_.buf);
-  }
-  PixelView pixels() const {
-    if (view_.ndim != 3 || (view_.shape[2] != 3 && view_.shape[2] != 1) || view_.itemsize != 1 ||
-        view_.shape[0] < 1 || view_.shape[1] < 1 || view_.shape[0] > longest_side ||
-        view_.shape[1] > longest_side || view_.shape[0] * view_.shape[1] > INT32_MAX)
-      throw std::invalid_argument("pixels must be 8 bit, height x width x 3 or 1");
-    return {static_cast<const uint8_t*>(view_.buf), static_cast<int>(view_.shape[1]),
-            static_cast<int>(view_.shape[0]), static_cast<int>(view_.shape[2]),
-            view_.shape[1] * view_.shape[2]};
-  }
-
- private:
-  Py_buffer view_;
-};
-
-constexpr int readable = PyBUF_SIMPLE, writable = PyBUF_WRITABLE, shaped = PyBUF_C_CONTIGUOUS;
 
 ConvertSpec convert_from_tuple(const py::tuple& fields) {
   const auto type = fields[0].cast<std::string>();

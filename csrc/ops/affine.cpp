@@ -1,6 +1,5 @@
 // Affine transforms. With the nearest filter Pillow has three ways, which round differently:
 // scaling (by adding up steps), 16.16 fixed point and, for huge coordinates, double precision.
-#include <cmath>
 #include <limits>
 
 #include "ops/warp.hpp"
@@ -10,18 +9,6 @@ namespace {
 
 constexpr uint32_t fixed_one = 1 << 16;
 constexpr int32_t steepest = fixed_one / 4;
-
-bool is_integer(double value) { return std::floor(value) == value && std::fabs(value) < 1 << 30; }
-
-// Moves by whole pixels are the same with every filter.
-bool moves_whole_pixels(const AffineMatrix& m) {
-  return m[0] == 1 && m[1] == 0 && m[3] == 0 && m[4] == 1 && is_integer(m[2]) && is_integer(m[5]);
-}
-
-// The pixel at a coordinate, or -1 outside.
-int pixel_at(double position, int length) {
-  return position >= 0 && position < length ? static_cast<int>(position) : -1;
-}
 
 // What is shown at each place along one axis; adding up rounds as Pillow does.
 void scaled_axis(double offset, double step, int length, int out_length, std::vector<int>& table) {
@@ -105,20 +92,7 @@ void scale(const Planes& in, Planes& out, const AffineMatrix& m, const Colour& f
   }
 }
 
-// Rounded to 16.16; what does not fit becomes what the processor's conversion gives.
-uint32_t to_fixed(double value) {
-  const double rounded = std::floor(value * 65536.0 + 0.5);
-  const bool fits = rounded >= -2147483648.0 && rounded < 2147483648.0;
-  return static_cast<uint32_t>(fits ? static_cast<int32_t>(rounded)
-                                    : std::numeric_limits<int32_t>::min());
-}
-
 int whole(uint32_t fixed) { return static_cast<int32_t>(fixed) >> 16; }
-
-bool fits_fixed(const AffineMatrix& m, int x, int y) {
-  return std::fabs(x * m[0] + y * m[1] + m[2]) < 32768.0 &&
-         std::fabs(x * m[3] + y * m[4] + m[5]) < 32768.0;
-}
 
 // Every row is a row of the image, moved: horizontal shears.
 void shift_rows(const Planes& in, Planes& out, FixedLine line, uint32_t row_x, uint32_t row_y,
@@ -174,8 +148,7 @@ void shift_columns(const Planes& in, Planes& out, FixedLine line, const Colour& 
 
 void fixed_point(const Planes& in, Planes& out, const AffineMatrix& m, const Colour& fill,
                  GeometryWorkspace& workspace) {
-  FixedLine line{to_fixed(m[2] + m[0] * 0.5 + m[1] * 0.5), to_fixed(m[5] + m[3] * 0.5 + m[4] * 0.5),
-                 to_fixed(m[0]), to_fixed(m[3])};
+  FixedLine line = first_fixed_line(m.data());
   const uint32_t row_x = to_fixed(m[1]), row_y = to_fixed(m[4]);
   // Within these sizes a point that has wrapped around is outside, as it is without wrapping.
   const bool small = in.width() < 1 << 15 && in.height() < 1 << 15;
@@ -222,11 +195,10 @@ void affine_transform(const Planes& in, Planes& out, int out_width, int out_heig
                       GeometryWorkspace& workspace) {
   out.reset(in.channels(), out_width, out_height);
   if (in.size() == 0 || out.size() == 0) return fill_planes(out, fill);
-  if (interpolation != Interpolation::nearest && !moves_whole_pixels(matrix))
+  if (interpolation != Interpolation::nearest && !moves_whole_pixels(matrix.data()))
     return warp(in, out, PointMap::affine, matrix.data(), interpolation, fill, workspace);
   if (matrix[1] == 0 && matrix[3] == 0) return scale(in, out, matrix, fill, workspace);
-  if (fits_fixed(matrix, 0, 0) && fits_fixed(matrix, out_width, out_height) &&
-      fits_fixed(matrix, 0, out_height) && fits_fixed(matrix, out_width, 0))
+  if (fits_fixed_everywhere(matrix.data(), out_width, out_height))
     return fixed_point(in, out, matrix, fill, workspace);
   floating_point(in, out, matrix, fill);
 }

@@ -13,10 +13,6 @@ constexpr size_t block = 64;
 
 size_t whole_blocks(size_t count) { return (count + block - 1) / block * block; }
 
-FUSIONLOADER_INLINE uint8_t grey_level(int red, int green, int blue) {
-  return static_cast<uint8_t>((19595 * red + 38470 * green + 7471 * blue + 0x8000) >> 16);
-}
-
 template <int>
 FUSIONLOADER_INLINE void grey_loop(const uint8_t* red, const uint8_t* green, const uint8_t* blue,
                                    uint8_t* __restrict grey, size_t count) {
@@ -50,8 +46,6 @@ FUSIONLOADER_INLINE uint64_t sum_loop(const uint8_t* red, const uint8_t* green, 
   return sum;
 }
 
-// Pillow adds up the 3 x 3 products in float32 and rounds; no sum comes near a tie, since 13 is
-// odd, so whole numbers give the same. 20165 / 2^18 stands for 1 / 13.
 template <int>
 FUSIONLOADER_INLINE void smooth_row_loop(const uint8_t* above, const uint8_t* here,
                                          const uint8_t* below, uint16_t* __restrict columns,
@@ -61,7 +55,7 @@ FUSIONLOADER_INLINE void smooth_row_loop(const uint8_t* above, const uint8_t* he
   for (size_t i = 0; i < count; ++i) {
     const auto sum =
         static_cast<uint16_t>(columns[i] + columns[i + 1] + columns[i + 2] + 4 * here[i + 1] + 6);
-    out[i] = static_cast<uint8_t>((static_cast<uint32_t>(sum) * 20165u >> 16) >> 2);
+    out[i] = smooth_level(sum);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "arithmetic/levels.hpp"
 #include "ops/lookup.hpp"
 
 namespace fusionloader {
@@ -13,12 +14,6 @@ namespace fusionloader {
 inline float blend_factor(double factor) {
   if (std::isnan(factor)) throw std::invalid_argument("a factor must be a number");
   return static_cast<float>(std::clamp(factor, -1e6, 1e6));
-}
-
-// Every step in float32, and the result cut off, not rounded.
-inline uint8_t blend(int from, int to, float factor) {
-  const float value = static_cast<float>(from) + factor * static_cast<float>(to - from);
-  return static_cast<uint8_t>(value < 0.0f ? 0.0f : value > 255.0f ? 255.0f : value);
 }
 
 // What becomes of each level when blended from the level `from`.

@@ -4,13 +4,15 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "arithmetic/borders.hpp"
+#include "ops/blur_kernels.hpp"
 #include "ops/colour.hpp"
 #include "ops/per_level.hpp"
 
 namespace fusionloader {
 namespace {
 
-constexpr int most_reach = 256;
+constexpr int most_reach = HalfKernel::most_reach;
 constexpr size_t vectors_at_once = 4, block = 64;  // values: as many as 4 vectors of 16
 
 template <int lanes>
@@ -18,35 +20,11 @@ struct Vector {
   typedef float type __attribute__((vector_size(4 * lanes), aligned(4), may_alias));
 };
 
-// One side of a symmetric kernel: the weight at the centre, then 1, 2, ... steps from it.
-struct HalfKernel {
-  int reach;
-  float weights[most_reach + 1];
-};
-
 // Where the values begin that lie 0, 1, 2, ... steps before and after those to be weighed.
 struct Taps {
   const float* before[most_reach + 1];
   const float* after[most_reach + 1];
 };
-
-HalfKernel half_kernel(int size, double sigma) {
-  if (size < 1 || size % 2 == 0 || size / 2 > most_reach)
-    throw std::invalid_argument("a blur's kernel size must be odd and at most 513");
-  if (!(static_cast<float>(sigma) > 0.0f))
-    throw std::invalid_argument("a blur's sigma must be positive");
-  HalfKernel kernel{size / 2, {}};
-  float sum = 0.0f;
-  for (int i = 0; i <= kernel.reach; ++i) {
-    const float steps = static_cast<float>(i) / static_cast<float>(sigma);
-    kernel.weights[i] = std::exp(-0.5f * (steps * steps));
-    sum += i == 0 ? kernel.weights[i] : 2.0f * kernel.weights[i];
-  }
-  for (int i = 0; i <= kernel.reach; ++i) kernel.weights[i] /= sum;
-  // Weights this small are lost in the rounding errors of the sum anyway.
-  while (kernel.reach > 0 && kernel.weights[kernel.reach] < 1e-8f) --kernel.reach;
-  return kernel;
-}
 
 template <int lanes>
 FUSIONLOADER_INLINE void weigh_loop(const Taps* taps, const HalfKernel* kernel, float* out,
@@ -75,20 +53,15 @@ FUSIONLOADER_INLINE void to_float_loop(const uint8_t* levels, float* __restrict 
   for (size_t i = 0; i < count; ++i) out[i] = levels[i];
 }
 
-// Rounds halves to even, as torch.round: above 2^23 floats have no fraction.
 template <int>
 FUSIONLOADER_INLINE void to_levels_loop(const float* values, uint8_t* __restrict out,
                                         size_t count) {
-  constexpr float no_fraction = 8388608.0f;
-  for (size_t i = 0; i < count; ++i)
-    out[i] = static_cast<uint8_t>(static_cast<int>((values[i] + no_fraction) - no_fraction));
+  for (size_t i = 0; i < count; ++i) out[i] = rounded_level(values[i]);
 }
 
 FUSIONLOADER_PER_LEVEL(weigh, weigh_loop)
 FUSIONLOADER_PER_LEVEL(to_float, to_float_loop)
 FUSIONLOADER_PER_LEVEL(to_levels, to_levels_loop)
-
-int reflected(int at, int size) { return at < 0 ? -at : at >= size ? 2 * (size - 1) - at : at; }
 
 class Blur {
  public:
@@ -155,12 +128,34 @@ class Blur {
 
 }  // namespace
 
+HalfKernel half_kernel(int size, double sigma) {
+  if (size < 1 || size % 2 == 0 || size / 2 > most_reach)
+    throw std::invalid_argument("a blur's kernel size must be odd and at most 513");
+  if (!(static_cast<float>(sigma) > 0.0f))
+    throw std::invalid_argument("a blur's sigma must be positive");
+  HalfKernel kernel{size / 2, {}};
+  float sum = 0.0f;
+  for (int i = 0; i <= kernel.reach; ++i) {
+    const float steps = static_cast<float>(i) / static_cast<float>(sigma);
+    kernel.weights[i] = std::exp(-0.5f * (steps * steps));
+    sum += i == 0 ? kernel.weights[i] : 2.0f * kernel.weights[i];
+  }
+  for (int i = 0; i <= kernel.reach; ++i) kernel.weights[i] /= sum;
+  // Weights this small are lost in the rounding errors of the sum anyway.
+  while (kernel.reach > 0 && kernel.weights[kernel.reach] < 1e-8f) --kernel.reach;
+  return kernel;
+}
+
+void require_room_for_kernels(int kernel_width, int kernel_height, int width, int height) {
+  if (kernel_width / 2 >= width || kernel_height / 2 >= height)
+    throw std::invalid_argument("a blur's kernel must be smaller than twice the image");
+}
+
 void gaussian_blur(Planes& image, int kernel_width, int kernel_height, double sigma_x,
                    double sigma_y, ColourScratch& scratch, SimdLevel level) {
   const HalfKernel across = half_kernel(kernel_width, sigma_x);
   const HalfKernel down = half_kernel(kernel_height, sigma_y);
-  if (kernel_width / 2 >= image.width() || kernel_height / 2 >= image.height())
-    throw std::invalid_argument("a blur's kernel must be smaller than twice the image");
+  require_room_for_kernels(kernel_width, kernel_height, image.width(), image.height());
   Blur blur(image, across, down, scratch.floats, level);
   for (int channel = 0; channel < image.channels(); ++channel) blur.run(image.plane(channel));
 }

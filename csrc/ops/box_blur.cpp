@@ -4,18 +4,13 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "ops/blur_kernels.hpp"
 #include "ops/colour.hpp"
 
 namespace fusionloader {
 namespace {
 
-constexpr int passes = 3;
-
-// A box of 2 radius + 1 values of weight `whole` with one of weight `edge` at either end.
-struct Box {
-  int radius;
-  uint32_t whole, edge;
-};
+constexpr int passes = Box::passes;
 
 // Gwosdek et al., "Theoretical Foundations of Gaussian Convolution by Extended Box Filtering"
 // (2011); float32 where Pillow has float32.
@@ -63,7 +58,7 @@ void blur_lines(uint8_t* lines, int length, size_t across, size_t count, const B
     for (size_t k = 0; k < count; ++k) {
       sums[k] += static_cast<uint32_t>(last[k]) - left[k];
       const uint32_t edges = static_cast<uint32_t>(left[k]) + right[k];
-      out[k] = static_cast<uint8_t>((sums[k] * box.whole + edges * box.edge + (1u << 23)) >> 24);
+      out[k] = boxed_level(box, sums[k], edges);
     }
   }
 }
@@ -81,12 +76,18 @@ void transpose(const uint8_t* in, int width, int height, uint8_t* out) {
 
 }  // namespace
 
-void box_gaussian_blur(Planes& image, double radius, ColourScratch& scratch) {
+bool box_for_radius(double radius, Box& box) {
   if (!(radius >= 0.0 && radius <= 1e4))
     throw std::invalid_argument("a blur's radius must be from 0 to 10000");
   const float of_box = box_radius(static_cast<float>(radius));
-  if (of_box == 0.0f || image.size() == 0) return;
-  const Box box = box_of(of_box);
+  if (of_box == 0.0f) return false;
+  box = box_of(of_box);
+  return true;
+}
+
+void box_gaussian_blur(Planes& image, double radius, ColourScratch& scratch) {
+  Box box;
+  if (!box_for_radius(radius, box) || image.size() == 0) return;
   // A strip of this many lines stays in the cache.
   constexpr size_t strip = 256;
   const auto width = static_cast<size_t>(image.width());

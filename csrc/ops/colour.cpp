@@ -63,9 +63,8 @@ void adjust_brightness(Planes& image, double factor, SimdLevel level) {
 
 void adjust_contrast(Planes& image, double factor, SimdLevel level) {
   if (image.size() == 0) return;
-  const double mean =
-      static_cast<double>(sum_of_grey(image, level)) / static_cast<double>(image.size());
-  look_up(image, blend_table(static_cast<int>(mean + 0.5), blend_factor(factor), level), level);
+  const int mean = mean_level(sum_of_grey(image, level), image.size());
+  look_up(image, blend_table(mean, blend_factor(factor), level), level);
 }
 
 void adjust_saturation(Planes& image, double factor, SimdLevel level) {

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "arithmetic/borders.hpp"
 #include "ops/matrices.hpp"
 #include "ops/planes.hpp"
 #include "simd/level.hpp"
@@ -15,7 +16,6 @@ namespace fusionloader {
 using Colour = std::array<uint8_t, 3>;  // red, green, blue; grey images use the first
 
 enum class Interpolation { nearest, bilinear, bicubic };
-enum class PadMode { constant, edge, reflect, symmetric };
 
 // A run of columns that one shear moves by the same number of rows.
 struct ColumnRun {
@@ -52,6 +52,8 @@ void rotate(const Planes& in, Planes& out, double angle, Interpolation interpola
 struct Padding {
   int left, top, right, bottom;
 };
+// What each place of an axis of `length` pixels shows; throws as pad() does.
+PaddedAxis padded_axis(int length, int before, int after, PadMode mode);
 void pad(const Planes& in, Planes& out, const Padding& padding, PadMode mode, const Colour& fill,
          GeometryWorkspace& workspace);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "arithmetic/levels.hpp"
 #include "ops/per_level.hpp"
 
 namespace fusionloader {
@@ -48,12 +49,9 @@ Histogram histogram(const uint8_t* plane, size_t count) {
 }
 
 LevelTable stretching_table(LevelRange range) {
-  const double scale = 255.0 / (range.most - range.least);
-  const double offset = -range.least * scale;
+  const Stretching by = stretching(range.least, range.most);
   LevelTable table;
-  for (int i = 0; i < 256; ++i)
-    table[static_cast<size_t>(i)] =
-        static_cast<uint8_t>(std::clamp(static_cast<int>(i * scale + offset), 0, 255));
+  for (int i = 0; i < 256; ++i) table[static_cast<size_t>(i)] = stretched_level(i, by);
   return table;
 }
 
@@ -63,11 +61,11 @@ bool equalizing_table(const Histogram& counts, LevelTable& table) {
     total += count;
     if (count != 0) last = count;
   }
-  const uint64_t step = (total - last) / 255;
+  const uint64_t step = equalizing_step(total, last);
   if (step == 0) return false;
   uint64_t passed = step / 2;
   for (size_t i = 0; i < table.size(); ++i) {
-    table[i] = static_cast<uint8_t>(std::min<uint64_t>(passed / step, 255));
+    table[i] = equalized_level(passed, step);
     passed += counts[i];
   }
   return true;

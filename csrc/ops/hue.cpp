@@ -4,6 +4,7 @@
 // same levels: for all 256 turns of every hue, saturation and value that a colour can have.
 #include <algorithm>
 
+#include "arithmetic/hue.hpp"
 #include "ops/colour.hpp"
 #include "ops/per_level.hpp"
 #include "ops/vectors.hpp"
@@ -106,11 +107,22 @@ FUSIONLOADER_INLINE void hue_loop(uint8_t* reds, uint8_t* greens, uint8_t* blues
 
 FUSIONLOADER_PER_LEVEL(turn_hue, hue_loop)
 
+void turn_pixels(Planes& image, int turn) {
+  uint8_t *reds = image.plane(0), *greens = image.plane(1), *blues = image.plane(2);
+  for (size_t i = 0; i < image.size(); ++i) {
+    const Pixel turned = with_hue_turned({reds[i], greens[i], blues[i]}, turn);
+    reds[i] = turned.red;
+    greens[i] = turned.green;
+    blues[i] = turned.blue;
+  }
+}
+
 }  // namespace
 
 void adjust_hue(Planes& image, double factor, SimdLevel level) {
   if (image.channels() != 3) return;
   const int turn = whole_number(factor * 255.0) & 255;
+  if (level == SimdLevel::scalar) return turn_pixels(image, turn);
   turn_hue(level, image.plane(0), image.plane(1), image.plane(2), image.padded_size(), turn);
 }
 

@@ -7,21 +7,16 @@
 namespace fusionloader {
 namespace {
 
-// The pixel of `length` that stands for `position`, which may be outside; -1 for the fill.
-int source_of(int position, int length, PadMode mode) {
-  if (position >= 0 && position < length) return position;
-  if (mode == PadMode::constant) return -1;
-  if (mode == PadMode::edge || (mode == PadMode::reflect && length == 1))
-    return std::clamp(position, 0, length - 1);
-  const int period = 2 * (mode == PadMode::reflect ? length - 1 : length);
-  const int phase = (position % period + period) % period;
-  if (phase < length) return phase;
-  return mode == PadMode::reflect ? period - phase : period - 1 - phase;
+int* table_of(const PaddedAxis& axis, PadMode mode, std::vector<int>& table) {
+  at_least(table, static_cast<size_t>(axis.length));
+  for (int i = 0; i < axis.length; ++i) table[static_cast<size_t>(i)] = axis.source(i, mode);
+  return table.data();
 }
 
-// Pads one axis of `length` pixels: what each place of the result shows. Other modes than constant
-// crop first, so that what is cropped shows nowhere.
-int padded_axis(int length, int before, int after, PadMode mode, std::vector<int>& table) {
+}  // namespace
+
+// Other modes than constant crop first, so that what is cropped shows nowhere.
+PaddedAxis padded_axis(int length, int before, int after, PadMode mode) {
   if (std::min(before, after) < -longest_side || std::max(before, after) > longest_side)
     throw std::invalid_argument("padding that wide is not possible");
   const int crop_before = mode == PadMode::constant ? 0 : std::max(-before, 0);
@@ -30,23 +25,18 @@ int padded_axis(int length, int before, int after, PadMode mode, std::vector<int
   const int padded = length + before + after;
   if (padded < 0 || kept < 0 || (kept == 0 && padded > 0 && mode != PadMode::constant))
     throw std::invalid_argument("padding leaves nothing of the image");
-  at_least(table, static_cast<size_t>(padded));
-  for (int i = 0; i < padded; ++i) {
-    const int source = source_of(i - before - crop_before, kept, mode);
-    table[static_cast<size_t>(i)] = source < 0 ? -1 : source + crop_before;
-  }
-  return padded;
+  return {crop_before, kept, before, padded};
 }
-
-}  // namespace
 
 void pad(const Planes& in, Planes& out, const Padding& padding, PadMode mode, const Colour& fill,
          GeometryWorkspace& workspace) {
-  const int width = padded_axis(in.width(), padding.left, padding.right, mode, workspace.columns);
-  const int height = padded_axis(in.height(), padding.top, padding.bottom, mode, workspace.rows);
+  const PaddedAxis across = padded_axis(in.width(), padding.left, padding.right, mode);
+  const PaddedAxis down = padded_axis(in.height(), padding.top, padding.bottom, mode);
+  const int width = across.length, height = down.length;
   require_possible_size(width, height);
   out.reset(in.channels(), width, height);
-  const int *columns = workspace.columns.data(), *rows = workspace.rows.data();
+  const int* columns = table_of(across, mode, workspace.columns);
+  const int* rows = table_of(down, mode, workspace.rows);
   // Between the borders rows are copied as they are.
   const int begin = std::clamp(padding.left, 0, width);
   const int end = std::clamp(width - std::max(padding.right, 0), begin, width);

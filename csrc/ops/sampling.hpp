@@ -4,22 +4,11 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "arithmetic/points.hpp"
+#include "arithmetic/sampling.hpp"
 #include "simd/level.hpp"
 
 namespace fusionloader {
-
-struct PackedImage {
-  // Pixels that may be read behind the last, and written behind a row.
-  static constexpr size_t slack = 16;
-
-  const uint32_t* pixels;
-  int width, height;  // at least 1
-};
-
-// Points in 16.16 fixed point, which wrap around as Pillow's do.
-struct FixedLine {
-  uint32_t x, y, step_x, step_y;
-};
 
 using Sampler = void (*)(const PackedImage& image, const double* xs, const double* ys, size_t count,
                          uint32_t fill, uint32_t* out);

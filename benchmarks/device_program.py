@@ -1,0 +1,121 @@
+"""What device programs cost: flattening, the kernel's body on the host, and on a device if any.
+
+    python -m benchmarks.device_program
+
+Prints one JSON object. Times are the least of several rounds, in microseconds per sample.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import json
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torchvision import transforms as v1
+
+from fusionloader import _native, plan
+from fusionloader.executors.device_program import (
+    DeviceError,
+    DeviceProgram,
+    DeviceSample,
+    Launcher,
+    device_count,
+    load_library,
+)
+from fusionloader.executors.native import make_executor
+from fusionloader.executors.plan_source import result_like
+
+SIDE, SAMPLES, ROUNDS = 224, 64, 7
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def least(work: Callable[[], object], clock: Callable[[], float] = time.process_time) -> float:
+    """Microseconds per sample."""
+    times = []
+    for _ in range(ROUNDS):
+        begin = clock()
+        work()
+        times.append(clock() - begin)
+    return round(min(times) / SAMPLES * 1e6, 2)
+
+
+def on_device(program: DeviceProgram, image: np.ndarray, drawn: list, row: int) -> dict[str, float]:
+    """Wall time of whole launches of one, 16 and all samples, from call to end."""
+    library, launcher = load_library(), Launcher(0)
+    pixels, out = ctypes.c_void_p(), ctypes.c_void_p()
+    library.fl_allocate(image.nbytes, ctypes.byref(pixels))
+    library.fl_allocate(row * SAMPLES, ctypes.byref(out))
+    library.fl_copy(pixels, image.ctypes.data, image.nbytes)
+    samples = [
+        DeviceSample(pixels.value or 0, SIDE, SIDE, operations, (out.value or 0) + i * row)
+        for i, operations in enumerate(drawn)
+    ]
+
+    def run(count: int) -> None:
+        program.launch(launcher, samples[:count])
+        library.fl_synchronize()
+
+    run(SAMPLES)
+    measured = {
+        f"launch of {count}": round(
+            least(functools.partial(run, count), time.perf_counter) * SAMPLES, 1
+        )
+        for count in (1, 16, SAMPLES)
+    }
+    launcher.close()
+    return measured
+
+
+def measure(policy: object) -> dict[str, object]:
+    """The costs of a plan with that policy."""
+    compiled = plan.compile(
+        v1.Compose([v1.CenterCrop(SIDE), policy, v1.ToTensor(), v1.Normalize(MEAN, STD)])
+    )
+    image = np.random.default_rng(0).integers(0, 256, (SIDE, SIDE, 3), np.uint8)
+    drawn = [compiled.draw(SIDE, SIDE, index=index) for index in range(SAMPLES)]
+    executor, program = make_executor(compiled.plan), DeviceProgram(compiled.plan)
+    scalar = make_executor(compiled.plan, simd="scalar")
+    batch, staging = _native.DeviceBatch(executor), np.empty(1 << 20, np.uint8)
+    out = result_like(compiled.plan).view(torch.uint8).numpy().reshape(-1)
+
+    def flatten() -> None:
+        batch.clear()
+        for operations in drawn:
+            batch.add(operations, 0, SIDE, SIDE, 0)
+
+    def draw_and_flatten() -> None:
+        batch.clear()
+        for index in range(SAMPLES):
+            batch.add_drawn(executor, 0, 0, index, 0, 0, 0, SIDE, SIDE, 0)
+
+    flatten()
+    report: dict[str, object] = {
+        "bytes": batch.nbytes // SAMPLES,
+        "working memory": batch.work_bytes // SAMPLES,
+        "flatten tuples": least(flatten),
+        "draw and flatten": least(draw_and_flatten),
+        "write": least(lambda: batch.write(staging.ctypes.data)),
+        "native": least(lambda: [executor.run_pixels_with(image, o, out) for o in drawn]),
+        "native, scalar": least(lambda: [scalar.run_pixels_with(image, o, out) for o in drawn]),
+        "body on the host": least(lambda: [program.run_on_host(image, o, out) for o in drawn]),
+    }
+    try:
+        if device_count() > 0:
+            report["device"] = on_device(program, image, drawn, out.nbytes)
+    except DeviceError as error:
+        report["device"] = str(error)
+    return report
+
+
+def main() -> None:
+    """Measures and prints."""
+    policies = {"none": v1.CenterCrop(SIDE), "RandAugment": v1.RandAugment()}
+    print(json.dumps({name: measure(policy) for name, policy in policies.items()}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+// Device programs: operations as tuples in, one block of bytes out.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <stdexcept>
+#include <string>
+
+#include "bindings/buffers.hpp"
+#include "bindings/module.hpp"
+#include "bindings/operations.hpp"
+#include "device/builder.hpp"
+#include "device/host.hpp"
+
+namespace py = pybind11;
+
+namespace fusionloader {
+namespace {
+
+using device::BatchBuilder;
+
+std::optional<std::string> unsupported(const py::sequence& operations) {
+  return device::unsupported(operations_from_list(operations));
+}
+
+uint64_t address(const void* memory) { return reinterpret_cast<uint64_t>(memory); }
+
+// Returns the height and width of the result.
+py::tuple run_on_host(const Executor& executor, const py::object& image,
+                      const py::sequence& operations, const py::object& out, int lanes) {
+  const Buffer from(image, shaped), to(out, writable);
+  const PixelView view = from.pixels();
+  if (view.channels != executor.plan().channels)
+    throw std::invalid_argument("the image has not the plan's channels");
+  const Parameters given = operations_from_list(operations);
+  BatchBuilder batch(executor.plan());
+  {
+    const py::gil_scoped_release release;
+    const ByteView room = to.bytes();
+    batch.add(given, {address(view.pixels), view.width, view.height}, address(room.data));
+    to.writable(batch.result_bytes());
+    device::run_on_host(batch, lanes);
+  }
+  return py::make_tuple(batch.height(), batch.width());
+}
+
+void add(BatchBuilder& batch, const py::sequence& operations, uint64_t pixels, int width,
+         int height, uint64_t out) {
+  batch.add(operations_from_list(operations), {pixels, width, height}, out);
+}
+
+void add_drawn(BatchBuilder& batch, const Executor& executor, uint64_t seed, uint64_t epoch,
+               uint64_t index, uint64_t occurrence, uint64_t group, uint64_t pixels, int width,
+               int height, uint64_t out) {
+  const SampleKey key{seed, epoch, index, occurrence, group};
+  batch.add(draw(executor.plan(), key, width, height), {pixels, width, height}, out);
+}
+
+}  // namespace
+
+void bind_device(py::module_& m) {
+  using namespace py::literals;
+  m.def("device_unsupported", &unsupported, "operations"_a);
+  m.def("run_device_program_on_host", &run_on_host, "executor"_a, "image"_a, "operations"_a,
+        "out"_a, "lanes"_a);
+  py::class_<BatchBuilder>(m, "DeviceBatch")
+      .def(py::init([](const Executor& executor) { return BatchBuilder(executor.plan()); }),
+           "executor"_a)
+      .def("clear", &BatchBuilder::clear)
+      .def("add", &add, "operations"_a, "pixels"_a, "width"_a, "height"_a, "out"_a)
+      .def("add_drawn", &add_drawn, "executor"_a, "seed"_a, "epoch"_a, "index"_a, "occurrence"_a,
+           "group"_a, "pixels"_a, "width"_a, "height"_a, "out"_a)
+      .def_property_readonly("samples", &BatchBuilder::samples)
+      .def_property_readonly("nbytes", &BatchBuilder::bytes)
+      .def_property_readonly("work_bytes", &BatchBuilder::work_bytes)
+      .def(
+          "write",
+          [](const BatchBuilder& self, uint64_t to) { self.write(reinterpret_cast<uint8_t*>(to)); },
+          "address"_a);
+}
+
+}  // namespace fusionloader

@@ -1,0 +1,218 @@
+#include "device/builder.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+#include "arithmetic/sampling.hpp"
+#include "ops/limits.hpp"
+#include "plan/passes.hpp"
+
+namespace fusionloader::device {
+namespace {
+
+constexpr size_t alignment = 16;
+
+size_t aligned(size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
+
+template <class Item>
+size_t bytes_of(const std::vector<Item>& items) {
+  return aligned(items.size() * sizeof(Item));
+}
+
+template <class Item>
+uint32_t put(const std::vector<Item>& items, uint8_t* block, size_t& at) {
+  const size_t begin = at;
+  if (!items.empty()) std::memcpy(block + begin, items.data(), items.size() * sizeof(Item));
+  at += bytes_of(items);
+  return static_cast<uint32_t>(begin);
+}
+
+WindowStep window_of(const Pass& pass, uint32_t fill) {
+  return {pass.window.x, pass.window.y, pass.window.width, pass.window.height, pass.kept.x,
+          pass.kept.y,   fill,          pass.mirrored,     pass.upside_down};
+}
+
+bool changes_nothing(const Pass& pass, int width, int height) {
+  const auto whole = [&](const Rect& rect) {
+    return rect.x == 0 && rect.y == 0 && rect.width == width && rect.height == height;
+  };
+  return !pass.mirrored && !pass.upside_down && whole(pass.window) && whole(pass.kept);
+}
+
+}  // namespace
+
+std::optional<std::string> unsupported(const Parameters& operations) {
+  for (const Operation& operation : operations) {
+    if (std::holds_alternative<ResizeTo>(operation)) return "resize";
+    if (std::holds_alternative<MixOf>(operation)) return "mix";
+    const auto* erase = std::get_if<EraseResult>(&operation);
+    if (erase && erase->values.empty()) return "erase with noise";
+  }
+  return std::nullopt;
+}
+
+BatchBuilder::BatchBuilder(const PlanSpec& plan) : plan_(plan) {
+  conversion_.channels = plan.result_channels;
+  const auto channels = static_cast<size_t>(plan.result_channels);
+  if (plan.convert) {
+    conversion_.element_size = static_cast<int32_t>(plan.convert->element_size);
+    conversion_.planar = plan.convert->layout == Layout::chw;
+    conversion_.table = add_data(plan.convert->table.data(), plan.convert->table.size());
+  } else {
+    std::vector<uint8_t> same(channels * 256);
+    for (size_t i = 0; i < same.size(); ++i) same[i] = static_cast<uint8_t>(i);
+    conversion_.element_size = 1;
+    conversion_.planar = false;
+    conversion_.table = add_data(same.data(), same.size());
+  }
+  conversion_bytes_ = data_.size();
+}
+
+void BatchBuilder::clear() {
+  records_.clear();
+  steps_.clear();
+  erasures_.clear();
+  data_.resize(conversion_bytes_);
+  work_ = 0;
+}
+
+void BatchBuilder::add(const Parameters& operations, const ImageAt& image, uint64_t out) {
+  const Marks before{steps_.size(), erasures_.size(), data_.size()};
+  Record record{};
+  record.pixels = image.address;
+  record.out = out;
+  record.work = work_;
+  record.image_width = image.width;
+  record.first_step = static_cast<uint32_t>(before.steps);
+  record.first_erasure = static_cast<uint32_t>(before.erasures);
+  width_ = image.width;
+  height_ = image.height;
+  first_step_ = before.steps;
+  most_pixels_ = extra_ = 0;
+  try {
+    if (out % static_cast<uint64_t>(conversion_.element_size) != 0)
+      throw std::invalid_argument("the result's address is no multiple of its elements' size");
+    add_steps(operations, record);
+    require_result_size();
+  } catch (...) {
+    steps_.resize(before.steps);
+    erasures_.resize(before.erasures);
+    data_.resize(before.data);
+    throw;
+  }
+  record.steps = static_cast<uint32_t>(steps_.size() - before.steps);
+  record.erasures = static_cast<uint32_t>(erasures_.size() - before.erasures);
+  record.most_pixels = aligned(most_pixels_ * sizeof(uint32_t)) / sizeof(uint32_t);
+  work_ += 2 * record.most_pixels * sizeof(uint32_t) + aligned(extra_);
+  records_.push_back(record);
+}
+
+// Runs of windows and flips in as few passes as the native executor makes of them, the first of
+// them on the way in.
+void BatchBuilder::add_steps(const Parameters& operations, Record& record) {
+  const auto erases_result = [](const Operation& operation) {
+    return std::holds_alternative<EraseResult>(operation);
+  };
+  auto next = operations.begin();
+  const auto end = std::find_if(next, operations.end(), erases_result);
+  if (!std::all_of(end, operations.end(), erases_result))
+    throw std::invalid_argument("nothing but erasing can follow erasing of the result");
+  Record* way_in = &record;
+  while (way_in || next != end) {
+    const auto windows_end = std::find_if_not(next, end, is_of_a_pass);
+    if (way_in || windows_end != next)
+      add_windows(group_into_passes(Parameters(next, windows_end), width_, height_), way_in);
+    way_in = nullptr;
+    for (next = windows_end; next != end && !is_of_a_pass(*next); ++next) add_operation(*next);
+  }
+  if (!plan_.convert) return;
+  for (; next != operations.end(); ++next) add_erasure(std::get<EraseResult>(*next));
+}
+
+void BatchBuilder::add_windows(const std::vector<Pass>& passes, Record* way_in) {
+  for (const Pass& pass : passes) {
+    if (pass.resized) throw std::invalid_argument("a device program cannot do: resize");
+    const int width = pass.kept.width, height = pass.kept.height;
+    if (way_in) {
+      way_in->load = window_of(pass, packed_fill(pass.fill));
+      way_in->width = width;
+      way_in->height = height;
+      most_pixels_ = static_cast<size_t>(width) * static_cast<size_t>(height);
+      require_possible_size(width, height);
+    } else if (!changes_nothing(pass, width_, height_)) {
+      add_step(StepKind::window, width, height).window = window_of(pass, packed_fill(pass.fill));
+    }
+    way_in = nullptr;
+    width_ = width;
+    height_ = height;
+  }
+}
+
+void BatchBuilder::add_erasure(const EraseResult& box) {
+  if (box.x < 0 || box.y < 0 || box.width < 0 || box.height < 0 || box.width > width_ - box.x ||
+      box.height > height_ - box.y)
+    throw std::invalid_argument("a rectangle to erase is not inside the result");
+  if (box.values.empty())
+    throw std::invalid_argument("a device program cannot do: erase with noise");
+  if (box.values.size() != plan_.convert->element_size * static_cast<size_t>(conversion_.channels))
+    throw std::invalid_argument("the values to erase with are not those of one pixel");
+  const uint32_t data = add_data(box.values.data(), box.values.size());
+  erasures_.push_back({box.x, box.y, box.width, box.height, data});
+}
+
+void BatchBuilder::require_result_size() const {
+  const bool fixed = plan_.width > 0;
+  if (!fixed || (width_ == plan_.width && height_ == plan_.height)) return;
+  throw std::invalid_argument("the result has " + std::to_string(height_) + " x " +
+                              std::to_string(width_) + " pixels, the plan says " +
+                              std::to_string(plan_.height) + " x " + std::to_string(plan_.width));
+}
+
+Step& BatchBuilder::add_step(StepKind kind, int width, int height) {
+  if (width < 1 || height < 1) throw std::invalid_argument("nothing is left of the image");
+  require_possible_size(width, height);
+  Step& step = steps_.emplace_back();
+  step.kind = kind;
+  width_ = step.width = width;
+  height_ = step.height = height;
+  most_pixels_ = std::max(most_pixels_, static_cast<size_t>(width) * static_cast<size_t>(height));
+  return step;
+}
+
+uint32_t BatchBuilder::add_data(const void* bytes, size_t count) {
+  const size_t begin = data_.size();
+  data_.resize(begin + aligned(count));
+  if (count > 0) std::memcpy(data_.data() + begin, bytes, count);
+  return static_cast<uint32_t>(begin);
+}
+
+uint32_t BatchBuilder::packed_fill(const Colour& fill) const {
+  return plan_.channels == 3 ? packed(fill[0], fill[1], fill[2])
+                             : packed(fill[0], fill[0], fill[0]);
+}
+
+size_t BatchBuilder::result_bytes() const {
+  return static_cast<size_t>(conversion_.element_size) * static_cast<size_t>(conversion_.channels) *
+         static_cast<size_t>(width_) * static_cast<size_t>(height_);
+}
+
+size_t BatchBuilder::bytes() const {
+  return aligned(sizeof(Batch)) + bytes_of(records_) + bytes_of(steps_) + bytes_of(erasures_) +
+         bytes_of(data_);
+}
+
+void BatchBuilder::write(uint8_t* to) const {
+  Batch batch{};
+  size_t at = aligned(sizeof batch);
+  batch.samples = samples();
+  batch.image_channels = plan_.channels;
+  batch.records = put(records_, to, at);
+  batch.steps = put(steps_, to, at);
+  batch.erasures = put(erasures_, to, at);
+  batch.data = put(data_, to, at);
+  batch.conversion = conversion_;
+  std::memcpy(to, &batch, sizeof batch);
+}
+
+}  // namespace fusionloader::device

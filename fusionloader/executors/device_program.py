@@ -1,0 +1,190 @@
+"""The operations of samples as a program for a CUDA device, run by one fused kernel."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fusionloader import _native
+from fusionloader.executors.native import make_executor
+from fusionloader.plan.stages import Plan
+
+Operation = tuple[Any, ...]
+LIBRARY = Path(__file__).parents[1] / "_cuda_ops.so"
+_WAYS_IN = ("crop", "resize", "hflip", "vflip")
+
+
+class DeviceError(RuntimeError):
+    """The CUDA library is missing, or what the CUDA runtime said."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSample:
+    """An image on the device, what is done to it, and where the result goes.
+
+    Attributes:
+        pixels: address of uint8 pixels, height x width x channels of the plan's images.
+        height: of the image.
+        width: of the image.
+        operations: as ``Executor.draw`` returns them, less those done already.
+        out: address of the row of the batch.
+    """
+
+    pixels: int
+    height: int
+    width: int
+    operations: Sequence[Operation]
+    out: int
+
+
+def head_length(operations: Sequence[Operation]) -> int:
+    """Returns how many operations, up to the last resize before any other kind, make the head.
+
+    The head is decoding, windows, resizes and flips; what follows it a program can do.
+    """
+    length = 0
+    for place, operation in enumerate(operations):
+        if operation[0] not in _WAYS_IN:
+            break
+        if operation[0] == "resize":
+            length = place + 1
+    return length
+
+
+class DeviceProgram:
+    """Flattens operations of a plan into programs, and runs them.
+
+    One per thread.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._executor = make_executor(plan)
+        self._batch = _native.DeviceBatch(self._executor)
+
+    def unsupported(self, operations: Sequence[Operation]) -> str | None:
+        """Returns the name of the first operation that no program can do, if there is one.
+
+        A resize counts as such even where it would change nothing.
+        """
+        return _native.device_unsupported(operations)
+
+    def run_on_host(
+        self, pixels: Any, operations: Sequence[Operation], out: Any, lanes: int = 1
+    ) -> tuple[int, int]:
+        """Runs a program on the host, by the body of the kernel that a device would run.
+
+        Args:
+            pixels: uint8, height x width x channels.
+            operations: what is done to them.
+            out: writable buffer for the result, in the plan's element type and layout.
+            lanes: how many share the work; the result is the same for any number.
+
+        Returns:
+            Height and width of the result.
+
+        Raises:
+            ValueError: the operations do not fit the image, no program can do them, or the result
+                does not fit ``out``.
+        """
+        return _native.run_device_program_on_host(self._executor, pixels, operations, out, lanes)
+
+    def launch(self, launcher: Launcher, samples: Sequence[DeviceSample], stream: int = 0) -> None:
+        """Runs the samples' programs on the launcher's device, in the order of ``stream``.
+
+        Returns at once: images and results are to stay until the stream has come so far.
+
+        Args:
+            launcher: the device's.
+            samples: at least one.
+            stream: a ``cudaStream_t`` as a number.
+
+        Raises:
+            ValueError: a sample's operations do not fit it; nothing is launched.
+            DeviceError: what the CUDA runtime said.
+        """
+        batch = self._batch
+        batch.clear()
+        for sample in samples:
+            batch.add(sample.operations, sample.pixels, sample.width, sample.height, sample.out)
+        launcher.launch(batch, stream)
+
+
+class Launcher:
+    """One device's staging and working memory. One per thread; ``close`` gives the memory back."""
+
+    def __init__(self, device: int = 0) -> None:
+        """Raises ``DeviceError`` where there is no library or no such device."""
+        self._library = load_library()
+        made = ctypes.c_void_p()
+        self._augmenter: ctypes.c_void_p | None = None
+        check(self._library, self._library.fl_augmenter_create(device, ctypes.byref(made)))
+        self._augmenter = made
+
+    def launch(self, batch: _native.DeviceBatch, stream: int) -> None:
+        """Copies the batch's programs to the device and runs them, in the order of the stream."""
+        if self._augmenter is None:
+            raise DeviceError("the launcher is closed")
+        library, staging = self._library, ctypes.c_void_p()
+        code = library.fl_augment_begin(self._augmenter, batch.nbytes, ctypes.byref(staging))
+        check(library, code)
+        batch.write(staging.value or 0)
+        code = library.fl_augment_launch(
+            self._augmenter, batch.samples, batch.work_bytes, ctypes.c_void_p(stream)
+        )
+        check(library, code)
+
+    def close(self) -> None:
+        """Waits for what was launched, then gives all memory back."""
+        if self._augmenter is not None:
+            self._library.fl_augmenter_destroy(self._augmenter)
+            self._augmenter = None
+
+
+def load_library() -> ctypes.CDLL:
+    """Returns the CUDA library.
+
+    Raises:
+        DeviceError: it was not built, or cannot be loaded.
+    """
+    try:
+        library = ctypes.CDLL(str(LIBRARY))
+    except OSError as error:
+        how = "build it with `python setup.py build_cuda`, which needs the CUDA compiler nvcc"
+        raise DeviceError(f"the CUDA library cannot be loaded: {error}; {how}") from None
+    number, size, pointer = ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p
+    for name, arguments in {
+        "fl_error_text": (number,),
+        "fl_device_count": (pointer,),
+        "fl_augmenter_create": (number, pointer),
+        "fl_augmenter_destroy": (pointer,),
+        "fl_augment_begin": (pointer, size, pointer),
+        "fl_augment_launch": (pointer, number, size, pointer),
+        "fl_allocate": (size, pointer),
+        "fl_free": (pointer,),
+        "fl_copy": (pointer, pointer, size),
+        "fl_synchronize": (),
+    }.items():
+        getattr(library, name).argtypes = arguments
+    library.fl_error_text.restype = ctypes.c_char_p
+    library.fl_augmenter_destroy.restype = None
+    return library
+
+
+def check(library: ctypes.CDLL, code: int) -> None:
+    """Raises ``DeviceError`` in the runtime's words unless ``code`` is 0."""
+    if code != 0:
+        raise DeviceError(f"CUDA: {library.fl_error_text(code).decode()} (error {code})")
+
+
+def device_count() -> int:
+    """Returns how many CUDA devices there are.
+
+    Raises:
+        DeviceError: the library is missing, or the driver says why there is none.
+    """
+    library, count = load_library(), ctypes.c_int()
+    check(library, library.fl_device_count(ctypes.byref(count)))
+    return count.value

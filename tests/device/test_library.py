@@ -1,0 +1,72 @@
+"""The CUDA library: how it is built, and what is said where it or a device is missing."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fusionloader.executors import device_program
+from fusionloader.executors.device_program import DeviceError, Launcher, device_count
+
+ROOT = Path(__file__).parents[2]
+NVCC = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+needs_nvcc = pytest.mark.skipif(NVCC is None, reason="no CUDA compiler (nvcc)")
+needs_library = pytest.mark.skipif(
+    not device_program.LIBRARY.exists(), reason="the CUDA library was not built"
+)
+
+
+@needs_nvcc
+@pytest.mark.timeout(300)
+def test_the_kernel_compiles_and_its_registers_suffice_for_a_whole_block(tmp_path):
+    command = [NVCC, "-std=c++17", "-O3", "-fmad=false", "-arch=sm_90", "-cubin", "-Xptxas", "-v"]
+    command += ["-Werror", "all-warnings", f"-I{ROOT / 'csrc'}", "-o", str(tmp_path / "kernel")]
+    command += [str(ROOT / "csrc" / "device" / "augment.cu")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    registers = int(re.findall(r"Used (\d+) registers", done.stderr)[0])
+    shared = int(re.findall(r"(\d+) bytes smem", done.stderr)[0])
+    spilled = sum(map(int, re.findall(r"(\d+) bytes spill", done.stderr)))
+    assert registers * 1024 <= 65536
+    assert shared <= 48 * 1024
+    assert spilled < 300
+
+
+def build(**environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "setup.py", "-q", "build_cuda"],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.skipif(shutil.which("nvcc", path="/usr/bin:/bin") is not None, reason="nvcc is there")
+def test_asking_for_the_library_without_a_compiler_is_an_error():
+    done = build(PATH="/usr/bin:/bin", CUDA_HOME="/nowhere")
+    assert done.returncode != 0
+    assert "nvcc) was not found" in done.stderr
+
+
+def test_a_missing_library_says_how_to_build_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(device_program, "LIBRARY", tmp_path / "none.so")
+    with pytest.raises(DeviceError, match="build it with `python setup.py build_cuda`"):
+        device_count()
+
+
+@needs_library
+def test_without_a_device_the_driver_says_why():
+    try:
+        count = device_count()
+    except DeviceError as error:
+        assert re.search(r"CUDA: .+ \(error \d+\)", str(error))
+        count = 0
+    with pytest.raises(DeviceError, match=r"CUDA: .+ \(error \d+\)"):
+        Launcher(count)
