@@ -4,7 +4,6 @@
 #include <csetjmp>
 #include <cstdio>
 #include <cstring>
-#include <new>
 #include <vector>
 
 #include <jpeglib.h>
@@ -49,8 +48,10 @@ bool looks_whole(ByteView encoded) {
 }  // namespace
 
 struct RegionDecoder::State {
-  jpeg_decompress_struct info;
-  ErrorManager errors;
+  // Made anew for each file: it would keep the tables of the one before, and a file that lacks a
+  // table would be decoded with them.
+  jpeg_decompress_struct info{};
+  ErrorManager errors{};
   bool open = false;
   Rect window{};
   size_t bytes_before = 0;  // the window's first pixel in a decoded row
@@ -62,9 +63,10 @@ struct RegionDecoder::State {
     errors.base.error_exit = escape;
     errors.base.emit_message = count_warning;
     errors.base.output_message = print_nothing;
-    if (!guarded(errors, [this] { jpeg_create_decompress(&info); })) throw std::bad_alloc();
   }
-  ~State() { jpeg_destroy_decompress(&info); }
+  ~State() {
+    if (open) jpeg_destroy_decompress(&info);
+  }
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
@@ -88,8 +90,7 @@ RegionDecoder::~RegionDecoder() = default;
 void RegionDecoder::close() {
   if (!state_->open) return;
   state_->open = false;
-  jpeg_decompress_struct* info = &state_->info;
-  guarded(state_->errors, [info] { jpeg_abort_decompress(info); });
+  jpeg_destroy_decompress(&state_->info);
 }
 
 bool RegionDecoder::open(ByteView encoded) {
@@ -100,6 +101,7 @@ bool RegionDecoder::open(ByteView encoded) {
   state.open = true;
   state.errors.base.num_warnings = 0;
   const bool read = guarded(state.errors, [info, encoded] {
+    jpeg_create_decompress(info);
     jpeg_mem_src(info, encoded.data, static_cast<unsigned long>(encoded.size));
     jpeg_read_header(info, TRUE);
   });
