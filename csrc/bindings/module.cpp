@@ -21,6 +21,7 @@ PYBIND11_MODULE(_native, m) {
   m.doc() = "Native parts of fusionloader; private, see the Python modules that use them.";
   fusionloader::bind_colour(m);
   fusionloader::bind_geometry(m);
+  fusionloader::bind_jpeg(m);
   fusionloader::bind_plan(m);
   fusionloader::bind_queue(m);
 }
