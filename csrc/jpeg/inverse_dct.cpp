@@ -59,6 +59,10 @@ void inverse_dct_scalar(Block* blocks, const BlockTarget* targets, int count, in
 }
 
 InverseDct inverse_dct(SimdLevel level) {
+#if defined(__x86_64__)
+  if (level == SimdLevel::avx512) return inverse_dct_avx512;
+  if (level == SimdLevel::avx2) return inverse_dct_avx2;
+#endif
   (void)level;
   return inverse_dct_scalar;
 }

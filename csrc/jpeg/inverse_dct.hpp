@@ -32,6 +32,10 @@ using InverseDct = void (*)(Block* blocks, const BlockTarget* targets, int count
 InverseDct inverse_dct(SimdLevel level);
 
 void inverse_dct_scalar(Block* blocks, const BlockTarget* targets, int count, int32_t& magnitude);
+#if defined(__x86_64__)
+void inverse_dct_avx2(Block* blocks, const BlockTarget* targets, int count, int32_t& magnitude);
+void inverse_dct_avx512(Block* blocks, const BlockTarget* targets, int count, int32_t& magnitude);
+#endif
 
 // The transform of eight values x as sums over pairs (k, k + 4), which is how coefficients lie in
 // memory. Outputs k and 7 - k are the sum and the difference of an even part k, of x0, x4, x2, x6,

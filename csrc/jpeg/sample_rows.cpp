@@ -54,6 +54,9 @@ void grey_to_rgbx(const uint8_t* y, size_t count, uint8_t* out) {
 const SampleKernels scalar_sample_kernels{widen, blend, blend_and_widen, to_rgbx, grey_to_rgbx};
 
 const SampleKernels& sample_kernels(SimdLevel level) {
+#if defined(__x86_64__)
+  if (level >= SimdLevel::avx2) return avx2_sample_kernels;
+#endif
   (void)level;
   return scalar_sample_kernels;
 }

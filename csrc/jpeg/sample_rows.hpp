@@ -33,6 +33,9 @@ struct SampleKernels {
 const SampleKernels& sample_kernels(SimdLevel level);
 
 extern const SampleKernels scalar_sample_kernels;
+#if defined(__x86_64__)
+extern const SampleKernels avx2_sample_kernels;
+#endif
 
 // What is left of the factors above when whole multiples of 65536 are taken out: red adds Cr, blue
 // twice Cb, green subtracts Cr. The rest fits 16 bits.
