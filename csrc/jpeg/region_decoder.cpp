@@ -90,6 +90,16 @@ struct RegionDecoder::State {
     if (pixels.size() < rows_at_once * stride) pixels.resize(rows_at_once * stride);
   }
 
+  // Whether all scans of a progressive file were there. libjpeg guesses what is missing, each
+  // release in its own way and without a warning.
+  bool complete() const {
+    if (!info.coef_bits) return true;
+    for (int component = 0; component < info.num_components; ++component)
+      for (const int missing_bits : info.coef_bits[component])
+        if (missing_bits != 0) return false;
+    return true;
+  }
+
   // Whether cropping columns and skipping rows gives the pixels of a full decode: the layouts that
   // the tests vouch for. The first component is at full resolution, the others are alike.
   bool partial_decode_is_exact() const {
@@ -159,7 +169,7 @@ bool RegionDecoder::start(Rect window, int denominator) {
     info->do_fancy_upsampling = TRUE;
     jpeg_start_decompress(info);
   });
-  if (!started || !state.clean()) return false;
+  if (!started || !state.clean() || !state.complete()) return false;
   const int full_width = static_cast<int>(info->output_width);
   const int full_height = static_cast<int>(info->output_height);
   if (!lies_inside(window, full_width, full_height)) return false;

@@ -96,3 +96,12 @@ def test_a_file_without_a_table_does_not_get_the_one_of_the_file_before(marker):
     status, out = run(executor, lacking, 0)
     expected = pillow_window(lacking, executor, 0)
     assert status == 1 or np.array_equal(out, expected)
+
+
+def test_a_progressive_file_without_its_last_scans_is_left_to_pillow():
+    encoded = jpeg(photo(60, 45, 7), progressive=True)
+    scans = [at for at in range(len(encoded)) if encoded[at : at + 2] == b"\xff\xda"]
+    executor = make_executor(PLAN)
+    assert run(executor, encoded, 0)[0] == 0
+    for at in scans[1:]:
+        assert run(executor, encoded[:at] + b"\xff\xd9", 0)[0] == 1
