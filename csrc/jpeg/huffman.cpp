@@ -15,16 +15,20 @@ int value_of(uint32_t bits, unsigned size) {
   return value >> (size - 1) ? value : value - (1 << size) + 1;
 }
 
+// A symbol as it begins the bits that index a table of these.
 struct Symbol {
-  unsigned length = 0;  // of the code; 0: not known from these bits
-  unsigned size = 0;    // of the value
-  unsigned advance = 0;
-
-  explicit Symbol(uint16_t entry) : length(entry >> 8), size(entry & 15) {
-    const unsigned zeros = (entry & 0xFF) >> 4;
-    advance = size || zeros == 15 ? zeros + 1 : end_of_block;
-  }
+  uint8_t code_length;  // 0: not known from these bits
+  uint8_t length;       // with the value
+  uint8_t size;         // of the value
+  uint8_t advance;
 };
+
+Symbol symbol_of(uint16_t entry) {
+  const unsigned length = entry >> 8, size = entry & 15, zeros = (entry & 0xFF) >> 4;
+  const unsigned advance = size || zeros == 15 ? zeros + 1 : end_of_block;
+  return {static_cast<uint8_t>(length), static_cast<uint8_t>(length + size),
+          static_cast<uint8_t>(size), static_cast<uint8_t>(advance)};
+}
 
 uint64_t packed(const SymbolPair& pair) {
   return pair.length | static_cast<uint64_t>(pair.first_length) << 8 |
@@ -41,53 +45,43 @@ uint32_t packed(const SymbolRun& run) {
 
 uint8_t byte(unsigned value) { return static_cast<uint8_t>(value); }
 
-// `known` is like Codes::fill of `bits` bits, which begin the value `next`.
-SymbolPair pair_at(uint32_t next, unsigned bits, const uint16_t* known) {
-  const uint32_t mask = (1u << bits) - 1;
-  const Symbol first(known[next]);
+// `known` holds the symbol of each `bits` bits, which begin the value `next`.
+SymbolPair pair_at(uint32_t next, unsigned bits, const Symbol* known) {
+  const Symbol first = known[next];
   // No block has room for what cannot be looked up.
-  if (!first.length) return {0, 0, 0, 255, 0, 0, 0};
-  const unsigned first_end = first.length + first.size;
-  if (first.advance != end_of_block && first_end < bits) {
-    const Symbol last(known[next << first_end & mask]);
-    if (last.length && first_end + last.length <= bits) {
-      const uint32_t value_bits = next >> (bits - first_end) & ((1u << first.size) - 1);
-      return {byte(first_end + last.length + last.size),
-              byte(first_end),
-              byte(first.advance),
-              byte(first.advance),
-              byte(first.advance + last.advance),
-              byte(last.size),
-              static_cast<int16_t>(value_of(value_bits, first.size))};
+  if (!first.code_length) return {0, 0, 0, 255, 0, 0, 0};
+  if (first.advance != end_of_block && first.length < bits) {
+    const Symbol last = known[next << first.length & ((1u << bits) - 1)];
+    if (last.code_length && first.length + last.code_length <= bits) {
+      const uint32_t value = next >> (bits - first.length) & ((1u << first.size) - 1);
+      return {byte(first.length + 0u + last.length),
+              first.length,
+              first.advance,
+              first.advance,
+              byte(first.advance + 0u + last.advance),
+              last.size,
+              static_cast<int16_t>(value_of(value, first.size))};
     }
   }
-  return {byte(first_end),
-          byte(first_end),
-          byte(first.advance),
-          0,
-          byte(first.advance),
-          byte(first.size),
-          0};
+  return {first.length, first.length, first.advance, 0, first.advance, first.size, 0};
 }
 
-// Two runs and what lies between them must not take more bits than a refill gives.
+// Two runs must not take more bits than a refill gives.
 constexpr unsigned longest_run = 28;
 
-SymbolRun run_at(uint32_t next, unsigned bits, const uint16_t* known) {
-  const uint32_t mask = (1u << bits) - 1;
-  const Symbol first(known[next]);
-  if (!first.length) return {0, 255, 0};
-  SymbolRun run{byte(first.length + first.size), 0, byte(first.advance)};
-  while (run.advance < 64 && run.length < bits) {
-    const Symbol last(known[next << run.length & mask]);
-    if (!last.length || run.length + last.length > bits) break;
-    const unsigned length = run.length + last.length + last.size;
-    if (length > longest_run) break;
-    run.before_last = run.advance;
-    run.advance = byte(run.advance + last.advance);
-    run.length = byte(length);
+SymbolRun run_at(uint32_t next, unsigned bits, const Symbol* known) {
+  const Symbol first = known[next];
+  if (!first.code_length) return {0, 255, 0};
+  unsigned length = first.length, before_last = 0, advance = first.advance;
+  while (advance < 64 && length < bits) {
+    const Symbol last = known[next << length & ((1u << bits) - 1)];
+    if (!last.code_length || length + last.code_length > bits || length + last.length > longest_run)
+      break;
+    before_last = advance;
+    advance += last.advance;
+    length += last.length;
   }
-  return run;
+  return {byte(length), byte(before_last), byte(advance)};
 }
 
 }  // namespace
@@ -147,14 +141,19 @@ bool DcTable::build(const HuffmanCode& code) {
   return true;
 }
 
+template <class Entry, size_t size, class Make>
+void fill_table(std::array<Entry, size>& table, unsigned bits, const Codes& codes, Make make) {
+  std::array<uint16_t, size> entries;
+  std::array<Symbol, size> known;
+  codes.fill(bits, entries.data());
+  std::transform(entries.begin(), entries.end(), known.begin(), symbol_of);
+  for (uint32_t i = 0; i < size; ++i) table[i] = packed(make(i, bits, known.data()));
+}
+
 bool AcTable::build(const HuffmanCode& code) {
   if (!codes.build(code)) return false;
-  std::array<uint16_t, 1 << run_bits> known;
-  codes.fill(run_bits, known.data());
-  for (uint32_t i = 0; i < runs.size(); ++i) runs[i] = packed(run_at(i, run_bits, known.data()));
-  codes.fill(pair_bits, known.data());
-  for (uint32_t i = 0; i < pairs.size(); ++i)
-    pairs[i] = packed(pair_at(i, pair_bits, known.data()));
+  fill_table(pairs, pair_bits, codes, pair_at);
+  fill_table(runs, run_bits, codes, run_at);
   return true;
 }
 

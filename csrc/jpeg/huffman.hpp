@@ -62,7 +62,7 @@ struct SymbolRun {
 };
 
 struct AcTable {
-  static constexpr unsigned pair_bits = 11, run_bits = 12;
+  static constexpr unsigned pair_bits = 11, run_bits = 11;
   // SymbolPair and SymbolRun byte by byte, the first field lowest: one load for all.
   std::array<uint64_t, 1 << pair_bits> pairs;
   std::array<uint32_t, 1 << run_bits> runs;
