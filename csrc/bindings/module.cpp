@@ -22,6 +22,7 @@ PYBIND11_MODULE(_native, m) {
   fusionloader::bind_colour(m);
   fusionloader::bind_device(m);
   fusionloader::bind_geometry(m);
+  fusionloader::bind_jpeg(m);
   fusionloader::bind_plan(m);
   fusionloader::bind_queue(m);
 }

@@ -57,7 +57,7 @@ BatchBuilder::BatchBuilder(const PlanSpec& plan) : plan_(plan) {
   const auto channels = static_cast<size_t>(plan.result_channels);
   if (plan.convert) {
     conversion_.element_size = static_cast<int32_t>(plan.convert->element_size);
-    conversion_.planar = plan.convert->layout == Layout::chw;
+    conversion_.planar = true;
     conversion_.table = add_data(plan.convert->table.data(), plan.convert->table.size());
   } else {
     std::vector<uint8_t> same(channels * 256);

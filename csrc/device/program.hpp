@@ -117,7 +117,7 @@ struct Record {
 struct Conversion {
   uint32_t table;  // in the data: `channels` x 256 elements
   int32_t element_size, channels;
-  bool planar;  // channels x height x width, or height x width x channels
+  bool planar;  // channels x height x width; without a conversion height x width x channels
 };
 
 struct Batch {

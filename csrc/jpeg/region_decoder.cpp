@@ -4,11 +4,12 @@
 #include <csetjmp>
 #include <cstdio>
 #include <cstring>
-#include <new>
 #include <vector>
 
 #include <jpeglib.h>
 
+#include "jpeg/describe_scan.hpp"
+#include "jpeg/window_decoder.hpp"
 #include "resize/kernels.hpp"
 
 namespace fusionloader {
@@ -46,29 +47,58 @@ bool looks_whole(ByteView encoded) {
          encoded.data[2] == 0xFF && end[-2] == 0xFF && end[-1] == 0xD9;
 }
 
+bool lies_inside(Rect window, int width, int height) {
+  return window.x >= 0 && window.y >= 0 && window.width > 0 && window.height > 0 &&
+         window.width <= width - window.x && window.height <= height - window.y;
+}
+
 }  // namespace
 
 struct RegionDecoder::State {
-  jpeg_decompress_struct info;
-  ErrorManager errors;
+  // Made anew for each file: it would keep the tables of the one before, and a file that lacks a
+  // table would be decoded with them.
+  jpeg_decompress_struct info{};
+  ErrorManager errors{};
+  const BaselineDecoder baseline;
+  WindowDecoder windows;
   bool open = false;
+  bool own = false;  // `windows` gives the rows, not libjpeg
   Rect window{};
   size_t bytes_before = 0;  // the window's first pixel in a decoded row
   size_t stride = 0;        // of `pixels`, which holds rows_at_once rows
   std::vector<uint8_t> pixels;
 
-  State() {
+  State(SimdLevel simd, BaselineDecoder decoder) : baseline(decoder), windows(simd) {
     info.err = jpeg_std_error(&errors.base);
     errors.base.error_exit = escape;
     errors.base.emit_message = count_warning;
     errors.base.output_message = print_nothing;
-    if (!guarded(errors, [this] { jpeg_create_decompress(&info); })) throw std::bad_alloc();
   }
-  ~State() { jpeg_destroy_decompress(&info); }
+  ~State() {
+    if (open) jpeg_destroy_decompress(&info);
+  }
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
   bool clean() const { return errors.base.num_warnings == 0; }
+
+  // Rows of `width` pixels are decoded, of which the window begins after `before`.
+  void place(Rect wanted, int before, int width) {
+    window = wanted;
+    bytes_before = static_cast<size_t>(before) * 4;
+    stride = static_cast<size_t>(width) * 4 + row_slack;
+    if (pixels.size() < rows_at_once * stride) pixels.resize(rows_at_once * stride);
+  }
+
+  // Whether all scans of a progressive file were there. libjpeg guesses what is missing, each
+  // release in its own way and without a warning.
+  bool complete() const {
+    if (!info.coef_bits) return true;
+    for (int component = 0; component < info.num_components; ++component)
+      for (const int missing_bits : info.coef_bits[component])
+        if (missing_bits != 0) return false;
+    return true;
+  }
 
   // Whether cropping columns and skipping rows gives the pixels of a full decode: the layouts that
   // the tests vouch for. The first component is at full resolution, the others are alike.
@@ -82,14 +112,15 @@ struct RegionDecoder::State {
   }
 };
 
-RegionDecoder::RegionDecoder() : state_(std::make_unique<State>()) {}
+RegionDecoder::RegionDecoder(SimdLevel simd, BaselineDecoder baseline)
+    : state_(std::make_unique<State>(simd, baseline)) {}
 RegionDecoder::~RegionDecoder() = default;
 
 void RegionDecoder::close() {
   if (!state_->open) return;
   state_->open = false;
-  jpeg_decompress_struct* info = &state_->info;
-  guarded(state_->errors, [info] { jpeg_abort_decompress(info); });
+  state_->windows.release_large_buffers();
+  jpeg_destroy_decompress(&state_->info);
 }
 
 bool RegionDecoder::open(ByteView encoded) {
@@ -100,6 +131,7 @@ bool RegionDecoder::open(ByteView encoded) {
   state.open = true;
   state.errors.base.num_warnings = 0;
   const bool read = guarded(state.errors, [info, encoded] {
+    jpeg_create_decompress(info);
     jpeg_mem_src(info, encoded.data, static_cast<unsigned long>(encoded.size));
     jpeg_read_header(info, TRUE);
   });
@@ -114,9 +146,21 @@ bool RegionDecoder::open(ByteView encoded) {
 
 int RegionDecoder::width() const { return static_cast<int>(state_->info.image_width); }
 int RegionDecoder::height() const { return static_cast<int>(state_->info.image_height); }
+BaselineDecoder RegionDecoder::started() const {
+  return state_->own ? BaselineDecoder::own : BaselineDecoder::libjpeg;
+}
+
 bool RegionDecoder::start(Rect window, int denominator) {
   State& state = *state_;
   jpeg_decompress_struct* info = &state.info;
+  BaselineScan scan;
+  state.own = denominator == 1 && state.baseline == BaselineDecoder::own &&
+              describe_scan(*info, scan) && WindowDecoder::supports(scan);
+  if (state.own) {
+    if (!lies_inside(window, scan.width, scan.height)) return false;
+    state.place(window, 0, window.width);
+    return state.windows.start(scan, window);
+  }
   const bool started = guarded(state.errors, [info, denominator] {
     info->out_color_space = JCS_EXT_RGBX;
     info->scale_num = 1;
@@ -125,13 +169,10 @@ bool RegionDecoder::start(Rect window, int denominator) {
     info->do_fancy_upsampling = TRUE;
     jpeg_start_decompress(info);
   });
-  if (!started || !state.clean()) return false;
+  if (!started || !state.clean() || !state.complete()) return false;
   const int full_width = static_cast<int>(info->output_width);
   const int full_height = static_cast<int>(info->output_height);
-  if (window.x < 0 || window.y < 0 || window.width <= 0 || window.height <= 0 ||
-      window.width > full_width - window.x || window.height > full_height - window.y)
-    return false;
-  state.window = window;
+  if (!lies_inside(window, full_width, full_height)) return false;
   int left = 0, right = full_width;
   JDIMENSION skipped = 0;
   if (state.partial_decode_is_exact()) {
@@ -150,10 +191,7 @@ bool RegionDecoder::start(Rect window, int denominator) {
     if (skipped) jpeg_skip_scanlines(info, skipped);
   });
   if (!placed || !state.clean()) return false;
-  state.bytes_before = static_cast<size_t>(window.x - static_cast<int>(first)) * 4;
-  state.stride = static_cast<size_t>(info->output_width) * 4 + row_slack;
-  if (state.pixels.size() < rows_at_once * state.stride)
-    state.pixels.resize(rows_at_once * state.stride);
+  state.place(window, window.x - static_cast<int>(first), static_cast<int>(info->output_width));
   return true;
 }
 
@@ -161,6 +199,14 @@ bool RegionDecoder::rows(int y, int count, const uint8_t** rows) {
   State& state = *state_;
   jpeg_decompress_struct* info = &state.info;
   if (y < 0 || count > rows_at_once || count > state.window.height - y) return false;
+  for (size_t i = 0; i < static_cast<size_t>(count); ++i)
+    rows[i] = &state.pixels[i * state.stride + state.bytes_before];
+  if (state.own) {
+    for (int i = 0; i < count; ++i)
+      if (!state.windows.row(y + i, &state.pixels[static_cast<size_t>(i) * state.stride]))
+        return false;
+    return true;
+  }
   const auto first = static_cast<JDIMENSION>(state.window.y + y);
   const auto end = first + static_cast<JDIMENSION>(count);
   uint8_t* pixels = state.pixels.data();
@@ -177,8 +223,6 @@ bool RegionDecoder::rows(int y, int count, const uint8_t** rows) {
       if (jpeg_read_scanlines(info, lines + done, end - first - done) == 0) break;
     }
   });
-  for (size_t i = 0; i < static_cast<size_t>(count); ++i)
-    rows[i] = pixels + i * stride + state.bytes_before;
   return read && state.clean() && info->output_scanline == end;
 }
 

@@ -4,28 +4,27 @@
 #include <cstdint>
 #include <memory>
 
+#include "jpeg/scan.hpp"  // ByteView, Rect
+#include "simd/level.hpp"
+
 namespace fusionloader {
 
-struct ByteView {
-  const uint8_t* data;
-  size_t size;
-};
-
-struct Rect {
-  int x, y, width, height;
-};
+// Who decodes baseline files; all others are libjpeg's.
+enum class BaselineDecoder { own, libjpeg };
 
 // Every method that returns false leaves the file to Pillow: a format, colour space or
 // damage for which this decoder does not vouch. Not thread-safe.
 class RegionDecoder {
  public:
-  RegionDecoder();
+  explicit RegionDecoder(SimdLevel simd, BaselineDecoder baseline = BaselineDecoder::own);
   ~RegionDecoder();
 
   // Reads the header. `encoded` must stay valid until close() or the next open().
   bool open(ByteView encoded);
   int width() const;
   int height() const;
+  // Who decodes what was started last.
+  BaselineDecoder started() const;
 
   // Prepares to decode at 1/`denominator` of the size (1, 2, 4 or 8; 1 is exact; both sides rounded
   // up), the window given in pixels of that size. To be called once after open().

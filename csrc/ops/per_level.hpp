@@ -6,9 +6,8 @@
 // the function that it is inlined into.
 #include <utility>
 
+#include "simd/inline.hpp"
 #include "simd/level.hpp"
-
-#define FUSIONLOADER_INLINE inline __attribute__((always_inline))
 
 #if defined(__x86_64__)
 #define FUSIONLOADER_AVX2 __attribute__((target("avx2,fma")))

@@ -82,3 +82,26 @@ def test_a_piece_missing_from_the_middle_is_noticed_or_decoded_as_pillow_does(ki
         expected = pillow_window(damaged, executor, index) if status == 0 else None
         if expected is not None:
             np.testing.assert_array_equal(out, expected, err_msg=f"piece {begin}:{end}")
+
+
+@pytest.mark.parametrize("marker", [0xDB, 0xC4])
+def test_a_file_without_a_table_does_not_get_the_one_of_the_file_before(marker):
+    # Other tables than the usual ones, which libjpeg takes where a Huffman table is missing.
+    encoded = jpeg(photo(60, 45, 6), quality=40, optimize=True)
+    at = encoded.index(bytes([0xFF, marker]))
+    end = at + 2 + int.from_bytes(encoded[at + 2 : at + 4], "big")
+    executor = make_executor(PLAN)
+    assert run(executor, encoded, 0)[0] == 0
+    lacking = encoded[:at] + encoded[end:]
+    status, out = run(executor, lacking, 0)
+    expected = pillow_window(lacking, executor, 0)
+    assert status == 1 or np.array_equal(out, expected)
+
+
+def test_a_progressive_file_without_its_last_scans_is_left_to_pillow():
+    encoded = jpeg(photo(60, 45, 7), progressive=True)
+    scans = [at for at in range(len(encoded)) if encoded[at : at + 2] == b"\xff\xda"]
+    executor = make_executor(PLAN)
+    assert run(executor, encoded, 0)[0] == 0
+    for at in scans[1:]:
+        assert run(executor, encoded[:at] + b"\xff\xd9", 0)[0] == 1

@@ -18,6 +18,8 @@ OPTIONS = (
     {"subsampling": 0, "progressive": True, "quality": 100},
     {"subsampling": 1, "restart_marker_blocks": 2},
     {"subsampling": 2, "restart_marker_rows": 1, "optimize": True},
+    {"subsampling": 2, "quality": 3},
+    {"subsampling": 2, "quality": 97, "restart_marker_blocks": 1},
 )
 END = b"\xff\xd9"
 # Frames, tables, scans, restarts, comments, sizes, ends: whatever a decoder acts on.

@@ -28,6 +28,7 @@ from random_operations import (
     whole,
 )
 from random_plans import stage
+from random_windows import compare_window
 
 from fusionloader import _native
 from fusionloader.executors.native import make_executor
@@ -58,6 +59,10 @@ def run_file(random: Random) -> None:
         size = executor.image_size(encoded)
         result = executor.pixels(encoded, 1, 2, random.randrange(1000), 0)
         assert result is None or size is not None
+
+
+def run_window(random: Random) -> None:
+    compare_window(random, random.choice(LEVELS))
 
 
 def run_operations(random: Random) -> None:
@@ -139,11 +144,12 @@ COLOUR_OPS |= {"equalize": 0, "to_grayscale": 1, "gaussian_blur": 4, "erase": 7}
 ONE_NUMBER = ("shear_x", "shear_y", "translate_x", "translate_y", "plain_shear_x")
 ONE_NUMBER += ("plain_shear_y", "plain_translate_x", "plain_translate_y")
 KINDS: dict[str, tuple[Callable[[Random], None], float]] = {
-    "files": (run_file, 0.35),
-    "operations": (run_operations, 0.25),
-    "plans": (run_plan, 0.2),
-    "colour": (run_colour, 0.09),
-    "geometry": (run_geometry, 0.1),
+    "windows": (run_window, 0.3),
+    "files": (run_file, 0.2),
+    "operations": (run_operations, 0.2),
+    "plans": (run_plan, 0.15),
+    "colour": (run_colour, 0.07),
+    "geometry": (run_geometry, 0.07),
     "corners": (run_corners, 0.01),
 }
 

@@ -1,0 +1,100 @@
+// The decoder alone, for tests and measurements.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "bindings/module.hpp"
+#include "jpeg/region_decoder.hpp"
+#include "resize/kernels.hpp"  // rows_at_once
+
+namespace py = pybind11;
+
+namespace fusionloader {
+namespace {
+
+class WindowReader {
+ public:
+  WindowReader(const std::string& baseline, const std::optional<std::string>& simd)
+      : decoder_(simd ? simd_level_from_name(*simd) : best_simd_level(), decoder_named(baseline)) {}
+
+  // RGB; none where the file is left to Pillow.
+  std::optional<py::bytes> read(const py::buffer& encoded, int x, int y, int width, int height) {
+    const Opened opened(decoder_, encoded);
+    if (!opened.started({x, y, width, height})) return std::nullopt;
+    std::string pixels(static_cast<size_t>(width) * static_cast<size_t>(height) * 3, '\0');
+    char* to = pixels.data();
+    const auto keep = [&](const uint8_t* row) {
+      for (int i = 0; i < width; ++i, to += 3, row += 4) std::memcpy(to, row, 3);
+    };
+    if (!each_row(height, keep)) return std::nullopt;
+    return py::bytes(pixels);
+  }
+
+  // The same work without keeping the pixels; false where the file is left to Pillow.
+  bool skim(const py::buffer& encoded, int x, int y, int width, int height) {
+    const Opened opened(decoder_, encoded);
+    return opened.started({x, y, width, height}) && each_row(height, [](const uint8_t*) {});
+  }
+
+  const char* started() const {
+    return decoder_.started() == BaselineDecoder::own ? "own" : "libjpeg";
+  }
+
+ private:
+  // A file for as long as this lives.
+  class Opened {
+   public:
+    Opened(RegionDecoder& decoder, const py::buffer& encoded)
+        : decoder_(decoder),
+          bytes_(encoded.request()),
+          open_(decoder.open({static_cast<const uint8_t*>(bytes_.ptr),
+                              static_cast<size_t>(bytes_.size * bytes_.itemsize)})) {}
+    ~Opened() { decoder_.close(); }
+    Opened(const Opened&) = delete;
+    Opened& operator=(const Opened&) = delete;
+    bool started(Rect window) const { return open_ && decoder_.start(window, 1); }
+
+   private:
+    RegionDecoder& decoder_;
+    const py::buffer_info bytes_;
+    const bool open_;
+  };
+
+  static BaselineDecoder decoder_named(const std::string& name) {
+    if (name == "own") return BaselineDecoder::own;
+    if (name == "libjpeg") return BaselineDecoder::libjpeg;
+    throw py::value_error("baseline decoder must be own or libjpeg, not " + name);
+  }
+
+  template <class Visit>
+  bool each_row(int height, Visit visit) {
+    for (int y = 0; y < height; y += rows_at_once) {
+      const uint8_t* rows[rows_at_once];
+      const int count = std::min(rows_at_once, height - y);
+      if (!decoder_.rows(y, count, rows)) return false;
+      for (int i = 0; i < count; ++i) visit(rows[i]);
+    }
+    return true;
+  }
+
+  RegionDecoder decoder_;
+};
+
+}  // namespace
+
+void bind_jpeg(py::module_& m) {
+  using namespace py::literals;
+  py::class_<WindowReader>(m, "WindowReader", "Windows of JPEG files, for tests and measurements.")
+      .def(py::init<const std::string&, const std::optional<std::string>&>(), "baseline"_a = "own",
+           "simd"_a = py::none())
+      .def("read", &WindowReader::read, "encoded"_a, "x"_a, "y"_a, "width"_a, "height"_a)
+      .def("skim", &WindowReader::skim, "encoded"_a, "x"_a, "y"_a, "width"_a, "height"_a)
+      .def_property_readonly("started", &WindowReader::started);
+}
+
+}  // namespace fusionloader

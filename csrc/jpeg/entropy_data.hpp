@@ -1,0 +1,37 @@
+#pragma once
+// The entropy-coded data of a scan without its stuffed bytes and restart markers.
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "jpeg/bit_reader.hpp"
+#include "jpeg/scan.hpp"
+
+namespace fusionloader {
+
+// What lies between two restart markers; bounds in bytes.
+struct Segment {
+  size_t begin, end;
+};
+
+class EntropyData {
+ public:
+  // Takes the data of a scan up to the first marker that does not belong in it. False unless that
+  // marker is the end of the image: then no damage whatsoever in the scan makes libjpeg, and so
+  // Pillow, give up the image; anything else is for them to judge.
+  bool split(ByteView scan, bool with_restarts);
+
+  // Those in front of the first restart marker that is not the expected one.
+  const std::vector<Segment>& segments() const { return segments_; }
+  BitReader reader(const Segment& segment) const {
+    return BitReader(bytes_.data(), size_, segment.begin);
+  }
+  void release_large_buffers();
+
+ private:
+  std::vector<uint8_t> bytes_;  // bit_reader_slack bytes more than `size_`
+  size_t size_ = 0;
+  std::vector<Segment> segments_;
+};
+
+}  // namespace fusionloader

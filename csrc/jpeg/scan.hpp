@@ -1,0 +1,42 @@
+#pragma once
+// What the entropy decoder has to know of a baseline scan that holds the whole image.
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace fusionloader {
+
+struct ByteView {
+  const uint8_t* data;
+  size_t size;
+};
+
+struct Rect {
+  int x, y, width, height;
+};
+
+// As a DHT segment gives it: how many codes there are of each length (1 to 16; the first is
+// unused), and the symbols of all codes in order.
+struct HuffmanCode {
+  std::array<uint8_t, 17> counts;
+  std::array<uint8_t, 256> symbols;
+};
+
+struct ScanComponent {
+  int h, v;                             // sampling factors
+  std::array<uint16_t, 64> quantisers;  // row by row
+  HuffmanCode dc, ac;
+};
+
+struct BaselineScan {
+  int width, height;
+  int count;  // of components: 1 (grey) or 3 (YCbCr)
+  std::array<ScanComponent, 3> components;
+  int restart_interval;  // in MCUs; 0: none
+  ByteView data;         // from the first byte of entropy-coded data to the end of the file
+
+  int most_h() const { return components[0].h; }
+  int most_v() const { return components[0].v; }
+};
+
+}  // namespace fusionloader

@@ -1,0 +1,181 @@
+#include "jpeg/window_decoder.hpp"
+
+#include <algorithm>
+
+namespace fusionloader {
+namespace {
+
+constexpr int block_side = 8;
+// In front of a row of samples: one is needed, more keep rows aligned.
+constexpr size_t margin = 64;
+constexpr size_t largest_kept_buffer = size_t{16} << 20;
+// Far above those of 8-bit files; below it no product leaves 32 bits.
+constexpr int largest_quantiser = 2047;
+
+int divide_up(int value, int divisor) { return (value + divisor - 1) / divisor; }
+
+void grow(std::vector<uint8_t>& buffer, size_t size) {
+  if (buffer.size() < size) buffer.resize(size);
+}
+
+}  // namespace
+
+WindowDecoder::WindowDecoder(SimdLevel level)
+    : kernels_(sample_kernels(level)), inverse_dct_(inverse_dct(level)) {}
+
+bool WindowDecoder::supports(const BaselineScan& scan) {
+  if (scan.width <= 0 || scan.height <= 0 || (scan.count != 1 && scan.count != 3)) return false;
+  for (size_t i = 0; i < static_cast<size_t>(scan.count); ++i) {
+    const ScanComponent& component = scan.components[i];
+    const int most = i ? 1 : 2;
+    if (component.h < 1 || component.h > most || component.v < 1 || component.v > most)
+      return false;
+    for (const uint16_t quantiser : component.quantisers)
+      if (quantiser > largest_quantiser) return false;
+  }
+  // Below three samples libjpeg does not interpolate.
+  const int h = scan.components[0].h;
+  return scan.count == 1 ? h == 1 && scan.components[0].v == 1 : h == 1 || scan.width > 2 * h;
+}
+
+bool WindowDecoder::start(const BaselineScan& scan, Rect window) {
+  if (!reader_.start(scan)) return false;
+  place(scan, window);
+  last_band_ = -1;
+  // An irregular block may have been left half read.
+  for (Block& block : blocks_) block.coefficients.fill(0);
+  return true;
+}
+
+// Finds the MCUs that the window needs, and makes room.
+void WindowDecoder::place(const BaselineScan& scan, Rect window) {
+  window_ = window;
+  count_ = scan.count;
+  const int h = scan.most_h(), mcu_width = block_side * h;
+  mcus_across_ = divide_up(scan.width, mcu_width);
+  // Upsampling looks at one chroma sample at each side: two pixels further.
+  const int beyond = h > 1 ? h : 0;
+  first_mcu_ = std::max(window.x - beyond, 0) / mcu_width;
+  end_mcu_ = divide_up(std::min(window.x + window.width + beyond, scan.width), mcu_width);
+  for (size_t i = 0; i < static_cast<size_t>(count_); ++i) {
+    const ScanComponent& component = scan.components[i];
+    Plane& plane = planes_[i];
+    plane.h = component.h;
+    plane.v = component.v;
+    plane.width = divide_up(scan.width * component.h, h);
+    plane.height = divide_up(scan.height * component.v, scan.most_v());
+    plane.first_column = first_mcu_ * block_side * component.h;
+    plane.columns = (end_mcu_ - first_mcu_) * block_side * component.h;
+    plane.stride = margin + static_cast<size_t>(plane.columns) + sample_slack;
+    plane.band_rows = static_cast<size_t>(block_side * component.v);
+    grow(plane.samples, plane.stride * plane.band_rows * bands + sample_slack);
+    for (size_t row = 0; row < 8; ++row)
+      for (size_t column = 0; column < 8; ++column)
+        plane.quantisers.values[coefficient_place(row, column)] =
+            static_cast<int16_t>(component.quantisers[8 * row + column]);
+  }
+  for (std::vector<uint8_t>& row : chroma_)
+    grow(row, static_cast<size_t>(window.width) + 4 + 2 * sample_slack);
+}
+
+uint8_t* WindowDecoder::Plane::row(int number) {
+  const size_t in_ring = static_cast<size_t>(number) % (band_rows * bands);
+  return &samples[in_ring * stride + margin];
+}
+
+void WindowDecoder::Plane::extend(int band) {
+  const int first = band * static_cast<int>(band_rows);
+  const int edge = width - first_column;
+  for (int i = 0; i < static_cast<int>(band_rows); ++i) {
+    uint8_t* const samples_of_row = row(first + i);
+    *(samples_of_row - 1) = samples_of_row[0];
+    if (edge <= columns) samples_of_row[edge] = samples_of_row[edge - 1];
+  }
+}
+
+bool WindowDecoder::decode_band(int band) {
+  std::array<BlockTarget, most_blocks> targets;
+  std::array<size_t, most_blocks> steps;
+  int blocks = 0;
+  for (size_t i = 0; i < static_cast<size_t>(count_); ++i) {
+    Plane& plane = planes_[i];
+    for (int v = 0; v < plane.v; ++v) {
+      uint8_t* row = plane.row((band * plane.v + v) * block_side);
+      for (int h = 0; h < plane.h; ++h, ++blocks) {
+        targets[static_cast<size_t>(blocks)] = {&plane.quantisers, row + h * block_side,
+                                                plane.stride};
+        steps[static_cast<size_t>(blocks)] = static_cast<size_t>(plane.h * block_side);
+      }
+    }
+  }
+  const size_t row_begin = static_cast<size_t>(band) * static_cast<size_t>(mcus_across_);
+  if (!reader_.go_to(row_begin + static_cast<size_t>(first_mcu_))) return false;
+  int32_t magnitude = 0;
+  bool regular = true;
+  for (int mcu = first_mcu_; mcu < end_mcu_; ++mcu) {
+    // Segments may end anywhere in a row; what is checked is checked before the next begins.
+    regular = regular && reader_.regular();
+    if (!reader_.go_to(row_begin + static_cast<size_t>(mcu))) return false;
+    reader_.read(blocks_.data());
+    inverse_dct_(blocks_.data(), targets.data(), blocks, magnitude);
+    for (size_t i = 0; i < static_cast<size_t>(blocks); ++i) targets[i].samples += steps[i];
+  }
+  if (!regular || !reader_.regular() || magnitude > largest_magnitude) return false;
+  for (size_t i = 1; i < static_cast<size_t>(count_); ++i) planes_[i].extend(band);
+  return true;
+}
+
+// The chroma of a row of pixels, from the window's first column on. `out` is room for it.
+const uint8_t* WindowDecoder::chroma_row(Plane& plane, int y, uint8_t* out) {
+  const int h = planes_[0].h, v = planes_[0].v;
+  const int first = window_.x / h, end = divide_up(window_.x + window_.width, h);
+  const auto count = static_cast<size_t>(end - first);
+  const int here = y / v, column = first - plane.first_column;
+  const uint8_t* near = plane.row(here) + column;
+  if (v == 1) {
+    if (h == 1) return near;
+    kernels_.widen(near, count, out);
+    return out + window_.x % h;
+  }
+  const bool far_is_below = y % v == 1;
+  const int beside = std::clamp(far_is_below ? here + 1 : here - 1, 0, plane.height - 1);
+  const uint8_t* far = plane.row(beside) + column;
+  if (h == 1) {
+    kernels_.blend(near, far, far_is_below, count, out);
+    return out;
+  }
+  kernels_.blend_and_widen(near, far, count, out);
+  return out + window_.x % h;
+}
+
+bool WindowDecoder::row(int y, uint8_t* out) {
+  y += window_.y;
+  const int v = planes_[0].v, band_rows = block_side * v;
+  const int height = planes_[0].height;
+  const int beyond =
+      v > 1 && count_ == 3 ? 1 : 0;  // the next chroma sample may be in the next band
+  const int first = std::max(y - beyond, 0) / band_rows;
+  const int last = std::min(y + beyond, height - 1) / band_rows;
+  for (int band = std::max(first, last_band_ + 1); band <= last; ++band) {
+    if (!decode_band(band)) return false;
+    last_band_ = band;
+  }
+  const auto width = static_cast<size_t>(window_.width);
+  const uint8_t* luma = planes_[0].row(y) + (window_.x - planes_[0].first_column);
+  if (count_ == 1) {
+    kernels_.grey_to_rgbx(luma, width, out);
+    return true;
+  }
+  const uint8_t* cb = chroma_row(planes_[1], y, chroma_[0].data());
+  const uint8_t* cr = chroma_row(planes_[2], y, chroma_[1].data());
+  kernels_.to_rgbx(luma, cb, cr, width, out);
+  return true;
+}
+
+void WindowDecoder::release_large_buffers() {
+  reader_.release_large_buffers();
+  for (Plane& plane : planes_)
+    if (plane.samples.size() > largest_kept_buffer) std::vector<uint8_t>().swap(plane.samples);
+}
+
+}  // namespace fusionloader

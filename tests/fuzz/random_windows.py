@@ -1,0 +1,80 @@
+"""Windows of damaged files: the decoder against Pillow, which has libjpeg-turbo decode all."""
+
+from __future__ import annotations
+
+import io
+from random import Random
+
+import numpy as np
+from damaged_files import damaged
+from PIL import Image
+
+from fusionloader import _native
+
+# Reused from file to file, as loaders do: nothing may stay from one to the next.
+_readers: dict[tuple[str, str], _native.WindowReader] = {}
+
+
+def compare_window(random: Random, level: str) -> None:
+    """Raises AssertionError for pixels unlike Pillow's, ValueError where it has to decode."""
+    data = damaged(random)
+    encoded = np.frombuffer(data, np.uint8).copy()  # of just that size, for sanitizers
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            width, height = image.size
+            whole = _whole(image)
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        # Pillow's own look at the header is stricter than libjpeg's.
+        _reader("own", level).read(encoded, 0, 0, 8, 8)
+        raise ValueError("no image") from error
+    read = None
+    for _ in range(2):
+        window = _window(random, width, height)
+        read = _check("own", level, encoded, window, whole)
+        _check("libjpeg", level, encoded, window, whole)
+    if read is None:
+        raise ValueError("left to Pillow")
+
+
+def _check(
+    baseline: str,
+    level: str,
+    encoded: np.ndarray,
+    window: tuple[int, int, int, int],
+    whole: np.ndarray | None,
+) -> bytes | None:
+    reader = _reader(baseline, level)
+    read = reader.read(encoded, *window)
+    if read is None:
+        return None
+    x, y, width, height = window
+    if whole is not None:
+        assert read == whole[y : y + height, x : x + width].tobytes(), (baseline, window)
+    else:
+        # libjpeg's partial decoding does not look below the window.
+        assert reader.started == "libjpeg", "decoded what Pillow refuses"
+    return read
+
+
+def _whole(image: Image.Image) -> np.ndarray | None:
+    """All pixels; None where Pillow raises for other reasons than the header."""
+    if image.width * image.height > 1 << 20:
+        raise ValueError("too large to be compared in no time")
+    try:
+        return np.asarray(image.convert("RGB"))
+    except (OSError, SyntaxError, ValueError):
+        return None
+
+
+def _window(random: Random, width: int, height: int) -> tuple[int, int, int, int]:
+    w, h = random.randint(1, width), random.randint(1, height)
+    if random.random() < 0.3:
+        h = height
+    return random.randint(0, width - w), random.randint(0, height - h), w, h
+
+
+def _reader(baseline: str, level: str) -> _native.WindowReader:
+    key = baseline, level
+    if key not in _readers:
+        _readers[key] = _native.WindowReader(baseline, level)
+    return _readers[key]
