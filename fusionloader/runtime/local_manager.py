@@ -262,7 +262,7 @@ class LocalManager:
                 warn_at = float("inf")
                 warnings.warn(
                     f"FusionLoader: no batch for {now - start:.0f} s. {self._whereabouts(now)}",
-                    stacklevel=5,
+                    stacklevel=6,
                 )
             self._sleep(seen)
 
