@@ -89,8 +89,8 @@ class FamilyTasks:
 
         Args:
             images: as ``augment`` returns them.
-            out: array or tensor of the plan's element type and layout; on the device, if there is
-                one.
+            out: array or tensor of the plan's element type, channels first; on the device, where
+                there is one.
             operations: those whose ``"erase"`` is to be done, if any has one.
         """
         if self._conversion is None:
