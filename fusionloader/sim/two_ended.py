@@ -70,15 +70,19 @@ class TwoEndedQueue:
 
     def _claim_from(self, sequence: int, side: Side, threshold: int, count: int) -> Claim | None:
         batch = self._mini_batches[sequence]
-        kept = threshold if side is Side.CPU else 0
-        taken = min(count, batch.tail - batch.head - kept)
-        if taken > 0 and side is Side.CPU:
-            batch.head += taken
-            return Claim(sequence, batch.head - taken, taken)
-        if taken > 0:
-            batch.tail -= taken
-            return Claim(sequence, batch.tail, taken)
-        if batch.returned:
+        if side is Side.CPU:
+            limit = min(batch.tail, len(batch.states) - threshold)
+            taken = min(count, limit - batch.head)
+            if taken > 0:
+                batch.head += taken
+                return Claim(sequence, batch.head - taken, taken)
+        else:
+            taken = min(count, batch.tail - batch.head)
+            if taken > 0:
+                batch.tail -= taken
+                return Claim(sequence, batch.tail, taken)
+        # What comes back may be what the GPU worker could not do: it is the CPU workers'.
+        if batch.returned and side is Side.CPU:
             for tiny_batch, state in enumerate(batch.states):
                 outside = not batch.head <= tiny_batch < batch.tail
                 if outside and state is TinyState.WAITING:

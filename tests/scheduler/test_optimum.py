@@ -53,7 +53,7 @@ def test_an_epoch_takes_at_most_a_tenth_longer_than_the_optimum(
     times = made_times(
         spread=spread, noise=noise, gpu_speed=gpu_speed, launch=launch, growth=growth
     )
-    assert 1.0 <= ratio_to_the_bound(SPATIAL, times, workers, seed) <= 1.10
+    assert 1.0 - 1e-9 <= ratio_to_the_bound(SPATIAL, times, workers, seed) <= 1.10
 
 
 @pytest.mark.parametrize("variant", [CPU_ONLY, NAIVE], ids=lambda variant: variant.name)

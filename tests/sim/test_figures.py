@@ -58,7 +58,7 @@ def test_figure_8_both_together_beat_either_side_and_many_workers_need_no_gpu(ti
             best = max(shares[CPU_ONLY.name][model], shares[GPU_ONLY.name][model])
             assert shares[BOTH.name][model] >= 0.99 * best
     assert all(few[BOTH.name][m] > 1.05 * few[GPU_ONLY.name][m] for m in range(3))
-    assert all(few[BOTH.name][m] > 2 * few[CPU_ONLY.name][m] for m in range(3))
+    assert all(few[BOTH.name][m] > 1.7 * few[CPU_ONLY.name][m] for m in range(3))
     assert min(many[CPU_ONLY.name][1:]) > 0.99 > max(many[GPU_ONLY.name])
 
 

@@ -19,12 +19,16 @@ moves = st.lists(
     st.tuples(
         st.integers(0, WORKERS - 1),
         st.sampled_from(["claim", "claim", "finish", "die"]),
-        st.sampled_from(list(Side)),
         st.integers(0, 4),
         st.integers(1, 5),
     ),
     max_size=100,
 )
+
+
+def side_of(worker):
+    """Worker 0 is the GPU worker."""
+    return Side.CPU if worker else Side.GPU
 
 
 class NativeQueue:
@@ -40,14 +44,17 @@ class NativeQueue:
             slot, rows = slots.acquire(room), list(range(samples))
             same = (rows, rows, rows, [0] * samples)
             self.manager.describe(slot.number, sequence, *same, 1, 1, 2, 0, 0, 0, samples, b"")
+            self.manager.set_gpu_rows(slot.number, 1)
             self.manager.publish(slot.number, sequence)
         self.workers = [
-            _native.WorkerQueue(self.control_fd, self.arena.fd, number) for number in range(WORKERS)
+            _native.WorkerQueue(self.control_fd, self.arena.fd, number, side_of(number) is Side.GPU)
+            for number in range(WORKERS)
         ]
         self.held = {}
 
-    def claim(self, worker, side, threshold, count):
-        claim = self.workers[worker].claim(side is Side.GPU, threshold, count)
+    def claim(self, worker, threshold, count):
+        large_end = side_of(worker) is Side.GPU
+        claim = self.workers[worker].claim(large_end, threshold, count)
         if claim is None:
             return None
         for tiny in range(claim.first, claim.first + claim.count):
@@ -71,11 +78,11 @@ def test_the_model_moves_as_the_native_queue_does(mini_batches, moves):
         model.publish(tiny_batches)
     held = []
     try:
-        for worker, move, side, threshold, count in moves:
+        for worker, move, threshold, count in moves:
             if move == "claim":
-                claim = model.claim(worker, side, threshold, count)
+                claim = model.claim(worker, side_of(worker), threshold, count)
                 ours = claim and (claim.sequence, claim.first, claim.count)
-                assert native.claim(worker, side, threshold, count) == ours
+                assert native.claim(worker, threshold, count) == ours
                 if claim:
                     held += [(worker, claim.sequence, tiny) for tiny in claim.tiny_batches]
             elif move == "finish" and held:
@@ -93,8 +100,8 @@ def test_every_tiny_batch_is_done_exactly_once_under_any_interleaving(mini_batch
     for tiny_batches in mini_batches:
         queue.publish(tiny_batches)
 
-    def claim(worker, side, threshold, count):
-        found = queue.claim(worker, side, threshold, count)
+    def claim(worker, threshold, count):
+        found = queue.claim(worker, side_of(worker), threshold, count)
         if found:
             held.extend((worker, found.sequence, tiny) for tiny in found.tiny_batches)
         return found
@@ -103,9 +110,9 @@ def test_every_tiny_batch_is_done_exactly_once_under_any_interleaving(mini_batch
         if queue.finish(*task):
             finished.append(task[1:])
 
-    for worker, move, side, threshold, count in moves:
+    for worker, move, threshold, count in moves:
         if move == "claim":
-            claim(worker, side, threshold, count)
+            claim(worker, threshold, count)
         elif move == "finish" and held:
             finish(held.pop(count % len(held)))
         elif move == "die":  # what it held it may still try to finish
@@ -113,7 +120,7 @@ def test_every_tiny_batch_is_done_exactly_once_under_any_interleaving(mini_batch
     for task in held:
         finish(task)
     held.clear()
-    while claim(0, Side.GPU, 0, 3):
+    while claim(1, 0, 3):
         while held:
             finish(held.pop())
     everything = [(s, tiny) for s, count in enumerate(mini_batches) for tiny in range(count)]
