@@ -71,10 +71,8 @@ def build_cuda_library(nvcc: str, library: Path) -> None:
     Raises:
         CalledProcessError: the compiler refuses it, and has said why.
     """
-    headers = [
-        header for part in ("arithmetic", "device") for header in ROOT.glob(f"csrc/{part}/*")
-    ]
-    newest = max(source.stat().st_mtime for source in [Path(__file__), *headers])
+    sources = [Path(__file__), *ROOT.glob("csrc/arithmetic/*"), *ROOT.glob("csrc/device/*")]
+    newest = max(source.stat().st_mtime for source in sources)
     if library.exists() and library.stat().st_mtime > newest:
         return
     library.parent.mkdir(parents=True, exist_ok=True)

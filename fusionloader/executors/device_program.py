@@ -91,25 +91,37 @@ class DeviceProgram:
         """
         return _native.run_device_program_on_host(self._executor, pixels, operations, out, lanes)
 
-    def launch(self, launcher: Launcher, samples: Sequence[DeviceSample], stream: int = 0) -> None:
+    def launch(
+        self, launcher: Launcher, samples: Sequence[DeviceSample], stream: int = 0
+    ) -> list[str | None]:
         """Runs the samples' programs on the launcher's device, in the order of ``stream``.
 
         Returns at once: images and results are to stay until the stream has come so far.
 
         Args:
             launcher: the device's.
-            samples: at least one.
+            samples: of one launch.
             stream: a ``cudaStream_t`` as a number.
 
+        Returns:
+            For each sample ``None``, or in words why its operations do not fit it or no program can
+            do them; then its row is not written.
+
         Raises:
-            ValueError: a sample's operations do not fit it; nothing is launched.
             DeviceError: what the CUDA runtime said.
         """
-        batch = self._batch
+        batch, refused = self._batch, list[str | None]()
         batch.clear()
         for sample in samples:
-            batch.add(sample.operations, sample.pixels, sample.width, sample.height, sample.out)
-        launcher.launch(batch, stream)
+            try:
+                batch.add(sample.operations, sample.pixels, sample.width, sample.height, sample.out)
+            except ValueError as error:
+                refused.append(str(error))
+            else:
+                refused.append(None)
+        if batch.samples > 0:
+            launcher.launch(batch, stream)
+        return refused
 
 
 class Launcher:

@@ -10,9 +10,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from device_cases import pixel_plan
 
 from fusionloader.executors import device_program
-from fusionloader.executors.device_program import DeviceError, Launcher, device_count
+from fusionloader.executors.device_program import (
+    DeviceError,
+    DeviceProgram,
+    DeviceSample,
+    Launcher,
+    device_count,
+)
 
 ROOT = Path(__file__).parents[2]
 NVCC = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
@@ -70,3 +77,36 @@ def test_without_a_device_the_driver_says_why():
         count = 0
     with pytest.raises(DeviceError, match=r"CUDA: .+ \(error \d+\)"):
         Launcher(count)
+
+
+class RecordingLauncher(Launcher):
+    """Takes the place of a device."""
+
+    def __init__(self) -> None:
+        self.samples: list[int] = []
+
+    def launch(self, batch, stream):
+        self.samples.append(batch.samples)
+
+
+def test_a_launch_says_which_samples_it_leaves_out_and_why():
+    launcher, program = RecordingLauncher(), DeviceProgram(pixel_plan(3))
+    good = DeviceSample(0, 10, 10, [("invert",)], 0)
+    bad = DeviceSample(0, 10, 10, [("resize", 3, 3, "box")], 0)
+    assert program.launch(launcher, [good, bad, good]) == [
+        None,
+        "a device program cannot do: resize",
+        None,
+    ]
+    assert program.launch(launcher, [good]) == [None]
+    assert program.launch(launcher, [bad])[0] is not None
+    assert program.launch(launcher, []) == []
+    assert launcher.samples == [2, 1]
+
+
+def test_a_closed_launcher_is_refused():
+    launcher = Launcher.__new__(Launcher)
+    launcher._augmenter, launcher._library = None, None
+    launcher.close()
+    with pytest.raises(DeviceError, match="closed"):
+        DeviceProgram(pixel_plan(3)).launch(launcher, [DeviceSample(0, 4, 4, [], 0)])
