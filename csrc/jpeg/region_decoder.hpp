@@ -12,11 +12,16 @@ namespace fusionloader {
 // Who decodes baseline files; all others are libjpeg's.
 enum class BaselineDecoder { own, libjpeg };
 
+// Ours without vectors is slower than libjpeg-turbo, which has its own for every processor.
+inline BaselineDecoder faster_decoder(SimdLevel simd) {
+  return simd == SimdLevel::scalar ? BaselineDecoder::libjpeg : BaselineDecoder::own;
+}
+
 // Every method that returns false leaves the file to Pillow: a format, colour space or
 // damage for which this decoder does not vouch. Not thread-safe.
 class RegionDecoder {
  public:
-  explicit RegionDecoder(SimdLevel simd, BaselineDecoder baseline = BaselineDecoder::own);
+  RegionDecoder(SimdLevel simd, BaselineDecoder baseline);
   ~RegionDecoder();
 
   // Reads the header. `encoded` must stay valid until close() or the next open().

@@ -39,9 +39,15 @@ TINY = [
 ]
 
 
+def frame_of(encoded: bytes) -> int:
+    """Where the frame's segment begins, of a file of three components."""
+    frames = (b"\xff\xc0\x00\x11\x08", b"\xff\xc2\x00\x11\x08")
+    return next(i for i in range(len(encoded)) if encoded[i : i + 5] in frames)
+
+
 def with_sampling(encoded: bytes, sampling: int) -> bytes:
     """The file with the luma's sampling factors replaced: other block layout, no damage."""
-    at = next(i for i in range(len(encoded)) if encoded[i : i + 2] in (b"\xff\xc0", b"\xff\xc2"))
+    at = frame_of(encoded)
     return encoded[: at + 11] + bytes([sampling]) + encoded[at + 12 :]
 
 
@@ -62,7 +68,7 @@ def relaid(image: Image.Image, sampling: int, options: dict) -> bytes:
     donor_h, donor_v = donor_sampling >> 4, donor_sampling & 15
     donor_image = image.resize((units_x * 8 * donor_h, units_y * 8 * donor_v))
     encoded = jpeg(donor_image, subsampling=subsampling, **options)
-    at = next(i for i in range(len(encoded)) if encoded[i : i + 2] in (b"\xff\xc0", b"\xff\xc2"))
+    at = frame_of(encoded)
     size = image.height.to_bytes(2, "big") + image.width.to_bytes(2, "big")
     encoded = encoded[: at + 5] + size + encoded[at + 9 :]
     return with_sampling(encoded, sampling)
