@@ -7,6 +7,7 @@
 #include "arithmetic/sampling.hpp"
 #include "ops/limits.hpp"
 #include "plan/passes.hpp"
+#include "rng/normal.hpp"
 
 namespace fusionloader::device {
 namespace {
@@ -47,7 +48,7 @@ std::optional<std::string> unsupported(const Parameters& operations) {
     if (std::holds_alternative<ResizeTo>(operation)) return "resize";
     if (std::holds_alternative<MixOf>(operation)) return "mix";
     const auto* erase = std::get_if<EraseResult>(&operation);
-    if (erase && erase->values.empty()) return "erase with noise";
+    if (erase && erase->values.empty() && erase->noise_per_pixel) return "erase with noise";
   }
   return std::nullopt;
 }
@@ -149,15 +150,28 @@ void BatchBuilder::add_windows(const std::vector<Pass>& passes, Record* way_in) 
   }
 }
 
+// One draw per channel is a constant; draws for every pixel need a logarithm and a cosine, which
+// the device's library rounds otherwise.
+std::vector<uint8_t> BatchBuilder::noise_of(const EraseResult& box) const {
+  if (!plan_.convert->is_float32)
+    throw std::invalid_argument("noise is made for float32 results only");
+  if (box.noise_per_pixel)
+    throw std::invalid_argument("a device program cannot do: erase with noise");
+  NormalNoise noise(Stream({box.noise, 0, 0, 0}, 0));
+  std::vector<float> levels(static_cast<size_t>(conversion_.channels));
+  for (float& level : levels) level = noise.next();
+  const auto* bytes = reinterpret_cast<const uint8_t*>(levels.data());
+  return {bytes, bytes + levels.size() * sizeof(float)};
+}
+
 void BatchBuilder::add_erasure(const EraseResult& box) {
   if (box.x < 0 || box.y < 0 || box.width < 0 || box.height < 0 || box.width > width_ - box.x ||
       box.height > height_ - box.y)
     throw std::invalid_argument("a rectangle to erase is not inside the result");
-  if (box.values.empty())
-    throw std::invalid_argument("a device program cannot do: erase with noise");
-  if (box.values.size() != plan_.convert->element_size * static_cast<size_t>(conversion_.channels))
+  const std::vector<uint8_t> values = box.values.empty() ? noise_of(box) : box.values;
+  if (values.size() != plan_.convert->element_size * static_cast<size_t>(conversion_.channels))
     throw std::invalid_argument("the values to erase with are not those of one pixel");
-  const uint32_t data = add_data(box.values.data(), box.values.size());
+  const uint32_t data = add_data(values.data(), values.size());
   erasures_.push_back({box.x, box.y, box.width, box.height, data});
 }
 

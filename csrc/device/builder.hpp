@@ -62,6 +62,7 @@ class BatchBuilder {
   void add_gaussian(const BlurWith& blur);
   void add_erased(const EraseBox& box);
   void add_erasure(const EraseResult& box);
+  std::vector<uint8_t> noise_of(const EraseResult& box) const;
   void require_result_size() const;
 
   Step& add_step(StepKind kind, int width, int height);

@@ -101,6 +101,11 @@ def test_erasing_of_the_result(erasing):
     check(v1.Compose([v1.RandomResizedCrop(96), *FLOATS, erasing, erasing]), 20, lanes=(1, 4))
 
 
+def test_a_random_colour_is_worked_out_on_the_host():
+    create_transform = pytest.importorskip("timm.data.transforms_factory").create_transform
+    check(create_transform(96, is_training=True, re_prob=1.0, re_mode="rand", re_count=3), 12)
+
+
 @pytest.mark.parametrize(
     "dtype", [torch.uint8, torch.float16, torch.bfloat16, torch.float32, torch.float64]
 )
@@ -132,10 +137,17 @@ def test_wrong_erasing_is_refused():
     for box, message in [
         (("erase", 5, 5, 16, 1, b"\0" * 12, False, 0), "not inside"),
         (("erase", 5, 5, 1, 1, b"\0" * 11, False, 0), "not those of one pixel"),
-        (("erase", 5, 5, 1, 1, b"", False, 0), "erase with noise"),
+        (("erase", 5, 5, 1, 1, b"", True, 0), "erase with noise"),
     ]:
         with pytest.raises(ValueError, match=message):
             program.run_on_host(LARGE, [crop, box], out)
+
+
+def test_noise_is_for_float32_results_alone():
+    made = plan.compile(v1.Compose([v1.CenterCrop(20), v1.PILToTensor()])).plan
+    operations = [("crop", 0, 0, 20, 20, (0, 0, 0)), ("erase", 5, 5, 1, 1, b"", False, 0)]
+    with pytest.raises(ValueError, match="float32 results only"):
+        DeviceProgram(made).run_on_host(LARGE, operations, as_bytes(result_like(made)))
 
 
 def test_the_head_ends_with_the_last_resize_before_anything_else():
