@@ -42,7 +42,7 @@ def ratio_to_the_bound(variant, times, workers, seed):
     spread=st.floats(0.0, 0.6),
     noise=st.floats(0.0, 0.2),
     gpu_speed=st.floats(2.0, 12.0),
-    launch=st.floats(0.0, 0.4),
+    launch=st.floats(0.0, 0.3),
     growth=st.floats(0.0, 0.5),
     seed=st.integers(0, 1000),
 )
