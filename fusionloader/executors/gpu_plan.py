@@ -16,6 +16,7 @@ from fusionloader.plan.stages import (
     Plan,
     RandomApply,
     RandomChoice,
+    RandomErasing,
     RandomOrder,
     RandomResizedCrop,
     Resize,
@@ -38,6 +39,9 @@ def why_not(plan: Plan, prebuilt: str, on_gpu: bool) -> str | None:
     for place, stage in enumerate(_flat(plan.stages)):
         if isinstance(stage, AugMix):
             return "AugMix mixes several images"
+        noisy = isinstance(stage, RandomErasing) and not stage.values and stage.noise_per_pixel
+        if on_gpu and noisy:
+            return "RandomErasing with noise, which the device would round otherwise"
         if isinstance(stage, _RESIZES):
             if place > 0:
                 return f"{type(stage).__name__} does not come first"

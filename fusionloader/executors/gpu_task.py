@@ -22,7 +22,8 @@ from fusionloader.plan.stages import Plan
 class EncodedSample:
     """A file's bytes, what its random draws are keyed by, and its row of the batch.
 
-    ``row`` is memory of the batch slot, or an address on the device. ``position`` is the caller's.
+    ``row`` is memory of the batch slot, or a uint8 tensor on the device. ``position`` is the
+    caller's.
     """
 
     encoded: bytes
@@ -31,7 +32,7 @@ class EncodedSample:
     key: int
     occurrence: int
     group: int
-    row: memoryview | int
+    row: Any
     position: int
 
 
@@ -61,7 +62,7 @@ class Augment(Protocol):
         self,
         images: Sequence[Any],
         operations: Sequence[Sequence[Operation]],
-        rows: Sequence[memoryview | int],
+        rows: Sequence[Any],
     ) -> list[str | None]:
         """Returns for each image why its row could not be written, ``None`` where it was."""
 
@@ -76,12 +77,11 @@ class NativeAugment:
         self,
         images: Sequence[Any],
         operations: Sequence[Sequence[Operation]],
-        rows: Sequence[memoryview | int],
+        rows: Sequence[Any],
     ) -> list[str | None]:
         """See ``Augment``."""
         failed: list[str | None] = []
         for image, left, row in zip(images, operations, rows, strict=True):
-            assert isinstance(row, memoryview)
             try:
                 self._executor.run_pixels_with(image, left, row)
             except ValueError as error:

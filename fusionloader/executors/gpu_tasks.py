@@ -58,7 +58,11 @@ def make_task(
 
 def _augment(plan: Plan, device_id: int | None, prebuilt: str, most_samples: int) -> Augment:
     if prebuilt == "fused":
-        return NativeAugment(plan)
+        if device_id is None:
+            return NativeAugment(plan)
+        from fusionloader.executors.cuda_augment import CudaAugment
+
+        return CudaAugment(plan, device_id)
     from fusionloader.executors.dali.combinations import CombinationTasks
     from fusionloader.executors.dali.tasks import FamilyTasks
 
@@ -68,34 +72,56 @@ def _augment(plan: Plan, device_id: int | None, prebuilt: str, most_samples: int
     pairs = None
     if prebuilt == "combinations":
         pairs = CombinationTasks(device_id, most_samples, side)
-    return DaliAugment(plan, families, pairs)
+    return DaliAugment(plan, device_id, families, pairs)
 
 
 class DaliAugment:
     """Prebuilt pipelines of stock DALI operators."""
 
-    def __init__(self, plan: Plan, families: FamilyTasks, pairs: CombinationTasks | None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        device_id: int | None,
+        families: FamilyTasks,
+        pairs: CombinationTasks | None,
+    ) -> None:
         """``pairs`` augment if there are any, else ``families``, which convert in any case."""
         self._families = families
         self._augment = families.augment if pairs is None else pairs.augment
         assert plan.convert is not None and plan.height is not None and plan.width is not None
         self._shape = (plan.result_channels, plan.height, plan.width)
-        self._element = _ELEMENTS[plan.convert.element_type]
+        self._element = plan.convert.element_type
+        self._device_id = device_id
 
     def run(
         self,
         images: Sequence[Any],
         operations: Sequence[Sequence[Operation]],
-        rows: Sequence[memoryview | int],
+        rows: Sequence[Any],
     ) -> list[str | None]:
         """See ``Augment``."""
         if images:
-            out = np.empty((len(images), *self._shape), self._element)
-            self._families.normalise(self._augment(images, operations), out, operations)
-            for row, result in zip(rows, out, strict=True):
-                assert isinstance(row, memoryview)
-                row[:] = result.reshape(-1).view(np.uint8).data
+            done = self._augment(images, operations)
+            write = self._to_slot if self._device_id is None else self._to_device
+            write(done, operations, rows)
         return [None] * len(images)
+
+    def _to_slot(
+        self, images: Any, operations: Sequence[Sequence[Operation]], rows: Sequence[Any]
+    ) -> None:
+        out = np.empty((len(rows), *self._shape), _ELEMENTS[self._element])
+        self._families.normalise(images, out, operations)
+        for row, result in zip(rows, out, strict=True):
+            row[:] = result.reshape(-1).view(np.uint8).data
+
+    def _to_device(
+        self, images: Any, operations: Sequence[Sequence[Operation]], rows: Sequence[Any]
+    ) -> None:
+        import torch
+
+        out = [row.view(getattr(torch, self._element)).view(self._shape) for row in rows]
+        self._families.normalise(images, out, operations)
+        torch.cuda.current_stream(self._device_id).synchronize()
 
 
 def _an_image() -> bytes:

@@ -15,7 +15,7 @@ from fusionloader.runtime.processes import Process
 from fusionloader.runtime.rates import Rates
 from fusionloader.runtime.worker_set import Death, WorkerSet
 from fusionloader.scheduler.affinity import MiniBatchDone, ThresholdSearch
-from fusionloader.scheduler.gate import TemporalGate
+from fusionloader.scheduler.gate import TemporalGate, needed_beside_training
 from fusionloader.scheduler.sharing import Mode, SharingChoice
 
 log = logging.getLogger("fusionloader.gpu")
@@ -88,6 +88,7 @@ class GpuControl:
             self._choice = SharingChoice(both_fit=True, warm_up=in_flight)
         self._rates = Rates(queue, cpu_workers)
         self._delivered: float | None = None
+        self._needed = True
         self.restarts = 0
         self.gone: str | None = None
         self._set = WorkerSet(1, self._launch, first=cpu_workers)
@@ -124,7 +125,7 @@ class GpuControl:
     @property
     def waits_for_device(self) -> bool:
         """Whether it may begin as soon as the device has come to where training asked."""
-        return self._state == _CLOSED
+        return self._state == _CLOSED and self._mode is Mode.TEMPORAL
 
     def asked(self) -> None:
         """Training asks for a batch."""
@@ -132,8 +133,16 @@ class GpuControl:
             self._gate.asked(self._options.asked())
             self._update()
 
-    def delivered(self, samples: int, backlog: int) -> None:
-        """Training has its batch of so many samples; ``backlog`` others are complete too."""
+    def waits(self) -> None:
+        """Training waits for a batch."""
+        self._needed = True
+        self._update()
+
+    def delivered(self, samples: int, backlog: int, ready: int) -> None:
+        """Training has its batch of so many samples.
+
+        ``backlog`` others are complete too; ``ready`` mini-batches can be delivered now.
+        """
         now = time.monotonic()
         if self._choice is not None and self._delivered is not None and self._queue.gpu_is_ready:
             decisions = self._choice.decisions
@@ -142,8 +151,9 @@ class GpuControl:
                 log.info("%s", self._choice.describe())
         self._delivered = now
         self._gate.delivered()
+        self._needed = needed_beside_training(ready)
         self._update()
-        if self._state == _CLOSED:
+        if self._mode is Mode.TEMPORAL:
             self._wait_until_outside()
 
     def paused(self) -> None:
@@ -183,8 +193,8 @@ class GpuControl:
     def _update(self) -> None:
         state = _OFF
         if self._queue.gpu_is_ready and self._mode is not Mode.OFF:
-            temporal = self._mode is Mode.TEMPORAL
-            state = _CLOSED if temporal and not self._gate.open else _OPEN
+            open_now = self._gate.open if self._mode is Mode.TEMPORAL else self._needed
+            state = _OPEN if open_now else _CLOSED
         threshold = self._search.threshold if state != _OFF else 0
         if (state, threshold) != (self._state, self._threshold):
             self._state, self._threshold = state, threshold

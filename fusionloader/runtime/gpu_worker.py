@@ -160,11 +160,10 @@ class _GpuWorker:
         self._table.sizes[item] = min(len(encoded), 0xFFFFFFFF)
         return encoded
 
-    def _place(self, claim: _native.Claim, row: int) -> memoryview | int:
+    def _place(self, claim: _native.Claim, row: int) -> Any:
         begin = row * self._config.row_bytes
-        if self._buffers:
-            return int(self._buffers[claim.gpu_rows - 1].data_ptr()) + begin
-        return self._rows(claim)[0][begin : begin + self._config.row_bytes]
+        memory = self._buffers[claim.gpu_rows - 1] if self._buffers else self._rows(claim)[0]
+        return memory[begin : begin + self._config.row_bytes]
 
     def _rows(self, claim: _native.Claim) -> tuple[memoryview, np.ndarray[Any, Any]]:
         """Returns the mini-batch's images and targets, as ``PlanWorker`` lays them out."""

@@ -6,6 +6,7 @@ mini-batches are published ahead and workers need no manager to claim from them.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import pickle
@@ -285,8 +286,10 @@ class LocalManager:
         seconds = _SLEEP_SECONDS
         if self._options.timeout:
             seconds = min(seconds, self._options.timeout / 4)
-        if self.gpu is not None and self.gpu.waits_for_device:
-            seconds = min(seconds, _DEVICE_SECONDS)
+        if self.gpu is not None:
+            self.gpu.waits()
+            if self.gpu.waits_for_device:
+                seconds = min(seconds, _DEVICE_SECONDS)
         assert self._workers is not None
         receiver = self._workers.unfinished_message()
         if receiver is not None:
@@ -435,6 +438,13 @@ class LocalManager:
             if not job.discarded
         )
         return completed * self._options.tiny_batch_size
+
+    @property
+    def ready(self) -> int:
+        """Mini-batches that could be delivered now, in order."""
+        jobs = [job for job in self.outstanding if not job.discarded]
+        done = (self.queue.status(job.descriptor.number)[:2] == (0, 0) for job in jobs)
+        return sum(1 for _ in itertools.takewhile(bool, done))
 
     @property
     def restarts(self) -> int:

@@ -187,7 +187,8 @@ class SlotIterator(_BaseDataLoaderIter):
         self._epochs.counters.samples += count - len(dropped)
         self._epochs.counters.batches += 1
         if self._manager.gpu is not None:
-            self._manager.gpu.delivered(count, self._manager.backlog)
+            ready = self._manager.ready + len(self._arriving)
+            self._manager.gpu.delivered(count, self._manager.backlog, ready)
             self._epochs.counters.gpu_worker = self._manager.gpu.stats()
         if arriving is not None:
             assert self._delivery is not None
