@@ -16,6 +16,7 @@ NATIVE_TESTS := $(wildcard tests/csrc tests/queue tests/ops tests/device tests/f
 # Random input is tried for so long, which is more than as one test among many.
 ASAN_FUZZ_SECONDS ?= 60
 PYTEST_FLAGS ?= -q
+GPU_RESULTS ?= benchmarks/results/gpu
 
 demo: $(EXTENSION)
 	$(BIN)/python -m fusionloader demo $(ARGS)
@@ -46,10 +47,15 @@ asan: $(INSTALLED)
 	FUSIONLOADER_FUZZ_SECONDS=$(ASAN_FUZZ_SECONDS) FUSIONLOADER_FUZZ_LOG=build/fuzz-case \
 	    .ci/with-sanitizer $(ASAN) $(BIN)/python -m pytest $(PYTEST_FLAGS) --capture=sys $(NATIVE_TESTS)
 
-# On a machine with a CUDA device and nvcc: the kernels, and what only a device can show.
+# On a machine with a CUDA device and nvcc: what only a device can show, and its figures.
 gpu: $(EXTENSION)
+	mkdir -p $(GPU_RESULTS)
 	$(BIN)/python setup.py -q build_cuda
-	$(BIN)/python -m pytest $(PYTEST_FLAGS) -rs tests/device tests/gpu
+	$(BIN)/python -m pytest $(PYTEST_FLAGS) -rs tests/device tests/gpu tests/runtime/test_gpu_worker.py
+	$(BIN)/python -m benchmarks.device_program | tee $(GPU_RESULTS)/device_program.json
+	$(BIN)/python -m benchmarks.training --batch-size 256 --rounds 1 --worker-counts 4,14 \
+	    --models resnet18,resnet50,vit_b_16 --workloads default,randaugment \
+	    --json $(GPU_RESULTS)/training.json $(ARGS)
 
 $(SYSTEM): .ci/system-packages
 	.ci/system-packages $(PYTHON)

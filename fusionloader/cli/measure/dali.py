@@ -1,4 +1,4 @@
-"""DALI's CPU backend as a contender, set up as its documentation advises."""
+"""DALI as a contender, set up as its documentation advises."""
 
 from __future__ import annotations
 
@@ -32,7 +32,32 @@ def start_dali(root: Path, workload: str, batch_size: int, threads: int) -> Runn
     return Running(epoch, close)
 
 
-def _pipeline(root: Path, workload: str, batch_size: int, threads: int) -> Any:
+class DaliBatches:
+    """DALI on a CUDA device: an iterable of (images, targets) there, epoch after epoch."""
+
+    def __init__(
+        self, root: Path, workload: str, batch_size: int, threads: int, device_id: int
+    ) -> None:
+        from nvidia.dali.plugin.pytorch import DALIClassificationIterator, LastBatchPolicy
+
+        pipeline = _pipeline(root, workload, batch_size, threads, device_id)
+        pipeline.build()
+        self._iterator = DALIClassificationIterator(
+            pipeline, reader_name="files", last_batch_policy=LastBatchPolicy.DROP, auto_reset=True
+        )
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        for outputs in self._iterator:
+            yield outputs[0]["data"], outputs[0]["label"].squeeze(-1).long()
+
+    def close(self) -> None:
+        """Ends its threads."""
+        del self._iterator
+
+
+def _pipeline(
+    root: Path, workload: str, batch_size: int, threads: int, device_id: int | None = None
+) -> Any:
     from nvidia.dali import fn, pipeline_def, types
     from nvidia.dali.auto_aug import auto_augment, rand_augment, trivial_augment
 
@@ -48,7 +73,7 @@ def _pipeline(root: Path, workload: str, batch_size: int, threads: int) -> Any:
     @pipeline_def(  # type: ignore[untyped-decorator]
         batch_size=batch_size,
         num_threads=threads,
-        device_id=None,
+        device_id=device_id,
         seed=0,
         enable_conditionals=workload != "default",
     )
@@ -58,7 +83,7 @@ def _pipeline(root: Path, workload: str, batch_size: int, threads: int) -> Any:
         )
         images = fn.decoders.image_random_crop(
             encoded,
-            device="cpu",
+            device="cpu" if device_id is None else "mixed",
             output_type=types.RGB,
             random_area=[0.08, 1.0],
             random_aspect_ratio=[3 / 4, 4 / 3],

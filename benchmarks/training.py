@@ -1,0 +1,220 @@
+"""Training speed with each loader, as a share of what the device reaches on data of its own.
+
+    python -m benchmarks.training --models resnet18,resnet50,vit_b_16 --json FILE
+    python -m benchmarks.training --device cpu --batch-size 16 --steps 4 --warm-up 1
+
+Contenders take turns, round by round; a round trains ``--steps`` steps after ``--warm-up`` ones
+that are not counted. ``ceiling`` trains on one batch that stays on the device.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+import torchvision
+from torch import nn
+from torch.utils.data import DataLoader, RandomSampler
+
+from benchmarks.study import parser_of, publish
+from fusionloader import FusionLoader, GpuWorker
+from fusionloader.cli.bench import setting_of
+from fusionloader.cli.measure.contenders import Setting, close_loader, dali_is_installed
+from fusionloader.cli.measure.workloads import SIDE, pil_dataset
+
+CLASSES = 1000
+Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
+
+
+class Training:
+    """A model trained in bfloat16, where the device is a CUDA one."""
+
+    def __init__(self, model: str, device: torch.device) -> None:
+        torch.manual_seed(0)
+        self.device = device
+        self.network = getattr(torchvision.models, model)(num_classes=CLASSES).to(device)
+        if device.type == "cuda":
+            self.network = self.network.to(memory_format=torch.channels_last)
+        self.optimizer = torch.optim.SGD(self.network.parameters(), lr=0.01, momentum=0.9)
+
+    def step(self, images: torch.Tensor, targets: torch.Tensor) -> None:
+        """Trains on a batch."""
+        with torch.autocast(self.device.type, torch.bfloat16):
+            loss = nn.functional.cross_entropy(self.network(images), targets)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimizer.step()
+
+    def rate(self, batches: Batches, warm_up: int, steps: int) -> float:
+        """Samples per second of wall time over ``steps`` steps."""
+        samples, start = 0, 0.0
+        for number in range(warm_up + steps):
+            if number == warm_up:
+                self.wait()
+                samples, start = 0, time.perf_counter()
+            images, targets = next(batches)
+            self.step(images, targets)
+            samples += len(targets)
+        self.wait()
+        return samples / (time.perf_counter() - start)
+
+    def wait(self) -> None:
+        """Waits for the device."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+class Contender:
+    """Endless batches on the device, from a loader that stays set up."""
+
+    def __init__(self, device: torch.device, loader: Any) -> None:
+        self._device = device
+        self.loader = loader
+        self.batches = self._endless()
+
+    def _endless(self) -> Generator[tuple[torch.Tensor, torch.Tensor], None, None]:
+        while True:
+            for images, targets in self.loader:
+                yield (
+                    images.to(self._device, non_blocking=True),
+                    targets.to(self._device, non_blocking=True),
+                )
+
+    def close(self) -> None:
+        """Ends the loader's workers."""
+        self.batches.close()
+        close_loader(self.loader)
+
+
+def ceiling(device: torch.device, batch_size: int) -> Batches:
+    images = torch.randn(batch_size, 3, SIDE, SIDE, device=device)
+    targets = torch.randint(CLASSES, (batch_size,), device=device)
+    while True:
+        yield images, targets
+
+
+def torch_loader(setting: Setting, device: torch.device, samples: int) -> Contender:
+    extra = {"pin_memory": device.type == "cuda"}
+    return Contender(device, loader_of(DataLoader, setting, samples, extra))
+
+
+def fusion_loader(
+    setting: Setting, device: torch.device, samples: int, gpu_worker: Any
+) -> Contender:
+    extra = {"device": device, "gpu_worker": gpu_worker}
+    return Contender(device, loader_of(FusionLoader, setting, samples, extra))
+
+
+def loader_of(kind: Any, setting: Setting, samples: int, extra: dict[str, Any]) -> Any:
+    dataset = pil_dataset(setting.folder(), setting.workload)
+    return kind(
+        dataset,
+        setting.batch_size,
+        sampler=RandomSampler(dataset, replacement=True, num_samples=samples),
+        num_workers=setting.workers,
+        persistent_workers=True,
+        drop_last=True,
+        **extra,
+    )
+
+
+def dali_loader(setting: Setting, device: torch.device) -> Contender:
+    from fusionloader.cli.measure.dali import DaliBatches
+
+    folder, device_id = setting.folder(), device.index or 0
+    batches = DaliBatches(folder, setting.workload, setting.batch_size, setting.workers, device_id)
+    return Contender(device, batches)
+
+
+def contenders(
+    setting: Setting, device: torch.device, samples: int
+) -> dict[str, Callable[[], Contender]]:
+    on = None if device.type == "cuda" else "cpu"
+    workers = {
+        "fusion-off": None,
+        "fusion-temporal": GpuWorker(device=on, sharing="temporal"),
+        "fusion-spatial": GpuWorker(device=on, sharing="spatial"),
+        "fusion-auto": GpuWorker(device=on),
+    }
+    found: dict[str, Callable[[], Contender]] = {
+        "torch": lambda: torch_loader(setting, device, samples)
+    }
+    if device.type == "cuda" and dali_is_installed():
+        found["dali-gpu"] = lambda: dali_loader(setting, device)
+    for name, worker in workers.items():
+        found[name] = lambda worker=worker: fusion_loader(setting, device, samples, worker)
+    return found
+
+
+def measure(
+    model: str, setting: Setting, device: torch.device, options: Any
+) -> tuple[dict[str, float], dict[str, Any]]:
+    """The median rate of each contender and of the ceiling, and what loaders say of themselves."""
+    training = Training(model, device)
+    samples = setting.batch_size * max(options.steps, 50)
+    chosen = {
+        name: start
+        for name, start in contenders(setting, device, samples).items()
+        if options.contenders is None or name in options.contenders
+    }
+    rates: dict[str, list[float]] = {"ceiling": [], **{name: [] for name in chosen}}
+    told: dict[str, Any] = {}
+    for _ in range(options.rounds):
+        fixed = ceiling(device, setting.batch_size)
+        rates["ceiling"].append(training.rate(fixed, options.warm_up, options.steps))
+        # One at a time: workers of others would take the cores, and memory of the device.
+        for name, start in chosen.items():
+            contender = start()
+            try:
+                rate = training.rate(contender.batches, options.warm_up, options.steps)
+                rates[name].append(rate)
+                stats = getattr(contender.loader, "stats", dict)()
+                told[name] = {"gpu_worker": stats.get("gpu_worker"), **device_memory(device)}
+            finally:
+                contender.close()
+    return {name: median(found) for name, found in rates.items()}, told
+
+
+def device_memory(device: torch.device) -> dict[str, int]:
+    """Bytes in use on the device by everybody, and this process's own peak."""
+    if device.type != "cuda":
+        return {}
+    free, total = torch.cuda.mem_get_info(device)
+    return {"used_bytes": total - free, "own_peak_bytes": torch.cuda.max_memory_reserved(device)}
+
+
+def main() -> None:
+    parser = parser_of(__doc__, rounds=3)
+    parser.add_argument("--models", type=lambda text: text.split(","), default=["resnet18"])
+    parser.add_argument("--workloads", type=lambda text: text.split(","), default=["default"])
+    parser.add_argument("--worker-counts", type=lambda text: [int(n) for n in text.split(",")])
+    parser.add_argument("--contenders", type=lambda text: text.split(","))
+    parser.add_argument("--device", default="cuda", type=torch.device)
+    parser.add_argument("--steps", type=int, default=40, help="counted steps of a round (40)")
+    parser.add_argument("--warm-up", type=int, default=20, help="steps before them (20)")
+    options = parser.parse_args()
+    counts = options.worker_counts or [options.workers]
+    rows, figures = [], []
+    for workload in options.workloads:
+        base, corpus = setting_of(options, workload)
+        assert isinstance(base.root, Path)
+        for workers in counts:
+            setting = Setting(workload, workers, base.batch_size, base.root, base.start_method)
+            for model in options.models:
+                rates, told = measure(model, setting, options.device, options)
+                case = {"model": model, "workload": workload, "workers": workers}
+                figures.append({**case, "rates": rates, "told": told, "corpus": corpus})
+                for name, rate in rates.items():
+                    share, ratio = rate / rates["ceiling"], rate / rates.get("torch", rate)
+                    shown = (f"{rate:,.0f}", f"{share:.2f}", f"{ratio:.2f}x")
+                    rows.append((model, workload, str(workers), name, *shown))
+    header = ("model", "workload", "workers", "loader", "samples/s", "of ceiling", "of torch")
+    publish(options, header, rows, cases=figures)
+
+
+if __name__ == "__main__":
+    main()
