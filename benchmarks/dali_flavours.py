@@ -109,12 +109,81 @@ def conversion(side: int) -> Build:
     return build
 
 
+def fused(side: int) -> Build:
+    """RandAugment's operations, the conversion and the write into the rows, by our own kernels."""
+    from fusionloader.executors.gpu_task import NativeAugment
+
+    recipe = _whole_recipe(side)
+    draws: list[Drawn] = [
+        [recipe.draw(side, side, epoch=draw, index=index)[2:] for index in range(max(BATCHES))]
+        for draw in range(DRAWS)
+    ]
+    images, rows = list(_images(side)), _rows(side)
+
+    def build() -> Work:
+        made = NativeAugment(recipe.plan)
+        return lambda batch, draw: _check(
+            made.run(images[:batch], draws[draw][:batch], rows[:batch])
+        )
+
+    return build
+
+
+def whole(side: int) -> Build:
+    """From encoded bytes to rows of the batch, as the GPU worker does it: draw, head and fused."""
+    from fusionloader.executors.gpu_task import EncodedSample
+    from fusionloader.executors.gpu_tasks import make_task
+
+    files = [_jpeg(width, height) for width, height in _sizes(side == SIDE)]
+    recipe, rows = _whole_recipe(side), _rows(side)
+
+    def build() -> Work:
+        task = make_task(recipe.plan, None, "fused", max(BATCHES), 1, 0.0)
+
+        def work(batch: int, draw: int) -> None:
+            samples = [
+                EncodedSample(files[n % len(files)], 0, draw, n, 0, 0, rows[n], n)
+                for n in range(batch)
+            ]
+            _check(task.run(samples))
+
+        return work
+
+    return build
+
+
+def _check(failed: Sequence[str | None]) -> None:
+    if any(failed):
+        raise RuntimeError(f"a sample was not done: {failed}")
+
+
+def _rows(side: int) -> list[memoryview]:
+    batch = np.zeros((max(BATCHES), 3 * side * side * 4), np.uint8)
+    return [memoryview(row) for row in batch]
+
+
+def _whole_recipe(side: int) -> Any:
+    from torchvision import transforms
+
+    from fusionloader.plan import compile
+
+    steps = [
+        transforms.RandomResizedCrop(side),
+        transforms.RandAugment(2, 9),
+        transforms.ToTensor(),
+        transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    ]
+    return compile(transforms.Compose(steps))
+
+
 # A further flavour is a further line: for a side it prepares inputs and returns what builds.
 FLAVOURS: dict[str, Callable[[int], Build]] = {
     "head": head,
     "families": families,
     "combinations": combinations,
     "conversion": conversion,
+    "fused": fused,
+    "whole": whole,
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import logging
 import os
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 
 from fusionloader.executors.gpu_plan import why_not
-from fusionloader.options import GpuWorker
+from fusionloader.options import GpuWorker, parse_bytes
 from fusionloader.plan.datasets import Compiled
 from fusionloader.plan.stages import Plan
 from fusionloader.runtime import processes
@@ -24,6 +25,8 @@ from fusionloader.shm.dataset_table import DatasetTable
 log = logging.getLogger("fusionloader.gpu")
 
 _MOST_SAMPLES = 64
+_LAUNCH_BYTES = 16 << 20
+_DEVICE_BUFFERS = 4  # the batch in use, the one behind it, and two that are being made
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,7 @@ class GpuChoice:
     device_id: int | None = None
     why_not: str | None = None
     tiny_batch_size: int = 1
+    batch_size: int = 0
 
     def explain(self) -> str:
         """Returns a line for ``explain()``, empty where nobody asked for a GPU worker."""
@@ -66,11 +70,12 @@ def choose(loader: Any, compiled: Compiled | None) -> GpuChoice:
     if importlib.util.find_spec("nvidia") is None or not importlib.util.find_spec("nvidia.dali"):
         if explicit:
             raise ImportError(f"GpuWorker needs DALI: {_pip_command()}")
+        _say_once(f"no GPU worker, because DALI is not installed: {_pip_command()}")
         return GpuChoice(why_not=f"DALI is not installed: {_pip_command()}")
     why = _unsuitable(compiled, worker.prebuilt, device_id is not None)
     if why is None and device_id is not None and not loader.batch_size:
         why = "the size of a batch_sampler's batches is not known"
-    return GpuChoice(worker, device_id, why, loader.tiny_batch_size)
+    return GpuChoice(worker, device_id, why, loader.tiny_batch_size, loader.batch_size or 0)
 
 
 def _device_id(worker: GpuWorker, device: torch.device) -> int | None:
@@ -90,6 +95,11 @@ def _device_id(worker: GpuWorker, device: torch.device) -> int | None:
     if index >= count:
         raise ValueError(f"GpuWorker on cuda:{index}, but CUDA has {count} devices")
     return index
+
+
+@functools.cache
+def _say_once(text: str) -> None:
+    log.warning("%s", text)
 
 
 def _pip_command() -> str:
@@ -124,6 +134,25 @@ def mark_stream(device_id: int | None) -> Callable[[], Callable[[], bool]]:
     return mark
 
 
+def within(limit: int, batch_bytes: int, most: int, on_gpu: bool) -> tuple[int, int]:
+    """Returns samples in a launch and device buffers for a limit in bytes: half of it for each.
+
+    Launches are reckoned at 16 MiB a sample, an image of 4 megapixels on its way; DALI's own pool
+    has no limit that could be set.
+
+    Raises:
+        ValueError: not even one sample, or one batch, goes into the limit.
+    """
+    buffers = min(_DEVICE_BUFFERS, limit // 2 // max(batch_bytes, 1)) if on_gpu else 0
+    samples = min(most, limit // 2 // _LAUNCH_BYTES)
+    if samples < 1 or (on_gpu and buffers < 1):
+        needed = 2 * max(_LAUNCH_BYTES, batch_bytes if on_gpu else 0)
+        raise ValueError(
+            f"memory_limit of {limit} bytes is too small for a GPU worker, which needs {needed}"
+        )
+    return samples, buffers
+
+
 def gpu_options(
     choice: GpuChoice, plan: Plan, table: DatasetTable, row_bytes: int
 ) -> GpuOptions | None:
@@ -134,6 +163,10 @@ def gpu_options(
     device_id, prebuilt, tiny = choice.device_id, worker.prebuilt, choice.tiny_batch_size
     threads, hw_decoder_load = worker.threads, worker.hw_decoder_load
     fixed = worker.group_size is not None
+    most, buffers = worker.group_size or _MOST_SAMPLES, _DEVICE_BUFFERS
+    if worker.memory_limit is not None:
+        limit = parse_bytes(worker.memory_limit)
+        most, buffers = within(limit, row_bytes * choice.batch_size, most, device_id is not None)
 
     def start(shared: Connections, number: int, message_fd: int, most: int) -> Process:
         config = GpuWorkerConfig(
@@ -158,5 +191,4 @@ def gpu_options(
         fds = (shared.control_fd, shared.data_fd, table.fd, message_fd)
         return processes.BareProcess("fusionloader.runtime.gpu_worker", config, fds)
 
-    most = worker.group_size or _MOST_SAMPLES
-    return GpuOptions(start, most, worker.sharing, mark_stream(device_id))
+    return GpuOptions(start, most, worker.sharing, mark_stream(device_id), buffers)

@@ -47,13 +47,14 @@ class GpuOptions:
 
     ``start`` starts it with ``most_samples`` in a launch; ``sharing`` is a mode or ``"auto"``.
     ``asked`` marks on the device where training stands when it asks for a batch, and returns a
-    function that tells whether the device has come so far.
+    function that tells whether the device has come so far. ``buffers`` for batches on the device.
     """
 
     start: StartGpuWorker
     most_samples: int
     sharing: str
     asked: Callable[[], Callable[[], bool]]
+    buffers: int
 
 
 class GpuControl:

@@ -31,7 +31,6 @@ log = logging.getLogger("fusionloader.manager")
 
 _SLEEP_SECONDS = 0.1
 _DEVICE_SECONDS = 0.0005
-_DEVICE_BUFFERS = 4  # the batch in use, the one behind it, and two that are being made
 WARN_SECONDS = 60.0
 _MOST_DEATHS = 3
 
@@ -205,9 +204,9 @@ class LocalManager:
     def _connections(self) -> Connections:
         ring, buffers = self._options.ring, []
         if ring is not None:
-            assert self.layout is not None
+            assert self.layout is not None and self._options.gpu is not None
             nbytes = self.layout.batch_bytes(self._options.batch_size)
-            buffers = ring.share(_DEVICE_BUFFERS, nbytes)
+            buffers = ring.share(self._options.gpu.buffers, nbytes)
         return Connections(self.control_fd, self.arena.fd, buffers)
 
     def _give_buffers(self) -> None:

@@ -15,6 +15,7 @@ from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader, GpuWorker
+from fusionloader.runtime.gpu_choice import within
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("nvidia") is None or importlib.util.find_spec("nvidia.dali") is None,
@@ -193,8 +194,7 @@ def test_two_ends_and_deaths_give_every_sample_once(image_folder):
 def test_a_profiling_phase_ends_with_a_decision(image_folder):
     dataset = ImageFolder(str(image_folder), train_transform())
     with with_gpu_worker(dataset, GpuWorker(device="cpu")) as loader:
-        for _ in range(60):
-            list(loader)
+        for _ in epochs(loader):
             told = loader.stats()["gpu_worker"]
             if not told["profiling"]:
                 break
@@ -250,6 +250,27 @@ def test_an_explicit_worker_says_what_is_missing(image_folder, monkeypatch):
 def test_options_out_of_range_are_refused(option, value):
     with pytest.raises(ValueError, match=option if option != "memory_limit" else "memory"):
         GpuWorker(**{option: value})
+
+
+def test_a_memory_limit_makes_launches_smaller_or_is_refused():
+    assert within(2 << 30, 0, 64, on_gpu=False) == (64, 0)
+    assert within(1 << 30, 100 << 20, 64, on_gpu=True) == (32, 4)
+    assert within(1 << 30, 200 << 20, 64, on_gpu=True) == (32, 2)
+    with pytest.raises(ValueError, match="memory_limit"):
+        within(16 << 20, 0, 64, on_gpu=False)
+    with pytest.raises(ValueError, match="memory_limit"):
+        within(1 << 30, 600 << 20, 64, on_gpu=True)
+
+
+def test_without_dali_an_automatic_worker_says_how_to_get_it(image_folder, monkeypatch, caplog):
+    dataset = ImageFolder(str(image_folder), train_transform())
+    loader = FusionLoader(dataset, 4, num_workers=1, device="cuda")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert "DALI is not installed: pip install nvidia-dali" in loader.explain()
+    loader.explain()
+    assert len([r for r in caplog.records if "pip install" in r.message]) == 1
 
 
 def test_a_grey_jpeg_is_the_same_from_both_ends(tmp_path):
