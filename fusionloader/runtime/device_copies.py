@@ -7,12 +7,7 @@ from typing import Protocol
 
 import torch
 
-
-class Mark(Protocol):
-    """A point in the work of a device."""
-
-    def query(self) -> bool:
-        """Whether the device has passed it."""
+from fusionloader.shm.slots import Mark as Mark
 
 
 class Copies(Protocol):
@@ -28,7 +23,8 @@ class Copies(Protocol):
         """Returns the point behind all that training has enqueued."""
 
 
-def _event(stream: torch.cuda.Stream) -> torch.cuda.Event:
+def event_behind(stream: torch.cuda.Stream) -> torch.cuda.Event:
+    """Returns an event that passes when the stream has done what was enqueued."""
     event = torch.cuda.Event()  # type: ignore[no-untyped-call]
     event.record(stream)
     return event
@@ -45,7 +41,7 @@ class CudaCopies:
         """See ``Copies``."""
         with torch.cuda.stream(self._stream):
             copy()
-            return _event(self._stream)
+            return event_behind(self._stream)
 
     def consumer_waits(self, mark: Mark) -> None:
         """See ``Copies``."""
@@ -54,7 +50,7 @@ class CudaCopies:
 
     def mark_consumer(self) -> Mark:
         """See ``Copies``."""
-        return _event(torch.cuda.current_stream(self._device))
+        return event_behind(torch.cuda.current_stream(self._device))
 
 
 class _Passed:

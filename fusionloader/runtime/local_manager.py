@@ -25,7 +25,7 @@ from fusionloader.runtime.gpu_control import Connections, GpuControl, GpuOptions
 from fusionloader.runtime.processes import Process
 from fusionloader.runtime.worker_set import WorkerSet
 from fusionloader.shm import objects
-from fusionloader.shm.slots import Arena, Slot, SlotPool
+from fusionloader.shm.slots import Arena, PageLocking, Slot, SlotPool
 
 log = logging.getLogger("fusionloader.manager")
 
@@ -85,11 +85,11 @@ class ManagerOptions:
     """What the manager needs to know of the loader.
 
     ``tiny_batch_size`` in samples, ``in_flight`` in mini-batches, ``timeout`` in seconds (0: none).
-    ``name`` returns a sample's name for messages from its index. ``register(address, nbytes)``
-    page-locks memory of batches, ``unregister(address)`` undoes it. ``group_size`` neighbours in a
-    batch share the draws of augmentations (0: each sample has its own). ``gpu`` where there is a
-    GPU worker; it writes into buffers of ``ring``, laid out for ``batch_size`` rows, or where there
-    is none into the same slots as the others.
+    ``name`` returns a sample's name for messages from its index. ``page_locking`` where
+    batches are copied to a device. ``group_size`` neighbours in a batch share the draws of
+    augmentations (0: each sample has its own). ``gpu`` where there is a GPU worker; it writes into
+    buffers of ``ring``, laid out for ``batch_size`` rows, or where there is none into the slots that
+    the others write into.
     """
 
     workers: int
@@ -97,8 +97,7 @@ class ManagerOptions:
     tiny_batch_size: int
     timeout: float
     name: Callable[[Any], str]
-    register: Callable[[int, int], None] | None = None
-    unregister: Callable[[int], None] | None = None
+    page_locking: PageLocking | None = None
     group_size: int = 0
     gpu: GpuOptions | None = None
     ring: DeviceRing | None = None
@@ -130,7 +129,7 @@ class LocalManager:
         self._ring = ring
         self._descriptors = SlotPool(self.arena, self.queue, spare=ring)
         self.payloads = SlotPool(
-            self.arena, self.queue, options.in_flight + 2, options.register, options.unregister
+            self.arena, self.queue, options.in_flight + 2, options.page_locking
         )
         self._workers: WorkerSet | None = None
         self.gpu: GpuControl | None = None

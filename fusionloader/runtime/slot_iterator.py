@@ -26,6 +26,7 @@ from fusionloader.runtime.local_manager import (
     NoFixedLayout,
     PlanOutdated,
 )
+from fusionloader.runtime.page_locking import CudaPageLocking
 from fusionloader.runtime.recipe import Recipe
 from fusionloader.runtime.uneven import collate_named
 from fusionloader.runtime.whole_batches import ContinuedIterator
@@ -64,8 +65,7 @@ class SlotIterator(_BaseDataLoaderIter):
             timeout=loader.timeout,
             name=self._recipe.name,
             group_size=loader.tiny_batch_size if loader.augment_per == "tiny_batch" else 0,
-            register=_page_lock if page_locked else None,
-            unregister=_page_unlock if page_locked else None,
+            page_locking=CudaPageLocking() if page_locked else None,
             gpu=self._recipe.gpu,
             ring=self._delivery.ring if self._delivery is not None else None,
             batch_size=loader.batch_size or 0,
@@ -267,17 +267,3 @@ def _without(batch: Any, count: int, dropped: set[int]) -> Any:
         return batch
     kept = [row for row in range(count) if row not in dropped]
     return tree_map(lambda leaf: leaf[kept], batch)
-
-
-def _page_lock(address: int, nbytes: int) -> None:
-    """Page-locks memory until ``_page_unlock``, so that copies to the device overlap."""
-    code = int(torch.cuda.cudart().cudaHostRegister(address, nbytes, 0))  # type: ignore[no-untyped-call]
-    if code != 0:
-        raise RuntimeError(f"cudaHostRegister of {nbytes} bytes failed with CUDA error {code}")
-
-
-def _page_unlock(address: int) -> None:
-    """Undoes ``_page_lock`` while the memory is still mapped: CUDA would not notice its end."""
-    code = int(torch.cuda.cudart().cudaHostUnregister(address))  # type: ignore[no-untyped-call]
-    if code != 0:  # called by a finalizer, where an exception has nobody to catch it
-        log.warning("cudaHostUnregister failed with CUDA error %d", code)

@@ -7,7 +7,7 @@ import mmap
 import os
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from fusionloader import _native
 from fusionloader.shm import objects
@@ -79,6 +79,26 @@ class Arena:
             self.fd = -1
 
 
+class Mark(Protocol):
+    """A point in the work of a device."""
+
+    def query(self) -> bool:
+        """Whether the device has passed it."""
+
+
+class PageLocking(Protocol):
+    """What the driver of a device wants to know of memory that is copied from."""
+
+    def lock(self, address: int, nbytes: int) -> None:
+        """Page-locks memory; called once per fresh slot."""
+
+    def unlock(self, address: int) -> None:
+        """Called in the same process before the slot is unmapped."""
+
+    def mark(self) -> Mark:
+        """Returns the point behind all copies that were enqueued."""
+
+
 class SlotPool:
     """Slots by last use: the one given back last is handed out first, its pages still in cache.
 
@@ -91,21 +111,17 @@ class SlotPool:
         arena: Arena,
         queue: _native.ManagerQueue,
         spare: int,
-        register: Callable[[int, int], None] | None = None,
-        unregister: Callable[[int], None] | None = None,
+        page_locking: PageLocking | None = None,
     ) -> None:
-        """``register(address, nbytes)`` is called once per fresh slot (page-locking).
-
-        ``unregister(address)`` is called, in the same process, before the slot is unmapped.
-        """
+        """With ``page_locking`` slots are locked until they are unmapped."""
         self._arena = arena
         self._queue = queue
         self._spare = spare
-        self._register = register
-        self._unregister = unregister
+        self._page_locking = page_locking
         self._free: list[Slot] = []
         # Finalizers may run in the middle of any statement: they append here and do nothing else.
         self._returned: list[Slot] = []
+        self._ending: list[tuple[Mark, list[Slot]]] = []
         self.in_use = 0
         self.resident_bytes = 0
         self.peak_bytes = 0
@@ -121,11 +137,10 @@ class SlotPool:
         if slot is None:
             slot = self._arena.cut(nbytes, self._queue)
             self._count_resident(slot.nbytes)
-            if self._register is not None:
-                self._register(slot.address, slot.nbytes)
-                if self._unregister is not None:
-                    # On the slot, which a lease keeps: the mapping tells of its end when unmapped.
-                    _call_before_unmapping(slot, self._unregister)
+            if self._page_locking is not None:
+                self._page_locking.lock(slot.address, slot.nbytes)
+                # On the slot, which a lease keeps: the mapping tells of its end when unmapped.
+                _call_before_unmapping(slot, self._page_locking.unlock)
         self.in_use += 1
         return slot
 
@@ -151,16 +166,28 @@ class SlotPool:
         return None
 
     def _collect(self) -> None:
+        returned = []
         while self._returned:
-            self._free.append(self._returned.pop())
+            returned.append(self._returned.pop())
             self.in_use -= 1
-        if len(self._free) <= self._spare or self._register is not None:
+        if self._page_locking is not None:
+            self._collect_locked(returned, self._page_locking)
             return  # page-locked memory stays
+        self._free += returned
+        if len(self._free) <= self._spare:
+            return
         resident = [slot for slot in self._free if slot.resident]
         for slot in resident[: max(0, len(resident) - self._spare)]:
             self._arena.discard(slot)
             if not slot.resident:
                 self._count_resident(-slot.nbytes)
+
+    def _collect_locked(self, returned: list[Slot], page_locking: PageLocking) -> None:
+        """Waits for copies to the device that may still read what the caller has dropped."""
+        if returned:
+            self._ending.append((page_locking.mark(), returned))
+        while self._ending and self._ending[0][0].query():
+            self._free += self._ending.pop(0)[1]
 
     def _count_resident(self, nbytes: int) -> None:
         self.resident_bytes += nbytes

@@ -111,7 +111,7 @@ def delivered_by_copies(monkeypatch):
         return DeviceDelivery(HostCopies(), rings[-1])
 
     monkeypatch.setattr(slot_iterator, "make_delivery", make)
-    monkeypatch.setattr(slot_iterator, "_page_lock", lambda address, nbytes: None)
+    monkeypatch.setattr(slot_iterator, "CudaPageLocking", lambda: None)
     return rings
 
 

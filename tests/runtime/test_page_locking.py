@@ -19,22 +19,34 @@ def mapped(address):
     return any(int(s[0], 16) <= address < int(s[1], 16) for s in spans)
 
 
+class Point:
+    passed = True
+
+    def query(self):
+        return self.passed
+
+
 class Driver:
     """Keeps account as a CUDA driver does; ``locked`` are the blocks it believes in."""
 
     def __init__(self):
         self.locked = set()
         self.unlocked = 0
+        self.marks = []
 
-    def register(self, address, nbytes):
+    def lock(self, address, nbytes):
         assert mapped(address) and address not in self.locked
         self.locked.add(address)
 
-    def unregister(self, address):
+    def unlock(self, address):
         # A finalizer: what is wrong here must show in the figures that the tests compare.
         if mapped(address) and address in self.locked:
             self.locked.remove(address)
             self.unlocked += 1
+
+    def mark(self):
+        self.marks.append(Point())
+        return self.marks[-1]
 
 
 @pytest.fixture
@@ -42,8 +54,7 @@ def driver(monkeypatch):
     driver, options = Driver(), SlotIterator._options
 
     def injected(iterator, loader):
-        pair = {"register": driver.register, "unregister": driver.unregister}
-        return replace(options(iterator, loader), **pair)
+        return replace(options(iterator, loader), page_locking=driver)
 
     monkeypatch.setattr(SlotIterator, "_options", injected)
     return driver
@@ -82,3 +93,16 @@ def test_a_forked_child_unlocks_nothing(driver):
         gc.collect()
         os._exit(driver.locked != locked)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_dropped_batch_is_written_again_only_when_the_device_has_read_it(driver, monkeypatch):
+    monkeypatch.setattr(Point, "passed", False)
+    iterator = iter(FusionLoader(TensorDataset(torch.arange(400.0)), 4, num_workers=1))
+    (first,) = next(iterator)
+    address = first.data_ptr()
+    del first
+    seen = {batch.data_ptr() for (batch,) in (next(iterator) for _ in range(20))}
+    assert address not in seen
+    monkeypatch.setattr(Point, "passed", True)
+    kept = [batch for (batch,) in iterator]
+    assert address in {batch.data_ptr() for batch in kept}
