@@ -88,8 +88,8 @@ class ManagerOptions:
     ``name`` returns a sample's name for messages from its index. ``page_locking`` where
     batches are copied to a device. ``group_size`` neighbours in a batch share the draws of
     augmentations (0: each sample has its own). ``gpu`` where there is a GPU worker; it writes into
-    buffers of ``ring``, laid out for ``batch_size`` rows, or where there is none into the slots that
-    the others write into.
+    buffers of ``ring``, laid out for ``batch_size`` rows, or where there is none into the slots, as
+    the others do.
     """
 
     workers: int
