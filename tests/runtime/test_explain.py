@@ -41,9 +41,10 @@ def test_shares_of_the_time_add_up(image_folder, workers, python):
     names = ["ImageFolder", "RandomResizedCrop", "RandAugment"] + ["<"] * python
     shares = [share(text, name) for name in names]
     assert 97 <= sum(shares) <= 103
-    assert all(part > 0 for part in shares[1:])
     assert text.count("counted above") == 1  # ToTensor, with the crop or with the Python code
-    assert sum(ours.stats()["part_seconds"]) > 0
+    # A part may be a hundredth of the time or less, but not nothing.
+    spent = [seconds for seconds in ours.stats()["part_seconds"] if seconds > 0]
+    assert len(spent) >= len(names) + 1  # decoding is one too
 
 
 def test_user_code_in_the_training_process_draws_as_in_workers_and_leaves_no_trace(image_folder):
