@@ -49,10 +49,10 @@ def shared_objects():
     return {name for name in os.listdir("/dev/shm") if "fusionloader" in name}
 
 
-def wait_until(condition, seconds=5.0):
+def wait_until(condition, seconds=30.0):
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "something is left after 5 s"
+        assert time.monotonic() < deadline, f"something is left after {seconds} s"
         time.sleep(0.02)
 
 
