@@ -1,5 +1,5 @@
 # Every target works alone on a fresh machine: the first one sets everything up.
-.PHONY: demo test lint format bench asan gpu clean
+.PHONY: demo test lint format bench asan gpu compliance clean
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3
@@ -50,6 +50,10 @@ asan: $(INSTALLED)
 gpu: $(EXTENSION)
 	$(BIN)/python setup.py -q build_cuda
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) -rs tests/device tests/gpu
+
+# PyTorch's and torchdata's own tests, which are not kept here: SUITES is the folder they are in.
+compliance: $(EXTENSION)
+	$(BIN)/python tests/compat/compliance.py $(SUITES) $(ARGS)
 
 $(SYSTEM): .ci/system-packages
 	.ci/system-packages $(PYTHON)
