@@ -1,5 +1,5 @@
 # Every target works alone on a fresh machine: the first one sets everything up.
-.PHONY: demo test lint format bench asan gpu clean
+.PHONY: demo test lint format bench asan gpu compliance clean
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3
@@ -56,6 +56,10 @@ gpu: $(EXTENSION)
 	$(BIN)/python -m benchmarks.training --batch-size 256 --rounds 1 --worker-counts 4,14 \
 	    --models resnet18,resnet50,vit_b_16 --workloads default,randaugment \
 	    --json $(GPU_RESULTS)/training.json $(ARGS)
+
+# PyTorch's and torchdata's own tests, which are not kept here: SUITES is the folder they are in.
+compliance: $(EXTENSION)
+	$(BIN)/python tests/compat/compliance.py $(SUITES) $(ARGS)
 
 $(SYSTEM): .ci/system-packages
 	.ci/system-packages $(PYTHON)

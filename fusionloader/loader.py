@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from types import TracebackType
@@ -13,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from fusionloader.options import GpuWorker
 from fusionloader.runtime.epoch import Epochs
+from fusionloader.runtime.identity import describe_dataset, world_size
 from fusionloader.runtime.progress import Progress
 from fusionloader.runtime.recipe import Recipes
 
@@ -199,16 +199,18 @@ class FusionLoader(DataLoader[T_co]):
         delivered are not read again. (An ``IterableDataset`` is gone through once more.)
 
         Raises:
-            ValueError: the state is of another dataset, batch size or version.
+            ValueError: the state is of another dataset, batch size, world size or version.
         """
         self._shutdown_iterator()
         self._epochs.resume(self, Progress.from_state(state, self._identity()))
 
     def _identity(self) -> dict[str, Any]:
-        samples: int | None = None
-        with contextlib.suppress(TypeError, NotImplementedError):
-            samples = len(self.dataset)  # type: ignore[arg-type]
-        return {"dataset_size": samples, "batch_size": self.batch_size, "drop_last": self.drop_last}
+        return {
+            **describe_dataset(self.dataset),
+            "batch_size": self.batch_size,
+            "drop_last": self.drop_last,
+            "world_size": world_size(self),
+        }
 
     def close(self) -> None:
         """Ends persistent workers now; the loader can be iterated again."""

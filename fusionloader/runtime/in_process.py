@@ -36,6 +36,8 @@ class InProcessIterator(_BaseDataLoaderIter):
         self._seen = Fingerprint(loader.dataset)
         self._progress: Progress | None = None
         self._batches: Iterator[tuple[int, list[Any], list[int], list[int]]] = iter(())
+        self._base_seed = epochs.base_seed(int(self._base_seed))
+        self._begin()
 
     def _begin(self) -> Progress:
         self._progress = self._epochs.start(self._loader, int(self._base_seed))
@@ -47,8 +49,8 @@ class InProcessIterator(_BaseDataLoaderIter):
     def _next_data(self) -> Any:
         progress = self._progress
         if progress is None or (self._num_yielded == 0 and self._epochs.changed(self._loader)):
-            if progress is not None:
-                self._sampler_iter = iter(self._index_sampler)
+            self._epochs.restart()
+            self._sampler_iter = iter(self._index_sampler)
             progress = self._begin()
         counters = self._epochs.counters
         for number, *described in self._batches:

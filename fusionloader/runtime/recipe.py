@@ -30,6 +30,7 @@ from fusionloader.runtime.gpu_choice import GpuChoice
 from fusionloader.runtime.gpu_control import GpuOptions
 from fusionloader.runtime.pillow_formats import AddedFormats
 from fusionloader.runtime.processes import Descriptor, Process
+from fusionloader.runtime.stateful import has_state
 from fusionloader.scheduler.tiny_batches import order_by_size
 from fusionloader.shm.dataset_table import DatasetTable
 from fusionloader.shm.objects import SharedMemoryExhausted
@@ -268,6 +269,8 @@ class Recipes:
             return None, "batch_size=None yields samples, not batches"
         if not is_of_collate(loader.collate_fn, "default_collate"):
             return None, "a custom collate_fn sees whole mini-batches"
+        if has_state(loader.dataset):
+            return None, "a dataset with a state_dict() has a state in every worker"
         compiled = compile_dataset(loader.dataset, loader.decode)
         why_not = None
         if self._no_layout is not None:

@@ -41,6 +41,7 @@ class SlotIterator(_BaseDataLoaderIter):
     def __init__(self, loader: Any, epochs: Epochs, recipe: Recipe) -> None:
         """``recipe`` says how samples are made and where the workers come from."""
         super().__init__(loader)
+        self._base_seed = epochs.base_seed(int(self._base_seed))
         self._loader = detached(loader)
         self._epochs = epochs
         self._recipe = recipe
@@ -123,6 +124,7 @@ class SlotIterator(_BaseDataLoaderIter):
         if self._whole is not None:
             return next(self._whole)
         if self._num_yielded == 0 and self._epochs.changed(self._loader):
+            self._epochs.restart()
             self._discard()
             self._begin()
         while self._manager.pending or self._arriving:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch.utils.data._utils import MP_STATUS_CHECK_INTERVAL
+from torch.utils.data._utils.worker import _IterableDatasetStopIteration
 from torch.utils.data.dataloader import (
     _DatasetKind,
     _MultiProcessingDataLoaderIter,
@@ -24,6 +25,8 @@ from fusionloader.runtime import local_manager
 from fusionloader.runtime.delivery import to_device
 from fusionloader.runtime.epoch import Epochs, detached
 from fusionloader.runtime.progress import Progress
+from fusionloader.runtime.stateful import has_state
+from fusionloader.runtime.stateful_workers import Context, Stamped, fetcher_state, make_fetcher
 
 Numbered = Iterator[tuple[int, Any]]
 """Mini-batches with their numbers in the epoch."""
@@ -40,7 +43,6 @@ class _Tracked:
     """Mixed into torch's iterators: knows the epoch and which of its batches were delivered."""
 
     _progress: Progress | None = None
-    _base_seed: int
     _num_yielded: int
     _sampler_iter: Iterator[Any]
 
@@ -48,12 +50,21 @@ class _Tracked:
         self._loader = detached(loader)
         self._epochs = epochs
 
+    @property
+    def _base_seed(self) -> int:
+        return self._seed
+
+    @_base_seed.setter
+    def _base_seed(self, drawn: int) -> None:
+        self._seed = self._epochs.base_seed(drawn)
+
     def _begin(self) -> Progress:
         if self._progress is None:
             self._progress = self._epochs.start(self._loader, self._base_seed)
             batches = self._epochs.indices(self._loader, self._progress, self._sampler_iter)
             self._remaining = _not_delivered(batches, self._progress)
-            self._to_repeat = self._progress.delivered
+            stateful = any(self._progress.worker_states())
+            self._to_repeat = 0 if stateful else self._progress.delivered
         return self._progress
 
     def _next_index(self) -> Any:
@@ -69,6 +80,9 @@ class _Tracked:
         """Notes that a mini-batch is about to be returned."""
         progress.deliver(progress.delivered)
 
+    def _note_end(self, progress: Progress) -> None:
+        """Notes that there are no more mini-batches."""
+
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         self._progress = None
         if not first_iter:
@@ -78,16 +92,18 @@ class _Tracked:
     def __next__(self) -> Any:
         progress = self._begin()
         if self._num_yielded == 0 and self._epochs.changed(self._loader):
+            self._epochs.restart()
             self._reset(self._loader)
             progress = self._begin()
         try:
             if self._loader._dataset_kind == _DatasetKind.Iterable:
-                # An iterable dataset can only be resumed by going through it once more.
+                # One without a state can only be resumed by going through it once more.
                 while self._to_repeat > 0:
                     super().__next__()  # type: ignore[misc]
                     self._to_repeat -= 1
             batch = super().__next__()  # type: ignore[misc]
         except StopIteration:
+            self._note_end(progress)
             self._epochs.finish(progress)
             raise
         self._note_delivered(progress)
@@ -101,28 +117,59 @@ class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ign
 
     def __init__(self, loader: Any, epochs: Epochs) -> None:
         self._track(loader, epochs)
-        super().__init__(loader)
+        super().__init__(_WithContext(loader, epochs.dataset_states()))
 
     # ---- which mini-batch ----------------------------------------------------------------------
 
     def _begin(self) -> Progress:
         if self._progress is None:
-            self._numbers: dict[int, int] = {}  # of the mini-batches that workers are at
+            self._forget_tasks()
+            progress = super()._begin()
+            progress.workers = _for_workers(progress.workers, self._num_workers)
+            if any(progress.workers):  # each goes on where it was, so its turn does too
+                for _ in range((progress.last_worker + 1) % self._num_workers):
+                    next(self._worker_queue_idx_cycle)
         return super()._begin()
+
+    def _forget_tasks(self) -> None:
+        self._numbers: dict[int, int] = {}  # of the mini-batches that workers are at
+        self._made_by: dict[int, int] = {}  # workers of those that have arrived
+        self._states: dict[int, bytes] = {}  # of stateful datasets, by task
+        self._ends: dict[int, int] = {}  # tasks that a worker's iterable dataset ended at
 
     def _note_sent(self, number: int) -> None:
         self._numbers[self._send_idx] = number
 
     def _get_data(self) -> Any:
         self._arrived, data = super()._get_data()  # type: ignore[no-untyped-call]
+        if type(self._arrived) is Stamped:
+            self._arrived, state = self._arrived
+            self._states[self._arrived] = state
+        if isinstance(data, _IterableDatasetStopIteration):
+            self._ends[self._arrived] = data.worker_id
+        elif self._arrived in self._task_info:
+            self._made_by[self._arrived] = self._task_info[self._arrived][0]
         return self._arrived, data
 
     def _note_delivered(self, progress: Progress) -> None:
-        if self._loader._dataset_kind == _DatasetKind.Iterable:
-            super()._note_delivered(progress)  # workers end at different times: only a count
-            return
         task = self._rcvd_idx - 1 if self._in_order else self._arrived
-        progress.deliver(self._numbers.pop(task))
+        progress.last_worker = self._made_by.pop(task, -1)
+        state = self._states.pop(task, None)
+        if state is not None:
+            progress.workers[progress.last_worker] = state
+        self._note_end(progress)
+        number = self._numbers.pop(task)
+        if self._loader._dataset_kind == _DatasetKind.Iterable:
+            number = progress.delivered  # workers end at different times: only a count
+        progress.deliver(number)
+
+    def _note_end(self, progress: Progress) -> None:
+        """Notes which workers' datasets have ended, as soon as all they made is delivered."""
+        waiting = {w for task, w in self._made_by.items() if task >= self._rcvd_idx}
+        for task, worker in list(self._ends.items()):
+            if worker not in waiting or not self._in_order:
+                del self._ends[task]
+                progress.workers[worker] = self._states.pop(task, progress.workers[worker])
 
     # ---- waiting -------------------------------------------------------------------------------
 
@@ -161,7 +208,30 @@ class SingleProcessIterator(_Tracked, _SingleProcessDataLoaderIter):  # type: ig
 
     def __init__(self, loader: Any, epochs: Epochs) -> None:
         self._track(loader, epochs)
-        super().__init__(loader)
+        state = (epochs.dataset_states() or [None])[0]
+        # A state may be that of the global generator: the base seed is not to be drawn from it.
+        given = loader if state is None else _Seeded(loader, 0)
+        self._dataset_fetcher: Any = None
+        self._dataset_fetcher = make_fetcher(
+            lambda: self._make_fetcher(given), loader.dataset, state
+        )
+        self._index_sampler = loader._index_sampler
+        self._sampler_iter = iter(self._index_sampler)
+        self._begin()
+
+    def _make_fetcher(self, loader: Any) -> Any:
+        if self._dataset_fetcher is None:
+            super().__init__(loader)  # makes one
+            return self._dataset_fetcher
+        arguments = (self._dataset_kind, self._dataset, self._auto_collation, self._collate_fn)
+        create: Callable[..., Any] = _DatasetKind.create_fetcher
+        return create(*arguments, self._drop_last)
+
+    def _begin(self) -> Progress:
+        if self._progress is None:
+            fetcher = self._dataset_fetcher
+            super()._begin().live = lambda: fetcher_state(fetcher)
+        return super()._begin()
 
 
 class ContinuedIterator(WholeBatchIterator):
@@ -183,11 +253,32 @@ class ContinuedIterator(WholeBatchIterator):
 
     def _begin(self) -> Progress:
         if self._progress is None and self._handed is not None:
-            self._numbers = {}
+            self._forget_tasks()
             self._progress, self._remaining = self._handed
+            self._progress.workers = [None] * self._num_workers
             self._handed = None
             self._to_repeat = 0
         return super()._begin()
+
+
+class _WithContext:
+    """The loader, whose workers tell the states of their datasets, and begin with those given."""
+
+    def __init__(self, loader: Any, states: list[Any] | None) -> None:
+        self._loader = loader
+        context = loader.multiprocessing_context or torch.multiprocessing
+        self.multiprocessing_context = context
+        if loader._dataset_kind == _DatasetKind.Iterable or has_state(loader.dataset):
+            workers = _for_workers(states or [], loader.num_workers)
+            self.multiprocessing_context = Context(context, workers)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+
+def _for_workers(states: list[Any], workers: int) -> list[Any]:
+    """Returns a state for each worker, whatever the number of those that saved them."""
+    return [states[worker % len(states)] if states else None for worker in range(workers)]
 
 
 class _Seeded:

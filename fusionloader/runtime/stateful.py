@@ -1,0 +1,113 @@
+"""The ``state_dict``/``load_state_dict`` protocol of samplers, datasets and their iterators.
+
+Whoever has both methods has a state: no class is asked for. States are copied when they are taken,
+since their owners go on.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+from torch.utils.data import BatchSampler
+
+
+def has_state(thing: Any) -> bool:
+    """Whether ``thing`` saves and loads its state."""
+    return all(callable(getattr(thing, name, None)) for name in ("state_dict", "load_state_dict"))
+
+
+def state_of(thing: Any) -> Any:
+    """Returns a copy of the state of ``thing``, ``None`` if it has none."""
+    return copy.deepcopy(thing.state_dict()) if has_state(thing) else None
+
+
+def load_state(thing: Any, state: Any) -> None:
+    """Undoes ``state_of``."""
+    if state is not None and has_state(thing):
+        thing.load_state_dict(copy.deepcopy(state))
+
+
+def resting_state(sampler: Any) -> dict[str, Any] | None:
+    """Returns the state of a batch sampler between passes, as ``SamplerRun.state`` would."""
+    owner = sampler.sampler if _is_plain(sampler) else sampler
+    if not has_state(owner):
+        return None
+    return {"sampler": state_of(owner), "iterator": None, "ended": False}
+
+
+def _is_plain(sampler: Any) -> bool:
+    return getattr(type(sampler), "__iter__", None) is BatchSampler.__iter__
+
+
+class SamplerRun:
+    """One pass over a loader's batch sampler.
+
+    A ``BatchSampler`` as torch defines it keeps no state; the sampler in it may, or its iterator.
+    So this one holds that iterator itself.
+    """
+
+    def __init__(self, sampler: Any, fresh: Iterator[Any]) -> None:
+        """``fresh`` is a new iterator over ``sampler`` that nothing was drawn from."""
+        self._batches = fresh
+        self._outer = sampler
+        self._within = _is_plain(sampler)
+        self._ended = False
+        if self._within:
+            self._owner = sampler.sampler
+            self._hold(iter(self._owner))
+        else:
+            self._owner = sampler
+            self._iterator = fresh
+        self.stateful = has_state(self._owner) or has_state(self._iterator)
+
+    def _hold(self, iterator: Iterator[Any]) -> None:
+        self._iterator = iterator
+        if self._within:
+            outer = copy.copy(self._outer)
+            outer.sampler = self._watched(iterator)
+            self._batches = iter(outer)
+        else:
+            self._batches = iterator
+
+    def _watched(self, iterator: Iterator[Any]) -> Iterator[Any]:
+        yield from iterator
+        self._ended = True  # a last, smaller mini-batch may end the sampler's pass before ours ends
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._batches)
+
+    def state(self) -> dict[str, Any]:
+        """Returns where the pass stands."""
+        iterator = None if self._iterator is self._owner else state_of(self._iterator)
+        return {"sampler": state_of(self._owner), "iterator": iterator, "ended": self._ended}
+
+    def go_on(self, state: dict[str, Any]) -> None:
+        """Continues the pass that ``state`` was taken from."""
+        self._load(state)
+        if state["ended"]:
+            self._batches = iter(())
+
+    def begin_after(self, state: dict[str, Any]) -> None:
+        """Begins the pass after the one at whose end, or before whose start, ``state`` was taken.
+
+        A sampler at its end may want to be asked once more before it begins again.
+        """
+        self._load(state)
+        try:
+            next(self._iterator)
+        except StopIteration:
+            self._hold(iter(self._owner))
+        else:
+            self._load(state)
+
+    def _load(self, state: dict[str, Any]) -> None:
+        self._ended = False
+        load_state(self._owner, state["sampler"])
+        iterator = iter(self._owner)
+        load_state(iterator, state["iterator"])
+        self._hold(iterator)

@@ -1,0 +1,313 @@
+"""``state_dict()``: what is in it, what refuses it, and whose state it carries."""
+
+import json
+import pickle
+import statistics
+import time
+
+import pytest
+import torch
+from conftest import same_batches
+from test_batches import Nested
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Sampler
+from torch.utils.data.distributed import DistributedSampler
+
+from fusionloader import FusionLoader
+
+
+class Numbers(Dataset):
+    def __init__(self, size=24):
+        self.size = size
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, index):
+        return torch.tensor(index)
+
+
+class Counting(Sampler):
+    """Begins where it was told to, and counts its epochs."""
+
+    def __init__(self, size=24):
+        self.size = size
+        self.position = 0
+        self.epoch = 0
+
+    def __iter__(self):
+        for position in range(self.position, self.size):
+            self.position = position + 1
+            yield (position * 5 + self.epoch) % self.size
+        self.position = 0
+        self.epoch += 1
+
+    def __len__(self):
+        return self.size
+
+    def state_dict(self):
+        return {"position": self.position, "epoch": self.epoch}
+
+    def load_state_dict(self, state):
+        self.position, self.epoch = state["position"], state["epoch"]
+
+
+class CountingIterator:
+    def __init__(self, size):
+        self.size, self.position = size, 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.position == self.size:
+            raise StopIteration
+        self.position += 1
+        return self.size - self.position
+
+    def state_dict(self):
+        return {"position": self.position}
+
+    def load_state_dict(self, state):
+        self.position = state["position"]
+
+
+class OfIterator(Sampler):
+    """Its iterator has the state."""
+
+    def __init__(self, size=24):
+        self.size = size
+
+    def __iter__(self):
+        return CountingIterator(self.size)
+
+    def __len__(self):
+        return self.size
+
+
+class Batches(Counting):
+    """A batch sampler with a state."""
+
+    def __iter__(self):
+        for index in super().__iter__():
+            yield [index, 0]
+
+
+class Stream(IterableDataset):
+    """Counts on in every worker, and knows where it is."""
+
+    def __init__(self, sizes):
+        self.sizes = sizes
+        self.position = 0
+        self.read = 0
+
+    def __iter__(self):
+        info = torch.utils.data.get_worker_info()
+        number = info.id if info else 0
+        while self.position < self.sizes[number]:
+            self.position += 1
+            self.read += 1
+            yield torch.tensor([number, self.position, self.read])
+        self.position = 0
+
+    def state_dict(self):
+        return {"position": self.position}
+
+    def load_state_dict(self, state):
+        self.position = state["position"]
+
+
+def resumed(make, taken, epochs=0):
+    """The batches after ``taken`` ones of epoch ``epochs``, as they were and as resumed."""
+    loader = make()
+    for _ in range(epochs):
+        list(loader)
+    iterator = iter(loader)
+    for _ in range(taken):
+        next(iterator)
+    state = json.loads(json.dumps(loader.state_dict()))
+    expected = list(iterator)
+    again = make()
+    again.load_state_dict(state)
+    return expected, list(again), list(loader), list(again)
+
+
+SAMPLERS = {
+    "a sampler": lambda: {"sampler": Counting()},
+    "its iterator": lambda: {"sampler": OfIterator()},
+    "a batch sampler": lambda: {"batch_sampler": Batches()},
+}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", SAMPLERS)
+@pytest.mark.parametrize("taken", [0, 1, 4])
+@pytest.mark.parametrize("epochs", [0, 1])
+def test_stateful_samplers_go_on_where_they_were(workers, kind, taken, epochs):
+    def make():
+        arguments = SAMPLERS[kind]()
+        if "sampler" in arguments:
+            arguments["batch_size"] = 5
+        return FusionLoader(Numbers(), num_workers=workers, seed=1, **arguments)
+
+    expected, found, next_epoch, next_found = resumed(make, taken, epochs)
+    assert len(expected) > 0
+    assert same_batches(expected, found)
+    assert same_batches(next_epoch, next_found)
+
+
+@pytest.mark.parametrize("kind", SAMPLERS)
+def test_after_an_epoch_stateful_samplers_begin_the_next(kind):
+    def make():
+        return FusionLoader(Numbers(), seed=1, **SAMPLERS[kind]())
+
+    loader = make()
+    list(loader)
+    state = loader.state_dict()
+    again = make()
+    again.load_state_dict(state)
+    assert same_batches(list(loader), again)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("taken", [0, 1, 3, 7])
+def test_streams_go_on_in_every_worker_without_reading_again(taken, persistent):
+    def make():
+        return FusionLoader(
+            Stream([3, 17, 9]), 2, num_workers=3, persistent_workers=persistent, seed=1
+        )
+
+    expected, found, *_ = resumed(make, taken)
+    positions = [batch[:, :2] for batch in expected]
+    assert same_batches(positions, [batch[:, :2] for batch in found])
+    if taken == 7:
+        assert max(int(batch[:, 2].max()) for batch in found) < 17
+
+
+def test_a_stream_goes_on_in_this_process():
+    expected, found, *_ = resumed(lambda: FusionLoader(Stream([20]), 3), 2)
+    assert same_batches([b[:, :2] for b in expected], [b[:, :2] for b in found])
+
+
+def test_a_stream_is_not_taken_on_by_another_number_of_workers():
+    loader = FusionLoader(Stream([9, 9]), 2, num_workers=2)
+    next(iter(loader))
+    with pytest.raises(ValueError, match="num_workers = 2.*IterableDataset"):
+        FusionLoader(Stream([9, 9]), 2).load_state_dict(loader.state_dict())
+
+
+def test_the_generator_of_a_sampler_of_ones_own_is_resumed():
+    def make():
+        generator = torch.Generator().manual_seed(3)
+        sampler = RandomSampler(Numbers(), generator=generator)
+        return FusionLoader(Numbers(), 5, sampler=sampler)
+
+    loader = make()
+    list(loader)
+    iterator = iter(loader)
+    next(iterator)
+    state = loader.state_dict()
+    expected = list(iterator)
+    again = make()
+    again.load_state_dict(state)
+    assert same_batches(expected, again)
+
+
+def test_loading_changes_nothing_that_is_saved_next():
+    loader = FusionLoader(Nested(), 4, shuffle=True, num_workers=2)
+    next(iter(loader))
+    state = loader.state_dict()
+    again = FusionLoader(Nested(), 4, shuffle=True)
+    again.load_state_dict(state)
+    assert again.state_dict() == state
+
+
+def test_setting_the_epoch_after_iter_does_not_lose_a_resumed_place():
+    def make():
+        sampler = DistributedSampler(Numbers(), 1, 0)
+        return FusionLoader(Numbers(), 5, sampler=sampler, num_workers=2), sampler
+
+    loader, sampler = make()
+    sampler.set_epoch(3)
+    iterator = iter(loader)
+    next(iterator)
+    state = loader.state_dict()
+    expected = list(iterator)
+    again, sampler = make()
+    again.load_state_dict(state)
+    iterator = iter(again)
+    sampler.set_epoch(3)
+    assert same_batches(expected, list(iterator))
+
+
+def distributed(ranks, batch_size=4):
+    return FusionLoader(Numbers(), batch_size, sampler=DistributedSampler(Numbers(), ranks, 0))
+
+
+class Others(Numbers):
+    pass
+
+
+@pytest.mark.parametrize(
+    "other, told",
+    [
+        (FusionLoader(Numbers(25), 4), "dataset_size"),
+        (FusionLoader(Others(), 4), "dataset_type = 'Numbers'.*'Others'"),
+        (FusionLoader(Numbers(), 8), "batch_size = 4.*8"),
+        (FusionLoader(Numbers(), 4, drop_last=True), "drop_last"),
+        (distributed(4), "world_size = 1.*4"),
+    ],
+    ids=["size", "type", "batch size", "drop_last", "world size"],
+)
+def test_a_state_of_something_else_is_refused_by_name(other, told):
+    with pytest.raises(ValueError, match=told):
+        other.load_state_dict(FusionLoader(Numbers(), 4).state_dict())
+
+
+def test_a_state_of_other_files_is_refused(train_set):
+    state = FusionLoader(train_set, 4).state_dict()
+    train_set.samples = [(f"{path}x", target) for path, target in train_set.samples]
+    with pytest.raises(ValueError, match="dataset_files"):
+        FusionLoader(train_set, 4).load_state_dict(state)
+
+
+def test_a_moved_folder_is_the_same_dataset(train_set):
+    state = FusionLoader(train_set, 4).state_dict()
+    train_set.samples = [(f"/elsewhere{path}", target) for path, target in train_set.samples]
+    FusionLoader(train_set, 4).load_state_dict(state)
+
+
+class Folder(Dataset):
+    """Stands for an ImageFolder of ImageNet's size."""
+
+    def __init__(self):
+        self.samples = [(f"/data/n{i % 1000:08}/{i % 1000:08}_{i}.JPEG", 0) for i in range(1300000)]
+
+    def __len__(self):
+        return len(self.samples)
+
+    def __getitem__(self, index):
+        return torch.tensor(index)
+
+
+def test_a_state_of_a_large_dataset_is_made_and_resumed_fast():
+    dataset = Folder()
+    loader = FusionLoader(dataset, 256, shuffle=True)
+    iterator = iter(loader)
+    next(iterator)
+    times = []
+    for _ in range(50):
+        start = time.perf_counter()
+        state = loader.state_dict()
+        times.append(time.perf_counter() - start)
+    assert len(json.dumps(state)) < 10_000
+    assert len(pickle.dumps(state)) < 10_000
+    assert min(times) < 100e-6, statistics.median(times)
+    state["delivered"] = len(loader) // 2
+    again = FusionLoader(dataset, 256, shuffle=True)
+    start = time.process_time()
+    again.load_state_dict(state)
+    next(iter(again))
+    # Both draw the permutation, which takes torch most of the time.
+    begun = time.process_time()
+    next(iter(DataLoader(dataset, 256, shuffle=True)))
+    assert begun - start < 1 + (time.process_time() - begun)
