@@ -266,11 +266,26 @@ class WorkerQueue:
     @property
     def layout_version(self) -> int: ...
 
+class FileStore:
+    """What workers made of files, in shared memory; a file is told by its bytes and its mtime."""
+
+    def __init__(self, fd: int, nbytes: int) -> None: ...
+    def lacks(self, item: int, nbytes: int) -> bool: ...
+    def find(self, item: int, nbytes: int, mtime_ns: int) -> tuple[bytes, int, int] | None: ...
+    def put(
+        self, item: int, nbytes: int, mtime_ns: int, width: int, height: int, data: Buffer
+    ) -> bool: ...
+
 class PlanWorker:
     """The native loop of a worker on a wholly compiled plan."""
 
     def __init__(
-        self, queue: WorkerQueue, table: Mapping, executor: Executor, parent: int
+        self,
+        queue: WorkerQueue,
+        table: Mapping,
+        executor: Executor,
+        parent: int,
+        pixels: FileStore | None = None,
     ) -> None: ...
     def run(self) -> str: ...
     def current(self) -> tuple[int, int, int, int, int, int, int, int, int]: ...

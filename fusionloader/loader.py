@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from fusionloader.options import GpuWorker
+from fusionloader.options import DecodedCache, GpuWorker
 from fusionloader.runtime.epoch import Epochs
 from fusionloader.runtime.progress import Progress
 from fusionloader.runtime.recipe import Recipes
@@ -67,6 +67,10 @@ class FusionLoader(DataLoader[T_co]):
             up as often, but by ``tiny_batch_size`` at a time). Crops, flips (those that stand by
             themselves) and what runs in Python are drawn for every sample in both.
 
+        cache: a ``DecodedCache`` keeps the decoded images of the first epoch in shared memory, for
+            plans that run wholly in workers on image files. Crops, flips and operations stay fresh,
+            the pixels are the same; a file that has changed since is read anew.
+
     Raises:
         ValueError: as ``DataLoader`` does, and for the arguments above when they are out of range.
     """
@@ -98,6 +102,7 @@ class FusionLoader(DataLoader[T_co]):
         decode: Literal["exact", "fast"] = "exact",
         on_error: Literal["raise", "skip", "substitute"] = "raise",
         augment_per: Literal["sample", "tiny_batch"] = "sample",
+        cache: DecodedCache | None = None,
     ) -> None:
         if not isinstance(tiny_batch_size, int) or tiny_batch_size < 1:
             raise ValueError(f"tiny_batch_size should be a positive int, not {tiny_batch_size!r}")
@@ -115,6 +120,10 @@ class FusionLoader(DataLoader[T_co]):
             )
         if isinstance(gpu_worker, GpuWorker) and num_workers == 0:
             raise ValueError("a GpuWorker works beside CPU workers: num_workers should be positive")
+        if cache is not None and not isinstance(cache, DecodedCache):
+            raise ValueError(f"cache should be a DecodedCache or None, not {cache!r}")
+        if cache is not None and decode != "exact":
+            raise ValueError('a DecodedCache holds images as they are: decode should be "exact"')
         self.tiny_batch_size = tiny_batch_size
         self.device = device
         self.gpu_worker = gpu_worker
@@ -122,6 +131,7 @@ class FusionLoader(DataLoader[T_co]):
         self.decode = decode
         self.on_error = on_error
         self.augment_per = augment_per
+        self.cache = cache
         self.shuffle = shuffle
         self._epochs = Epochs()
         self._recipes = Recipes()
@@ -181,9 +191,10 @@ class FusionLoader(DataLoader[T_co]):
         ``part_seconds``, the wall time of reading, decoding, Python code and each stage of a plan.
         ``gpu_worker`` where there is one: its ``mode`` now, whether it is ``profiling``, the
         ``rates`` (samples per second) by mode, the ``threshold``, its ``samples``, ``restarts``,
-        and if it is ``gone``, why.
+        and if it is ``gone``, why. ``decoded_cache`` where there is one: the ``images`` in it, the
+        ``bytes`` taken, and its ``budget``.
         """
-        return asdict(self._epochs.counters)
+        return asdict(self._epochs.counters) | self._recipes.kept_stats()
 
     def state_dict(self) -> dict[str, Any]:
         """Returns where the current epoch stands; JSON-serialisable, a few KB.

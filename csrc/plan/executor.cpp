@@ -27,6 +27,11 @@ size_t pixel_bytes(int channels, int width, int height) {
   return static_cast<size_t>(channels) * static_cast<size_t>(width) * static_cast<size_t>(height);
 }
 
+PixelView view_of(const Pixels& image) {
+  return {image.bytes.data(), image.width, image.height, image.channels,
+          static_cast<ptrdiff_t>(image.width) * image.channels};
+}
+
 // A result of the size that the plan says, converted where the plan converts.
 class RowOfBatch final : public ResultWriter, RowSink {
  public:
@@ -84,6 +89,7 @@ struct Executor::Impl {
   std::optional<Converter> converter;
   RegionDecoder decoder;
   std::vector<uint8_t> pixel_row;
+  Pixels whole;  // an image that is to be kept
   PartTimes times;
 
   explicit Impl(PlanSpec plan)
@@ -187,10 +193,25 @@ const char* Executor::conversion() const {
   return impl_->converter ? impl_->converter->method() : "copy";
 }
 
-Status Executor::run_encoded(ByteView encoded, const SampleKey& key, uint8_t* out) {
+Status Executor::run_encoded(ByteView encoded, const SampleKey& key, uint8_t* out,
+                             ImageKeeper* keeper) {
   const Opened opened(*impl_, encoded);
   if (!opened) return Status::needs_pillow;
-  return run_opened(impl_->drawn(key, impl_->decoder.width(), impl_->decoder.height()), out);
+  const int width = impl_->decoder.width(), height = impl_->decoder.height();
+  if (keeper && keeper->wants_pixels(width, height)) return run_kept(key, out, *keeper);
+  return run_opened(impl_->drawn(key, width, height), out);
+}
+
+// The whole image is decoded, and what is then read of it is what is read when it is kept.
+Status Executor::run_kept(const SampleKey& key, uint8_t* out, ImageKeeper& keeper) {
+  Pixels& whole = impl_->whole;
+  PixelsOut pixels(whole, impl_->spec.channels, impl_->spec.simd);
+  if (!impl_->run_decoder({}, pixels)) return Status::needs_pillow;
+  const PixelView image = view_of(whole);
+  keeper.keep_pixels(image);
+  run_pixels(image, key, out);
+  if (whole.bytes.size() > largest_kept_buffer) std::vector<uint8_t>().swap(whole.bytes);
+  return Status::ok;
 }
 
 Status Executor::run_encoded_with(ByteView encoded, const Parameters& parameters, uint8_t* out) {
