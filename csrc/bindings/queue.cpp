@@ -261,13 +261,14 @@ void bind_plan_worker(py::module_& m) {
       });
   py::class_<PlanWorker>(m, "PlanWorker")
       .def(py::init([](WorkerQueue& queue, Mapping& table, Executor& executor, int parent,
-                       FileStore* pixels) {
+                       FileStore* pixels, FileStore* indexes) {
              return new PlanWorker(queue, *reinterpret_cast<DatasetTable*>(table.data()), executor,
-                                   parent, pixels);
+                                   parent, pixels, indexes);
            }),
            py::keep_alive<1, 2>(), py::keep_alive<1, 3>(), py::keep_alive<1, 4>(),
-           py::keep_alive<1, 6>(), py::arg("queue"), py::arg("table"), py::arg("executor"),
-           py::arg("parent"), py::arg("pixels") = py::none())
+           py::keep_alive<1, 6>(), py::keep_alive<1, 7>(), py::arg("queue"), py::arg("table"),
+           py::arg("executor"), py::arg("parent"), py::arg("pixels") = py::none(),
+           py::arg("indexes") = py::none())
       .def("run",
            [](PlanWorker& worker) {
              Event event = Event::stopped;

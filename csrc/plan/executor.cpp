@@ -89,6 +89,7 @@ struct Executor::Impl {
   std::optional<Converter> converter;
   RegionDecoder decoder;
   std::vector<uint8_t> pixel_row;
+  std::vector<ScanEntry> entries;
   Pixels whole;  // an image that is to be kept
   PartTimes times;
 
@@ -131,11 +132,11 @@ struct Executor::Impl {
   }
 
   // The decoder is open.
-  bool run_decoder(const Parameters& parameters, ResultWriter& result) {
+  bool run_decoder(const Parameters& parameters, ResultWriter& result, EntryIndex index = {}) {
     std::optional<JpegSource> source;
     const auto begin = [&](const Pass& first) {
       const int denominator = spec.fast_decode ? reduction(first) : 1;
-      return Pipeline::Start{source.emplace(decoder, denominator), denominator};
+      return Pipeline::Start{source.emplace(decoder, denominator, index), denominator};
     };
     return pipeline.run(parameters, decoder.width(), decoder.height(), begin, result, times);
   }
@@ -143,6 +144,16 @@ struct Executor::Impl {
   bool open(ByteView encoded) {
     if (spec.channels != 3) throw std::invalid_argument("encoded images are decoded to RGB");
     return decoder.open(encoded);
+  }
+
+  // The index of the opened file; recorded if it is wanted.
+  EntryIndex index(ImageKeeper& keeper) {
+    if (const auto kept = keeper.index()) return *kept;
+    if (!keeper.wants_index()) return {};
+    decoder.record(entries);
+    const EntryIndex recorded{entries.data(), entries.size()};
+    keeper.keep_index(recorded);
+    return recorded;
   }
 
   void close() {
@@ -199,7 +210,8 @@ Status Executor::run_encoded(ByteView encoded, const SampleKey& key, uint8_t* ou
   if (!opened) return Status::needs_pillow;
   const int width = impl_->decoder.width(), height = impl_->decoder.height();
   if (keeper && keeper->wants_pixels(width, height)) return run_kept(key, out, *keeper);
-  return run_opened(impl_->drawn(key, width, height), out);
+  const EntryIndex index = keeper ? impl_->index(*keeper) : EntryIndex{};
+  return run_opened(impl_->drawn(key, width, height), out, index);
 }
 
 // The whole image is decoded, and what is then read of it is what is read when it is kept.
@@ -220,9 +232,9 @@ Status Executor::run_encoded_with(ByteView encoded, const Parameters& parameters
   return opened ? run_opened(parameters, out) : Status::needs_pillow;
 }
 
-Status Executor::run_opened(const Parameters& parameters, uint8_t* out) {
+Status Executor::run_opened(const Parameters& parameters, uint8_t* out, EntryIndex index) {
   RowOfBatch result(impl_->spec, impl_->converter, out);
-  if (!impl_->run_decoder(parameters, result)) return Status::needs_pillow;
+  if (!impl_->run_decoder(parameters, result, index)) return Status::needs_pillow;
   impl_->erase(parameters, out);
   return Status::ok;
 }

@@ -68,7 +68,7 @@ class Executor {
 
  private:
   void run_pixels_drawn(const PixelView& image, const Parameters& parameters, uint8_t* out);
-  Status run_opened(const Parameters& parameters, uint8_t* out);
+  Status run_opened(const Parameters& parameters, uint8_t* out, EntryIndex index = {});
   Status run_kept(const SampleKey& key, uint8_t* out, ImageKeeper& keeper);
 
   struct Impl;

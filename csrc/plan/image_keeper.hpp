@@ -1,4 +1,6 @@
 #pragma once
+#include <optional>
+
 #include "plan/images.hpp"
 
 namespace fusionloader {
@@ -10,6 +12,12 @@ class ImageKeeper {
   // Whether the pixels of the whole image are to be decoded, and kept.
   virtual bool wants_pixels(int width, int height) = 0;
   virtual void keep_pixels(const PixelView& image) = 0;
+
+  // What was kept as the index of the file that is decoded; nothing if that is still wanted.
+  virtual std::optional<EntryIndex> index() = 0;
+  virtual bool wants_index() = 0;
+  // Empty for a file that can have none.
+  virtual void keep_index(EntryIndex index) = 0;
 };
 
 }  // namespace fusionloader

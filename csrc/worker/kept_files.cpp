@@ -36,4 +36,18 @@ void KeptFiles::keep_pixels(const PixelView& image) {
                {image.pixels, bytes_of(image.width, image.height)});
 }
 
+std::optional<EntryIndex> KeptFiles::index() {
+  const auto kept = indexes_ ? indexes_->find(item_, stamp_) : std::nullopt;
+  if (!kept) return std::nullopt;
+  return EntryIndex{reinterpret_cast<const ScanEntry*>(kept->data.data),
+                    kept->data.size / sizeof(ScanEntry)};
+}
+
+bool KeptFiles::wants_index() { return indexes_ && indexes_->lacks(item_, 0); }
+
+void KeptFiles::keep_index(EntryIndex index) {
+  const auto* bytes = reinterpret_cast<const uint8_t*>(index.entries);
+  indexes_->put(item_, stamp_, 0, 0, {bytes, index.count * sizeof(ScanEntry)});
+}
+
 }  // namespace fusionloader

@@ -10,7 +10,7 @@ namespace fusionloader {
 class KeptFiles final : public ImageKeeper {
  public:
   // Null where the loader has no such store.
-  explicit KeptFiles(FileStore* pixels) : pixels_(pixels) {}
+  KeptFiles(FileStore* pixels, FileStore* indexes) : pixels_(pixels), indexes_(indexes) {}
 
   // Decoded pixels of a file as it is now.
   std::optional<PixelView> pixels(uint64_t item, const char* path) const;
@@ -19,9 +19,12 @@ class KeptFiles final : public ImageKeeper {
 
   bool wants_pixels(int width, int height) override;
   void keep_pixels(const PixelView& image) override;
+  std::optional<EntryIndex> index() override;
+  bool wants_index() override;
+  void keep_index(EntryIndex index) override;
 
  private:
-  FileStore* pixels_;
+  FileStore *pixels_, *indexes_;
   uint64_t item_ = 0;
   FileStamp stamp_;
 };

@@ -34,8 +34,8 @@ class File {
 }  // namespace
 
 PlanWorker::PlanWorker(WorkerQueue& queue, DatasetTable& table, Executor& executor, int parent,
-                       FileStore* pixels)
-    : queue_(queue), table_(table), executor_(executor), parent_(parent), kept_(pixels) {}
+                       FileStore* pixels, FileStore* indexes)
+    : queue_(queue), table_(table), executor_(executor), parent_(parent), kept_(pixels, indexes) {}
 
 Event PlanWorker::run() {
   for (;;) {

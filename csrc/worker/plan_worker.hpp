@@ -30,9 +30,9 @@ struct CurrentSample {
 
 class PlanWorker {
  public:
-  // `pixels` is null where the loader keeps none.
+  // `pixels` and `indexes` are null where the loader keeps none.
   PlanWorker(WorkerQueue& queue, DatasetTable& table, Executor& executor, int parent,
-             FileStore* pixels);
+             FileStore* pixels, FileStore* indexes);
 
   Event run();
   DatasetTable& table() { return table_; }

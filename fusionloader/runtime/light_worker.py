@@ -40,10 +40,12 @@ class LightWorkerConfig:
     formats: AddedFormats = AddedFormats()
     pixels_fd: int = -1
     pixels_bytes: int = 0
+    indexes_fd: int = -1
+    indexes_bytes: int = 0
 
     def descriptors(self) -> dict[str, int]:
         """Returns what has to be open in the process, by field."""
-        names = ("control_fd", "data_fd", "table_fd", "message_fd", "pixels_fd")
+        names = ("control_fd", "data_fd", "table_fd", "message_fd", "pixels_fd", "indexes_fd")
         fields = {name: getattr(self, name) for name in names}
         return {name: fd for name, fd in fields.items() if fd >= 0}
 
@@ -56,13 +58,16 @@ def main(config: LightWorkerConfig) -> None:
     table = _native.Mapping(config.table_fd, 0, config.table_bytes)
     executor = make_executor(config.plan)
     parent = config.parent or os.getppid()
-    pixels = None
-    if config.pixels_fd >= 0:
-        pixels = _native.FileStore(config.pixels_fd, config.pixels_bytes)
-    loop = _native.PlanWorker(queue, table, executor, parent, pixels)
+    pixels = _store(config.pixels_fd, config.pixels_bytes)
+    indexes = _store(config.indexes_fd, config.indexes_bytes)
+    loop = _native.PlanWorker(queue, table, executor, parent, pixels, indexes)
     worker = _LightWorker(config, loop, executor, pixels)
     while loop.run() == "sample":
         worker.serve_sample()
+
+
+def _store(fd: int, nbytes: int) -> _native.FileStore | None:
+    return _native.FileStore(fd, nbytes) if fd >= 0 else None
 
 
 class _LightWorker:

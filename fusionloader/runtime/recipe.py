@@ -179,7 +179,7 @@ class TableRecipe:
         context, method = _context(loader)
         workers, init, dataset = loader.num_workers, loader.worker_init_fn, loader.dataset
         on_error, table, plan = loader.on_error, self._table, self._plan
-        pixels = self._kept.pixels
+        pixels, indexes = self._kept.pixels, self._kept.indexes
         formats = AddedFormats()
         if self._compiled.kind == "folder" and method != "fork":
             formats = AddedFormats.here()
@@ -200,6 +200,8 @@ class TableRecipe:
                 formats=formats,
                 pixels_fd=-1 if pixels is None else pixels.fd,
                 pixels_bytes=0 if pixels is None else pixels.nbytes,
+                indexes_fd=-1 if indexes is None else indexes.fd,
+                indexes_bytes=0 if indexes is None else indexes.nbytes,
             )
             fds = config.descriptors()
             if init is not None or formats.of_script:
@@ -374,15 +376,14 @@ def _explained(
     if not why_not:
         assert compiled is not None
         lines.append(compiled.explain(part_seconds))
-    if loader.cache is not None:
-        lines.append(kept_files.explain(_why_nothing_is_kept(loader, compiled, why_not)))
+    lines += kept_files.explain(loader, _why_nothing_is_kept(loader, compiled, why_not))
     if gpu := gpu_choice.choose(loader, None if why_not else compiled).explain():
         lines.append(gpu)
     return "\n".join(lines)
 
 
 def _why_nothing_is_kept(loader: Any, compiled: Compiled | None, why_not: str | None) -> str:
-    """Returns why workers do not keep decoded files; empty where they do."""
+    """Returns why workers keep nothing of files; empty where they may."""
     if why_not or loader.num_workers == 0:
         return "samples are not made by workers of a plan"
     if compiled is None or compiled.plan is None or compiled.kind != "folder":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import numpy as np
 
@@ -10,8 +11,21 @@ from fusionloader import _native
 from fusionloader.shm import objects
 
 _HEADER = 8  # uint64 words, see csrc/worker/file_store.hpp
-_RECORD = 48  # bytes
 _ALIGNMENT = 64
+_FILLED = 1
+
+RECORD = np.dtype(
+    [
+        ("state", np.uint64),
+        ("offset", np.uint64),
+        ("bytes", np.uint64),
+        ("file_bytes", np.uint64),
+        ("mtime_ns", np.int64),
+        ("width", np.uint32),
+        ("height", np.uint32),
+    ]
+)
+"""What is known of a file."""
 
 
 class FileStore:
@@ -22,6 +36,8 @@ class FileStore:
     Attributes:
         fd: file descriptor of the object, for workers to map.
         nbytes: its size, table included: never more than was asked for.
+        files: their number.
+        capacity: bytes for what is kept of them.
     """
 
     def __init__(self, files: int, nbytes: int, spared: int = 0) -> None:
@@ -32,7 +48,7 @@ class FileStore:
             ValueError: ``nbytes`` are too few for that table.
         """
         records = 8 * _HEADER
-        data = -(-(records + _RECORD * files) // _ALIGNMENT) * _ALIGNMENT
+        data = -(-(records + RECORD.itemsize * files) // _ALIGNMENT) * _ALIGNMENT
         if data > nbytes:
             raise ValueError(f"{files} files need a table of {data} bytes, there are {nbytes}")
         self.nbytes = nbytes
@@ -42,9 +58,12 @@ class FileStore:
         except objects.SharedMemoryExhausted:
             self.close()
             raise
-        self._header = np.frombuffer(memoryview(_native.Mapping(self.fd, 0, data)), np.uint64, 8)
-        capacity = (nbytes - data) // _ALIGNMENT * _ALIGNMENT
-        self._header[:4] = (files, records, data, capacity)
+        table = memoryview(_native.Mapping(self.fd, 0, data))
+        self._header = np.frombuffer(table, np.uint64, _HEADER)
+        self._records = np.frombuffer(table, RECORD, files, records)
+        self.files = files
+        self.capacity = (nbytes - data) // _ALIGNMENT * _ALIGNMENT
+        self._header[:4] = (files, records, data, self.capacity)
         self._header[7] = spared
 
     @property
@@ -61,6 +80,33 @@ class FileStore:
     def closed(self) -> bool:
         """Whether ``/dev/shm`` was full before the store was."""
         return bool(self._header[6])
+
+    def filled_records(self) -> np.ndarray[Any, Any]:
+        """Returns a copy of the table, empty for files that are being filled."""
+        states = self._records["state"].copy()  # first: what is filled then does not change
+        records = self._records.copy()
+        records[states != _FILLED] = np.zeros((), RECORD)
+        return records
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        """Returns some of the data."""
+        return os.pread(self.fd, nbytes, int(self._header[2]) + offset)
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Writes some of the data, before workers do.
+
+        Raises:
+            OSError: ``/dev/shm`` is full.
+        """
+        done = 0
+        while done < len(data):
+            done += os.pwrite(self.fd, data[done:], int(self._header[2]) + offset + done)
+
+    def take_over(self, records: np.ndarray[Any, Any], used: int) -> None:
+        """Makes ``records`` the table, of data that was written."""
+        self._records[:] = records
+        self._header[4] = -(-used // _ALIGNMENT) * _ALIGNMENT
+        self._header[5] = np.count_nonzero(records["state"] == _FILLED)
 
     def close(self) -> None:
         """Closes the descriptor; the memory goes with the last process that maps it."""

@@ -17,7 +17,7 @@ def kinds_of_files(root):
     generator = np.random.default_rng(5)
     for number in range(24):
         folder = root / f"class{number % 2}"
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(exist_ok=True, parents=True)
         image = photo(generator, *(int(side) for side in generator.integers(30, 150, 2)))
         kind = number % 8
         name = folder / f"{number:02}.{'png' if kind == 5 else 'jpg'}"
