@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fusionloader.loader import FusionLoader as FusionLoader
+    from fusionloader.options import DecodedCache as DecodedCache
     from fusionloader.options import GpuWorker as GpuWorker
 
 __version__ = "0.1.0"
-__all__ = ["FusionLoader", "GpuWorker"]
+__all__ = ["DecodedCache", "FusionLoader", "GpuWorker"]
 
 
 def __getattr__(name: str) -> Any:
@@ -21,10 +22,10 @@ def __getattr__(name: str) -> Any:
         from fusionloader.loader import FusionLoader
 
         return FusionLoader
-    if name == "GpuWorker":
-        from fusionloader.options import GpuWorker
+    if name in ("DecodedCache", "GpuWorker"):
+        from fusionloader import options
 
-        return GpuWorker
+        return getattr(options, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from types import TracebackType
@@ -10,7 +11,7 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from fusionloader.options import GpuWorker
+from fusionloader.options import DecodedCache, GpuWorker
 from fusionloader.runtime.epoch import Epochs
 from fusionloader.runtime.identity import describe_dataset, world_size
 from fusionloader.runtime.progress import Progress
@@ -67,6 +68,13 @@ class FusionLoader(DataLoader[T_co]):
             up as often, but by ``tiny_batch_size`` at a time). Crops, flips (those that stand by
             themselves) and what runs in Python are drawn for every sample in both.
 
+        cache: a ``DecodedCache`` keeps the decoded images of the first epoch in shared memory, for
+            plans that run wholly in workers on image files. Crops, flips and operations stay fresh,
+            the pixels are the same; a file that has changed since is read anew.
+        jpeg_index: ``"auto"`` keeps in shared memory, for plans like those, where the decoder stood
+            here and there in each JPEG, so that epochs after the first begin near the crop; a path
+            also saves that to a file, from which the next loader takes it.
+
     Raises:
         ValueError: as ``DataLoader`` does, and for the arguments above when they are out of range.
     """
@@ -98,6 +106,8 @@ class FusionLoader(DataLoader[T_co]):
         decode: Literal["exact", "fast"] = "exact",
         on_error: Literal["raise", "skip", "substitute"] = "raise",
         augment_per: Literal["sample", "tiny_batch"] = "sample",
+        cache: DecodedCache | None = None,
+        jpeg_index: str | os.PathLike[str] | None = None,
     ) -> None:
         if not isinstance(tiny_batch_size, int) or tiny_batch_size < 1:
             raise ValueError(f"tiny_batch_size should be a positive int, not {tiny_batch_size!r}")
@@ -115,6 +125,12 @@ class FusionLoader(DataLoader[T_co]):
             )
         if isinstance(gpu_worker, GpuWorker) and num_workers == 0:
             raise ValueError("a GpuWorker works beside CPU workers: num_workers should be positive")
+        if cache is not None and not isinstance(cache, DecodedCache):
+            raise ValueError(f"cache should be a DecodedCache or None, not {cache!r}")
+        if jpeg_index is not None and not isinstance(jpeg_index, (str, os.PathLike)):
+            raise ValueError(f'jpeg_index should be "auto", a path or None, not {jpeg_index!r}')
+        if cache is not None and decode != "exact":
+            raise ValueError('a DecodedCache holds images as they are: decode should be "exact"')
         self.tiny_batch_size = tiny_batch_size
         self.device = device
         self.gpu_worker = gpu_worker
@@ -122,6 +138,8 @@ class FusionLoader(DataLoader[T_co]):
         self.decode = decode
         self.on_error = on_error
         self.augment_per = augment_per
+        self.cache = cache
+        self.jpeg_index = jpeg_index
         self.shuffle = shuffle
         self._epochs = Epochs()
         self._recipes = Recipes()
@@ -181,9 +199,10 @@ class FusionLoader(DataLoader[T_co]):
         ``part_seconds``, the wall time of reading, decoding, Python code and each stage of a plan.
         ``gpu_worker`` where there is one: its ``mode`` now, whether it is ``profiling``, the
         ``rates`` (samples per second) by mode, the ``threshold``, its ``samples``, ``restarts``,
-        and if it is ``gone``, why.
+        and if it is ``gone``, why. ``decoded_cache`` and ``jpeg_index`` where there is one: the
+        ``images`` in it, the ``bytes`` taken, and its ``budget``.
         """
-        return asdict(self._epochs.counters)
+        return asdict(self._epochs.counters) | self._recipes.kept_stats()
 
     def state_dict(self) -> dict[str, Any]:
         """Returns where the current epoch stands; JSON-serialisable, a few KB.

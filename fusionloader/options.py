@@ -63,6 +63,31 @@ class GpuWorker:
             parse_bytes(self.memory_limit)
 
 
+@dataclass(frozen=True, slots=True)
+class DecodedCache:
+    """Decoded images in shared memory: later epochs decode nothing that is there.
+
+    It is filled by the first epoch, shared by the workers of the loader, and never evicts.
+
+    Args:
+        budget: of shared memory, in bytes or as ``"8GiB"``; what is there besides the pixels
+            counts as well.
+
+    Raises:
+        ValueError: it is not an amount of memory.
+    """
+
+    budget: int | str
+
+    def __post_init__(self) -> None:
+        parse_bytes(self.budget)
+
+    @property
+    def nbytes(self) -> int:
+        """The budget in bytes."""
+        return parse_bytes(self.budget)
+
+
 def parse_bytes(amount: int | str) -> int:
     """Returns ``"2GiB"``, ``"500 MB"`` or a plain number as a number of bytes.
 

@@ -22,10 +22,13 @@ class WindowReader {
   WindowReader(const std::string& baseline, const std::optional<std::string>& simd)
       : decoder_(simd ? simd_level_from_name(*simd) : best_simd_level(), decoder_named(baseline)) {}
 
-  // RGB; none where the file is left to Pillow.
-  std::optional<py::bytes> read(const py::buffer& encoded, int x, int y, int width, int height) {
+  // RGB; none where the file is left to Pillow. `index` is the file's, as index() gives it.
+  std::optional<py::bytes> read(const py::buffer& encoded, int x, int y, int width, int height,
+                                const std::string& index) {
     const Opened opened(decoder_, encoded);
-    if (!opened.started({x, y, width, height})) return std::nullopt;
+    const std::vector<ScanEntry> entries = entries_of(index);
+    if (!opened.started({x, y, width, height}, {entries.data(), entries.size()}))
+      return std::nullopt;
     std::string pixels(static_cast<size_t>(width) * static_cast<size_t>(height) * 3, '\0');
     char* to = pixels.data();
     const auto keep = [&](const uint8_t* row) {
@@ -36,9 +39,21 @@ class WindowReader {
   }
 
   // The same work without keeping the pixels; false where the file is left to Pillow.
-  bool skim(const py::buffer& encoded, int x, int y, int width, int height) {
+  bool skim(const py::buffer& encoded, int x, int y, int width, int height,
+            const std::string& index) {
     const Opened opened(decoder_, encoded);
-    return opened.started({x, y, width, height}) && each_row(height, [](const uint8_t*) {});
+    const std::vector<ScanEntry> entries = entries_of(index);
+    return opened.started({x, y, width, height}, {entries.data(), entries.size()}) &&
+           each_row(height, [](const uint8_t*) {});
+  }
+
+  // The file's entry index; none where it can have none.
+  std::optional<py::bytes> index(const py::buffer& encoded) {
+    const Opened opened(decoder_, encoded);
+    std::vector<ScanEntry> entries;
+    if (!opened.recorded(entries)) return std::nullopt;
+    return py::bytes(reinterpret_cast<const char*>(entries.data()),
+                     entries.size() * sizeof(ScanEntry));
   }
 
   const char* started() const {
@@ -57,13 +72,25 @@ class WindowReader {
     ~Opened() { decoder_.close(); }
     Opened(const Opened&) = delete;
     Opened& operator=(const Opened&) = delete;
-    bool started(Rect window) const { return open_ && decoder_.start(window, 1); }
+    bool started(Rect window, EntryIndex index) const {
+      return open_ && decoder_.start(window, 1, index);
+    }
+    bool recorded(std::vector<ScanEntry>& entries) const {
+      return open_ && decoder_.record(entries);
+    }
 
    private:
     RegionDecoder& decoder_;
     const py::buffer_info bytes_;
     const bool open_;
   };
+
+  static std::vector<ScanEntry> entries_of(const std::string& bytes) {
+    std::vector<ScanEntry> entries(bytes.size() / sizeof(ScanEntry));
+    if (!entries.empty())
+      std::memcpy(entries.data(), bytes.data(), entries.size() * sizeof(ScanEntry));
+    return entries;
+  }
 
   static BaselineDecoder decoder_named(const std::string& name) {
     if (name == "own") return BaselineDecoder::own;
@@ -92,8 +119,11 @@ void bind_jpeg(py::module_& m) {
   py::class_<WindowReader>(m, "WindowReader", "Windows of JPEG files, for tests and measurements.")
       .def(py::init<const std::string&, const std::optional<std::string>&>(), "baseline"_a = "own",
            "simd"_a = py::none())
-      .def("read", &WindowReader::read, "encoded"_a, "x"_a, "y"_a, "width"_a, "height"_a)
-      .def("skim", &WindowReader::skim, "encoded"_a, "x"_a, "y"_a, "width"_a, "height"_a)
+      .def("read", &WindowReader::read, "encoded"_a, "x"_a, "y"_a, "width"_a, "height"_a,
+           "index"_a = py::bytes())
+      .def("skim", &WindowReader::skim, "encoded"_a, "x"_a, "y"_a, "width"_a, "height"_a,
+           "index"_a = py::bytes())
+      .def("index", &WindowReader::index, "encoded"_a)
       .def_property_readonly("started", &WindowReader::started);
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "bindings/buffers.hpp"
 #include "bindings/module.hpp"
 #include "queue/futex.hpp"
 #include "queue/queue.hpp"
@@ -231,6 +232,25 @@ void bind_worker(py::module_& m) {
       .def("announce", [](WorkerQueue& q, uint32_t pid) { q.record().pid.store(pid); });
 }
 
+void bind_file_store(py::module_& m) {
+  py::class_<FileStore>(m, "FileStore")
+      .def(py::init<int, size_t>(), py::arg("fd"), py::arg("nbytes"))
+      .def("lacks", &FileStore::lacks)
+      .def("find",
+           [](const FileStore& store, uint64_t item, uint64_t bytes,
+              int64_t mtime_ns) -> std::optional<py::tuple> {
+             const auto kept = store.find(item, {bytes, mtime_ns});
+             if (!kept) return std::nullopt;
+             const auto* data = reinterpret_cast<const char*>(kept->data.data);
+             return py::make_tuple(py::bytes(data, kept->data.size), kept->width, kept->height);
+           })
+      .def("put", [](FileStore& store, uint64_t item, uint64_t bytes, int64_t mtime_ns,
+                     uint32_t width, uint32_t height, const py::buffer& data) {
+        const Buffer from(data, readable);
+        return store.put(item, {bytes, mtime_ns}, width, height, from.bytes());
+      });
+}
+
 void bind_plan_worker(py::module_& m) {
   py::class_<Mapping>(m, "Mapping", py::buffer_protocol())
       .def(py::init<int, uint64_t, size_t>())
@@ -240,11 +260,15 @@ void bind_plan_worker(py::module_& m) {
         return py::buffer_info(map.data(), static_cast<py::ssize_t>(map.bytes()));
       });
   py::class_<PlanWorker>(m, "PlanWorker")
-      .def(py::init([](WorkerQueue& queue, Mapping& table, Executor& executor, int parent) {
+      .def(py::init([](WorkerQueue& queue, Mapping& table, Executor& executor, int parent,
+                       FileStore* pixels, FileStore* indexes) {
              return new PlanWorker(queue, *reinterpret_cast<DatasetTable*>(table.data()), executor,
-                                   parent);
+                                   parent, pixels, indexes);
            }),
-           py::keep_alive<1, 2>(), py::keep_alive<1, 3>(), py::keep_alive<1, 4>())
+           py::keep_alive<1, 2>(), py::keep_alive<1, 3>(), py::keep_alive<1, 4>(),
+           py::keep_alive<1, 6>(), py::keep_alive<1, 7>(), py::arg("queue"), py::arg("table"),
+           py::arg("executor"), py::arg("parent"), py::arg("pixels") = py::none(),
+           py::arg("indexes") = py::none())
       .def("run",
            [](PlanWorker& worker) {
              Event event = Event::stopped;
@@ -299,6 +323,7 @@ void bind_queue(py::module_& m) {
   });
   bind_manager(m);
   bind_worker(m);
+  bind_file_store(m);
   bind_plan_worker(m);
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 // The entropy-coded data of a scan without its stuffed bytes and restart markers.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -25,6 +26,13 @@ class EntropyData {
   const std::vector<Segment>& segments() const { return segments_; }
   BitReader reader(const Segment& segment) const {
     return BitReader(bytes_.data(), size_, segment.begin);
+  }
+  // From a bit of a segment on.
+  BitReader reader(const Segment& segment, size_t bit) const {
+    BitReader bits(bytes_.data(), size_, std::clamp(bit / 8, segment.begin, segment.end));
+    bits.refill();
+    bits.drop(static_cast<unsigned>(bit % 8));
+    return bits;
   }
   void release_large_buffers();
 

@@ -1,5 +1,7 @@
 #include "jpeg/mcu_reader.hpp"
 
+#include <algorithm>
+
 #include "simd/inline.hpp"
 
 #if defined(__x86_64__)
@@ -161,7 +163,8 @@ bool have_quick_shifts() {
 
 McuReader::McuReader() : quick_shifts_(have_quick_shifts()) {}
 
-bool McuReader::start(const BaselineScan& scan) {
+bool McuReader::start(const BaselineScan& scan, EntryIndex index) {
+  index_ = index;
   part_count_ = scan.count;
   int blocks = 0;
   for (size_t i = 0; i < static_cast<size_t>(scan.count); ++i) {
@@ -193,10 +196,46 @@ bool McuReader::enter(size_t segment) {
 bool McuReader::go_to(size_t mcu) {
   const size_t segment = interval_ ? mcu / interval_ : 0;
   if (segment != segment_ && !enter(segment)) return false;
+  // Of the same segment, if it lies ahead.
+  const size_t entry = std::min(mcu / entry_step, index_.count);
+  if (entry * entry_step > next_mcu_ && !enter_at(entry - 1)) return false;
   while (next_mcu_ < mcu) {
     // What goes on after the data's end would only take time.
     if (bits_.position() > segment_end_) return false;
     skip();
+  }
+  return true;
+}
+
+bool McuReader::enter_at(size_t entry) {
+  const ScanEntry& at = index_.entries[entry];
+  const Segment& bounds = data_.segments()[segment_];
+  if (at.bit < bounds.begin * 8 || at.bit > segment_end_) return false;
+  bits_ = data_.reader(bounds, at.bit);
+  next_mcu_ = (entry + 1) * entry_step;
+  for (size_t i = 0; i < parts_.size(); ++i) parts_[i].predictor = at.predictors[i];
+  return true;
+}
+
+bool McuReader::record(size_t mcus, std::vector<ScanEntry>& entries) {
+  entries.clear();
+  index_ = {};
+  if (data_.segments().back().end > UINT32_MAX / 8 || !enter(0)) return false;
+  while (next_mcu_ < mcus) {
+    const size_t segment_end = interval_ ? (segment_ + 1) * interval_ : mcus;
+    const size_t stop = std::min({mcus, segment_end, (next_mcu_ / entry_step + 1) * entry_step});
+    while (next_mcu_ < stop) {
+      if (!regular()) return false;
+      skip();
+    }
+    if (!regular()) return false;
+    if (stop == mcus) break;
+    if (stop == segment_end && !enter(segment_ + 1)) return false;
+    if (stop % entry_step) continue;
+    ScanEntry entry{static_cast<uint32_t>(bits_.position()), {}, 0};
+    for (size_t i = 0; i < parts_.size(); ++i)
+      entry.predictors[i] = static_cast<int16_t>(parts_[i].predictor);
+    entries.push_back(entry);
   }
   return true;
 }

@@ -4,9 +4,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "jpeg/block.hpp"
 #include "jpeg/entropy_data.hpp"
+#include "jpeg/entry_index.hpp"
 #include "jpeg/huffman.hpp"
 #include "jpeg/scan.hpp"
 
@@ -18,8 +20,11 @@ class McuReader {
  public:
   McuReader();
 
-  // False for a scan that libjpeg has to judge. `scan`'s data must stay valid.
-  bool start(const BaselineScan& scan);
+  // False for a scan that libjpeg has to judge. `scan`'s data and the index must stay valid.
+  bool start(const BaselineScan& scan, EntryIndex index = {});
+  // Goes through all of a started scan, `mcus` of them, for its index. False where anything at all
+  // is not as an encoder writes it: whoever jumps would not notice.
+  bool record(size_t mcus, std::vector<ScanEntry>& entries);
 
   // Goes to an MCU ahead, or the next. What is read afterwards is what libjpeg would read if
   // regular() says so then.
@@ -41,6 +46,7 @@ class McuReader {
   };
 
   bool enter(size_t segment);
+  bool enter_at(size_t entry);
   void skip();
   void read_mcu(Block* blocks);
   void skip_mcu();
@@ -53,6 +59,7 @@ class McuReader {
   TableCache<AcTable> ac_tables_;
   std::array<Part, 3> parts_{};
   int part_count_ = 0;
+  EntryIndex index_;
   size_t interval_ = 0;                   // 0: all in one segment
   size_t segment_ = 0, segment_end_ = 0;  // the latter in bits
   size_t next_mcu_ = 0;

@@ -150,7 +150,17 @@ BaselineDecoder RegionDecoder::started() const {
   return state_->own ? BaselineDecoder::own : BaselineDecoder::libjpeg;
 }
 
-bool RegionDecoder::start(Rect window, int denominator) {
+bool RegionDecoder::record(std::vector<ScanEntry>& entries) {
+  State& state = *state_;
+  BaselineScan scan;
+  const bool own = state.baseline == BaselineDecoder::own && describe_scan(state.info, scan) &&
+                   WindowDecoder::supports(scan);
+  if (own && state.windows.record(scan, entries)) return true;
+  entries.clear();
+  return false;
+}
+
+bool RegionDecoder::start(Rect window, int denominator, EntryIndex index) {
   State& state = *state_;
   jpeg_decompress_struct* info = &state.info;
   BaselineScan scan;
@@ -159,7 +169,7 @@ bool RegionDecoder::start(Rect window, int denominator) {
   if (state.own) {
     if (!lies_inside(window, scan.width, scan.height)) return false;
     state.place(window, 0, window.width);
-    return state.windows.start(scan, window);
+    return state.windows.start(scan, window, index);
   }
   const bool started = guarded(state.errors, [info, denominator] {
     info->out_color_space = JCS_EXT_RGBX;

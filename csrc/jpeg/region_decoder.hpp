@@ -3,7 +3,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
+#include "jpeg/entry_index.hpp"
 #include "jpeg/scan.hpp"  // ByteView, Rect
 #include "simd/level.hpp"
 
@@ -31,9 +33,13 @@ class RegionDecoder {
   // Who decodes what was started last.
   BaselineDecoder started() const;
 
+  // The index of the opened file; false, and no entries, for a file that can have none: one that is
+  // not decoded by ours, or damaged anywhere. To be called before start().
+  bool record(std::vector<ScanEntry>& entries);
   // Prepares to decode at 1/`denominator` of the size (1, 2, 4 or 8; 1 is exact; both sides rounded
-  // up), the window given in pixels of that size. To be called once after open().
-  bool start(Rect window, int denominator);
+  // up), the window given in pixels of that size. The index is the file's, or empty; it must stay
+  // valid. To be called once after open().
+  bool start(Rect window, int denominator, EntryIndex index = {});
   // Rows y .. y + count - 1 of the window as RGBX, count <= rows_at_once, with row_slack readable
   // bytes behind each. `y` is ascending; the rows are valid until the next call.
   bool rows(int y, int count, const uint8_t** rows);

@@ -38,13 +38,20 @@ bool WindowDecoder::supports(const BaselineScan& scan) {
   return scan.count == 1 ? h == 1 && scan.components[0].v == 1 : h == 1 || scan.width > 2 * h;
 }
 
-bool WindowDecoder::start(const BaselineScan& scan, Rect window) {
-  if (!reader_.start(scan)) return false;
+bool WindowDecoder::start(const BaselineScan& scan, Rect window, EntryIndex index) {
+  if (!reader_.start(scan, index)) return false;
   place(scan, window);
   last_band_ = -1;
   // An irregular block may have been left half read.
   for (Block& block : blocks_) block.coefficients.fill(0);
   return true;
+}
+
+bool WindowDecoder::record(const BaselineScan& scan, std::vector<ScanEntry>& entries) {
+  const int across = divide_up(scan.width, block_side * scan.most_h());
+  const int down = divide_up(scan.height, block_side * scan.most_v());
+  return reader_.start(scan) &&
+         reader_.record(static_cast<size_t>(across) * static_cast<size_t>(down), entries);
 }
 
 // Finds the MCUs that the window needs, and makes room.

@@ -24,8 +24,11 @@ class WindowDecoder {
   // Whether the layout of a scan is one that is decoded here.
   static bool supports(const BaselineScan& scan);
 
-  // `window` lies inside the image. `scan`'s data must stay valid while rows are read.
-  bool start(const BaselineScan& scan, Rect window);
+  // `window` lies inside the image. `scan`'s data and the index must stay valid while rows are
+  // read.
+  bool start(const BaselineScan& scan, Rect window, EntryIndex index = {});
+  // The index of a scan that is as an encoder writes it.
+  bool record(const BaselineScan& scan, std::vector<ScanEntry>& entries);
   // Row `y` of the window as RGBX pixels, `y` ascending. Up to sample_slack bytes behind them may
   // be written.
   bool row(int y, uint8_t* out);

@@ -27,6 +27,11 @@ size_t pixel_bytes(int channels, int width, int height) {
   return static_cast<size_t>(channels) * static_cast<size_t>(width) * static_cast<size_t>(height);
 }
 
+PixelView view_of(const Pixels& image) {
+  return {image.bytes.data(), image.width, image.height, image.channels,
+          static_cast<ptrdiff_t>(image.width) * image.channels};
+}
+
 // A result of the size that the plan says, converted where the plan converts.
 class RowOfBatch final : public ResultWriter, RowSink {
  public:
@@ -84,6 +89,8 @@ struct Executor::Impl {
   std::optional<Converter> converter;
   RegionDecoder decoder;
   std::vector<uint8_t> pixel_row;
+  std::vector<ScanEntry> entries;
+  Pixels whole;  // an image that is to be kept
   PartTimes times;
 
   explicit Impl(PlanSpec plan)
@@ -125,11 +132,11 @@ struct Executor::Impl {
   }
 
   // The decoder is open.
-  bool run_decoder(const Parameters& parameters, ResultWriter& result) {
+  bool run_decoder(const Parameters& parameters, ResultWriter& result, EntryIndex index = {}) {
     std::optional<JpegSource> source;
     const auto begin = [&](const Pass& first) {
       const int denominator = spec.fast_decode ? reduction(first) : 1;
-      return Pipeline::Start{source.emplace(decoder, denominator), denominator};
+      return Pipeline::Start{source.emplace(decoder, denominator, index), denominator};
     };
     return pipeline.run(parameters, decoder.width(), decoder.height(), begin, result, times);
   }
@@ -137,6 +144,16 @@ struct Executor::Impl {
   bool open(ByteView encoded) {
     if (spec.channels != 3) throw std::invalid_argument("encoded images are decoded to RGB");
     return decoder.open(encoded);
+  }
+
+  // The index of the opened file; recorded if it is wanted.
+  EntryIndex index(ImageKeeper& keeper) {
+    if (const auto kept = keeper.index()) return *kept;
+    if (!keeper.wants_index()) return {};
+    decoder.record(entries);
+    const EntryIndex recorded{entries.data(), entries.size()};
+    keeper.keep_index(recorded);
+    return recorded;
   }
 
   void close() {
@@ -187,10 +204,26 @@ const char* Executor::conversion() const {
   return impl_->converter ? impl_->converter->method() : "copy";
 }
 
-Status Executor::run_encoded(ByteView encoded, const SampleKey& key, uint8_t* out) {
+Status Executor::run_encoded(ByteView encoded, const SampleKey& key, uint8_t* out,
+                             ImageKeeper* keeper) {
   const Opened opened(*impl_, encoded);
   if (!opened) return Status::needs_pillow;
-  return run_opened(impl_->drawn(key, impl_->decoder.width(), impl_->decoder.height()), out);
+  const int width = impl_->decoder.width(), height = impl_->decoder.height();
+  if (keeper && keeper->wants_pixels(width, height)) return run_kept(key, out, *keeper);
+  const EntryIndex index = keeper ? impl_->index(*keeper) : EntryIndex{};
+  return run_opened(impl_->drawn(key, width, height), out, index);
+}
+
+// The whole image is decoded, and what is then read of it is what is read when it is kept.
+Status Executor::run_kept(const SampleKey& key, uint8_t* out, ImageKeeper& keeper) {
+  Pixels& whole = impl_->whole;
+  PixelsOut pixels(whole, impl_->spec.channels, impl_->spec.simd);
+  if (!impl_->run_decoder({}, pixels)) return Status::needs_pillow;
+  const PixelView image = view_of(whole);
+  keeper.keep_pixels(image);
+  run_pixels(image, key, out);
+  if (whole.bytes.size() > largest_kept_buffer) std::vector<uint8_t>().swap(whole.bytes);
+  return Status::ok;
 }
 
 Status Executor::run_encoded_with(ByteView encoded, const Parameters& parameters, uint8_t* out) {
@@ -199,9 +232,9 @@ Status Executor::run_encoded_with(ByteView encoded, const Parameters& parameters
   return opened ? run_opened(parameters, out) : Status::needs_pillow;
 }
 
-Status Executor::run_opened(const Parameters& parameters, uint8_t* out) {
+Status Executor::run_opened(const Parameters& parameters, uint8_t* out, EntryIndex index) {
   RowOfBatch result(impl_->spec, impl_->converter, out);
-  if (!impl_->run_decoder(parameters, result)) return Status::needs_pillow;
+  if (!impl_->run_decoder(parameters, result, index)) return Status::needs_pillow;
   impl_->erase(parameters, out);
   return Status::ok;
 }

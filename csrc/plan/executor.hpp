@@ -7,7 +7,8 @@
 #include <vector>
 
 #include "jpeg/region_decoder.hpp"  // ByteView
-#include "plan/images.hpp"          // PixelView
+#include "plan/image_keeper.hpp"
+#include "plan/images.hpp"  // PixelView
 #include "plan/part_times.hpp"
 #include "plan/program.hpp"
 #include "rng/philox.hpp"  // SampleKey
@@ -44,8 +45,10 @@ class Executor {
   // How 8-bit levels become elements: "copy", "arithmetic" or "lookup".
   const char* conversion() const;
 
-  // `out` has room for result_bytes(). After needs_pillow it holds nothing of use.
-  Status run_encoded(ByteView encoded, const SampleKey& key, uint8_t* out);
+  // `out` has room for result_bytes(). After needs_pillow it holds nothing of use. `keeper` is
+  // asked what it wants of the image, and given that.
+  Status run_encoded(ByteView encoded, const SampleKey& key, uint8_t* out,
+                     ImageKeeper* keeper = nullptr);
 
   // The same on pixels, which have the plan's channels.
   void run_pixels(const PixelView& image, const SampleKey& key, uint8_t* out);
@@ -65,7 +68,8 @@ class Executor {
 
  private:
   void run_pixels_drawn(const PixelView& image, const Parameters& parameters, uint8_t* out);
-  Status run_opened(const Parameters& parameters, uint8_t* out);
+  Status run_opened(const Parameters& parameters, uint8_t* out, EntryIndex index = {});
+  Status run_kept(const SampleKey& key, uint8_t* out, ImageKeeper& keeper);
 
   struct Impl;
   std::unique_ptr<Impl> impl_;

@@ -11,9 +11,9 @@ namespace fusionloader {
 
 class JpegSource final : public RowSource {
  public:
-  JpegSource(RegionDecoder& decoder, int denominator)
-      : decoder_(decoder), denominator_(denominator) {}
-  bool begin(Rect window) override { return decoder_.start(window, denominator_); }
+  JpegSource(RegionDecoder& decoder, int denominator, EntryIndex index)
+      : decoder_(decoder), denominator_(denominator), index_(index) {}
+  bool begin(Rect window) override { return decoder_.start(window, denominator_, index_); }
   bool rows(int y, int count, const uint8_t** rows) override {
     return decoder_.rows(y, count, rows);
   }
@@ -21,6 +21,7 @@ class JpegSource final : public RowSource {
  private:
   RegionDecoder& decoder_;
   int denominator_;
+  EntryIndex index_;
 };
 
 // 8-bit pixels of `channels` bytes: 3 (RGB) or 1 (grey); rows `stride` bytes apart.

@@ -33,8 +33,9 @@ class File {
 
 }  // namespace
 
-PlanWorker::PlanWorker(WorkerQueue& queue, DatasetTable& table, Executor& executor, int parent)
-    : queue_(queue), table_(table), executor_(executor), parent_(parent) {}
+PlanWorker::PlanWorker(WorkerQueue& queue, DatasetTable& table, Executor& executor, int parent,
+                       FileStore* pixels, FileStore* indexes)
+    : queue_(queue), table_(table), executor_(executor), parent_(parent), kept_(pixels, indexes) {}
 
 Event PlanWorker::run() {
   for (;;) {
@@ -96,15 +97,24 @@ bool PlanWorker::run_sample() {
   return true;
 }
 
+std::optional<PixelView> PlanWorker::kept_pixels(uint64_t item) {
+  const PartTimes::Timed timed(executor_.times(), Part::read);
+  return kept_.pixels(item, table_.path(item));
+}
+
 bool PlanWorker::run_file(const CurrentSample& sample, uint64_t item) {
+  if (const auto pixels = kept_pixels(item)) {
+    executor_.run_pixels(*pixels, sample.key, sample.image);
+    return true;
+  }
   {
     const PartTimes::Timed timed(executor_.times(), Part::read);
-    if (!read_file(table_.path(item))) return false;
+    if (!read_file(item)) return false;
   }
   table_.size(item).store(static_cast<uint32_t>(std::min<size_t>(file_bytes_, UINT32_MAX)),
                           std::memory_order_relaxed);
   const ByteView encoded{file_.data(), file_bytes_};
-  return executor_.run_encoded(encoded, sample.key, sample.image) == Status::ok;
+  return executor_.run_encoded(encoded, sample.key, sample.image, &kept_) == Status::ok;
 }
 
 void PlanWorker::run_pixels(const CurrentSample& sample, uint64_t item) {
@@ -139,12 +149,13 @@ void PlanWorker::finish_tiny_batch(TinyState result) {
     claim_.reset();
 }
 
-bool PlanWorker::read_file(const char* path) {
-  const File file(path);
+bool PlanWorker::read_file(uint64_t item) {
+  const File file(table_.path(item));
   struct stat info{};
   if (file.fd() < 0 || fstat(file.fd(), &info) != 0 || !S_ISREG(info.st_mode) ||
       info.st_size <= 0 || static_cast<size_t>(info.st_size) > kLargestFile)
     return false;
+  kept_.begin(item, stamp_of(info));
   const auto expected = static_cast<size_t>(info.st_size);
   if (file_.size() < expected || file_.size() > 16 * expected + (size_t{1} << 22))
     file_ = std::vector<uint8_t>(expected + expected / 2);

@@ -8,6 +8,7 @@
 #include "plan/executor.hpp"
 #include "queue/queue.hpp"
 #include "worker/dataset_table.hpp"
+#include "worker/kept_files.hpp"
 
 namespace fusionloader {
 
@@ -29,7 +30,9 @@ struct CurrentSample {
 
 class PlanWorker {
  public:
-  PlanWorker(WorkerQueue& queue, DatasetTable& table, Executor& executor, int parent);
+  // `pixels` and `indexes` are null where the loader keeps none.
+  PlanWorker(WorkerQueue& queue, DatasetTable& table, Executor& executor, int parent,
+             FileStore* pixels, FileStore* indexes);
 
   Event run();
   DatasetTable& table() { return table_; }
@@ -43,14 +46,16 @@ class PlanWorker {
   bool run_sample();
   bool run_file(const CurrentSample& sample, uint64_t item);
   void run_pixels(const CurrentSample& sample, uint64_t item);
+  std::optional<PixelView> kept_pixels(uint64_t item);
   void advance();
   void finish_tiny_batch(TinyState result);
-  bool read_file(const char* path);
+  bool read_file(uint64_t item);
 
   WorkerQueue& queue_;
   DatasetTable& table_;
   Executor& executor_;
   int parent_;
+  KeptFiles kept_;
   std::optional<Claim> claim_;
   uint32_t tiny_batch_ = 0;  // of the claim
   uint32_t position_ = 0;    // of the sample in the mini-batch

@@ -23,6 +23,7 @@ class LightWorkerConfig:
     """What a worker needs to know; the descriptors are open under these numbers.
 
     ``load_truncated``, ``max_pixels``, ``formats`` are Pillow's settings in the training process.
+    A descriptor that the loader has no use for is -1.
     """
 
     worker: int
@@ -37,6 +38,16 @@ class LightWorkerConfig:
     load_truncated: bool = False
     max_pixels: int | None = None
     formats: AddedFormats = AddedFormats()
+    pixels_fd: int = -1
+    pixels_bytes: int = 0
+    indexes_fd: int = -1
+    indexes_bytes: int = 0
+
+    def descriptors(self) -> dict[str, int]:
+        """Returns what has to be open in the process, by field."""
+        names = ("control_fd", "data_fd", "table_fd", "message_fd", "pixels_fd", "indexes_fd")
+        fields = {name: getattr(self, name) for name in names}
+        return {name: fd for name, fd in fields.items() if fd >= 0}
 
 
 def main(config: LightWorkerConfig) -> None:
@@ -47,10 +58,16 @@ def main(config: LightWorkerConfig) -> None:
     table = _native.Mapping(config.table_fd, 0, config.table_bytes)
     executor = make_executor(config.plan)
     parent = config.parent or os.getppid()
-    loop = _native.PlanWorker(queue, table, executor, parent)
-    worker = _LightWorker(config, loop, executor)
+    pixels = _store(config.pixels_fd, config.pixels_bytes)
+    indexes = _store(config.indexes_fd, config.indexes_bytes)
+    loop = _native.PlanWorker(queue, table, executor, parent, pixels, indexes)
+    worker = _LightWorker(config, loop, executor, pixels)
     while loop.run() == "sample":
         worker.serve_sample()
+
+
+def _store(fd: int, nbytes: int) -> _native.FileStore | None:
+    return _native.FileStore(fd, nbytes) if fd >= 0 else None
 
 
 class _LightWorker:
@@ -59,10 +76,12 @@ class _LightWorker:
         config: LightWorkerConfig,
         loop: _native.PlanWorker,
         executor: _native.Executor,
+        kept: _native.FileStore | None,
     ) -> None:
         self._config = config
         self._loop = loop
         self._executor = executor
+        self._kept = kept
         self._knows_formats = False
 
     def serve_sample(self) -> None:
@@ -130,8 +149,13 @@ class _LightWorker:
             self._config.formats.register()
             self._knows_formats = True
         with open(os.fsdecode(self._loop.path(item)), "rb") as file:
+            found = os.fstat(file.fileno())
             image = Image.open(file).convert("RGB")
-        return memoryview(image.tobytes()).cast("B", (image.height, image.width, 3))
+        pixels = image.tobytes()
+        if self._kept is not None:
+            stamp = (found.st_size, found.st_mtime_ns)
+            self._kept.put(item, *stamp, image.width, image.height, pixels)
+        return memoryview(pixels).cast("B", (image.height, image.width, 3))
 
     def _name(self, key: int, item: int) -> str:
         if self._loop.holds_pixels() or not 0 <= item < self._loop.items():

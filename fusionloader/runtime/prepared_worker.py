@@ -23,13 +23,13 @@ Info = tuple[int, int, Any, Callable[[int], Any] | None]
 """Number of workers, base seed, dataset, worker_init_fn."""
 
 
-def main(config: LightWorkerConfig, descriptors: tuple[Descriptor, ...], info: Info) -> None:
+def main(config: LightWorkerConfig, descriptors: dict[str, Descriptor], info: Info) -> None:
     """Prepares the process as torch does, then serves as a light worker.
 
     If the user code changes what the plan was made of, the worker says so and ends.
     """
-    control, data, table, message = (descriptor.fd for descriptor in descriptors)
-    config = replace(config, control_fd=control, data_fd=data, table_fd=table, message_fd=message)
+    fds: dict[str, Any] = {name: descriptor.fd for name, descriptor in descriptors.items()}
+    config = replace(config, **fds)
     workers, base_seed, dataset, init = info
     leave_with(config.parent)
     last: messages.Message
@@ -45,8 +45,8 @@ def main(config: LightWorkerConfig, descriptors: tuple[Descriptor, ...], info: I
     if unchanged:
         light_worker.main(config)
         return
-    messages.send(message, last)
-    _native.WorkerQueue(control, data, config.worker).wake_manager()
+    messages.send(config.message_fd, last)
+    _native.WorkerQueue(config.control_fd, config.data_fd, config.worker).wake_manager()
 
 
 def _samples(dataset: Any, plan: Plan) -> tuple[Any, ...] | None:

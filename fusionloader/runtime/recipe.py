@@ -23,11 +23,19 @@ from fusionloader.executors.plan_source import PlanSource, result_like
 from fusionloader.executors.python import DatasetSource, SampleKey, Seeding, Source
 from fusionloader.plan.arrays import PixelArrays
 from fusionloader.plan.datasets import Compiled, compile_dataset
-from fusionloader.runtime import gpu_choice, light_worker, object_worker, prepared_worker, processes
+from fusionloader.runtime import (
+    gpu_choice,
+    kept_files,
+    light_worker,
+    object_worker,
+    prepared_worker,
+    processes,
+)
 from fusionloader.runtime.epoch import Epochs
 from fusionloader.runtime.fingerprint import Fingerprint
 from fusionloader.runtime.gpu_choice import GpuChoice
 from fusionloader.runtime.gpu_control import GpuOptions
+from fusionloader.runtime.kept_files import KeptFiles
 from fusionloader.runtime.pillow_formats import AddedFormats
 from fusionloader.runtime.processes import Descriptor, Process
 from fusionloader.runtime.stateful import has_state
@@ -62,6 +70,9 @@ class Recipe(Protocol):
     def no_layout(self, why: str) -> None:
         """Notes that the samples cannot be written row by row."""
 
+    def epoch_ended(self) -> None:
+        """Called when the last batch of an epoch was delivered."""
+
     def of_workers_dataset(self) -> Recipe:
         """Returns the recipe for workers whose ``worker_init_fn`` changes the dataset."""
 
@@ -80,6 +91,9 @@ class ObjectRecipe:
     def of_workers_dataset(self) -> Recipe:
         """Returns this: every worker looks at the dataset that it has."""
         return self
+
+    def epoch_ended(self) -> None:
+        """Has nothing to do then."""
 
     def name(self, index: Any) -> str:
         """Returns a sample's name for messages."""
@@ -125,9 +139,11 @@ class TableRecipe:
         compiled: Compiled,
         table: DatasetTable,
         choice: GpuChoice,
+        kept: KeptFiles,
         of_workers_dataset: Callable[[], Recipe],
     ) -> None:
         self.of_workers_dataset = of_workers_dataset
+        self._kept = kept
         self._dataset = dataset
         self._compiled = compiled
         self._table = table
@@ -164,12 +180,12 @@ class TableRecipe:
         context, method = _context(loader)
         workers, init, dataset = loader.num_workers, loader.worker_init_fn, loader.dataset
         on_error, table, plan = loader.on_error, self._table, self._plan
+        pixels, indexes = self._kept.pixels, self._kept.indexes
         formats = AddedFormats()
         if self._compiled.kind == "folder" and method != "fork":
             formats = AddedFormats.here()
 
         def start(manager: Any, number: int, message_fd: int) -> Process:
-            fds = (manager.control_fd, manager.arena.fd, table.fd, message_fd)
             config = light_worker.LightWorkerConfig(
                 worker=number,
                 parent=_parent(method),
@@ -183,21 +199,31 @@ class TableRecipe:
                 load_truncated=ImageFile.LOAD_TRUNCATED_IMAGES,
                 max_pixels=Image.MAX_IMAGE_PIXELS,
                 formats=formats,
+                pixels_fd=-1 if pixels is None else pixels.fd,
+                pixels_bytes=0 if pixels is None else pixels.nbytes,
+                indexes_fd=-1 if indexes is None else indexes.fd,
+                indexes_bytes=0 if indexes is None else indexes.nbytes,
             )
+            fds = config.descriptors()
             if init is not None or formats.of_script:
-                descriptors = tuple(Descriptor(fd) for fd in fds)
+                descriptors = {name: Descriptor(fd) for name, fd in fds.items()}
                 info = (workers, base_seed, dataset, init)
                 return processes.start(context, prepared_worker.main, config, descriptors, info)
             if method == "fork":
                 return processes.start(context, light_worker.main, config)
             config = replace(config, parent=os.getpid())
-            return processes.BareProcess("fusionloader.runtime.light_worker", config, fds)
+            where = "fusionloader.runtime.light_worker"
+            return processes.BareProcess(where, config, tuple(fds.values()))
 
         return start
 
     def no_layout(self, why: str) -> None:
         """Never called: the layout is known from the plan."""
         raise AssertionError(why)
+
+    def epoch_ended(self) -> None:
+        """Says what the workers found out about memory."""
+        self._kept.epoch_ended()
 
 
 def layout_of(compiled: Compiled) -> Layout | str:
@@ -215,6 +241,7 @@ class Recipes:
         self._no_layout: tuple[str, Fingerprint] | None = None
         self._changed_by_init: Fingerprint | None = None
         self._said: str | None = None
+        self._kept = KeptFiles()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Recipes, ()  # a copied or pickled loader finds out for itself
@@ -251,7 +278,8 @@ class Recipes:
             else:
                 outdated = functools.partial(self._remember_change, of_init, python)
                 choice = gpu_choice.choose(loader, compiled)
-                recipe = TableRecipe(loader.dataset, compiled, table, choice, outdated)
+                kept = self._kept.of(loader, table, compiled.kind == "folder")
+                recipe = TableRecipe(loader.dataset, compiled, table, choice, kept, outdated)
         return SlotIterator(loader, epochs, recipe)
 
     def explain(self, loader: Any, part_seconds: Sequence[float] = ()) -> str:
@@ -260,6 +288,10 @@ class Recipes:
         With ``part_seconds``, the time spent on each part, also its share.
         """
         return _explained(loader, *self._compiled(loader), part_seconds)
+
+    def kept_stats(self) -> dict[str, Any]:
+        """Returns what is kept of the dataset's files, for ``stats()``."""
+        return self._kept.stats()
 
     def _compiled(self, loader: Any) -> tuple[Compiled | None, str | None]:
         """Returns what was compiled, and why batches cannot be written sample by sample."""
@@ -347,9 +379,21 @@ def _explained(
     if not why_not:
         assert compiled is not None
         lines.append(compiled.explain(part_seconds))
+    lines += kept_files.explain(loader, _why_nothing_is_kept(loader, compiled, why_not))
     if gpu := gpu_choice.choose(loader, None if why_not else compiled).explain():
         lines.append(gpu)
     return "\n".join(lines)
+
+
+def _why_nothing_is_kept(loader: Any, compiled: Compiled | None, why_not: str | None) -> str:
+    """Returns why workers keep nothing of files; empty where they may."""
+    if why_not or loader.num_workers == 0:
+        return "samples are not made by workers of a plan"
+    if compiled is None or compiled.plan is None or compiled.kind != "folder":
+        return "the samples are not read from image files by a plan"
+    if not compiled.complete or isinstance(layout_of(compiled), str):
+        return "a part of the plan runs in Python"
+    return ""
 
 
 def _source_here(dataset: Any, compiled: Compiled) -> Source:

@@ -142,6 +142,7 @@ class SlotIterator(_BaseDataLoaderIter):
             if found:
                 return batch
         self._epochs.finish(self._progress)
+        self._recipe.epoch_ended()
         if self._manager.gpu is not None:
             self._manager.gpu.paused()
         if not self._persistent_workers:

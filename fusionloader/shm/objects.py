@@ -63,8 +63,8 @@ def check_room(needed: int, what: str) -> None:
 def advice(needed: int, available: int, what: str = "batches") -> str:
     """Returns the text of the error: how much is needed, how much there is, what to do."""
     return (
-        f"FusionLoader needs {_mib(needed)} of shared memory for {what}, but /dev/shm has "
-        f"{_mib(available)} free. Make it larger (docker run --shm-size=..., in Kubernetes an "
+        f"FusionLoader needs {mib(needed)} of shared memory for {what}, but /dev/shm has "
+        f"{mib(available)} free. Make it larger (docker run --shm-size=..., in Kubernetes an "
         f"emptyDir with medium: Memory mounted at /dev/shm, elsewhere mount -o remount,size=... "
         f"/dev/shm), or lower batch_size, prefetch_factor or num_workers."
     )
@@ -90,5 +90,6 @@ def _alive(pid: int) -> bool:
     return True
 
 
-def _mib(size: int) -> str:
+def mib(size: int) -> str:
+    """Returns a number of bytes as text, in MiB."""
     return f"{size / 2**20:,.1f} MiB"

@@ -11,7 +11,7 @@ from conftest import same_batches, train_transform
 from torch.utils.data import Dataset
 from torchvision.datasets import ImageFolder
 
-from fusionloader import FusionLoader
+from fusionloader import DecodedCache, FusionLoader
 
 
 class Noise(Dataset):
@@ -54,6 +54,19 @@ def test_killed_workers_of_a_plan_lose_no_sample(image_folder, trial):
     loader = FusionLoader(dataset, **arguments)
     assert same_batches(expected, killed_along_the_way(loader, random.Random(trial)))
     assert loader.stats()["worker_restarts"] > 0
+
+
+@pytest.mark.parametrize("trial", range(3))
+def test_workers_killed_while_they_fill_a_cache_lose_no_sample(image_folder, trial):
+    dataset = ImageFolder(str(image_folder), train_transform())
+    arguments = {"batch_size": 4, "num_workers": 2, "seed": trial}
+    plain = FusionLoader(dataset, **arguments)
+    expected = [list(plain) for _ in range(6)]
+    loader = FusionLoader(dataset, **arguments, cache=DecodedCache("16MiB"))
+    for epoch in expected:
+        assert same_batches(epoch, killed_along_the_way(loader, random.Random(trial)))
+    assert loader.stats()["worker_restarts"] > 0
+    assert 30 < loader.stats()["decoded_cache"]["images"] <= 40
 
 
 @pytest.mark.parametrize("trial", range(6))

@@ -115,3 +115,40 @@ def test_a_loader_that_fits_works():
     print(len(os.listdir("/dev/shm")))
     """
     assert run_with_small_shm(script).strip() == "0"
+
+
+CACHED = """
+import logging
+from conftest import train_transform
+from torchvision.datasets import ImageFolder
+from fusionloader import DecodedCache
+
+logging.basicConfig(stream=sys.stdout, format="%(message)s")
+dataset = ImageFolder(sys.argv[1], train_transform())
+expected = [[batch[0] for batch in FusionLoader(dataset, 4, num_workers=1, seed=2)]]
+loader = FusionLoader(dataset, 4, num_workers=1, seed=2, cache=DecodedCache("1GiB"))
+iterator = iter(loader)
+"""
+
+
+def test_a_decoded_cache_takes_what_there_is_and_says_so(image_folder):
+    script = """
+    assert all(map(torch.equal, (batch[0] for batch in iterator), expected[0]))
+    print(loader.stats()["decoded_cache"])
+    """
+    said = run_with_small_shm(CACHED + textwrap.dedent(script), str(image_folder))
+    assert "the decoded cache has 3." in said and " MiB instead of 1,024.0 MiB" in said
+    assert "--shm-size" in said and "'images': 40" in said
+
+
+def test_a_decoded_cache_goes_on_with_less_when_others_fill_the_memory(image_folder):
+    script = """
+    with open("/dev/shm/other", "wb", buffering=0) as other:
+        while os.statvfs("/dev/shm").f_bavail * stat.f_frsize > 400 << 10:
+            other.write(bytes(4096))
+    assert all(map(torch.equal, (batch[0] for batch in iterator), expected[0]))
+    found = loader.stats()["decoded_cache"]
+    assert found["images"] < 40, found
+    """
+    said = run_with_small_shm(CACHED + textwrap.dedent(script), str(image_folder))
+    assert "/dev/shm is full: the decoded cache stays at" in said

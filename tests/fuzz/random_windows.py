@@ -31,6 +31,7 @@ def compare_window(random: Random, level: str) -> None:
     for _ in range(2):
         window = _window(random, width, height)
         read = _check("own", level, encoded, window, whole)
+        _check_index(random, level, encoded, window, read)
         _check("libjpeg", level, encoded, window, whole)
     if read is None:
         raise ValueError("left to Pillow")
@@ -54,6 +55,21 @@ def _check(
         # libjpeg's partial decoding does not look below the window.
         assert reader.started == "libjpeg", "decoded what Pillow refuses"
     return read
+
+
+def _check_index(
+    random: Random,
+    level: str,
+    encoded: np.ndarray,
+    window: tuple[int, int, int, int],
+    expected: bytes | None,
+) -> None:
+    reader = _reader("own", level)
+    index = reader.index(encoded)
+    if index is not None:
+        assert reader.read(encoded, *window, index) == expected, ("index", window)
+    # Another file's, or none of any: the pixels mean nothing.
+    reader.read(encoded, *window, random.randbytes(12 * random.randint(1, 60)))
 
 
 def _whole(image: Image.Image) -> np.ndarray | None:

@@ -19,6 +19,7 @@ from fusionloader.cli.measure.workloads import (
     pil_dataset,
     tensor_dataset,
 )
+from fusionloader.options import DecodedCache
 
 ORDER_SEED = 11
 
@@ -87,6 +88,18 @@ def _image_contenders(setting: Setting) -> tuple[list[Contender], set[str]]:
         ),
         _fusion("fusionloader", lambda: pil_dataset(root, workload), setting),
         _fusion("fusionloader-fast", lambda: pil_dataset(root, workload), setting, decode="fast"),
+        _fusion(
+            "fusionloader-index",
+            lambda: pil_dataset(root, workload),
+            setting,
+            jpeg_index="auto",
+        ),
+        _fusion(
+            "fusionloader-cache",
+            lambda: pil_dataset(root, workload),
+            setting,
+            cache=DecodedCache("8GiB"),
+        ),
     ]
     usual = {"torch-pil", "torch-v2", "fusionloader", "limit-decode"}
     if dali_is_installed() and workload != FULL_SIZE:  # its policies take images of one size
@@ -121,7 +134,7 @@ def _memory_contenders(setting: Setting) -> tuple[list[Contender], set[str]]:
     return known, {contender.name for contender in known}
 
 
-def _fusion(name: str, dataset: Callable[[], Any], setting: Setting, **extra: str) -> Contender:
+def _fusion(name: str, dataset: Callable[[], Any], setting: Setting, **extra: Any) -> Contender:
     def start() -> Running:
         from fusionloader import FusionLoader
 

@@ -1,0 +1,23 @@
+#pragma once
+#include <optional>
+
+#include "plan/images.hpp"
+
+namespace fusionloader {
+
+// Whoever wants to keep what decoding an image brought forth, for the next time it is asked for.
+class ImageKeeper {
+ public:
+  virtual ~ImageKeeper() = default;
+  // Whether the pixels of the whole image are to be decoded, and kept.
+  virtual bool wants_pixels(int width, int height) = 0;
+  virtual void keep_pixels(const PixelView& image) = 0;
+
+  // What was kept as the index of the file that is decoded; nothing if that is still wanted.
+  virtual std::optional<EntryIndex> index() = 0;
+  virtual bool wants_index() = 0;
+  // Empty for a file that can have none.
+  virtual void keep_index(EntryIndex index) = 0;
+};
+
+}  // namespace fusionloader

@@ -1,0 +1,119 @@
+"""What workers make of files, in shared memory once for all of them: filled once, never evicted."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+from fusionloader import _native
+from fusionloader.shm import objects
+
+_HEADER = 8  # uint64 words, see csrc/worker/file_store.hpp
+_ALIGNMENT = 64
+_FILLED = 1
+
+RECORD = np.dtype(
+    [
+        ("state", np.uint64),
+        ("offset", np.uint64),
+        ("bytes", np.uint64),
+        ("file_bytes", np.uint64),
+        ("mtime_ns", np.int64),
+        ("width", np.uint32),
+        ("height", np.uint32),
+    ]
+)
+"""What is known of a file."""
+
+
+class FileStore:
+    """The store of ``csrc/worker/file_store.hpp``: records of all files, and room for their data.
+
+    Memory is taken from the system as the store is filled, by whoever fills it.
+
+    Attributes:
+        fd: file descriptor of the object, for workers to map.
+        nbytes: its size, table included: never more than was asked for.
+        files: their number.
+        capacity: bytes for what is kept of them.
+    """
+
+    def __init__(self, files: int, nbytes: int, spared: int = 0) -> None:
+        """Makes an empty store for ``files`` files, which leaves ``spared`` bytes to others.
+
+        Raises:
+            SharedMemoryExhausted: ``/dev/shm`` has no room for the table of the files.
+            ValueError: ``nbytes`` are too few for that table.
+        """
+        records = 8 * _HEADER
+        data = -(-(records + RECORD.itemsize * files) // _ALIGNMENT) * _ALIGNMENT
+        if data > nbytes:
+            raise ValueError(f"{files} files need a table of {data} bytes, there are {nbytes}")
+        self.nbytes = nbytes
+        self.fd = objects.create(nbytes)
+        try:
+            objects.reserve(self.fd, 0, data)
+        except objects.SharedMemoryExhausted:
+            self.close()
+            raise
+        table = memoryview(_native.Mapping(self.fd, 0, data))
+        self._header = np.frombuffer(table, np.uint64, _HEADER)
+        self._records = np.frombuffer(table, RECORD, files, records)
+        self.files = files
+        self.capacity = (nbytes - data) // _ALIGNMENT * _ALIGNMENT
+        self._header[:4] = (files, records, data, self.capacity)
+        self._header[7] = spared
+
+    @property
+    def used(self) -> int:
+        """Bytes taken, table included."""
+        return int(self._header[2] + self._header[4])
+
+    @property
+    def kept(self) -> int:
+        """Files of which something is kept."""
+        return int(self._header[5])
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``/dev/shm`` was full before the store was."""
+        return bool(self._header[6])
+
+    def filled_records(self) -> np.ndarray[Any, Any]:
+        """Returns a copy of the table, empty for files that are being filled."""
+        states = self._records["state"].copy()  # first: what is filled then does not change
+        records = self._records.copy()
+        records[states != _FILLED] = np.zeros((), RECORD)
+        return records
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        """Returns some of the data."""
+        return os.pread(self.fd, nbytes, int(self._header[2]) + offset)
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Writes some of the data, before workers do.
+
+        Raises:
+            OSError: ``/dev/shm`` is full.
+        """
+        done = 0
+        while done < len(data):
+            done += os.pwrite(self.fd, data[done:], int(self._header[2]) + offset + done)
+
+    def take_over(self, records: np.ndarray[Any, Any], used: int) -> None:
+        """Makes ``records`` the table, of data that was written."""
+        self._records[:] = records
+        self._header[4] = -(-used // _ALIGNMENT) * _ALIGNMENT
+        self._header[5] = np.count_nonzero(records["state"] == _FILLED)
+
+    def close(self) -> None:
+        """Closes the descriptor; the memory goes with the last process that maps it."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def __del__(self) -> None:
+        if hasattr(self, "fd"):
+            self.close()

@@ -1,0 +1,175 @@
+"""A decoded cache: the same batches, made of what the first epoch decoded."""
+
+import os
+
+import numpy as np
+import pytest
+from conftest import photo, same_batches, train_transform
+from PIL import Image
+from torchvision import transforms as v1
+from torchvision.datasets import ImageFolder
+
+from fusionloader import DecodedCache, FusionLoader
+
+
+def kinds_of_files(root):
+    """Two classes of images: sampled in several ways, grey, progressive, no JPEGs, damaged."""
+    generator = np.random.default_rng(5)
+    for number in range(24):
+        folder = root / f"class{number % 2}"
+        folder.mkdir(exist_ok=True, parents=True)
+        image = photo(generator, *(int(side) for side in generator.integers(30, 150, 2)))
+        kind = number % 8
+        name = folder / f"{number:02}.{'png' if kind == 5 else 'jpg'}"
+        if kind == 4:
+            image = image.convert("L")
+        options = {"subsampling": kind} if kind < 3 else {"progressive": kind == 3}
+        image.convert("CMYK" if kind == 6 else image.mode).save(
+            name, **({} if kind == 5 else options)
+        )
+        if kind == 7:  # damage that makes a decoder guess
+            data = bytearray(name.read_bytes())
+            data[-80:-77] = b"\x55\xaa\x55"
+            name.write_bytes(data)
+    return root
+
+
+@pytest.fixture(scope="module")
+def mixed_folder(tmp_path_factory):
+    return kinds_of_files(tmp_path_factory.mktemp("mixed"))
+
+
+def epochs(dataset, count, **options):
+    options = {"batch_size": 5, "shuffle": False, "num_workers": 2, "seed": 3, **options}
+    loader = FusionLoader(dataset, **options)
+    return [list(loader) for _ in range(count)], loader
+
+
+def assert_same(ours, reference):
+    assert all(same_batches(a, b) for a, b in zip(ours, reference, strict=True))
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_every_epoch_has_the_batches_that_it_has_without_a_cache(mixed_folder, persistent):
+    steps = [v1.RandomResizedCrop(32), v1.RandomHorizontalFlip(), v1.RandAugment(), v1.ToTensor()]
+    dataset = ImageFolder(str(mixed_folder), v1.Compose(steps))
+    reference, _ = epochs(dataset, 3)
+    ours, loader = epochs(dataset, 3, cache=DecodedCache("64MiB"), persistent_workers=persistent)
+    assert_same(ours, reference)
+    assert not same_batches(ours[0], ours[1])
+    pixels = 0
+    for path, _ in dataset.samples:
+        with Image.open(path) as image:
+            pixels += image.width * image.height
+    found = loader.stats()["decoded_cache"]
+    assert found["images"] == len(dataset)
+    assert 3 * pixels <= found["bytes"] <= 3 * pixels + 64 * (2 + 2 * len(dataset))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_workers_of_every_start_method_fill_it(image_folder, method):
+    dataset = ImageFolder(str(image_folder), train_transform())
+    reference, _ = epochs(dataset, 1)
+    for init in (None, print):
+        ours, loader = epochs(
+            dataset,
+            1,
+            cache=DecodedCache("64MiB"),
+            multiprocessing_context=method,
+            worker_init_fn=init,
+        )
+        assert_same(ours, reference)
+        assert loader.stats()["decoded_cache"]["images"] == 40
+
+
+def test_later_epochs_read_no_file(image_folder, tmp_path):
+    for path in image_folder.glob("*/*.jpg"):
+        (tmp_path / path.parent.name).mkdir(exist_ok=True)
+        (tmp_path / path.parent.name / path.name).write_bytes(path.read_bytes())
+    dataset = ImageFolder(str(tmp_path), train_transform())
+    reference, _ = epochs(dataset, 2)
+    loader = FusionLoader(dataset, 5, num_workers=2, seed=3, cache=DecodedCache("64MiB"))
+    first = list(loader)
+    for path, _ in dataset.samples:  # of the same size and time, but unreadable as an image
+        found = os.stat(path)
+        with open(path, "r+b") as file:
+            file.write(bytes(found.st_size))
+        os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+    assert_same([first, list(loader)], reference)
+
+
+@pytest.mark.parametrize("change", ["size", "time"])
+def test_a_file_that_changed_is_read_anew(tmp_path, change):
+    (tmp_path / "a").mkdir()
+    files = [tmp_path / "a" / f"{name}.bmp" for name in range(4)]
+    for file in files:
+        Image.new("RGB", (16, 16), (10, 20, 30)).save(file)
+    dataset = ImageFolder(str(tmp_path), v1.Compose([v1.CenterCrop(8), v1.PILToTensor()]))
+    loader = FusionLoader(dataset, 4, num_workers=2, cache=DecodedCache("1MiB"))
+    ((before, _),) = loader
+    found = files[2].stat()
+    larger = 20 if change == "size" else 16
+    Image.new("RGB", (larger, larger), (200, 20, 30)).save(files[2])
+    time = found.st_mtime_ns + (10**9 if change == "time" else 0)
+    os.utime(files[2], ns=(found.st_atime_ns, time))
+    for _ in range(2):
+        ((after, _),) = loader
+        assert after[:, 0, 0, 0].tolist() == [10, 10, 200, 10]
+    assert before[:, 0, 0, 0].tolist() == [10, 10, 10, 10]
+    assert loader.stats()["decoded_cache"]["images"] == 4
+
+
+@pytest.mark.parametrize("kib", [3, 100, 500])
+def test_a_budget_that_is_too_small_is_used_up_and_never_exceeded(image_folder, kib):
+    dataset = ImageFolder(str(image_folder), train_transform())
+    reference, _ = epochs(dataset, 3)
+    ours, loader = epochs(dataset, 3, cache=DecodedCache(kib * 1024))
+    assert_same(ours, reference)
+    found = loader.stats()["decoded_cache"]
+    assert found["budget"] == kib * 1024
+    largest = 3 * 220 * 220
+    assert found["budget"] - largest <= found["bytes"] <= found["budget"]
+    assert (found["images"] > 0) == (kib > 3) and found["images"] < 40
+
+
+def test_a_budget_below_the_table_of_files_is_no_error(image_folder, caplog):
+    dataset = ImageFolder(str(image_folder), train_transform())
+    reference, _ = epochs(dataset, 1)
+    ours, loader = epochs(dataset, 1, cache=DecodedCache(100))
+    assert_same(ours, reference)
+    assert "no image is kept decoded: 40 files need a table of" in caplog.text
+    assert "decoded_cache" not in loader.stats()
+
+
+def test_a_dataset_that_changes_gets_a_cache_of_its_own(image_folder, mixed_folder):
+    dataset = ImageFolder(str(image_folder), train_transform())
+    loader = FusionLoader(dataset, 5, num_workers=2, seed=3, cache=DecodedCache("64MiB"))
+    list(loader)
+    dataset.samples[:] = ImageFolder(str(mixed_folder)).samples
+    reference, _ = epochs(dataset, 1)
+    loader.set_epoch(0)
+    assert_same([list(loader)], reference)
+    assert loader.stats()["decoded_cache"]["images"] == 24
+
+
+def test_explain_says_whether_it_is_used(image_folder):
+    def line(workers, *extra):
+        steps = [v1.RandomResizedCrop(32), *extra, v1.ToTensor()]
+        dataset = ImageFolder(str(image_folder), v1.Compose(steps))
+        loader = FusionLoader(dataset, 4, num_workers=workers, cache=DecodedCache("1MiB"))
+        (found,) = [row for row in loader.explain().splitlines() if "decoded cache" in row]
+        return found
+
+    assert line(2) == "decoded cache: epochs after the first decode nothing that is in it"
+    assert line(0).startswith("no decoded cache: samples are not made by workers")
+    assert line(2, v1.Lambda(lambda image: image)).endswith("a part of the plan runs in Python")
+
+
+def test_options_that_make_no_sense_are_refused(image_folder):
+    with pytest.raises(ValueError, match="amount of memory"):
+        DecodedCache("plenty")
+    dataset = ImageFolder(str(image_folder), train_transform())
+    with pytest.raises(ValueError, match="cache should be a DecodedCache"):
+        FusionLoader(dataset, cache="8GiB")
+    with pytest.raises(ValueError, match='decode should be "exact"'):
+        FusionLoader(dataset, decode="fast", cache=DecodedCache("8GiB"))
