@@ -67,7 +67,7 @@ py::tuple share_tuple(const Share& share) {
 py::list records(ManagerQueue& queue) {
   py::list all;
   Control& control = queue.control();
-  for (uint32_t w = 0; w < control.header.workers; ++w) {
+  for (uint32_t w = 0; w < control.record_count(); ++w) {
     const WorkerRecord& r = control.records()[w];
     all.append(py::make_tuple(r.pid.load(), r.sequence.load(), r.tiny_batch.load(),
                               r.position.load(), static_cast<double>(r.since_ns.load()) / kNs,
@@ -87,7 +87,9 @@ uint64_t mix(uint64_t word) {
 
 void bind_manager(py::module_& m) {
   py::class_<ManagerQueue>(m, "ManagerQueue")
-      .def(py::init<int, int, uint32_t, uint32_t>())
+      .def(py::init<int, int, uint32_t, uint32_t, uint32_t, uint32_t, int>(), py::arg("control_fd"),
+           py::arg("data_fd"), py::arg("workers"), py::arg("ring_size"), py::arg("seats") = 0,
+           py::arg("lendable") = 0, py::arg("event_fd") = -1)
       .def_static("control_bytes", &Control::bytes)
       .def_static("descriptor_bytes", &Batch::descriptor_bytes)
       .def("add_slot", &ManagerQueue::add_slot)
@@ -127,6 +129,8 @@ void bind_manager(py::module_& m) {
                lost.append(py::make_tuple(l.sequence, l.tiny_batch));
              return lost;
            })
+      .def("dead_guests", &ManagerQueue::dead_guests)
+      .def("empty_seat", &ManagerQueue::empty_seat)
       .def("withdraw", &ManagerQueue::withdraw)
       .def("shares",
            [](ManagerQueue& q, uint64_t slot) {
@@ -188,6 +192,9 @@ void bind_worker(py::module_& m) {
            })
       .def("claim_next", &WorkerQueue::claim_next)
       .def("give_back", &WorkerQueue::give_back)
+      .def("take_seat", &WorkerQueue::take_seat)
+      .def("leave_seat", &WorkerQueue::leave_seat)
+      .def("claim_as_guest", &WorkerQueue::claim_as_guest)
       .def("gpu_ready", &WorkerQueue::gpu_ready)
       .def("leave", &WorkerQueue::leave)
       .def("finish",
@@ -231,6 +238,10 @@ void bind_worker(py::module_& m) {
       .def("announce", [](WorkerQueue& q, uint32_t pid) { q.record().pid.store(pid); });
 }
 
+Site site(WorkerQueue& queue, Mapping& table, Executor& executor) {
+  return {&queue, reinterpret_cast<DatasetTable*>(table.data()), &executor};
+}
+
 void bind_plan_worker(py::module_& m) {
   py::class_<Mapping>(m, "Mapping", py::buffer_protocol())
       .def(py::init<int, uint64_t, size_t>())
@@ -240,11 +251,13 @@ void bind_plan_worker(py::module_& m) {
         return py::buffer_info(map.data(), static_cast<py::ssize_t>(map.bytes()));
       });
   py::class_<PlanWorker>(m, "PlanWorker")
-      .def(py::init([](WorkerQueue& queue, Mapping& table, Executor& executor, int parent) {
-             return new PlanWorker(queue, *reinterpret_cast<DatasetTable*>(table.data()), executor,
-                                   parent);
+      .def(py::init([](WorkerQueue& queue, Mapping& table, Executor& executor, int parent,
+                       int event_fd) {
+             return new PlanWorker(site(queue, table, executor), parent, event_fd);
            }),
-           py::keep_alive<1, 2>(), py::keep_alive<1, 3>(), py::keep_alive<1, 4>())
+           py::arg("queue"), py::arg("table"), py::arg("executor"), py::arg("parent"),
+           py::arg("event_fd") = -1, py::keep_alive<1, 2>(), py::keep_alive<1, 3>(),
+           py::keep_alive<1, 4>())
       .def("run",
            [](PlanWorker& worker) {
              Event event = Event::stopped;
@@ -257,6 +270,8 @@ void bind_plan_worker(py::module_& m) {
                  return "stopped";
                case Event::orphaned:
                  return "orphaned";
+               case Event::errand:
+                 return "errand";
                case Event::sample:
                  break;
              }
@@ -288,7 +303,16 @@ void bind_plan_worker(py::module_& m) {
            [](PlanWorker& worker, int64_t target) { *worker.current().target = target; })
       .def("sample_done", &PlanWorker::sample_done)
       .def("sample_failed", &PlanWorker::sample_failed)
-      .def("count_pillow_sample", &PlanWorker::count_pillow_sample);
+      .def("count_pillow_sample", &PlanWorker::count_pillow_sample)
+      .def_property_readonly("is_guest", &PlanWorker::is_guest)
+      .def("give_back", &PlanWorker::give_back)
+      .def("errand", &PlanWorker::errand)
+      .def("decline", &PlanWorker::decline)
+      .def("detach", &PlanWorker::detach)
+      // The caller keeps the three until it calls detach().
+      .def("attach",
+           [](PlanWorker& worker, uint32_t member, WorkerQueue& queue, Mapping& table,
+              Executor& executor) { worker.attach(member, site(queue, table, executor)); });
 }
 
 }  // namespace
