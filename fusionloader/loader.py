@@ -21,6 +21,7 @@ T_co = TypeVar("T_co", covariant=True)
 _AUGMENT_PER = ("sample", "tiny_batch")
 _ON_ERROR = ("raise", "skip", "substitute")
 _DECODE = ("exact", "fast")
+_GLOBAL_MANAGER = ("auto", "off")
 
 
 class FusionLoader(DataLoader[T_co]):
@@ -67,6 +68,9 @@ class FusionLoader(DataLoader[T_co]):
             up as often, but by ``tiny_batch_size`` at a time). Crops, flips (those that stand by
             themselves) and what runs in Python are drawn for every sample in both.
 
+        global_manager: ``"auto"`` lets ranks that ``torchrun`` started on one machine lend each
+            other idle workers, which changes no batch; ``"off"`` does not.
+
     Raises:
         ValueError: as ``DataLoader`` does, and for the arguments above when they are out of range.
     """
@@ -98,6 +102,7 @@ class FusionLoader(DataLoader[T_co]):
         decode: Literal["exact", "fast"] = "exact",
         on_error: Literal["raise", "skip", "substitute"] = "raise",
         augment_per: Literal["sample", "tiny_batch"] = "sample",
+        global_manager: Literal["auto", "off"] = "auto",
     ) -> None:
         if not isinstance(tiny_batch_size, int) or tiny_batch_size < 1:
             raise ValueError(f"tiny_batch_size should be a positive int, not {tiny_batch_size!r}")
@@ -109,6 +114,10 @@ class FusionLoader(DataLoader[T_co]):
             raise ValueError(f"on_error should be one of {_ON_ERROR}, not {on_error!r}")
         if augment_per not in _AUGMENT_PER:
             raise ValueError(f"augment_per should be one of {_AUGMENT_PER}, not {augment_per!r}")
+        if global_manager not in _GLOBAL_MANAGER:
+            raise ValueError(
+                f"global_manager should be one of {_GLOBAL_MANAGER}, not {global_manager!r}"
+            )
         if gpu_worker not in ("auto", None) and not isinstance(gpu_worker, GpuWorker):
             raise ValueError(
                 f'gpu_worker should be "auto", None or a GpuWorker, not {gpu_worker!r}'
@@ -122,6 +131,7 @@ class FusionLoader(DataLoader[T_co]):
         self.decode = decode
         self.on_error = on_error
         self.augment_per = augment_per
+        self.global_manager = global_manager
         self.shuffle = shuffle
         self._epochs = Epochs()
         self._recipes = Recipes()
@@ -181,7 +191,8 @@ class FusionLoader(DataLoader[T_co]):
         ``part_seconds``, the wall time of reading, decoding, Python code and each stage of a plan.
         ``gpu_worker`` where there is one: its ``mode`` now, whether it is ``profiling``, the
         ``rates`` (samples per second) by mode, the ``threshold``, its ``samples``, ``restarts``,
-        and if it is ``gone``, why.
+        and if it is ``gone``, why. ``borrowed_samples``: made by workers of other ranks, for
+        iterators that have ended.
         """
         return asdict(self._epochs.counters)
 

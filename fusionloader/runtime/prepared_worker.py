@@ -28,8 +28,10 @@ def main(config: LightWorkerConfig, descriptors: tuple[Descriptor, ...], info: I
 
     If the user code changes what the plan was made of, the worker says so and ends.
     """
-    control, data, table, message = (descriptor.fd for descriptor in descriptors)
+    control, data, table, message, *event = (descriptor.fd for descriptor in descriptors)
     config = replace(config, control_fd=control, data_fd=data, table_fd=table, message_fd=message)
+    if event:
+        config = replace(config, event_fd=event[0])
     workers, base_seed, dataset, init = info
     leave_with(config.parent)
     last: messages.Message
