@@ -22,6 +22,7 @@ T_co = TypeVar("T_co", covariant=True)
 _AUGMENT_PER = ("sample", "tiny_batch")
 _ON_ERROR = ("raise", "skip", "substitute")
 _DECODE = ("exact", "fast")
+_GLOBAL_MANAGER = ("auto", "off")
 
 
 class FusionLoader(DataLoader[T_co]):
@@ -74,6 +75,8 @@ class FusionLoader(DataLoader[T_co]):
         jpeg_index: ``"auto"`` keeps in shared memory, for plans like those, where the decoder stood
             here and there in each JPEG, so that epochs after the first begin near the crop; a path
             also saves that to a file, from which the next loader takes it.
+        global_manager: ``"auto"`` lets ranks that ``torchrun`` started on one machine lend each
+            other idle workers, which changes no batch; ``"off"`` does not.
 
     Raises:
         ValueError: as ``DataLoader`` does, and for the arguments above when they are out of range.
@@ -108,6 +111,7 @@ class FusionLoader(DataLoader[T_co]):
         augment_per: Literal["sample", "tiny_batch"] = "sample",
         cache: DecodedCache | None = None,
         jpeg_index: str | os.PathLike[str] | None = None,
+        global_manager: Literal["auto", "off"] = "auto",
     ) -> None:
         if not isinstance(tiny_batch_size, int) or tiny_batch_size < 1:
             raise ValueError(f"tiny_batch_size should be a positive int, not {tiny_batch_size!r}")
@@ -119,6 +123,10 @@ class FusionLoader(DataLoader[T_co]):
             raise ValueError(f"on_error should be one of {_ON_ERROR}, not {on_error!r}")
         if augment_per not in _AUGMENT_PER:
             raise ValueError(f"augment_per should be one of {_AUGMENT_PER}, not {augment_per!r}")
+        if global_manager not in _GLOBAL_MANAGER:
+            raise ValueError(
+                f"global_manager should be one of {_GLOBAL_MANAGER}, not {global_manager!r}"
+            )
         if gpu_worker not in ("auto", None) and not isinstance(gpu_worker, GpuWorker):
             raise ValueError(
                 f'gpu_worker should be "auto", None or a GpuWorker, not {gpu_worker!r}'
@@ -140,6 +148,7 @@ class FusionLoader(DataLoader[T_co]):
         self.augment_per = augment_per
         self.cache = cache
         self.jpeg_index = jpeg_index
+        self.global_manager = global_manager
         self.shuffle = shuffle
         self._epochs = Epochs()
         self._recipes = Recipes()
@@ -200,7 +209,8 @@ class FusionLoader(DataLoader[T_co]):
         ``gpu_worker`` where there is one: its ``mode`` now, whether it is ``profiling``, the
         ``rates`` (samples per second) by mode, the ``threshold``, its ``samples``, ``restarts``,
         and if it is ``gone``, why. ``decoded_cache`` and ``jpeg_index`` where there is one: the
-        ``images`` in it, the ``bytes`` taken, and its ``budget``.
+        ``images`` in it, the ``bytes`` taken, and its ``budget``. ``borrowed_samples``: made by
+        workers of other ranks, for iterators that have ended.
         """
         return asdict(self._epochs.counters) | self._recipes.kept_stats()
 

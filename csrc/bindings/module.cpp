@@ -23,6 +23,7 @@ PYBIND11_MODULE(_native, m) {
   fusionloader::bind_device(m);
   fusionloader::bind_geometry(m);
   fusionloader::bind_jpeg(m);
+  fusionloader::bind_lending(m);
   fusionloader::bind_plan(m);
   fusionloader::bind_queue(m);
 }

@@ -6,6 +6,7 @@ void bind_colour(pybind11::module_& m);
 void bind_device(pybind11::module_& m);
 void bind_geometry(pybind11::module_& m);
 void bind_jpeg(pybind11::module_& m);
+void bind_lending(pybind11::module_& m);
 void bind_plan(pybind11::module_& m);
 void bind_queue(pybind11::module_& m);
 }  // namespace fusionloader

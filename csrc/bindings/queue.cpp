@@ -68,7 +68,7 @@ py::tuple share_tuple(const Share& share) {
 py::list records(ManagerQueue& queue) {
   py::list all;
   Control& control = queue.control();
-  for (uint32_t w = 0; w < control.header.workers; ++w) {
+  for (uint32_t w = 0; w < control.record_count(); ++w) {
     const WorkerRecord& r = control.records()[w];
     all.append(py::make_tuple(r.pid.load(), r.sequence.load(), r.tiny_batch.load(),
                               r.position.load(), static_cast<double>(r.since_ns.load()) / kNs,
@@ -88,7 +88,9 @@ uint64_t mix(uint64_t word) {
 
 void bind_manager(py::module_& m) {
   py::class_<ManagerQueue>(m, "ManagerQueue")
-      .def(py::init<int, int, uint32_t, uint32_t>())
+      .def(py::init<int, int, uint32_t, uint32_t, uint32_t, uint32_t, int>(), py::arg("control_fd"),
+           py::arg("data_fd"), py::arg("workers"), py::arg("ring_size"), py::arg("seats") = 0,
+           py::arg("lendable") = 0, py::arg("event_fd") = -1)
       .def_static("control_bytes", &Control::bytes)
       .def_static("descriptor_bytes", &Batch::descriptor_bytes)
       .def("add_slot", &ManagerQueue::add_slot)
@@ -128,6 +130,8 @@ void bind_manager(py::module_& m) {
                lost.append(py::make_tuple(l.sequence, l.tiny_batch));
              return lost;
            })
+      .def("dead_guests", &ManagerQueue::dead_guests)
+      .def("empty_seat", &ManagerQueue::empty_seat)
       .def("withdraw", &ManagerQueue::withdraw)
       .def("shares",
            [](ManagerQueue& q, uint64_t slot) {
@@ -189,6 +193,9 @@ void bind_worker(py::module_& m) {
            })
       .def("claim_next", &WorkerQueue::claim_next)
       .def("give_back", &WorkerQueue::give_back)
+      .def("take_seat", &WorkerQueue::take_seat)
+      .def("leave_seat", &WorkerQueue::leave_seat)
+      .def("claim_as_guest", &WorkerQueue::claim_as_guest)
       .def("gpu_ready", &WorkerQueue::gpu_ready)
       .def("leave", &WorkerQueue::leave)
       .def("finish",
@@ -251,6 +258,10 @@ void bind_file_store(py::module_& m) {
       });
 }
 
+Site site(WorkerQueue& queue, Mapping& table, Executor& executor) {
+  return {&queue, reinterpret_cast<DatasetTable*>(table.data()), &executor};
+}
+
 void bind_plan_worker(py::module_& m) {
   py::class_<Mapping>(m, "Mapping", py::buffer_protocol())
       .def(py::init<int, uint64_t, size_t>())
@@ -261,14 +272,13 @@ void bind_plan_worker(py::module_& m) {
       });
   py::class_<PlanWorker>(m, "PlanWorker")
       .def(py::init([](WorkerQueue& queue, Mapping& table, Executor& executor, int parent,
-                       FileStore* pixels, FileStore* indexes) {
-             return new PlanWorker(queue, *reinterpret_cast<DatasetTable*>(table.data()), executor,
-                                   parent, pixels, indexes);
+                       int event_fd, FileStore* pixels, FileStore* indexes) {
+             return new PlanWorker(site(queue, table, executor), parent, event_fd, pixels, indexes);
            }),
            py::keep_alive<1, 2>(), py::keep_alive<1, 3>(), py::keep_alive<1, 4>(),
-           py::keep_alive<1, 6>(), py::keep_alive<1, 7>(), py::arg("queue"), py::arg("table"),
-           py::arg("executor"), py::arg("parent"), py::arg("pixels") = py::none(),
-           py::arg("indexes") = py::none())
+           py::keep_alive<1, 7>(), py::keep_alive<1, 8>(), py::arg("queue"), py::arg("table"),
+           py::arg("executor"), py::arg("parent"), py::arg("event_fd") = -1,
+           py::arg("pixels") = py::none(), py::arg("indexes") = py::none())
       .def("run",
            [](PlanWorker& worker) {
              Event event = Event::stopped;
@@ -281,6 +291,8 @@ void bind_plan_worker(py::module_& m) {
                  return "stopped";
                case Event::orphaned:
                  return "orphaned";
+               case Event::errand:
+                 return "errand";
                case Event::sample:
                  break;
              }
@@ -312,7 +324,16 @@ void bind_plan_worker(py::module_& m) {
            [](PlanWorker& worker, int64_t target) { *worker.current().target = target; })
       .def("sample_done", &PlanWorker::sample_done)
       .def("sample_failed", &PlanWorker::sample_failed)
-      .def("count_pillow_sample", &PlanWorker::count_pillow_sample);
+      .def("count_pillow_sample", &PlanWorker::count_pillow_sample)
+      .def_property_readonly("is_guest", &PlanWorker::is_guest)
+      .def("give_back", &PlanWorker::give_back)
+      .def("errand", &PlanWorker::errand)
+      .def("decline", &PlanWorker::decline)
+      .def("detach", &PlanWorker::detach)
+      // The caller keeps the three until it calls detach().
+      .def("attach",
+           [](PlanWorker& worker, uint32_t member, WorkerQueue& queue, Mapping& table,
+              Executor& executor) { worker.attach(member, site(queue, table, executor)); });
 }
 
 }  // namespace

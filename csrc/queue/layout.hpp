@@ -14,7 +14,7 @@ using Atomic32 = std::atomic<uint32_t>;
 using Atomic64 = std::atomic<uint64_t>;
 static_assert(Atomic64::is_always_lock_free && Atomic32::is_always_lock_free);
 
-constexpr uint64_t kMagic = 0x31726564616f4c46;  // "FLoader1"
+constexpr uint64_t kMagic = 0x32726564616f4c46;  // "FLoader2": another layout has another number
 constexpr uint32_t kMaxSlots = 1 << 16;
 constexpr size_t kAlign = 64;  // a cache line: neighbours do not disturb each other
 
@@ -22,7 +22,9 @@ constexpr size_t kAlign = 64;  // a cache line: neighbours do not disturb each o
 
 struct alignas(kAlign) ControlHeader {
   uint64_t magic;
-  uint32_t workers;
+  uint32_t workers;         // of the loader itself; seats have the numbers behind them
+  uint32_t seats;           // records for workers that other ranks lend, see lending.hpp
+  uint32_t lendable;        // the first so many workers may be lent
   uint32_t ring_size;       // mini-batches that can be in flight
   Atomic64 published;       // mini-batches published so far; their numbers are 0 .. published - 1
   Atomic64 oldest;          // the oldest one not delivered: workers look from here on
@@ -30,6 +32,8 @@ struct alignas(kAlign) ControlHeader {
   Atomic32 layout_version;  // counts up when the layout of Python samples becomes known
   Atomic64 layout_slot;     // where it stands, pickled
   Atomic64 layout_bytes;
+  Atomic64 owner;    // identity of the training process
+  Atomic32 watched;  // the global manager wants to know of mini-batches that are published
   // A GPU worker takes mini-batches from their large end. It says when it is ready to, once; the
   // manager says whether it may (GpuState), and how many last tiny-batches are left to it
   // meanwhile.
@@ -63,6 +67,11 @@ struct alignas(kAlign) WorkerRecord {
   Atomic64 busy_ns;          // wall time spent on samples
   Atomic64 pillow_samples;   // samples of a compiled plan that Pillow decoded
   Atomic64 part_ns[kParts];  // wall time of a compiled plan's parts, as in plan/part_times.hpp
+  // Of a worker that may be lent, see lending.hpp.
+  Atomic64 errand;
+  Atomic64 answered;
+  Atomic32 place;
+  Atomic64 owner;  // of a seat: identity of the process that has it; 0: free
 };
 
 struct SlotEntry {  // where a slot lies in the data object; never changes once written
@@ -72,14 +81,15 @@ struct SlotEntry {  // where a slot lies in the data object; never changes once 
 
 struct Control {
   ControlHeader header;
-  // followed by: WorkerRecord[workers], Atomic64 ring[ring_size] (slot numbers),
+  // followed by: WorkerRecord[workers + seats], Atomic64 ring[ring_size] (slot numbers),
   // SlotEntry[kMaxSlots]
 
   WorkerRecord* records() { return reinterpret_cast<WorkerRecord*>(this + 1); }
-  Atomic64* ring() { return reinterpret_cast<Atomic64*>(records() + header.workers); }
+  Atomic64* ring() { return reinterpret_cast<Atomic64*>(records() + record_count()); }
+  uint32_t record_count() const { return header.workers + header.seats; }
   SlotEntry* slots() { return reinterpret_cast<SlotEntry*>(ring() + header.ring_size); }
-  static size_t bytes(uint32_t workers, uint32_t ring_size) {
-    return sizeof(Control) + workers * sizeof(WorkerRecord) + ring_size * sizeof(Atomic64) +
+  static size_t bytes(uint32_t records, uint32_t ring_size) {
+    return sizeof(Control) + records * sizeof(WorkerRecord) + ring_size * sizeof(Atomic64) +
            kMaxSlots * sizeof(SlotEntry);
   }
 };

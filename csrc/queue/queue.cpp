@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -12,6 +13,8 @@
 #include <system_error>
 
 #include "queue/futex.hpp"
+#include "queue/identity.hpp"
+#include "queue/lending.hpp"
 
 namespace fusionloader {
 
@@ -63,7 +66,7 @@ WorkerQueue::WorkerQueue(int control_fd, int data_fd, uint32_t worker, Side side
     : Shared(control_fd, data_fd), worker_(worker), side_(side) {
   if (control_->header.magic != kMagic)
     throw std::runtime_error("not a fusionloader control block");
-  if (worker >= control_->header.workers) throw std::out_of_range("worker number");
+  if (worker >= control_->record_count()) throw std::out_of_range("worker number");
 }
 
 std::optional<Claim> WorkerQueue::claim(End end, uint32_t threshold, uint32_t count) {
@@ -82,6 +85,35 @@ std::optional<Claim> WorkerQueue::claim_next(uint32_t count) {
   const auto state = static_cast<GpuState>(header.gpu_state.load());
   if (state == GpuState::off) return claim(End::large, 0, count);
   return claim(End::small, header.threshold.load(), count);
+}
+
+bool WorkerQueue::take_seat(uint32_t seat, uint64_t identity) {
+  if (seat < control_->header.workers || seat >= control_->record_count()) return false;
+  uint64_t nobody = 0;
+  if (!control_->records()[seat].owner.compare_exchange_strong(nobody, identity)) return false;
+  worker_ = seat;
+  guest_ = true;
+  record().pid.store(pid_of(identity));
+  return true;
+}
+
+void WorkerQueue::leave_seat() {
+  idle();
+  record().owner.store(0);
+}
+
+std::optional<Claim> WorkerQueue::claim_as_guest(uint64_t errand) {
+  ControlHeader& header = control_->header;
+  const bool alone = static_cast<GpuState>(header.gpu_state.load()) == GpuState::off;
+  const End end = alone ? End::large : End::small;
+  const uint32_t threshold = alone ? 0 : header.threshold.load();
+  const uint64_t published = header.published.load();
+  for (uint64_t sequence = header.oldest.load(); sequence < published; ++sequence) {
+    if (!Errand::covers(errand, sequence)) break;
+    Batch* batch = this->batch(control_->ring()[sequence % header.ring_size].load());
+    if (auto claimed = claim_from(*batch, sequence, end, threshold, 1)) return claimed;
+  }
+  return std::nullopt;
 }
 
 std::optional<Claim> WorkerQueue::claim_when_open(uint32_t count) {
@@ -128,8 +160,8 @@ std::optional<Claim> WorkerQueue::claim_from(Batch& batch, uint64_t sequence, En
     if (stop > begin) return Claim{sequence, begin, stop - begin, &batch};
     word = batch.header.queue.load();
   }
-  // What comes back may be what a GPU worker could not do.
-  if (side_ == Side::gpu || batch.header.returned.load() == 0 ||
+  // What comes back may be what a GPU worker or a guest could not do.
+  if (side_ == Side::gpu || guest_ || batch.header.returned.load() == 0 ||
       batch.header.sequence.load() != sequence)
     return std::nullopt;
   const uint64_t now = batch.header.queue.load();
@@ -209,14 +241,18 @@ void WorkerQueue::begin_sample(const Claim& claim, uint32_t tiny_batch, uint64_t
 
 // ---- local manager -----------------------------------------------------------------------------
 
-ManagerQueue::ManagerQueue(int control_fd, int data_fd, uint32_t workers, uint32_t ring_size)
-    : Shared(control_fd, data_fd) {
-  if (mapping_.bytes() < Control::bytes(workers, ring_size))
+ManagerQueue::ManagerQueue(int control_fd, int data_fd, uint32_t workers, uint32_t ring_size,
+                           uint32_t seats, uint32_t lendable, int event_fd)
+    : Shared(control_fd, data_fd), event_fd_(event_fd) {
+  if (mapping_.bytes() < Control::bytes(workers + seats, ring_size) || lendable > workers)
     throw std::invalid_argument("control block too small");
-  new (&control_->header) ControlHeader{};
-  control_->header.magic = kMagic;
-  control_->header.workers = workers;
-  control_->header.ring_size = ring_size;
+  ControlHeader& header = *new (&control_->header) ControlHeader{};
+  header.workers = workers;
+  header.seats = seats;
+  header.lendable = lendable;
+  header.owner.store(identity_of(static_cast<uint32_t>(getpid())));
+  header.ring_size = ring_size;
+  header.magic = kMagic;
 }
 
 void ManagerQueue::add_slot(uint64_t slot, uint64_t offset, uint64_t bytes) {
@@ -263,6 +299,7 @@ void ManagerQueue::publish(uint64_t slot, uint64_t sequence) {
   control_->ring()[sequence % header.ring_size].store(slot);
   header.published.store(sequence + 1);
   wake_workers();
+  if (header.watched.load() != 0) notify(event_fd_);
 }
 
 void ManagerQueue::forget_gpu() {
@@ -342,6 +379,15 @@ std::vector<Lost> ManagerQueue::take_back(uint32_t worker) {
   return lost;
 }
 
+std::vector<uint32_t> ManagerQueue::dead_guests() {
+  std::vector<uint32_t> dead;
+  for (uint32_t seat = control_->header.workers; seat < control_->record_count(); ++seat) {
+    const uint64_t owner = control_->records()[seat].owner.load();
+    if (owner != 0 && !runs(owner)) dead.push_back(seat);
+  }
+  return dead;
+}
+
 void ManagerQueue::withdraw() {
   ControlHeader& header = control_->header;
   const uint64_t published = header.published.load();
@@ -369,6 +415,12 @@ void ManagerQueue::sleep(uint32_t seen, int64_t timeout_ns) {
   header.manager_sleeps.store(1);
   futex_wait(header.done_word, seen, timeout_ns);
   header.manager_sleeps.store(0);
+}
+
+void notify(int event_fd) {
+  const uint64_t one = 1;
+  // It can fail only where nobody has read for 2^64 times.
+  if (event_fd >= 0 && write(event_fd, &one, sizeof one) < 0) return;
 }
 
 }  // namespace fusionloader

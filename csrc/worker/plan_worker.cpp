@@ -9,6 +9,7 @@
 #include <exception>
 
 #include "queue/futex.hpp"
+#include "queue/identity.hpp"
 
 namespace fusionloader {
 
@@ -33,9 +34,16 @@ class File {
 
 }  // namespace
 
-PlanWorker::PlanWorker(WorkerQueue& queue, DatasetTable& table, Executor& executor, int parent,
-                       FileStore* pixels, FileStore* indexes)
-    : queue_(queue), table_(table), executor_(executor), parent_(parent), kept_(pixels, indexes) {}
+PlanWorker::PlanWorker(const Site& home, int parent, int event_fd, FileStore* pixels,
+                       FileStore* indexes)
+    : home_(home), at_(&home_), parent_(parent), kept_(pixels, indexes), event_fd_(event_fd) {
+  if (event_fd < 0) return;
+  me_ = identity_of(static_cast<uint32_t>(getpid()));
+  // What its predecessor was sent on is not this one's: that seat is for the borrower to empty.
+  WorkerRecord& record = home_.queue->record();
+  record.answered.store(record.errand.load());
+  record.place.store(static_cast<uint32_t>(place_));
+}
 
 Event PlanWorker::run() {
   for (;;) {
@@ -43,34 +51,117 @@ Event PlanWorker::run() {
       if (!run_sample()) return Event::sample;
       sample_done();
     }
-    if (queue_.stopping()) return Event::stopped;
-    if (getppid() != parent_) return Event::orphaned;
-    const uint32_t seen = queue_.work_word();
-    claim_ = queue_.claim_next(1);
-    if (claim_) {
-      tiny_batch_ = claim_->first;
-      advance();
-      continue;
+    if (home_.queue->stopping()) return end(Event::stopped);
+    if (getppid() != parent_) return end(Event::orphaned);
+    const uint32_t seen = home_.queue->work_word();
+    if (claim_at_home()) continue;
+    if (event_fd_ >= 0) {
+      if (!obey() || (away_ && away_is_gone())) return end(Event::errand);
+      if (claim_away()) continue;
     }
-    queue_.idle();
-    queue_.sleep(seen, kOrphanCheckNs);
+    rest(seen);
   }
 }
+
+bool PlanWorker::claim_at_home() {
+  claim_ = home_.queue->claim_next(1);
+  if (!claim_) return false;
+  at_ = &home_;
+  say(Place::home);
+  tiny_batch_ = claim_->first;
+  advance();
+  return true;
+}
+
+bool PlanWorker::claim_away() {
+  if (!seated_) return false;
+  claim_ = away_->queue->claim_as_guest(errand_);
+  if (!claim_) {
+    leave_seat();
+    return false;
+  }
+  at_ = &*away_;
+  say(Place::away);
+  tiny_batch_ = claim_->first;
+  advance();
+  return true;
+}
+
+// False when the errand needs a queue that is not attached.
+bool PlanWorker::obey() {
+  WorkerRecord& record = home_.queue->record();
+  const uint64_t errand = record.errand.load();
+  if (errand == record.answered.load()) return true;
+  leave_seat();
+  if (!away_ || Errand::member(errand) != away_member_ || away_is_gone()) return false;
+  // A seat that is not free is not worth waiting for: the manager looks again when this rests.
+  seated_ = away_->queue->take_seat(Errand::seat(errand), me_);
+  errand_ = errand;
+  record.answered.store(errand);
+  return true;
+}
+
+// Memory of a loader that has ended is not to be kept; who was killed does not say so.
+bool PlanWorker::away_is_gone() {
+  if (away_->queue->stopping()) return true;
+  const uint64_t now = monotonic_ns();
+  if (now - looked_ns_ < static_cast<uint64_t>(kOrphanCheckNs)) return false;
+  looked_ns_ = now;
+  return !runs(away_->queue->owner());
+}
+
+void PlanWorker::leave_seat() {
+  if (seated_) away_->queue->leave_seat();
+  seated_ = false;
+}
+
+void PlanWorker::say(Place place) {
+  if (event_fd_ < 0 || place == place_) return;
+  place_ = place;
+  home_.queue->record().place.store(static_cast<uint32_t>(place));
+  if (place == Place::idle) notify(event_fd_);
+}
+
+void PlanWorker::rest(uint32_t seen) {
+  home_.queue->idle();
+  say(Place::idle);
+  home_.queue->sleep(seen, kOrphanCheckNs);
+}
+
+Event PlanWorker::end(Event event) {
+  leave_seat();
+  at_ = &home_;
+  return event;
+}
+
+uint32_t PlanWorker::errand() {
+  const WorkerRecord& record = home_.queue->record();
+  wanted_ = record.errand.load();
+  return wanted_ == record.answered.load() ? 0 : Errand::member(wanted_);
+}
+
+void PlanWorker::attach(uint32_t member, const Site& site) {
+  away_ = site;
+  away_member_ = member;
+  looked_ns_ = monotonic_ns();
+}
+
+void PlanWorker::decline() { home_.queue->record().answered.store(wanted_); }
 
 void PlanWorker::advance() {
   const BatchHeader& header = claim_->batch->header;
   position_ = tiny_batch_ * header.tiny_size;
   stop_ = std::min(position_ + header.tiny_size, header.samples);
-  queue_.begin_sample(*claim_, tiny_batch_, position_);
+  at_->queue->begin_sample(*claim_, tiny_batch_, position_);
 }
 
 CurrentSample PlanWorker::current() {
   Batch& batch = *claim_->batch;
   const Entry& entry = batch.entries()[position_];
-  const size_t row_bytes = executor_.result_bytes();
+  const size_t row_bytes = at_->executor->result_bytes();
   const size_t images =
       (batch.header.payload_rows.load() * row_bytes + kAlign - 1) / kAlign * kAlign;
-  uint8_t* payload = queue_.slot(batch.header.payload.load() - 1).data();
+  uint8_t* payload = at_->queue->slot(batch.header.payload.load() - 1).data();
   return {
       claim_->sequence,
       position_,
@@ -84,65 +175,77 @@ CurrentSample PlanWorker::current() {
 bool PlanWorker::run_sample() {
   const CurrentSample sample = current();
   const auto item = static_cast<uint64_t>(sample.item);
-  if (item >= table_.count) return false;  // also what is no index at all, -1
+  if (item >= at_->table->count) return false;  // also what is no index at all, -1
   try {
-    if (table_.holds_pixels())
+    if (at_->table->holds_pixels())
       run_pixels(sample, item);
     else if (!run_file(sample, item))
       return false;
   } catch (const std::exception&) {
     return false;  // the caller meets the same error where it can be reported
   }
-  *sample.target = table_.target(item);
+  *sample.target = at_->table->target(item);
   return true;
 }
 
 std::optional<PixelView> PlanWorker::kept_pixels(uint64_t item) {
-  const PartTimes::Timed timed(executor_.times(), Part::read);
-  return kept_.pixels(item, table_.path(item));
+  if (!is_home()) return std::nullopt;  // the files of another rank are not kept here
+  const PartTimes::Timed timed(at_->executor->times(), Part::read);
+  return kept_.pixels(item, at_->table->path(item));
 }
 
 bool PlanWorker::run_file(const CurrentSample& sample, uint64_t item) {
   if (const auto pixels = kept_pixels(item)) {
-    executor_.run_pixels(*pixels, sample.key, sample.image);
+    at_->executor->run_pixels(*pixels, sample.key, sample.image);
     return true;
   }
   {
-    const PartTimes::Timed timed(executor_.times(), Part::read);
+    const PartTimes::Timed timed(at_->executor->times(), Part::read);
     if (!read_file(item)) return false;
   }
-  table_.size(item).store(static_cast<uint32_t>(std::min<size_t>(file_bytes_, UINT32_MAX)),
-                          std::memory_order_relaxed);
+  at_->table->size(item).store(static_cast<uint32_t>(std::min<size_t>(file_bytes_, UINT32_MAX)),
+                               std::memory_order_relaxed);
   const ByteView encoded{file_.data(), file_bytes_};
-  return executor_.run_encoded(encoded, sample.key, sample.image, &kept_) == Status::ok;
+  KeptFiles* kept = is_home() ? &kept_ : nullptr;
+  return at_->executor->run_encoded(encoded, sample.key, sample.image, kept) == Status::ok;
 }
 
 void PlanWorker::run_pixels(const CurrentSample& sample, uint64_t item) {
-  const auto width = static_cast<int>(table_.width), channels = static_cast<int>(table_.channels);
-  const PixelView image{table_.pixels(item), width, static_cast<int>(table_.height), channels,
-                        static_cast<ptrdiff_t>(width) * channels};
-  executor_.run_pixels(image, sample.key, sample.image);
+  const auto width = static_cast<int>(at_->table->width),
+             channels = static_cast<int>(at_->table->channels);
+  const PixelView image{at_->table->pixels(item), width, static_cast<int>(at_->table->height),
+                        channels, static_cast<ptrdiff_t>(width) * channels};
+  at_->executor->run_pixels(image, sample.key, sample.image);
 }
 
 void PlanWorker::sample_done() {
-  WorkerRecord& record = queue_.record();
-  executor_.times().move_to(record.part_ns);
+  WorkerRecord& record = at_->queue->record();
+  at_->executor->times().move_to(record.part_ns);
   const uint64_t now = monotonic_ns();
   record.busy_ns.fetch_add(now - record.since_ns.load(std::memory_order_relaxed));
   record.samples.fetch_add(1);
   claim_->batch->progress()[tiny_batch_].fetch_add(1);
   if (++position_ < stop_)
-    queue_.begin_sample(*claim_, tiny_batch_, position_);
+    at_->queue->begin_sample(*claim_, tiny_batch_, position_);
   else
     finish_tiny_batch(TinyState::completed);
 }
 
-void PlanWorker::count_pillow_sample() { queue_.record().pillow_samples.fetch_add(1); }
+void PlanWorker::count_pillow_sample() { at_->queue->record().pillow_samples.fetch_add(1); }
 
 void PlanWorker::sample_failed() { finish_tiny_batch(TinyState::failed); }
 
+void PlanWorker::give_back() {
+  at_->queue->give_back(*claim_, tiny_batch_);
+  next_tiny_batch();
+}
+
 void PlanWorker::finish_tiny_batch(TinyState result) {
-  queue_.finish(*claim_, tiny_batch_, result);
+  at_->queue->finish(*claim_, tiny_batch_, result);
+  next_tiny_batch();
+}
+
+void PlanWorker::next_tiny_batch() {
   if (++tiny_batch_ < claim_->first + claim_->count)
     advance();
   else
@@ -150,12 +253,12 @@ void PlanWorker::finish_tiny_batch(TinyState result) {
 }
 
 bool PlanWorker::read_file(uint64_t item) {
-  const File file(table_.path(item));
+  const File file(at_->table->path(item));
   struct stat info{};
   if (file.fd() < 0 || fstat(file.fd(), &info) != 0 || !S_ISREG(info.st_mode) ||
       info.st_size <= 0 || static_cast<size_t>(info.st_size) > kLargestFile)
     return false;
-  kept_.begin(item, stamp_of(info));
+  if (is_home()) kept_.begin(item, stamp_of(info));
   const auto expected = static_cast<size_t>(info.st_size);
   if (file_.size() < expected || file_.size() > 16 * expected + (size_t{1} << 22))
     file_ = std::vector<uint8_t>(expected + expected / 2);

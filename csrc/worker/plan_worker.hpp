@@ -1,11 +1,13 @@
 #pragma once
 // The loop of a CPU worker on a wholly compiled plan: claim, read, run, finish, without Python. It
-// comes back to its caller only for what needs Python: a file that is not a plain JPEG, or the end.
+// comes back to its caller only for what needs Python: a file that is not a plain JPEG, the queue
+// of another rank that it is lent to, or the end.
 #include <cstdint>
 #include <optional>
 #include <vector>
 
 #include "plan/executor.hpp"
+#include "queue/lending.hpp"
 #include "queue/queue.hpp"
 #include "worker/dataset_table.hpp"
 #include "worker/kept_files.hpp"
@@ -16,6 +18,14 @@ enum class Event {
   stopped,   // the manager said so
   orphaned,  // the training process is gone
   sample,    // current() needs Python: Pillow decodes it, or words the error
+  errand,    // attach() what errand() asks for or decline it; what was attached is not needed more
+};
+
+// A queue to work on, with what its mini-batches are made of.
+struct Site {
+  WorkerQueue* queue;
+  DatasetTable* table;
+  Executor* executor;
 };
 
 struct CurrentSample {
@@ -30,32 +40,62 @@ struct CurrentSample {
 
 class PlanWorker {
  public:
-  // `pixels` and `indexes` are null where the loader keeps none.
-  PlanWorker(WorkerQueue& queue, DatasetTable& table, Executor& executor, int parent,
-             FileStore* pixels, FileStore* indexes);
+  // A worker that may be lent tells of idleness through the eventfd `event_fd`. `pixels` and
+  // `indexes`, of files at home, are null where the loader keeps none.
+  PlanWorker(const Site& home, int parent, int event_fd = -1, FileStore* pixels = nullptr,
+             FileStore* indexes = nullptr);
 
   Event run();
-  DatasetTable& table() { return table_; }
+  DatasetTable& table() { return *at_->table; }
   CurrentSample current();
   // After Event::sample: the caller has written the row, or given up on the sample's tiny-batch.
   void sample_done();
   void sample_failed();
   void count_pillow_sample();  // Pillow has decoded the row that the caller wrote
 
+  // Whether the current sample is another rank's: it hears of no failures, so the tiny-batch is
+  // given back to its own workers.
+  bool is_guest() const { return at_ != &home_; }
+  void give_back();
+
+  // After Event::errand: the member whose queue is wanted, 0 for none.
+  uint32_t errand();
+  void detach() { away_.reset(); }
+  void attach(uint32_t member, const Site& site);
+  void decline();
+
  private:
   bool run_sample();
   bool run_file(const CurrentSample& sample, uint64_t item);
   void run_pixels(const CurrentSample& sample, uint64_t item);
+  bool is_home() const { return at_ == &home_; }
   std::optional<PixelView> kept_pixels(uint64_t item);
+  bool claim_at_home();
+  bool claim_away();
+  bool obey();
+  bool away_is_gone();
+  void leave_seat();
+  void say(Place place);
+  void rest(uint32_t seen);
+  Event end(Event event);
   void advance();
   void finish_tiny_batch(TinyState result);
+  void next_tiny_batch();
   bool read_file(uint64_t item);
 
-  WorkerQueue& queue_;
-  DatasetTable& table_;
-  Executor& executor_;
+  Site home_;
+  std::optional<Site> away_;
+  const Site* at_;
   int parent_;
   KeptFiles kept_;
+  int event_fd_;
+  uint64_t me_ = 0;
+  uint32_t away_member_ = 0;
+  uint64_t errand_ = 0;  // the one that is obeyed
+  uint64_t wanted_ = 0;  // the one that the caller was told of
+  bool seated_ = false;
+  uint64_t looked_ns_ = 0;  // when the owner of away_ was last seen alive
+  Place place_ = Place::home;
   std::optional<Claim> claim_;
   uint32_t tiny_batch_ = 0;  // of the claim
   uint32_t position_ = 0;    // of the sample in the mini-batch

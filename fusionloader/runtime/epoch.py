@@ -80,6 +80,7 @@ class Counters:
     shared_memory_bytes: int = 0
     part_seconds: list[float] = field(default_factory=list)
     gpu_worker: dict[str, Any] = field(default_factory=dict)
+    borrowed_samples: int = 0
 
     def add_part_seconds(self, seconds: Sequence[float]) -> None:
         """Adds the time spent on each part of a plan."""
@@ -288,6 +289,7 @@ class Epochs:
             return
         counters = self.counters
         counters.worker_restarts += manager.restarts
+        counters.borrowed_samples += manager.borrowed_samples
         counters.shared_memory_bytes = manager.payloads.peak_bytes
         for record in manager.queue.records():
             counters.worker_seconds += record[6]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from fusionloader import _native
 from fusionloader.executors.native import make_executor
@@ -17,11 +18,15 @@ from fusionloader.runtime import failures, messages
 from fusionloader.runtime.bad_samples import ATTEMPTS, substitutes
 from fusionloader.runtime.pillow_formats import AddedFormats
 
+if TYPE_CHECKING:
+    from fusionloader.runtime.errands import Errands
+
 
 @dataclass(frozen=True, slots=True)
 class LightWorkerConfig:
     """What a worker needs to know; the descriptors are open under these numbers.
 
+    One that may be lent has ``event_fd`` and the ``address`` of the global manager.
     ``load_truncated``, ``max_pixels``, ``formats`` are Pillow's settings in the training process.
     A descriptor that the loader has no use for is -1.
     """
@@ -35,6 +40,8 @@ class LightWorkerConfig:
     message_fd: int
     plan: Plan
     on_error: str
+    event_fd: int = -1
+    address: str = ""
     load_truncated: bool = False
     max_pixels: int | None = None
     formats: AddedFormats = AddedFormats()
@@ -45,7 +52,8 @@ class LightWorkerConfig:
 
     def descriptors(self) -> dict[str, int]:
         """Returns what has to be open in the process, by field."""
-        names = ("control_fd", "data_fd", "table_fd", "message_fd", "pixels_fd", "indexes_fd")
+        always = ("control_fd", "data_fd", "table_fd", "message_fd")
+        names = (*always, "event_fd", "pixels_fd", "indexes_fd")
         fields = {name: getattr(self, name) for name in names}
         return {name: fd for name, fd in fields.items() if fd >= 0}
 
@@ -60,10 +68,16 @@ def main(config: LightWorkerConfig) -> None:
     parent = config.parent or os.getppid()
     pixels = _store(config.pixels_fd, config.pixels_bytes)
     indexes = _store(config.indexes_fd, config.indexes_bytes)
-    loop = _native.PlanWorker(queue, table, executor, parent, pixels, indexes)
+    loop = _native.PlanWorker(queue, table, executor, parent, config.event_fd, pixels, indexes)
     worker = _LightWorker(config, loop, executor, pixels)
-    while loop.run() == "sample":
-        worker.serve_sample()
+    while True:
+        event = loop.run()
+        if event == "sample":
+            worker.serve_sample()
+        elif event == "errand":
+            worker.follow_errand()
+        else:
+            return
 
 
 def _store(fd: int, nbytes: int) -> _native.FileStore | None:
@@ -82,7 +96,22 @@ class _LightWorker:
         self._loop = loop
         self._executor = executor
         self._kept = kept
+        self._made_errands: Errands | None = None
         self._knows_formats = False
+
+    @property
+    def _errands(self) -> Errands:
+        if self._made_errands is None:
+            # Not at the top: sockets are not needed as long as there is nothing to lend.
+            from fusionloader.runtime.errands import Errands
+
+            address, plan = self._config.address, self._config.plan
+            self._made_errands = Errands(self._loop, address, plan, self._executor)
+        return self._made_errands
+
+    def follow_errand(self) -> None:
+        """Attaches the native loop to the queue that it is sent to."""
+        self._errands.follow()
 
     def serve_sample(self) -> None:
         """Does the sample that the native loop could not."""
@@ -90,6 +119,9 @@ class _LightWorker:
         try:
             self._write(item, key, occurrence)
         except Exception as error:
+            if self._loop.is_guest:  # whom it concerns hears of it from a worker of its own
+                self._loop.give_back()
+                return
             where = f"in DataLoader worker process {self._config.worker}"
             failure = failures.capture(error, where, self._name(key, item), position)
         else:
@@ -133,8 +165,9 @@ class _LightWorker:
             raise IndexError(f"the dataset has {self._loop.items()} samples and no such index")
         *_, seed, epoch, _, _, group = self._loop.current()
         pixels = self._loop.pixels(item) if self._loop.holds_pixels() else self._decode(item)
-        row = self._loop.image(self._executor.result_bytes)
-        self._executor.run_pixels(pixels, seed, epoch, key, occurrence, row, group)
+        executor = self._errands.executor if self._loop.is_guest else self._executor
+        row = self._loop.image(executor.result_bytes)
+        executor.run_pixels(pixels, seed, epoch, key, occurrence, row, group)
         self._loop.set_target(self._loop.target(item))
         if not self._loop.holds_pixels():
             self._loop.count_pillow_sample()

@@ -22,6 +22,7 @@ from fusionloader.executors.layout import Layout
 from fusionloader.runtime import messages
 from fusionloader.runtime.device_ring import DeviceBuffer, DeviceRing
 from fusionloader.runtime.gpu_control import Connections, GpuControl, GpuOptions
+from fusionloader.runtime.membership import SEATS, Lending, Membership
 from fusionloader.runtime.processes import Process
 from fusionloader.runtime.worker_set import WorkerSet
 from fusionloader.shm import objects
@@ -89,7 +90,7 @@ class ManagerOptions:
     batches are copied to a device. ``group_size`` neighbours in a batch share the draws of
     augmentations (0: each sample has its own). ``gpu`` where there is a GPU worker; it writes into
     buffers of ``ring``, laid out for ``batch_size`` rows, or where there is none into the slots, as
-    the others do.
+    the others do. ``lending`` where workers come from other ranks and go there.
     """
 
     workers: int
@@ -102,6 +103,7 @@ class ManagerOptions:
     gpu: GpuOptions | None = None
     ring: DeviceRing | None = None
     batch_size: int = 0
+    lending: Lending | None = None
 
 
 class LocalManager:
@@ -123,9 +125,18 @@ class LocalManager:
         objects.sweep()
         ring = options.in_flight * 2 + 2
         workers = options.workers + (options.gpu is not None)
-        self.control_fd = objects.create(_native.ManagerQueue.control_bytes(workers, ring))
+        self.membership: Membership | None = None
+        seats, lendable, event_fd = 0, 0, -1
+        if options.lending is not None:
+            self.membership = Membership(options.lending)
+            seats, lendable, event_fd = SEATS, options.workers, self.membership.event_fd
+        self._first_seat = workers
+        self._guests_checked = 0.0
+        self.control_fd = objects.create(_native.ManagerQueue.control_bytes(workers + seats, ring))
         self.arena = Arena()
-        self.queue = _native.ManagerQueue(self.control_fd, self.arena.fd, workers, ring)
+        self.queue = _native.ManagerQueue(
+            self.control_fd, self.arena.fd, workers, ring, seats, lendable, event_fd
+        )
         self._ring = ring
         self._descriptors = SlotPool(self.arena, self.queue, spare=ring)
         self.payloads = SlotPool(
@@ -153,6 +164,8 @@ class LocalManager:
                     options.gpu,
                 )
             self._workers = WorkerSet(options.workers, launch)
+            if self.membership is not None:
+                self.membership.join(self.control_fd, self.arena.fd)
         except BaseException:
             self.close()
             raise
@@ -321,11 +334,26 @@ class LocalManager:
             self._workers.replace(death, fruitful=bool(lost) or announced)
         if self.gpu is not None:
             self.gpu.look()
+        if self.membership is not None:
+            self._look_at_guests(self.membership)
         for job in [job for job in self.outstanding if job.discarded]:
             if self.queue.status(job.descriptor.number)[1] == 0:
                 self.outstanding.remove(job)
                 self.release(job)
                 self._advance()
+
+    def _look_at_guests(self, membership: Membership) -> None:
+        """Takes back what lent workers held that have died, at most every 0.1 s."""
+        membership.look()
+        now = time.monotonic()
+        if now - self._guests_checked < _SLEEP_SECONDS:
+            return
+        self._guests_checked = now
+        for seat in self.queue.dead_guests():
+            pid = self.queue.records()[seat][0]
+            for sequence, tiny_batch in self.queue.take_back(seat):
+                self._count_death(sequence, tiny_batch, pid, "of another rank died")
+            self.queue.empty_seat(seat)
 
     def _advance(self) -> None:
         self.queue.deliver_until(
@@ -392,6 +420,8 @@ class LocalManager:
         for number, record in enumerate(self.queue.records()):
             pid, sequence, _, position, since = record[:5]
             job = next((j for j in self.outstanding if j.sequence == sequence - 1), None)
+            if job is None and number >= self._first_seat:
+                continue
             if job is None or position >= len(job.batch.rows):
                 places.append(f"worker {number} (pid {pid}) is idle")
                 continue
@@ -450,6 +480,11 @@ class LocalManager:
         return self._workers.restarts if self._workers is not None else 0
 
     @property
+    def borrowed_samples(self) -> int:
+        """Samples that workers of other ranks have made."""
+        return sum(record[5] for record in self.queue.records()[self._first_seat :])
+
+    @property
     def processes(self) -> list[Any]:
         """The worker processes."""
         cpu = [w.process for w in self._workers.workers] if self._workers is not None else []
@@ -461,6 +496,8 @@ class LocalManager:
             return  # in a forked child the workers are its parent's
         self.closed = True
         self.queue.stop()
+        if self.membership is not None:
+            self.membership.close()
         if self._workers is not None:
             self._workers.end()
         if self.gpu is not None:

@@ -58,8 +58,13 @@ class BareProcess:
     Unlike multiprocessing's spawn it neither imports the training script nor loads torch.
     """
 
-    def __init__(self, module: str, argument: Any, fds: tuple[int, ...]) -> None:
-        """``argument`` is pickled; ``fds`` are open in the process under the same numbers."""
+    def __init__(
+        self, module: str, argument: Any, fds: tuple[int, ...], apart: bool = False
+    ) -> None:
+        """``argument`` is pickled; ``fds`` are open in the process under the same numbers.
+
+        One that is ``apart`` is not ended by what is sent to the whole group of this process.
+        """
         package = str(Path(__file__).parents[2])
         path = [package, *(entry for entry in sys.path if entry != package)]
         code = (
@@ -68,7 +73,11 @@ class BareProcess:
             "main(pickle.load(sys.stdin.buffer))"
         )
         self._process = subprocess.Popen(
-            [sys.executable, "-S", "-E", "-s", "-c", code], stdin=subprocess.PIPE, pass_fds=fds
+            [sys.executable, "-S", "-E", "-s", "-c", code],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL if apart else None,
+            pass_fds=fds,
+            start_new_session=apart,
         )
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError), self._process.stdin as pipe:

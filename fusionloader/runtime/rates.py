@@ -16,7 +16,7 @@ class Rates:
     def since_last(self) -> tuple[float | None, float | None]:
         """Returns both rates since the last call, ``None`` where a side has done nothing."""
         counted = [(record[5], record[6]) for record in self._queue.records()]
-        cpu, gpu = counted[: self._cpu_workers], counted[self._cpu_workers :]
+        cpu, gpu = counted[: self._cpu_workers], counted[self._cpu_workers :][:1]
         now = (_sum(cpu), _sum(gpu))
         rates = tuple(
             (samples - samples_before) / (busy - busy_before)

@@ -36,8 +36,11 @@ from fusionloader.runtime.fingerprint import Fingerprint
 from fusionloader.runtime.gpu_choice import GpuChoice
 from fusionloader.runtime.gpu_control import GpuOptions
 from fusionloader.runtime.kept_files import KeptFiles
+from fusionloader.runtime.lender import Lender
+from fusionloader.runtime.membership import Lending
 from fusionloader.runtime.pillow_formats import AddedFormats
 from fusionloader.runtime.processes import Descriptor, Process
+from fusionloader.runtime.ranks import ranks_here
 from fusionloader.runtime.stateful import has_state
 from fusionloader.scheduler.tiny_batches import order_by_size
 from fusionloader.shm.dataset_table import DatasetTable
@@ -57,6 +60,7 @@ class Recipe(Protocol):
     layout: Layout | None
     count: int
     gpu: GpuOptions | None
+    lending: Lending | None
 
     def name(self, index: Any) -> str:
         """Returns a sample's name for messages."""
@@ -82,6 +86,7 @@ class ObjectRecipe:
 
     layout: Layout | None = None
     gpu: GpuOptions | None = None
+    lending: Lending | None = None
 
     def __init__(self, source: Source, no_layout: Callable[[str], None]) -> None:
         self._source = source
@@ -141,6 +146,7 @@ class TableRecipe:
         choice: GpuChoice,
         kept: KeptFiles,
         of_workers_dataset: Callable[[], Recipe],
+        lender: Lender | None = None,
     ) -> None:
         self.of_workers_dataset = of_workers_dataset
         self._kept = kept
@@ -155,6 +161,7 @@ class TableRecipe:
         self.layout: Layout | None = layout
         row_bytes = layout.leaves[0].nbytes
         self.gpu = gpu_choice.gpu_options(choice, compiled.plan, table, row_bytes)
+        self.lending = lender.lending(self._plan, table) if lender is not None else None
 
     def name(self, index: Any) -> str:
         """Returns ``index 5 (cats/5.jpg)``."""
@@ -186,6 +193,9 @@ class TableRecipe:
             formats = AddedFormats.here()
 
         def start(manager: Any, number: int, message_fd: int) -> Process:
+            event_fd, address = -1, ""
+            if manager.membership is not None:
+                event_fd, address = manager.membership.event_fd, manager.membership.address
             config = light_worker.LightWorkerConfig(
                 worker=number,
                 parent=_parent(method),
@@ -196,6 +206,8 @@ class TableRecipe:
                 message_fd=message_fd,
                 plan=plan,
                 on_error=on_error,
+                event_fd=event_fd,
+                address=address,
                 load_truncated=ImageFile.LOAD_TRUNCATED_IMAGES,
                 max_pixels=Image.MAX_IMAGE_PIXELS,
                 formats=formats,
@@ -242,6 +254,7 @@ class Recipes:
         self._changed_by_init: Fingerprint | None = None
         self._said: str | None = None
         self._kept = KeptFiles()
+        self._made_lender: Lender | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Recipes, ()  # a copied or pickled loader finds out for itself
@@ -279,8 +292,18 @@ class Recipes:
                 outdated = functools.partial(self._remember_change, of_init, python)
                 choice = gpu_choice.choose(loader, compiled)
                 kept = self._kept.of(loader, table, compiled.kind == "folder")
-                recipe = TableRecipe(loader.dataset, compiled, table, choice, kept, outdated)
+                lender = self._lender(loader)
+                recipe = TableRecipe(
+                    loader.dataset, compiled, table, choice, kept, outdated, lender
+                )
         return SlotIterator(loader, epochs, recipe)
+
+    def _lender(self, loader: Any) -> Lender | None:
+        if loader.global_manager == "off" or (ranks := ranks_here()) is None:
+            return None
+        if self._made_lender is None:
+            self._made_lender = Lender(ranks)
+        return self._made_lender
 
     def explain(self, loader: Any, part_seconds: Sequence[float] = ()) -> str:
         """Returns how the loader's samples are made, and why, a line per stage.

@@ -70,6 +70,7 @@ class SlotIterator(_BaseDataLoaderIter):
             gpu=self._recipe.gpu,
             ring=self._delivery.ring if self._delivery is not None else None,
             batch_size=loader.batch_size or 0,
+            lending=self._recipe.lending,
         )
 
     @property

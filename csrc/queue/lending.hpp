@@ -1,0 +1,73 @@
+#pragma once
+// CPU workers that serve another rank's queue for a while: the words that go between the global
+// manager, the workers and the rank that borrows them.
+//
+// Each rank owns its lists; they lie in its control block, so that they outlive a global manager.
+//
+//   progress list  the queue itself: what is published, claimed and half done. Nobody has to write
+//                  it, so it is never old and never half written.
+//   action list    one Errand per worker, in the worker's record of its home's control block.
+//                  Written by the global manager, answered by the worker; each is one word.
+//   seats          records of the borrower's control block behind those of its own workers. Who
+//                  works there has put its identity into `owner` by compare-and-swap from 0.
+//
+// A worker sits down before it claims, under the number of its seat, and gets up when it holds no
+// claim. The borrower alone empties the seat of a dead one, after it has taken its claims back. So
+// a claim always has an owner who lives or is found dead, whatever an errand says, however many
+// managers there are: a manager that is wrong costs time and no sample.
+#include <cstdint>
+#include <vector>
+
+#include "queue/queue.hpp"
+
+namespace fusionloader {
+
+// [number : 16 | last mini-batch : 16 | member : 16 | seat : 16], 0 before the first one. The
+// number tells two equal errands apart. A member is a queue whose workers the manager directs; its
+// name is never 0. Mini-batches are counted modulo 2^16, of which few are in flight.
+struct Errand {
+  static uint64_t make(uint64_t number, uint64_t last, uint32_t member, uint32_t seat) {
+    return (number << 48) | ((last & 0xffff) << 32) | (uint64_t{member & 0xffff} << 16) |
+           (seat & 0xffff);
+  }
+  static uint64_t number(uint64_t errand) { return errand >> 48; }
+  static uint16_t last(uint64_t errand) { return static_cast<uint16_t>(errand >> 32); }
+  static uint32_t member(uint64_t errand) { return static_cast<uint32_t>(errand >> 16) & 0xffff; }
+  static uint32_t seat(uint64_t errand) { return static_cast<uint32_t>(errand) & 0xffff; }
+  static bool covers(uint64_t errand, uint64_t sequence) {
+    return static_cast<int16_t>(last(errand) - static_cast<uint16_t>(sequence)) >= 0;
+  }
+};
+
+// Where a worker is at, as it last said.
+enum class Place : uint32_t { idle = 0, home = 1, away = 2 };
+
+// What the global manager sees of a published mini-batch.
+struct MiniBatchProgress {
+  uint64_t sequence;
+  uint32_t waiting;
+  uint32_t half_done;  // tiny-batches under way of which more than half is done
+};
+
+struct WorkerView {
+  uint64_t errand;
+  uint64_t answered;
+  Place place;
+};
+
+// A member's lists as the global manager reads and writes them.
+class MemberView : public Shared {
+ public:
+  MemberView(int control_fd, int data_fd);
+  // Of the mini-batches in flight, the oldest first.
+  std::vector<MiniBatchProgress> progress();
+  std::vector<WorkerView> workers();
+  std::vector<uint32_t> free_seats();
+  uint32_t guests_at_work();
+  // Sends `worker` to a seat of another member, for mini-batches up to `last`, and wakes it.
+  void send(uint32_t worker, uint64_t last, uint32_t member, uint32_t seat);
+  // Whether the member is to tell of what it publishes.
+  void watch(bool on) { control_->header.watched.store(on); }
+};
+
+}  // namespace fusionloader

@@ -1,0 +1,77 @@
+"""The ranks of a job on this machine: how they find each other, and nobody else.
+
+``torchrun`` tells a training process its place by environment variables. From them, the user and
+the namespaces follows the name of a Unix socket in Linux's abstract namespace: it needs no folder,
+and it is gone with the process that listens on it.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+log = logging.getLogger("fusionloader.ranks")
+
+# What tells apart the jobs of one user, and the attempts and agents of one job.
+_OF_JOB = (
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_RESTART_COUNT",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "GROUP_RANK",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """A rank's place: its number and how many there are on the machine.
+
+    ``address`` is the name of the socket that the global manager listens on.
+    """
+
+    rank: int
+    count: int
+    address: str
+
+
+def ranks_here(environ: Mapping[str, str] = os.environ) -> Ranks | None:
+    """Returns this process's place among the ranks of its machine, ``None`` where it is alone.
+
+    Logs a warning, once, where the environment says only half of it.
+    """
+    if "LOCAL_RANK" not in environ:
+        return None
+    try:
+        rank, count = int(environ["LOCAL_RANK"]), int(environ["LOCAL_WORLD_SIZE"])
+    except KeyError:
+        _warn("LOCAL_RANK is set and LOCAL_WORLD_SIZE is not")
+        return None
+    except ValueError:
+        _warn("LOCAL_RANK or LOCAL_WORLD_SIZE is no number")
+        return None
+    if count < 2:
+        return None
+    if not 0 <= rank < count:
+        _warn(f"LOCAL_RANK is {rank} and LOCAL_WORLD_SIZE is {count}")
+        return None
+    if not ("TORCHELASTIC_RUN_ID" in environ or "MASTER_PORT" in environ):
+        _warn("neither TORCHELASTIC_RUN_ID nor MASTER_PORT tells this job from others")
+        return None
+    return Ranks(rank, count, _address(environ))
+
+
+def _address(environ: Mapping[str, str]) -> str:
+    # Descriptors and pids mean nothing across namespaces.
+    places = [os.readlink(f"/proc/self/ns/{kind}") for kind in ("pid", "mnt")]
+    job = [environ.get(name, "") for name in _OF_JOB]
+    told = "\0".join([str(os.geteuid()), *places, *job])
+    return f"fusionloader-{hashlib.sha256(told.encode()).hexdigest()[:32]}"
+
+
+@functools.cache
+def _warn(what: str) -> None:
+    log.warning("ranks of this machine do not lend workers to each other: %s", what)

@@ -1,0 +1,84 @@
+"""Workers between ranks (FusionFlow §5.3): who lends how many to whom, at one moment.
+
+Every iteration starts fair, since a worker serves its own rank whenever that has a tiny-batch to
+claim; a loan covers one mini-batch of the borrower, after which the worker is asked about anew. So
+what is decided here is only where those go that have nothing to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How a rank stands.
+
+    Attributes:
+        unclaimed: tiny-batches that nobody has claimed, of each mini-batch in flight, the one that
+            training gets next first.
+        half_done: tiny-batches under way of which more than half is done. Who works on them will
+            soon take another: as many unclaimed ones need no help.
+        servers: workers that are at its mini-batches, its own and borrowed ones.
+        idle: workers of its own that have nothing to do.
+    """
+
+    unclaimed: tuple[int, ...]
+    half_done: int
+    servers: int
+    idle: int
+
+    @property
+    def yields(self) -> int:
+        """Workers that it can do without."""
+        return 0 if any(self.unclaimed) else self.idle
+
+
+@dataclass(frozen=True, slots=True)
+class Loan:
+    """``workers`` of rank ``lender`` go to ``borrower`` for the mini-batch at place ``ahead``.
+
+    Ranks are places in the list that the decision was made from. For the lender this is the paper's
+    ``YIELD n``, for the borrower ``BORROW n``.
+    """
+
+    lender: int
+    borrower: int
+    ahead: int
+    workers: int
+
+
+def lend(ranks: Sequence[Progress]) -> list[Loan]:
+    """Returns where idle workers are to go.
+
+    Mini-batches that training gets next come first, over all ranks, then those behind them. Among
+    equals a worker goes where most work is left per worker, so that all end at the same time; none
+    goes where as many are sent already as there are tiny-batches to claim.
+    """
+    left = [rank.yields for rank in ranks]
+    loans: dict[tuple[int, int, int], int] = {}
+    served = [rank.servers for rank in ranks]
+    soon = [rank.half_done for rank in ranks]
+    for ahead in range(max((len(rank.unclaimed) for rank in ranks), default=0)):
+        needed = [_at(rank.unclaimed, ahead) for rank in ranks]
+        for rank, unclaimed in enumerate(needed):
+            needed[rank] -= min(unclaimed, soon[rank])
+            soon[rank] -= min(unclaimed, soon[rank])
+        sent = [0] * len(ranks)
+        while any(left):
+            open_to = [rank for rank in range(len(ranks)) if sent[rank] < needed[rank]]
+            if not open_to:
+                break
+            borrower = max(open_to, key=lambda r: (needed[r] / (served[r] + 1), -r))
+            lender = max(range(len(ranks)), key=lambda r: (left[r], -r))
+            left[lender] -= 1
+            sent[borrower] += 1
+            served[borrower] += 1
+            loan = (lender, borrower, ahead)
+            loans[loan] = loans.get(loan, 0) + 1
+    return [Loan(*loan, workers) for loan, workers in loans.items()]
+
+
+def _at(counts: tuple[int, ...], place: int) -> int:
+    return counts[place] if place < len(counts) else 0

@@ -1,0 +1,175 @@
+"""Seats and errands: what a worker of another rank may take, and what its death leaves."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from fusionloader import _native
+from fusionloader.shm import objects
+from fusionloader.shm.slots import Arena, SlotPool
+
+SEATS = 2
+WORKERS = 1
+FIRST_SEAT = WORKERS
+
+
+class Borrower:
+    """A queue with a worker of its own and seats for others."""
+
+    def __init__(self):
+        size = _native.ManagerQueue.control_bytes(WORKERS + SEATS, 8)
+        self.control_fd = objects.create(size)
+        self.arena = Arena()
+        self.manager = _native.ManagerQueue(
+            self.control_fd, self.arena.fd, WORKERS, 8, SEATS, WORKERS
+        )
+        self.slots = SlotPool(self.arena, self.manager, spare=8)
+        self.worker = self.attach()
+        self.view = _native.MemberView(self.control_fd, self.arena.fd)
+
+    def attach(self):
+        return _native.WorkerQueue(self.control_fd, self.arena.fd, 0)
+
+    def publish(self, sequence, tiny_batches, tiny_size=2):
+        samples = tiny_batches * tiny_size
+        slot = self.slots.acquire(_native.ManagerQueue.descriptor_bytes(samples, tiny_batches))
+        rows = list(range(samples))
+        ones = [0] * samples
+        self.manager.describe(
+            slot.number, sequence, rows, rows, rows, ones, tiny_size, 1, 2, 0, 0, 0, samples, b""
+        )
+        self.manager.publish(slot.number, sequence)
+        return slot.number
+
+    def close(self):
+        os.close(self.control_fd)
+        self.arena.close()
+
+
+@pytest.fixture
+def borrower():
+    made = Borrower()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def me():
+    return _native.process_identity(os.getpid())
+
+
+def errand(last):
+    """For mini-batches up to ``last``."""
+    return last << 32
+
+
+def test_a_process_is_known_by_more_than_its_pid(me):
+    assert me and me == _native.process_identity(os.getpid())
+    assert me & 0x3FFFFF == os.getpid()
+    assert me != _native.process_identity(os.getppid())
+
+
+def test_a_process_that_has_ended_is_nobody_even_as_a_zombie():
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    assert _native.process_identity(process.pid)
+    process.stdin.close()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert _native.process_identity(process.pid) == 0
+    process.wait()
+    assert _native.process_identity(process.pid) == 0
+
+
+def test_a_seat_has_one_owner(borrower, me):
+    first, second = borrower.attach(), borrower.attach()
+    assert borrower.view.free_seats() == [1, 2]
+    assert first.take_seat(FIRST_SEAT, me)
+    assert not second.take_seat(FIRST_SEAT, me)
+    assert borrower.view.free_seats() == [2]
+    first.leave_seat()
+    assert second.take_seat(FIRST_SEAT, me)
+
+
+@pytest.mark.parametrize("seat", [0, 3, 1 << 15])
+def test_what_is_no_seat_cannot_be_taken(borrower, me, seat):
+    assert not borrower.attach().take_seat(seat, me)
+
+
+def test_a_guest_keeps_to_the_mini_batches_of_its_errand(borrower, me):
+    for sequence in range(3):
+        borrower.publish(sequence, tiny_batches=1)
+    guest = borrower.attach()
+    assert guest.take_seat(FIRST_SEAT, me)
+    claims = [guest.claim_as_guest(errand(1)) for _ in range(3)]
+    assert [claim and claim.sequence for claim in claims] == [0, 1, None]
+
+
+def test_a_guest_does_not_take_what_came_back(borrower, me):
+    slot = borrower.publish(0, tiny_batches=1)
+    guest = borrower.attach()
+    assert guest.take_seat(FIRST_SEAT, me)
+    guest.give_back(guest.claim_as_guest(errand(0)), 0)
+    assert borrower.manager.status(slot)[:2] == (1, 0)
+    assert guest.claim_as_guest(errand(0)) is None
+    assert borrower.worker.claim_next(1).first == 0
+
+
+def test_what_a_dead_guest_held_goes_to_the_borrowers_own_workers(borrower):
+    slot = borrower.publish(0, tiny_batches=3)
+    code = f"""if True:
+        import os
+        from fusionloader import _native
+        queue = _native.WorkerQueue({borrower.control_fd}, {borrower.arena.fd}, 0)
+        assert queue.take_seat({FIRST_SEAT}, _native.process_identity(os.getpid()))
+        queue.claim_as_guest(0)
+        os._exit(9)
+    """
+    fds = (borrower.control_fd, borrower.arena.fd)
+    process = subprocess.Popen([sys.executable, "-c", code], pass_fds=fds)
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert borrower.manager.status(slot)[:2] == (2, 1)
+    assert borrower.view.free_seats() == [2]  # until its claims are back, nobody else's
+    assert borrower.manager.dead_guests() == [FIRST_SEAT]
+    assert len(borrower.manager.take_back(FIRST_SEAT)) == 1
+    borrower.manager.empty_seat(FIRST_SEAT)
+    process.wait()
+    assert borrower.manager.dead_guests() == []
+    assert borrower.view.free_seats() == [1, 2]
+    assert all(borrower.worker.claim_next(1) for _ in range(3))
+
+
+def test_a_guest_that_lives_is_left_alone(borrower, me):
+    borrower.publish(0, tiny_batches=1)
+    guest = borrower.attach()
+    assert guest.take_seat(FIRST_SEAT, me) and guest.claim_as_guest(errand(0))
+    assert borrower.manager.dead_guests() == []
+
+
+def test_the_global_manager_sees_what_waits_and_what_is_half_done(borrower):
+    borrower.publish(0, tiny_batches=4)
+    borrower.publish(1, tiny_batches=2)
+    claim = borrower.worker.claim_next(2)
+    borrower.worker.begin_sample(claim, claim.first, claim.first * 2)
+    assert borrower.view.progress() == [(0, 2, 0), (1, 2, 0)]
+    borrower.worker.end_samples(claim, claim.first, 2)
+    assert borrower.view.progress() == [(0, 2, 1), (1, 2, 0)]
+    for tiny_batch in (claim.first, claim.first + 1):
+        borrower.worker.finish(claim, tiny_batch, 3)
+    borrower.manager.deliver_until(1)
+    assert borrower.view.progress() == [(1, 2, 0)]
+
+
+def test_an_errand_stands_until_it_is_answered(borrower):
+    assert borrower.view.workers() == [(0, 0, 0)]
+    borrower.view.send(0, 5, 77, 2)
+    assert borrower.view.workers() == [(0, 77, 2)]
+    with pytest.raises(IndexError):
+        borrower.view.send(WORKERS, 5, 77, 2)
+
+
+def test_a_control_block_of_another_layout_is_refused():
+    fd = objects.create(1 << 20)
+    with pytest.raises(RuntimeError, match="version"):
+        _native.MemberView(fd, fd)
+    os.close(fd)

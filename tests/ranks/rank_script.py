@@ -1,0 +1,67 @@
+"""One rank of a job, as a script: goes through its part of an image folder and prints each batch.
+
+Arguments: the image folder, then ``name=value`` pairs, see ``OPTIONS``. A line that begins with
+``pid`` tells the workers' pids, ``batch`` a digest of a batch, ``stats`` the loader's counters.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import sys
+import time
+
+from conftest import train_transform
+from torchvision.datasets import ImageFolder
+
+from fusionloader import FusionLoader
+
+OPTIONS = {
+    "global_manager": "auto",
+    "large_rank": -1,  # its samples are the 20 largest of 40, those of others the smallest
+    "epochs": 2,
+    "repeats": 3,  # how often an epoch goes through the rank's samples
+    "step_seconds": 0.0,
+    "workers": 1,
+    "size": 224,
+    "batch_size": 8,
+    "method": "fork",
+    "log": 0,
+}
+
+
+def main() -> None:
+    root, *pairs = sys.argv[1:]
+    options = dict(OPTIONS)
+    for pair in pairs:
+        name, _, value = pair.partition("=")
+        options[name] = type(OPTIONS[name])(value)
+    if options["log"]:
+        logging.basicConfig(stream=sys.stdout, format="log %(message)s", level=logging.INFO)
+    rank = int(os.environ["LOCAL_RANK"])
+    dataset = ImageFolder(root, train_transform(options["size"]))
+    by_size = sorted(range(len(dataset)), key=lambda i: os.path.getsize(dataset.samples[i][0]))
+    half = len(by_size) // 2
+    mine = by_size[half:] if rank == options["large_rank"] else by_size[:half]
+    loader = FusionLoader(
+        dataset,
+        options["batch_size"],
+        sampler=mine * options["repeats"],
+        num_workers=options["workers"],
+        seed=7,
+        timeout=60,
+        multiprocessing_context=options["method"],
+        global_manager=options["global_manager"],
+    )
+    for _ in range(options["epochs"]):
+        iterator = iter(loader)
+        print("pid", *[process.pid for process in iterator._workers], flush=True)
+        for images, targets in iterator:
+            digest = hashlib.sha256(images.numpy().tobytes() + targets.numpy().tobytes())
+            print("batch", digest.hexdigest(), flush=True)
+            time.sleep(options["step_seconds"])
+    print("stats", json.dumps(loader.stats()), flush=True)
+
+
+if __name__ == "__main__":
+    main()

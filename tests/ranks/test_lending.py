@@ -1,0 +1,115 @@
+"""Ranks that lend each other workers: the same batches, whoever dies."""
+
+import os
+import random
+import signal
+import time
+
+import numpy as np
+import psutil
+import pytest
+from conftest import photo
+from job import Job, is_manager, lives, wait_until
+
+# Rank 1 has the large images. Rank 0 takes its time between batches, so that its worker is idle.
+UNEVEN = {"options": {0: {"step_seconds": 0.15}, 1: {"large_rank": 1}}, "large_rank": 1}
+
+
+@pytest.fixture(scope="module")
+def uneven_folder(tmp_path_factory):
+    """20 small images, and 20 that take long."""
+    root = tmp_path_factory.mktemp("uneven")
+    generator = np.random.default_rng(0)
+    for number in range(40):
+        folder = root / f"class{number % 2}"
+        folder.mkdir(exist_ok=True)
+        side = 900 if number % 4 < 2 else 60
+        photo(generator, side, side).save(folder / f"{number:03}.jpg", quality=90)
+    return root
+
+
+@pytest.fixture(scope="module")
+def expected(uneven_folder):
+    """The batches of both ranks without lending."""
+    with Job(uneven_folder, global_manager="off", large_rank=1) as job:
+        digests = []
+        for rank in job.ranks:
+            batches, stats = rank.finish()
+            assert stats["borrowed_samples"] == 0
+            digests.append(batches)
+        assert not job.managers()
+    return digests
+
+
+def shared_objects():
+    return {name for name in os.listdir("/dev/shm") if "fusionloader" in name}
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_lent_workers_make_the_same_batches(uneven_folder, expected, method):
+    with Job(uneven_folder, method=method, **UNEVEN) as job:
+        for rank, batches in zip(job.ranks, expected, strict=True):
+            found, stats = rank.finish()
+            assert found == batches
+    assert stats["borrowed_samples"] > 0
+
+
+def test_nothing_of_a_job_is_left(uneven_folder):
+    with Job(uneven_folder, **UNEVEN) as job:
+        manager = job.manager()
+        for rank in job.ranks:
+            rank.finish()
+        wait_until(lambda: not lives(manager.pid))
+    assert not shared_objects()
+
+
+def test_without_its_global_manager_a_job_goes_on_and_starts_another(uneven_folder, expected):
+    with Job(uneven_folder, **UNEVEN) as job:
+        killed = set()
+        while job.ranks[1].process.poll() is None:
+            for manager in job.managers():
+                if manager.pid not in killed and lives(manager.pid):
+                    time.sleep(0.2)
+                    manager.kill()
+                    killed.add(manager.pid)
+            time.sleep(0.02)
+        for rank, batches in zip(job.ranks, expected, strict=True):
+            assert rank.finish()[0] == batches
+    assert len(killed) > 1
+
+
+@pytest.mark.parametrize("trial", range(2))
+def test_killed_lent_workers_lose_no_sample(uneven_folder, expected, trial):
+    generator = random.Random(trial)
+    with Job(uneven_folder, **UNEVEN) as job:
+        kills = 0
+        while job.ranks[1].process.poll() is None:
+            time.sleep(generator.uniform(0.1, 0.3))
+            for child in children(job.ranks[0]):
+                if not is_manager(child):
+                    child.kill()
+                    kills += 1
+        for rank, batches in zip(job.ranks, expected, strict=True):
+            assert rank.finish()[0] == batches
+    assert kills > 2
+    assert not shared_objects()
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_the_death_of_a_rank_costs_the_other_nothing(uneven_folder, expected, victim):
+    survivor = 1 - victim
+    with Job(uneven_folder, **UNEVEN) as job:
+        job.ranks[victim].wait_for("batch", count=3)
+        doomed = job.ranks[victim].process
+        members = [doomed.pid, *(child.pid for child in children(job.ranks[victim]))]
+        os.killpg(doomed.pid, signal.SIGKILL)
+        assert job.ranks[survivor].finish()[0] == expected[survivor]
+        wait_until(lambda: not any(lives(pid) for pid in members))
+    assert not shared_objects()
+
+
+def children(rank):
+    try:
+        return psutil.Process(rank.process.pid).children()
+    except psutil.NoSuchProcess:
+        return []
