@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from types import TracebackType
@@ -70,6 +71,9 @@ class FusionLoader(DataLoader[T_co]):
     Raises:
         ValueError: as ``DataLoader`` does, and for the arguments above when they are out of range.
     """
+
+    _prepared = False
+    _adopted = False
 
     def __init__(
         self,
@@ -215,6 +219,22 @@ class FusionLoader(DataLoader[T_co]):
     def close(self) -> None:
         """Ends persistent workers now; the loader can be iterated again."""
         self._shutdown_iterator()
+
+    @property
+    def _is_accelerate_prepared(self) -> bool:
+        """What Accelerate asks before it rebuilds a loader as a plain ``DataLoader``."""
+        if not self._prepared and not self._adopted:
+            warnings.warn(
+                "Accelerate's prepare() puts a plain DataLoader in the place of this FusionLoader, "
+                "without its speed and its options. fusionloader.integrations.accelerate.prepare("
+                "accelerator, ...) does the same and keeps it.",
+                stacklevel=4,
+            )
+        return self._prepared
+
+    @_is_accelerate_prepared.setter
+    def _is_accelerate_prepared(self, prepared: bool) -> None:
+        self._prepared = prepared
 
     def _shutdown_iterator(self) -> None:
         iterator, self._iterator = self._iterator, None
