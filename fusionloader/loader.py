@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
+from pickle import PicklingError
 from types import TracebackType
 from typing import Any, Literal, TypeVar
 
@@ -14,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from fusionloader.options import GpuWorker
 from fusionloader.runtime.epoch import Epochs
 from fusionloader.runtime.identity import describe_dataset, world_size
+from fusionloader.runtime.pickling import explain_pickling
 from fusionloader.runtime.progress import Progress
 from fusionloader.runtime.recipe import Recipes
 
@@ -152,7 +154,13 @@ class FusionLoader(DataLoader[T_co]):
     def _get_iterator(self) -> Any:
         if self.num_workers > 0:
             self.check_worker_number_rationality()
-        return self._recipes.iterator(self, self._epochs)
+        try:
+            return self._recipes.iterator(self, self._epochs)
+        except (AttributeError, TypeError, PicklingError) as error:
+            told = explain_pickling(error, self)
+            if told is None:
+                raise
+            raise told from error
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the number of the next epoch, here and on the sampler if it has ``set_epoch``.

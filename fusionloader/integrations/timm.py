@@ -5,8 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from timm.data import ImageDataset
 from timm.data import loader as timm_loader
+from timm.data.readers.reader_image_folder import ReaderImageFolder
 from torch.utils.data import IterableDataset, default_collate
+from torchvision.datasets import DatasetFolder
+from torchvision.datasets.folder import default_loader
 
 from fusionloader.integrations.rebuild import fusion_of
 
@@ -29,13 +33,43 @@ def create_loader(*arguments: Any, **keywords: Any) -> Any:
         created = timm_loader.create_loader(*arguments, **keywords | {"use_prefetcher": False})
         if dtype != torch.float32:
             _convert_to(created.dataset, dtype)
-        changes = {"device": device, "collate_fn": default_collate}
+        options = {"on_error": "substitute"} | options  # as timm takes the next image
+        changes = {"device": device, "collate_fn": default_collate, "worker_init_fn": None}
+        if _is_folder(created.dataset):
+            changes["dataset"] = FolderOfTimm(created.dataset)
         return fusion_of(created, **changes, **options)
     created = timm_loader.create_loader(*arguments, **keywords)
     if isinstance(created, timm_loader.PrefetchLoader):
         created.loader = fusion_of(created.loader, **options)
         return created
     return fusion_of(created, **options)
+
+
+class FolderOfTimm(DatasetFolder):  # type: ignore[misc]
+    """A folder of images that timm's reader has found, with a face that can be compiled."""
+
+    def __init__(self, images: ImageDataset) -> None:
+        self._images = images
+        self.root = images.reader.root
+        self.loader = default_loader
+        self.samples = images.reader.samples
+        self.targets = [target for _, target in self.samples]
+        self.class_to_idx = images.reader.class_to_idx
+        self.classes = list(self.class_to_idx)
+        self.transform = images.transform
+        self.target_transform = images.target_transform
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_images":  # not there yet: it is being unpickled
+            raise AttributeError(name)
+        return getattr(self._images, name)
+
+
+def _is_folder(dataset: Any) -> bool:
+    if type(dataset) is not ImageDataset or type(dataset.reader) is not ReaderImageFolder:
+        return False
+    plain = dataset.input_img_mode == "RGB" and not dataset.load_bytes
+    return plain and dataset.additional_features is None
 
 
 def _direct(keywords: dict[str, Any]) -> bool:

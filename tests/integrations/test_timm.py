@@ -32,6 +32,7 @@ def arguments(workers=2, **others):
 def test_timms_arguments_make_a_fusionloader(dataset):
     loader = create_loader(dataset, **arguments(), is_training=True, auto_augment="rand-m9", seed=3)
     assert isinstance(loader, FusionLoader) and loader.seed == 3
+    assert "native" in loader.explain() and "in Python" not in loader.explain()
     images, targets = next(iter(loader))
     assert images.shape == (8, 3, 32, 32) and images.dtype == torch.float32
     assert targets.dtype == torch.int64
