@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
+from pickle import PicklingError
 from types import TracebackType
 from typing import Any, Literal, TypeVar
 
@@ -14,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from fusionloader.options import DecodedCache, GpuWorker
 from fusionloader.runtime.epoch import Epochs
 from fusionloader.runtime.identity import describe_dataset, world_size
+from fusionloader.runtime.pickling import explain_pickling
 from fusionloader.runtime.progress import Progress
 from fusionloader.runtime.recipe import Recipes
 
@@ -81,6 +84,9 @@ class FusionLoader(DataLoader[T_co]):
     Raises:
         ValueError: as ``DataLoader`` does, and for the arguments above when they are out of range.
     """
+
+    _prepared = False
+    _adopted = False
 
     def __init__(
         self,
@@ -175,7 +181,13 @@ class FusionLoader(DataLoader[T_co]):
     def _get_iterator(self) -> Any:
         if self.num_workers > 0:
             self.check_worker_number_rationality()
-        return self._recipes.iterator(self, self._epochs)
+        try:
+            return self._recipes.iterator(self, self._epochs)
+        except (AttributeError, TypeError, PicklingError) as error:
+            told = explain_pickling(error, self)
+            if told is None:
+                raise
+            raise told from error
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the number of the next epoch, here and on the sampler if it has ``set_epoch``.
@@ -244,6 +256,22 @@ class FusionLoader(DataLoader[T_co]):
     def close(self) -> None:
         """Ends persistent workers now; the loader can be iterated again."""
         self._shutdown_iterator()
+
+    @property
+    def _is_accelerate_prepared(self) -> bool:
+        """What Accelerate asks before it rebuilds a loader as a plain ``DataLoader``."""
+        if not self._prepared and not self._adopted:
+            warnings.warn(
+                "Accelerate's prepare() puts a plain DataLoader in the place of this FusionLoader, "
+                "without its speed and its options. fusionloader.integrations.accelerate.prepare("
+                "accelerator, ...) does the same and keeps it.",
+                stacklevel=4,
+            )
+        return self._prepared
+
+    @_is_accelerate_prepared.setter
+    def _is_accelerate_prepared(self, prepared: bool) -> None:
+        self._prepared = prepared
 
     def _shutdown_iterator(self) -> None:
         iterator, self._iterator = self._iterator, None

@@ -1,0 +1,35 @@
+"""Accelerate: one line differs, so that its wrapper keeps the FusionLoader."""
+
+from __future__ import annotations
+
+import torch
+from accelerate import Accelerator
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
+
+from fusionloader import FusionLoader
+from fusionloader.cli.corpus import ensure_corpus
+from fusionloader.integrations.accelerate import prepare
+
+
+def main() -> None:
+    accelerator = Accelerator()
+    transform = transforms.Compose([transforms.RandomResizedCrop(32), transforms.ToTensor()])
+    dataset = ImageFolder(str(ensure_corpus(200).train), transform)
+    classes = len(dataset.classes)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 32 * 32, classes))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loader = FusionLoader(dataset, 16, shuffle=True, num_workers=2)
+    # Instead of accelerator.prepare(model, optimizer, loader).
+    model, optimizer, loader = prepare(accelerator, model, optimizer, loader)
+    for epoch in range(2):
+        for images, targets in loader:
+            optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(model(images), targets)
+            accelerator.backward(loss)
+            optimizer.step()
+        accelerator.print(f"epoch {epoch}: loss {loss.item():.2f}")
+
+
+if __name__ == "__main__":
+    main()

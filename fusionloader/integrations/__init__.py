@@ -1,0 +1,1 @@
+"""FusionLoader in other frameworks; each module imports its framework, nothing imports these."""

@@ -1,0 +1,38 @@
+"""A loader like another one, with some arguments changed."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from torch.utils.data import BatchSampler, DataLoader
+
+from fusionloader.loader import FusionLoader
+
+_OF_SAMPLER = ("batch_size", "shuffle", "sampler", "drop_last")
+
+
+def fusion_of(loader: DataLoader[Any], **changes: Any) -> FusionLoader[Any]:
+    """Returns a ``FusionLoader`` with the arguments of ``loader``, whatever loader that is.
+
+    The samplers are passed on as they are. ``changes`` replace arguments.
+    """
+    arguments: dict[str, Any] = {}
+    for name in list(inspect.signature(FusionLoader.__init__).parameters)[1:]:
+        if hasattr(loader, name):
+            arguments[name] = getattr(loader, name)
+    arguments |= {"shuffle": None} | changes  # the sampler that it made is there already
+    if arguments["num_workers"] == 0:
+        arguments["prefetch_factor"] = None
+    sampler = arguments["batch_sampler"]
+    iterable = loader._dataset_kind == 1
+    if iterable:
+        arguments["sampler"] = arguments["batch_sampler"] = None
+    elif sampler is not None and type(sampler) is not BatchSampler:
+        for name in _OF_SAMPLER:
+            arguments.pop(name, None)
+    elif sampler is not None:  # DataLoader's own: made again from its parts
+        arguments["batch_sampler"] = None
+        arguments["sampler"] = sampler.sampler
+        arguments["batch_size"], arguments["drop_last"] = sampler.batch_size, sampler.drop_last
+    return FusionLoader(**arguments)

@@ -1,0 +1,66 @@
+"""What cannot be sent to a spawned worker, by the name under which the user knows it."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Iterator
+from multiprocessing.reduction import ForkingPickler
+from pickle import PicklingError
+from typing import Any
+
+import torch
+
+_DEPTH = 6
+_LONGEST = 100  # lists of transforms are shorter, lists of samples longer
+_SENT = ("dataset", "collate_fn", "worker_init_fn")
+
+
+def explain_pickling(error: Exception, loader: Any) -> Exception | None:
+    """Returns an error that names the attribute which cannot be pickled, ``None`` if all can be."""
+    context = loader.multiprocessing_context or torch.multiprocessing.get_context()
+    if loader.num_workers == 0 or context.get_start_method() == "fork":
+        return None
+    for name in _SENT:
+        value = getattr(loader, name)
+        if not _pickles(value):
+            path, culprit = _deepest(value, name, _DEPTH)
+            kind = type(error) if type(error) in (AttributeError, TypeError) else PicklingError
+            return kind(
+                f"{path} cannot be sent to workers that are started by "
+                f"{context.get_start_method()!r}: {culprit!r} cannot be pickled ({error}). Make "
+                "lambdas and local functions functions of a module, open files and connections in "
+                "the worker, or start workers by 'fork' (multiprocessing_context='fork')."
+            )
+    return None
+
+
+def _pickles(value: Any) -> bool:
+    try:
+        ForkingPickler(io.BytesIO(), pickle.HIGHEST_PROTOCOL).dump(value)
+    except Exception:
+        return False
+    return True
+
+
+def _deepest(value: Any, path: str, depth: int) -> tuple[str, Any]:
+    """Follows attributes and elements as long as one of them cannot be pickled."""
+    if depth > 0:
+        for part, inner in _parts(value):
+            if not _pickles(inner):
+                return _deepest(inner, path + part, depth - 1)
+    return path, value
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, (list, tuple)) and len(value) <= _LONGEST:
+        yield from ((f"[{place}]", inner) for place, inner in enumerate(value))
+    elif isinstance(value, dict) and len(value) <= _LONGEST:
+        yield from ((f"[{key!r}]", inner) for key, inner in value.items())
+    elif not isinstance(value, type) and hasattr(value, "__dict__") and not callable_name(value):
+        yield from ((f".{name}", inner) for name, inner in vars(value).items())
+
+
+def callable_name(value: Any) -> str:
+    """Returns the name of a function, nothing for what is none."""
+    return getattr(value, "__qualname__", "") if callable(value) else ""

@@ -1,0 +1,129 @@
+"""Accelerate keeps a FusionLoader, and everything that it does for loaders."""
+
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+accelerate = pytest.importorskip("accelerate", reason="pip install accelerate")
+
+from torch.utils.data import DataLoader  # noqa: E402
+from toy import Points, port  # noqa: E402
+
+from fusionloader import FusionLoader  # noqa: E402
+from fusionloader.integrations.accelerate import prepare  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def accelerator():
+    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
+    accelerate.state.GradientState._reset_state()
+    return accelerate.Accelerator(cpu=True)
+
+
+def test_a_prepared_loader_is_served_by_fusionloader(accelerator):
+    loader, other = prepare(
+        accelerator,
+        FusionLoader(Points(), 4, num_workers=2, on_error="skip"),
+        torch.nn.Linear(1, 1),
+    )
+    assert isinstance(loader, FusionLoader)
+    assert isinstance(other, torch.nn.Module)
+    assert loader.base_dataloader.on_error == "skip"
+    assert loader in accelerator._dataloaders
+    seen = [int(i) for _, numbers in loader for i in numbers]
+    assert seen == list(range(22))
+    assert loader.base_dataloader.stats()["batches"] == 6
+
+
+def test_the_batches_are_those_of_accelerates_own_loader(accelerator):
+    torch.manual_seed(3)
+    ours = [n.tolist() for _, n in prepare(accelerator, FusionLoader(Points(), 4, shuffle=True))]
+    torch.manual_seed(3)
+    theirs = [n.tolist() for _, n in accelerator.prepare(DataLoader(Points(), 4, shuffle=True))]
+    assert ours == theirs
+
+
+def test_the_end_of_the_loader_is_known_and_ends_an_accumulation(accelerator):
+    accelerate.state.GradientState._reset_state()
+    accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=4)
+    model = torch.nn.Linear(3, 1)
+    loader, model = prepare(accelerator, FusionLoader(Points(), 4), model)
+    ends, synced = [], []
+    for batch, _ in loader:
+        with accelerator.accumulate(model):
+            accelerator.backward(model(batch).sum())
+            ends.append(loader.end_of_dataloader)
+            synced.append(accelerator.sync_gradients)
+    assert ends == [False] * 5 + [True]
+    assert synced == [False, False, False, True, False, True]
+    assert accelerator.gradient_state.remainder == -1
+
+
+def test_a_checkpoint_in_mid_epoch_goes_on_with_the_next_batch(accelerator, tmp_path):
+    loader = prepare(accelerator, FusionLoader(Points(), 4, shuffle=True, num_workers=2))
+    iterator = iter(loader)
+    for _ in range(2):
+        next(iterator)
+    accelerator.save_state(tmp_path)
+    expected = [numbers.tolist() for _, numbers in iterator]
+    accelerator.free_memory()
+    again = prepare(accelerator, FusionLoader(Points(), 4, shuffle=True, num_workers=2))
+    accelerator.load_state(tmp_path)
+    assert [numbers.tolist() for _, numbers in again] == expected
+
+
+def test_plain_prepare_warns_that_the_loader_is_lost(accelerator):
+    with pytest.warns(UserWarning, match="fusionloader.integrations.accelerate.prepare"):
+        prepared = accelerator.prepare(FusionLoader(Points(), 4))
+    assert type(prepared.base_dataloader) is DataLoader
+
+
+def test_our_prepare_does_not_warn(accelerator):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loader = prepare(accelerator, FusionLoader(Points(), 4))
+        assert prepare(accelerator, loader) is loader
+
+
+RANK = """
+import sys, torch, accelerate
+from toy import Points
+from fusionloader import FusionLoader
+from fusionloader.integrations.accelerate import prepare
+accelerator = accelerate.Accelerator(cpu=True)
+torch.manual_seed(5)
+loader = prepare(accelerator, FusionLoader(Points(), 4, shuffle=True, num_workers=1))
+mine = torch.stack([torch.nn.functional.pad(n, (0, 4 - len(n)), value=-1) for _, n in loader])
+sizes = [len(n) for _, n in loader]
+gathered = []
+for _, numbers in loader:
+    gathered += accelerator.gather_for_metrics(numbers).tolist()
+everything = accelerator.gather(mine)
+if accelerator.is_main_process:
+    print("ranks", accelerator.num_processes, "steps", len(sizes), set(sizes))
+    print("seen", sorted(set(everything.flatten().tolist())) == list(range(22)))
+    print("metrics", sorted(gathered) == list(range(22)))
+"""
+
+
+def test_two_ranks_share_the_epoch_evenly(tmp_path):
+    script = tmp_path / "rank.py"
+    script.write_text(RANK)
+    found = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+        + ["--master-port", str(port()), str(script)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env={"PYTHONPATH": f"{ROOT}:{Path(__file__).parent}", "PATH": "/usr/bin:/bin"}
+        | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "HOME": str(tmp_path)},
+    )
+    assert found.returncode == 0, found.stderr[-2000:]
+    assert "ranks 2 steps 3 {4}" in found.stdout
+    assert "seen True" in found.stdout and "metrics True" in found.stdout
