@@ -131,10 +131,24 @@ class WindowReader:
 
     def __init__(self, baseline: str = "own", simd: str | None = None) -> None: ...
     def read(
-        self, encoded: Buffer, x: int, y: int, width: int, height: int, index: bytes = b""
+        self,
+        encoded: Buffer,
+        x: int,
+        y: int,
+        width: int,
+        height: int,
+        index: bytes = b"",
+        denominator: int = 1,
     ) -> bytes | None: ...
     def skim(
-        self, encoded: Buffer, x: int, y: int, width: int, height: int, index: bytes = b""
+        self,
+        encoded: Buffer,
+        x: int,
+        y: int,
+        width: int,
+        height: int,
+        index: bytes = b"",
+        denominator: int = 1,
     ) -> bool: ...
     def index(self, encoded: Buffer) -> bytes | None: ...
     @property

@@ -22,12 +22,13 @@ class WindowReader {
   WindowReader(const std::string& baseline, const std::optional<std::string>& simd)
       : decoder_(simd ? simd_level_from_name(*simd) : best_simd_level(), decoder_named(baseline)) {}
 
-  // RGB; none where the file is left to Pillow. `index` is the file's, as index() gives it.
+  // RGB of a window of the image at 1/`denominator` of its size; none where the file is left to
+  // Pillow. `index` is the file's, as index() gives it.
   std::optional<py::bytes> read(const py::buffer& encoded, int x, int y, int width, int height,
-                                const std::string& index) {
+                                const std::string& index, int denominator) {
     const Opened opened(decoder_, encoded);
     const std::vector<ScanEntry> entries = entries_of(index);
-    if (!opened.started({x, y, width, height}, {entries.data(), entries.size()}))
+    if (!opened.started({x, y, width, height}, {entries.data(), entries.size()}, denominator))
       return std::nullopt;
     std::string pixels(static_cast<size_t>(width) * static_cast<size_t>(height) * 3, '\0');
     char* to = pixels.data();
@@ -40,10 +41,10 @@ class WindowReader {
 
   // The same work without keeping the pixels; false where the file is left to Pillow.
   bool skim(const py::buffer& encoded, int x, int y, int width, int height,
-            const std::string& index) {
+            const std::string& index, int denominator) {
     const Opened opened(decoder_, encoded);
     const std::vector<ScanEntry> entries = entries_of(index);
-    return opened.started({x, y, width, height}, {entries.data(), entries.size()}) &&
+    return opened.started({x, y, width, height}, {entries.data(), entries.size()}, denominator) &&
            each_row(height, [](const uint8_t*) {});
   }
 
@@ -72,8 +73,8 @@ class WindowReader {
     ~Opened() { decoder_.close(); }
     Opened(const Opened&) = delete;
     Opened& operator=(const Opened&) = delete;
-    bool started(Rect window, EntryIndex index) const {
-      return open_ && decoder_.start(window, 1, index);
+    bool started(Rect window, EntryIndex index, int denominator) const {
+      return open_ && decoder_.start(window, denominator, index);
     }
     bool recorded(std::vector<ScanEntry>& entries) const {
       return open_ && decoder_.record(entries);
@@ -120,9 +121,9 @@ void bind_jpeg(py::module_& m) {
       .def(py::init<const std::string&, const std::optional<std::string>&>(), "baseline"_a = "own",
            "simd"_a = py::none())
       .def("read", &WindowReader::read, "encoded"_a, "x"_a, "y"_a, "width"_a, "height"_a,
-           "index"_a = py::bytes())
+           "index"_a = py::bytes(), "denominator"_a = 1)
       .def("skim", &WindowReader::skim, "encoded"_a, "x"_a, "y"_a, "width"_a, "height"_a,
-           "index"_a = py::bytes())
+           "index"_a = py::bytes(), "denominator"_a = 1)
       .def("index", &WindowReader::index, "encoded"_a)
       .def_property_readonly("started", &WindowReader::started);
 }

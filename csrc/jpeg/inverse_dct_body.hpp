@@ -48,13 +48,19 @@ FUSIONLOADER_TARGET inline void to_samples(const Vector* columns, Vector* sample
   samples[1] = interleave_high_32(left, right);
 }
 
-// `pairs` are coefficients, not yet multiplied; gives their magnitudes, column by column.
-FUSIONLOADER_TARGET inline Vector transform_blocks(Vector* pairs, const Vector* quantisers,
-                                                   Vector* samples) {
+// Multiplies coefficients; gives their magnitudes, column by column.
+FUSIONLOADER_TARGET inline Vector multiply_pairs(Vector* pairs, const Vector* quantisers) {
   Vector magnitudes = multiply_add(magnitude_of(pairs[0]), quantisers[0]);
   for (int k = 1; k < 4; ++k)
     magnitudes = add(magnitudes, multiply_add(magnitude_of(pairs[k]), quantisers[k]));
   for (int k = 0; k < 4; ++k) pairs[k] = multiply(pairs[k], quantisers[k]);
+  return magnitudes;
+}
+
+// `pairs` are coefficients, not yet multiplied; gives their magnitudes.
+FUSIONLOADER_TARGET inline Vector transform_blocks(Vector* pairs, const Vector* quantisers,
+                                                   Vector* samples) {
+  const Vector magnitudes = multiply_pairs(pairs, quantisers);
   Vector values[8];
   transform_pairs(pairs, values, dct::column_shift);
   turn(values, pairs);

@@ -164,12 +164,13 @@ bool RegionDecoder::start(Rect window, int denominator, EntryIndex index) {
   State& state = *state_;
   jpeg_decompress_struct* info = &state.info;
   BaselineScan scan;
-  state.own = denominator == 1 && state.baseline == BaselineDecoder::own &&
-              describe_scan(*info, scan) && WindowDecoder::supports(scan);
+  state.own = state.baseline == BaselineDecoder::own && describe_scan(*info, scan) &&
+              WindowDecoder::supports(scan, denominator);
   if (state.own) {
-    if (!lies_inside(window, scan.width, scan.height)) return false;
+    const auto reduced = [denominator](int side) { return (side - 1) / denominator + 1; };
+    if (!lies_inside(window, reduced(scan.width), reduced(scan.height))) return false;
     state.place(window, 0, window.width);
-    return state.windows.start(scan, window, index);
+    return state.windows.start(scan, window, denominator, index);
   }
   const bool started = guarded(state.errors, [info, denominator] {
     info->out_color_space = JCS_EXT_RGBX;

@@ -20,10 +20,9 @@ void grow(std::vector<uint8_t>& buffer, size_t size) {
 
 }  // namespace
 
-WindowDecoder::WindowDecoder(SimdLevel level)
-    : kernels_(sample_kernels(level)), inverse_dct_(inverse_dct(level)) {}
+WindowDecoder::WindowDecoder(SimdLevel level) : kernels_(sample_kernels(level)), level_(level) {}
 
-bool WindowDecoder::supports(const BaselineScan& scan) {
+bool WindowDecoder::supports(const BaselineScan& scan, int denominator) {
   if (scan.width <= 0 || scan.height <= 0 || (scan.count != 1 && scan.count != 3)) return false;
   for (size_t i = 0; i < static_cast<size_t>(scan.count); ++i) {
     const ScanComponent& component = scan.components[i];
@@ -33,14 +32,17 @@ bool WindowDecoder::supports(const BaselineScan& scan) {
     for (const uint16_t quantiser : component.quantisers)
       if (quantiser > largest_quantiser) return false;
   }
+  // What libjpeg makes larger in one direction alone is left to it.
+  if (denominator > 1 && scan.most_h() != scan.most_v()) return false;
   // Below three samples libjpeg does not interpolate.
   const int h = scan.components[0].h;
   return scan.count == 1 ? h == 1 && scan.components[0].v == 1 : h == 1 || scan.width > 2 * h;
 }
 
-bool WindowDecoder::start(const BaselineScan& scan, Rect window, EntryIndex index) {
+bool WindowDecoder::start(const BaselineScan& scan, Rect window, int denominator,
+                          EntryIndex index) {
   if (!reader_.start(scan, index)) return false;
-  place(scan, window);
+  place(scan, window, denominator);
   last_band_ = -1;
   // An irregular block may have been left half read.
   for (Block& block : blocks_) block.coefficients.fill(0);
@@ -54,27 +56,35 @@ bool WindowDecoder::record(const BaselineScan& scan, std::vector<ScanEntry>& ent
          reader_.record(static_cast<size_t>(across) * static_cast<size_t>(down), entries);
 }
 
-// Finds the MCUs that the window needs, and makes room.
-void WindowDecoder::place(const BaselineScan& scan, Rect window) {
+// Finds the MCUs that the window needs, and makes room. Of an image that is made smaller as many
+// samples are taken from a block of chroma as make it no larger afterwards.
+void WindowDecoder::place(const BaselineScan& scan, Rect window, int denominator) {
   window_ = window;
   count_ = scan.count;
-  const int h = scan.most_h(), mcu_width = block_side * h;
-  mcus_across_ = divide_up(scan.width, mcu_width);
+  const int h = scan.most_h(), v = scan.most_v();
+  const int side = block_side / denominator, mcu_width = side * h;
+  const int image_width = divide_up(scan.width, denominator);
+  const int image_height = divide_up(scan.height, denominator);
+  wider_ = denominator > 1 ? 1 : h;
+  higher_ = denominator > 1 ? 1 : v;
+  mcus_across_ = divide_up(scan.width, block_side * h);
   // Upsampling looks at one chroma sample at each side: two pixels further.
-  const int beyond = h > 1 ? h : 0;
+  const int beyond = wider_ > 1 ? wider_ : 0;
   first_mcu_ = std::max(window.x - beyond, 0) / mcu_width;
-  end_mcu_ = divide_up(std::min(window.x + window.width + beyond, scan.width), mcu_width);
+  end_mcu_ = divide_up(std::min(window.x + window.width + beyond, image_width), mcu_width);
   for (size_t i = 0; i < static_cast<size_t>(count_); ++i) {
     const ScanComponent& component = scan.components[i];
     Plane& plane = planes_[i];
     plane.h = component.h;
     plane.v = component.v;
-    plane.width = divide_up(scan.width * component.h, h);
-    plane.height = divide_up(scan.height * component.v, scan.most_v());
-    plane.first_column = first_mcu_ * block_side * component.h;
-    plane.columns = (end_mcu_ - first_mcu_) * block_side * component.h;
+    plane.side = i == 0 || denominator == 1 ? side : side * h;
+    plane.inverse_dct = reduced_dct(level_, plane.side);
+    plane.width = i == 0 ? image_width : divide_up(image_width, wider_);
+    plane.height = i == 0 ? image_height : divide_up(image_height, higher_);
+    plane.first_column = first_mcu_ * plane.side * component.h;
+    plane.columns = (end_mcu_ - first_mcu_) * plane.side * component.h;
     plane.stride = margin + static_cast<size_t>(plane.columns) + sample_slack;
-    plane.band_rows = static_cast<size_t>(block_side * component.v);
+    plane.band_rows = static_cast<size_t>(plane.side * component.v);
     grow(plane.samples, plane.stride * plane.band_rows * bands + sample_slack);
     for (size_t row = 0; row < 8; ++row)
       for (size_t column = 0; column < 8; ++column)
@@ -100,6 +110,17 @@ void WindowDecoder::Plane::extend(int band) {
   }
 }
 
+// The blocks of an MCU: all at once where all come to the same number of samples.
+void WindowDecoder::transform(const BlockTarget* targets, int blocks, int32_t& magnitude) {
+  const Plane& luma = planes_[0];
+  const bool alike = count_ == 1 || planes_[1].side == luma.side;
+  const int first = alike ? blocks : luma.h * luma.v;
+  luma.inverse_dct(blocks_.data(), targets, first, magnitude);
+  if (!alike)
+    planes_[1].inverse_dct(&blocks_[static_cast<size_t>(first)], targets + first, blocks - first,
+                           magnitude);
+}
+
 bool WindowDecoder::decode_band(int band) {
   std::array<BlockTarget, most_blocks> targets;
   std::array<size_t, most_blocks> steps;
@@ -107,11 +128,11 @@ bool WindowDecoder::decode_band(int band) {
   for (size_t i = 0; i < static_cast<size_t>(count_); ++i) {
     Plane& plane = planes_[i];
     for (int v = 0; v < plane.v; ++v) {
-      uint8_t* row = plane.row((band * plane.v + v) * block_side);
+      uint8_t* row = plane.row((band * plane.v + v) * plane.side);
       for (int h = 0; h < plane.h; ++h, ++blocks) {
-        targets[static_cast<size_t>(blocks)] = {&plane.quantisers, row + h * block_side,
+        targets[static_cast<size_t>(blocks)] = {&plane.quantisers, row + h * plane.side,
                                                 plane.stride};
-        steps[static_cast<size_t>(blocks)] = static_cast<size_t>(plane.h * block_side);
+        steps[static_cast<size_t>(blocks)] = static_cast<size_t>(plane.h * plane.side);
       }
     }
   }
@@ -124,7 +145,7 @@ bool WindowDecoder::decode_band(int band) {
     regular = regular && reader_.regular();
     if (!reader_.go_to(row_begin + static_cast<size_t>(mcu))) return false;
     reader_.read(blocks_.data());
-    inverse_dct_(blocks_.data(), targets.data(), blocks, magnitude);
+    transform(targets.data(), blocks, magnitude);
     for (size_t i = 0; i < static_cast<size_t>(blocks); ++i) targets[i].samples += steps[i];
   }
   if (!regular || !reader_.regular() || magnitude > largest_magnitude) return false;
@@ -134,7 +155,7 @@ bool WindowDecoder::decode_band(int band) {
 
 // The chroma of a row of pixels, from the window's first column on. `out` is room for it.
 const uint8_t* WindowDecoder::chroma_row(Plane& plane, int y, uint8_t* out) {
-  const int h = planes_[0].h, v = planes_[0].v;
+  const int h = wider_, v = higher_;
   const int first = window_.x / h, end = divide_up(window_.x + window_.width, h);
   const auto count = static_cast<size_t>(end - first);
   const int here = y / v, column = first - plane.first_column;
@@ -157,10 +178,10 @@ const uint8_t* WindowDecoder::chroma_row(Plane& plane, int y, uint8_t* out) {
 
 bool WindowDecoder::row(int y, uint8_t* out) {
   y += window_.y;
-  const int v = planes_[0].v, band_rows = block_side * v;
+  const int band_rows = static_cast<int>(planes_[0].band_rows);
   const int height = planes_[0].height;
   const int beyond =
-      v > 1 && count_ == 3 ? 1 : 0;  // the next chroma sample may be in the next band
+      higher_ > 1 && count_ == 3 ? 1 : 0;  // the next chroma sample may be in the next band
   const int first = std::max(y - beyond, 0) / band_rows;
   const int last = std::min(y + beyond, height - 1) / band_rows;
   for (int band = std::max(first, last_band_ + 1); band <= last; ++band) {

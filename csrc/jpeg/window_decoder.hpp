@@ -10,6 +10,7 @@
 #include "jpeg/block.hpp"
 #include "jpeg/inverse_dct.hpp"
 #include "jpeg/mcu_reader.hpp"
+#include "jpeg/reduced_dct.hpp"
 #include "jpeg/sample_rows.hpp"
 #include "jpeg/scan.hpp"
 
@@ -21,12 +22,12 @@ class WindowDecoder {
  public:
   explicit WindowDecoder(SimdLevel level);
 
-  // Whether the layout of a scan is one that is decoded here.
-  static bool supports(const BaselineScan& scan);
+  // Whether the layout of a scan is one that is decoded here, at 1/`denominator` of its size.
+  static bool supports(const BaselineScan& scan, int denominator = 1);
 
-  // `window` lies inside the image. `scan`'s data and the index must stay valid while rows are
-  // read.
-  bool start(const BaselineScan& scan, Rect window, EntryIndex index = {});
+  // `window` lies inside the image of that size. `scan`'s data and the index must stay valid while
+  // rows are read.
+  bool start(const BaselineScan& scan, Rect window, int denominator, EntryIndex index = {});
   // The index of a scan that is as an encoder writes it.
   bool record(const BaselineScan& scan, std::vector<ScanEntry>& entries);
   // Row `y` of the window as RGBX pixels, `y` ascending. Up to sample_slack bytes behind them may
@@ -38,7 +39,9 @@ class WindowDecoder {
  private:
   // One component's samples of the columns and the latest rows of MCUs, `bands` of them in turn.
   struct Plane {
-    int h, v;
+    int h, v;  // blocks in an MCU
+    int side;  // of a block, in samples
+    InverseDct inverse_dct;
     int width, height;  // of the whole component, in samples
     int first_column;   // the sample that the stored columns begin with
     int columns;
@@ -53,16 +56,18 @@ class WindowDecoder {
   };
   static constexpr int bands = 3;
 
-  void place(const BaselineScan& scan, Rect window);
+  void place(const BaselineScan& scan, Rect window, int denominator);
   bool decode_band(int band);
+  void transform(const BlockTarget* targets, int blocks, int32_t& magnitude);
   const uint8_t* chroma_row(Plane& plane, int y, uint8_t* out);
 
   const SampleKernels& kernels_;
-  const InverseDct inverse_dct_;
+  const SimdLevel level_;
   McuReader reader_;
   int count_ = 0;  // of planes
   std::array<Plane, 3> planes_{};
   Rect window_{};
+  int wider_ = 1, higher_ = 1;  // luma planes than chroma planes, in samples
   int mcus_across_ = 0, first_mcu_ = 0, end_mcu_ = 0;
   int last_band_ = -1;  // decoded
   std::array<Block, most_blocks> blocks_{};

@@ -13,7 +13,7 @@
 namespace fusionloader {
 namespace {
 
-// The strongest of libjpeg's fast reductions that leaves at least as many pixels as are wanted.
+// The strongest reduction that leaves at least as many pixels as are wanted.
 int reduction(const Pass& pass) {
   if (!pass.resized) return 1;
   for (const int denominator : {8, 4, 2})

@@ -32,6 +32,7 @@ def compare_window(random: Random, level: str) -> None:
         window = _window(random, width, height)
         read = _check("own", level, encoded, window, whole)
         _check_index(random, level, encoded, window, read)
+        _check_reduced(random, level, encoded, (width, height))
         _check("libjpeg", level, encoded, window, whole)
     if read is None:
         raise ValueError("left to Pillow")
@@ -70,6 +71,16 @@ def _check_index(
         assert reader.read(encoded, *window, index) == expected, ("index", window)
     # Another file's, or none of any: the pixels mean nothing.
     reader.read(encoded, *window, random.randbytes(12 * random.randint(1, 60)))
+
+
+def _check_reduced(random: Random, level: str, encoded: np.ndarray, size: tuple[int, int]) -> None:
+    denominator = random.choice((2, 4, 8))
+    window = _window(random, *(-(-side // denominator) for side in size))
+    own, libjpeg = (
+        _reader(baseline, level).read(encoded, *window, b"", denominator)
+        for baseline in ("own", "libjpeg")
+    )
+    assert None in (own, libjpeg) or own == libjpeg, ("reduced", denominator, window)
 
 
 def _whole(image: Image.Image) -> np.ndarray | None:

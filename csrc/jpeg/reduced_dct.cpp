@@ -1,0 +1,85 @@
+// The scalar reference, and the choice of kernels.
+#include "jpeg/reduced_dct.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace fusionloader {
+namespace {
+
+using namespace dct;
+
+int apply(Factors factors, int first, int second) {
+  return factors.first * first + factors.second * second;
+}
+
+// Eight values to the first `side` of them, all `step` apart.
+template <int side>
+void transform(int* x, size_t step, int shift) {
+  const int x1 = x[step], x2 = x[2 * step], x3 = x[3 * step];
+  const int x5 = x[5 * step], x6 = x[6 * step], x7 = x[7 * step];
+  shift += more_bits(side);
+  const int sum = x[0] * (1 << (fraction_bits + more_bits(side))) + (1 << (shift - 1));
+  if (side == 2) {
+    const int odd = apply(odd_15_of_2, x1, x5) + apply(odd_37_of_2, x3, x7);
+    x[0] = (sum + odd) >> shift;
+    x[step] = (sum - odd) >> shift;
+    return;
+  }
+  const int wide = apply(even_26_of_4, x2, x6);
+  const int even[2] = {sum + wide, sum - wide};
+  for (size_t k = 0; k < 2; ++k) {
+    const int odd = apply(odd_15_of_4[k], x1, x5) + apply(odd_37_of_4[k], x3, x7);
+    x[k * step] = (even[k] + odd) >> shift;
+    x[(3 - k) * step] = (even[k] - odd) >> shift;
+  }
+}
+
+template <int side>
+void transform_block(Block& block, const BlockTarget& target, int32_t& magnitude) {
+  int values[64];
+  int64_t sums[4] = {};
+  for (size_t row = 0; row < 8; ++row)
+    for (size_t column = 0; column < 8; ++column) {
+      const size_t place = coefficient_place(row, column);
+      const int value = block.coefficients[place] * target.quantisers->values[place];
+      values[8 * row + column] = value;
+      sums[column % 4] += std::abs(value);
+    }
+  block.coefficients.fill(0);
+  for (const int64_t sum : sums)
+    magnitude = static_cast<int32_t>(std::max<int64_t>(magnitude, std::min<int64_t>(sum, 1 << 30)));
+  if (magnitude > largest_magnitude) return;
+  if (side == 1) {
+    values[0] = (values[0] + 4) >> 3;
+  } else {
+    for (size_t column = 0; column < 8; ++column) transform<side>(values + column, 8, column_shift);
+    for (size_t row = 0; row < side; ++row) transform<side>(values + 8 * row, 1, row_shift);
+  }
+  for (size_t row = 0; row < side; ++row)
+    for (size_t column = 0; column < side; ++column)
+      target.samples[row * target.stride + column] =
+          static_cast<uint8_t>(std::clamp(values[8 * row + column] + 128, 0, 255));
+}
+
+template <int side>
+void scalar(Block* blocks, const BlockTarget* targets, int count, int32_t& magnitude) {
+  for (int i = 0; i < count; ++i) transform_block<side>(blocks[i], targets[i], magnitude);
+}
+
+InverseDct one_of(int side, InverseDct of_4, InverseDct of_2, InverseDct of_1) {
+  return side == 4 ? of_4 : side == 2 ? of_2 : of_1;
+}
+
+}  // namespace
+
+InverseDct reduced_dct(SimdLevel level, int side) {
+  if (side == 8) return inverse_dct(level);
+#if defined(__x86_64__)
+  if (level >= SimdLevel::avx2)
+    return one_of(side, reduced_dct_4_avx2, reduced_dct_2_avx2, reduced_dct_1_avx2);
+#endif
+  return one_of(side, scalar<4>, scalar<2>, scalar<1>);
+}
+
+}  // namespace fusionloader
