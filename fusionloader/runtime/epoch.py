@@ -69,6 +69,7 @@ class Epochs:
         self._next = 0
         self._resume: Progress | None = None
         self._sets = 0
+        self.workers: int | None = None  # that iterators are to have, if it has changed
         self._seen: tuple[Any, ...] = ()
 
     def __reduce__(self) -> tuple[Any, ...]:

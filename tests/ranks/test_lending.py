@@ -22,14 +22,17 @@ MOST_IN_A_JOB = 8
 
 @pytest.fixture(scope="module")
 def uneven_folder(tmp_path_factory):
-    """20 small images, and 20 that take long."""
+    """20 small images, and 20 that take long, among them PNGs and a file that is cut short."""
     root = tmp_path_factory.mktemp("uneven")
     generator = np.random.default_rng(0)
     for number in range(40):
         folder = root / f"class{number % 2}"
         folder.mkdir(exist_ok=True)
         side = 900 if number % 4 < 2 else 60
-        photo(generator, side, side).save(folder / f"{number:03}.jpg", quality=90)
+        suffix = "png" if number in (8, 9) else "jpg"
+        photo(generator, side, side).save(folder / f"{number:03}.{suffix}", quality=90)
+    cut = root / "class0" / "016.jpg"
+    cut.write_bytes(cut.read_bytes()[: cut.stat().st_size * 3 // 4])
     return root
 
 
@@ -42,6 +45,7 @@ def expected(uneven_folder):
             batches, stats = rank.finish()
             assert stats["borrowed_samples"] == 0
             digests.append(batches)
+        assert stats["pillow_samples"] and stats["skipped"]
         assert not job.managers()
     return digests
 
