@@ -203,6 +203,22 @@ class FusionLoader(DataLoader[T_co]):
                 sampler.set_epoch(epoch)
                 seen.append(sampler)
 
+    def resize_workers(self, num_workers: int) -> None:
+        """Sets the number of workers, of a running iterator too, from its next batch on.
+
+        No batch changes. What a worker that is ended was at is done again by another one. Loaders
+        that are served in whole batches follow with their next iterator.
+
+        Raises:
+            ValueError: not a positive number, or a loader without worker processes.
+        """
+        if not isinstance(num_workers, int) or num_workers < 1:
+            raise ValueError(f"num_workers should be a positive int, not {num_workers!r}")
+        if self.num_workers == 0:
+            raise ValueError("a loader with num_workers=0 has no workers that could be more")
+        self.num_workers = num_workers
+        self._epochs.workers = num_workers
+
     def explain(self) -> str:
         """Returns what was compiled and what was not, and why, a line per stage.
 

@@ -65,10 +65,11 @@ py::tuple share_tuple(const Share& share) {
                         static_cast<double>(share.finished_ns.load()) / kNs);
 }
 
-py::list records(ManagerQueue& queue) {
+py::list records(ManagerQueue& queue, uint32_t first, uint32_t count) {
   py::list all;
   Control& control = queue.control();
-  for (uint32_t w = 0; w < control.record_count(); ++w) {
+  const uint32_t there = control.record_count();
+  for (uint32_t w = first; w < there && w - first < count; ++w) {
     const WorkerRecord& r = control.records()[w];
     all.append(py::make_tuple(r.pid.load(), r.sequence.load(), r.tiny_batch.load(),
                               r.position.load(), static_cast<double>(r.since_ns.load()) / kNs,
@@ -153,7 +154,7 @@ void bind_manager(py::module_& m) {
           "sleep",
           [](ManagerQueue& q, uint32_t seen, double seconds) { q.sleep(seen, to_ns(seconds)); },
           py::call_guard<py::gil_scoped_release>())
-      .def("records", &records);
+      .def("records", &records, py::arg("first") = 0, py::arg("count") = UINT32_MAX);
 }
 
 void bind_worker(py::module_& m) {

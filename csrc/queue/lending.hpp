@@ -39,8 +39,8 @@ struct Errand {
   }
 };
 
-// Where a worker is at, as it last said.
-enum class Place : uint32_t { idle = 0, home = 1, away = 2 };
+// Where a worker is at, as it last said; nowhere: there is no such worker now.
+enum class Place : uint32_t { nowhere = 0, idle = 1, home = 2, away = 3 };
 
 // What the global manager sees of a published mini-batch.
 struct MiniBatchProgress {

@@ -374,7 +374,10 @@ std::vector<Lost> ManagerQueue::take_back(uint32_t worker) {
     // It may also have died between the two steps of a claim, which no state shows.
     batch.header.returned.store(1);
   }
-  control_->records()[worker].sequence.store(0);
+  WorkerRecord& record = control_->records()[worker];
+  record.sequence.store(0);
+  record.place.store(static_cast<uint32_t>(Place::nowhere));
+  record.answered.store(record.errand.load());  // nobody will come on it
   wake_workers();
   return lost;
 }

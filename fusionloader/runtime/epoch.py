@@ -100,6 +100,7 @@ class Epochs:
         self._taken: tuple[Progress | None, Progress | None] = (None, None)
         self._numbered = False
         self._sets = 0
+        self.workers: int | None = None  # that iterators are to have, if it has changed
         self._seen: tuple[Any, ...] = ()
 
     def __reduce__(self) -> tuple[Any, ...]:

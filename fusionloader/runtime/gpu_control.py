@@ -58,9 +58,10 @@ class GpuOptions:
 
 
 class GpuControl:
-    """One GPU worker: the last one of the queue, behind ``cpu_workers`` others.
+    """One GPU worker, ``number`` in the queue, behind the CPU workers.
 
     Attributes:
+        cpu_workers: how many there are now.
         restarts: how often it was started again.
         gone: why there is none any more, in words; ``None`` while there is one.
     """
@@ -69,13 +70,15 @@ class GpuControl:
         self,
         queue: _native.ManagerQueue,
         connections: Connections,
+        number: int,
         cpu_workers: int,
         in_flight: int,
         options: GpuOptions,
     ) -> None:
         self._queue = queue
         self._connections = connections
-        self._cpu_workers = cpu_workers
+        self._number = number
+        self.cpu_workers = cpu_workers
         self._options = options
         self._most_samples = options.most_samples
         self._why = ""
@@ -87,12 +90,12 @@ class GpuControl:
         self._choice: SharingChoice | None = None
         if options.sharing == "auto":
             self._choice = SharingChoice(both_fit=True, warm_up=in_flight)
-        self._rates = Rates(queue, cpu_workers)
+        self._rates = Rates(queue, number)
         self._delivered: float | None = None
         self._needed = True
         self.restarts = 0
         self.gone: str | None = None
-        self._set = WorkerSet(1, self._launch, first=cpu_workers)
+        self._set = WorkerSet(1, self._launch, first=number)
 
     def _launch(self, number: int, message_fd: int) -> Process:
         return self._options.start(self._connections, number, message_fd, self._most_samples)
@@ -147,7 +150,7 @@ class GpuControl:
         now = time.monotonic()
         if self._choice is not None and self._delivered is not None and self._queue.gpu_is_ready:
             decisions = self._choice.decisions
-            self._choice.iteration(now - self._delivered, samples, self._cpu_workers, backlog)
+            self._choice.iteration(now - self._delivered, samples, self.cpu_workers, backlog)
             if self._choice.decisions != decisions:
                 log.info("%s", self._choice.describe())
         self._delivered = now
@@ -172,7 +175,7 @@ class GpuControl:
             MiniBatchDone(
                 tiny_batches,
                 threshold,
-                self._cpu_workers,
+                self.cpu_workers,
                 cpu[2] - begun if cpu[0] else None,
                 gpu[2] - begun if gpu[0] else None,
                 cpu_rate,
@@ -244,7 +247,7 @@ class GpuControl:
         """Returns the rows of a mini-batch that it has written; ``rows`` in tiny-batch order."""
         return [
             row
-            for tiny_batch in self._queue.done_by(slot, self._cpu_workers)
+            for tiny_batch in self._queue.done_by(slot, self._number)
             for row in rows[tiny_batch * tiny_batch_size : (tiny_batch + 1) * tiny_batch_size]
         ]
 

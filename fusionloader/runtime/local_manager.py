@@ -86,6 +86,7 @@ class ManagerOptions:
     """What the manager needs to know of the loader.
 
     ``tiny_batch_size`` in samples, ``in_flight`` in mini-batches, ``timeout`` in seconds (0: none).
+    There may be up to ``most_workers`` later, if that is more than ``workers``.
     ``name`` returns a sample's name for messages from its index. ``page_locking`` where
     batches are copied to a device. ``group_size`` neighbours in a batch share the draws of
     augmentations (0: each sample has its own). ``gpu`` where there is a GPU worker; it writes into
@@ -103,6 +104,7 @@ class ManagerOptions:
     gpu: GpuOptions | None = None
     ring: DeviceRing | None = None
     batch_size: int = 0
+    most_workers: int = 0
     lending: Lending | None = None
 
 
@@ -123,13 +125,16 @@ class LocalManager:
         self.layout = layout
         self.outstanding: list[Job] = []
         objects.sweep()
-        ring = options.in_flight * 2 + 2
-        workers = options.workers + (options.gpu is not None)
+        self._count = options.workers
+        self._in_flight = options.in_flight
+        self._most = max(options.workers, options.most_workers)
+        ring = options.in_flight * self._most // max(options.workers, 1) * 2 + 2
+        workers = self._most + (options.gpu is not None)
         self.membership: Membership | None = None
         seats, lendable, event_fd = 0, 0, -1
         if options.lending is not None:
             self.membership = Membership(options.lending)
-            seats, lendable, event_fd = SEATS, options.workers, self.membership.event_fd
+            seats, lendable, event_fd = SEATS, self._most, self.membership.event_fd
         self._first_seat = workers
         self._guests_checked = 0.0
         self.control_fd = objects.create(_native.ManagerQueue.control_bytes(workers + seats, ring))
@@ -159,6 +164,7 @@ class LocalManager:
                 self.gpu = GpuControl(
                     self.queue,
                     self._connections(),
+                    self._most,
                     options.workers,
                     options.in_flight,
                     options.gpu,
@@ -170,12 +176,37 @@ class LocalManager:
             self.close()
             raise
 
+    @property
+    def worker_count(self) -> int:
+        """How many CPU workers there are to be."""
+        return self._count
+
+    def resize(self, count: int) -> None:
+        """Has ``count`` CPU workers from now on, or as many as there is room for.
+
+        What one that is ended was at is done again by another.
+        """
+        wanted = min(count, self._most)
+        if wanted < count:
+            log.warning("this iterator goes on with %d workers: it has no room for more", wanted)
+        assert self._workers is not None
+        self._in_flight = max(self._options.in_flight * wanted // self._options.workers, 1)
+        for death in self._workers.retire(wanted):
+            for message in death.last_words:
+                self._handle(message)
+            self.queue.take_back(death.number)
+        before, self._count = self._count, wanted
+        for number in range(before, wanted):
+            self._workers.add(number)
+        if self.gpu is not None:
+            self.gpu.cpu_workers = wanted
+
     # ---- publishing ----------------------------------------------------------------------------
 
     @property
     def room(self) -> int:
         """Mini-batches that may be published now."""
-        return self._options.in_flight - sum(not job.discarded for job in self.outstanding)
+        return self._in_flight - sum(not job.discarded for job in self.outstanding)
 
     def submit(self, batch: MiniBatch, number: int) -> Job:
         """Publishes a mini-batch; ``number`` is the caller's."""
@@ -418,6 +449,8 @@ class LocalManager:
     def _whereabouts(self, now: float) -> str:
         places = []
         for number, record in enumerate(self.queue.records()):
+            if self._count <= number < self._most:
+                continue
             pid, sequence, _, position, since = record[:5]
             job = next((j for j in self.outstanding if j.sequence == sequence - 1), None)
             if job is None and number >= self._first_seat:

@@ -136,8 +136,8 @@ class Membership:
         if self._missing_since is None:
             self._missing_since = now
         turn = self._missing_since + self._lending.ranks.rank * _TURN_SECONDS
-        if now < max(turn, self._start_after):
-            return
+        if _started or now < max(turn, self._start_after):
+            return  # one that is alive will answer, or another one has the address already
         self._start_after = now + self._pause
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
         config = GlobalManagerConfig(self.address, self._lending.ranks.count)

@@ -8,16 +8,17 @@ from fusionloader import _native
 class Rates:
     """Samples per second of work, of one CPU worker and of the GPU worker."""
 
-    def __init__(self, queue: _native.ManagerQueue, cpu_workers: int) -> None:
+    def __init__(self, queue: _native.ManagerQueue, gpu_worker: int) -> None:
+        """``gpu_worker`` is its number; those of CPU workers are smaller."""
         self._queue = queue
-        self._cpu_workers = cpu_workers
+        self._gpu_worker = gpu_worker
         self._before = ((0, 0.0), (0, 0.0))
 
     def since_last(self) -> tuple[float | None, float | None]:
         """Returns both rates since the last call, ``None`` where a side has done nothing."""
-        counted = [(record[5], record[6]) for record in self._queue.records()]
-        cpu, gpu = counted[: self._cpu_workers], counted[self._cpu_workers :][:1]
-        now = (_sum(cpu), _sum(gpu))
+        records = self._queue.records(0, self._gpu_worker + 1)
+        counted = [(record[5], record[6]) for record in records]
+        now = (_sum(counted[:-1]), _sum(counted[-1:]))
         rates = tuple(
             (samples - samples_before) / (busy - busy_before)
             if samples > samples_before and busy > busy_before

@@ -114,13 +114,13 @@ class ObjectRecipe:
     def starter(self, loader: Any, base_seed: int) -> Starter:
         """Returns a function that starts the user's code in a multiprocessing process."""
         context, method = _context(loader)
-        workers, init, on_error = loader.num_workers, loader.worker_init_fn, loader.on_error
+        init, on_error = loader.worker_init_fn, loader.on_error
         source = self._source
 
         def start(manager: Any, number: int, message_fd: int) -> Process:
             config = object_worker.ObjectWorkerConfig(
                 worker=number,
-                workers=workers,
+                workers=manager.worker_count,
                 parent=_parent(method),
                 control=Descriptor(manager.control_fd),
                 data=Descriptor(manager.arena.fd),
@@ -185,7 +185,7 @@ class TableRecipe:
     def starter(self, loader: Any, base_seed: int) -> Starter:
         """Returns a function that starts workers without torch, unless the user's code runs."""
         context, method = _context(loader)
-        workers, init, dataset = loader.num_workers, loader.worker_init_fn, loader.dataset
+        init, dataset = loader.worker_init_fn, loader.dataset
         on_error, table, plan = loader.on_error, self._table, self._plan
         pixels, indexes = self._kept.pixels, self._kept.indexes
         formats = AddedFormats()
@@ -219,7 +219,7 @@ class TableRecipe:
             fds = config.descriptors()
             if init is not None or formats.of_script:
                 descriptors = {name: Descriptor(fd) for name, fd in fds.items()}
-                info = (workers, base_seed, dataset, init)
+                info = (manager.worker_count, base_seed, dataset, init)
                 return processes.start(context, prepared_worker.main, config, descriptors, info)
             if method == "fork":
                 return processes.start(context, light_worker.main, config)

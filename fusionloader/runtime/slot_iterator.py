@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import pickle
 import time
 import weakref
@@ -32,6 +33,7 @@ from fusionloader.runtime.uneven import collate_named
 from fusionloader.runtime.whole_batches import ContinuedIterator
 
 log = logging.getLogger("fusionloader.loader")
+_MOST_WORKERS = 32  # room for as many is kept, or for the machine's, to be added later
 _AHEAD = 2  # batches that are on their way to the device, beside the one in use
 
 
@@ -53,6 +55,7 @@ class SlotIterator(_BaseDataLoaderIter):
         self._begin()
 
     def _start_manager(self, loader: Any) -> None:
+        self._workers_wanted = loader.num_workers
         start = self._recipe.starter(loader, self.base_seed)
         self._manager = LocalManager(self._options(loader), self._recipe.layout, start)
         self._finalizer = weakref.finalize(self, self._manager.close)
@@ -71,6 +74,7 @@ class SlotIterator(_BaseDataLoaderIter):
             ring=self._delivery.ring if self._delivery is not None else None,
             batch_size=loader.batch_size or 0,
             lending=self._recipe.lending,
+            most_workers=max(_MOST_WORKERS, os.cpu_count() or 1),
         )
 
     @property
@@ -128,6 +132,10 @@ class SlotIterator(_BaseDataLoaderIter):
             self._epochs.restart()
             self._discard()
             self._begin()
+        if self._epochs.workers not in (None, self._workers_wanted):
+            self._workers_wanted = self._epochs.workers
+            self._manager.resize(self._workers_wanted)
+            self._fill()
         while self._manager.pending or self._arriving:
             start = time.perf_counter()
             try:

@@ -128,6 +128,25 @@ class WorkerSet:
             worker.receiver.close()
             self.workers.remove(worker)
 
+    def retire(self, count: int) -> list[Death]:
+        """Ends the workers with the highest numbers until ``count`` are left.
+
+        What they were at is for the caller to take back.
+        """
+        ended = []
+        for worker in self.workers[count:]:
+            worker.process.kill()
+            worker.process.join(_PATIENCE_SECONDS)
+            words = worker.receiver.receive()
+            ended.append(Death(worker.number, worker.process.pid, "was ended", words))
+            worker.receiver.close()
+        del self.workers[count:]
+        return ended
+
+    def add(self, number: int) -> None:
+        """Starts one more worker, under the next number."""
+        self.workers.append(self._launch(number))
+
     def end(self) -> None:
         """Waits for the workers, which were told to stop, and kills those that do not."""
         processes.end([worker.process for worker in self.workers], _PATIENCE_SECONDS)

@@ -14,6 +14,8 @@ import psutil
 
 SCRIPT = Path(__file__).with_name("rank_script.py")
 ROOT = SCRIPT.parents[2]
+# Rank 1 has the large images. Rank 0 takes its time between batches, so that its worker is idle.
+UNEVEN = {"options": {0: {"step_seconds": 0.15}}, "large_rank": 1}
 
 
 class Rank:
@@ -122,3 +124,14 @@ def wait_until(condition, seconds=10.0):
     while not condition():
         assert time.monotonic() < deadline, "it has not come to that"
         time.sleep(0.02)
+
+
+def shared_objects():
+    return {name for name in os.listdir("/dev/shm") if "fusionloader" in name}
+
+
+def children(rank):
+    try:
+        return psutil.Process(rank.process.pid).children()
+    except psutil.NoSuchProcess:
+        return []

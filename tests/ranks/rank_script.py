@@ -49,6 +49,7 @@ def main() -> None:
         sampler=mine * options["repeats"],
         num_workers=options["workers"],
         seed=7,
+        on_error="skip",
         timeout=60,
         multiprocessing_context=options["method"],
         global_manager=options["global_manager"],

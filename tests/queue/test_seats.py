@@ -13,6 +13,7 @@ from fusionloader.shm.slots import Arena, SlotPool
 SEATS = 2
 WORKERS = 1
 FIRST_SEAT = WORKERS
+NOWHERE = 0
 
 
 class Borrower:
@@ -161,9 +162,11 @@ def test_the_global_manager_sees_what_waits_and_what_is_half_done(borrower):
 
 
 def test_an_errand_stands_until_it_is_answered(borrower):
-    assert borrower.view.workers() == [(0, 0, 0)]
+    assert borrower.view.workers() == [(NOWHERE, 0, 0)]
     borrower.view.send(0, 5, 77, 2)
-    assert borrower.view.workers() == [(0, 77, 2)]
+    assert borrower.view.workers() == [(NOWHERE, 77, 2)]
+    borrower.manager.take_back(0)  # its worker has died: nobody will come
+    assert borrower.view.workers() == [(NOWHERE, 0, 0)]
     with pytest.raises(IndexError):
         borrower.view.send(WORKERS, 5, 77, 2)
 

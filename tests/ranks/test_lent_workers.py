@@ -1,5 +1,10 @@
-"""Ranks that lend each other workers: the same batches, whoever dies."""
+"""Ranks that lend each other workers: the same batches, whoever dies.
 
+FUSIONLOADER_KILLS asks for more random kills than the few of a usual run.
+"""
+
+import contextlib
+import itertools
 import os
 import random
 import signal
@@ -9,22 +14,25 @@ import numpy as np
 import psutil
 import pytest
 from conftest import photo
-from job import Job, is_manager, lives, wait_until
+from job import UNEVEN, Job, children, is_manager, lives, shared_objects, wait_until
 
-# Rank 1 has the large images. Rank 0 takes its time between batches, so that its worker is idle.
-UNEVEN = {"options": {0: {"step_seconds": 0.15}, 1: {"large_rank": 1}}, "large_rank": 1}
+KILLS = int(os.environ.get("FUSIONLOADER_KILLS", "10"))
+MOST_IN_A_JOB = 8
 
 
 @pytest.fixture(scope="module")
 def uneven_folder(tmp_path_factory):
-    """20 small images, and 20 that take long."""
+    """20 small images, and 20 that take long, among them PNGs and a file that is cut short."""
     root = tmp_path_factory.mktemp("uneven")
     generator = np.random.default_rng(0)
     for number in range(40):
         folder = root / f"class{number % 2}"
         folder.mkdir(exist_ok=True)
         side = 900 if number % 4 < 2 else 60
-        photo(generator, side, side).save(folder / f"{number:03}.jpg", quality=90)
+        suffix = "png" if number in (8, 9) else "jpg"
+        photo(generator, side, side).save(folder / f"{number:03}.{suffix}", quality=90)
+    cut = root / "class0" / "016.jpg"
+    cut.write_bytes(cut.read_bytes()[: cut.stat().st_size * 3 // 4])
     return root
 
 
@@ -37,12 +45,9 @@ def expected(uneven_folder):
             batches, stats = rank.finish()
             assert stats["borrowed_samples"] == 0
             digests.append(batches)
+        assert stats["pillow_samples"] and stats["skipped"]
         assert not job.managers()
     return digests
-
-
-def shared_objects():
-    return {name for name in os.listdir("/dev/shm") if "fusionloader" in name}
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
@@ -108,8 +113,39 @@ def test_the_death_of_a_rank_costs_the_other_nothing(uneven_folder, expected, vi
     assert not shared_objects()
 
 
-def children(rank):
-    try:
-        return psutil.Process(rank.process.pid).children()
-    except psutil.NoSuchProcess:
-        return []
+def kill_one(job, generator):
+    """Kills a worker or the global manager; returns whether there was one."""
+    living = [rank for rank in job.ranks if rank.process.poll() is None]
+    victims = [child for rank in living for child in children(rank)]
+    if not victims:
+        return False
+    managers = [child for child in victims if is_manager(child)]
+    chosen = managers if managers and generator.random() < 0.4 else victims
+    with contextlib.suppress(psutil.NoSuchProcess):
+        generator.choice(chosen).kill()
+    return True
+
+
+@pytest.mark.timeout(60 + 10 * KILLS)
+def test_random_kills_lose_nothing(uneven_folder, expected):
+    generator = random.Random(5)
+    kills = 0
+    for trial in itertools.count():
+        if kills >= KILLS:
+            break
+        with Job(uneven_folder, **UNEVEN) as job:
+            for rank in job.ranks:
+                rank.wait_for("batch")
+            for _ in range(generator.randint(1, MOST_IN_A_JOB)):
+                time.sleep(generator.uniform(0.05, 0.5))
+                kills += kill_one(job, generator)
+            survivors = [0, 1]
+            if trial % 2:
+                doomed = job.ranks[survivors.pop(generator.randrange(2))].process
+                os.killpg(doomed.pid, signal.SIGKILL)
+                kills += 1
+            for number in survivors:
+                assert job.ranks[number].finish()[0] == expected[number]
+            processes = [rank.process.pid for rank in job.ranks]
+        wait_until(lambda pids=processes: not any(map(lives, pids)))
+    assert not shared_objects()

@@ -1,0 +1,35 @@
+"""The example under torchrun: it trains, stops in mid-epoch and goes on with the same result."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[2]
+
+
+def train(folder, checkpoint, *more):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", "2", str(ROOT / "examples" / "imagenet_ddp.py"), str(folder)]
+    command += ["--checkpoint", str(checkpoint), "--model", "shufflenet_v2_x0_5", "--size", "64"]
+    command += ["--batch-size", "4", "--epochs", "2", *more]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=110)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+@pytest.mark.timeout(300)
+def test_a_training_resumed_in_mid_epoch_ends_as_one_that_was_not_interrupted(
+    tmp_path, image_folder
+):
+    whole, parts = tmp_path / "whole.pt", tmp_path / "parts.pt"
+    train(image_folder, whole)
+    train(image_folder, parts, "--steps", "3")  # of 5 in an epoch
+    assert "resumed in epoch 1 after 3 steps" in train(image_folder, parts)
+    one, two = (torch.load(path) for path in (whole, parts))
+    assert one["steps"] == two["steps"] == 10
+    assert all(torch.equal(one["model"][name], two["model"][name]) for name in one["model"])
