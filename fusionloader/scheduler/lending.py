@@ -7,6 +7,7 @@ what is decided here is only where those go that have nothing to do.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -56,27 +57,36 @@ def lend(ranks: Sequence[Progress]) -> list[Loan]:
     equals a worker goes where most work is left per worker, so that all end at the same time; none
     goes where as many are sent already as there are tiny-batches to claim.
     """
-    left = [rank.yields for rank in ranks]
+    lenders = [(-rank.yields, number) for number, rank in enumerate(ranks) if rank.yields]
+    heapq.heapify(lenders)  # who has the most left first; of equals, who comes first in the list
     loans: dict[tuple[int, int, int], int] = {}
     served = [rank.servers for rank in ranks]
     soon = [rank.half_done for rank in ranks]
     for ahead in range(max((len(rank.unclaimed) for rank in ranks), default=0)):
+        if not lenders:
+            break
         needed = [_at(rank.unclaimed, ahead) for rank in ranks]
         for rank, unclaimed in enumerate(needed):
             needed[rank] -= min(unclaimed, soon[rank])
             soon[rank] -= min(unclaimed, soon[rank])
         sent = [0] * len(ranks)
-        while any(left):
-            open_to = [rank for rank in range(len(ranks)) if sent[rank] < needed[rank]]
-            if not open_to:
-                break
-            borrower = max(open_to, key=lambda r: (needed[r] / (served[r] + 1), -r))
-            lender = max(range(len(ranks)), key=lambda r: (left[r], -r))
-            left[lender] -= 1
+        borrowers = [(-need / (served[rank] + 1), rank) for rank, need in enumerate(needed) if need]
+        heapq.heapify(borrowers)
+        while borrowers and lenders:
+            (left, lender), (_, borrower) = lenders[0], borrowers[0]
             sent[borrower] += 1
             served[borrower] += 1
             loan = (lender, borrower, ahead)
             loans[loan] = loans.get(loan, 0) + 1
+            if left < -1:
+                heapq.heapreplace(lenders, (left + 1, lender))
+            else:
+                heapq.heappop(lenders)
+            if sent[borrower] < needed[borrower]:
+                work = needed[borrower] / (served[borrower] + 1)
+                heapq.heapreplace(borrowers, (-work, borrower))
+            else:
+                heapq.heappop(borrowers)
     return [Loan(*loan, workers) for loan, workers in loans.items()]
 
 

@@ -1,4 +1,4 @@
-"""The paper's figures 8, 12 and 15(b), simulated: which setups they compare, and their tables."""
+"""The paper's figures 8, 12 and 15, simulated: which setups they compare, and their tables."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fusionloader.sim.loader import simulate
+from fusionloader.sim.ranks import RanksSetup, Sharing, simulate_ranks
 from fusionloader.sim.setup import (
     AFFINE,
     AHEAD,
@@ -24,6 +25,8 @@ STEPS = 240
 SETTLED = 120  # steps left out at the start: profiling and searching are over by then
 PHASES = (4, 8, 12, 8, 4)
 PHASE_STEPS = 160
+RANKS = ((2, 4), (8, 4), (32, 4), (64, 4), (64, 16))  # and workers of each
+RANK_STEPS = 30
 WINDOW = 8  # steps of a point of figure 12
 
 
@@ -102,6 +105,50 @@ def figure_15b(times: ServiceTimes, seed: int = 0) -> Figure:
     return Figure("Figure 15(b): the parts of the method", header, rows, [panel], note)
 
 
+def figure_15a(times: ServiceTimes, seed: int = 0) -> Figure:
+    """What lending workers between ranks brings."""
+    rows: list[tuple[str, ...]] = []
+    panels: list[Bars | Lines] = []
+    for slow, by_turns in (("the same", False), ("by turns", True)):
+        bars: dict[str, list[float]] = {Sharing.LENDING.value: [], Sharing.POOL.value: []}
+        for ranks, workers in RANKS:
+            outcomes = {
+                how: simulate_ranks(
+                    RanksSetup(
+                        times, ranks, workers, how, RANK_STEPS, 16 * workers,
+                        by_turns=by_turns, seed=seed,
+                    )
+                )
+                for how in Sharing
+            }  # fmt: skip
+            gains = {
+                how: outcomes[Sharing.NONE].seconds / outcome.seconds
+                for how, outcome in outcomes.items()
+            }
+            lent = outcomes[Sharing.LENDING]
+            for how in (Sharing.LENDING, Sharing.POOL):
+                bars[how.value].append(gains[how])
+            rows.append(
+                (
+                    slow,
+                    str(ranks),
+                    str(workers),
+                    f"{gains[Sharing.LENDING]:.2f}",
+                    f"{gains[Sharing.POOL]:.2f}",
+                    f"{lent.decisions / lent.seconds:.0f}",
+                    f"{lent.decision_seconds / lent.seconds * 1e3:.1f}",
+                )
+            )
+        panels.append(Bars(f"slow rank: {slow}", tuple(f"{r} x {w}" for r, w in RANKS), bars))
+    header = ("slow rank", "ranks", "workers", "lending", "one pool", "decisions/s", "their ms/s")
+    note = (
+        "Steps per second relative to no lending. Mini-batches of one rank, the same or another "
+        "one at each step, are three times as costly; sample times have a Pareto tail. The last "
+        "column is measured: CPU time of the decisions on this machine, for a second of training."
+    )
+    return Figure("Figure 15(a): workers between ranks", header, rows, panels, note)
+
+
 def figure_12(times: ServiceTimes, seed: int = 0) -> Figure:
     """CPU workers come and go during training."""
     model = max(times.models, key=times.models.__getitem__)  # the one that waits for data most
@@ -156,5 +203,6 @@ def _rates(outcome: Outcome) -> list[tuple[float, float]]:
 FIGURES: dict[str, Callable[[ServiceTimes, int], Figure]] = {
     "8": figure_8,
     "12": figure_12,
+    "15a": figure_15a,
     "15b": figure_15b,
 }
