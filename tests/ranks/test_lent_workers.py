@@ -17,7 +17,7 @@ from conftest import photo
 from job import UNEVEN, Job, children, is_manager, lives, shared_objects, wait_until
 
 KILLS = int(os.environ.get("FUSIONLOADER_KILLS", "10"))
-MOST_IN_A_JOB = 8
+MOST_IN_A_JOB = 16
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +137,7 @@ def test_random_kills_lose_nothing(uneven_folder, expected):
             for rank in job.ranks:
                 rank.wait_for("batch")
             for _ in range(generator.randint(1, MOST_IN_A_JOB)):
-                time.sleep(generator.uniform(0.05, 0.5))
+                time.sleep(generator.uniform(0.05, 0.4))
                 kills += kill_one(job, generator)
             survivors = [0, 1]
             if trial % 2:
