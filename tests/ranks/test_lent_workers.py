@@ -9,6 +9,7 @@ import os
 import random
 import signal
 import time
+from collections import Counter
 
 import numpy as np
 import psutil
@@ -113,16 +114,26 @@ def test_the_death_of_a_rank_costs_the_other_nothing(uneven_folder, expected, vi
     assert not shared_objects()
 
 
-def kill_one(job, generator):
-    """Kills a worker or the global manager; returns whether there was one."""
+def kill_one(job, generator, killed):
+    """Kills a worker or the global manager; returns whether there was one.
+
+    ``killed`` counts a rank's killed workers since its last batch, of which there is to be one at
+    most: three deaths on the same samples are taken for the samples' fault, and end the epoch.
+    """
     living = [rank for rank in job.ranks if rank.process.poll() is None]
-    victims = [child for rank in living for child in children(rank)]
-    if not victims:
-        return False
-    managers = [child for child in victims if is_manager(child)]
+    victims = []
+    for rank in living:
+        key = (rank.process.pid, len(rank.of("batch")))
+        found = [child for child in children(rank) if not killed[key] or is_manager(child)]
+        victims += [(child, key) for child in found]
+    managers = [victim for victim in victims if is_manager(victim[0])]
     chosen = managers if managers and generator.random() < 0.4 else victims
+    if not chosen:
+        return False
+    child, key = generator.choice(chosen)
+    killed[key] += not is_manager(child)
     with contextlib.suppress(psutil.NoSuchProcess):
-        generator.choice(chosen).kill()
+        child.kill()
     return True
 
 
@@ -136,9 +147,10 @@ def test_random_kills_lose_nothing(uneven_folder, expected):
         with Job(uneven_folder, **UNEVEN) as job:
             for rank in job.ranks:
                 rank.wait_for("batch")
+            killed = Counter()
             for _ in range(generator.randint(1, MOST_IN_A_JOB)):
                 time.sleep(generator.uniform(0.05, 0.4))
-                kills += kill_one(job, generator)
+                kills += kill_one(job, generator, killed)
             survivors = [0, 1]
             if trial % 2:
                 doomed = job.ranks[survivors.pop(generator.randrange(2))].process
