@@ -20,6 +20,13 @@ namespace fusionloader {
 
 namespace {
 
+// Of a mini-batch that nobody waits for any more.
+void drop_waiting(Batch& batch, uint64_t sequence, uint32_t tiny_batch) {
+  uint64_t waiting = StateWord::make(sequence, 0, TinyState::waiting);
+  batch.states()[tiny_batch].compare_exchange_strong(
+      waiting, StateWord::make(sequence, 0, TinyState::completed));
+}
+
 size_t file_bytes(int fd) {
   struct stat info{};
   if (fstat(fd, &info) != 0) throw std::system_error(errno, std::generic_category(), "fstat");
@@ -215,6 +222,10 @@ void WorkerQueue::give_back(const Claim& claim, uint32_t tiny_batch) {
           held, StateWord::make(claim.sequence, 0, TinyState::waiting)))
     return;
   claim.batch->header.returned.store(1);
+  // A look at the word after the state: withdraw() does it the other way round, so one of the two
+  // sees the other.
+  if (!QueueWord::of(claim.batch->header.queue.load(), claim.sequence))
+    drop_waiting(*claim.batch, claim.sequence, tiny_batch);
   wake_workers();
 }
 
@@ -371,6 +382,10 @@ std::vector<Lost> ManagerQueue::take_back(uint32_t worker) {
               held, StateWord::make(sequence, 0, TinyState::waiting)))
         lost.push_back({sequence, t});
     }
+    if (!QueueWord::of(batch.header.queue.load(), sequence)) {  // withdrawn: for nobody to claim
+      for (uint32_t t = 0; t < batch.header.tiny_batches; ++t) drop_waiting(batch, sequence, t);
+      continue;
+    }
     // It may also have died between the two steps of a claim, which no state shows.
     batch.header.returned.store(1);
   }
@@ -399,11 +414,7 @@ void ManagerQueue::withdraw() {
     if (batch.header.sequence.load() != sequence) continue;
     batch.header.queue.store(QueueWord::make(sequence - 1, 0, 0));
     batch.header.returned.store(0);
-    for (uint32_t t = 0; t < batch.header.tiny_batches; ++t) {
-      uint64_t waiting = StateWord::make(sequence, 0, TinyState::waiting);
-      batch.states()[t].compare_exchange_strong(waiting,
-                                                StateWord::make(sequence, 0, TinyState::completed));
-    }
+    for (uint32_t t = 0; t < batch.header.tiny_batches; ++t) drop_waiting(batch, sequence, t);
   }
 }
 

@@ -70,6 +70,19 @@ def bench():
     made.close()
 
 
+@pytest.mark.parametrize("how", ["died", "gave back"])
+def test_nobody_claims_what_comes_back_to_a_mini_batch_that_was_withdrawn(bench, how):
+    bench.publish(0, 4, 2)
+    claim = bench.workers[0].claim(False, 0, 1)
+    bench.manager.withdraw()
+    if how == "died":
+        bench.manager.take_back(0)
+    else:
+        bench.workers[0].give_back(claim, claim.first)
+    assert bench.status(0)[:2] == (0, 0)
+    assert bench.workers[1].claim(False, 0, 1) is None
+
+
 def test_tiny_batches_are_claimed_from_the_oldest_mini_batch_first(bench):
     bench.publish(0, 4, 2)
     bench.publish(1, 4, 2)
