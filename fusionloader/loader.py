@@ -241,7 +241,8 @@ class FusionLoader(DataLoader[T_co]):
         ``images`` in it, the ``bytes`` taken, and its ``budget``. ``borrowed_samples``: made by
         workers of other ranks, for iterators that have ended.
         """
-        return asdict(self._epochs.counters) | self._recipes.kept_stats()
+        kept: dict[str, Any] = self._recipes.kept_stats()
+        return asdict(self._epochs.counters) | kept
 
     def state_dict(self) -> dict[str, Any]:
         """Returns where the current epoch stands; JSON-serialisable, a few KB.

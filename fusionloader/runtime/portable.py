@@ -54,3 +54,7 @@ class PortableRecipes:
     def explain(self, loader: Any, part_seconds: Sequence[float] = ()) -> str:
         """Returns why nothing is compiled."""
         return f"whole batches per worker, as torch's DataLoader: {self._why} is missing"
+
+    def kept_stats(self) -> dict[str, Any]:
+        """Returns nothing: there are no caches."""
+        return {}
