@@ -131,7 +131,10 @@ class BuildExt(build_extensions):
             print(f"fusionloader: built without the CUDA library: {error}", file=sys.stderr)
 
 
-require_libjpeg_turbo()
+# Elsewhere torch's own workers serve: the native part is of Linux.
+NATIVE = sys.platform == "linux"
+if NATIVE:
+    require_libjpeg_turbo()
 ParallelCompile("FUSIONLOADER_BUILD_JOBS").install()
 sanitize = SANITIZERS if os.environ.get("FUSIONLOADER_SANITIZE") else []
 setup(
@@ -147,6 +150,8 @@ setup(
             extra_link_args=sanitize,
             depends=sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("csrc/*/*.hpp")),
         )
-    ],
+    ]
+    if NATIVE
+    else [],
     cmdclass={"build_ext": BuildExt, "build_cuda": BuildCuda},
 )

@@ -17,8 +17,8 @@ from fusionloader.options import DecodedCache, GpuWorker
 from fusionloader.runtime.epoch import Epochs
 from fusionloader.runtime.identity import describe_dataset, world_size
 from fusionloader.runtime.pickling import explain_pickling
+from fusionloader.runtime.portable import PortableRecipes, missing
 from fusionloader.runtime.progress import Progress
-from fusionloader.runtime.recipe import Recipes
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -157,7 +157,7 @@ class FusionLoader(DataLoader[T_co]):
         self.global_manager = global_manager
         self.shuffle = shuffle
         self._epochs = Epochs()
-        self._recipes = Recipes()
+        self._recipes = _recipes()
         super().__init__(
             dataset,
             batch_size,
@@ -224,7 +224,8 @@ class FusionLoader(DataLoader[T_co]):
 
         After an epoch each line says its share of the time of the workers that have ended.
         """
-        return self._recipes.explain(self, self._epochs.counters.part_seconds)
+        text: str = self._recipes.explain(self, self._epochs.counters.part_seconds)
+        return text
 
     def stats(self) -> dict[str, Any]:
         """Returns counters since the loader was made.
@@ -240,7 +241,8 @@ class FusionLoader(DataLoader[T_co]):
         ``images`` in it, the ``bytes`` taken, and its ``budget``. ``borrowed_samples``: made by
         workers of other ranks, for iterators that have ended.
         """
-        return asdict(self._epochs.counters) | self._recipes.kept_stats()
+        kept: dict[str, Any] = self._recipes.kept_stats()
+        return asdict(self._epochs.counters) | kept
 
     def state_dict(self) -> dict[str, Any]:
         """Returns where the current epoch stands; JSON-serialisable, a few KB.
@@ -305,3 +307,12 @@ class FusionLoader(DataLoader[T_co]):
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _recipes() -> Any:
+    why = missing()
+    if why is not None:
+        return PortableRecipes(why)
+    from fusionloader.runtime.recipe import Recipes
+
+    return Recipes()

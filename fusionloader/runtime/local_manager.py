@@ -19,7 +19,7 @@ from typing import Any
 
 from fusionloader import _native
 from fusionloader.executors.layout import Layout
-from fusionloader.runtime import messages
+from fusionloader.runtime import messages, stalls
 from fusionloader.runtime.device_ring import DeviceBuffer, DeviceRing
 from fusionloader.runtime.gpu_control import Connections, GpuControl, GpuOptions
 from fusionloader.runtime.membership import SEATS, Lending, Membership
@@ -32,7 +32,6 @@ log = logging.getLogger("fusionloader.manager")
 
 _SLEEP_SECONDS = 0.1
 _DEVICE_SECONDS = 0.0005
-WARN_SECONDS = 60.0
 _MOST_DEATHS = 3
 
 
@@ -288,7 +287,7 @@ class LocalManager:
             RuntimeError: after ``timeout`` seconds, or when workers cannot be started.
         """
         start = time.monotonic()
-        warn_at = start + WARN_SECONDS
+        warn_at = start + stalls.WARN_SECONDS
         while True:
             seen = self.queue.done_word()
             self._look()

@@ -349,10 +349,10 @@ class Recipes:
             return None
         samples = compiled.samples(dataset)
         if self._files is None or self._files[0] != samples:
-            plain = all(type(target) is int for _, target in samples)
-            if not plain or not samples:
+            targets = [target for _, target in samples]
+            if set(map(type, targets)) != {int}:
                 return None
-            paths, targets = zip(*samples, strict=True)
+            paths = [path for path, _ in samples]
             self._files = (list(samples), DatasetTable.of_files(paths, targets))
         return self._files[1]
 

@@ -21,7 +21,7 @@ from torch.utils.data.dataloader import (
     _SingleProcessDataLoaderIter,
 )
 
-from fusionloader.runtime import local_manager
+from fusionloader.runtime import stalls
 from fusionloader.runtime.delivery import to_device
 from fusionloader.runtime.epoch import Epochs, detached
 from fusionloader.runtime.progress import Progress
@@ -175,7 +175,7 @@ class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ign
 
     def _next_data(self) -> Any:
         start = time.monotonic()
-        self._warn_at = start + local_manager.WARN_SECONDS
+        self._warn_at = start + stalls.WARN_SECONDS
         self._waits_since = start
         return super()._next_data()  # type: ignore[no-untyped-call]
 

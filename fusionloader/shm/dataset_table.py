@@ -76,11 +76,15 @@ class DatasetTable:
     @classmethod
     def of_files(cls, paths: Sequence[str], targets: Sequence[int]) -> DatasetTable:
         """Returns the table of an image folder."""
-        encoded = [os.fsencode(path) for path in paths]
-        offsets = np.zeros(len(encoded) + 1, dtype=np.uint64)
-        np.cumsum([len(path) + 1 for path in encoded], out=offsets[1:])
-        table = cls(targets, offsets, int(offsets[-1]), (0, 0, 0))
-        table.blob[:] = np.frombuffer(b"".join(path + b"\0" for path in encoded), np.uint8)
+        # All at once: a million paths one by one take seconds.
+        blob = np.frombuffer(os.fsencode("\0".join(paths) + "\0"), np.uint8)
+        ends = np.flatnonzero(blob == 0)
+        if len(ends) != len(paths):
+            raise ValueError("a path of the dataset has a null character in it")
+        offsets = np.zeros(len(paths) + 1, dtype=np.uint64)
+        offsets[1:] = ends + 1
+        table = cls(targets, offsets, blob.nbytes, (0, 0, 0))
+        table.blob[:] = blob
         return table
 
     @classmethod

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader
-from fusionloader.runtime import local_manager
+from fusionloader.runtime import stalls
 
 WHERE = r"worker (\d) \(pid (\d+)\) (?:at (index \d+) for (\d+\.\d) s|is idle)"
 
@@ -43,7 +43,7 @@ def epoch(monkeypatch, loader, before):
 
     def show(message, category, filename, line, *rest):
         caught.append((str(message), linecache.getline(filename, line).strip()))
-        monkeypatch.setattr(local_manager, "WARN_SECONDS", 60.0)  # for the batches after this
+        monkeypatch.setattr(stalls, "WARN_SECONDS", 60.0)  # for the batches after this
         loader.dataset.warned.set()
 
     loader.dataset.warned.clear()
@@ -53,13 +53,13 @@ def epoch(monkeypatch, loader, before):
         for batch in loader:
             batches.append(batch)
             if len(batches) == before:
-                monkeypatch.setattr(local_manager, "WARN_SECONDS", 1.0)
+                monkeypatch.setattr(stalls, "WARN_SECONDS", 1.0)
     return torch.cat(batches).tolist(), caught
 
 
 @pytest.mark.parametrize(("in_order", "before"), [(True, 2), (False, 3)])
 def test_one_warning_names_the_workers_and_their_samples(monkeypatch, in_order, before):
-    assert local_manager.WARN_SECONDS == 60.0
+    assert stalls.WARN_SECONDS == 60.0
     loader = FusionLoader(Stalling(), 2, num_workers=2, tiny_batch_size=1, in_order=in_order)
     rows, caught = epoch(monkeypatch, loader, before)
     assert sorted(index for index, _ in rows) == list(range(8))
@@ -88,7 +88,7 @@ def test_a_file_that_cannot_be_read_on_is_named_with_its_path(monkeypatch, image
     loader = FusionLoader(dataset, 4, num_workers=2, tiny_batch_size=1)
     iterator = iter(loader)
     next(iterator)
-    monkeypatch.setattr(local_manager, "WARN_SECONDS", 1.0)
+    monkeypatch.setattr(stalls, "WARN_SECONDS", 1.0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(UserWarning, match="no batch for") as caught:
@@ -111,7 +111,7 @@ def test_one_warning_names_the_workers_and_their_whole_mini_batches(monkeypatch,
         dataset.warned.set()
 
     loader = FusionLoader(dataset, 2, num_workers=2, in_order=in_order, collate_fn=list)
-    monkeypatch.setattr(local_manager, "WARN_SECONDS", 1.0)
+    monkeypatch.setattr(stalls, "WARN_SECONDS", 1.0)
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         monkeypatch.setattr(warnings, "showwarning", show)

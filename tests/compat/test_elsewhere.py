@@ -1,0 +1,104 @@
+"""Where POSIX parts or the native part are missing: macOS and Windows, as far as Linux can show."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+HIDDEN = """
+import sys, warnings
+class Hide:
+    def find_spec(self, name, path=None, target=None):
+        if name in {hidden!r}:
+            raise ImportError(name + " is hidden")
+sys.meta_path.insert(0, Hide())
+"""
+PROGRAM = """
+import torch
+from torch.utils.data import TensorDataset
+from fusionloader import FusionLoader
+
+if __name__ == "__main__":
+    dataset = TensorDataset(torch.arange(20))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for workers in (0, 2, 0):
+            loader = FusionLoader(dataset, 4, num_workers=workers)
+            iterator = iter(loader)
+            first = [next(iterator)[0].tolist(), next(iterator)[0].tolist()]
+            again = FusionLoader(dataset, 4, num_workers=workers)
+            again.load_state_dict(loader.state_dict())
+            rest = [batch.tolist() for batch, in again]
+            assert sum(first + rest, []) == list(range(20)), (first, rest)
+            assert "is missing" in loader.explain()
+    told = [str(w.message) for w in said if "FusionLoader runs as" in str(w.message)]
+    assert len(told) == 1 and {name!r} in told[0], told
+    assert "fusionloader.shm.objects" not in sys.modules
+    print("all there")
+"""
+
+
+@pytest.mark.parametrize("hidden", ["posix_ipc", "fusionloader._native"])
+def test_torchs_workers_serve_where_a_part_is_missing(hidden, tmp_path):
+    script = tmp_path / "script.py"
+    others = ["fcntl", "resource"] if hidden == "posix_ipc" else []
+    program = PROGRAM.replace("{name!r}", repr(hidden))
+    script.write_text(HIDDEN.format(hidden=[hidden, *others]) + program)
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
+    found = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=100, env=environment
+    )
+    assert found.stdout.strip() == "all there", found.stderr[-2000:]
+
+
+USER_FILE = """
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset
+
+from fusionloader import FusionLoader, GpuWorker
+
+
+class Squares(Dataset[torch.Tensor]):
+    def __len__(self) -> int:
+        return 9
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor(index**2)
+
+
+def total(loader: FusionLoader[torch.Tensor]) -> float:
+    with loader:
+        return float(sum(batch.sum().item() for batch in loader))
+
+
+loader = FusionLoader(Squares(), batch_size=3, num_workers=2, gpu_worker=GpuWorker(threads=2))
+state: dict[str, Any] = loader.state_dict()
+loader.load_state_dict(state)
+loader.set_epoch(1)
+print(total(loader), loader.explain(), loader.stats()["batches"], len(loader))
+"""
+
+
+def test_mypy_strict_passes_on_a_users_file(tmp_path):
+    pytest.importorskip("mypy")
+    (tmp_path / "user.py").write_text(USER_FILE)
+    # As for an installed package: its types are read, its errors are its own.
+    (tmp_path / "mypy.ini").write_text("[mypy]\n[mypy-fusionloader.*]\nfollow_imports = silent\n")
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache")]
+    found = subprocess.run(
+        [*command, str(tmp_path / "user.py")],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={"MYPYPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
+    )
+    assert (ROOT / "fusionloader/py.typed").exists()
+    assert "user.py" not in found.stdout, found.stdout
+    assert found.returncode == 0, found.stdout[-2000:]
