@@ -185,7 +185,7 @@ class _LightWorker:
             found = os.fstat(file.fileno())
             image = Image.open(file).convert("RGB")
         pixels = image.tobytes()
-        if self._kept is not None:
+        if self._kept is not None and not self._loop.is_guest:
             stamp = (found.st_size, found.st_mtime_ns)
             self._kept.put(item, *stamp, image.width, image.height, pixels)
         return memoryview(pixels).cast("B", (image.height, image.width, 3))
