@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._pytree import tree_map
 
 from fusionloader.executors.layout import Layout
-from fusionloader.runtime.device_copies import Copies, CudaCopies, Mark
+from fusionloader.runtime.device_copies import Copies, CudaCopies
 from fusionloader.runtime.device_ring import DeviceBuffer, DeviceRing
+
+if TYPE_CHECKING:
+    from fusionloader.shm.slots import Mark
 
 
 def to_device(batch: Any, device: torch.device) -> Any:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from fusionloader.shm.slots import Mark as Mark
+if TYPE_CHECKING:  # this part works where POSIX shared memory is missing
+    from fusionloader.shm.slots import Mark
 
 
 class Copies(Protocol):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fusionloader.runtime.device_copies import Copies, Mark
+from fusionloader.runtime.device_copies import Copies
+
+if TYPE_CHECKING:
+    from fusionloader.shm.slots import Mark
 
 _NO_NUMBER = -1
 
