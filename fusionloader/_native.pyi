@@ -22,6 +22,7 @@ class Executor:
         height: int,
         width: int,
         fast_decode: bool,
+        strict: bool,
         vertical_first_allowed: bool,
         simd: str | None = None,
     ) -> None: ...

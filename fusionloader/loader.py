@@ -65,6 +65,8 @@ class FusionLoader(DataLoader[T_co]):
         seed: of all random draws of an epoch; ``None`` draws one per iterator from ``generator``,
             as torch draws the base seed of its workers.
         decode: ``"exact"`` gives Pillow's pixels, ``"fast"`` may decode JPEGs at reduced scale.
+        strict: whether a JPEG that is cut off raises, as Pillow has it, even if its crop is whole;
+            ``False`` takes the crop's pixels where all of them are there.
         on_error: what a sample that cannot be read or transformed does: ``"raise"`` its exception,
             ``"skip"`` makes its batch smaller, ``"substitute"`` puts another one in its place.
         augment_per: ``"sample"`` draws augmentations for every sample; ``"tiny_batch"`` once for
@@ -113,6 +115,7 @@ class FusionLoader(DataLoader[T_co]):
         gpu_worker: GpuWorker | Literal["auto"] | None = "auto",
         seed: int | None = None,
         decode: Literal["exact", "fast"] = "exact",
+        strict: bool = True,
         on_error: Literal["raise", "skip", "substitute"] = "raise",
         augment_per: Literal["sample", "tiny_batch"] = "sample",
         cache: DecodedCache | None = None,
@@ -125,6 +128,8 @@ class FusionLoader(DataLoader[T_co]):
             raise ValueError(f"seed should be an int or None, not {seed!r}")
         if decode not in _DECODE:
             raise ValueError(f"decode should be one of {_DECODE}, not {decode!r}")
+        if not isinstance(strict, bool):
+            raise ValueError(f"strict should be True or False, not {strict!r}")
         if on_error not in _ON_ERROR:
             raise ValueError(f"on_error should be one of {_ON_ERROR}, not {on_error!r}")
         if augment_per not in _AUGMENT_PER:
@@ -145,11 +150,14 @@ class FusionLoader(DataLoader[T_co]):
             raise ValueError(f'jpeg_index should be "auto", a path or None, not {jpeg_index!r}')
         if cache is not None and decode != "exact":
             raise ValueError('a DecodedCache holds images as they are: decode should be "exact"')
+        if cache is not None and not strict:
+            raise ValueError("a DecodedCache holds whole images: strict should be True")
         self.tiny_batch_size = tiny_batch_size
         self.device = device
         self.gpu_worker = gpu_worker
         self.seed = seed
         self.decode = decode
+        self.strict = strict
         self.on_error = on_error
         self.augment_per = augment_per
         self.cache = cache

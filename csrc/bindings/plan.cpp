@@ -42,7 +42,7 @@ ConvertSpec convert_from_tuple(const py::tuple& fields) {
 std::unique_ptr<Executor> make_executor(const py::sequence& stages,
                                         const std::optional<py::tuple>& convert, int channels,
                                         int result_channels, int height, int width,
-                                        bool fast_decode, bool vertical_first_allowed,
+                                        bool fast_decode, bool strict, bool vertical_first_allowed,
                                         const std::optional<std::string>& simd) {
   PlanSpec spec;
   spec.stages = stages_from_python(stages);
@@ -52,6 +52,7 @@ std::unique_ptr<Executor> make_executor(const py::sequence& stages,
   spec.height = height;
   spec.width = width;
   spec.fast_decode = fast_decode;
+  spec.strict = strict;
   spec.vertical_first_allowed = vertical_first_allowed;
   spec.simd = simd ? simd_level_from_name(*simd) : best_simd_level();
   return std::make_unique<Executor>(std::move(spec));
@@ -165,7 +166,7 @@ void bind_plan(py::module_& m) {
   m.def("philox4x32", &philox, "counter"_a, "key"_a);
   py::class_<Executor>(m, "Executor")
       .def(py::init(&make_executor), "stages"_a, "convert"_a, "channels"_a, "result_channels"_a,
-           "height"_a, "width"_a, "fast_decode"_a, "vertical_first_allowed"_a,
+           "height"_a, "width"_a, "fast_decode"_a, "strict"_a, "vertical_first_allowed"_a,
            "simd"_a = py::none())
       .def_property_readonly("result_bytes", &Executor::result_bytes)
       .def_property_readonly("conversion", &Executor::conversion)

@@ -10,7 +10,7 @@ constexpr uint8_t first_restart = 0xD0, last_restart = 0xD7, end_of_image = 0xD9
 
 }  // namespace
 
-bool EntropyData::split(ByteView scan, bool with_restarts) {
+bool EntropyData::split(ByteView scan, bool with_restarts, bool strict) {
   if (bytes_.size() < scan.size + bit_reader_slack) bytes_.resize(scan.size + bit_reader_slack);
   segments_.clear();
   size_ = 0;
@@ -26,11 +26,11 @@ bool EntropyData::split(ByteView scan, bool with_restarts) {
     }
     size_t next = at + 1;
     while (next < scan.size && scan.data[next] == 0xFF) ++next;  // fill bytes
-    if (next >= scan.size) return false;
+    if (next >= scan.size) break;
     const uint8_t code = scan.data[next];
     from = next + 1;
     if (code == 0) {
-      if (next != at + 1) return false;  // filled and stuffed: nobody writes that
+      if (next != at + 1) break;  // filled and stuffed: nobody writes that
       if (in_order) bytes_[size_++] = 0xFF;
       continue;
     }
@@ -42,9 +42,11 @@ bool EntropyData::split(ByteView scan, bool with_restarts) {
       continue;
     }
     std::memset(&bytes_[size_], 0, bit_reader_slack);
-    return code == end_of_image;
+    return code == end_of_image || !strict;
   }
-  return false;
+  if (in_order) segments_.push_back({begin, size_});
+  std::memset(&bytes_[size_], 0, bit_reader_slack);
+  return !strict;
 }
 
 void EntropyData::release_large_buffers() {

@@ -17,10 +17,11 @@ struct Segment {
 
 class EntropyData {
  public:
-  // Takes the data of a scan up to the first marker that does not belong in it. False unless that
-  // marker is the end of the image: then no damage whatsoever in the scan makes libjpeg, and so
-  // Pillow, give up the image; anything else is for them to judge.
-  bool split(ByteView scan, bool with_restarts);
+  // Takes the data of a scan up to the first marker that does not belong in it. If that marker is
+  // the end of the image, no damage whatsoever in the scan makes libjpeg, and so Pillow, give up
+  // the image. Anything else is for them to judge: false if `strict`; otherwise what is in front of
+  // it is taken.
+  bool split(ByteView scan, bool with_restarts, bool strict);
 
   // Those in front of the first restart marker that is not the expected one.
   const std::vector<Segment>& segments() const { return segments_; }

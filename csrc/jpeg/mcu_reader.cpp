@@ -163,7 +163,7 @@ bool have_quick_shifts() {
 
 McuReader::McuReader() : quick_shifts_(have_quick_shifts()) {}
 
-bool McuReader::start(const BaselineScan& scan, EntryIndex index) {
+bool McuReader::start(const BaselineScan& scan, EntryIndex index, bool strict) {
   index_ = index;
   part_count_ = scan.count;
   int blocks = 0;
@@ -176,7 +176,7 @@ bool McuReader::start(const BaselineScan& scan, EntryIndex index) {
     blocks += part.blocks;
   }
   interval_ = static_cast<size_t>(scan.restart_interval);
-  return blocks <= most_blocks && data_.split(scan.data, interval_ > 0) && enter(0);
+  return blocks <= most_blocks && data_.split(scan.data, interval_ > 0, strict) && enter(0);
 }
 
 bool McuReader::enter(size_t segment) {

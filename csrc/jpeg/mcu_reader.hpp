@@ -20,8 +20,9 @@ class McuReader {
  public:
   McuReader();
 
-  // False for a scan that libjpeg has to judge. `scan`'s data and the index must stay valid.
-  bool start(const BaselineScan& scan, EntryIndex index = {});
+  // False for a scan that libjpeg has to judge; if not `strict`, its data may be cut off or go over
+  // into something else. `scan`'s data and the index must stay valid.
+  bool start(const BaselineScan& scan, EntryIndex index = {}, bool strict = true);
   // Goes through all of a started scan, `mcus` of them, for its index. False where anything at all
   // is not as an encoder writes it: whoever jumps would not notice.
   bool record(size_t mcus, std::vector<ScanEntry>& entries);

@@ -41,10 +41,14 @@ __attribute__((noinline)) bool guarded(ErrorManager& errors, Call call) {
   return true;
 }
 
-bool looks_whole(ByteView encoded) {
-  const uint8_t* end = encoded.data + encoded.size;
+bool begins_well(ByteView encoded) {
   return encoded.size >= 5 && encoded.data[0] == 0xFF && encoded.data[1] == 0xD8 &&
-         encoded.data[2] == 0xFF && end[-2] == 0xFF && end[-1] == 0xD9;
+         encoded.data[2] == 0xFF;
+}
+
+bool ends_well(ByteView encoded) {
+  const uint8_t* end = encoded.data + encoded.size;
+  return end[-2] == 0xFF && end[-1] == 0xD9;
 }
 
 bool lies_inside(Rect window, int width, int height) {
@@ -60,15 +64,18 @@ struct RegionDecoder::State {
   jpeg_decompress_struct info{};
   ErrorManager errors{};
   const BaselineDecoder baseline;
+  const bool strict;
   WindowDecoder windows;
   bool open = false;
-  bool own = false;  // `windows` gives the rows, not libjpeg
+  bool own = false;    // `windows` gives the rows, not libjpeg
+  bool whole = false;  // the file ends as one should
   Rect window{};
   size_t bytes_before = 0;  // the window's first pixel in a decoded row
   size_t stride = 0;        // of `pixels`, which holds rows_at_once rows
   std::vector<uint8_t> pixels;
 
-  State(SimdLevel simd, BaselineDecoder decoder) : baseline(decoder), windows(simd) {
+  State(SimdLevel simd, BaselineDecoder decoder, bool exact_verdicts)
+      : baseline(decoder), strict(exact_verdicts), windows(simd, exact_verdicts) {
     info.err = jpeg_std_error(&errors.base);
     errors.base.error_exit = escape;
     errors.base.emit_message = count_warning;
@@ -112,8 +119,8 @@ struct RegionDecoder::State {
   }
 };
 
-RegionDecoder::RegionDecoder(SimdLevel simd, BaselineDecoder baseline)
-    : state_(std::make_unique<State>(simd, baseline)) {}
+RegionDecoder::RegionDecoder(SimdLevel simd, BaselineDecoder baseline, bool strict)
+    : state_(std::make_unique<State>(simd, baseline, strict)) {}
 RegionDecoder::~RegionDecoder() = default;
 
 void RegionDecoder::close() {
@@ -125,8 +132,10 @@ void RegionDecoder::close() {
 
 bool RegionDecoder::open(ByteView encoded) {
   close();
-  if (!looks_whole(encoded)) return false;
   State& state = *state_;
+  if (!begins_well(encoded)) return false;
+  state.whole = ends_well(encoded);
+  if (state.strict && !state.whole) return false;
   jpeg_decompress_struct* info = &state.info;
   state.open = true;
   state.errors.base.num_warnings = 0;
@@ -172,6 +181,7 @@ bool RegionDecoder::start(Rect window, int denominator, EntryIndex index) {
     state.place(window, 0, window.width);
     return state.windows.start(scan, window, denominator, index);
   }
+  if (!state.whole) return false;
   const bool started = guarded(state.errors, [info, denominator] {
     info->out_color_space = JCS_EXT_RGBX;
     info->scale_num = 1;

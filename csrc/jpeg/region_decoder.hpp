@@ -20,10 +20,12 @@ inline BaselineDecoder faster_decoder(SimdLevel simd) {
 }
 
 // Every method that returns false leaves the file to Pillow: a format, colour space or
-// damage for which this decoder does not vouch. Not thread-safe.
+// damage for which this decoder does not vouch. Damage that the window does not need counts where
+// Pillow would raise for it, unless the decoder is not `strict` and decodes the file itself. Not
+// thread-safe.
 class RegionDecoder {
  public:
-  RegionDecoder(SimdLevel simd, BaselineDecoder baseline);
+  RegionDecoder(SimdLevel simd, BaselineDecoder baseline, bool strict = true);
   ~RegionDecoder();
 
   // Reads the header. `encoded` must stay valid until close() or the next open().

@@ -20,7 +20,8 @@ void grow(std::vector<uint8_t>& buffer, size_t size) {
 
 }  // namespace
 
-WindowDecoder::WindowDecoder(SimdLevel level) : kernels_(sample_kernels(level)), level_(level) {}
+WindowDecoder::WindowDecoder(SimdLevel level, bool strict)
+    : kernels_(sample_kernels(level)), level_(level), strict_(strict) {}
 
 bool WindowDecoder::supports(const BaselineScan& scan, int denominator) {
   if (scan.width <= 0 || scan.height <= 0 || (scan.count != 1 && scan.count != 3)) return false;
@@ -41,7 +42,7 @@ bool WindowDecoder::supports(const BaselineScan& scan, int denominator) {
 
 bool WindowDecoder::start(const BaselineScan& scan, Rect window, int denominator,
                           EntryIndex index) {
-  if (!reader_.start(scan, index)) return false;
+  if (!reader_.start(scan, index, strict_)) return false;
   place(scan, window, denominator);
   last_band_ = -1;
   // An irregular block may have been left half read.

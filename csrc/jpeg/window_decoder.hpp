@@ -20,7 +20,8 @@ namespace fusionloader {
 // written makes a method return false. Not thread-safe.
 class WindowDecoder {
  public:
-  explicit WindowDecoder(SimdLevel level);
+  // Unless it is `strict`, what lies behind the rows that are read may be missing or damaged.
+  explicit WindowDecoder(SimdLevel level, bool strict = true);
 
   // Whether the layout of a scan is one that is decoded here, at 1/`denominator` of its size.
   static bool supports(const BaselineScan& scan, int denominator = 1);
@@ -63,6 +64,7 @@ class WindowDecoder {
 
   const SampleKernels& kernels_;
   const SimdLevel level_;
+  const bool strict_;
   McuReader reader_;
   int count_ = 0;  // of planes
   std::array<Plane, 3> planes_{};

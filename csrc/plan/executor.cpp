@@ -96,7 +96,7 @@ struct Executor::Impl {
   explicit Impl(PlanSpec plan)
       : spec(std::move(plan)),
         pipeline(spec.simd, spec.vertical_first_allowed, spec.channels),
-        decoder(spec.simd, faster_decoder(spec.simd)) {
+        decoder(spec.simd, faster_decoder(spec.simd), spec.strict) {
     for (const int channels : {spec.channels, spec.result_channels})
       if (channels != 1 && channels != 3)
         throw std::invalid_argument("a plan's images have 1 or 3 channels");

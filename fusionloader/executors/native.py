@@ -28,6 +28,7 @@ def make_executor(
         height=plan.height or 0,
         width=plan.width or 0,
         fast_decode=plan.decode == "fast",
+        strict=plan.strict,
         vertical_first_allowed=_resizes_vertically_first(pillow_version),
         simd=simd,
     )

@@ -97,7 +97,7 @@ class PlanSource:
 
     def renewed(self) -> Source:
         """Returns the source of the dataset as it is now: with another plan, or with none."""
-        compiled = compile_dataset(self.dataset, self._plan.decode)
+        compiled = compile_dataset(self.dataset, self._plan.decode, self._plan.strict)
         if compiled.plan is None:
             return DatasetSource(self.dataset)
         return PlanSource(self.dataset, compiled, self._in_worker)

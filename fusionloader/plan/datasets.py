@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -101,13 +102,16 @@ class Compiled:
             return f"index {index!r}"
 
 
-def compile_dataset(dataset: Any, decode: Literal["exact", "fast"] = "exact") -> Compiled:
+def compile_dataset(
+    dataset: Any, decode: Literal["exact", "fast"] = "exact", strict: bool = True
+) -> Compiled:
     """Returns what can be compiled of a dataset and its transforms.
 
     Compiled are ``torchvision.datasets.ImageFolder``, ``DatasetFolder`` and ``ImageNet`` with the
     default loader and their own ``__getitem__``; ``MNIST``, ``CIFAR10``, ``SVHN`` and their kin;
     any dataset with ``read_encoded(index)`` returning
-    ``(bytes, target)`` and an attribute ``transform``; and ``Subset`` of these.
+    ``(bytes, target)`` and an attribute ``transform``; and ``Subset`` of these. ``decode`` and
+    ``strict`` are the plan's.
     """
     inner = dataset
     while type(inner) is Subset:
@@ -129,7 +133,8 @@ def compile_dataset(dataset: Any, decode: Literal["exact", "fast"] = "exact") ->
     notes = (read, *compiled.notes)
     if target_transform is not None:
         notes = (*notes, Note("target_transform", "user code", part=PYTHON))
-    return Compiled(kind, compiled.plan, compiled.tail, target_transform, notes)
+    plan = dataclasses.replace(compiled.plan, strict=strict)
+    return Compiled(kind, plan, compiled.tail, target_transform, notes)
 
 
 def _nothing(stage: str, why: str) -> Compiled:

@@ -296,7 +296,8 @@ class Plan:
     height x width x channels. ``height`` and ``width`` are those of the result, ``None`` when they
     differ from image to image. ``decode`` is ``"exact"`` (Pillow's pixels) or ``"fast"``.
     ``channels`` are those of the images, ``result_channels`` those of the result, which is grey (1)
-    also where three channels were made one.
+    also where three channels were made one. If not ``strict``, a file may be damaged behind the
+    rows that its crop needs.
     """
 
     stages: tuple[Stage, ...]
@@ -306,3 +307,4 @@ class Plan:
     decode: Literal["exact", "fast"] = "exact"
     channels: Literal[1, 3] = 3
     result_channels: Literal[1, 3] = 3
+    strict: bool = True

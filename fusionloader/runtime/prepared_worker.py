@@ -51,7 +51,7 @@ def main(config: LightWorkerConfig, descriptors: dict[str, Descriptor], info: In
 
 def _samples(dataset: Any, plan: Plan) -> tuple[Any, ...] | None:
     """Returns images and targets of a dataset that ``plan`` is the whole plan of, else nothing."""
-    compiled = compile_dataset(dataset, plan.decode)
+    compiled = compile_dataset(dataset, plan.decode, plan.strict)
     if not compiled.complete or compiled.plan != plan:
         return None
     if compiled.kind == "pixels":

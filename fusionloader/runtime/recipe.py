@@ -273,7 +273,9 @@ class Recipes:
         if loader.num_workers == 0:
             if compiled is not None and not why_not:
                 source = _source_here(loader.dataset, compiled)
-                renew = functools.partial(_renewed_source_here, loader.dataset, loader.decode)
+                renew = functools.partial(
+                    _renewed_source_here, loader.dataset, loader.decode, loader.strict
+                )
                 return InProcessIterator(loader, epochs, source, renew)
             return SingleProcessIterator(loader, epochs)
         if why_not:
@@ -326,7 +328,7 @@ class Recipes:
             return None, "a custom collate_fn sees whole mini-batches"
         if has_state(loader.dataset):
             return None, "a dataset with a state_dict() has a state in every worker"
-        compiled = compile_dataset(loader.dataset, loader.decode)
+        compiled = compile_dataset(loader.dataset, loader.decode, loader.strict)
         why_not = None
         if self._no_layout is not None:
             why, samples = self._no_layout
@@ -428,8 +430,8 @@ def _source_here(dataset: Any, compiled: Compiled) -> Source:
     return PlanSource(dataset, compiled, in_worker=False)
 
 
-def _renewed_source_here(dataset: Any, decode: Any) -> Source:
-    return _source_here(dataset, compile_dataset(dataset, decode))
+def _renewed_source_here(dataset: Any, decode: Any, strict: bool) -> Source:
+    return _source_here(dataset, compile_dataset(dataset, decode, strict))
 
 
 def _why_whole(dataset: Any) -> str | None:

@@ -9,6 +9,7 @@ import torch
 from conftest import eval_transform, photo, same_batches
 from PIL import Image, UnidentifiedImageError
 from torch.utils.data import DataLoader
+from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader
@@ -59,6 +60,23 @@ def test_a_damaged_file_is_the_error_of_pillow_and_named(folder, damage, kind, w
         list(FusionLoader(dataset, 8, num_workers=workers))
     said = str(caught.value) + "".join(getattr(caught.value, "__notes__", []))
     assert path in said and "index 11" in said
+
+
+def test_what_a_crop_does_not_need_may_be_missing_if_not_strict(folder):
+    path = victim(folder)
+    top = transforms.Compose([transforms.CenterCrop((20, 40)), transforms.ToTensor()])
+    dataset = ImageFolder(str(folder), top)
+    expected = list(DataLoader(dataset, 8))
+    os.truncate(path, os.path.getsize(path) - 40)
+    with pytest.raises(OSError, match="truncated"):
+        list(FusionLoader(dataset, 8, num_workers=2))
+    for workers in (0, 2):
+        loader = FusionLoader(dataset, 8, num_workers=workers, strict=False)
+        assert same_batches(expected, list(loader))
+        assert loader.stats()["pillow_samples"] == 0
+    truncate(path)  # now the crop's lower rows are missing too
+    with pytest.raises(OSError, match="truncated"):
+        list(FusionLoader(dataset, 8, num_workers=2, strict=False))
 
 
 @pytest.mark.parametrize("damage", [truncate, empty, scribble, os.unlink])
