@@ -12,11 +12,8 @@ import torch
 from accelerate import Accelerator
 from torch.utils.data import DataLoader
 
-from fusionloader.integrations.rebuild import fusion_of
+from fusionloader.integrations.rebuild import OWN_ARGUMENTS, fusion_of
 from fusionloader.loader import FusionLoader
-
-# What a FusionLoader has beyond a DataLoader, and Accelerate would lose.
-_OWN = ("tiny_batch_size", "device", "gpu_worker", "seed", "decode", "on_error", "augment_per")
 
 
 def prepare(accelerator: Accelerator, *objects: Any, **arguments: Any) -> Any:
@@ -57,7 +54,7 @@ def _prepare_loader(accelerator: Accelerator, loader: FusionLoader[Any]) -> Any:
         return loader
     loader._adopted = True  # says that losing the class is no accident this time
     prepared = accelerator.prepare_data_loader(loader)
-    own = {name: getattr(loader, name) for name in _OWN}
+    own = {name: getattr(loader, name) for name in OWN_ARGUMENTS}
     if own["device"] is None:
         del own["device"]
     adopt(prepared, **own)

@@ -9,6 +9,11 @@ from torch.utils.data import BatchSampler, DataLoader
 
 from fusionloader.loader import FusionLoader
 
+_ARGUMENTS = tuple(inspect.signature(FusionLoader.__init__).parameters)[1:]
+# What a FusionLoader has beyond a DataLoader, and those who rebuild loaders would lose.
+OWN_ARGUMENTS = tuple(
+    name for name in _ARGUMENTS if name not in inspect.signature(DataLoader.__init__).parameters
+)
 _OF_SAMPLER = ("batch_size", "shuffle", "sampler", "drop_last")
 
 
@@ -18,7 +23,7 @@ def fusion_of(loader: DataLoader[Any], **changes: Any) -> FusionLoader[Any]:
     The samplers are passed on as they are. ``changes`` replace arguments.
     """
     arguments: dict[str, Any] = {}
-    for name in list(inspect.signature(FusionLoader.__init__).parameters)[1:]:
+    for name in _ARGUMENTS:
         if hasattr(loader, name):
             arguments[name] = getattr(loader, name)
     arguments |= {"shuffle": None} | changes  # the sampler that it made is there already

@@ -12,10 +12,10 @@ from torch.utils.data import IterableDataset, default_collate
 from torchvision.datasets import DatasetFolder
 from torchvision.datasets.folder import default_loader
 
-from fusionloader.integrations.rebuild import fusion_of
+from fusionloader.integrations.rebuild import OWN_ARGUMENTS, fusion_of
 
-# FusionLoader's own arguments that make sense here; ``device`` is timm's.
-_OWN = ("tiny_batch_size", "gpu_worker", "seed", "decode", "on_error", "augment_per")
+# ``device`` is timm's as well.
+_OWN = tuple(name for name in OWN_ARGUMENTS if name != "device")
 
 
 def create_loader(*arguments: Any, **keywords: Any) -> Any:

@@ -29,12 +29,13 @@ def accelerator():
 def test_a_prepared_loader_is_served_by_fusionloader(accelerator):
     loader, other = prepare(
         accelerator,
-        FusionLoader(Points(), 4, num_workers=2, on_error="skip"),
+        FusionLoader(Points(), 4, num_workers=2, on_error="skip", global_manager="off"),
         torch.nn.Linear(1, 1),
     )
     assert isinstance(loader, FusionLoader)
     assert isinstance(other, torch.nn.Module)
     assert loader.base_dataloader.on_error == "skip"
+    assert loader.base_dataloader.global_manager == "off"
     assert loader in accelerator._dataloaders
     seen = [int(i) for _, numbers in loader for i in numbers]
     assert seen == list(range(22))
