@@ -1,5 +1,5 @@
 # Every target works alone on a fresh machine: the first one sets everything up.
-.PHONY: demo test lint format bench asan gpu compliance clean
+.PHONY: demo test lint format bench asan fuzz gpu compliance clean
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3
@@ -15,6 +15,15 @@ ASAN := build/asan
 NATIVE_TESTS := $(wildcard tests/csrc tests/queue tests/ops tests/device tests/fuzz)
 # Random input is tried for so long, which is more than as one test among many.
 ASAN_FUZZ_SECONDS ?= 60
+FUZZ := build/fuzz
+FUZZ_SECONDS ?= 60
+# Both targets run the decoder; the second one without libjpeg, which the memory sanitizer would
+# have to know.
+FUZZERS := $(FUZZ)/window-address $(FUZZ)/scan-address $(FUZZ)/scan-memory
+FUZZ_SOURCES := $(wildcard csrc/jpeg/*.cpp)
+FUZZ_FLAGS := -std=c++17 -O1 -g -ffp-contract=off -fno-omit-frame-pointer -fno-sanitize-recover=all -Wno-unknown-warning-option \
+    -Icsrc -Itests/fuzz/targets
+WITH_LIBJPEG := csrc/jpeg/describe_scan.cpp csrc/jpeg/region_decoder.cpp
 PYTEST_FLAGS ?= -q
 GPU_RESULTS ?= benchmarks/results/gpu
 
@@ -31,12 +40,12 @@ lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/clang-format --dry-run --Werror $(filter csrc/%,$(SOURCES))
+	$(BIN)/clang-format --dry-run --Werror $(filter csrc/%,$(SOURCES)) $(wildcard tests/fuzz/targets/*)
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i $(filter csrc/%,$(SOURCES))
+	$(BIN)/clang-format -i $(filter csrc/%,$(SOURCES)) $(wildcard tests/fuzz/targets/*)
 
 # A copy of the package with an instrumented extension, and the tests of csrc/ run against it.
 # The sanitizer's library has to be loaded before Python; Python itself leaks by design.
@@ -46,6 +55,29 @@ asan: $(INSTALLED)
 	    --build-base build/asan-objects --build-lib $(ASAN)
 	FUSIONLOADER_FUZZ_SECONDS=$(ASAN_FUZZ_SECONDS) FUSIONLOADER_FUZZ_LOG=build/fuzz-case \
 	    .ci/with-sanitizer $(ASAN) $(BIN)/python -m pytest $(PYTEST_FLAGS) --capture=sys $(NATIVE_TESTS)
+	$(MAKE) fuzz FUZZ_SECONDS=$(ASAN_FUZZ_SECONDS)
+
+# The JPEG decoder under libFuzzer, which is clang's. What it finds is left in build/fuzz.
+fuzz: $(FUZZERS)
+	$(BIN)/python tests/fuzz/seeds.py $(FUZZ)/window
+	mkdir -p $(FUZZ)/scan
+	for fuzzer in $(FUZZERS); do \
+	    kind=$$(basename $$fuzzer | cut -d- -f1); \
+	    $$fuzzer -max_total_time=$(FUZZ_SECONDS) -timeout=10 -max_len=16384 -use_value_profile=1 \
+	        -dict=tests/fuzz/jpeg.dict -artifact_prefix=$(FUZZ)/found- -print_final_stats=1 \
+	        $(FUZZ)/$$kind tests/fuzz/corpus/$$kind || exit 1; \
+	done
+
+$(FUZZ)/window-address: SANITIZE := fuzzer,address,undefined
+$(FUZZ)/scan-address: SANITIZE := fuzzer,address,undefined
+$(FUZZ)/scan-memory: SANITIZE := fuzzer,memory
+$(FUZZ)/window-address: FUZZED := tests/fuzz/targets/window_target.cpp $(FUZZ_SOURCES) -ljpeg
+$(FUZZ)/scan-address $(FUZZ)/scan-memory: \
+    FUZZED := tests/fuzz/targets/scan_target.cpp $(filter-out $(WITH_LIBJPEG),$(FUZZ_SOURCES))
+$(FUZZERS): $(SYSTEM) $(SOURCES) $(wildcard tests/fuzz/targets/*)
+	.ci/system-packages $(PYTHON) clang
+	mkdir -p $(FUZZ)
+	clang++ $(FUZZ_FLAGS) -fsanitize=$(SANITIZE) $(FUZZED) -o $@
 
 # On a machine with a CUDA device and nvcc: what only a device can show, and its figures.
 gpu: $(EXTENSION)
