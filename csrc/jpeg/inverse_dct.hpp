@@ -23,6 +23,7 @@ struct BlockTarget {
 // The sum of a block's magnitudes over columns c and c + 4 up to which no kernel, nor libjpeg's,
 // leaves 16 bits between columns and rows. Encoders stay far below: 4096 and their rounding.
 constexpr int32_t largest_magnitude = 5900;
+constexpr int32_t too_large = largest_magnitude + 1;
 
 // Transforms `count` blocks and leaves zeros in them. `magnitude` becomes at least the largest sum
 // met: above largest_magnitude the samples mean nothing.

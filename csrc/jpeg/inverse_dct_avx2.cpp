@@ -114,6 +114,7 @@ FUSIONLOADER_TARGET inline void reduce_blocks(Block* blocks, const BlockTarget* 
     largest = _mm_max_epi32(largest, with_column_4_further(magnitudes));
     if (side == 1) {
       const auto mean = static_cast<int16_t>(_mm256_extract_epi16(pairs[0], 0));
+      if (wraps_around((mean + 4) >> 3)) magnitude = std::max(magnitude, too_large);
       const Vector value = shift_right(fill(mean + 4), 3);
       store_corner<1>(targets[i],
                       _mm256_castsi256_si128(pack_bytes(pack(value, value), pack(value, value))));

@@ -52,6 +52,7 @@ void transform_block(Block& block, const BlockTarget& target, int32_t& magnitude
   if (magnitude > largest_magnitude) return;
   if (side == 1) {
     values[0] = (values[0] + 4) >> 3;
+    if (wraps_around(values[0])) magnitude = std::max(magnitude, too_large);
   } else {
     for (size_t column = 0; column < 8; ++column) transform<side>(values + column, 8, column_shift);
     for (size_t row = 0; row < side; ++row) transform<side>(values + 8 * row, 1, row_shift);

@@ -13,6 +13,10 @@ namespace fusionloader {
 // The transform to `side` x `side` samples; that of 8 is inverse_dct().
 InverseDct reduced_dct(SimdLevel level, int side);
 
+// Whether a block's mean is one that libjpeg, which has no vectors for a single sample, would take
+// for one at the other end of the range: its table of limits has room for 1024.
+inline bool wraps_around(int mean) { return mean < -512 || mean > 511; }
+
 #if defined(__x86_64__)
 void reduced_dct_4_avx2(Block* blocks, const BlockTarget* targets, int count, int32_t& magnitude);
 void reduced_dct_2_avx2(Block* blocks, const BlockTarget* targets, int count, int32_t& magnitude);

@@ -102,3 +102,15 @@ def test_impossible_magnitudes_are_left_to_pillow(level, denominator):
         refused += read is None
         assert read is None or read == part(reduced_by_pillow(encoded, denominator), window)
     assert 10 < refused < 70
+
+
+@pytest.mark.parametrize("level", SIMD_LEVELS)
+@pytest.mark.parametrize("mean", [511, 512, -512, -513, 700, -700])
+def test_a_mean_that_libjpeg_wraps_around_is_not_decoded_to_another_one(level, mean):
+    """Its one sample of a block wraps at 512, where that of eight by eight is at its limit."""
+    frame = Frame(24, 8, (0x11,), (8, 8))
+    encoded = write(frame, [[0] * 64, [mean] + [0] * 63, [-mean] + [0] * 63])
+    window = READERS[level].read(np.frombuffer(encoded, np.uint8), 0, 0, 3, 1, b"", 8)
+    expected = reduced_by_pillow(encoded, 8)
+    assert (window is not None) == (-512 <= mean <= 511)
+    assert window in (None, expected.tobytes())
