@@ -74,11 +74,11 @@ def _corpus_facts(corpus: Corpus) -> dict[str, Any]:
 
 
 def flags_of(options: argparse.Namespace) -> dict[str, Any]:
-    """The flags as a report shows them."""
+    """The flags as a report shows them: folders by name, since where they are is nobody's affair."""
     return {
-        name: str(value) if isinstance(value, Path) else value
+        name: value.name if isinstance(value, Path) else value
         for name, value in vars(options).items()
-        if name not in ("run", "command")
+        if name not in ("run", "command", "json")
     }
 
 
