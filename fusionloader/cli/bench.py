@@ -74,7 +74,7 @@ def _corpus_facts(corpus: Corpus) -> dict[str, Any]:
 
 
 def flags_of(options: argparse.Namespace) -> dict[str, Any]:
-    """The flags as a report shows them: folders by name, since where they are is nobody's affair."""
+    """The flags as a report shows them; of folders the names, since where they are says nothing."""
     return {
         name: value.name if isinstance(value, Path) else value
         for name, value in vars(options).items()
