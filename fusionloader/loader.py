@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pickle import PicklingError
 from types import TracebackType
@@ -15,10 +15,11 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from fusionloader.options import DecodedCache, GpuWorker
 from fusionloader.runtime.epoch import Epochs
-from fusionloader.runtime.identity import describe_dataset, world_size
+from fusionloader.runtime.identity import batch_size, describe_dataset, world_size
 from fusionloader.runtime.pickling import explain_pickling
 from fusionloader.runtime.portable import PortableRecipes, missing
 from fusionloader.runtime.progress import Progress
+from fusionloader.runtime.redistribution import load_redistributed
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -26,6 +27,7 @@ _AUGMENT_PER = ("sample", "tiny_batch")
 _ON_ERROR = ("raise", "skip", "substitute")
 _DECODE = ("exact", "fast")
 _GLOBAL_MANAGER = ("auto", "off")
+_RANKS = ("same", "redistribute")
 
 
 class FusionLoader(DataLoader[T_co]):
@@ -259,22 +261,51 @@ class FusionLoader(DataLoader[T_co]):
         """
         return self._epochs.state(self).to_state(self._identity())
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(
+        self,
+        state: dict[str, Any] | Sequence[dict[str, Any]],
+        *,
+        ranks: Literal["same", "redistribute"] = "same",
+    ) -> None:
         """Makes the next ``iter()`` go on where ``state_dict()`` was called.
 
         The remaining batches are bit-identical to those of an uninterrupted run. Samples already
         delivered are not read again. (An ``IterableDataset`` is gone through once more.)
 
+        With ``ranks="redistribute"`` the number of ranks, ``batch_size`` and ``drop_last`` may be
+        others. Then the samples of the epoch that no rank has delivered are shared by the ranks of
+        this loader's ``DistributedSampler``, each drawn as it would have been; its rule makes the
+        shares equal (some are repeated, or left out with its ``drop_last``). Where nothing is
+        different, the batches are those of an uninterrupted run.
+
+        Args:
+            state: of this rank; with ``ranks="redistribute"`` that of any rank, if all of them had
+                delivered as many batches, or a list with those of all ranks.
+            ranks: ``"same"`` refuses a state of another number of ranks.
+
         Raises:
-            ValueError: the state is of another dataset, batch size, world size or version.
+            ValueError: the state is of another dataset, batch size, world size or version, or
+                cannot be redistributed.
         """
+        if ranks not in _RANKS:
+            raise ValueError(f"ranks should be one of {_RANKS}, not {ranks!r}")
+        identity = self._identity()
+        if ranks == "redistribute":
+            progress = load_redistributed(self, state, identity)
+        elif isinstance(state, dict):
+            progress = Progress.from_state(state, identity)
+        else:
+            raise ValueError(
+                f"a state is a dict, not a {type(state).__name__}; those of several ranks are "
+                'loaded with ranks="redistribute"'
+            )
         self._shutdown_iterator()
-        self._epochs.resume(self, Progress.from_state(state, self._identity()))
+        self._epochs.resume(self, progress)
 
     def _identity(self) -> dict[str, Any]:
         return {
             **describe_dataset(self.dataset),
-            "batch_size": self.batch_size,
+            "batch_size": batch_size(self),
             "drop_last": self.drop_last,
             "world_size": world_size(self),
         }

@@ -19,6 +19,7 @@ from fusionloader.runtime.progress import (
     generator_state,
     set_generator_state,
 )
+from fusionloader.runtime.shares import batches_left, share_of, taken_on
 from fusionloader.runtime.stateful import SamplerRun, resting_state
 
 log = logging.getLogger("fusionloader.loader")
@@ -145,6 +146,8 @@ class Epochs:
                 self.current.inherit(loaded)
             elif before is not None and loader.persistent_workers:
                 self.current.workers = before.workers_between()
+        if self.current.share is None or not self.current.share.before:
+            self.current.share = share_of(loader)
         self._next = self.current.epoch + 1
         self._numbered = False
         return self.current
@@ -172,6 +175,9 @@ class Epochs:
         ``fresh`` is a new iterator over the loader's sampler. A resumed epoch has one of its own,
         which draws from the generator as it stood when the epoch began.
         """
+        if progress.share is not None and progress.share.before:
+            yield from enumerate(batches_left(loader, progress.share))
+            return
         run = SamplerRun(loader._index_sampler, fresh)
         if run.stateful:
             yield from self._of_stateful(run, progress)
@@ -245,6 +251,7 @@ class Epochs:
         state = generator_state(sampling_generator(loader))
         coming = Progress(self._next, 0, state, finished=True)
         coming.num_workers = loader.num_workers
+        coming.share = share_of(loader)
         if resting is not None:
             coming.drawn[-1] = resting
         if current is not None:
@@ -256,6 +263,7 @@ class Epochs:
     def resume(self, loader: Any, progress: Progress) -> None:
         """Makes the next iterator go on from ``progress``."""
         _check_workers(loader, progress)
+        progress.share = taken_on(progress.share, share_of(loader))
         self.current = None
         self._loaded = progress
         self._next = progress.epoch

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from fusionloader.runtime.stateful import is_plain_batch_sampler
+
 _LOOKED_AT = 16
 
 
@@ -36,6 +38,13 @@ def describe_dataset(dataset: Any) -> dict[str, Any]:
             digest.update(os.path.basename(path).encode(errors="surrogateescape") + b"\0")
         described["dataset_files"] = digest.hexdigest()
     return described
+
+
+def batch_size(loader: Any) -> int | None:
+    """Returns the size of mini-batches, ``None`` where only the user's batch sampler knows it."""
+    batches = loader.batch_sampler
+    size = batches.batch_size if is_plain_batch_sampler(batches) else loader.batch_size
+    return None if size is None else int(size)
 
 
 def world_size(loader: Any) -> int:

@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 
-VERSION = 2
+from fusionloader.runtime.shares import Share
+
+VERSION = 3
 
 
 @dataclass(slots=True)
@@ -35,6 +37,7 @@ class Progress:
         last_worker: which delivered last.
         live: returns the state of a stateful dataset in this process.
         num_workers: of the loader that saved it.
+        share: what a ``DistributedSampler`` gives this rank of the epoch.
     """
 
     epoch: int
@@ -50,6 +53,7 @@ class Progress:
     last_worker: int = -1
     live: Callable[[], Any] | None = None
     num_workers: int = 0
+    share: Share | None = None
 
     def deliver(self, number: int) -> None:
         """Notes that mini-batch ``number`` of the epoch went to the user."""
@@ -109,6 +113,7 @@ class Progress:
             "workers": self.worker_states(),
             "last_worker": self.last_worker,
             "num_workers": self.num_workers,
+            "ranks": None if self.share is None else self.share.to_state(),
         }
 
     @classmethod
@@ -130,6 +135,7 @@ class Progress:
                 raise ValueError(
                     f"the state was saved by a loader with {name} = {theirs.get(name)!r}, and this "
                     f"one has {ours!r}: the remaining batches would not be the same"
+                    f"{_instead(name, state)}"
                 )
         progress = cls(
             state["epoch"],
@@ -143,10 +149,21 @@ class Progress:
             workers=[None if s is None else pickle.dumps(s) for s in state["workers"]],
             last_worker=state["last_worker"],
             num_workers=state["num_workers"],
+            share=None if state["ranks"] is None else Share.from_state(state["ranks"]),
         )
         if state["sampler"] is not None:
             progress.drawn[progress.delivered - 1] = copy.deepcopy(state["sampler"])
         return progress
+
+
+def _instead(name: str, state: dict[str, Any]) -> str:
+    """Returns what to do about a state of other ranks or of another batch size."""
+    if name not in ("world_size", "batch_size", "drop_last") or state["ranks"] is None:
+        return ""
+    return (
+        '. load_state_dict(state, ranks="redistribute") delivers what no rank has delivered of the '
+        "epoch in other batches, each sample once"
+    )
 
 
 @functools.lru_cache(maxsize=4)

@@ -31,13 +31,14 @@ def load_state(thing: Any, state: Any) -> None:
 
 def resting_state(sampler: Any) -> dict[str, Any] | None:
     """Returns the state of a batch sampler between passes, as ``SamplerRun.state`` would."""
-    owner = sampler.sampler if _is_plain(sampler) else sampler
+    owner = sampler.sampler if is_plain_batch_sampler(sampler) else sampler
     if not has_state(owner):
         return None
     return {"sampler": state_of(owner), "iterator": None, "ended": False}
 
 
-def _is_plain(sampler: Any) -> bool:
+def is_plain_batch_sampler(sampler: Any) -> bool:
+    """Whether mini-batches are put together as torch's ``BatchSampler`` does it."""
     return getattr(type(sampler), "__iter__", None) is BatchSampler.__iter__
 
 
@@ -52,7 +53,7 @@ class SamplerRun:
         """``fresh`` is a new iterator over ``sampler`` that nothing was drawn from."""
         self._batches = fresh
         self._outer = sampler
-        self._within = _is_plain(sampler)
+        self._within = is_plain_batch_sampler(sampler)
         self._ended = False
         if self._within:
             self._owner = sampler.sampler

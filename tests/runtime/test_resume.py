@@ -92,6 +92,36 @@ def test_a_state_of_another_loader_is_refused():
         loader_of(Nested()).load_state_dict({"epoch": 3})
 
 
+class Logged(Dataset):
+    """Writes down which samples are read."""
+
+    def __init__(self, log):
+        self.log = log
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        with self.log.open("a") as file:
+            file.write(f"{index}\n")
+        return torch.tensor(index)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("collate", [None, torch.stack], ids=["rows", "whole batches"])
+def test_what_was_delivered_is_not_read_again(tmp_path, workers, collate):
+    first = loader_of(Logged(tmp_path / "first"), collate_fn=collate)
+    before = [next(batches).tolist() for batches in [iter(first)] for _ in range(4)]
+    state = first.state_dict()
+    first.close()
+    log = tmp_path / "second"
+    resumed = loader_of(Logged(log), workers, collate_fn=collate)
+    resumed.load_state_dict(state)
+    after = sum((batch.tolist() for batch in resumed), [])
+    assert sorted(sum(before, []) + after) == list(range(40))
+    assert sorted(map(int, log.read_text().split())) == sorted(after)
+
+
 class Slow(Dataset):
     """The first sample comes last; samples are strings, which are served in whole batches."""
 

@@ -1,0 +1,394 @@
+"""A job of another number of ranks goes on in an epoch: each sample comes exactly once."""
+
+import importlib.util
+import json
+import os
+import signal
+import threading
+import time
+from itertools import islice, pairwise
+
+import numpy as np
+import pytest
+import torch
+from conftest import NORMALIZE, photo, same_batches
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_states import Counting, Numbers, Stream
+from torch.utils.data import BatchSampler
+from torch.utils.data.distributed import DistributedSampler
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
+
+from fusionloader import FusionLoader, GpuWorker
+
+
+def loader_of(dataset, ranks, rank, batch_size=3, workers=0, sampling=None, **options):
+    """The loader of one rank; ``sampling`` are its sampler's arguments, and the epoch."""
+    sampling = {"epoch": 0, **(sampling or {})}
+    epoch = sampling.pop("epoch")
+    sampler = DistributedSampler(dataset, ranks, rank, **sampling)
+    sampler.set_epoch(epoch)
+    return FusionLoader(
+        dataset, batch_size, sampler=sampler, num_workers=workers, seed=5, **options
+    )
+
+
+def begin(loader, batches):
+    """The samples of the first batches, and the state after them, as a checkpoint would hold it."""
+    found = [sample for batch in islice(iter(loader), batches) for sample in batch.tolist()]
+    return found, json.loads(json.dumps(loader.state_dict()))
+
+
+def rest(loader, state):
+    loader.load_state_dict(state, ranks="redistribute")
+    return [sample for batch in loader for sample in batch.tolist()]
+
+
+def check_once(size, before, after, ranks):
+    """Every sample is delivered before or after; a few are repeated to make shares equal."""
+    assert set(before) | set(after) == set(range(size))
+    assert not set(before) & set(after)
+    left = size - len(set(before))
+    assert len(after) == -(-left // ranks) * ranks
+
+
+RANKS = st.integers(1, 6)
+SAMPLING = st.fixed_dictionaries(
+    {"shuffle": st.booleans(), "seed": st.integers(0, 9), "epoch": st.integers(0, 3)}
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data(), st.integers(1, 70), st.permutations(range(1, 7)), SAMPLING)
+def test_ranks_that_stand_at_different_places_leave_each_sample_once(data, size, ranks, sampling):
+    old, new, *_ = ranks
+    dataset, batch_sizes = Numbers(size), st.integers(1, 6)
+    batch_size = data.draw(batch_sizes)
+    before, states = [], []
+    for rank in range(old):
+        loader = loader_of(dataset, old, rank, batch_size, sampling=sampling)
+        found, state = begin(loader, data.draw(st.integers(0, len(loader))))
+        before += found
+        states.append(state)
+    states = data.draw(st.permutations(states))
+    sampling["epoch"] = 0  # which epoch it was is in the states
+    batch_size = data.draw(batch_sizes)
+    loaders = [loader_of(dataset, new, rank, batch_size, sampling=sampling) for rank in range(new)]
+    after = [sample for loader in loaders for sample in rest(loader, states)]
+    check_once(size, before, after, new)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data(), st.integers(1, 90), st.lists(RANKS, min_size=1, max_size=4), SAMPLING)
+def test_the_state_of_one_rank_does_where_all_stand_at_one_place(data, size, jobs, sampling):
+    jobs = [first for first, second in pairwise([*jobs, 7]) if first != second]
+    dataset, seen, state = Numbers(size), [], None
+    for ranks in jobs:
+        batches, now, states = data.draw(st.integers(0, 3)), [], []
+        for rank in range(ranks):
+            loader = loader_of(dataset, ranks, rank, sampling=sampling)
+            if state is not None:
+                loader.load_state_dict(state, ranks="redistribute")
+            found, after = begin(loader, batches)
+            now += found
+            states.append(after)
+        assert not set(seen) & set(now)
+        seen += now
+        if states[0]["finished"]:
+            assert set(seen) == set(range(size))
+            return
+        state = data.draw(st.sampled_from(states))
+    loaders = [loader_of(dataset, 7, rank, sampling=sampling) for rank in range(7)]
+    after = [sample for loader in loaders for sample in rest(loader, state)]
+    check_once(size, seen, after, 7)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(1, 90), RANKS, RANKS, st.integers(0, 4))
+def test_a_sampler_that_drops_the_last_samples_leaves_out_less_than_one_a_rank(
+    size, old, new, batches
+):
+    dataset = Numbers(size)
+    old, new = old, new + (old == new)
+    begun = [
+        begin(loader_of(dataset, old, r, sampling={"drop_last": True}), batches) for r in range(old)
+    ]
+    before = [sample for found, _ in begun for sample in found]
+    states = [state for _, state in begun]
+    if states[0]["finished"]:
+        assert size - len(set(before)) < old
+        return
+    loaders = [loader_of(dataset, new, rank, sampling={"drop_last": True}) for rank in range(new)]
+    after = [sample for loader in loaders for sample in rest(loader, states)]
+    assert len(set(before + after)) == len(before + after)
+    assert 0 <= size - len(before + after) < new
+
+
+def test_a_job_that_stays_as_it_is_goes_on_with_the_very_batches():
+    dataset = Numbers(50)
+    states, expected = [], []
+    for rank in range(3):
+        loader = loader_of(dataset, 3, rank)
+        iterator = iter(loader)
+        for _ in range(rank + 1):
+            next(iterator)
+        states.append(loader.state_dict())
+        expected.append(list(iterator))
+    for rank in range(3):
+        loader = loader_of(dataset, 3, rank)
+        loader.load_state_dict(states, ranks="redistribute")
+        assert same_batches(expected[rank], loader)
+    loader = loader_of(dataset, 3, 1)
+    loader.load_state_dict(states[1], ranks="redistribute")
+    assert same_batches(expected[1], loader)
+
+
+def test_a_redistributed_epoch_is_resumed_by_the_same_ranks_batch_by_batch():
+    dataset = Numbers(50)
+    _, state = begin(loader_of(dataset, 2, 0), 3)
+    loader = loader_of(dataset, 3, 2)
+    loader.load_state_dict(state, ranks="redistribute")
+    iterator = iter(loader)
+    next(iterator)
+    halfway = loader.state_dict()
+    expected = list(iterator)
+    again = loader_of(dataset, 3, 2)
+    again.load_state_dict(halfway)
+    assert again.state_dict() == halfway
+    assert len(expected) > 1 and same_batches(expected, again)
+
+
+def test_the_epochs_after_a_redistributed_one_are_whole():
+    dataset = Numbers(48)
+    _, state = begin(loader_of(dataset, 2, 0, sampling={"epoch": 1}), 3)
+    after = []
+    for rank in range(3):
+        loader = loader_of(dataset, 3, rank)
+        assert len(rest(loader, state)) == 10
+        loader.set_epoch(2)
+        after += [sample for batch in loader for sample in batch.tolist()]
+    assert sorted(after) == list(range(48))
+
+
+def test_setting_the_epoch_after_iter_does_not_lose_what_is_left():
+    dataset = Numbers(48)
+    before, state = begin(loader_of(dataset, 1, 0, sampling={"epoch": 1}), 5)
+    after = []
+    for rank in range(2):
+        loader = loader_of(dataset, 2, rank, workers=1)
+        loader.load_state_dict(state, ranks="redistribute")
+        iterator = iter(loader)
+        loader.batch_sampler.sampler.set_epoch(1)
+        after += [sample for batch in iterator for sample in batch.tolist()]
+    check_once(48, before, after, 2)
+
+
+def test_after_a_finished_epoch_any_number_of_ranks_begins_the_next():
+    dataset = Numbers(48)
+    loader = loader_of(dataset, 2, 1)
+    list(loader)
+    state = loader.state_dict()
+    with pytest.raises(ValueError, match='world_size = 2.*ranks="redistribute"'):
+        loader_of(dataset, 3, 0).load_state_dict(state)
+    assert len(rest(loader_of(dataset, 3, 0, sampling={"epoch": 1}), state)) == 16
+
+
+def test_whole_batches_and_slots_share_what_is_left_alike():
+    dataset = Numbers(40)
+    _, state = begin(loader_of(dataset, 2, 0), 2)
+    expected = rest(loader_of(dataset, 3, 1), state)
+    assert rest(loader_of(dataset, 3, 1, workers=2), state) == expected
+    assert rest(loader_of(dataset, 3, 1, workers=2, collate_fn=torch.stack), state) == expected
+    given = loader_of(dataset, 3, 1)
+    batches = BatchSampler(given.batch_sampler.sampler, 3, False)
+    assert rest(FusionLoader(dataset, batch_sampler=batches), state) == expected
+
+
+def test_what_came_out_of_order_does_not_come_again():
+    dataset = Numbers(40)
+    state = begin(loader_of(dataset, 2, 0), 4)[1]
+    state.update(delivered=1, ahead=[3])  # as with in_order=False
+    other = begin(loader_of(dataset, 2, 1), 2)[1]
+    sampler = list(loader_of(dataset, 2, 0).sampler), list(loader_of(dataset, 2, 1).sampler)
+    before = sampler[0][:3] + sampler[0][9:12] + sampler[1][:6]
+    loaders = [loader_of(dataset, 3, rank) for rank in range(3)]
+    after = [sample for loader in loaders for sample in rest(loader, [state, other])]
+    check_once(40, before, after, 3)
+    with pytest.raises(ValueError, match="in_order=False.*states of all"):
+        rest(loader_of(dataset, 3, 0), state)
+
+
+# ---- the samples themselves --------------------------------------------------------------------
+
+
+def images_of(batches):
+    return [image.numpy().tobytes() for images, _ in batches for image in images]
+
+
+@pytest.mark.parametrize("resumed_workers", [0, 1, 3])
+def test_samples_are_drawn_as_in_an_uninterrupted_epoch(train_set, resumed_workers):
+    expected = images_of(loader_of(train_set, 1, 0, batch_size=4, workers=1))
+    found, states = [], []
+    for rank in range(2):
+        loader = loader_of(train_set, 2, rank, batch_size=4, workers=2)
+        found += images_of(islice(iter(loader), 2))
+        states.append(loader.state_dict())
+    for rank in range(3):
+        loader = loader_of(train_set, 3, rank, batch_size=4, workers=resumed_workers)
+        loader.load_state_dict(states, ranks="redistribute")
+        found += images_of(loader)
+    assert len(found) == 40 and sorted(found) == sorted(expected)
+
+
+@pytest.fixture(scope="module")
+def without_resize(tmp_path_factory):
+    """40 images whose pixels do not depend on who decodes them, for transforms without a resize."""
+    root = tmp_path_factory.mktemp("photos")
+    generator = np.random.default_rng(1)
+    (root / "class").mkdir()
+    for number in range(40):
+        width, height = (int(side) for side in generator.integers(70, 150, 2))
+        photo(generator, width, height).save(root / "class" / f"{number}.jpg")
+    steps = [transforms.RandomCrop(64), transforms.RandomHorizontalFlip(), transforms.ToTensor()]
+    dataset = ImageFolder(str(root), transforms.Compose([*steps, transforms.Normalize(*NORMALIZE)]))
+    dataset.samples = dataset.samples * 20
+    return dataset
+
+
+with_dali = pytest.mark.skipif(
+    importlib.util.find_spec("nvidia") is None or importlib.util.find_spec("nvidia.dali") is None,
+    reason="DALI is not installed: pip install nvidia-dali-cuda120",
+)
+
+
+def images_with_gpu_worker(loader, batches=None):
+    """The images of the first batches, of which the GPU worker made some."""
+    iterator = iter(loader)
+    found = [next(iterator)]
+    deadline = time.monotonic() + 60
+    while not iterator._manager.queue.gpu_is_ready:
+        assert time.monotonic() < deadline, "the GPU worker does not begin"
+        time.sleep(0.05)
+    cpu_workers = [process.pid for process in iterator._workers[:-1]]
+    # They have made what was wanted until now, and wait. If one does not, it has to go on.
+    going_on = threading.Timer(20, signal_all, (cpu_workers, signal.SIGCONT))
+    going_on.start()
+    signal_all(cpu_workers, signal.SIGSTOP)
+    try:
+        while not loader.stats()["gpu_worker"]["samples"]:
+            found.append(next(iterator))
+    finally:
+        going_on.cancel()
+        signal_all(cpu_workers, signal.SIGCONT)
+    more = None if batches is None else batches - len(found)
+    return images_of([*found, *islice(iterator, more)])
+
+
+def signal_all(pids, number):
+    for pid in pids:
+        os.kill(pid, number)
+
+
+@with_dali
+@pytest.mark.parametrize("with_gpu", ["before", "after"])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_gpu_worker_may_come_or_go(without_resize, with_gpu, ranks):
+    def loader(ranks, rank, gpu, workers):
+        gpu_worker = GpuWorker(device="cpu", sharing="spatial") if gpu else None
+        options = {"batch_size": 20, "workers": workers, "gpu_worker": gpu_worker}
+        return loader_of(without_resize, ranks, rank, **options)
+
+    expected = images_of(loader(1, 0, gpu=False, workers=1))
+    first = loader(1, 0, gpu=with_gpu == "before", workers=1)
+    if with_gpu == "before":
+        found = images_with_gpu_worker(first, 16)
+    else:
+        found = images_of(islice(iter(first), 16))
+    state = first.state_dict()
+    first.close()
+    for rank in range(ranks):
+        resumed = loader(ranks, rank, gpu=with_gpu == "after", workers=2)
+        resumed.load_state_dict(state, ranks="redistribute")
+        found += images_of(resumed) if with_gpu == "before" else images_with_gpu_worker(resumed)
+    assert len(found) == 800 and sorted(found) == sorted(expected)
+    if ranks == 1:
+        assert found == expected
+
+
+# ---- what is refused ---------------------------------------------------------------------------
+
+
+def refused(loader, state, told):
+    with pytest.raises(ValueError, match=told):
+        loader.load_state_dict(state, ranks="redistribute")
+
+
+def test_without_the_option_another_number_of_ranks_is_refused_and_the_option_named():
+    dataset = Numbers()
+    state = begin(loader_of(dataset, 2, 0), 1)[1]
+    with pytest.raises(ValueError, match='world_size = 2.*3.*ranks="redistribute"'):
+        loader_of(dataset, 3, 0).load_state_dict(state)
+    with pytest.raises(ValueError, match='batch_size = 3.*4.*ranks="redistribute"'):
+        loader_of(dataset, 2, 0, batch_size=4).load_state_dict(state)
+    with pytest.raises(ValueError, match='several ranks.*ranks="redistribute"'):
+        loader_of(dataset, 2, 0).load_state_dict([state])
+    with pytest.raises(ValueError, match="ranks should be one of"):
+        loader_of(dataset, 2, 0).load_state_dict(state, ranks="any")
+
+
+def test_what_is_left_cannot_be_told_from_other_orders_or_datasets():
+    dataset = Numbers()
+    state = begin(loader_of(dataset, 2, 0), 1)[1]
+    refused(loader_of(dataset, 3, 0, sampling={"seed": 1}), state, "seed = 0.*has 1")
+    refused(
+        loader_of(dataset, 3, 0, sampling={"shuffle": False}), state, "shuffle = True.*has False"
+    )
+    refused(loader_of(Numbers(25), 3, 0), state, "dataset_size")
+    refused(FusionLoader(dataset, 4, shuffle=True), state, "DistributedSampler.*has none")
+    refused(FusionLoader(dataset, 4, sampler=Counting()), state, "DistributedSampler.*has none")
+    of_one = begin(FusionLoader(dataset, 4, shuffle=True), 1)[1]
+    refused(loader_of(dataset, 3, 0), of_one, "by a loader that had none")
+    refused(loader_of(dataset, 3, 0), [], "list is empty")
+    refused(loader_of(dataset, 3, 0), [{"epoch": 3}], "version")
+
+
+class Shuffled(DistributedSampler):
+    def __iter__(self):
+        return reversed(list(super().__iter__()))
+
+
+def test_a_sampler_that_shares_by_a_rule_of_its_own_is_refused():
+    dataset = Numbers()
+    state = begin(loader_of(dataset, 2, 0), 1)[1]
+    loader = FusionLoader(dataset, 3, sampler=Shuffled(dataset, 3, 0))
+    refused(loader, state, "DistributedSampler.*has none")
+
+
+def test_states_that_do_not_belong_together_are_refused():
+    dataset = Numbers()
+    first, second = (begin(loader_of(dataset, 3, rank), 1)[1] for rank in range(2))
+    refused(loader_of(dataset, 2, 0), [first, second], r"ranks \[0, 1\].*there were 3")
+    later = begin(loader_of(dataset, 3, 2, sampling={"epoch": 1}), 1)[1]
+    refused(loader_of(dataset, 2, 0), [first, second, later], "not of one epoch")
+    finished = loader_of(dataset, 3, 2)
+    list(finished)
+    states = [first, second, finished.state_dict()]
+    refused(loader_of(dataset, 2, 0), states, "not of one epoch")
+
+
+class Remembering(Numbers):
+    def state_dict(self):
+        return {"size": self.size}
+
+    def load_state_dict(self, state):
+        self.size = state["size"]
+
+
+def test_datasets_with_states_of_their_own_are_refused():
+    dataset = Remembering()
+    state = begin(loader_of(dataset, 2, 0), 1)[1]
+    refused(loader_of(dataset, 3, 0), state, "keeps a state in every worker")
+    stream = FusionLoader(Stream([9]), 2)
+    next(iter(stream))
+    refused(FusionLoader(Stream([9]), 3), stream.state_dict(), "keeps a state in every worker")
