@@ -18,6 +18,7 @@ sys.meta_path.insert(0, Hide())
 """
 PROGRAM = """
 import torch
+import torch.utils.data.dataloader as torch_loader
 from torch.utils.data import TensorDataset
 from fusionloader import FusionLoader
 
@@ -28,6 +29,8 @@ if __name__ == "__main__":
         for workers in (0, 2, 0):
             loader = FusionLoader(dataset, 4, num_workers=workers)
             iterator = iter(loader)
+            torchs = isinstance(iterator, torch_loader._MultiProcessingDataLoaderIter)
+            assert torchs == (workers > 0)
             first = [next(iterator)[0].tolist(), next(iterator)[0].tolist()]
             again = FusionLoader(dataset, 4, num_workers=workers)
             again.load_state_dict(loader.state_dict())

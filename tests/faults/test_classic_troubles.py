@@ -3,15 +3,18 @@
 import resource
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from conftest import same_batches
+from conftest import same_batches, train_transform
 from torch.utils.data import Dataset
+from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader
+from fusionloader.cli.measure.processes import read_memory
 
 ROOT = Path(__file__).parents[2]
 
@@ -72,3 +75,60 @@ def test_epochs_leave_no_descriptor_open():
         list(loader)
     assert len(list(Path("/proc/self/fd").iterdir())) <= before
     assert before < resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def test_forked_workers_of_a_plan_copy_nothing_of_a_long_list_of_files(image_folder):
+    dataset = ImageFolder(str(image_folder), train_transform(8))
+    # Strings of their own, some 50 MB: whoever looks at them all writes to all of their pages.
+    dataset.samples = [
+        ("/" + "./" * (number % 40) + path[1:], 0)
+        for number in range(5000)
+        for path, _ in dataset.samples
+    ]
+    order = list(range(0, len(dataset), 97))
+    loader = FusionLoader(dataset, 20, sampler=order, num_workers=2, multiprocessing_context="fork")
+    iterator = iter(loader)
+    for _ in range(20):  # each has seen images of all sizes then
+        next(iterator)
+    before = [read_memory(worker.pid).uss for worker in iterator._workers]
+    for _ in range(len(loader) - 25):
+        next(iterator)
+    after = [read_memory(worker.pid).uss for worker in iterator._workers]
+    assert max(end - start for start, end in zip(before, after, strict=True)) < 4e6
+
+
+class WaitsForOthers(Dataset):
+    """The first sample is not ready before the others of its mini-batch are."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        deadline = time.monotonic() + 60
+        while index == 0 and len(list(self.folder.iterdir())) < 3:
+            assert time.monotonic() < deadline, "nobody makes the other samples"
+            time.sleep(0.01)
+        (self.folder / str(index)).touch()
+        return torch.tensor(index)
+
+
+def test_a_slow_sample_holds_up_no_other_sample_of_its_batch(tmp_path):
+    loader = FusionLoader(WaitsForOthers(tmp_path), 4, num_workers=2, tiny_batch_size=1)
+    assert [batch.tolist() for batch in loader] == [[0, 1, 2, 3]]
+
+
+class Threads(Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return torch.tensor(torch.get_num_threads())
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_compute_on_one_thread_each(method):
+    loader = FusionLoader(Threads(), 2, num_workers=2, multiprocessing_context=method)
+    assert torch.cat(list(loader)).tolist() == [1, 1, 1, 1]
