@@ -13,8 +13,9 @@ accelerate = pytest.importorskip("accelerate", reason="pip install accelerate")
 from torch.utils.data import DataLoader  # noqa: E402
 from toy import Points, port  # noqa: E402
 
-from fusionloader import FusionLoader  # noqa: E402
+from fusionloader import DecodedCache, FusionLoader  # noqa: E402
 from fusionloader.integrations.accelerate import prepare  # noqa: E402
+from fusionloader.integrations.rebuild import OWN_ARGUMENTS  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,6 +41,31 @@ def test_a_prepared_loader_is_served_by_fusionloader(accelerator):
     seen = [int(i) for _, numbers in loader for i in numbers]
     assert seen == list(range(22))
     assert loader.base_dataloader.stats()["batches"] == 6
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"cache": DecodedCache("1MiB"), "decode": "exact", "strict": True},
+        {"cache": None, "decode": "fast", "strict": False},
+    ],
+    ids=["a cache", "without"],
+)
+def test_every_argument_of_a_prepared_loader_is_kept(accelerator, more):
+    own = {
+        "tiny_batch_size": 2,
+        "device": torch.device("cpu"),
+        "gpu_worker": None,
+        "seed": 3,
+        "on_error": "skip",
+        "augment_per": "tiny_batch",
+        "jpeg_index": "auto",
+        "global_manager": "off",
+        **more,
+    }
+    assert set(own) == set(OWN_ARGUMENTS)
+    prepared = prepare(accelerator, FusionLoader(Points(), 4, num_workers=2, **own))
+    assert {name: getattr(prepared.base_dataloader, name) for name in own} == own
 
 
 def test_the_batches_are_those_of_accelerates_own_loader(accelerator):
