@@ -129,11 +129,10 @@ class Training:
         if path is None or not path.exists():
             return
         state = torch.load(path, map_location=self._device)
-        if len(state["loaders"]) != RANKS:
-            raise SystemExit(f"the checkpoint is of {len(state['loaders'])} ranks, not {RANKS}")
         self._model.module.load_state_dict(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
-        self.loader.load_state_dict(state["loaders"][RANK])
+        # As many ranks as before go on with their own batches, others share what is left.
+        self.loader.load_state_dict(state["loaders"], ranks="redistribute")
         self.epoch, self.steps = state["epoch"], state["steps"]
         if RANK == 0:
             print(f"resumed in epoch {self.epoch + 1} after {self.steps} steps", flush=True)

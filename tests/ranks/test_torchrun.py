@@ -11,9 +11,14 @@ import torch
 ROOT = Path(__file__).parents[2]
 
 
-def train(folder, checkpoint, *more):
+def train(folder, checkpoint, *more, ranks=2):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "2", str(ROOT / "examples" / "imagenet_ddp.py"), str(folder)]
+    command += [
+        "--nproc-per-node",
+        str(ranks),
+        str(ROOT / "examples" / "imagenet_ddp.py"),
+        str(folder),
+    ]
     command += ["--checkpoint", str(checkpoint), "--model", "shufflenet_v2_x0_5", "--size", "64"]
     command += ["--batch-size", "4", "--epochs", "2", *more]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -33,3 +38,12 @@ def test_a_training_resumed_in_mid_epoch_ends_as_one_that_was_not_interrupted(
     one, two = (torch.load(path) for path in (whole, parts))
     assert one["steps"] == two["steps"] == 10
     assert all(torch.equal(one["model"][name], two["model"][name]) for name in one["model"])
+
+
+@pytest.mark.timeout(300)
+def test_a_training_is_resumed_in_mid_epoch_by_another_number_of_ranks(tmp_path, image_folder):
+    checkpoint = tmp_path / "checkpoint.pt"
+    train(image_folder, checkpoint, "--steps", "3")  # 2 ranks take 24 of 40 samples
+    told = train(image_folder, checkpoint, ranks=1)
+    assert "resumed in epoch 1 after 3 steps" in told
+    assert "rank 0: 56 samples after 17 steps" in told

@@ -1,0 +1,67 @@
+"""WebDataset shards: an ``IterableDataset``, whose workers make whole batches.
+
+Each worker reads shards of its own, so there should be as many shards as workers, or more.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+import webdataset
+from torch import nn
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
+
+from fusionloader import FusionLoader
+from fusionloader.cli.corpus import ensure_corpus
+
+
+def write_shards(images: ImageFolder, folder: Path, per_shard: int) -> list[str]:
+    """Puts the files of an image folder into tar files, as they are."""
+    paths = []
+    for start in range(0, len(images), per_shard):
+        path = folder / f"{start // per_shard:06}.tar"
+        with webdataset.TarWriter(str(path)) as shard:
+            for number, (file, target) in enumerate(images.samples[start : start + per_shard]):
+                key = f"{start + number:08}"
+                shard.write({"__key__": key, "jpg": Path(file).read_bytes(), "cls": target})
+        paths.append(str(path))
+    return paths
+
+
+def dataset_of(shards: list[str]) -> Any:
+    steps = [transforms.RandomResizedCrop(32), transforms.ToTensor()]
+    whole = webdataset.WebDataset(shards, shardshuffle=len(shards)).shuffle(100)
+    return whole.decode("pil").to_tuple("jpg", "cls").map_tuple(transforms.Compose(steps), int)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--images", type=int, default=200, help="images to make (200)")
+    options = parser.parse_args()
+    images = ImageFolder(str(ensure_corpus(options.images).train))
+    with TemporaryDirectory() as folder:
+        shards = write_shards(images, Path(folder), per_shard=max(1, len(images) // 8))
+        loader: FusionLoader[Any] = FusionLoader(
+            dataset_of(shards), 16, num_workers=2, persistent_workers=True
+        )
+        model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, len(images.classes)))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        with loader:
+            for epoch in range(2):
+                samples = 0
+                for pictures, targets in loader:
+                    loss = nn.functional.cross_entropy(model(pictures), targets)
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+                    samples += len(targets)
+                print(f"epoch {epoch + 1}: loss {loss.item():.3f}, {samples} samples")
+
+
+if __name__ == "__main__":
+    main()

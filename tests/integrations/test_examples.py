@@ -1,0 +1,40 @@
+"""The example scripts run, on a few images."""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = [
+    (None, "train_compiled.py", ["--backend", "aot_eager"], "6 batches"),
+    ("webdataset", "train_webdataset.py", [], "epoch 2: .*60 samples"),
+    ("datasets", "train_hugging_face.py", [], "epoch 2: .*60 samples"),
+    ("datasets", "train_hugging_face.py", ["--stream"], "epoch 2: .*60 samples"),
+]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.mark.parametrize("package, script, arguments, told", SCRIPTS)
+def test_an_example_runs(package, script, arguments, told, cache):
+    if package is not None and importlib.util.find_spec(package) is None:
+        pytest.skip(f"pip install {package}")
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, f"examples/{script}", "--images", "60", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": path, "XDG_CACHE_HOME": str(cache)},
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert re.search(told, done.stdout), done.stdout
