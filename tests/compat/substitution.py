@@ -1,0 +1,145 @@
+"""Puts FusionLoader in the place of the class that a suite tests, in every process it starts.
+
+``sitecustomize`` of those processes calls ``install``; see ``suite_run.py``. It is a plugin of
+pytest, too, which writes what becomes of each test. Both write lines of JSON to a file that
+``COMPLIANCE_EVENTS`` names.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.abc
+import importlib.util
+import json
+import multiprocessing
+import os
+import sys
+from typing import Any
+
+import pytest
+
+# Where a suite finds the class under test, and the package that has to be imported whole before.
+PLACES = {
+    "torch": ("torch.utils.data", "DataLoader", "torch"),
+    "stateful": ("torchdata.stateful_dataloader", "StatefulDataLoader", "torchdata"),
+}
+
+
+def write(**event: Any) -> None:
+    """Appends an event; the file is opened each time, since some tests count descriptors."""
+    try:
+        fd = os.open(os.environ["COMPLIANCE_EVENTS"], os.O_WRONLY | os.O_APPEND)
+    except OSError:  # in the test that uses up all descriptors
+        return
+    os.write(fd, (json.dumps(event) + "\n").encode())
+    os.close(fd)
+
+
+# ---- in every process ---------------------------------------------------------------------------
+
+
+class Substitution(importlib.abc.MetaPathFinder):
+    """Replaces the class once its package is imported, and ours if that is what imports it."""
+
+    def __init__(self, suite: str, ours: bool) -> None:
+        self._module, self._name, package = PLACES[suite]
+        self._ours = ours
+        self._awaited = {package, self._module, "fusionloader"}
+        self._package, self._imported = {package, self._module}, set[str]()
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        if name not in self._awaited:
+            return None
+        self._awaited.discard(name)
+        spec = importlib.util.find_spec(name)  # by the finders behind this one
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            execute(module)
+            self._imported.add(name)
+            self._replace()
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+    def _replace(self) -> None:
+        under_way = "fusionloader" in sys.modules and "fusionloader" not in self._imported
+        if self not in sys.meta_path or not self._package <= self._imported or under_way:
+            return
+        sys.meta_path.remove(self)
+        home = importlib.import_module(self._module)
+        kind = getattr(home, self._name)
+        if self._ours:
+            kind = _accepting(importlib.import_module("fusionloader").FusionLoader, self._name)
+            setattr(home, self._name, kind)
+        _note_iterators(kind)
+
+
+def install() -> None:
+    """Lets this process replace the class before anybody can see it."""
+    suite = os.environ["COMPLIANCE_SUITE"]
+    sys.meta_path.insert(0, Substitution(suite, os.environ["COMPLIANCE_CLASS"] == "ours"))
+
+
+def _accepting(kind: Any, name: str) -> Any:
+    """Returns the class as the suite calls it: torchdata's has an argument more."""
+    if name == "DataLoader":
+        return kind
+    init = kind.__init__
+
+    @functools.wraps(init)
+    def without_snapshots(self: Any, *args: Any, **options: Any) -> None:
+        options.pop("snapshot_every_n_steps", None)
+        init(self, *args, **options)
+
+    kind.__init__ = without_snapshots
+    return kind
+
+
+def _note_iterators(kind: Any) -> None:
+    iterate = kind.__iter__
+
+    @functools.wraps(iterate)
+    def noted(self: Any) -> Any:
+        iterator = iterate(self)
+        served_by = f"{type(iterator).__module__}.{type(iterator).__qualname__}"
+        write(test=_current_test(), iterator=served_by)
+        return iterator
+
+    kind.__iter__ = noted
+
+
+def _current_test() -> str:
+    return os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0]
+
+
+# ---- as a plugin of pytest ----------------------------------------------------------------------
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what earlier runs of pytest have done."""
+    if any(isinstance(finder, Substitution) for finder in sys.meta_path):
+        raise pytest.UsageError("the class under test was not replaced")
+    done = set(os.environ["COMPLIANCE_DONE"].split("\n"))
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in done])
+    items[:] = [item for item in items if item.nodeid not in done]
+
+
+def pytest_runtest_logstart(nodeid: str) -> None:
+    """One test sets the start method for good; it is not to decide on those after it."""
+    multiprocessing.set_start_method(os.environ["COMPLIANCE_START_METHOD"], force=True)
+    write(test=nodeid, begins=True)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.when == "call" or report.outcome != "passed":
+        lines = [line.strip() for line in str(report.longrepr or "").splitlines() if line.strip()]
+        seconds = round(report.duration, 2)
+        said = " / ".join(line[:160] for line in lines[-2:])
+        write(test=report.nodeid, outcome=report.outcome, seconds=seconds, said=said)
+
+
+def pytest_runtest_logfinish(nodeid: str) -> None:
+    write(test=nodeid, begins=False)

@@ -1,0 +1,70 @@
+"""The comparison with the original class: what it counts, and that it survives bad tests."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+COMPLIANCE = Path(__file__).with_name("compliance.py")
+SUITE = """
+import os, subprocess, sys, time
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+def is_ours(kind=DataLoader):
+    return kind.__name__ == "FusionLoader"
+
+def test_good():
+    assert sum(len(batch) for batch, in DataLoader(TensorDataset(torch.arange(9)), 2)) == 9
+
+def test_of_another_process():
+    code = "from torch.utils.data import DataLoader; print(DataLoader.__name__)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert found.stdout.strip() == DataLoader.__name__
+
+def test_bad():
+    assert not is_ours()
+
+def test_that_ends_the_process():
+    if is_ours():
+        os._exit(3)
+
+def test_that_hangs():
+    while is_ours():
+        time.sleep(1)
+
+def test_of_the_original_that_fails():
+    assert is_ours()
+
+def test_ind_worker_queue():
+    assert not is_ours()
+"""
+
+
+def test_each_test_is_compared_whatever_becomes_of_those_before_it(tmp_path):
+    (tmp_path / "test_dataloader.py").write_text(SUITE)
+    command = [sys.executable, str(COMPLIANCE), str(tmp_path), "--results", str(tmp_path / "out")]
+    done = subprocess.run([*command, "--timeout", "25"], capture_output=True, text=True)
+    said = done.stdout
+    assert done.returncode == 1, said + done.stderr
+    assert "2 passed of 6 that pass with the original; 1 failed of" in said
+    for name, why in {
+        "test_bad": "AssertionError",
+        "test_that_ends_the_process": "exited with 3",
+        "test_that_hangs": "hung",
+    }.items():
+        line = next(line for line in said.splitlines() if line.endswith(why) and f"{name}:" in line)
+        assert "not exempt" in line
+    assert "1 tests served by fusionloader.runtime" in said
+    ours = json.loads((tmp_path / "out" / "torch-fork-ours.json").read_text())
+    assert ours["test_dataloader.py::test_of_the_original_that_fails"]["outcome"] == "passed"
+
+
+def test_a_folder_without_a_suite_is_a_mistake(tmp_path):
+    done = subprocess.run(
+        [sys.executable, str(COMPLIANCE), str(tmp_path), "--results", str(tmp_path / "out")],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert "no suite was run" in done.stdout
