@@ -139,6 +139,17 @@ def test_the_resume_example_finds_the_same_batches(tmp_path):
         ("main_process", "--rounds", "1"),
         ("scaling", "--rounds", "1"),
         ("memory", "--epoch-samples", "2100", "--torch-samples", "2100"),
+        (
+            "large_dataset",
+            "--files",
+            "4000",
+            "--rounds",
+            "1",
+            "--workers",
+            "2",
+            "--batch-size",
+            "8",
+        ),
     ],
     ids=lambda study: study[0],
 )

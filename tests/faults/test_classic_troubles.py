@@ -41,6 +41,34 @@ def test_keeping_every_batch_opens_no_file_for_each(tmp_path):
     assert found.stdout.strip() == "500", found.stderr[-2000:]
 
 
+LEFT_UNDER_WAY = """
+import sys
+from torchvision.datasets import ImageFolder
+from conftest import train_transform
+from fusionloader import FusionLoader
+
+if __name__ == "__main__":
+    dataset = ImageFolder(sys.argv[1], train_transform())
+    loader = FusionLoader(dataset, 4, num_workers=1, multiprocessing_context=sys.argv[2])
+    iterator = iter(loader)
+    batch = next(iterator)
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_script_that_ends_in_mid_epoch_ends_without_a_word(tmp_path, image_folder, method):
+    script = tmp_path / "script.py"
+    script.write_text(LEFT_UNDER_WAY)
+    found = subprocess.run(
+        [sys.executable, str(script), str(image_folder), method],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env={"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "PATH": "/usr/bin:/bin"},
+    )
+    assert (found.returncode, found.stdout, found.stderr) == (0, "", "")
+
+
 class NumpyNoise(Dataset):
     def __len__(self):
         return 40

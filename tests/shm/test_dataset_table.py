@@ -1,0 +1,30 @@
+"""The table of a dataset: what is in it, and how it goes."""
+
+import os
+
+import pytest
+
+from fusionloader.shm import dataset_table
+from fusionloader.shm.dataset_table import DatasetTable
+
+PATHS = ["/a/b.jpg", "", "/ü/\udcff.png"]
+
+
+def test_paths_are_found_again_whatever_their_bytes():
+    table = DatasetTable.of_files(PATHS, [3, 1, 2])
+    assert [table.path(item) for item in range(3)] == [os.fsencode(path) for path in PATHS]
+    assert table.targets.tolist() == [3, 1, 2] and len(table) == 3
+
+
+def test_a_path_with_a_null_character_is_refused():
+    with pytest.raises(ValueError, match="null character"):
+        DatasetTable.of_files(["/a\0b"], [0])
+
+
+def test_a_table_that_outlives_the_modules_closes_its_descriptor(monkeypatch):
+    table = DatasetTable.of_files(PATHS, [0, 0, 0])
+    descriptor = table.fd
+    monkeypatch.setattr(dataset_table, "os", None)  # as at the end of Python
+    table.__del__()
+    with pytest.raises(OSError):
+        os.fstat(descriptor)
