@@ -24,6 +24,15 @@ def test_of_another_process():
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert found.stdout.strip() == DataLoader.__name__
 
+def name_of_the_class(_):
+    from torch.utils.data import DataLoader
+    return DataLoader.__name__
+
+def test_of_spawned_workers():
+    workers = {"num_workers": 1, "multiprocessing_context": "spawn"}
+    loader = DataLoader([0], collate_fn=name_of_the_class, **workers)
+    assert list(loader) == [DataLoader.__name__]
+
 def test_bad():
     assert not is_ours()
 
@@ -50,7 +59,7 @@ def test_each_test_is_compared_whatever_becomes_of_those_before_it(tmp_path):
     done = subprocess.run([*command, "--timeout", "15"], capture_output=True, text=True)
     said = done.stdout
     assert done.returncode == 1, said + done.stderr
-    assert "2 passed of 6 that pass with the original; 1 failed of" in said
+    assert "3 passed of 7 that pass with the original; 1 failed of" in said
     for name, why in {
         "test_bad": "is_ours()",
         "test_that_ends_the_process": "exited with 3",
