@@ -15,6 +15,7 @@ import json
 import multiprocessing
 import os
 import sys
+import time
 from typing import Any
 
 import pytest
@@ -146,7 +147,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_runtest_logstart(nodeid: str) -> None:
     """One test sets the start method for good; it is not to decide on those after it."""
     multiprocessing.set_start_method(os.environ["COMPLIANCE_START_METHOD"], force=True)
-    write(test=nodeid, begins=True)
+    write(test=nodeid, begins=time.time())
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -158,4 +159,4 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_runtest_logfinish(nodeid: str) -> None:
-    write(test=nodeid, begins=False)
+    write(test=nodeid, ends=True)

@@ -66,22 +66,23 @@ class SuiteRun:
             hook = "import substitution\nsubstitution.install()\n"
             Path(folder, "sitecustomize.py").write_text(hook)
             while True:
-                code, seconds = self._run_pytest(events, folder, tests)
-                running = read_events(events, tests)
+                code, ended = self._run_pytest(events, folder, tests)
+                running, since = read_events(events, tests)
                 if running is None:
                     break
+                seconds = ended - since
                 hung = seconds >= self.seconds - 1
                 said = "hung" if hung else f"ended pytest, which exited with {code}"
                 found = tests.setdefault(running, Found())
                 found.outcome, found.said, found.seconds = "failed", said, round(seconds, 1)
                 with events.open("a") as file:
-                    file.write(json.dumps({"test": running, "begins": False}) + "\n")
+                    file.write(json.dumps({"test": running, "ends": True}) + "\n")
         return {name: found for name, found in tests.items() if found.outcome}
 
     def _run_pytest(
         self, events: Path, folder: str, tests: dict[str, Found]
     ) -> tuple[int | None, float]:
-        """Returns its exit code, ``None`` if it hung, and the seconds of its last test."""
+        """Returns its exit code, ``None`` if it hung, and when that was."""
         root = self.source if self.source.is_dir() else self.source.parent
         command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-c", os.devnull]
         command += ["--rootdir", str(root), "-p", "substitution", "-p", "no:cacheprovider"]
@@ -116,20 +117,26 @@ class SuiteRun:
                 time.sleep(0.2)
                 if events.stat().st_size != size:
                     changed, size = time.monotonic(), events.stat().st_size
-            code, ended = pytest.poll(), time.monotonic()
+            code, ended = pytest.poll(), time.time()
         finally:
             _end_group(pytest, wait=code is not None)
-        return code, ended - changed
+        return code, ended
 
 
-def read_events(path: Path, tests: dict[str, Found]) -> str | None:
-    """Adds what the events tell to ``tests``; returns the test that has begun and not ended."""
-    running = None
+def read_events(path: Path, tests: dict[str, Found]) -> tuple[str | None, float]:
+    """Adds what the events tell to ``tests``.
+
+    Returns the test that has begun and not ended, and when it began.
+    """
+    running, since = None, 0.0
     for line in path.read_text().splitlines():
         event: dict[str, Any] = json.loads(line)
         name = event["test"]
         if "begins" in event:
-            running = name if event["begins"] else None
+            running, since = name, event["begins"]
+            continue
+        if "ends" in event:
+            running = None
             continue
         found = tests.setdefault(name, Found())
         if "iterator" in event:
@@ -137,7 +144,7 @@ def read_events(path: Path, tests: dict[str, Found]) -> str | None:
         elif found.outcome != "failed":  # whatever its teardown says
             found.outcome, found.seconds = event["outcome"], event["seconds"]
             found.said = event["said"]
-    return running
+    return running, since
 
 
 def _end_group(pytest: subprocess.Popen[bytes], wait: bool) -> None:
