@@ -43,12 +43,9 @@ def load_redistributed(
         )
     if all(progress.finished for progress in found):
         return found[0]
-    theirs = _shares(found)
-    for share in theirs:
-        ours = of_same_order(share, ours)
-    assert ours is not None
-    by_rank = sorted(zip(theirs, found, strict=True), key=lambda pair: pair[0].rank)
+    by_rank = sorted(zip(_shares(found), found, strict=True), key=lambda pair: pair[0].rank)
     first, progress = by_rank[0]
+    ours = of_same_order(first, ours)
     return Progress(
         progress.epoch,
         progress.seed,
