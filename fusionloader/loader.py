@@ -352,6 +352,6 @@ def _recipes() -> Any:
     why = missing()
     if why is not None:
         return PortableRecipes(why)
-    from fusionloader.runtime.recipe import Recipes
+    from fusionloader.runtime.recipes import Recipes
 
     return Recipes()
