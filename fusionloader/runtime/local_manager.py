@@ -6,27 +6,29 @@ mini-batches are published ahead and workers need no manager to claim from them.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
 import pickle
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any
 
 from fusionloader import _native
 from fusionloader.executors.layout import Layout
 from fusionloader.runtime import messages, stalls
-from fusionloader.runtime.device_ring import DeviceBuffer, DeviceRing
-from fusionloader.runtime.gpu_control import Connections, GpuControl, GpuOptions
-from fusionloader.runtime.membership import SEATS, Lending, Membership
+from fusionloader.runtime.gpu_control import Connections, GpuControl
+from fusionloader.runtime.guests import Guests
+from fusionloader.runtime.in_flight import InFlight
+from fusionloader.runtime.manager_options import ManagerOptions
+from fusionloader.runtime.membership import SEATS, Membership
+from fusionloader.runtime.mini_batches import Job, MiniBatch, job_of
 from fusionloader.runtime.processes import Process
+from fusionloader.runtime.whereabouts import whereabouts
 from fusionloader.runtime.worker_set import WorkerSet
 from fusionloader.shm import objects
-from fusionloader.shm.slots import Arena, PageLocking, Slot, SlotPool
+from fusionloader.shm.slots import Arena, Slot, SlotPool
 
 log = logging.getLogger("fusionloader.manager")
 
@@ -41,70 +43,6 @@ class PlanOutdated(Exception):
 
 class NoFixedLayout(Exception):
     """Samples cannot be written row by row; the message says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class MiniBatch:
-    """A mini-batch as it is published.
-
-    ``indices`` are what the batch sampler gave. ``items`` (numbers for the worker), ``keys`` and
-    ``occurrences`` (for random draws) have an entry per index; ``rows`` gives the places in the
-    batch in the order in which tiny-batches are cut. ``pickled`` are the indices where a number
-    does not say everything.
-    """
-
-    indices: Sequence[Any]
-    items: list[int]
-    keys: list[int]
-    occurrences: list[int]
-    rows: list[int]
-    seed: int
-    epoch: int
-    pickled: bytes = b""
-
-
-@dataclass(slots=True, eq=False)
-class Job:
-    """A published mini-batch and what has become known about it."""
-
-    batch: MiniBatch
-    number: int
-    sequence: int
-    descriptor: Slot
-    payload: Slot | None
-    failures: list[messages.Failure] = field(default_factory=list)
-    skipped: list[messages.SampleSkipped] = field(default_factory=list)
-    spilled: dict[int, bytes] = field(default_factory=dict)
-    deaths: dict[int, int] = field(default_factory=dict)
-    discarded: bool = False
-    device: DeviceBuffer | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ManagerOptions:
-    """What the manager needs to know of the loader.
-
-    ``tiny_batch_size`` in samples, ``in_flight`` in mini-batches, ``timeout`` in seconds (0: none).
-    There may be up to ``most_workers`` later, if that is more than ``workers``.
-    ``name`` returns a sample's name for messages from its index. ``page_locking`` where
-    batches are copied to a device. ``group_size`` neighbours in a batch share the draws of
-    augmentations (0: each sample has its own). ``gpu`` where there is a GPU worker; it writes into
-    buffers of ``ring``, laid out for ``batch_size`` rows, or where there is none into the slots, as
-    the others do. ``lending`` where workers come from other ranks and go there.
-    """
-
-    workers: int
-    in_flight: int
-    tiny_batch_size: int
-    timeout: float
-    name: Callable[[Any], str]
-    page_locking: PageLocking | None = None
-    group_size: int = 0
-    gpu: GpuOptions | None = None
-    ring: DeviceRing | None = None
-    batch_size: int = 0
-    most_workers: int = 0
-    lending: Lending | None = None
 
 
 class LocalManager:
@@ -122,25 +60,28 @@ class LocalManager:
         self._sequence = 0
         self.closed = False
         self.layout = layout
-        self.outstanding: list[Job] = []
         objects.sweep()
         self._count = options.workers
-        self._in_flight = options.in_flight
+        self._most_in_flight = options.in_flight
         self._most = max(options.workers, options.most_workers)
         ring = options.in_flight * self._most // max(options.workers, 1) * 2 + 2
         workers = self._most + (options.gpu is not None)
         self.membership: Membership | None = None
+        self._guests: Guests | None = None
         seats, lendable, event_fd = 0, 0, -1
         if options.lending is not None:
             self.membership = Membership(options.lending)
             seats, lendable, event_fd = SEATS, self._most, self.membership.event_fd
         self._first_seat = workers
-        self._guests_checked = 0.0
         self.control_fd = objects.create(_native.ManagerQueue.control_bytes(workers + seats, ring))
         self.arena = Arena()
         self.queue = _native.ManagerQueue(
             self.control_fd, self.arena.fd, workers, ring, seats, lendable, event_fd
         )
+        if self.membership is not None:
+            self._guests = Guests(self.queue, self.membership, workers)
+        self.outstanding: list[Job] = []
+        self.in_flight = InFlight(self.queue, self.outstanding)
         self._ring = ring
         self._descriptors = SlotPool(self.arena, self.queue, spare=ring)
         self.payloads = SlotPool(
@@ -189,7 +130,7 @@ class LocalManager:
         if wanted < count:
             log.warning("this iterator goes on with %d workers: it has no room for more", wanted)
         assert self._workers is not None
-        self._in_flight = max(self._options.in_flight * wanted // self._options.workers, 1)
+        self._most_in_flight = max(self._options.in_flight * wanted // self._options.workers, 1)
         for death in self._workers.retire(wanted):
             for message in death.last_words:
                 self._handle(message)
@@ -205,7 +146,7 @@ class LocalManager:
     @property
     def room(self) -> int:
         """Mini-batches that may be published now."""
-        return self._in_flight - sum(not job.discarded for job in self.outstanding)
+        return self._most_in_flight - self.in_flight.wanted
 
     def submit(self, batch: MiniBatch, number: int) -> Job:
         """Publishes a mini-batch; ``number`` is the caller's."""
@@ -339,17 +280,11 @@ class LocalManager:
             self.queue.sleep(seen, seconds)
 
     def _done(self, in_order: bool) -> Job | None:
-        for job in self.outstanding:
-            if job.discarded:
-                continue
-            waiting, active, _, _, _ = self.queue.status(job.descriptor.number)
-            if waiting == active == 0:
-                # What workers sent about it was sent before; it may have come since the last look.
-                self._receive()
-                return job
-            if in_order:
-                return None
-        return None
+        job = self.in_flight.done(in_order)
+        if job is not None:
+            # What workers sent about it was sent before; it may have come since the last look.
+            self._receive()
+        return job
 
     def _look(self) -> None:
         self._receive()
@@ -364,26 +299,14 @@ class LocalManager:
             self._workers.replace(death, fruitful=bool(lost) or announced)
         if self.gpu is not None:
             self.gpu.look()
-        if self.membership is not None:
-            self._look_at_guests(self.membership)
+        if self._guests is not None:
+            for held in self._guests.look():
+                self._count_death(held.sequence, held.tiny_batch, held.pid, "of another rank died")
         for job in [job for job in self.outstanding if job.discarded]:
             if self.queue.status(job.descriptor.number)[1] == 0:
                 self.outstanding.remove(job)
                 self.release(job)
                 self._advance()
-
-    def _look_at_guests(self, membership: Membership) -> None:
-        """Takes back what lent workers held that have died, at most every 0.1 s."""
-        membership.look()
-        now = time.monotonic()
-        if now - self._guests_checked < _SLEEP_SECONDS:
-            return
-        self._guests_checked = now
-        for seat in self.queue.dead_guests():
-            pid = self.queue.records()[seat][0]
-            for sequence, tiny_batch in self.queue.take_back(seat):
-                self._count_death(sequence, tiny_batch, pid, "of another rank died")
-            self.queue.empty_seat(seat)
 
     def _advance(self) -> None:
         self.queue.deliver_until(
@@ -405,7 +328,7 @@ class LocalManager:
         if isinstance(message, messages.LayoutFound):
             self._settle_layout(message.layout)
             return
-        job = next((j for j in self.outstanding if j.sequence == message.sequence), None)
+        job = job_of(self.outstanding, message.sequence)
         if job is None:
             return
         if isinstance(message, messages.TinyBatchFailed):
@@ -428,7 +351,7 @@ class LocalManager:
         self._announce(layout)
 
     def _count_death(self, sequence: int, tiny_batch: int, pid: int | None, manner: str) -> None:
-        job = next((j for j in self.outstanding if j.sequence == sequence), None)
+        job = job_of(self.outstanding, sequence)
         if job is None:
             return
         job.deaths[tiny_batch] = job.deaths.get(tiny_batch, 0) + 1
@@ -446,21 +369,9 @@ class LocalManager:
         self.queue.give_up(job.descriptor.number, tiny_batch)
 
     def _whereabouts(self, now: float) -> str:
-        places = []
-        for number, record in enumerate(self.queue.records()):
-            if self._count <= number < self._most:
-                continue
-            pid, sequence, _, position, since = record[:5]
-            job = next((j for j in self.outstanding if j.sequence == sequence - 1), None)
-            if job is None and number >= self._first_seat:
-                continue
-            if job is None or position >= len(job.batch.rows):
-                places.append(f"worker {number} (pid {pid}) is idle")
-                continue
-            index = job.batch.indices[job.batch.rows[position]]
-            name = self._options.name(index)
-            places.append(f"worker {number} (pid {pid}) at {name} for {now - since:.1f} s")
-        return "; ".join(places)
+        missing = range(self._count, self._most)
+        records = [(n, record) for n, record in enumerate(self.queue.records()) if n not in missing]
+        return whereabouts(records, self.outstanding, self._options.name, now, self._first_seat)
 
     # ---- ending --------------------------------------------------------------------------------
 
@@ -485,28 +396,6 @@ class LocalManager:
             job.discarded = True
 
     @property
-    def pending(self) -> bool:
-        """Whether a mini-batch is in flight that somebody waits for."""
-        return any(not job.discarded for job in self.outstanding)
-
-    @property
-    def backlog(self) -> int:
-        """Samples of mini-batches in flight that are complete, roughly: whole tiny-batches."""
-        completed = sum(
-            self.queue.status(job.descriptor.number)[2]
-            for job in self.outstanding
-            if not job.discarded
-        )
-        return completed * self._options.tiny_batch_size
-
-    @property
-    def ready(self) -> int:
-        """Mini-batches that could be delivered now, in order."""
-        jobs = [job for job in self.outstanding if not job.discarded]
-        done = (self.queue.status(job.descriptor.number)[:2] == (0, 0) for job in jobs)
-        return sum(1 for _ in itertools.takewhile(bool, done))
-
-    @property
     def restarts(self) -> int:
         """Workers that were replaced."""
         return self._workers.restarts if self._workers is not None else 0
@@ -514,7 +403,7 @@ class LocalManager:
     @property
     def borrowed_samples(self) -> int:
         """Samples that workers of other ranks have made."""
-        return sum(record[5] for record in self.queue.records()[self._first_seat :])
+        return 0 if self._guests is None else self._guests.samples
 
     @property
     def processes(self) -> list[Any]:

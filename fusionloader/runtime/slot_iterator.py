@@ -19,14 +19,9 @@ from fusionloader.executors.layout import Layout
 from fusionloader.runtime.delivery import Arriving, make_delivery, to_device
 from fusionloader.runtime.epoch import Epochs, detached
 from fusionloader.runtime.failures import raise_failure
-from fusionloader.runtime.local_manager import (
-    Job,
-    LocalManager,
-    ManagerOptions,
-    MiniBatch,
-    NoFixedLayout,
-    PlanOutdated,
-)
+from fusionloader.runtime.local_manager import LocalManager, NoFixedLayout, PlanOutdated
+from fusionloader.runtime.manager_options import ManagerOptions
+from fusionloader.runtime.mini_batches import Job, MiniBatch
 from fusionloader.runtime.page_locking import CudaPageLocking
 from fusionloader.runtime.recipe import Recipe
 from fusionloader.runtime.uneven import collate_named
@@ -136,7 +131,7 @@ class SlotIterator(_BaseDataLoaderIter):
             self._workers_wanted = self._epochs.workers
             self._manager.resize(self._workers_wanted)
             self._fill()
-        while self._manager.pending or self._arriving:
+        while self._manager.in_flight.pending or self._arriving:
             start = time.perf_counter()
             try:
                 job, arriving = self._next_job()
@@ -199,8 +194,9 @@ class SlotIterator(_BaseDataLoaderIter):
         self._epochs.counters.samples += count - len(dropped)
         self._epochs.counters.batches += 1
         if self._manager.gpu is not None:
-            ready = self._manager.ready + len(self._arriving)
-            self._manager.gpu.delivered(count, self._manager.backlog, ready)
+            ready = self._manager.in_flight.ready + len(self._arriving)
+            backlog = self._manager.in_flight.completed * self._loader.tiny_batch_size
+            self._manager.gpu.delivered(count, backlog, ready)
             self._epochs.counters.gpu_worker = self._manager.gpu.stats()
         if arriving is not None:
             assert self._delivery is not None

@@ -1,0 +1,40 @@
+"""Which worker is at which sample, in words: for warnings and for timeouts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from fusionloader.runtime.mini_batches import Job, job_of
+
+Record = tuple[Any, ...]
+"""Of a worker, as ``ManagerQueue.records`` gives it."""
+
+
+def whereabouts(
+    records: Iterable[tuple[int, Record]],
+    jobs: Sequence[Job],
+    name: Callable[[Any], str],
+    now: float,
+    first_seat: int,
+) -> str:
+    """Returns what each worker is at.
+
+    Args:
+        records: of the workers, with their numbers.
+        jobs: the mini-batches in flight.
+        name: returns a sample's name from its index.
+        now: ``CLOCK_MONOTONIC``, in seconds.
+        first_seat: the number from which on workers of other ranks sit, or nobody.
+    """
+    places = []
+    for number, (pid, sequence, _, position, since, *_) in records:
+        job = job_of(jobs, sequence - 1)
+        if job is None and number >= first_seat:
+            continue
+        if job is None or position >= len(job.batch.rows):
+            places.append(f"worker {number} (pid {pid}) is idle")
+            continue
+        sample = name(job.batch.indices[job.batch.rows[position]])
+        places.append(f"worker {number} (pid {pid}) at {sample} for {now - since:.1f} s")
+    return "; ".join(places)
