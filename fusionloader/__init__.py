@@ -12,9 +12,10 @@ if TYPE_CHECKING:
     from fusionloader.loader import FusionLoader as FusionLoader
     from fusionloader.options import DecodedCache as DecodedCache
     from fusionloader.options import GpuWorker as GpuWorker
+    from fusionloader.options import WorkerPool as WorkerPool
 
 __version__ = "0.1.0"
-__all__ = ["DecodedCache", "FusionLoader", "GpuWorker"]
+__all__ = ["DecodedCache", "FusionLoader", "GpuWorker", "WorkerPool"]
 
 
 def __getattr__(name: str) -> Any:
@@ -22,7 +23,7 @@ def __getattr__(name: str) -> Any:
         from fusionloader.loader import FusionLoader
 
         return FusionLoader
-    if name in ("DecodedCache", "GpuWorker"):
+    if name in ("DecodedCache", "GpuWorker", "WorkerPool"):
         from fusionloader import options
 
         return getattr(options, name)

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from fusionloader.options import DecodedCache, GpuWorker
+from fusionloader.options import DecodedCache, GpuWorker, WorkerPool
 from fusionloader.runtime.epoch import Epochs
 from fusionloader.runtime.identity import batch_size, describe_dataset, world_size
 from fusionloader.runtime.pickling import explain_pickling
@@ -84,6 +84,8 @@ class FusionLoader(DataLoader[T_co]):
             also saves that to a file, from which the next loader takes it.
         global_manager: ``"auto"`` lets ranks that ``torchrun`` started on one machine lend each
             other idle workers, which changes no batch; ``"off"`` does not.
+        pool: a ``WorkerPool`` whose workers serve this loader and others by turns; ``num_workers``
+            is then the pool's, and need not be given.
 
     Raises:
         ValueError: as ``DataLoader`` does, and for the arguments above when they are out of range.
@@ -123,7 +125,10 @@ class FusionLoader(DataLoader[T_co]):
         cache: DecodedCache | None = None,
         jpeg_index: str | os.PathLike[str] | None = None,
         global_manager: Literal["auto", "off"] = "auto",
+        pool: WorkerPool | None = None,
     ) -> None:
+        if pool is not None:
+            num_workers = _workers_of(pool, num_workers, multiprocessing_context)
         if not isinstance(tiny_batch_size, int) or tiny_batch_size < 1:
             raise ValueError(f"tiny_batch_size should be a positive int, not {tiny_batch_size!r}")
         if seed is not None and not isinstance(seed, int):
@@ -165,6 +170,7 @@ class FusionLoader(DataLoader[T_co]):
         self.cache = cache
         self.jpeg_index = jpeg_index
         self.global_manager = global_manager
+        self.pool = pool
         self.shuffle = shuffle
         self._epochs = Epochs()
         self._recipes = _recipes()
@@ -220,12 +226,14 @@ class FusionLoader(DataLoader[T_co]):
         that are served in whole batches follow with their next iterator.
 
         Raises:
-            ValueError: not a positive number, or a loader without worker processes.
+            ValueError: not a positive number, or a loader without worker processes of its own.
         """
         if not isinstance(num_workers, int) or num_workers < 1:
             raise ValueError(f"num_workers should be a positive int, not {num_workers!r}")
         if self.num_workers == 0:
             raise ValueError("a loader with num_workers=0 has no workers that could be more")
+        if self.pool is not None:
+            raise ValueError("the workers are those of a pool, whose number does not change")
         self.num_workers = num_workers
         self._epochs.workers = num_workers
 
@@ -311,7 +319,10 @@ class FusionLoader(DataLoader[T_co]):
         }
 
     def close(self) -> None:
-        """Ends persistent workers now; the loader can be iterated again."""
+        """Ends persistent workers now; the loader can be iterated again.
+
+        The workers of a pool end with the pool.
+        """
         self._shutdown_iterator()
 
     @property
@@ -346,6 +357,22 @@ class FusionLoader(DataLoader[T_co]):
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _workers_of(pool: WorkerPool, num_workers: int, context: Any) -> int:
+    """Returns the number of workers; what else is said of them has to agree with the pool."""
+    if not isinstance(pool, WorkerPool):
+        raise ValueError(f"pool should be a WorkerPool or None, not {pool!r}")
+    if num_workers not in (0, pool.num_workers):
+        raise ValueError(
+            f"num_workers is {num_workers!r}, and the pool has {pool.num_workers} workers, all of "
+            "which serve each of its loaders: leave num_workers out"
+        )
+    if context is not None and context is not pool.multiprocessing_context:
+        raise ValueError(
+            "the workers are started by the pool: give multiprocessing_context to the WorkerPool"
+        )
+    return pool.num_workers
 
 
 def _recipes() -> Any:

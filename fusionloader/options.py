@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 Sharing = Literal["auto", "off", "temporal", "spatial"]
 Prebuilt = Literal["fused", "families", "combinations"]
@@ -86,6 +87,64 @@ class DecodedCache:
     def nbytes(self) -> int:
         """The budget in bytes."""
         return parse_bytes(self.budget)
+
+
+class WorkerPool:
+    """Worker processes for several loaders of a process, which serve the one that is asked.
+
+        pool = WorkerPool(8)
+        train = FusionLoader(train_set, 256, shuffle=True, pool=pool)
+        val = FusionLoader(val_set, 256, pool=pool)
+
+    The processes begin with the first ``iter()`` of a loader, and end with ``close()``, with the
+    last reference to the pool, or with the process. A pool is a context manager. A copy of it is
+    the pool itself; a pickled one becomes another pool of that size.
+
+    Args:
+        num_workers: processes; never are there more.
+        multiprocessing_context: by which they are started, as in ``DataLoader``.
+
+    Raises:
+        ValueError: not a positive number.
+    """
+
+    def __init__(self, num_workers: int, multiprocessing_context: Any = None) -> None:
+        if isinstance(num_workers, bool) or not isinstance(num_workers, int) or num_workers < 1:
+            raise ValueError(f"a WorkerPool has a positive int of workers, not {num_workers!r}")
+        if isinstance(multiprocessing_context, str):
+            multiprocessing_context = multiprocessing.get_context(multiprocessing_context)
+        self.num_workers = num_workers
+        self.multiprocessing_context = multiprocessing_context
+        self._processes: Any = None  # made, and known, by fusionloader.runtime.pool
+
+    def close(self) -> None:
+        """Ends the processes; the next ``iter()`` of a loader starts new ones.
+
+        Iterators that are under way cannot go on.
+        """
+        processes, self._processes = self._processes, None
+        if processes is not None:
+            processes.close()
+
+    def __enter__(self) -> WorkerPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"WorkerPool({self.num_workers})"
+
+    def __copy__(self) -> WorkerPool:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> WorkerPool:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        context = self.multiprocessing_context
+        method = None if context is None else context.get_start_method()
+        return WorkerPool, (self.num_workers, method)
 
 
 def parse_bytes(amount: int | str) -> int:

@@ -34,7 +34,7 @@ OPEN_TO_ALL = {"errors", "_native"}
 USERS = {"cli", "integrations", "__main__", "__init__"}
 # Packages that are public faces too: what they show is made in another part.
 PUBLIC_PACKAGES = {"fusionloader.plan": "executors"}
-LIGHT_WORKER = "fusionloader.runtime.light_worker"
+LIGHT_WORKERS = ["fusionloader.runtime.light_worker", "fusionloader.runtime.pool_worker"]
 
 
 def module_files() -> dict[str, Path]:
@@ -142,12 +142,14 @@ def modules_reached_from(start: str) -> set[str]:
     return reached
 
 
+@pytest.mark.parametrize("worker", LIGHT_WORKERS)
 @pytest.mark.parametrize("heavy", ["torch", "torchvision"])
-def test_the_light_worker_reaches_no_heavy_module(heavy):
-    assert LIGHT_WORKER in module_files(), f"{LIGHT_WORKER} is missing"
-    assert heavy not in modules_reached_from(LIGHT_WORKER)
+def test_a_light_worker_reaches_no_heavy_module(worker, heavy):
+    assert worker in module_files(), f"{worker} is missing"
+    assert heavy not in modules_reached_from(worker)
 
 
-def test_the_light_worker_loads_without_torch():
-    code = f"import sys, {LIGHT_WORKER}; sys.exit('torch' in sys.modules)"
+@pytest.mark.parametrize("worker", LIGHT_WORKERS)
+def test_a_light_worker_loads_without_torch(worker):
+    code = f"import sys, {worker}; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)

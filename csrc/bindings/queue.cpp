@@ -149,6 +149,7 @@ void bind_manager(py::module_& m) {
       .def_property_readonly("gpu_is_inside", &ManagerQueue::gpu_is_inside)
       .def("forget_gpu", &ManagerQueue::forget_gpu)
       .def("stop", &ManagerQueue::stop)
+      .def("wake_workers", &ManagerQueue::wake_workers)
       .def("done_word", &ManagerQueue::done_word)
       .def(
           "sleep",
@@ -193,6 +194,8 @@ void bind_worker(py::module_& m) {
              return q.claim(large_end ? End::large : End::small, threshold, count);
            })
       .def("claim_next", &WorkerQueue::claim_next)
+      .def_property_readonly("is_sent", &WorkerQueue::is_sent)
+      .def("answer", &WorkerQueue::answer)
       .def("give_back", &WorkerQueue::give_back)
       .def("take_seat", &WorkerQueue::take_seat)
       .def("leave_seat", &WorkerQueue::leave_seat)
@@ -273,32 +276,42 @@ void bind_plan_worker(py::module_& m) {
       });
   py::class_<PlanWorker>(m, "PlanWorker")
       .def(py::init([](WorkerQueue& queue, Mapping& table, Executor& executor, int parent,
-                       int event_fd, FileStore* pixels, FileStore* indexes) {
-             return new PlanWorker(site(queue, table, executor), parent, event_fd, pixels, indexes);
+                       int event_fd, FileStore* pixels, FileStore* indexes, WorkerQueue* pool) {
+             const Site home = site(queue, table, executor);
+             return new PlanWorker(home, parent, event_fd, pixels, indexes, pool);
            }),
            py::keep_alive<1, 2>(), py::keep_alive<1, 3>(), py::keep_alive<1, 4>(),
-           py::keep_alive<1, 7>(), py::keep_alive<1, 8>(), py::arg("queue"), py::arg("table"),
-           py::arg("executor"), py::arg("parent"), py::arg("event_fd") = -1,
-           py::arg("pixels") = py::none(), py::arg("indexes") = py::none())
-      .def("run",
-           [](PlanWorker& worker) {
-             Event event = Event::stopped;
-             {
-               py::gil_scoped_release release;
-               event = worker.run();
-             }
-             switch (event) {
-               case Event::stopped:
-                 return "stopped";
-               case Event::orphaned:
-                 return "orphaned";
-               case Event::errand:
-                 return "errand";
-               case Event::sample:
-                 break;
-             }
-             return "sample";
-           })
+           py::keep_alive<1, 7>(), py::keep_alive<1, 8>(), py::keep_alive<1, 9>(), py::arg("queue"),
+           py::arg("table"), py::arg("executor"), py::arg("parent"), py::arg("event_fd") = -1,
+           py::arg("pixels") = py::none(), py::arg("indexes") = py::none(),
+           py::arg("pool") = py::none())
+      .def(
+          "run",
+          [](PlanWorker& worker, bool once) {
+            Event event = Event::stopped;
+            {
+              py::gil_scoped_release release;
+              event = worker.run(once);
+            }
+            switch (event) {
+              case Event::stopped:
+                return "stopped";
+              case Event::orphaned:
+                return "orphaned";
+              case Event::errand:
+                return "errand";
+              case Event::recalled:
+                return "recalled";
+              case Event::idle:
+                return "idle";
+              case Event::served:
+                return "served";
+              case Event::sample:
+                break;
+            }
+            return "sample";
+          },
+          py::arg("once") = false)
       .def("current",
            [](PlanWorker& worker) {
              const CurrentSample s = worker.current();

@@ -15,6 +15,10 @@
 // claim. The borrower alone empties the seat of a dead one, after it has taken its claims back. So
 // a claim always has an owner who lives or is found dead, whatever an errand says, however many
 // managers there are: a manager that is wrong costs time and no sample.
+//
+// A pool of workers for several loaders of one process is a control block without mini-batches. Its
+// workers are sent by the same words, to a loader until they are sent to another one. There each
+// has the record of its own number by right and is no guest: the loader has no other workers.
 #include <cstdint>
 #include <vector>
 

@@ -109,6 +109,12 @@ void WorkerQueue::leave_seat() {
   record().owner.store(0);
 }
 
+uint32_t WorkerQueue::answer() {
+  const uint64_t errand = record().errand.load();
+  record().answered.store(errand);
+  return Errand::member(errand);
+}
+
 std::optional<Claim> WorkerQueue::claim_as_guest(uint64_t errand) {
   ControlHeader& header = control_->header;
   const bool alone = static_cast<GpuState>(header.gpu_state.load()) == GpuState::off;

@@ -89,6 +89,10 @@ class WorkerQueue : public Shared {
   void begin_sample(const Claim& claim, uint32_t tiny_batch, uint64_t position);
   void idle() { record().sequence.store(0); }
   uint64_t owner() { return control_->header.owner.load(); }
+  // Of the queue of a pool, see lending.hpp: whether there is an errand that was not looked at, or
+  // an end of all errands; and the member that the worker is sent to from now on.
+  bool is_sent() { return stopping() || record().errand.load() != record().answered.load(); }
+  uint32_t answer();
 
  private:
   std::optional<Claim> claim_from(Batch& batch, uint64_t sequence, End end, uint32_t threshold,

@@ -35,8 +35,13 @@ class File {
 }  // namespace
 
 PlanWorker::PlanWorker(const Site& home, int parent, int event_fd, FileStore* pixels,
-                       FileStore* indexes)
-    : home_(home), at_(&home_), parent_(parent), kept_(pixels, indexes), event_fd_(event_fd) {
+                       FileStore* indexes, WorkerQueue* pool)
+    : home_(home),
+      at_(&home_),
+      parent_(parent),
+      kept_(pixels, indexes),
+      event_fd_(event_fd),
+      pool_(pool) {
   if (event_fd < 0) return;
   me_ = identity_of(static_cast<uint32_t>(getpid()));
   // What its predecessor was sent on is not this one's: that seat is for the borrower to empty.
@@ -45,16 +50,22 @@ PlanWorker::PlanWorker(const Site& home, int parent, int event_fd, FileStore* pi
   record.place.store(static_cast<uint32_t>(place_));
 }
 
-Event PlanWorker::run() {
+Event PlanWorker::run(bool once) {
   for (;;) {
     while (claim_) {
       if (!run_sample()) return Event::sample;
       sample_done();
     }
+    if (served_) return end(Event::served);
     if (home_.queue->stopping()) return end(Event::stopped);
     if (getppid() != parent_) return end(Event::orphaned);
+    if (pool_ != nullptr && pool_->is_sent()) return end(Event::recalled);
     const uint32_t seen = home_.queue->work_word();
-    if (claim_at_home()) continue;
+    if (claim_at_home()) {
+      served_ = once;
+      continue;
+    }
+    if (pool_ != nullptr) return end(Event::idle);
     if (event_fd_ >= 0) {
       if (!obey() || (away_ && away_is_gone())) return end(Event::errand);
       if (claim_away()) continue;
@@ -130,6 +141,8 @@ void PlanWorker::rest(uint32_t seen) {
 
 Event PlanWorker::end(Event event) {
   leave_seat();
+  home_.queue->idle();
+  served_ = false;
   at_ = &home_;
   return event;
 }

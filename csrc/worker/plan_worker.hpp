@@ -19,6 +19,10 @@ enum class Event {
   orphaned,  // the training process is gone
   sample,    // current() needs Python: Pillow decodes it, or words the error
   errand,    // attach() what errand() asks for or decline it; what was attached is not needed more
+  // Of a worker of a pool, which rests nowhere but where the caller decides:
+  recalled,  // look at the pool's errand
+  idle,      // there is nothing to claim
+  served,    // what was asked for, one claim, is done
 };
 
 // A queue to work on, with what its mini-batches are made of.
@@ -41,11 +45,13 @@ struct CurrentSample {
 class PlanWorker {
  public:
   // A worker that may be lent tells of idleness through the eventfd `event_fd`. `pixels` and
-  // `indexes`, of files at home, are null where the loader keeps none.
+  // `indexes`, of files at home, are null where the loader keeps none. `pool` is the queue of the
+  // pool that the worker is of, if it is.
   PlanWorker(const Site& home, int parent, int event_fd = -1, FileStore* pixels = nullptr,
-             FileStore* indexes = nullptr);
+             FileStore* indexes = nullptr, WorkerQueue* pool = nullptr);
 
-  Event run();
+  // With `once` no more than one claim.
+  Event run(bool once = false);
   DatasetTable& table() { return *at_->table; }
   CurrentSample current();
   // After Event::sample: the caller has written the row, or given up on the sample's tiny-batch.
@@ -89,6 +95,8 @@ class PlanWorker {
   int parent_;
   KeptFiles kept_;
   int event_fd_;
+  WorkerQueue* pool_;
+  bool served_ = false;  // a claim of a run() that makes one only
   uint64_t me_ = 0;
   uint32_t away_member_ = 0;
   uint64_t errand_ = 0;  // the one that is obeyed

@@ -26,7 +26,8 @@ def explained(
     elif loader.num_workers == 0:
         lines = ["in the training process, because num_workers=0"]
     else:
-        lines = [f"{loader.num_workers} workers write samples into shared batches"]
+        whose = " of a pool" if loader.pool is not None else ""
+        lines = [f"{loader.num_workers} workers{whose} write samples into shared batches"]
     if not why_not:
         assert compiled is not None
         lines.append(compiled.explain(part_seconds))

@@ -61,43 +61,42 @@ class LightWorkerConfig:
 def main(config: LightWorkerConfig) -> None:
     """Serves until the manager says stop or the training process is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the training process's to handle
-    queue = _native.WorkerQueue(config.control_fd, config.data_fd, config.worker)
-    queue.announce(os.getpid())
-    table = _native.Mapping(config.table_fd, 0, config.table_bytes)
-    executor = make_executor(config.plan)
-    parent = config.parent or os.getppid()
-    pixels = _store(config.pixels_fd, config.pixels_bytes)
-    indexes = _store(config.indexes_fd, config.indexes_bytes)
-    loop = _native.PlanWorker(queue, table, executor, parent, config.event_fd, pixels, indexes)
-    worker = _LightWorker(config, loop, executor, pixels)
-    while True:
-        event = loop.run()
-        if event == "sample":
-            worker.serve_sample()
-        elif event == "errand":
-            worker.follow_errand()
-        else:
-            return
+    LightWorker(config).serve()
 
 
 def _store(fd: int, nbytes: int) -> _native.FileStore | None:
     return _native.FileStore(fd, nbytes) if fd >= 0 else None
 
 
-class _LightWorker:
-    def __init__(
-        self,
-        config: LightWorkerConfig,
-        loop: _native.PlanWorker,
-        executor: _native.Executor,
-        kept: _native.FileStore | None,
-    ) -> None:
+class LightWorker:
+    """The native loop on a loader's queue, and what it needs Python for."""
+
+    def __init__(self, config: LightWorkerConfig, pool: _native.WorkerQueue | None = None) -> None:
+        """``pool`` is the queue of the pool that it works for the loader from, if it does."""
         self._config = config
-        self._loop = loop
-        self._executor = executor
-        self._kept = kept
+        self.queue = _native.WorkerQueue(config.control_fd, config.data_fd, config.worker)
+        table = _native.Mapping(config.table_fd, 0, config.table_bytes)
+        self._executor = make_executor(config.plan)
+        self._kept = _store(config.pixels_fd, config.pixels_bytes)
+        indexes = _store(config.indexes_fd, config.indexes_bytes)
+        parent = config.parent or os.getppid()
+        self._loop = _native.PlanWorker(
+            self.queue, table, self._executor, parent, config.event_fd, self._kept, indexes, pool
+        )
         self._made_errands: Errands | None = None
         self._knows_formats = False
+        self.queue.announce(os.getpid())
+
+    def serve(self, once: bool = False) -> str:
+        """Works until the native loop says why not, and returns that; ``once`` for one claim."""
+        while True:
+            event = self._loop.run(once)
+            if event == "sample":
+                self._serve_sample()
+            elif event == "errand":
+                self._errands.follow()
+            else:
+                return event
 
     @property
     def _errands(self) -> Errands:
@@ -109,11 +108,7 @@ class _LightWorker:
             self._made_errands = Errands(self._loop, address, plan, self._executor)
         return self._made_errands
 
-    def follow_errand(self) -> None:
-        """Attaches the native loop to the queue that it is sent to."""
-        self._errands.follow()
-
-    def serve_sample(self) -> None:
+    def _serve_sample(self) -> None:
         """Does the sample that the native loop could not."""
         sequence, position, row, item, seed, epoch, key, occurrence, _ = self._loop.current()
         try:

@@ -24,6 +24,7 @@ from fusionloader.runtime.in_flight import InFlight
 from fusionloader.runtime.manager_options import ManagerOptions
 from fusionloader.runtime.membership import SEATS, Membership
 from fusionloader.runtime.mini_batches import Job, MiniBatch, job_of
+from fusionloader.runtime.pool import PoolPlace
 from fusionloader.runtime.processes import Process
 from fusionloader.runtime.whereabouts import whereabouts
 from fusionloader.runtime.worker_set import WorkerSet
@@ -71,7 +72,9 @@ class LocalManager:
         seats, lendable, event_fd = 0, 0, -1
         if options.lending is not None:
             self.membership = Membership(options.lending)
-            seats, lendable, event_fd = SEATS, self._most, self.membership.event_fd
+            # A pool's workers serve other loaders of their own process instead.
+            lendable = 0 if options.pool is not None else self._most
+            seats, event_fd = SEATS, self.membership.event_fd
         self._first_seat = workers
         self.control_fd = objects.create(_native.ManagerQueue.control_bytes(workers + seats, ring))
         self.arena = Arena()
@@ -87,6 +90,10 @@ class LocalManager:
         self.payloads = SlotPool(
             self.arena, self.queue, options.in_flight + 2, options.page_locking
         )
+        self.place: PoolPlace | None = None
+        if options.pool is not None:
+            fds = {"control_fd": self.control_fd, "data_fd": self.arena.fd}
+            self.place = PoolPlace(options.pool, self.queue, fds)
         self._workers: WorkerSet | None = None
         self.gpu: GpuControl | None = None
         # Not through a strong reference: a cycle would keep the batches' memory until it is found.
@@ -110,6 +117,8 @@ class LocalManager:
                     options.gpu,
                 )
             self._workers = WorkerSet(options.workers, launch)
+            if self.place is not None:
+                self.place.workers = self._workers
             if self.membership is not None:
                 self.membership.join(self.control_fd, self.arena.fd)
         except BaseException:
@@ -180,6 +189,8 @@ class LocalManager:
         self._sequence += 1
         if self.gpu is not None and self._options.ring is None:
             self.queue.set_gpu_rows(descriptor.number, 1)
+        if self.place is not None:
+            self.place.call()
         self.queue.publish(descriptor.number, job.sequence)
         self._give_buffers()
         return job
@@ -231,6 +242,8 @@ class LocalManager:
         warn_at = start + stalls.WARN_SECONDS
         while True:
             seen = self.queue.done_word()
+            if self.place is not None:  # again and again: other threads may wait for other loaders
+                self.place.call()
             self._look()
             job = self._done(in_order)
             if job is not None:
@@ -272,6 +285,8 @@ class LocalManager:
             self.gpu.waits()
             if self.gpu.waits_for_device:
                 seconds = min(seconds, _DEVICE_SECONDS)
+        if self.place is not None:
+            self.place.drain_others()
         assert self._workers is not None
         receiver = self._workers.unfinished_message()
         if receiver is not None:
@@ -293,6 +308,9 @@ class LocalManager:
             for message in death.last_words:
                 self._handle(message)
             lost = self.queue.take_back(death.number)
+            if not death.is_accident:
+                self._workers.restart(death)
+                continue
             for sequence, tiny_batch in lost:
                 self._count_death(sequence, tiny_batch, death.pid, death.manner)
             announced = self.queue.records()[death.number][0] == death.pid
@@ -334,6 +352,8 @@ class LocalManager:
         if isinstance(message, messages.TinyBatchFailed):
             job.failures.append(message.failure)
         elif isinstance(message, messages.SampleSkipped):
+            # A tiny-batch that is done again tells again.
+            job.skipped = [skip for skip in job.skipped if skip.row != message.row]
             job.skipped.append(message)
         else:
             job.spilled[message.tiny_batch] = message.samples
@@ -419,6 +439,8 @@ class LocalManager:
         self.queue.stop()
         if self.membership is not None:
             self.membership.close()
+        if self.place is not None:
+            self.place.close()
         if self._workers is not None:
             self._workers.end()
         if self.gpu is not None:

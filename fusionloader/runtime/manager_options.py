@@ -9,6 +9,7 @@ from typing import Any
 from fusionloader.runtime.device_ring import DeviceRing
 from fusionloader.runtime.gpu_control import GpuOptions
 from fusionloader.runtime.membership import Lending
+from fusionloader.runtime.pool import Pool
 from fusionloader.shm.slots import PageLocking
 
 
@@ -22,7 +23,8 @@ class ManagerOptions:
     batches are copied to a device. ``group_size`` neighbours in a batch share the draws of
     augmentations (0: each sample has its own). ``gpu`` where there is a GPU worker; it writes into
     buffers of ``ring``, laid out for ``batch_size`` rows, or where there is none into the slots, as
-    the others do. ``lending`` where workers come from other ranks and go there.
+    the others do. ``lending`` where workers come from other ranks and go there;
+    ``pool`` where they are those of a pool.
     """
 
     workers: int
@@ -37,3 +39,4 @@ class ManagerOptions:
     batch_size: int = 0
     most_workers: int = 0
     lending: Lending | None = None
+    pool: Pool | None = None

@@ -104,8 +104,8 @@ class Receiver:
         """Whether a message has begun to arrive and is not whole."""
         return bool(self._buffer)
 
-    def receive(self) -> list[Message]:
-        """Returns the messages that are there, without waiting."""
+    def drain(self) -> None:
+        """Empties the pipe, so that nobody waits to write; what came is for ``receive``."""
         while True:
             try:
                 chunk = os.read(self.fd, 1 << 20)
@@ -114,6 +114,10 @@ class Receiver:
             if not chunk:
                 break
             self._buffer += chunk
+
+    def receive(self) -> list[Message]:
+        """Returns the messages that are there, without waiting."""
+        self.drain()
         messages: list[Message] = []
         while len(self._buffer) >= _HEADER.size:
             (size,) = _HEADER.unpack_from(self._buffer)

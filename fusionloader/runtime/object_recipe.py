@@ -11,8 +11,10 @@ from fusionloader.executors.python import SampleKey, Source
 from fusionloader.runtime import object_worker, processes
 from fusionloader.runtime.gpu_control import GpuOptions
 from fusionloader.runtime.membership import Lending
+from fusionloader.runtime.pool import Parcel
+from fusionloader.runtime.pool_user_code import UserCode
 from fusionloader.runtime.processes import Descriptor, Process
-from fusionloader.runtime.recipe import NO_ITEM, Recipe, Starter, context_of, parent_of
+from fusionloader.runtime.recipe import NO_ITEM, Recipe, Starter, context_of, of_pool, parent_of
 
 
 class ObjectRecipe:
@@ -49,6 +51,9 @@ class ObjectRecipe:
         """Returns a function that starts the user's code in a multiprocessing process."""
         init, on_error = loader.worker_init_fn, loader.on_error
         source = self._source
+        if loader.pool is not None:
+            code = UserCode(loader.num_workers, source, base_seed, init, on_error)
+            return of_pool(Parcel((code, None), {}, user_code=True))
         context, method = context_of(loader)
 
         def start(manager: Any, number: int, message_fd: int) -> Process:

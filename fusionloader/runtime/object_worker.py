@@ -44,7 +44,18 @@ def main(config: ObjectWorkerConfig) -> None:
     """Serves until the manager says stop or the training process is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the training process's to handle
     leave_with(config.parent)
-    where = f"in DataLoader worker process {config.worker}"
+    worker = prepared(config)
+    if worker is not None:
+        worker.serve()
+
+
+def prepared(
+    config: ObjectWorkerConfig, pool: _native.WorkerQueue | None = None
+) -> ObjectWorker | None:
+    """Returns the worker, with the process as torch prepares it; ``None`` if that has failed.
+
+    The manager is told why. ``pool`` is the queue of the pool that it works from, if it does.
+    """
     try:
         seeding = prepare_process(
             config.worker,
@@ -55,14 +66,13 @@ def main(config: ObjectWorkerConfig) -> None:
         )
         source = config.source if config.worker_init_fn is None else config.source.renewed()
         source.seeding = seeding
-        worker = _ObjectWorker(config, source)
+        return ObjectWorker(config, source, pool)
     except Exception as error:
-        failure = failures.capture(error, where)
+        failure = failures.capture(error, f"in DataLoader worker process {config.worker}")
         messages.send(config.message.fd, messages.WorkerFailed(failure))
         queue = _native.WorkerQueue(config.control.fd, config.data.fd, config.worker)
         queue.wake_manager()
-        return
-    worker.serve()
+        return None
 
 
 class _BadSample(Exception):
@@ -73,12 +83,17 @@ class _BadSample(Exception):
 _SKIPPED = object()
 
 
-class _ObjectWorker:
-    def __init__(self, config: ObjectWorkerConfig, source: Source) -> None:
+class ObjectWorker:
+    """Claims tiny-batches, has the source make their samples, and writes these."""
+
+    def __init__(
+        self, config: ObjectWorkerConfig, source: Source, pool: _native.WorkerQueue | None
+    ) -> None:
         self._config = config
         self._source = source
-        self._queue = _native.WorkerQueue(config.control.fd, config.data.fd, config.worker)
-        self._queue.announce(os.getpid())
+        self._pool = pool
+        self.queue = _native.WorkerQueue(config.control.fd, config.data.fd, config.worker)
+        self.queue.announce(os.getpid())
         self._message_fd = config.message.fd
         self._layout: Layout | None = None
         self._layout_version = 0
@@ -86,20 +101,42 @@ class _ObjectWorker:
         self._seconds_per_tiny_batch = _CLAIM_SECONDS
         self._reported = False
 
-    def serve(self) -> None:
-        queue = self._queue
+    @property
+    def uses_generators(self) -> bool:
+        """Whether samples depend on what others leave of the process's global generators."""
+        return not all(self._source.seeding)
+
+    def serve(self, once: bool = False) -> str:
+        """Works until the manager says stop, or the pool otherwise; with ``once`` for one claim.
+
+        Returns why not, as the native loop of plans does.
+        """
+        queue = self.queue
         while not queue.stopping:
+            if self._pool is not None and self._pool.is_sent:
+                return self._end("recalled")
             seen = queue.work_word
             count = int(_CLAIM_SECONDS / self._seconds_per_tiny_batch)
-            claim = queue.claim(False, 0, min(max(count, 1), _MOST_TINY_BATCHES))
+            claim = None
+            if not once or queue.layout_version:  # who only helps is not to wait for the manager
+                claim = queue.claim(False, 0, min(max(count, 1), _MOST_TINY_BATCHES))
             if claim is None:
                 queue.idle()
+                if self._pool is not None:
+                    return "idle"
                 queue.sleep(seen, _IDLE_SECONDS)
                 continue
             start = time.perf_counter()
             self._serve_claim(claim)
             seconds = (time.perf_counter() - start) / claim.count
             self._seconds_per_tiny_batch += (seconds - self._seconds_per_tiny_batch) / 4
+            if once:
+                return self._end("served")
+        return self._end("stopped")
+
+    def _end(self, why: str) -> str:
+        self.queue.idle()
+        return why
 
     def _serve_claim(self, claim: _native.Claim) -> None:
         indices = pickle.loads(claim.indices()) if len(claim.indices()) else None
@@ -110,9 +147,12 @@ class _ObjectWorker:
             except _BadSample as bad:
                 message = messages.TinyBatchFailed(claim.sequence, tiny_batch, bad.failure)
                 messages.send(self._message_fd, message)
-                self._queue.finish(claim, tiny_batch, _FAILED)
+                self.queue.finish(claim, tiny_batch, _FAILED)
         if whole and self._agree_on_layout(claim, whole[0][1]):
             self._write(claim, whole)
+            return
+        for tiny_batch, _ in whole:
+            self.queue.give_back(claim, tiny_batch)
 
     # ---- making samples ------------------------------------------------------------------------
 
@@ -125,18 +165,18 @@ class _ObjectWorker:
             index = item if indices is None else indices[position]
             group = claim.group(row)
             keys.append(SampleKey(index, claim.seed, claim.epoch, key, occurrence, group))
-        self._queue.begin_sample(claim, tiny_batch, start)
+        self.queue.begin_sample(claim, tiny_batch, start)
         samples = []
         for position, sample_key in zip(range(start, stop), keys, strict=True):
             if position > start:
-                self._queue.begin_sample(claim, tiny_batch, position)
+                self.queue.begin_sample(claim, tiny_batch, position)
             samples.append(self._load_one(claim, position, sample_key))
             if position + 1 < stop:
-                self._queue.end_samples(claim, tiny_batch, position + 1 - start)
-        self._queue.end_samples(claim, tiny_batch, stop - start)
+                self.queue.end_samples(claim, tiny_batch, position + 1 - start)
+        self.queue.end_samples(claim, tiny_batch, stop - start)
         part_seconds = self._source.take_part_seconds()
         if part_seconds:
-            self._queue.add_part_seconds(part_seconds)
+            self.queue.add_part_seconds(part_seconds)
         return samples
 
     def _load_one(self, claim: _native.Claim, position: int, key: SampleKey) -> Any:
@@ -174,8 +214,11 @@ class _ObjectWorker:
     # ---- writing them --------------------------------------------------------------------------
 
     def _agree_on_layout(self, claim: _native.Claim, samples: list[Any]) -> bool:
-        """Waits until the layout is known and the batch has rows; False when stopped meanwhile."""
-        queue = self._queue
+        """Waits until the layout is known and the batch has rows; False when stopped meanwhile.
+
+        Or sent elsewhere.
+        """
+        queue = self.queue
         while True:
             seen = queue.work_word
             if queue.layout_version != self._layout_version:
@@ -186,6 +229,8 @@ class _ObjectWorker:
                 return True
             if queue.stopping:
                 return False
+            if self._pool is not None and self._pool.is_sent:
+                return False  # the manager may be waiting for another loader of the pool
             first = next((sample for sample in samples if sample is not _SKIPPED), None)
             if self._layout is None and not self._reported and first is not None:
                 messages.send(self._message_fd, messages.LayoutFound(Layout.of(first)))
@@ -208,7 +253,7 @@ class _ObjectWorker:
                 contiguous = False
         for tiny_batch, samples in whole:
             result = _COMPLETED if contiguous else self._write_apart(claim, tiny_batch, samples)
-            self._queue.finish(claim, tiny_batch, result)
+            self.queue.finish(claim, tiny_batch, result)
 
     def _write_apart(self, claim: _native.Claim, tiny_batch: int, samples: list[Any]) -> int:
         writer = self._writer(claim)
@@ -220,7 +265,7 @@ class _ObjectWorker:
         except LayoutMismatch:
             kept = [None if sample is _SKIPPED else sample for sample in samples]
             spilled = messages.SamplesSpilled(claim.sequence, tiny_batch, pickle.dumps(kept))
-            self._queue.wake_manager()  # so that it reads while a large message is being written
+            self.queue.wake_manager()  # so that it reads while a large message is being written
             messages.send(self._message_fd, spilled)
             return _SPILLED
         return _COMPLETED
@@ -230,6 +275,6 @@ class _ObjectWorker:
         where = (self._layout_version, claim.payload, claim.payload_rows)
         writer = self._writers.get(where)
         if writer is None:
-            writer = Writer(self._layout, self._queue.rows(claim), claim.payload_rows)
+            writer = Writer(self._layout, self.queue.rows(claim), claim.payload_rows)
             self._writers[where] = writer
         return writer

@@ -1,4 +1,4 @@
-"""What cannot be sent to a spawned worker, by the name under which the user knows it."""
+"""What cannot be sent to a worker, by the name under which the user knows it."""
 
 from __future__ import annotations
 
@@ -19,18 +19,22 @@ _SENT = ("dataset", "collate_fn", "worker_init_fn")
 def explain_pickling(error: Exception, loader: Any) -> Exception | None:
     """Returns an error that names the attribute which cannot be pickled, ``None`` if all can be."""
     context = loader.multiprocessing_context or torch.multiprocessing.get_context()
-    if loader.num_workers == 0 or context.get_start_method() == "fork":
+    if loader.num_workers == 0 or (context.get_start_method() == "fork" and loader.pool is None):
         return None
+    where = f"workers that are started by {context.get_start_method()!r}"
+    instead = "start workers by 'fork' (multiprocessing_context='fork')"
+    if loader.pool is not None:
+        where = "the workers of a WorkerPool"
+        instead = "give the loader workers of its own (num_workers=... instead of pool=...)"
     for name in _SENT:
         value = getattr(loader, name)
         if not _pickles(value):
             path, culprit = _deepest(value, name, _DEPTH)
             kind = type(error) if type(error) in (AttributeError, TypeError) else PicklingError
             return kind(
-                f"{path} cannot be sent to workers that are started by "
-                f"{context.get_start_method()!r}: {culprit!r} cannot be pickled ({error}). Make "
+                f"{path} cannot be sent to {where}: {culprit!r} cannot be pickled ({error}). Make "
                 "lambdas and local functions functions of a module, open files and connections in "
-                "the worker, or start workers by 'fork' (multiprocessing_context='fork')."
+                f"the worker, or {instead}."
             )
     return None
 

@@ -54,6 +54,31 @@ def prepare_process(
     )
 
 
+class ProcessState:
+    """What user code finds in a process that serves several loaders by turns.
+
+    What ``get_worker_info`` returns, and with ``generators`` the states of the global generators.
+    """
+
+    def __init__(self, generators: bool) -> None:
+        self._generators = generators
+        self.keep()
+
+    def keep(self) -> None:
+        """Takes what is there now."""
+        self._info = torch_utils.worker._worker_info
+        if self._generators:
+            self._states = random.getstate(), torch.get_rng_state(), np.random.get_state()
+
+    def restore(self) -> None:
+        """Undoes what has happened since."""
+        torch_utils.worker._worker_info = self._info
+        if self._generators:
+            random.setstate(self._states[0])
+            torch.set_rng_state(self._states[1])
+            np.random.set_state(self._states[2])
+
+
 def _python_words(generator: Any) -> bytes:
     return bytes(str(generator.getstate()[1][:-1]), "ascii")
 

@@ -30,8 +30,14 @@ def main(config: LightWorkerConfig, descriptors: dict[str, Descriptor], info: In
     """
     fds: dict[str, Any] = {name: descriptor.fd for name, descriptor in descriptors.items()}
     config = replace(config, **fds)
-    workers, base_seed, dataset, init = info
     leave_with(config.parent)
+    if prepare(config, info):
+        light_worker.main(config)
+
+
+def prepare(config: LightWorkerConfig, info: Info) -> bool:
+    """Prepares the process and tells whether the plan still holds, the manager where not."""
+    workers, base_seed, dataset, init = info
     last: messages.Message
     try:
         before = None if init is None else _samples(dataset, config.plan)
@@ -42,11 +48,10 @@ def main(config: LightWorkerConfig, descriptors: dict[str, Descriptor], info: In
         where = f"in DataLoader worker process {config.worker}"
         last = messages.WorkerFailed(failures.capture(error, where))
         unchanged = False
-    if unchanged:
-        light_worker.main(config)
-        return
-    messages.send(config.message_fd, last)
-    _native.WorkerQueue(config.control_fd, config.data_fd, config.worker).wake_manager()
+    if not unchanged:
+        messages.send(config.message_fd, last)
+        _native.WorkerQueue(config.control_fd, config.data_fd, config.worker).wake_manager()
+    return unchanged
 
 
 def _samples(dataset: Any, plan: Plan) -> tuple[Any, ...] | None:

@@ -11,6 +11,7 @@ import torch
 from fusionloader.executors.layout import Layout
 from fusionloader.runtime.gpu_control import GpuOptions
 from fusionloader.runtime.membership import Lending
+from fusionloader.runtime.pool import Parcel
 from fusionloader.runtime.processes import Process
 
 Starter = Callable[[Any, int, int], Process]
@@ -44,6 +45,28 @@ class Recipe(Protocol):
 
     def of_workers_dataset(self) -> Recipe:
         """Returns the recipe for workers whose ``worker_init_fn`` changes the dataset."""
+
+
+def refuse_pool(loader: Any, why: str) -> None:
+    """Raises ValueError for a loader of a pool that has to be served in whole batches.
+
+    Those are made by processes of torch's, which would come on top of the pool's.
+    """
+    if loader.pool is not None:
+        raise ValueError(
+            "a WorkerPool serves loaders sample by sample, and this one is served in whole "
+            f"batches: {why}. Give it workers of its own: num_workers=... instead of pool=..."
+        )
+
+
+def of_pool(parcel: Parcel) -> Starter:
+    """Returns the function by which a loader has a pool's workers instead of its own."""
+
+    def start(manager: Any, number: int, message_fd: int) -> Process:
+        process: Process = manager.place.start(number, message_fd, parcel)
+        return process
+
+    return start
 
 
 def context_of(loader: Any) -> tuple[Any, str]:

@@ -23,7 +23,7 @@ from fusionloader.runtime.kept_files import KeptFiles
 from fusionloader.runtime.lender import Lender
 from fusionloader.runtime.object_recipe import ObjectRecipe
 from fusionloader.runtime.ranks import ranks_here
-from fusionloader.runtime.recipe import Recipe
+from fusionloader.runtime.recipe import Recipe, refuse_pool
 from fusionloader.runtime.stateful import has_state
 from fusionloader.runtime.table_recipe import TableRecipe
 from fusionloader.runtime.tables import Tables
@@ -65,6 +65,7 @@ class Recipes:
                 return InProcessIterator(loader, epochs, source, renew)
             return SingleProcessIterator(loader, epochs)
         if why_not:
+            refuse_pool(loader, why_not)
             return WholeBatchIterator(loader, epochs)
         if compiled is None:
             recipe: Recipe = ObjectRecipe(DatasetSource(loader.dataset), remember)

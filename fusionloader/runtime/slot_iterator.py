@@ -23,7 +23,8 @@ from fusionloader.runtime.local_manager import LocalManager, NoFixedLayout, Plan
 from fusionloader.runtime.manager_options import ManagerOptions
 from fusionloader.runtime.mini_batches import Job, MiniBatch
 from fusionloader.runtime.page_locking import CudaPageLocking
-from fusionloader.runtime.recipe import Recipe
+from fusionloader.runtime.pool import running
+from fusionloader.runtime.recipe import Recipe, refuse_pool
 from fusionloader.runtime.uneven import collate_named
 from fusionloader.runtime.whole_batches import ContinuedIterator
 
@@ -56,6 +57,7 @@ class SlotIterator(_BaseDataLoaderIter):
         self._finalizer = weakref.finalize(self, self._manager.close)
 
     def _options(self, loader: Any) -> ManagerOptions:
+        pool = None if loader.pool is None else running(loader.pool)
         page_locked = self._pin_memory or self._delivery is not None
         return ManagerOptions(
             workers=loader.num_workers,
@@ -69,7 +71,8 @@ class SlotIterator(_BaseDataLoaderIter):
             ring=self._delivery.ring if self._delivery is not None else None,
             batch_size=loader.batch_size or 0,
             lending=self._recipe.lending,
-            most_workers=max(_MOST_WORKERS, os.cpu_count() or 1),
+            most_workers=0 if pool is not None else max(_MOST_WORKERS, os.cpu_count() or 1),
+            pool=pool,
         )
 
     @property
@@ -234,6 +237,7 @@ class SlotIterator(_BaseDataLoaderIter):
     def _go_whole(self, why: str) -> Any:
         """Starts again with whole batches per worker, as torch does; nothing was delivered yet."""
         self._recipe.no_layout(why)
+        refuse_pool(self._loader, why)
         jobs = self._manager.outstanding
         pending = [(job.number, list(job.batch.indices)) for job in jobs if not job.discarded]
         self._shutdown_workers()

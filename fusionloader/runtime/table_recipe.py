@@ -18,8 +18,9 @@ from fusionloader.runtime.kept_files import KeptFiles
 from fusionloader.runtime.lender import Lender
 from fusionloader.runtime.light_worker import LightWorkerConfig
 from fusionloader.runtime.pillow_formats import AddedFormats
+from fusionloader.runtime.pool import Parcel
 from fusionloader.runtime.processes import Descriptor, Process
-from fusionloader.runtime.recipe import NO_ITEM, Recipe, Starter, context_of, parent_of
+from fusionloader.runtime.recipe import NO_ITEM, Recipe, Starter, context_of, of_pool, parent_of
 from fusionloader.runtime.tables import layout_of
 from fusionloader.scheduler.tiny_batches import order_by_size
 from fusionloader.shm.dataset_table import DatasetTable
@@ -75,6 +76,8 @@ class TableRecipe:
     def starter(self, loader: Any, base_seed: int) -> Starter:
         """Returns a function that starts workers without torch, unless the user's code runs."""
         init, dataset = loader.worker_init_fn, loader.dataset
+        if loader.pool is not None:
+            return self._pool_starter(loader, base_seed)
         context, method = context_of(loader)
         formats = AddedFormats() if method == "fork" else self._formats()
         common = self._config(loader, formats)
@@ -105,6 +108,14 @@ class TableRecipe:
             return processes.BareProcess(where, config, tuple(fds.values()))
 
         return start
+
+    def _pool_starter(self, loader: Any, base_seed: int) -> Starter:
+        formats, init, info = self._formats(), loader.worker_init_fn, None
+        if init is not None:
+            info = (loader.num_workers, base_seed, loader.dataset, init)
+        config = self._config(loader, formats)
+        user_code = init is not None or formats.of_script
+        return of_pool(Parcel((config, info), config.descriptors(), user_code))
 
     def _formats(self) -> AddedFormats:
         return AddedFormats.here() if self._compiled.kind == "folder" else AddedFormats()

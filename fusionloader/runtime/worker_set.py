@@ -32,12 +32,13 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """A worker ended that nobody told to."""
+    """A worker ended; by accident, unless its pool has others start in its place."""
 
     number: int
     pid: int | None
     manner: str
     last_words: list[messages.Message]
+    is_accident: bool = True
 
 
 class WorkerSet:
@@ -90,6 +91,7 @@ class WorkerSet:
                 worker.process.pid,
                 processes.describe_exit(worker.process.exitcode),
                 worker.receiver.receive(),
+                not getattr(worker.process, "told_to_end", False),
             )
             for worker in self.workers
             if not worker.process.is_alive()
@@ -127,6 +129,11 @@ class WorkerSet:
         for worker in [worker for worker in self.workers if worker.number == death.number]:
             worker.receiver.close()
             self.workers.remove(worker)
+
+    def drain(self) -> None:
+        """Reads what there is, so that no worker waits to be read; keeps it for ``receive``."""
+        for worker in self.workers:
+            worker.receiver.drain()
 
     def retire(self, count: int) -> list[Death]:
         """Ends the workers with the highest numbers until ``count`` are left.

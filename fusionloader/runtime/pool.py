@@ -1,0 +1,301 @@
+"""The processes of a ``WorkerPool``, and the loaders that they are sent to.
+
+Workers are sent as between ranks, by an errand in a control block (csrc/queue/lending.hpp), and get
+what they need for a loader as lent workers do, as descriptors through a socket. The one who decides
+is in the same process: the loader that is asked for a batch calls all of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import pickle
+import socket
+import threading
+import time
+import weakref
+from dataclasses import dataclass
+from pickle import PicklingError
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fusionloader import _native
+from fusionloader.options import WorkerPool
+from fusionloader.runtime import exchange, pool_worker, processes
+from fusionloader.runtime.pool_worker import PoolWorkerConfig
+from fusionloader.runtime.processes import BareProcess, Descriptor, Process
+from fusionloader.shm import objects
+
+if TYPE_CHECKING:
+    from fusionloader.runtime.worker_set import WorkerSet
+
+log = logging.getLogger("fusionloader.workers")
+
+_PATIENCE_SECONDS = 5.0
+_LOOK_SECONDS = 0.002
+_MOST_LOADERS = 0xFFFF  # their numbers have 16 bits in an errand, and none is 0
+
+
+class Parcel:
+    """What workers need for a loader: a pickle, which all of them read, and descriptors.
+
+    ``user_code`` says whether it can be opened only where multiprocessing has prepared the process.
+    """
+
+    def __init__(self, contents: Any, fds: dict[str, int], user_code: bool) -> None:
+        """Raises PicklingError where the contents cannot be pickled."""
+        self.user_code = user_code
+        try:
+            pickled = pickle.dumps(contents, pickle.HIGHEST_PROTOCOL)
+        except Exception as error:  # locks raise RuntimeError, lambdas AttributeError
+            raise PicklingError(str(error)) from error
+        config_fd = os.memfd_create("fusionloader")
+        weakref.finalize(self, os.close, config_fd)
+        with open(config_fd, "wb", closefd=False) as file:
+            file.write(pickled)
+        self.fds = {"config_fd": config_fd, **fds}
+
+
+@dataclass(slots=True, eq=False)
+class Post:
+    """A worker's process, and the socket through which it hears of loaders."""
+
+    process: Process
+    loaders: socket.socket
+    user_code: bool
+    told_to_end: bool = False
+
+
+class Pool:
+    """The processes: started when a loader first needs them, and again when they have died."""
+
+    def __init__(self, workers: int, context: Any) -> None:
+        self.workers = workers
+        self.closed = False
+        self.pid = os.getpid()
+        self._context = context if context is not None else torch.multiprocessing.get_context()
+        self._lock = threading.RLock()  # finalizers may run in the middle of any statement
+        self._posts: dict[int, Post] = {}
+        self._places: dict[int, weakref.ref[PoolPlace]] = {}
+        self._last = 0
+        self._sent_to = 0
+        nbytes = _native.ManagerQueue.control_bytes(workers, 1)
+        self._control_fd = objects.create(nbytes)
+        self._queue = _native.ManagerQueue(self._control_fd, -1, workers, 1, 0, workers)
+        self._orders = _native.MemberView(self._control_fd, -1)
+
+    # ---- loaders -------------------------------------------------------------------------------
+
+    def enter(self, place: PoolPlace) -> int:
+        """Returns a number for a loader, by which workers are sent to it."""
+        with self._lock:
+            number = self._last % _MOST_LOADERS + 1
+            while number in self._places:
+                number = number % _MOST_LOADERS + 1
+            self._last = number
+            self._places[number] = weakref.ref(place)
+            return number
+
+    def leave(self, number: int) -> None:
+        """Forgets a loader that has ended."""
+        with self._lock:
+            self._places.pop(number, None)
+            self._wake()
+
+    def call(self, number: int) -> None:
+        """Sends all workers to a loader, unless that is where they were sent last."""
+        if self._sent_to == number:
+            return
+        with self._lock:
+            self._sent_to = number
+            for worker in self._posts:
+                self._orders.send(worker, 0, number, worker)
+            self._wake()
+
+    def others(self, number: int) -> list[PoolPlace]:
+        """Returns the other loaders."""
+        found = [place() for other, place in list(self._places.items()) if other != number]
+        return [place for place in found if place is not None]
+
+    def _wake(self) -> None:
+        """Workers sleep at the loader that they are at."""
+        self._queue.wake_workers()
+        for place in self.others(0):
+            place.queue.wake_workers()
+
+    # ---- processes -----------------------------------------------------------------------------
+
+    def assign(self, worker: int, number: int, parcel: Parcel, fds: dict[str, int]) -> Post:
+        """Has a worker serve a loader too; starts its process if there is none."""
+        if self.closed:
+            raise RuntimeError(
+                "the WorkerPool was closed while an iterator was under way: iterate the loader anew"
+            )
+        with self._lock:
+            post = self._posts.get(worker)
+            if post is not None and parcel.user_code and not post.user_code:
+                self._end_bare()
+                post = None
+            if post is None or not post.process.is_alive():
+                post = self._posts[worker] = self._start(worker, parcel.user_code)
+            all_fds = {**parcel.fds, **fds}
+            fields = {"loader": number, "descriptors": list(all_fds)}
+            try:
+                exchange.send(post.loaders, exchange.Message(fields, b"", tuple(all_fds.values())))
+            except BlockingIOError:  # it has heard of nothing for long: another one does better
+                post.process.kill()
+            except OSError:
+                pass  # it is dead, which the loader will notice
+            self._orders.send(worker, 0, self._sent_to, worker)
+            self._wake()
+            return post
+
+    def _start(self, worker: int, user_code: bool) -> Post:
+        self._drop(worker)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        method = self._context.get_start_method()
+        parent = 0 if method == "forkserver" and user_code else os.getpid()
+        fds = {"control_fd": self._control_fd, "loaders_fd": theirs.fileno()}
+        config = PoolWorkerConfig(worker, parent, **fds)
+        with theirs:
+            if method == "fork":
+                target = pool_worker.main_for_user_code
+                process = processes.start(self._context, target, config, {})
+            elif user_code:
+                descriptors = {name: Descriptor(fd) for name, fd in fds.items()}
+                target = pool_worker.main_for_user_code
+                process = processes.start(self._context, target, config, descriptors)
+            else:
+                where = "fusionloader.runtime.pool_worker"
+                process = BareProcess(where, config, tuple(fds.values()))
+        return Post(process, ours, user_code or method == "fork")
+
+    def _end_bare(self) -> None:
+        """Ends the processes that know nothing of the training script, for others to come."""
+        log.info("the workers of a pool are started again: a loader with user code has begun")
+        for worker, post in list(self._posts.items()):
+            if not post.user_code:
+                post.told_to_end = True
+                post.process.kill()
+                post.process.join(_PATIENCE_SECONDS)
+                self._drop(worker)
+
+    def _drop(self, worker: int) -> None:
+        post = self._posts.pop(worker, None)
+        if post is not None:
+            post.loaders.close()
+
+    def close(self) -> None:
+        """Ends the processes."""
+        if self.closed or os.getpid() != self.pid:
+            return  # in a forked child they are its parent's
+        with self._lock:
+            self.closed = True
+            self._queue.stop()
+            self._wake()
+            processes.end([post.process for post in self._posts.values()], _PATIENCE_SECONDS)
+            for worker in list(self._posts):
+                self._drop(worker)
+            os.close(self._control_fd)
+
+
+def running(pool: WorkerPool) -> Pool:
+    """Returns the processes of a pool, new ones where they were closed or are another process's."""
+    made = pool._processes
+    if not isinstance(made, Pool) or made.closed or made.pid != os.getpid():
+        made = Pool(pool.num_workers, pool.multiprocessing_context)
+        pool._processes = made
+        weakref.finalize(pool, made.close)
+    return made
+
+
+class PoolPlace:
+    """A loader's queue among those that a pool serves.
+
+    ``workers`` are the loader's, once it has them.
+    """
+
+    def __init__(self, pool: Pool, queue: _native.ManagerQueue, fds: dict[str, int]) -> None:
+        """``fds`` are those of the queue: control block and slots."""
+        self._pool = pool
+        self._fds = fds
+        self.queue = queue
+        self.closed = False
+        self.workers: WorkerSet | None = None
+        self._number = pool.enter(self)
+
+    def start(self, worker: int, message_fd: int, parcel: Parcel) -> Process:
+        """Has a worker of the pool work for this loader, as a process of the loader's own would."""
+        fds = {**self._fds, "message_fd": message_fd}
+        post = self._pool.assign(worker, self._number, parcel, fds)
+        return PoolProcess(post, worker, self)
+
+    def call(self) -> None:
+        """Has the workers come here: somebody waits, or may soon."""
+        self._pool.call(self._number)
+
+    def drain_others(self) -> None:
+        """Keeps workers from waiting for a loader that nobody asks for anything."""
+        for place in self._pool.others(self._number):
+            if place.workers is not None:
+                place.workers.drain()
+
+    def is_at_work(self, worker: int) -> bool:
+        """Whether a worker is at a tiny-batch of this loader."""
+        ((_, sequence, *_),) = self.queue.records(worker, 1)
+        return bool(sequence)
+
+    def close(self) -> None:
+        """The queue was stopped: workers leave it when they have done what they are at."""
+        self.closed = True
+        self.workers = None
+        self._pool.leave(self._number)
+
+
+class PoolProcess:
+    """A pool's worker as a process of one loader: it ends with that, although the process runs."""
+
+    def __init__(self, post: Post, worker: int, place: PoolPlace) -> None:
+        self._post = post
+        self._process = post.process
+        self._worker = worker
+        self._place = place
+
+    @property
+    def pid(self) -> int | None:
+        """Process id."""
+        return self._process.pid
+
+    @property
+    def exitcode(self) -> int | None:
+        """Exit code of the process."""
+        return self._process.exitcode
+
+    @property
+    def told_to_end(self) -> bool:
+        """Whether its death is no accident: another process takes its place."""
+        return self._post.told_to_end
+
+    def is_alive(self) -> bool:
+        """Whether it runs and has not done with the loader."""
+        if self._place.closed and not self._place.is_at_work(self._worker):
+            return False
+        return self._process.is_alive()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Waits until it has ended or done with the loader, at most ``timeout`` seconds."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self.is_alive() and (deadline is None or time.monotonic() < deadline):
+            time.sleep(_LOOK_SECONDS)
+
+    def terminate(self) -> None:
+        """Sends SIGTERM."""
+        self._process.terminate()
+
+    def kill(self) -> None:
+        """Sends SIGKILL, whatever else the process is at: others are started for it."""
+        with contextlib.suppress(OSError):
+            self._process.kill()

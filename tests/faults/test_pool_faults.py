@@ -1,0 +1,254 @@
+"""Workers of a pool that die or hang, samples that are bad, and ends of all kinds."""
+
+import ctypes
+import gc
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import psutil
+import pytest
+import torch
+from conftest import same_batches
+from test_nothing_left import gone, shared_objects, wait_until
+from torch.utils.data import Dataset
+
+from fusionloader import FusionLoader, WorkerPool
+
+WORKERS = 2
+
+
+class Noise(Dataset):
+    def __len__(self):
+        return 120
+
+    def __getitem__(self, index):
+        return torch.rand(50, 50) @ torch.rand(50, 50), index
+
+
+class Crashing(Noise):
+    def __getitem__(self, index):
+        if index == 5:
+            ctypes.string_at(0)
+        return index
+
+
+class Raising(Noise):
+    def __getitem__(self, index):
+        if index == 5:
+            raise KeyError("bad sample")
+        return index
+
+
+class Hanging(Noise):
+    def __getitem__(self, index):
+        if index >= 8:
+            time.sleep(1000)
+        return index
+
+
+@pytest.fixture
+def pool():
+    with WorkerPool(WORKERS) as made:
+        yield made
+
+
+@pytest.fixture
+def sets(train_set):
+    return {"plan": train_set, "user code": Noise()}
+
+
+def alone(dataset):
+    return list(FusionLoader(dataset, 4, num_workers=WORKERS, seed=3))
+
+
+@pytest.mark.parametrize("trial", range(3))
+@pytest.mark.parametrize("kinds", [["plan", "plan"], ["plan", "user code"]])
+def test_killed_workers_lose_no_sample_of_any_loader(sets, pool, kinds, trial):
+    generator = random.Random(trial)
+    datasets = [sets[kind] for kind in kinds]
+    loaders = [FusionLoader(dataset, 4, pool=pool, seed=3, timeout=60) for dataset in datasets]
+    iterators = [iter(loader) for loader in loaders]
+    found = [[], []]
+    while iterators[0] is not None or iterators[1] is not None:
+        place = generator.choice([p for p in range(2) if iterators[p] is not None])
+        if generator.random() < 0.3:
+            process = generator.choice(iterators[place]._workers)
+            os.kill(process.pid, signal.SIGKILL)
+        try:
+            found[place].append(next(iterators[place]))
+        except StopIteration:
+            iterators[place] = None
+    for batches, dataset in zip(found, datasets, strict=True):
+        assert same_batches(alone(dataset), batches)
+    assert sum(loader.stats()["worker_restarts"] for loader in loaders) > 0
+
+
+def test_a_sample_that_kills_workers_is_the_trouble_of_its_own_loader(train_set, pool):
+    healthy = iter(FusionLoader(train_set, 4, pool=pool, seed=3, timeout=60))
+    batches = [next(healthy)]
+    with pytest.raises(RuntimeError, match=r"3 workers died on the same samples.*index 5"):
+        list(FusionLoader(Crashing(), 4, pool=pool, timeout=60))
+    assert same_batches(alone(train_set), [*batches, *healthy])
+
+
+def test_an_exception_is_the_trouble_of_its_own_loader(train_set, pool):
+    healthy = iter(FusionLoader(train_set, 4, pool=pool, seed=3, timeout=60))
+    batches = [next(healthy)]
+    with pytest.raises(KeyError, match="bad sample"):
+        list(FusionLoader(Raising(), 4, pool=pool, timeout=60))
+    assert same_batches(alone(train_set), [*batches, *healthy])
+
+
+def test_a_sample_that_never_ends_is_ended_with_its_loader(train_set, pool):
+    hanging = FusionLoader(Hanging(), 4, pool=pool, timeout=2)
+    iterator = iter(hanging)
+    with pytest.raises(RuntimeError, match="timed out"):
+        list(iterator)
+    iterator._shutdown_workers()
+    assert same_batches(alone(train_set), list(FusionLoader(train_set, 4, pool=pool, seed=3)))
+
+
+def _explode(worker):
+    raise ValueError("no such worker")
+
+
+@pytest.mark.parametrize("kind", ["plan", "user code"])
+def test_an_error_in_worker_init_fn_is_raised_and_the_pool_goes_on(sets, pool, kind):
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no such worker"):
+            list(FusionLoader(sets[kind], 4, pool=pool, worker_init_fn=_explode, timeout=60))
+    assert same_batches(alone(sets[kind]), list(FusionLoader(sets[kind], 4, pool=pool, seed=3)))
+
+
+def _leave(worker):
+    os._exit(3)
+
+
+def test_workers_that_end_before_they_begin_are_not_started_for_ever(pool):
+    with pytest.raises(RuntimeError, match="three in a row ended before they asked for work"):
+        list(FusionLoader(Noise(), 4, pool=pool, worker_init_fn=_leave, timeout=60))
+
+
+# ---- ends ---------------------------------------------------------------------------------------
+
+
+def begun(pool, dataset):
+    iterator = iter(FusionLoader(dataset, 4, pool=pool, seed=3))
+    next(iterator)
+    return iterator, [process.pid for process in iterator._workers]
+
+
+def test_closing_a_pool_ends_its_processes(sets):
+    pool = WorkerPool(WORKERS)
+    begun_iterators = [begun(pool, dataset) for dataset in sets.values()]
+    pool.close()
+    assert all(gone(pid) for _, pids in begun_iterators for pid in pids)
+    with pytest.raises(RuntimeError, match="the WorkerPool was closed while an iterator was"):
+        list(begun_iterators[0][0])
+    del begun_iterators
+    gc.collect()
+    assert not shared_objects()
+
+
+def test_a_closed_pool_begins_anew(train_set):
+    pool = WorkerPool(WORKERS)
+    loader = FusionLoader(train_set, 4, pool=pool, seed=3)
+    for _ in range(2):
+        assert same_batches(alone(train_set), list(FusionLoader(train_set, 4, pool=pool, seed=3)))
+        pool.close()
+    assert len(list(loader)) == 10
+    pool.close()
+
+
+def test_a_pool_that_is_collected_ends_its_processes(train_set):
+    pool = WorkerPool(WORKERS)
+    iterator, pids = begun(pool, train_set)
+    del pool
+    gc.collect()
+    assert not any(map(gone, pids))  # the iterator has it
+    del iterator
+    gc.collect()
+    wait_until(lambda: all(map(gone, pids)))
+
+
+def test_a_loader_that_ends_leaves_the_processes_to_the_others(sets, pool):
+    iterator, pids = begun(pool, sets["plan"])
+    del iterator
+    gc.collect()
+    assert begun(pool, sets["user code"])[1] == pids
+
+
+def test_a_worker_lets_go_of_the_memory_of_loaders_that_have_ended(train_set, pool):
+    iterator, pids = begun(pool, train_set)
+
+    def mappings():
+        return sum(len(psutil.Process(pid).memory_maps(grouped=False)) for pid in pids)
+
+    for _ in range(3):
+        list(FusionLoader(train_set, 4, pool=pool))
+    wait_until(lambda: mappings() > 0)
+    before = mappings()
+    for _ in range(30):
+        list(FusionLoader(train_set, 4, pool=pool))
+    wait_until(lambda: mappings() < before + 30)
+    assert len(list(iterator)) == 9
+
+
+def test_a_forked_child_has_a_pool_of_its_own(train_set, pool):
+    iterator, _ = begun(pool, train_set)
+    child = os.fork()
+    if child == 0:
+        pool.close()
+        count = len(list(FusionLoader(train_set, 4, pool=pool)))
+        pool.close()
+        os._exit(0 if count == 10 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert len(list(iterator)) == 9
+
+
+SCRIPT = """
+import sys, time
+from torchvision.datasets import ImageFolder
+from conftest import eval_transform, train_transform
+from fusionloader import FusionLoader, WorkerPool
+
+if __name__ == "__main__":
+    how, method, root = sys.argv[1:]
+    pool = WorkerPool(2, multiprocessing_context=method)
+    train = iter(FusionLoader(ImageFolder(root, train_transform(224)), 8, pool=pool))
+    val = iter(FusionLoader(ImageFolder(root, eval_transform()), 8, pool=pool))
+    next(train), next(val)
+    print(*[p.pid for p in train._workers], flush=True)
+    if how == "exception":
+        raise ZeroDivisionError
+    if how == "exit":
+        sys.exit(0)
+    while True:
+        time.sleep(1)
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM", "SIGINT", "exception", "exit"])
+def test_nothing_is_left_of_a_process_with_a_pool(tmp_path, image_folder, how, method):
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(SCRIPT))
+    path = os.pathsep.join([os.getcwd(), os.path.join(os.getcwd(), "tests")])
+    process = subprocess.Popen(
+        [sys.executable, str(script), how, method, str(image_folder)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    pids = [int(word) for word in process.stdout.readline().split()]
+    assert len(pids) == 2
+    if how.startswith("SIG"):
+        process.send_signal(getattr(signal, how))
+    wait_until(lambda: process.poll() is not None and all(map(gone, pids)))
+    assert not shared_objects()
