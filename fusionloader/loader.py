@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from fusionloader.options import DecodedCache, GpuWorker, WorkerPool
+from fusionloader.options import AFFINITIES, DecodedCache, GpuWorker, WorkerPool
 from fusionloader.runtime.epoch import Epochs
 from fusionloader.runtime.identity import batch_size, describe_dataset, world_size
 from fusionloader.runtime.pickling import explain_pickling
@@ -86,6 +86,9 @@ class FusionLoader(DataLoader[T_co]):
             other idle workers, which changes no batch; ``"off"`` does not.
         pool: a ``WorkerPool`` whose workers serve this loader and others by turns; ``num_workers``
             is then the pool's, and need not be given.
+        cpu_affinity: ``"auto"`` gives each worker of a plan a core of its own where the machine has
+            enough of them, and leaves all to the kernel where not; ``"off"`` always does. What
+            ``worker_init_fn`` sets holds. Workers of a pool are as the pool says.
 
     Raises:
         ValueError: as ``DataLoader`` does, and for the arguments above when they are out of range.
@@ -126,6 +129,7 @@ class FusionLoader(DataLoader[T_co]):
         jpeg_index: str | os.PathLike[str] | None = None,
         global_manager: Literal["auto", "off"] = "auto",
         pool: WorkerPool | None = None,
+        cpu_affinity: Literal["auto", "off"] = "auto",
     ) -> None:
         if pool is not None:
             num_workers = _workers_of(pool, num_workers, multiprocessing_context)
@@ -145,6 +149,8 @@ class FusionLoader(DataLoader[T_co]):
             raise ValueError(
                 f"global_manager should be one of {_GLOBAL_MANAGER}, not {global_manager!r}"
             )
+        if cpu_affinity not in AFFINITIES:
+            raise ValueError(f"cpu_affinity should be one of {AFFINITIES}, not {cpu_affinity!r}")
         if gpu_worker not in ("auto", None) and not isinstance(gpu_worker, GpuWorker):
             raise ValueError(
                 f'gpu_worker should be "auto", None or a GpuWorker, not {gpu_worker!r}'
@@ -171,6 +177,7 @@ class FusionLoader(DataLoader[T_co]):
         self.jpeg_index = jpeg_index
         self.global_manager = global_manager
         self.pool = pool
+        self.cpu_affinity = cpu_affinity
         self.shuffle = shuffle
         self._epochs = Epochs()
         self._recipes = _recipes()

@@ -11,6 +11,7 @@ Sharing = Literal["auto", "off", "temporal", "spatial"]
 Prebuilt = Literal["fused", "families", "combinations"]
 
 _SHARING = ("auto", "off", "temporal", "spatial")
+AFFINITIES = ("auto", "off")
 _PREBUILT = ("fused", "families", "combinations")
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _UNITS |= {f"{unit}i": 1024**power for power, unit in enumerate("KMGT", start=1)}
@@ -103,16 +104,25 @@ class WorkerPool:
     Args:
         num_workers: processes; never are there more.
         multiprocessing_context: by which they are started, as in ``DataLoader``.
+        cpu_affinity: as in ``FusionLoader``.
 
     Raises:
-        ValueError: not a positive number.
+        ValueError: not a positive number, or no such affinity.
     """
 
-    def __init__(self, num_workers: int, multiprocessing_context: Any = None) -> None:
+    def __init__(
+        self,
+        num_workers: int,
+        multiprocessing_context: Any = None,
+        cpu_affinity: Literal["auto", "off"] = "auto",
+    ) -> None:
         if isinstance(num_workers, bool) or not isinstance(num_workers, int) or num_workers < 1:
             raise ValueError(f"a WorkerPool has a positive int of workers, not {num_workers!r}")
         if isinstance(multiprocessing_context, str):
             multiprocessing_context = multiprocessing.get_context(multiprocessing_context)
+        if cpu_affinity not in AFFINITIES:
+            raise ValueError(f"cpu_affinity should be one of {AFFINITIES}, not {cpu_affinity!r}")
+        self.cpu_affinity = cpu_affinity
         self.num_workers = num_workers
         self.multiprocessing_context = multiprocessing_context
         self._processes: Any = None  # made, and known, by fusionloader.runtime.pool
@@ -144,7 +154,7 @@ class WorkerPool:
     def __reduce__(self) -> tuple[Any, ...]:
         context = self.multiprocessing_context
         method = None if context is None else context.get_start_method()
-        return WorkerPool, (self.num_workers, method)
+        return WorkerPool, (self.num_workers, method, self.cpu_affinity)
 
 
 def parse_bytes(amount: int | str) -> int:

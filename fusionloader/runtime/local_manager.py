@@ -18,6 +18,7 @@ from typing import Any
 from fusionloader import _native
 from fusionloader.executors.layout import Layout
 from fusionloader.runtime import messages, stalls
+from fusionloader.runtime.cpus import lease
 from fusionloader.runtime.gpu_control import Connections, GpuControl
 from fusionloader.runtime.guests import Guests
 from fusionloader.runtime.in_flight import InFlight
@@ -94,6 +95,8 @@ class LocalManager:
         if options.pool is not None:
             fds = {"control_fd": self.control_fd, "data_fd": self.arena.fd}
             self.place = PoolPlace(options.pool, self.queue, fds)
+        wish = "off" if options.pool is not None else options.cpu_affinity
+        self.cores = lease(wish, options.workers, others=int(options.gpu is not None))
         self._workers: WorkerSet | None = None
         self.gpu: GpuControl | None = None
         # Not through a strong reference: a cycle would keep the batches' memory until it is found.
@@ -445,6 +448,7 @@ class LocalManager:
             self._workers.end()
         if self.gpu is not None:
             self.gpu.end()
+        self.cores.close()
         self.outstanding.clear()
         self.arena.close()
         os.close(self.control_fd)

@@ -24,7 +24,7 @@ class ManagerOptions:
     augmentations (0: each sample has its own). ``gpu`` where there is a GPU worker; it writes into
     buffers of ``ring``, laid out for ``batch_size`` rows, or where there is none into the slots, as
     the others do. ``lending`` where workers come from other ranks and go there;
-    ``pool`` where they are those of a pool.
+    ``pool`` where they are those of a pool. ``cpu_affinity`` is ``"auto"`` or ``"off"``.
     """
 
     workers: int
@@ -40,3 +40,4 @@ class ManagerOptions:
     most_workers: int = 0
     lending: Lending | None = None
     pool: Pool | None = None
+    cpu_affinity: str = "off"

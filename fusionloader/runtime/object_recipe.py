@@ -23,6 +23,7 @@ class ObjectRecipe:
     layout: Layout | None = None
     gpu: GpuOptions | None = None
     lending: Lending | None = None
+    own_cores = False  # user code may have threads of its own
 
     def __init__(self, source: Source, no_layout: Callable[[str], None]) -> None:
         self._source = source

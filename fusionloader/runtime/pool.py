@@ -24,6 +24,7 @@ import torch
 from fusionloader import _native
 from fusionloader.options import WorkerPool
 from fusionloader.runtime import exchange, pool_worker, processes
+from fusionloader.runtime.cpus import lease
 from fusionloader.runtime.pool_worker import PoolWorkerConfig
 from fusionloader.runtime.processes import BareProcess, Descriptor, Process
 from fusionloader.shm import objects
@@ -71,8 +72,9 @@ class Post:
 class Pool:
     """The processes: started when a loader first needs them, and again when they have died."""
 
-    def __init__(self, workers: int, context: Any) -> None:
+    def __init__(self, workers: int, context: Any, cpu_affinity: str) -> None:
         self.workers = workers
+        self._cores = lease(cpu_affinity, workers)
         self.closed = False
         self.pid = os.getpid()
         self._context = context if context is not None else torch.multiprocessing.get_context()
@@ -159,18 +161,18 @@ class Pool:
         method = self._context.get_start_method()
         parent = 0 if method == "forkserver" and user_code else os.getpid()
         fds = {"control_fd": self._control_fd, "loaders_fd": theirs.fileno()}
-        config = PoolWorkerConfig(worker, parent, **fds)
+        config, cpus = PoolWorkerConfig(worker, parent, **fds), self._cores.of(worker)
         with theirs:
             if method == "fork":
                 target = pool_worker.main_for_user_code
-                process = processes.start(self._context, target, config, {})
+                process = processes.start(self._context, target, config, {}, cpus=cpus)
             elif user_code:
                 descriptors = {name: Descriptor(fd) for name, fd in fds.items()}
                 target = pool_worker.main_for_user_code
-                process = processes.start(self._context, target, config, descriptors)
+                process = processes.start(self._context, target, config, descriptors, cpus=cpus)
             else:
                 where = "fusionloader.runtime.pool_worker"
-                process = BareProcess(where, config, tuple(fds.values()))
+                process = BareProcess(where, config, tuple(fds.values()), cpus=cpus)
         return Post(process, ours, user_code or method == "fork")
 
     def _end_bare(self) -> None:
@@ -199,6 +201,7 @@ class Pool:
             processes.end([post.process for post in self._posts.values()], _PATIENCE_SECONDS)
             for worker in list(self._posts):
                 self._drop(worker)
+            self._cores.close()
             os.close(self._control_fd)
 
 
@@ -206,7 +209,7 @@ def running(pool: WorkerPool) -> Pool:
     """Returns the processes of a pool, new ones where they were closed or are another process's."""
     made = pool._processes
     if not isinstance(made, Pool) or made.closed or made.pid != os.getpid():
-        made = Pool(pool.num_workers, pool.multiprocessing_context)
+        made = Pool(pool.num_workers, pool.multiprocessing_context, pool.cpu_affinity)
         pool._processes = made
         weakref.finalize(pool, made.close)
     return made

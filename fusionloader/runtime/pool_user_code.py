@@ -11,7 +11,7 @@ from fusionloader.executors.python import Source
 from fusionloader.runtime.object_worker import ObjectWorkerConfig, prepared
 from fusionloader.runtime.pool_worker import Place
 from fusionloader.runtime.preparation import ProcessState
-from fusionloader.runtime.processes import Descriptor
+from fusionloader.runtime.processes import Descriptor, run_anywhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,7 @@ def place_of(
         worker_init_fn=code.worker_init_fn,
         on_error=code.on_error,
     )
+    run_anywhere()  # user code may have threads of its own
     worker = prepared(config, pool)
     if worker is None:
         return None

@@ -59,11 +59,17 @@ class BareProcess:
     """
 
     def __init__(
-        self, module: str, argument: Any, fds: tuple[int, ...], apart: bool = False
+        self,
+        module: str,
+        argument: Any,
+        fds: tuple[int, ...],
+        apart: bool = False,
+        cpus: tuple[int, ...] = (),
     ) -> None:
         """``argument`` is pickled; ``fds`` are open in the process under the same numbers.
 
-        One that is ``apart`` is not ended by what is sent to the whole group of this process.
+        One that is ``apart`` is not ended by what is sent to the whole group of this process. With
+        ``cpus`` it runs on these only.
         """
         package = str(Path(__file__).parents[2])
         path = [package, *(entry for entry in sys.path if entry != package)]
@@ -72,6 +78,9 @@ class BareProcess:
             f"from {module} import main\n"
             "main(pickle.load(sys.stdin.buffer))"
         )
+        if cpus:  # without the modules that this one needs
+            stay = f"import os\ntry:\n os.sched_setaffinity(0, {cpus!r})\nexcept OSError: pass\n"
+            code = stay + code
         self._process = subprocess.Popen(
             [sys.executable, "-S", "-E", "-s", "-c", code],
             stdin=subprocess.PIPE,
@@ -111,12 +120,36 @@ class BareProcess:
         self._process.kill()
 
 
-def start(context: Any, target: Callable[..., None], *args: Any) -> Process:
-    """Starts ``target(*args)`` in a daemonic process of a multiprocessing context."""
-    process = context.Process(target=target, args=args)
+def start(
+    context: Any, target: Callable[..., None], *args: Any, cpus: tuple[int, ...] = ()
+) -> Process:
+    """Starts ``target(*args)`` in a daemonic process of a multiprocessing context.
+
+    With ``cpus`` it runs on these only.
+    """
+    process = context.Process(target=_run_on, args=(cpus, target, *args))
     process.daemon = True
     process.start()
     return process  # type: ignore[no-any-return]
+
+
+def _run_on(cpus: tuple[int, ...], target: Callable[..., None], *args: Any) -> None:
+    global _before
+    if cpus:
+        _before = os.sched_getaffinity(0)
+        with contextlib.suppress(OSError):  # they were taken from the container meanwhile
+            os.sched_setaffinity(0, cpus)
+    target(*args)
+
+
+_before: set[int] | None = None  # the CPUs of this process before it was to stay on a few
+
+
+def run_anywhere() -> None:
+    """Undoes the choice of CPUs that this process was started with."""
+    if _before is not None:
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, _before)
 
 
 def end(processes: list[Process], patience: float) -> None:

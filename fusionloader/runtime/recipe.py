@@ -21,12 +21,16 @@ NO_ITEM = -1
 
 
 class Recipe(Protocol):
-    """What the slot iterator needs to know of the samples."""
+    """What the slot iterator needs to know of the samples.
+
+    ``own_cores`` says whether a worker keeps to one thread, so that a core of its own does it good.
+    """
 
     layout: Layout | None
     count: int
     gpu: GpuOptions | None
     lending: Lending | None
+    own_cores: bool
 
     def name(self, index: Any) -> str:
         """Returns a sample's name for messages."""

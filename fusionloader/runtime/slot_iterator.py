@@ -73,6 +73,7 @@ class SlotIterator(_BaseDataLoaderIter):
             lending=self._recipe.lending,
             most_workers=0 if pool is not None else max(_MOST_WORKERS, os.cpu_count() or 1),
             pool=pool,
+            cpu_affinity=loader.cpu_affinity if self._recipe.own_cores else "off",
         )
 
     @property

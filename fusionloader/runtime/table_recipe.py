@@ -52,6 +52,7 @@ class TableRecipe:
         self.layout: Layout | None = layout
         row_bytes = layout.leaves[0].nbytes
         self.gpu = gpu_choice.gpu_options(choice, compiled.plan, table, row_bytes)
+        self.own_cores = True
         self.lending = lender.lending(self._plan, table) if lender is not None else None
 
     def name(self, index: Any) -> str:
@@ -96,16 +97,17 @@ class TableRecipe:
                 event_fd=event_fd,
                 address=address,
             )
-            fds = config.descriptors()
+            fds, cpus = config.descriptors(), manager.cores.of(number)
             if init is not None or formats.of_script:
                 descriptors = {name: Descriptor(fd) for name, fd in fds.items()}
                 info = (manager.worker_count, base_seed, dataset, init)
-                return processes.start(context, prepared_worker.main, config, descriptors, info)
+                main = prepared_worker.main
+                return processes.start(context, main, config, descriptors, info, cpus=cpus)
             if method == "fork":
-                return processes.start(context, light_worker.main, config)
+                return processes.start(context, light_worker.main, config, cpus=cpus)
             config = replace(config, parent=os.getpid())
             where = "fusionloader.runtime.light_worker"
-            return processes.BareProcess(where, config, tuple(fds.values()))
+            return processes.BareProcess(where, config, tuple(fds.values()), cpus=cpus)
 
         return start
 

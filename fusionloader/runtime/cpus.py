@@ -1,0 +1,156 @@
+"""The cores of this machine, and those that workers have for themselves."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+
+from fusionloader.scheduler.cores import Core, Machine, cores_for_workers
+
+log = logging.getLogger("fusionloader.workers")
+
+_SYSTEM = Path("/sys")
+_CGROUP = Path("/proc/self/cgroup")
+
+
+class Lease:
+    """Cores that workers have for themselves, until it is closed or this process has ended.
+
+    A core is taken by binding the name of a socket in Linux's abstract namespace, so that other
+    jobs know, and so that nothing is left of it whatever happens.
+    """
+
+    def __init__(self, machine: Machine | None, workers: int, threads: int) -> None:
+        """Takes none where there are not enough, or with ``machine=None``."""
+        self._held: dict[Core, socket.socket] = {}
+        taken: set[Core] = set()
+        self._cores = self._choice(machine, workers, threads, taken)
+        while missing := [core for core in self._cores if not self._take(core)]:
+            taken.update(missing)
+            self._cores = self._choice(machine, workers, threads, taken)
+        for core in [core for core in self._held if core not in self._cores]:
+            self._held.pop(core).close()
+        if self._cores:
+            log.info("workers have CPUs %s for themselves", ", ".join(map(str, self._cores)))
+
+    @staticmethod
+    def _choice(
+        machine: Machine | None, workers: int, threads: int, taken: set[Core]
+    ) -> list[Core]:
+        return [] if machine is None else cores_for_workers(machine, workers, threads, taken)
+
+    def _take(self, core: Core) -> bool:
+        if core in self._held:
+            return True
+        name = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        try:
+            name.bind(f"\0fusionloader-core-{core[0]}")
+        except OSError:
+            name.close()
+            return False
+        self._held[core] = name
+        return True
+
+    def of(self, worker: int) -> Core:
+        """Returns the CPUs that a worker is to run on, nothing where the kernel chooses."""
+        return self._cores[worker] if worker < len(self._cores) else ()
+
+    def close(self) -> None:
+        """Gives the cores back."""
+        for name in self._held.values():
+            name.close()
+        self._held.clear()
+
+
+def lease(wish: str, workers: int, others: int = 0) -> Lease:
+    """Returns cores for workers, as ``cpu_affinity`` wishes, ``"auto"`` or ``"off"``.
+
+    ``others`` of this process's processes are busy too.
+    """
+    # On a device the training computes with little help of this process.
+    on_device = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    threads = others + (1 if on_device else torch.get_num_threads())
+    return Lease(machine_here() if wish == "auto" else None, workers, threads)
+
+
+def machine_here(environ: Mapping[str, str] = os.environ) -> Machine | None:
+    """Returns what this process may use, ``None`` where that cannot be known."""
+    if not hasattr(os, "sched_getaffinity"):
+        return None
+    try:
+        rank, ranks = int(environ.get("LOCAL_RANK", 0)), int(environ.get("LOCAL_WORLD_SIZE", 1))
+        alone = "LOCAL_RANK" in environ and "LOCAL_WORLD_SIZE" not in environ
+        if alone or not 0 <= rank < ranks:
+            return None
+        return Machine(cores_of(os.sched_getaffinity(0)), cpu_quota(), rank, ranks)
+    except (ValueError, OSError):
+        return None
+
+
+def cores_of(cpus: set[int], system: Path = _SYSTEM) -> list[Core]:
+    """Returns CPUs by the physical core that they are of.
+
+    Raises:
+        OSError, ValueError: the system does not say.
+    """
+    cores: dict[Core, None] = {}
+    for cpu in sorted(cpus):
+        topology = system / f"devices/system/cpu/cpu{cpu}/topology"
+        siblings = _numbers((topology / "thread_siblings_list").read_text())
+        cores[tuple(sorted((siblings | {cpu}) & cpus))] = None
+    return list(cores)
+
+
+def _numbers(text: str) -> set[int]:
+    """Returns the numbers in a list like ``0-2,8``."""
+    found: set[int] = set()
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        found |= set(range(int(first), int(last or first) + 1))
+    return found
+
+
+def cpu_quota(groups: Path = _CGROUP, system: Path = _SYSTEM) -> float | None:
+    """Returns how many processors' worth of time the control groups of this process leave it.
+
+    Of both versions of control groups; ``None`` where they set no limit.
+    """
+    quotas: list[float] = []
+    with contextlib.suppress(OSError):
+        for line in groups.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if not controllers:
+                quotas += _quotas(system / "fs/cgroup", path, _quota_v2)
+            elif "cpu" in controllers.split(","):
+                quotas += _quotas(system / "fs/cgroup" / controllers, path, _quota_v1)
+    return min(quotas, default=None)
+
+
+def _quotas(root: Path, path: str, read: Callable[[Path], float | None]) -> list[float]:
+    """Returns the limits of a group and of those that it is in.
+
+    In a container the path may be the host's, which is not there: then the root is the group.
+    """
+    group = root / path.lstrip("/")
+    found = [read(place) for place in (group, *group.parents) if place.is_relative_to(root)]
+    return [quota for quota in found if quota is not None]
+
+
+def _quota_v2(group: Path) -> float | None:
+    with contextlib.suppress(OSError, ValueError):
+        quota, period = (group / "cpu.max").read_text().split()
+        return None if quota == "max" else int(quota) / int(period)
+    return None
+
+
+def _quota_v1(group: Path) -> float | None:
+    with contextlib.suppress(OSError, ValueError):
+        quota = int((group / "cpu.cfs_quota_us").read_text())
+        return quota / int((group / "cpu.cfs_period_us").read_text()) if quota > 0 else None
+    return None
