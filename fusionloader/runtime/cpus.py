@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import socket
@@ -88,9 +89,19 @@ def machine_here(environ: Mapping[str, str] = os.environ) -> Machine | None:
         alone = "LOCAL_RANK" in environ and "LOCAL_WORLD_SIZE" not in environ
         if alone or not 0 <= rank < ranks:
             return None
-        return Machine(cores_of(os.sched_getaffinity(0)), cpu_quota(), rank, ranks)
+        cores = cores_of(os.sched_getaffinity(0))
+        return Machine(cores, cpu_quota(), rank, ranks, idle_before())
     except (ValueError, OSError):
         return None
+
+
+@functools.cache
+def idle_before() -> float:
+    """Returns how many CPUs of the machine were idle when this process first asked.
+
+    Later the work of its own workers would count, too.
+    """
+    return (os.cpu_count() or 1) - os.getloadavg()[0]
 
 
 def cores_of(cpus: set[int], system: Path = _SYSTEM) -> list[Core]:

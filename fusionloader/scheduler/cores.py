@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -18,12 +19,14 @@ class Machine:
         quota: processors' worth of time that its container has, ``None`` where that has no limit.
         rank: its number among the training processes of the machine.
         ranks: how many these are.
+        idle: CPUs of the whole machine that others leave idle.
     """
 
     cores: Sequence[Core]
     quota: float | None = None
     rank: int = 0
     ranks: int = 1
+    idle: float = math.inf
 
 
 def cores_for_workers(
@@ -33,8 +36,9 @@ def cores_for_workers(
 
     Every rank has a share of the cores, so that siblings never meet, whatever they ask for. In it
     there have to be cores for the training process too: worker and training on one core, while
-    another one is idle, would be worse than no choice. A quota below the number of CPUs says that
-    others, whom nobody here sees, use the same ones.
+    another one is idle, would be worse than no choice. So would be a core that others use, which a
+    bound worker cannot leave: a quota below the number of CPUs says that there may be some, whom
+    nobody here sees.
 
     Args:
         machine: where this is.
@@ -43,6 +47,8 @@ def cores_for_workers(
         taken: cores that other workers have.
     """
     if machine.quota is not None and machine.quota < sum(map(len, machine.cores)):
+        return []
+    if machine.ranks * (workers + threads) > machine.idle:
         return []
     share = len(machine.cores) // machine.ranks
     first = machine.rank * share

@@ -1,5 +1,8 @@
 """Which workers have a core of their own: an exact property of every choice."""
 
+import math
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +17,8 @@ def machines(draw):
     cores = [tuple(sorted(next(numbers) for _ in range(size))) for size in sizes]
     quota = draw(st.none() | st.floats(0.1, 100))
     ranks = draw(st.integers(1, 9))
-    return Machine(cores, quota, draw(st.integers(0, ranks - 1)), ranks)
+    idle = draw(st.just(math.inf) | st.floats(-5, 100))
+    return Machine(cores, quota, draw(st.integers(0, ranks - 1)), ranks, idle)
 
 
 counts = st.integers(0, 20)
@@ -44,7 +48,7 @@ def test_training_keeps_cores_to_itself(machine, workers, threads):
 def test_ranks_never_meet_whatever_each_asks_for(machine, workers, threads):
     everybodys = []
     for rank in range(machine.ranks):
-        here = Machine(machine.cores, machine.quota, rank, machine.ranks)
+        here = replace(machine, rank=rank)
         everybodys += cores_for_workers(here, workers[rank], threads)
     assert len(set(everybodys)) == len(everybodys)
 
@@ -52,6 +56,12 @@ def test_ranks_never_meet_whatever_each_asks_for(machine, workers, threads):
 @given(machines(), counts, counts)
 def test_where_time_is_short_of_the_cpus_nobody_is_bound(machine, workers, threads):
     if machine.quota is not None and machine.quota < sum(map(len, machine.cores)):
+        assert cores_for_workers(machine, workers, threads) == []
+
+
+@given(machines(), counts, counts)
+def test_on_a_busy_machine_nobody_is_bound(machine, workers, threads):
+    if machine.ranks * (workers + threads) > machine.idle:
         assert cores_for_workers(machine, workers, threads) == []
 
 
