@@ -66,8 +66,8 @@ class Rank:
 class Job:
     """Ranks of one machine; nothing of them is left when it is closed."""
 
-    def __init__(self, root, ranks=2, environments=None, options=None, **common):
-        self.id = f"test-{secrets.token_hex(8)}"
+    def __init__(self, root, ranks=2, environments=None, options=None, id=None, **common):
+        self.id = id or f"test-{secrets.token_hex(8)}"
         self.ranks = []
         for rank in range(ranks):
             environment = {

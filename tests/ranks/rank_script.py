@@ -25,6 +25,7 @@ OPTIONS = {
     "workers": 1,
     "size": 224,
     "batch_size": 8,
+    "tiny_batch_size": 4,
     "method": "fork",
     "log": 0,
 }
@@ -52,6 +53,7 @@ def main() -> None:
         on_error="skip",
         timeout=60,
         multiprocessing_context=options["method"],
+        tiny_batch_size=options["tiny_batch_size"],
         global_manager=options["global_manager"],
     )
     for _ in range(options["epochs"]):

@@ -116,6 +116,66 @@ def test_the_death_of_a_rank_costs_the_other_nothing(uneven_folder, expected, vi
     assert not shared_objects()
 
 
+# ---- odd jobs -----------------------------------------------------------------------------------
+
+
+def test_ranks_with_other_numbers_of_workers_and_tiny_batches_lend_to_each_other(
+    uneven_folder, expected
+):
+    options = {0: {**UNEVEN["options"][0], "workers": 2, "tiny_batch_size": 3}, 1: {}}
+    with Job(uneven_folder, **{**UNEVEN, "options": options}) as job:
+        for rank, batches in zip(job.ranks, expected, strict=True):
+            found, stats = rank.finish()
+            assert found == batches
+    assert stats["borrowed_samples"] > 0
+
+
+def test_ranks_with_other_plans_say_so_and_work_for_themselves(uneven_folder, expected):
+    options = {0: UNEVEN["options"][0], 1: {"size": 64}}
+    with Job(uneven_folder, large_rank=1, options=options, log=1) as job:
+        assert job.ranks[0].finish()[0] == expected[0]
+        _, stats = job.ranks[1].finish()
+        assert "log rank 0 has another plan: no workers are lent between us" in job.ranks[1].lines
+    assert stats["borrowed_samples"] == 0
+
+
+def test_a_rank_that_never_starts_keeps_nobody_waiting(uneven_folder, expected):
+    three = {rank: {"LOCAL_WORLD_SIZE": "3"} for rank in range(2)}
+    with Job(uneven_folder, environments=three, **UNEVEN) as job:
+        for rank, batches in zip(job.ranks, expected, strict=True):
+            found, stats = rank.finish()
+            assert found == batches
+    assert stats["borrowed_samples"] > 0
+
+
+def test_what_a_crashed_job_of_the_same_name_has_left_does_no_harm(uneven_folder, expected):
+    with Job(uneven_folder, **UNEVEN) as crashed:
+        crashed.manager()
+        for rank in crashed.ranks:
+            rank.wait_for("batch")
+        for rank in crashed.ranks:
+            os.killpg(rank.process.pid, signal.SIGKILL)
+    # Its workers and its global manager may well be there still.
+    with Job(uneven_folder, id=crashed.id, **UNEVEN) as job:
+        for rank, batches in zip(job.ranks, expected, strict=True):
+            found, stats = rank.finish()
+            assert found == batches
+    assert stats["borrowed_samples"] > 0
+    wait_until(lambda: not shared_objects())
+
+
+def test_half_of_the_variables_are_said_and_training_goes_on(uneven_folder, expected):
+    environment = {"LOCAL_WORLD_SIZE": ""}
+    with Job(uneven_folder, environments={0: environment}, log=1, large_rank=1) as job:
+        for rank, batches in zip(job.ranks, expected, strict=True):
+            assert rank.finish()[0] == batches
+        said = job.ranks[0].of("log ranks of this machine do not lend workers")
+    assert said and "LOCAL_WORLD_SIZE is no number" in said[0]
+
+
+# ---- random kills -------------------------------------------------------------------------------
+
+
 def kill_one(job, generator, killed):
     """Kills a worker or the global manager; returns whether there was one.
 
