@@ -126,6 +126,11 @@ def test_the_training_example_runs(tmp_path):
     assert "epoch 2: loss" in done.stdout
 
 
+def test_the_example_of_a_shared_pool_runs(tmp_path):
+    done = run_python("examples/shared_pool.py", "--images", "40", cache=tmp_path)
+    assert done.stdout.count("accuracy") == 4
+
+
 def test_the_resume_example_finds_the_same_batches(tmp_path):
     done = run_python("examples/resume.py", "--images", "120", cache=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr

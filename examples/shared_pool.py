@@ -1,0 +1,70 @@
+"""Training and validation share one pool of workers: half the processes, the same batches.
+
+Validates in the middle of each training epoch, too, as long trainings do: the training's iterator
+just waits meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
+
+from fusionloader import FusionLoader, WorkerPool
+from fusionloader.cli.corpus import ensure_corpus
+
+SIZE = 64
+
+
+def images(folder: Path, *augmentations: Any) -> ImageFolder:
+    return ImageFolder(str(folder), transforms.Compose([*augmentations, transforms.ToTensor()]))
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, loader: FusionLoader[Any]) -> float:
+    right = [model(x).argmax(1) == y for x, y in loader]
+    return torch.cat(right).float().mean().item()
+
+
+def train(model: nn.Module, loader: FusionLoader[Any], val: FusionLoader[Any]) -> None:
+    """Goes through an epoch, with a validation in the middle of it and one at the end."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step, (x, y) in enumerate(loader, start=1):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        if step in (len(loader) // 2, len(loader)):
+            print(f"  after {step:3} steps: accuracy {accuracy(model, val):.3f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--images", type=int, default=200, help="images to make (200)")
+    parser.add_argument("--workers", type=int, default=2, help="processes of the pool (2)")
+    parser.add_argument("--epochs", type=int, default=2)
+    options = parser.parse_args()
+    corpus = ensure_corpus(options.images)
+    train_set = images(corpus.train, transforms.RandomResizedCrop(SIZE))
+    val_set = images(corpus.val, transforms.Resize(SIZE), transforms.CenterCrop(SIZE))
+    model = nn.Sequential(
+        nn.Conv2d(3, 16, 5, stride=4),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(4),
+        nn.Flatten(),
+        nn.Linear(256, len(train_set.classes)),
+    )
+    with WorkerPool(options.workers) as pool:
+        loader = FusionLoader(train_set, 16, shuffle=True, pool=pool)
+        val = FusionLoader(val_set, 16, pool=pool)
+        for epoch in range(options.epochs):
+            print(f"epoch {epoch}")
+            train(model, loader, val)
+
+
+if __name__ == "__main__":
+    main()
