@@ -11,7 +11,7 @@ lightning = pytest.importorskip("lightning", reason="pip install lightning")
 
 from toy import Points, port  # noqa: E402
 
-from fusionloader import FusionLoader  # noqa: E402
+from fusionloader import FusionLoader, WorkerPool  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 
@@ -60,6 +60,24 @@ def test_prediction_keeps_every_argument_of_the_loader(tmp_path):
     rebuilt = running.predict_dataloaders
     assert type(rebuilt) is FusionLoader and rebuilt is not loader
     assert (rebuilt.seed, rebuilt.on_error, rebuilt.tiny_batch_size) == (7, "skip", 2)
+
+
+def test_a_trainer_validates_in_mid_epoch_with_the_workers_that_train(tmp_path):
+    class Validated(Model):
+        def validation_step(self, batch, number):
+            self.seen.setdefault("validation", []).extend(batch[1].tolist())
+
+    model = Validated()
+    with WorkerPool(2) as pool:
+        train = FusionLoader(Points(), 4, shuffle=True, pool=pool)
+        val = FusionLoader(Points(10), 4, pool=pool)
+        running = trainer(tmp_path, num_sanity_val_steps=0, val_check_interval=3)
+        running.fit(model, train, val)
+        found = [number for batch in running.predict(Model(), val) for number in batch]
+    assert found == list(range(10))
+    assert running.predict_dataloaders.pool is pool  # rebuilt, with the same one
+    assert sorted(model.seen[0]) == sorted(model.seen[1]) == list(range(22))
+    assert model.seen["validation"] == list(range(10)) * 4
 
 
 def test_a_checkpoint_in_mid_epoch_is_resumed_at_the_next_batch(tmp_path):
