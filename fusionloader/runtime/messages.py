@@ -7,6 +7,7 @@ is dropped with the worker.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import select
@@ -84,11 +85,12 @@ Message = (
 
 
 def send(fd: int, message: Message) -> None:
-    """Writes a message; blocks while the pipe is full."""
+    """Writes a message; blocks while the pipe is full, unless the loader has ended."""
     payload = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
     rest = memoryview(_HEADER.pack(len(payload)) + payload)
-    while rest:
-        rest = rest[os.write(fd, rest) :]
+    with contextlib.suppress(BrokenPipeError):
+        while rest:
+            rest = rest[os.write(fd, rest) :]
 
 
 class Receiver:

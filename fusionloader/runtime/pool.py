@@ -104,6 +104,8 @@ class Pool:
         """Forgets a loader that has ended."""
         with self._lock:
             self._places.pop(number, None)
+            if self._sent_to == number:
+                self._sent_to = 0
             self._wake()
 
     def call(self, number: int) -> None:

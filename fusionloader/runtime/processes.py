@@ -159,6 +159,11 @@ def end(processes: list[Process], patience: float) -> None:
     deadline = time.monotonic() + patience
     for process in processes:
         process.join(max(0.0, deadline - time.monotonic()))
+    kill(processes, patience)
+
+
+def kill(processes: list[Process], patience: float) -> None:
+    """Kills those that still run, and waits up to ``patience`` seconds for the end of each."""
     for process in processes:
         if process.is_alive():
             process.kill()

@@ -51,6 +51,13 @@ class Hanging(Noise):
         return index
 
 
+class Odd(Noise):
+    """Samples of which some do not fit the layout, and are larger than a pipe."""
+
+    def __getitem__(self, index):
+        return torch.full((200, 200), index) if index // 4 % 2 else torch.tensor(index)
+
+
 @pytest.fixture
 def pool():
     with WorkerPool(WORKERS) as made:
@@ -77,8 +84,7 @@ def test_killed_workers_lose_no_sample_of_any_loader(sets, pool, kinds, trial):
     while iterators[0] is not None or iterators[1] is not None:
         place = generator.choice([p for p in range(2) if iterators[p] is not None])
         if generator.random() < 0.3:
-            process = generator.choice(iterators[place]._workers)
-            os.kill(process.pid, signal.SIGKILL)
+            generator.choice(iterators[place]._workers).kill()
         try:
             found[place].append(next(iterators[place]))
         except StopIteration:
@@ -197,6 +203,21 @@ def test_a_worker_lets_go_of_the_memory_of_loaders_that_have_ended(train_set, po
         list(FusionLoader(train_set, 4, pool=pool))
     wait_until(lambda: mappings() < before + 30)
     assert len(list(iterator)) == 9
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_loader_may_end_while_its_workers_wait_to_be_read(pool, shared):
+    workers = {"pool": pool} if shared else {"num_workers": WORKERS}
+    loader = FusionLoader(Odd(), 4, prefetch_factor=8, **workers)
+    iterator = iter(loader)
+    next(iterator)
+    pids = [process.pid for process in iterator._workers]
+    iterator._shutdown_workers()
+    assert loader.stats()["worker_restarts"] == 0
+    if shared:
+        again = iter(FusionLoader(Odd(), 4, **workers))
+        next(again)
+        assert [process.pid for process in again._workers] == pids  # none had to be killed
 
 
 def test_a_forked_child_has_a_pool_of_its_own(train_set, pool):
