@@ -89,7 +89,7 @@ def machine_here(environ: Mapping[str, str] = os.environ) -> Machine | None:
         alone = "LOCAL_RANK" in environ and "LOCAL_WORLD_SIZE" not in environ
         if alone or not 0 <= rank < ranks:
             return None
-        cores = cores_of(os.sched_getaffinity(0))
+        cores = cores_of(frozenset(os.sched_getaffinity(0)))
         return Machine(cores, cpu_quota(), rank, ranks, idle_before())
     except (ValueError, OSError):
         return None
@@ -104,7 +104,8 @@ def idle_before() -> float:
     return (os.cpu_count() or 1) - os.getloadavg()[0]
 
 
-def cores_of(cpus: set[int], system: Path = _SYSTEM) -> list[Core]:
+@functools.lru_cache(maxsize=4)  # it takes a file for each CPU
+def cores_of(cpus: frozenset[int], system: Path = _SYSTEM) -> tuple[Core, ...]:
     """Returns CPUs by the physical core that they are of.
 
     Raises:
@@ -115,7 +116,7 @@ def cores_of(cpus: set[int], system: Path = _SYSTEM) -> list[Core]:
         topology = system / f"devices/system/cpu/cpu{cpu}/topology"
         siblings = _numbers((topology / "thread_siblings_list").read_text())
         cores[tuple(sorted((siblings | {cpu}) & cpus))] = None
-    return list(cores)
+    return tuple(cores)
 
 
 def _numbers(text: str) -> set[int]:

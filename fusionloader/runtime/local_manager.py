@@ -25,7 +25,7 @@ from fusionloader.runtime.in_flight import InFlight
 from fusionloader.runtime.manager_options import ManagerOptions
 from fusionloader.runtime.membership import SEATS, Membership
 from fusionloader.runtime.mini_batches import Job, MiniBatch, job_of
-from fusionloader.runtime.pool import PoolPlace
+from fusionloader.runtime.pool_place import PoolPlace
 from fusionloader.runtime.processes import Process
 from fusionloader.runtime.whereabouts import whereabouts
 from fusionloader.runtime.worker_set import WorkerSet

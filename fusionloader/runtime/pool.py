@@ -7,13 +7,11 @@ is in the same process: the loader that is asked for a batch calls all of them.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import pickle
 import socket
 import threading
-import time
 import weakref
 from dataclasses import dataclass
 from pickle import PicklingError
@@ -30,12 +28,12 @@ from fusionloader.runtime.processes import BareProcess, Descriptor, Process
 from fusionloader.shm import objects
 
 if TYPE_CHECKING:
-    from fusionloader.runtime.worker_set import WorkerSet
+    from fusionloader.runtime.pool_place import PoolPlace
 
 log = logging.getLogger("fusionloader.workers")
 
 _PATIENCE_SECONDS = 5.0
-_LOOK_SECONDS = 0.002
+_making = threading.RLock()  # two threads may begin the first loaders of a pool
 _MOST_LOADERS = 0xFFFF  # their numbers have 16 bits in an errand, and none is 0
 
 
@@ -114,7 +112,7 @@ class Pool:
             return
         with self._lock:
             self._sent_to = number
-            for worker in self._posts:
+            for worker in list(self._posts):
                 self._orders.send(worker, 0, number, worker)
             self._wake()
 
@@ -122,6 +120,10 @@ class Pool:
         """Returns the other loaders."""
         found = [place() for other, place in list(self._places.items()) if other != number]
         return [place for place in found if place is not None]
+
+    def _drain(self) -> None:
+        for place in self.others(0):
+            place.drain()
 
     def _wake(self) -> None:
         """Workers sleep at the loader that they are at."""
@@ -200,7 +202,8 @@ class Pool:
             self.closed = True
             self._queue.stop()
             self._wake()
-            processes.end([post.process for post in self._posts.values()], _PATIENCE_SECONDS)
+            running = [post.process for post in self._posts.values()]
+            processes.end(running, _PATIENCE_SECONDS, meanwhile=self._drain)
             for worker in list(self._posts):
                 self._drop(worker)
             self._cores.close()
@@ -209,98 +212,10 @@ class Pool:
 
 def running(pool: WorkerPool) -> Pool:
     """Returns the processes of a pool, new ones where they were closed or are another process's."""
-    made = pool._processes
-    if not isinstance(made, Pool) or made.closed or made.pid != os.getpid():
-        made = Pool(pool.num_workers, pool.multiprocessing_context, pool.cpu_affinity)
-        pool._processes = made
-        weakref.finalize(pool, made.close)
-    return made
-
-
-class PoolPlace:
-    """A loader's queue among those that a pool serves.
-
-    ``workers`` are the loader's, once it has them.
-    """
-
-    def __init__(self, pool: Pool, queue: _native.ManagerQueue, fds: dict[str, int]) -> None:
-        """``fds`` are those of the queue: control block and slots."""
-        self._pool = pool
-        self._fds = fds
-        self.queue = queue
-        self.closed = False
-        self.workers: WorkerSet | None = None
-        self._number = pool.enter(self)
-
-    def start(self, worker: int, message_fd: int, parcel: Parcel) -> Process:
-        """Has a worker of the pool work for this loader, as a process of the loader's own would."""
-        fds = {**self._fds, "message_fd": message_fd}
-        post = self._pool.assign(worker, self._number, parcel, fds)
-        return PoolProcess(post, worker, self)
-
-    def call(self) -> None:
-        """Has the workers come here: somebody waits, or may soon."""
-        self._pool.call(self._number)
-
-    def drain_others(self) -> None:
-        """Keeps workers from waiting for a loader that nobody asks for anything."""
-        for place in self._pool.others(self._number):
-            if place.workers is not None:
-                place.workers.drain()
-
-    def is_at_work(self, worker: int) -> bool:
-        """Whether a worker is at a tiny-batch of this loader."""
-        ((_, sequence, *_),) = self.queue.records(worker, 1)
-        return bool(sequence)
-
-    def close(self) -> None:
-        """The queue was stopped: workers leave it when they have done what they are at."""
-        self.closed = True
-        self.workers = None
-        self._pool.leave(self._number)
-
-
-class PoolProcess:
-    """A pool's worker as a process of one loader: it ends with that, although the process runs."""
-
-    def __init__(self, post: Post, worker: int, place: PoolPlace) -> None:
-        self._post = post
-        self._process = post.process
-        self._worker = worker
-        self._place = place
-
-    @property
-    def pid(self) -> int | None:
-        """Process id."""
-        return self._process.pid
-
-    @property
-    def exitcode(self) -> int | None:
-        """Exit code of the process."""
-        return self._process.exitcode
-
-    @property
-    def told_to_end(self) -> bool:
-        """Whether its death is no accident: another process takes its place."""
-        return self._post.told_to_end
-
-    def is_alive(self) -> bool:
-        """Whether it runs and has not done with the loader."""
-        if self._place.closed and not self._place.is_at_work(self._worker):
-            return False
-        return self._process.is_alive()
-
-    def join(self, timeout: float | None = None) -> None:
-        """Waits until it has ended or done with the loader, at most ``timeout`` seconds."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while self.is_alive() and (deadline is None or time.monotonic() < deadline):
-            time.sleep(_LOOK_SECONDS)
-
-    def terminate(self) -> None:
-        """Sends SIGTERM."""
-        self._process.terminate()
-
-    def kill(self) -> None:
-        """Sends SIGKILL, whatever else the process is at: others are started for it."""
-        with contextlib.suppress(OSError):
-            self._process.kill()
+    with _making:
+        made = pool._processes
+        if not isinstance(made, Pool) or made.closed or made.pid != os.getpid():
+            made = Pool(pool.num_workers, pool.multiprocessing_context, pool.cpu_affinity)
+            pool._processes = made
+            weakref.finalize(pool, made.close)
+        return made

@@ -13,6 +13,8 @@ from multiprocessing import reduction
 from pathlib import Path
 from typing import Any, Protocol
 
+_JOIN_SECONDS = 0.05
+
 
 class Process(Protocol):
     """What the manager wants of a worker process; ``multiprocessing.Process`` has it."""
@@ -152,18 +154,21 @@ def run_anywhere() -> None:
             os.sched_setaffinity(0, _before)
 
 
-def end(processes: list[Process], patience: float) -> None:
-    """Waits ``patience`` seconds for processes that were told to stop, then kills them."""
+def end(
+    processes: list[Process], patience: float, meanwhile: Callable[[], None] | None = None
+) -> None:
+    """Waits ``patience`` seconds for processes that were told to stop, then kills them.
+
+    ``meanwhile`` is called again and again: what they wait for may be this process.
+    """
     import time
 
     deadline = time.monotonic() + patience
     for process in processes:
-        process.join(max(0.0, deadline - time.monotonic()))
-    kill(processes, patience)
-
-
-def kill(processes: list[Process], patience: float) -> None:
-    """Kills those that still run, and waits up to ``patience`` seconds for the end of each."""
+        while process.is_alive() and (left := deadline - time.monotonic()) > 0:
+            if meanwhile is not None:
+                meanwhile()
+            process.join(min(left, _JOIN_SECONDS))
     for process in processes:
         if process.is_alive():
             process.kill()

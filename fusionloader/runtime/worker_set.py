@@ -16,7 +16,6 @@ log = logging.getLogger("fusionloader.workers")
 _CHECK_SECONDS = 0.1
 _FRUITLESS_DEATHS = 3
 _PATIENCE_SECONDS = 5.0
-_JOIN_SECONDS = 0.05
 
 StartWorker = Callable[[int, int], Process]
 """Starts worker number ``n`` that sends its messages to the descriptor given."""
@@ -157,11 +156,8 @@ class WorkerSet:
 
     def end(self) -> None:
         """Waits for the workers, which were told to stop, and kills those that do not."""
-        deadline = time.monotonic() + _PATIENCE_SECONDS
-        for worker in self.workers:
-            while worker.process.is_alive() and time.monotonic() < deadline:
-                self.drain()  # what one waits to write keeps it from seeing that it is to stop
-                worker.process.join(_JOIN_SECONDS)
-        processes.kill([worker.process for worker in self.workers], _PATIENCE_SECONDS)
+        # One that waits to write does not see that it is to stop.
+        running = [worker.process for worker in self.workers]
+        processes.end(running, _PATIENCE_SECONDS, meanwhile=self.drain)
         for worker in self.workers:
             worker.receiver.close()

@@ -182,7 +182,7 @@ def put(root, **files):
 def test_hyper_threads_are_one_core_and_a_cpuset_leaves_some_of_it(tmp_path):
     for cpu, siblings in enumerate(["0,4", "1,5", "2,6", "3,7"] * 2):
         put(tmp_path, **{f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list": siblings})
-    assert cores_of({0, 1, 2, 4, 5}, tmp_path) == [(0, 4), (1, 5), (2,)]
+    assert cores_of(frozenset([0, 1, 2, 4, 5]), tmp_path) == ((0, 4), (1, 5), (2,))
 
 
 @pytest.mark.parametrize(
