@@ -312,6 +312,7 @@ void bind_plan_worker(py::module_& m) {
             return "sample";
           },
           py::arg("once") = false)
+      .def("rest", &PlanWorker::rest, py::call_guard<py::gil_scoped_release>())
       .def("current",
            [](PlanWorker& worker) {
              const CurrentSample s = worker.current();

@@ -47,6 +47,7 @@ PlanWorker::PlanWorker(const Site& home, int parent, int event_fd, FileStore* pi
   // What its predecessor was sent on is not this one's: that seat is for the borrower to empty.
   WorkerRecord& record = home_.queue->record();
   record.answered.store(record.errand.load());
+  if (pool != nullptr) place_ = Place::nowhere;
   record.place.store(static_cast<uint32_t>(place_));
 }
 
@@ -59,17 +60,19 @@ Event PlanWorker::run(bool once) {
     if (served_) return end(Event::served);
     if (home_.queue->stopping()) return end(Event::stopped);
     if (getppid() != parent_) return end(Event::orphaned);
-    if (pool_ != nullptr && pool_->is_sent()) return end(Event::recalled);
+    if (pool_ != nullptr && pool_->is_sent()) return recall();
     const uint32_t seen = home_.queue->work_word();
     if (claim_at_home()) {
       served_ = once;
+      if (!once) say(Place::home);
       continue;
     }
-    if (pool_ != nullptr) return end(Event::idle);
+    if (once) return end(Event::idle);  // who only helps is not for others to send
     if (event_fd_ >= 0) {
       if (!obey() || (away_ && away_is_gone())) return end(Event::errand);
       if (claim_away()) continue;
     }
+    if (pool_ != nullptr) return end(Event::idle);
     rest(seen);
   }
 }
@@ -78,7 +81,6 @@ bool PlanWorker::claim_at_home() {
   claim_ = home_.queue->claim_next(1);
   if (!claim_) return false;
   at_ = &home_;
-  say(Place::home);
   tiny_batch_ = claim_->first;
   advance();
   return true;
@@ -137,6 +139,15 @@ void PlanWorker::rest(uint32_t seen) {
   home_.queue->idle();
   say(Place::idle);
   home_.queue->sleep(seen, kOrphanCheckNs);
+}
+
+Event PlanWorker::recall() {
+  if (event_fd_ >= 0) {  // on another rank's errand nobody comes for the time being
+    WorkerRecord& record = home_.queue->record();
+    record.answered.store(record.errand.load());
+    say(Place::nowhere);
+  }
+  return end(Event::recalled);
 }
 
 Event PlanWorker::end(Event event) {

@@ -52,6 +52,9 @@ class PlanWorker {
 
   // With `once` no more than one claim.
   Event run(bool once = false);
+  // Sleeps at home, until there may be something to do; `seen` is the queue's word from before the
+  // last look.
+  void rest(uint32_t seen);
   DatasetTable& table() { return *at_->table; }
   CurrentSample current();
   // After Event::sample: the caller has written the row, or given up on the sample's tiny-batch.
@@ -82,7 +85,7 @@ class PlanWorker {
   bool away_is_gone();
   void leave_seat();
   void say(Place place);
-  void rest(uint32_t seen);
+  Event recall();
   Event end(Event event);
   void advance();
   void finish_tiny_batch(TinyState result);

@@ -37,16 +37,20 @@ class Errands:
     def follow(self) -> None:
         """Lets go of a queue that is not needed, and attaches to the one that is wanted."""
         member = self._loop.errand()
-        self._loop.detach()
-        self._attached = ()
-        if self._data_fd >= 0:
-            os.close(self._data_fd)
-            self._data_fd = -1
+        self.let_go()
         if member == 0:
             return
         answer = self._ask_for(member)
         if answer is None or not self._attach(member, answer):
             self._loop.decline()
+
+    def let_go(self) -> None:
+        """Lets go of what is attached."""
+        self._loop.detach()
+        self._attached = ()
+        if self._data_fd >= 0:
+            os.close(self._data_fd)
+            self._data_fd = -1
 
     def _ask_for(self, member: int) -> exchange.Message | None:
         """Returns what a member gave the global manager, ``None`` if either is gone."""

@@ -96,7 +96,13 @@ class LightWorker:
             elif event == "errand":
                 self._errands.follow()
             else:
+                if event == "recalled" and self._made_errands is not None:
+                    self._made_errands.let_go()
                 return event
+
+    def rest(self, seen: int) -> None:
+        """Sleeps until there may be something to do, at home or for another rank."""
+        self._loop.rest(seen)
 
     @property
     def _errands(self) -> Errands:

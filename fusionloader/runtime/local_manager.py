@@ -73,9 +73,7 @@ class LocalManager:
         seats, lendable, event_fd = 0, 0, -1
         if options.lending is not None:
             self.membership = Membership(options.lending)
-            # A pool's workers serve other loaders of their own process instead.
-            lendable = 0 if options.pool is not None else self._most
-            seats, event_fd = SEATS, self.membership.event_fd
+            seats, lendable, event_fd = SEATS, self._most, self.membership.event_fd
         self._first_seat = workers
         self.control_fd = objects.create(_native.ManagerQueue.control_bytes(workers + seats, ring))
         self.arena = Arena()

@@ -124,7 +124,7 @@ class ObjectWorker:
                 queue.idle()
                 if self._pool is not None:
                     return "idle"
-                queue.sleep(seen, _IDLE_SECONDS)
+                self.rest(seen)
                 continue
             start = time.perf_counter()
             self._serve_claim(claim)
@@ -133,6 +133,10 @@ class ObjectWorker:
             if once:
                 return self._end("served")
         return self._end("stopped")
+
+    def rest(self, seen: int) -> None:
+        """Sleeps until there may be something to do."""
+        self.queue.sleep(seen, _IDLE_SECONDS)
 
     def _end(self, why: str) -> str:
         self.queue.idle()

@@ -31,10 +31,9 @@ class PoolPlace:
         self.workers: WorkerSet | None = None
         self._number = pool.enter(self)
 
-    def start(self, worker: int, message_fd: int, parcel: Parcel) -> Process:
+    def start(self, worker: int, fds: dict[str, int], parcel: Parcel) -> Process:
         """Has a worker of the pool work for this loader, as a process of the loader's own would."""
-        fds = {**self._fds, "message_fd": message_fd}
-        post = self._pool.assign(worker, self._number, parcel, fds)
+        post = self._pool.assign(worker, self._number, parcel, {**self._fds, **fds})
         return PoolProcess(post, worker, self)
 
     def call(self) -> None:

@@ -48,6 +48,9 @@ class Worker(Protocol):
     def serve(self, once: bool = False) -> str:
         """Works until there is nothing to do, until it is sent elsewhere, or for one claim."""
 
+    def rest(self, seen: int) -> None:
+        """Sleeps until there may be something to do, since the queue's word was ``seen``."""
+
 
 def _nothing() -> None:
     pass
@@ -102,6 +105,7 @@ class _PoolWorker:
         while not self._orders.stopping and os.getppid() == self._parent:
             here = self._places.get(self._sent_to)
             queue = self._orders if here is None else here.worker.queue
+            rest = self._rest if here is None else here.worker.rest
             seen = queue.work_word  # before looking for errands and work: both change it
             if self._orders.is_sent:
                 self._sent_to = self._orders.answer()
@@ -109,8 +113,11 @@ class _PoolWorker:
             elif here is not None and self._serve(here) != "idle":
                 pass  # it has ended, or there is an errand
             elif not self._help(here):
-                queue.sleep(seen, _IDLE_SECONDS)
+                rest(seen)
             self._forget_ended()
+
+    def _rest(self, seen: int) -> None:
+        self._orders.sleep(seen, _IDLE_SECONDS)
 
     def _serve(self, place: Place, once: bool = False) -> str:
         if place is not self._at:

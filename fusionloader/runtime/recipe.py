@@ -67,7 +67,10 @@ def of_pool(parcel: Parcel) -> Starter:
     """Returns the function by which a loader has a pool's workers instead of its own."""
 
     def start(manager: Any, number: int, message_fd: int) -> Process:
-        process: Process = manager.place.start(number, message_fd, parcel)
+        fds = {"message_fd": message_fd}
+        if manager.membership is not None:
+            fds["event_fd"] = manager.membership.event_fd
+        process: Process = manager.place.start(number, fds, parcel)
         return process
 
     return start

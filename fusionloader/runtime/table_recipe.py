@@ -84,9 +84,7 @@ class TableRecipe:
         common = self._config(loader, formats)
 
         def start(manager: Any, number: int, message_fd: int) -> Process:
-            event_fd, address = -1, ""
-            if manager.membership is not None:
-                event_fd, address = manager.membership.event_fd, manager.membership.address
+            membership = manager.membership
             config = replace(
                 common,
                 worker=number,
@@ -94,8 +92,7 @@ class TableRecipe:
                 control_fd=manager.control_fd,
                 data_fd=manager.arena.fd,
                 message_fd=message_fd,
-                event_fd=event_fd,
-                address=address,
+                event_fd=-1 if membership is None else membership.event_fd,
             )
             fds, cpus = config.descriptors(), manager.cores.of(number)
             if init is not None or formats.of_script:
@@ -135,6 +132,7 @@ class TableRecipe:
             message_fd=-1,
             plan=self._plan,
             on_error=loader.on_error,
+            address="" if self.lending is None else self.lending.ranks.address,
             load_truncated=ImageFile.LOAD_TRUNCATED_IMAGES,
             max_pixels=Image.MAX_IMAGE_PIXELS,
             formats=formats,

@@ -12,9 +12,10 @@ import sys
 import time
 
 from conftest import train_transform
+from torch.utils.data import Subset
 from torchvision.datasets import ImageFolder
 
-from fusionloader import FusionLoader
+from fusionloader import FusionLoader, WorkerPool
 
 OPTIONS = {
     "global_manager": "auto",
@@ -23,12 +24,25 @@ OPTIONS = {
     "repeats": 3,  # how often an epoch goes through the rank's samples
     "step_seconds": 0.0,
     "workers": 1,
+    "pool": 0,  # whether the workers are those of a pool, which serve another loader, too
     "size": 224,
     "batch_size": 8,
     "tiny_batch_size": 4,
     "method": "fork",
     "log": 0,
 }
+
+
+def workers(options):
+    if options["pool"]:
+        return {"pool": WorkerPool(options["workers"], options["method"])}
+    return {"num_workers": options["workers"], "multiprocessing_context": options["method"]}
+
+
+def other(loader):
+    """A loader of the same pool, asked for a batch now and then."""
+    dataset = Subset(loader.dataset, loader.sampler[:8])
+    return iter(FusionLoader(dataset, 4, pool=loader.pool, on_error="skip"))
 
 
 def main() -> None:
@@ -48,21 +62,22 @@ def main() -> None:
         dataset,
         options["batch_size"],
         sampler=mine * options["repeats"],
-        num_workers=options["workers"],
+        **workers(options),
         seed=7,
         on_error="skip",
         timeout=60,
-        multiprocessing_context=options["method"],
         tiny_batch_size=options["tiny_batch_size"],
         global_manager=options["global_manager"],
     )
     for _ in range(options["epochs"]):
         iterator = iter(loader)
         print("pid", *[process.pid for process in iterator._workers], flush=True)
+        between = other(loader) if options["pool"] else iter(())
         for images, targets in iterator:
             digest = hashlib.sha256(images.numpy().tobytes() + targets.numpy().tobytes())
             print("batch", digest.hexdigest(), flush=True)
             time.sleep(options["step_seconds"])
+            next(between, None)
     print("stats", json.dumps(loader.stats()), flush=True)
 
 

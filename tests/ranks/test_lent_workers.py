@@ -60,6 +60,15 @@ def test_lent_workers_make_the_same_batches(uneven_folder, expected, method):
     assert stats["borrowed_samples"] > 0
 
 
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_of_a_pool_are_lent_too(uneven_folder, expected, method):
+    with Job(uneven_folder, method=method, pool=1, **UNEVEN) as job:
+        for rank, batches in zip(job.ranks, expected, strict=True):
+            found, stats = rank.finish()
+            assert found == batches
+    assert stats["borrowed_samples"] > 0
+
+
 def test_nothing_of_a_job_is_left(uneven_folder):
     with Job(uneven_folder, **UNEVEN) as job:
         manager = job.manager()
@@ -86,9 +95,10 @@ def test_without_its_global_manager_a_job_goes_on_and_starts_another(uneven_fold
 
 
 @pytest.mark.parametrize("trial", range(2))
-def test_killed_lent_workers_lose_no_sample(uneven_folder, expected, trial):
+@pytest.mark.parametrize("pool", [0, 1])
+def test_killed_lent_workers_lose_no_sample(uneven_folder, expected, trial, pool):
     generator = random.Random(trial)
-    with Job(uneven_folder, **UNEVEN) as job:
+    with Job(uneven_folder, pool=pool, **UNEVEN) as job:
         kills = 0
         while job.ranks[1].process.poll() is None:
             time.sleep(generator.uniform(0.1, 0.3))
