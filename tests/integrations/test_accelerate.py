@@ -13,7 +13,7 @@ accelerate = pytest.importorskip("accelerate", reason="pip install accelerate")
 from torch.utils.data import DataLoader  # noqa: E402
 from toy import Points, port  # noqa: E402
 
-from fusionloader import DecodedCache, FusionLoader  # noqa: E402
+from fusionloader import DecodedCache, FusionLoader, WorkerPool  # noqa: E402
 from fusionloader.integrations.accelerate import prepare  # noqa: E402
 from fusionloader.integrations.rebuild import OWN_ARGUMENTS  # noqa: E402
 
@@ -61,6 +61,8 @@ def test_every_argument_of_a_prepared_loader_is_kept(accelerator, more):
         "augment_per": "tiny_batch",
         "jpeg_index": "auto",
         "global_manager": "off",
+        "pool": WorkerPool(2),
+        "cpu_affinity": "off",
         **more,
     }
     assert set(own) == set(OWN_ARGUMENTS)
