@@ -1,0 +1,28 @@
+"""What is done with a borrower that does not return a block in time."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal, get_args
+
+WhenLate = Literal["kill", "wait", "quarantine"]
+"""``"kill"``: a borrower that is a child of this process is killed, and the block taken back when
+nothing of it runs any more; one that is not, or that shares a CUDA context with others under MPS, is
+treated as with ``"quarantine"``. ``"wait"``: as long as it takes. ``"quarantine"``: the block stays
+out, with ``NotReturnedError``; reclaim it again later."""
+
+
+def check_when_late(value: str) -> None:
+    """Raises ValueError unless it is one of the three."""
+    if value not in get_args(WhenLate):
+        raise ValueError(f"when_late should be one of {get_args(WhenLate)}, not {value!r}")
+
+
+def under_mps() -> bool:
+    """Returns whether CUDA's Multi-Process Service runs here.
+
+    Its clients share one context on the device: killing one of them may take the others with it.
+    """
+    pipes = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
+    return Path(pipes, "control").exists()
