@@ -143,7 +143,7 @@ setup(
             "fusionloader._native",
             sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("csrc/*/*.cpp")),
             include_dirs=["csrc"],
-            libraries=["jpeg"],
+            libraries=["jpeg", "dl"],
             cxx_std=17,
             # Contraction to fused multiply-adds would change roundings that have to match.
             extra_compile_args=["-O3", "-ffp-contract=off", *WARNINGS, *sanitize],

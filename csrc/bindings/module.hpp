@@ -3,6 +3,7 @@
 
 namespace fusionloader {
 void bind_colour(pybind11::module_& m);
+void bind_cuda(pybind11::module_& m);
 void bind_device(pybind11::module_& m);
 void bind_geometry(pybind11::module_& m);
 void bind_jpeg(pybind11::module_& m);

@@ -8,26 +8,42 @@
 #include <cstring>
 
 namespace fusionloader {
+namespace {
 
-uint64_t identity_of(uint32_t pid) {
+// Of the fields in /proc/PID/stat, counted from 1, those behind the name.
+constexpr int kName = 2, kParent = 4, kThreads = 20, kStart = 22;
+
+}  // namespace
+
+std::optional<ProcessStat> stat_of(uint32_t pid) {
   char text[64];
   std::snprintf(text, sizeof text, "/proc/%u/stat", pid);
   const int fd = open(text, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return 0;
+  if (fd < 0) return std::nullopt;
   char stat[1024];
   const ssize_t got = read(fd, stat, sizeof stat - 1);
   close(fd);
-  if (got <= 0) return 0;
+  if (got <= 0) return std::nullopt;
   stat[got] = 0;
-  // The name, field 2, may hold spaces and brackets itself; the state is field 3, the start 22.
+  // The name may hold spaces and brackets itself.
   const char* at = std::strrchr(stat, ')');
-  if (at == nullptr || at[1] == 0 || at[2] == 'Z' || at[2] == 'X') return 0;
-  for (int field = 2; field < 22; ++field) {
+  if (at == nullptr || at[1] == 0) return std::nullopt;
+  ProcessStat found{at[2], 0, 0, 0};
+  for (int field = kName; field < kStart; ++field) {
     at = std::strchr(at + 1, ' ');
-    if (at == nullptr) return 0;
+    if (at == nullptr) return std::nullopt;
+    const uint64_t value = std::strtoull(at + 1, nullptr, 10);
+    if (field + 1 == kParent) found.parent = static_cast<uint32_t>(value);
+    if (field + 1 == kThreads) found.threads = static_cast<uint32_t>(value);
+    if (field + 1 == kStart) found.start = value;
   }
-  const uint64_t start = std::strtoull(at + 1, nullptr, 10);
-  return (start << 22) | (pid & 0x3fffff);
+  return found;
+}
+
+uint64_t identity_of(uint32_t pid) {
+  const auto stat = stat_of(pid);
+  if (!stat || stat->state == 'Z' || stat->state == 'X') return 0;
+  return (stat->start << 22) | (pid & 0x3fffff);
 }
 
 }  // namespace fusionloader

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 from fusionloader.memory.borrower import Borrower, Mapping, open_borrowers
+from fusionloader.memory.errors import GrantError, LedgerError
 from fusionloader.memory.late import WhenLate
 from fusionloader.memory.lender import PATIENCE, Grant, Lender, open_lenders
 
@@ -66,6 +67,8 @@ def return_block(mapping: Mapping, streams: Sequence[int] | None = None) -> None
         GrantError: it was returned already, or is of another process.
         CudaError: this process's work failed; the block is the lender's when this process ends.
     """
+    if not isinstance(mapping, Mapping):
+        raise GrantError(f"a mapping comes from borrow_block; this is {mapping!r}")
     mapping.return_(streams)
 
 
@@ -84,8 +87,15 @@ def reclaim_block(grant: Grant, patience: float = PATIENCE, when_late: WhenLate 
         NotReturnedError: the borrower still has it.
         ValueError: ``when_late`` is none of the three, or ``patience`` negative.
     """
+    if not isinstance(grant, Grant):
+        raise GrantError(f"a grant comes from yield_block; this is {grant!r}")
     grant.reclaim(patience, when_late)
 
 
-def _only(given: _End | None, known: Any, kind: str) -> _End:
-    raise NotImplementedError
+def _only(given: _End | None, known: Iterable[_End], kind: str) -> _End:
+    if given is not None:
+        return given
+    ends = list(known)
+    if len(ends) != 1:
+        raise LedgerError(f"this process has {len(ends)} objects {kind}: say which one is meant")
+    return ends[0]

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from fusionloader._native import cuda as native
 from fusionloader.memory.block import Block, as_block
-from fusionloader.memory.errors import GrantError, NotReturnedError
+from fusionloader.memory.errors import GrantError, LedgerError, NotReturnedError
 from fusionloader.memory.invitation import Invitation
 from fusionloader.memory.late import WhenLate, check_when_late, under_mps
 
@@ -110,25 +111,38 @@ class Lender:
         self._lent_ever = 0
         self._revoked_ever = 0
         self._killed = 0
+        self._closed = False
         open_lenders.add(self)
 
     def invitation(self) -> Invitation:
         """Returns what a process needs to borrow, as an argument for it."""
-        raise NotImplementedError
+        self._require_open()
+        self._native.empty_seats()
+        return Invitation(os.dup(self._native.fd))
 
     @property
     def wanted_bytes(self) -> int:
         """What borrowers want and do not have, in bytes; one atomic load when it is nothing."""
-        raise NotImplementedError
+        return self._native.wanted_bytes
 
     @property
     def borrowers(self) -> list[int]:
         """Process ids of those that have a seat."""
-        raise NotImplementedError
+        self._native.empty_seats()
+        return [native.pid_of(identity) for identity in self._native.borrowers]
 
-    def yield_block(self, memory: Any) -> Grant:
+    def yield_block(self, block: Any) -> Grant:
         """Lends a block, see ``yield_block``."""
-        raise NotImplementedError
+        self._require_open()
+        return self._lend(as_block(block), probe=False)
+
+    def _lend(self, block: Block, *, probe: bool) -> Grant:
+        self._native.empty_seats()
+        ticket = self._native.lend(block.address, block.nbytes, block.stream, probe)
+        grant = Grant(self, block, ticket)
+        self._out[id(grant)] = grant
+        self._lent_ever += block.nbytes
+        return grant
 
     def reclaim(
         self,
@@ -137,11 +151,98 @@ class Lender:
         when_late: WhenLate = "kill",
     ) -> None:
         """Takes several blocks back at once, see ``reclaim_block``; all are asked for first."""
-        raise NotImplementedError
+        check_when_late(when_late)
+        if not patience >= 0:
+            raise ValueError(f"patience is a number of seconds from 0 on, not {patience!r}")
+        asked = list(dict.fromkeys(grants))
+        for grant in asked:
+            if not isinstance(grant, Grant) or self._out.get(id(grant)) is not grant:
+                raise GrantError(
+                    f"{grant!r} is no grant of this lender, or it was reclaimed already"
+                )
+        self._revoked_ever += sum(g.block.nbytes for g in asked if g.state == "borrowed")
+        freed: list[Grant] = []
+        out = self._back(asked, self._native.revoke, freed)
+        out = self._wait(out, patience, freed)
+        if out and when_late == "wait":
+            out = self._wait(out, math.inf, freed)
+        if out and when_late == "kill" and self._kill_owners(out):
+            out = self._wait(out, _ENDING_SECONDS, freed)
+        self._native.empty_seats()
+        if out:
+            self._leave_out(out)
+        if freed:
+            raise GrantError(f"{len(freed)} of the blocks were freed while they were lent")
+
+    def _back(
+        self,
+        grants: list[Grant],
+        look: Callable[[native.Ticket], str],
+        freed: list[Grant],
+    ) -> list[Grant]:
+        """Returns those that are still out; forgets the others."""
+        out = []
+        for grant in grants:
+            outcome = look(grant._ticket)
+            if outcome == "out":
+                out.append(grant)
+                continue
+            del self._out[id(grant)]
+            if outcome == "freed":
+                freed.append(grant)
+        return out
+
+    def _wait(self, out: list[Grant], seconds: float, freed: list[Grant]) -> list[Grant]:
+        """Waits for what is asked back; returns what is still out."""
+        deadline = time.monotonic() + seconds
+        while out:
+            seen = self._native.change_count
+            out = self._back(out, self._native.take_back, freed)
+            left = deadline - time.monotonic()
+            if not out or left <= 0:
+                break
+            self._native.wait(seen, min(left, _LOOKING_SECONDS))
+        return out
+
+    def _kill_owners(self, out: list[Grant]) -> bool:
+        """Kills who has the blocks; returns whether any was killed."""
+        if under_mps():
+            log.warning("a borrower is late, and is not killed since CUDA's MPS runs here")
+            return False
+        owners = {self._native.owner(grant._ticket) for grant in out} - {0}
+        killed = 0
+        for owner in owners:
+            pid = native.pid_of(owner)
+            if native.kill_child(owner):
+                log.warning("process %d was killed: it did not return borrowed GPU memory", pid)
+                killed += 1
+            else:
+                log.warning("process %d is late, and is not killed: it is no child of ours", pid)
+        self._killed += killed
+        return killed > 0 or not owners
+
+    def _leave_out(self, out: list[Grant]) -> None:
+        for grant in out:
+            self._native.quarantine(grant._ticket)
+        nbytes = sum(grant.block.nbytes for grant in out)
+        raise NotReturnedError(
+            f"{nbytes} bytes of GPU memory were asked back and are with their borrower still; they "
+            "must not be used until they can be reclaimed",
+            nbytes,
+        )
 
     def stats(self) -> LendingStats:
         """Returns what was lent, borrowed and revoked."""
-        raise NotImplementedError
+        out = list(self._out.values())
+        with_borrowers = ("borrowed", "revoking", "quarantined")
+        return LendingStats(
+            lent=sum(grant.block.nbytes for grant in out),
+            borrowed=sum(grant.block.nbytes for grant in out if grant.state in with_borrowers),
+            lent_ever=self._lent_ever,
+            borrowed_ever=self._native.borrowed_ever,
+            revoked_ever=self._revoked_ever,
+            killed=self._killed,
+        )
 
     def close(self, patience: float = PATIENCE, when_late: WhenLate = "kill") -> None:
         """Reclaims everything and ends lending; borrowers find nothing on offer any more.
@@ -149,7 +250,16 @@ class Lender:
         Raises:
             NotReturnedError: a block did not come back. The lender stays open.
         """
-        raise NotImplementedError
+        if self._closed:
+            return
+        self.reclaim(list(self._out.values()), patience, when_late)
+        self._native.close()
+        self._closed = True
+        open_lenders.discard(self)
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise LedgerError("the lender is closed")
 
     def __enter__(self) -> Lender:
         return self
@@ -158,4 +268,6 @@ class Lender:
         self.close()
 
     def _state(self, grant: Grant) -> str:
-        raise NotImplementedError
+        if self._out.get(id(grant)) is not grant:
+            return "free"
+        return self._native.state(grant._ticket)

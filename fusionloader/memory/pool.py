@@ -1,39 +1,59 @@
 """Allocating within borrowed blocks, also for ``torch.cuda.memory.CUDAPluggableAllocator``.
 
-One pool per process. Torch is to load the entry points from ``LIBRARY``:
+One pool per process. Torch loads the entry points from the extension itself:
 
-    allocator = CUDAPluggableAllocator(LIBRARY, MALLOC, FREE)
-    pool = torch.cuda.MemPool(allocator.allocator())
+    allocator = CUDAPluggableAllocator(pool.LIBRARY, pool.MALLOC, pool.FREE)
+    with torch.cuda.use_mem_pool(torch.cuda.MemPool(allocator.allocator())):
+        ...
+
+Torch keeps what it got until ``MemPool`` is gone and ``torch.cuda.empty_cache()`` was called; then
+``live_bytes`` says whether a block can be removed.
 """
 
 from __future__ import annotations
 
 from fusionloader import _native
+from fusionloader._native import cuda as native
 from fusionloader.memory.borrower import Mapping
 
-LIBRARY = _native.__file__
+LIBRARY: str = _native.__file__
 MALLOC, FREE = "fl_pool_malloc", "fl_pool_free"
 
 
 def add(mapping: Mapping) -> None:
-    """Lets the pool allocate within a borrowed block."""
-    raise NotImplementedError
+    """Lets the pool allocate within a borrowed block, which must not be returned meanwhile.
+
+    Raises:
+        GrantError: it is in the pool already, or was returned.
+        SizeError: it has no room for a single allocation.
+    """
+    native.pool().add(mapping.address, mapping.nbytes, mapping.device)
+
+
+def freeze(mapping: Mapping, frozen: bool = True) -> None:
+    """While frozen the block gives nothing any more: what is revoked can empty.
+
+    Raises:
+        GrantError: it is not in the pool.
+    """
+    native.pool().freeze(mapping.address, frozen)
 
 
 def remove(mapping: Mapping) -> None:
     """Takes a block out of the pool, so that it can be returned.
 
     Raises:
-        GrantError: it is not in the pool, or something in it is still allocated.
+        GrantError: it is not in the pool, or something in it is allocated still.
     """
-    raise NotImplementedError
+    native.pool().remove(mapping.address)
 
 
-def freeze(frozen: bool) -> None:
-    """While frozen the pool allocates nothing: what is revoked should empty."""
-    raise NotImplementedError
+def live_bytes(mapping: Mapping | None = None) -> int:
+    """Returns how much is allocated now, in a block or in all.
 
-
-def live_bytes() -> int:
-    """Returns how much is allocated now."""
-    raise NotImplementedError
+    Raises:
+        GrantError: it is not in the pool.
+    """
+    if mapping is None:
+        return native.pool().live_bytes()
+    return native.pool().live_bytes(mapping.address)

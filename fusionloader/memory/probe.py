@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from fusionloader.memory.borrower import Borrower
+import time
+
+from fusionloader._native import cuda as native
+from fusionloader.memory.block import Block
+from fusionloader.memory.borrower import Borrower, Mapping
+from fusionloader.memory.errors import MemorySharingError
 from fusionloader.memory.lender import Lender
+
+_NBYTES = 2 << 20
+_ASKED, _ANSWERED = 0x3C3C5A5A, 0xA5A5C3C3
+_LOOKING_SECONDS = 0.005
 
 
 def probe(lender: Lender, device: int = 0, timeout: float = 30.0) -> str | None:
     """Lends 2 MiB to a borrower that calls ``answer_probe``, and looks at what it wrote.
 
-    That fails under MIG, in gVisor, and between containers with PID namespaces of their own.
+    That fails under MIG, in gVisor, and between containers with PID namespaces of their own. A
+    borrower that is late is killed if it is a child of this process.
 
     Args:
         lender: with one borrower.
@@ -19,7 +29,23 @@ def probe(lender: Lender, device: int = 0, timeout: float = 30.0) -> str | None:
     Returns:
         Why memory cannot be shared, in words; ``None`` if it can.
     """
-    raise NotImplementedError
+    try:
+        address = native.allocate(device, _NBYTES)
+        native.fill(device, address, _ASKED, _NBYTES // 4)
+        grant = lender._lend(Block(address, _NBYTES), probe=True)
+        deadline = time.monotonic() + timeout
+        while grant.state != "returned" and time.monotonic() < deadline:
+            lender._native.wait(lender._native.change_count, _LOOKING_SECONDS)
+        state = grant.state
+        # What does not come back is not freed: another process may have it open.
+        grant.reclaim()
+        answered = _holds(device, address, _ANSWERED)
+        native.free(device, address)
+    except MemorySharingError as error:
+        return str(error)
+    if state != "returned":
+        return f"no process has taken and returned a block within {timeout:g} s"
+    return None if answered else "the other process could not write into the block that was lent"
 
 
 def answer_probe(borrower: Borrower, timeout: float = 30.0) -> str | None:
@@ -28,4 +54,24 @@ def answer_probe(borrower: Borrower, timeout: float = 30.0) -> str | None:
     Returns:
         Why memory cannot be shared, in words; ``None`` if it can.
     """
-    raise NotImplementedError
+    deadline = time.monotonic() + timeout
+    try:
+        while (mapping := borrower._borrow(_NBYTES, probe=True)) is None:
+            if time.monotonic() >= deadline or not borrower.lender_lives:
+                return f"the lender has offered no block within {timeout:g} s"
+            borrower._native.wait(borrower._native.change_count, _LOOKING_SECONDS)
+        return _answer(mapping)
+    except MemorySharingError as error:
+        return str(error)
+
+
+def _answer(mapping: Mapping) -> str | None:
+    with mapping:
+        if not _holds(mapping.device, mapping.address, _ASKED):
+            return "the block that was lent does not hold what the lender wrote"
+        native.fill(mapping.device, mapping.address, _ANSWERED, _NBYTES // 4)
+    return None
+
+
+def _holds(device: int, address: int, value: int) -> bool:
+    return native.read(device, address, _NBYTES) == value.to_bytes(4, "little") * (_NBYTES // 4)

@@ -1,0 +1,195 @@
+#include "cuda/driver.hpp"
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "cuda/error.hpp"
+
+namespace fusionloader::cuda {
+namespace {
+
+Stream as_stream(uint64_t number) { return reinterpret_cast<Stream>(number); }
+
+std::string name_of_library() {
+  const char* chosen = std::getenv("FUSIONLOADER_LIBCUDA");
+  return chosen != nullptr && *chosen != 0 ? chosen : "libcuda.so.1";
+}
+
+}  // namespace
+
+Driver::Driver() : library_(name_of_library()) {
+  void* library = dlopen(library_.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr)
+    throw Error(Fault::unavailable, std::string("no CUDA driver on this machine: ") + dlerror());
+#define FUSIONLOADER_ENTRY(name, symbol, arguments)                                           \
+  table_.name = reinterpret_cast<Result(*) arguments>(dlsym(library, symbol));                \
+  if (table_.name == nullptr)                                                                 \
+    throw Error(Fault::unavailable, library_ + " does not have " symbol                       \
+                                               ": the CUDA driver is too old, 12 is needed");
+  FUSIONLOADER_CUDA_ENTRY_POINTS(FUSIONLOADER_ENTRY)
+#undef FUSIONLOADER_ENTRY
+}
+
+Driver& Driver::get() {
+  static Driver driver;
+  driver.initialize();
+  return driver;
+}
+
+void Driver::initialize() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (pid_ == getpid()) return;
+  if (pid_ != 0)
+    throw Error(Fault::unavailable, "CUDA was initialised in process " + std::to_string(pid_) +
+                                        " and cannot be used after fork (now process " +
+                                        std::to_string(getpid()) +
+                                        "): use the 'spawn' start method");
+  check(table_.cuInit(0), "cuInit");
+  pid_ = getpid();
+}
+
+void Driver::check(Result result, const char* call) const {
+  if (result == kSuccess) return;
+  const char *name = nullptr, *text = nullptr;
+  table_.cuGetErrorName(result, &name);
+  table_.cuGetErrorString(result, &text);
+  throw Error(Fault::cuda,
+              std::string(call) + " failed: " + (name != nullptr ? name : "unknown error") + " (" +
+                  std::to_string(result) + "): " + (text != nullptr ? text : "no text"),
+              result);
+}
+
+int Driver::device_count() {
+  int count = 0;
+  check(table_.cuDeviceGetCount(&count), "cuDeviceGetCount");
+  return count;
+}
+
+Device Driver::handle_of(int device) {
+  Device handle = 0;
+  check(table_.cuDeviceGet(&handle, device), "cuDeviceGet");
+  return handle;
+}
+
+Uuid Driver::uuid(int device) {
+  UuidBytes bytes{};
+  check(table_.cuDeviceGetUuid(&bytes, handle_of(device)), "cuDeviceGetUuid");
+  Uuid uuid;
+  std::memcpy(uuid.data(), bytes.bytes, uuid.size());
+  return uuid;
+}
+
+std::optional<int> Driver::find_device(const Uuid& uuid) {
+  for (int device = 0; device < device_count(); ++device)
+    if (this->uuid(device) == uuid) return device;
+  return std::nullopt;
+}
+
+std::optional<int> Driver::device_of(uint64_t address) {
+  int device = 0;
+  const Result result = table_.cuPointerGetAttribute(&device, kDeviceOrdinal, address);
+  if (result == kInvalidValue) return std::nullopt;
+  check(result, "cuPointerGetAttribute");
+  return device;
+}
+
+std::optional<Allocation> Driver::allocation_of(uint64_t address) {
+  unsigned long long id = 0;
+  Result result = table_.cuPointerGetAttribute(&id, kBufferId, address);
+  if (result == kInvalidValue) return std::nullopt;
+  check(result, "cuPointerGetAttribute");
+  DevicePointer base = 0;
+  size_t bytes = 0;
+  check(table_.cuMemGetAddressRange(&base, &bytes, address), "cuMemGetAddressRange");
+  return Allocation{base, bytes, id};
+}
+
+bool Driver::can_be_opened_elsewhere(uint64_t address) {
+  int capable = 0;
+  check(table_.cuPointerGetAttribute(&capable, kLegacyIpcCapable, address),
+        "cuPointerGetAttribute");
+  return capable != 0;
+}
+
+Context Driver::primary_context(int device) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto known = contexts_.find(device);
+  if (known != contexts_.end()) return known->second;
+  Context context = nullptr;
+  check(table_.cuDevicePrimaryCtxRetain(&context, handle_of(device)), "cuDevicePrimaryCtxRetain");
+  contexts_.emplace(device, context);
+  return context;
+}
+
+OnDevice::OnDevice(int device) : driver_(Driver::get()), cuda_(driver_.table_) {
+  const Context wanted = driver_.primary_context(device);
+  driver_.check(cuda_.cuCtxGetCurrent(&before_), "cuCtxGetCurrent");
+  if (before_ == wanted) return;
+  driver_.check(cuda_.cuCtxSetCurrent(wanted), "cuCtxSetCurrent");
+  changed_ = true;
+}
+
+OnDevice::~OnDevice() {
+  if (changed_) cuda_.cuCtxSetCurrent(before_);
+}
+
+IpcHandle OnDevice::export_handle(uint64_t base) const {
+  IpcHandleBytes bytes{};
+  driver_.check(cuda_.cuIpcGetMemHandle(&bytes, base), "cuIpcGetMemHandle");
+  IpcHandle handle;
+  std::memcpy(handle.data(), bytes.reserved, handle.size());
+  return handle;
+}
+
+uint64_t OnDevice::open(const IpcHandle& handle) const {
+  IpcHandleBytes bytes{};
+  std::memcpy(bytes.reserved, handle.data(), handle.size());
+  DevicePointer base = 0;
+  driver_.check(cuda_.cuIpcOpenMemHandle(&base, bytes, kLazyPeerAccess), "cuIpcOpenMemHandle");
+  return base;
+}
+
+void OnDevice::close(uint64_t base) const {
+  driver_.check(cuda_.cuIpcCloseMemHandle(base), "cuIpcCloseMemHandle");
+}
+
+bool OnDevice::is_capturing(uint64_t stream) const {
+  int status = kNotCapturing;
+  driver_.check(cuda_.cuStreamIsCapturing(as_stream(stream), &status), "cuStreamIsCapturing");
+  return status != kNotCapturing;
+}
+
+void OnDevice::call_after(uint64_t stream, HostFunction function, void* argument) const {
+  driver_.check(cuda_.cuLaunchHostFunc(as_stream(stream), function, argument), "cuLaunchHostFunc");
+}
+
+void OnDevice::synchronize(uint64_t stream) const {
+  driver_.check(cuda_.cuStreamSynchronize(as_stream(stream)), "cuStreamSynchronize");
+}
+
+void OnDevice::synchronize() const { driver_.check(cuda_.cuCtxSynchronize(), "cuCtxSynchronize"); }
+
+uint64_t OnDevice::allocate(size_t bytes) const {
+  DevicePointer address = 0;
+  driver_.check(cuda_.cuMemAlloc(&address, bytes), "cuMemAlloc");
+  return address;
+}
+
+void OnDevice::free(uint64_t address) const {
+  driver_.check(cuda_.cuMemFree(address), "cuMemFree");
+}
+
+void OnDevice::fill(uint64_t address, uint32_t value, size_t count) const {
+  driver_.check(cuda_.cuMemsetD32(address, value, count), "cuMemsetD32");
+  // To device memory this returns before it is done.
+  synchronize();
+}
+
+void OnDevice::read(void* to, uint64_t address, size_t bytes) const {
+  driver_.check(cuda_.cuMemcpyDtoH(to, address, bytes), "cuMemcpyDtoH");
+}
+
+}  // namespace fusionloader::cuda

@@ -1,0 +1,86 @@
+#pragma once
+// The CUDA driver, loaded when it is first needed. Every call that fails throws Error with CUDA's
+// own name and text.
+#include <sys/types.h>
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "cuda/driver_table.hpp"
+
+namespace fusionloader::cuda {
+
+using Uuid = std::array<uint8_t, 16>;
+using IpcHandle = std::array<uint8_t, 64>;
+
+struct Allocation {
+  uint64_t base;
+  uint64_t bytes;
+  uint64_t id;  // differs from that of any earlier allocation at the same place
+};
+
+class Driver {
+ public:
+  // The process's only one: libcuda.so.1, or what FUSIONLOADER_LIBCUDA names.
+  static Driver& get();
+
+  const std::string& library() const { return library_; }
+  int device_count();
+  // By UUID, since CUDA_VISIBLE_DEVICES may number devices otherwise in another process.
+  std::optional<int> find_device(const Uuid& uuid);
+  Uuid uuid(int device);
+  // Of memory that some device of this process has; nothing for any other address.
+  std::optional<int> device_of(uint64_t address);
+  // Nothing where the memory was freed.
+  std::optional<Allocation> allocation_of(uint64_t address);
+  // Whether another process can open it: not memory of expandable segments or memory pools.
+  bool can_be_opened_elsewhere(uint64_t address);
+
+ private:
+  friend class OnDevice;
+  Driver();
+  void initialize();
+  Context primary_context(int device);
+  void check(Result result, const char* call) const;
+  Device handle_of(int device);
+
+  std::string library_;
+  DriverTable table_;
+  std::mutex mutex_;
+  pid_t pid_ = 0;  // that initialised CUDA
+  std::map<int, Context> contexts_;
+};
+
+// While it lives, the primary context of a device, which PyTorch uses too, is this thread's.
+class OnDevice {
+ public:
+  explicit OnDevice(int device);
+  ~OnDevice();
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+
+  IpcHandle export_handle(uint64_t base) const;
+  uint64_t open(const IpcHandle& handle) const;
+  void close(uint64_t base) const;
+  bool is_capturing(uint64_t stream) const;
+  // Calls `function` on a thread of the driver when all that is in the stream by now is done.
+  void call_after(uint64_t stream, HostFunction function, void* argument) const;
+  void synchronize(uint64_t stream) const;
+  void synchronize() const;  // all work of this process
+  uint64_t allocate(size_t bytes) const;
+  void free(uint64_t address) const;
+  void fill(uint64_t address, uint32_t value, size_t count) const;
+  void read(void* to, uint64_t address, size_t bytes) const;
+
+ private:
+  Driver& driver_;
+  const DriverTable& cuda_;
+  Context before_ = nullptr;
+  bool changed_ = false;
+};
+
+}  // namespace fusionloader::cuda

@@ -1,0 +1,132 @@
+#pragma once
+// Who has which block: the words of record.hpp, as the lender and as a borrower may change them.
+// Nothing here knows the CUDA driver.
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "cuda/record.hpp"
+#include "queue/queue.hpp"
+
+namespace fusionloader::cuda {
+
+// One loan of one record.
+struct Ticket {
+  uint32_t record;
+  uint64_t generation;
+};
+
+// Base of both sides. Of no use to forked children of the process that made it.
+class Ledger {
+ public:
+  // Throws where the ticket is forged or stale.
+  State state(Ticket ticket) { return LoanWord::state(word(ticket)); }
+
+ protected:
+  explicit Ledger(std::shared_ptr<Mapping> mapping);
+  void check_process() const;
+  Record& record(Ticket ticket);
+  uint64_t word(Ticket ticket);
+  // Any record's, in a valid state.
+  uint64_t word_of(Record& record) const;
+  LedgerHeader& header() const { return memory_->header; }
+
+  std::shared_ptr<Mapping> mapping_;
+  LedgerMemory* memory_;
+
+ private:
+  pid_t process_;
+};
+
+// Puts an armed block on offer, unless it was taken back meanwhile. May be called on any thread and
+// when the lender's object is gone.
+class Publication {
+ public:
+  Publication(std::shared_ptr<Mapping> mapping, Ticket ticket)
+      : mapping_(std::move(mapping)), ticket_(ticket) {}
+  void publish() const;
+
+ private:
+  std::shared_ptr<Mapping> mapping_;
+  Ticket ticket_;
+};
+
+// One thread at a time.
+class LenderLedger : public Ledger {
+ public:
+  explicit LenderLedger(uint32_t records);
+  ~LenderLedger();
+  LenderLedger(const LenderLedger&) = delete;
+  LenderLedger& operator=(const LenderLedger&) = delete;
+  int fd() const { return fd_; }
+
+  // Fills a free record.
+  Ticket arm(const Offer& offer);
+  Publication publication(Ticket ticket) const { return {mapping_, ticket}; }
+  // Asks for a block. True: nobody had borrowed it, it is the lender's again.
+  bool revoke(Ticket ticket);
+  // True: it is the lender's again, since it was returned or its borrower has ended.
+  bool take_back(Ticket ticket);
+  // What was asked for stays out, for as long as it takes. False where it is not out.
+  bool quarantine(Ticket ticket);
+  // Identity of the process that has the block; 0: none has.
+  uint64_t owner(Ticket ticket);
+
+  uint64_t wanted_bytes() const;
+  uint64_t borrowed_ever() const { return header().borrowed_ever.load(); }
+  // Identities of those that have a seat.
+  std::vector<uint64_t> borrowers() const;
+  // Empties the seats of processes that have ended, once no block is left with them.
+  void empty_seats();
+  // Tells borrowers that nothing will be offered any more.
+  void close();
+  uint32_t change_count() const { return header().lender_word.load(); }
+  // Until the count is no longer `seen`, or longer than that by chance.
+  void wait(uint32_t seen, int64_t timeout_ns);
+
+ private:
+  explicit LenderLedger(int fd, uint32_t records);
+  bool end_loan(Ticket ticket, uint64_t from);
+  uint64_t holder(uint64_t word) const;
+  bool is_named(uint32_t seat) const;
+  int fd_;
+};
+
+// One thread at a time.
+class BorrowerLedger : public Ledger {
+ public:
+  // Takes a seat. The descriptor may be closed afterwards.
+  explicit BorrowerLedger(int fd);
+  ~BorrowerLedger();
+  BorrowerLedger(const BorrowerLedger&) = delete;
+  BorrowerLedger& operator=(const BorrowerLedger&) = delete;
+
+  struct Borrowed {
+    Ticket ticket;
+    Offer offer;
+  };
+  // The largest block on offer, if it has at least so many bytes.
+  std::optional<Borrowed> borrow(uint64_t least_bytes, Purpose purpose);
+  // To be called when nothing of this process uses or maps the block any more.
+  void give_back(Ticket ticket);
+  bool is_revoked(Ticket ticket);
+  // Whether any block that this borrower has is asked for.
+  bool any_revoked() const;
+
+  void want(uint64_t bytes);
+  bool lender_lives() const;
+  bool is_closed() const { return header().closed.load() != 0; }
+  // Gives the seat up; what it had borrowed must be back.
+  void leave();
+  uint32_t change_count() const { return header().borrower_word.load(); }
+  void wait(uint32_t seen, int64_t timeout_ns);
+
+ private:
+  bool holds(uint64_t word) const;
+  uint32_t seat_ = kNobody;
+};
+
+}  // namespace fusionloader::cuda

@@ -1,0 +1,481 @@
+// A stand-in for libcuda.so.1 where there is no GPU: "device memory" is shared memory, a stream is a
+// thread that runs its work in order, an IPC handle names a file descriptor of its process.
+//
+// Where CUDA leaves behaviour undefined this one aborts with a message: memory freed while another
+// process has it open, memory closed or freed under work that uses it, CUDA called from a host
+// function. It shows that the protocol and the code that calls CUDA are right, and says nothing of
+// NVIDIA's driver.
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cuda/driver_table.hpp"
+
+using namespace fusionloader::cuda;
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+enum : Result {
+  OK = 0,
+  INVALID_VALUE = 1,
+  OUT_OF_MEMORY = 2,
+  NOT_INITIALIZED = 3,
+  NO_DEVICE = 100,
+  INVALID_DEVICE = 101,
+  INVALID_CONTEXT = 201,
+  INVALID_HANDLE = 400,
+  ILLEGAL_ADDRESS = 700,
+};
+constexpr size_t kPage = 4096;
+constexpr uint32_t kHandleMagic = 0x464d454d;
+
+[[noreturn]] void misuse(const char* what) {
+  std::fprintf(stderr, "fake CUDA driver: %s\n", what);
+  std::fflush(stderr);
+  std::abort();
+}
+
+long setting(const char* name, long otherwise) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? otherwise : std::atol(value);
+}
+
+void nap(long microseconds) {
+  if (microseconds > 0) std::this_thread::sleep_for(std::chrono::microseconds(microseconds));
+}
+
+// One letter for each device that is visible; a device's UUID is its letter 16 times.
+std::string devices() {
+  const char* value = std::getenv("FAKE_CUDA_DEVICES");
+  return value == nullptr ? "a" : value;
+}
+
+// The first page of the file of an allocation; the memory follows.
+struct Label {
+  uint64_t id;
+  uint64_t bytes;
+  char device;
+};
+
+// Memory that this process has allocated, or opened.
+struct Memory {
+  int fd;  // importers hold a shared lock on theirs, which the kernel drops when they die
+  Label* label;
+  size_t mapped;
+  bool imported;
+  bool expandable;
+  IpcHandleBytes handle;
+  int references;
+  std::atomic<int> pending{0};  // work that was launched on it and is not done
+  uint64_t base() const { return reinterpret_cast<uint64_t>(label) + kPage; }
+};
+using MemoryPointer = std::shared_ptr<Memory>;
+
+struct StreamThread {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<std::function<void()>> work;
+  bool busy = false;
+  std::atomic<bool> capturing{false};
+
+  void run() {
+    std::unique_lock<std::mutex> lock(mutex);
+    while (true) {
+      changed.wait(lock, [&] { return !work.empty(); });
+      const auto next = std::move(work.front());
+      work.pop_front();
+      busy = true;
+      lock.unlock();
+      next();
+      lock.lock();
+      busy = false;
+      changed.notify_all();
+    }
+  }
+  void push(std::function<void()> function) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    work.push_back(std::move(function));
+    changed.notify_all();
+  }
+  void wait() {
+    std::unique_lock<std::mutex> lock(mutex);
+    changed.wait(lock, [&] { return work.empty() && !busy; });
+  }
+};
+
+struct Process {
+  pid_t pid = 0;  // that called cuInit
+  std::mutex mutex;
+  std::map<uint64_t, MemoryPointer> memory;  // by base
+  std::vector<StreamThread*> streams;
+  uint64_t allocations = 0;
+  size_t in_use = 0;
+  std::atomic<bool> broken{false};
+};
+// Never destroyed: the streams' threads run until the process ends.
+Process& process = *new Process;
+char contexts[26];
+thread_local Context current = nullptr;
+thread_local bool in_host_function = false;
+
+bool usable() {
+  if (in_host_function) misuse("CUDA was called from a host function");
+  return process.pid == getpid();
+}
+bool has_context() { return usable() && current != nullptr; }
+char current_device() { return devices()[static_cast<size_t>(static_cast<char*>(current) - contexts)]; }
+
+MemoryPointer find(uint64_t address) {
+  const std::lock_guard<std::mutex> lock(process.mutex);
+  auto found = process.memory.upper_bound(address);
+  if (found == process.memory.begin()) return nullptr;
+  --found;
+  const MemoryPointer memory = found->second;
+  return address - memory->base() < memory->label->bytes ? memory : nullptr;
+}
+
+StreamThread* new_stream() {
+  auto* stream = new StreamThread;
+  process.streams.push_back(stream);
+  std::thread([stream] { stream->run(); }).detach();
+  return stream;
+}
+
+// 0, 1 and 2 are CUDA's own numbers of default streams.
+StreamThread* stream_of(Stream stream) {
+  if (reinterpret_cast<uint64_t>(stream) > 2) return static_cast<StreamThread*>(stream);
+  const std::lock_guard<std::mutex> lock(process.mutex);
+  static StreamThread* standard = new_stream();
+  return standard;
+}
+
+void wait_for_all() {
+  std::vector<StreamThread*> all;
+  {
+    const std::lock_guard<std::mutex> lock(process.mutex);
+    all = process.streams;
+  }
+  for (StreamThread* stream : all) stream->wait();
+}
+
+size_t file_bytes(size_t bytes) { return kPage + (bytes + kPage - 1) / kPage * kPage; }
+
+MemoryPointer map_file(int fd, size_t mapped) {
+  void* at = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (at == MAP_FAILED) return nullptr;
+  auto memory = std::make_shared<Memory>();
+  memory->fd = fd;
+  memory->label = static_cast<Label*>(at);
+  memory->mapped = mapped;
+  memory->references = 1;
+  return memory;
+}
+
+void unmap(const MemoryPointer& memory) {
+  process.memory.erase(memory->base());
+  munmap(memory->label, memory->mapped);
+  close(memory->fd);
+}
+
+Result allocate(DevicePointer* address, size_t bytes, bool expandable) {
+  if (!has_context()) return INVALID_CONTEXT;
+  if (bytes == 0) return INVALID_VALUE;
+  const std::lock_guard<std::mutex> lock(process.mutex);
+  if (process.in_use + bytes > static_cast<size_t>(setting("FAKE_CUDA_MIB", 1024)) << 20)
+    return OUT_OF_MEMORY;
+  const int fd = memfd_create("fake-device-memory", MFD_CLOEXEC);
+  if (fd < 0 || ftruncate(fd, static_cast<off_t>(file_bytes(bytes))) != 0) return OUT_OF_MEMORY;
+  const MemoryPointer memory = map_file(fd, file_bytes(bytes));
+  if (memory == nullptr) return OUT_OF_MEMORY;
+  *memory->label = {static_cast<uint64_t>(getpid()) << 32 | ++process.allocations, bytes,
+                    current_device()};
+  memory->expandable = expandable;
+  process.memory[memory->base()] = memory;
+  process.in_use += bytes;
+  *address = memory->base();
+  return OK;
+}
+
+struct HandleWords {
+  uint32_t magic;
+  int32_t pid;
+  int32_t fd;
+  uint64_t id;
+};
+
+HandleWords words_of(const IpcHandleBytes& handle) {
+  HandleWords words;
+  std::memcpy(&words, handle.reserved, sizeof words);
+  return words;
+}
+
+// Work of a stream on memory. A killed process's work stops, since its threads do.
+Result launch(Stream stream, uint64_t address, size_t bytes, std::function<void()> work) {
+  if (!has_context()) return INVALID_CONTEXT;
+  const MemoryPointer memory = find(address);
+  if (memory == nullptr || address + bytes > memory->base() + memory->label->bytes)
+    return INVALID_VALUE;
+  ++memory->pending;
+  stream_of(stream)->push([memory, work = std::move(work)] {
+    work();
+    --memory->pending;
+  });
+  return OK;
+}
+
+// A slow kernel: FAKE_CUDA_WORK_US for the whole, in slices, so that late writes are seen.
+void fill_slowly(uint64_t address, unsigned value, size_t count, long microseconds) {
+  constexpr size_t slices = 16;
+  auto* words = reinterpret_cast<uint32_t*>(address);
+  for (size_t slice = 0; slice < slices; ++slice) {
+    for (size_t i = count * slice / slices; i < count * (slice + 1) / slices; ++i) words[i] = value;
+    nap(microseconds / static_cast<long>(slices));
+  }
+}
+
+}  // namespace
+
+// ---- what the tests do to it -------------------------------------------------------------------
+
+EXPORT Result fakeAllocateExpandable(DevicePointer* address, size_t bytes) {
+  return allocate(address, bytes, true);
+}
+EXPORT void fakeCapture(Stream stream, int on) { stream_of(stream)->capturing = on != 0; }
+// From here on the device's work has failed.
+EXPORT void fakeBreak() { process.broken = true; }
+
+// ---- what the extension calls ------------------------------------------------------------------
+
+EXPORT Result cuInit(unsigned) {
+  if (in_host_function) misuse("CUDA was called from a host function");
+  if (setting("FAKE_CUDA_NO_DEVICE", 0) != 0) return NO_DEVICE;
+  if (process.pid != 0 && process.pid != getpid()) return NOT_INITIALIZED;
+  process.pid = getpid();
+  return OK;
+}
+
+EXPORT Result cuGetErrorName(Result result, const char** name) {
+  static const std::map<Result, const char*> names{{OK, "CUDA_SUCCESS"},
+                                                   {INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE"},
+                                                   {OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY"},
+                                                   {NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED"},
+                                                   {NO_DEVICE, "CUDA_ERROR_NO_DEVICE"},
+                                                   {INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE"},
+                                                   {INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT"},
+                                                   {INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE"},
+                                                   {ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS"}};
+  const auto found = names.find(result);
+  *name = found == names.end() ? nullptr : found->second;
+  return found == names.end() ? INVALID_VALUE : OK;
+}
+
+EXPORT Result cuGetErrorString(Result, const char** text) {
+  *text = "said by the fake driver";
+  return OK;
+}
+
+EXPORT Result cuDeviceGetCount(int* count) {
+  *count = static_cast<int>(devices().size());
+  return usable() ? OK : NOT_INITIALIZED;
+}
+
+EXPORT Result cuDeviceGet(Device* device, int ordinal) {
+  if (!usable()) return NOT_INITIALIZED;
+  if (ordinal < 0 || ordinal >= static_cast<int>(devices().size())) return INVALID_DEVICE;
+  *device = ordinal;
+  return OK;
+}
+
+EXPORT Result cuDeviceGetUuid_v2(UuidBytes* uuid, Device device) {
+  std::memset(uuid->bytes, devices().at(static_cast<size_t>(device)), sizeof uuid->bytes);
+  return OK;
+}
+
+EXPORT Result cuDevicePrimaryCtxRetain(Context* context, Device device) {
+  *context = &contexts[device];
+  return OK;
+}
+
+EXPORT Result cuCtxGetCurrent(Context* context) {
+  if (!usable()) return NOT_INITIALIZED;
+  *context = current;
+  return OK;
+}
+
+EXPORT Result cuCtxSetCurrent(Context context) {
+  if (!usable()) return NOT_INITIALIZED;
+  current = context;
+  return OK;
+}
+
+EXPORT Result cuCtxSynchronize() {
+  if (!has_context()) return INVALID_CONTEXT;
+  wait_for_all();
+  return process.broken ? ILLEGAL_ADDRESS : OK;
+}
+
+EXPORT Result cuMemAlloc_v2(DevicePointer* address, size_t bytes) {
+  return allocate(address, bytes, false);
+}
+
+EXPORT Result cuMemFree_v2(DevicePointer address) {
+  if (!has_context()) return INVALID_CONTEXT;
+  wait_for_all();
+  const MemoryPointer memory = find(address);
+  if (memory == nullptr || memory->imported || address != memory->base()) return INVALID_VALUE;
+  const std::lock_guard<std::mutex> lock(process.mutex);
+  if (flock(memory->fd, LOCK_EX | LOCK_NB) != 0 && setting("FAKE_CUDA_LENIENT", 0) == 0)
+    misuse("memory was freed while another process has it open");
+  process.in_use -= memory->label->bytes;
+  unmap(memory);
+  return OK;
+}
+
+EXPORT Result cuMemsetD32_v2(DevicePointer address, unsigned value, size_t count) {
+  return launch(nullptr, address, 4 * count, [=] { fill_slowly(address, value, count, 0); });
+}
+
+EXPORT Result cuMemsetD32Async(DevicePointer address, unsigned value, size_t count, Stream stream) {
+  const long microseconds = setting("FAKE_CUDA_WORK_US", 0);
+  return launch(stream, address, 4 * count,
+                [=] { fill_slowly(address, value, count, microseconds); });
+}
+
+EXPORT Result cuMemcpyDtoH_v2(void* to, DevicePointer address, size_t bytes) {
+  const Result result = launch(nullptr, address, bytes, [=] {
+    std::memcpy(to, reinterpret_cast<const void*>(address), bytes);
+  });
+  if (result == OK) stream_of(nullptr)->wait();
+  return result;
+}
+
+EXPORT Result cuMemGetAddressRange_v2(DevicePointer* base, size_t* bytes, DevicePointer address) {
+  if (!has_context()) return INVALID_CONTEXT;
+  const MemoryPointer memory = find(address);
+  if (memory == nullptr) return INVALID_VALUE;
+  *base = memory->base();
+  *bytes = memory->label->bytes;
+  return OK;
+}
+
+EXPORT Result cuPointerGetAttribute(void* value, int attribute, DevicePointer address) {
+  if (!usable()) return NOT_INITIALIZED;
+  const MemoryPointer memory = find(address);
+  if (memory == nullptr) return INVALID_VALUE;
+  if (attribute == kDeviceOrdinal) {
+    *static_cast<int*>(value) = static_cast<int>(devices().find(memory->label->device));
+  } else if (attribute == kBufferId) {
+    *static_cast<unsigned long long*>(value) = memory->label->id;
+  } else if (attribute == kLegacyIpcCapable) {
+    *static_cast<int*>(value) = !memory->imported && !memory->expandable;
+  } else {
+    return INVALID_VALUE;
+  }
+  return OK;
+}
+
+EXPORT Result cuIpcGetMemHandle(IpcHandleBytes* handle, DevicePointer address) {
+  if (!has_context()) return INVALID_CONTEXT;
+  const MemoryPointer memory = find(address);
+  if (memory == nullptr || memory->imported || memory->expandable) return INVALID_VALUE;
+  if (address != memory->base()) return INVALID_VALUE;
+  const HandleWords words{kHandleMagic, getpid(), memory->fd, memory->label->id};
+  std::memset(handle->reserved, 0, sizeof handle->reserved);
+  std::memcpy(handle->reserved, &words, sizeof words);
+  return OK;
+}
+
+EXPORT Result cuIpcOpenMemHandle_v2(DevicePointer* address, IpcHandleBytes handle, unsigned flags) {
+  if (!has_context()) return INVALID_CONTEXT;
+  const HandleWords words = words_of(handle);
+  if (flags != kLazyPeerAccess || words.magic != kHandleMagic) return INVALID_VALUE;
+  if (words.pid == getpid()) return INVALID_CONTEXT;
+  const std::lock_guard<std::mutex> lock(process.mutex);
+  for (const auto& [base, memory] : process.memory) {
+    if (!memory->imported || memory->label->id != words.id) continue;
+    ++memory->references;
+    *address = base;
+    return OK;
+  }
+  nap(setting("FAKE_CUDA_OPEN_US", 200));
+  const std::string path =
+      "/proc/" + std::to_string(words.pid) + "/fd/" + std::to_string(words.fd);
+  const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (fd < 0) return INVALID_VALUE;
+  struct stat file {};
+  if (fstat(fd, &file) != 0 || file.st_size < static_cast<off_t>(2 * kPage) ||
+      flock(fd, LOCK_SH | LOCK_NB) != 0) {
+    close(fd);
+    return INVALID_VALUE;
+  }
+  const MemoryPointer memory = map_file(fd, static_cast<size_t>(file.st_size));
+  if (memory == nullptr) return OUT_OF_MEMORY;
+  // The number of the descriptor may be another allocation's by now.
+  if (memory->label->id != words.id || memory->label->device != current_device()) {
+    munmap(memory->label, memory->mapped);
+    close(fd);
+    return INVALID_VALUE;
+  }
+  memory->imported = true;
+  process.memory[memory->base()] = memory;
+  *address = memory->base();
+  return OK;
+}
+
+EXPORT Result cuIpcCloseMemHandle(DevicePointer address) {
+  if (!has_context()) return INVALID_CONTEXT;
+  const MemoryPointer memory = find(address);
+  if (memory == nullptr || !memory->imported || address != memory->base()) return INVALID_VALUE;
+  const std::lock_guard<std::mutex> lock(process.mutex);
+  if (--memory->references > 0) return OK;
+  if (memory->pending > 0) misuse("memory was closed while work on it was under way");
+  unmap(memory);
+  return OK;
+}
+
+EXPORT Result cuStreamCreate(Stream* stream, unsigned) {
+  if (!has_context()) return INVALID_CONTEXT;
+  const std::lock_guard<std::mutex> lock(process.mutex);
+  *stream = new_stream();
+  return OK;
+}
+
+EXPORT Result cuStreamSynchronize(Stream stream) {
+  if (!has_context()) return INVALID_CONTEXT;
+  stream_of(stream)->wait();
+  return process.broken ? ILLEGAL_ADDRESS : OK;
+}
+
+EXPORT Result cuStreamIsCapturing(Stream stream, int* status) {
+  *status = stream_of(stream)->capturing ? 1 : 0;
+  return has_context() ? OK : INVALID_CONTEXT;
+}
+
+EXPORT Result cuLaunchHostFunc(Stream stream, HostFunction function, void* argument) {
+  if (!has_context()) return INVALID_CONTEXT;
+  stream_of(stream)->push([=] {
+    in_host_function = true;
+    function(argument);
+    in_host_function = false;
+  });
+  return OK;
+}
