@@ -46,8 +46,10 @@ void say_memory_error(std::exception_ptr error) {
   try {
     if (error) std::rethrow_exception(error);
   } catch (const Error& wrong) {
-    const py::object type = py::module_::import("fusionloader.memory.errors").attr(name_of(wrong.fault));
-    const py::object made = wrong.fault == Fault::cuda ? type(wrong.what(), wrong.code) : type(wrong.what());
+    const py::object type =
+        py::module_::import("fusionloader.memory.errors").attr(name_of(wrong.fault));
+    const py::object made =
+        wrong.fault == Fault::cuda ? type(wrong.what(), wrong.code) : type(wrong.what());
     PyErr_SetObject(type.ptr(), made.ptr());
   }
 }
@@ -88,10 +90,9 @@ std::array<uint8_t, size> array_of(const py::bytes& bytes) {
 
 void bind_values(py::module_& m) {
   py::class_<Ticket>(m, "Ticket")
-      .def(py::init([](uint32_t record, uint64_t generation) {
-             return Ticket{record, generation};
-           }),
-           "record"_a, "generation"_a)
+      .def(
+          py::init([](uint32_t record, uint64_t generation) { return Ticket{record, generation}; }),
+          "record"_a, "generation"_a)
       .def_readonly("record", &Ticket::record)
       .def_readonly("generation", &Ticket::generation);
   py::class_<Loan>(m, "Loan")
@@ -159,8 +160,7 @@ void bind_lender(py::module_& m) {
              bool probe) { return self.lend(address, bytes, stream, purpose(probe)); },
           "address"_a, "nbytes"_a, "stream"_a, "probe"_a = false, Unlocked())
       .def(
-          "revoke",
-          [](Lender& self, const Ticket& ticket) { return name_of(self.revoke(ticket)); },
+          "revoke", [](Lender& self, const Ticket& ticket) { return name_of(self.revoke(ticket)); },
           Unlocked())
       .def(
           "take_back",

@@ -48,8 +48,8 @@ void Arena::remove(uint64_t address) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto range = require(address);
   if (range->second.live != 0)
-    throw Error(Fault::grant, std::to_string(range->second.live) +
-                                  " bytes of the range are allocated still");
+    throw Error(Fault::grant,
+                std::to_string(range->second.live) + " bytes of the range are allocated still");
   ranges_.erase(range);
 }
 

@@ -18,7 +18,7 @@ namespace {
 }
 
 std::shared_ptr<Mapping> map_ledger(int fd) {
-  struct stat file {};
+  struct stat file{};
   const int seals = fcntl(fd, F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstat(fd, &file) != 0) refuse();
   const auto bytes = static_cast<size_t>(file.st_size);

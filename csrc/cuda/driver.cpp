@@ -24,11 +24,11 @@ Driver::Driver() : library_(name_of_library()) {
   void* library = dlopen(library_.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr)
     throw Error(Fault::unavailable, std::string("no CUDA driver on this machine: ") + dlerror());
-#define FUSIONLOADER_ENTRY(name, symbol, arguments)                                           \
-  table_.name = reinterpret_cast<Result(*) arguments>(dlsym(library, symbol));                \
-  if (table_.name == nullptr)                                                                 \
-    throw Error(Fault::unavailable, library_ + " does not have " symbol                       \
-                                               ": the CUDA driver is too old, 12 is needed");
+#define FUSIONLOADER_ENTRY(name, symbol, arguments)                            \
+  table_.name = reinterpret_cast<Result(*) arguments>(dlsym(library, symbol)); \
+  if (table_.name == nullptr)                                                  \
+    throw Error(Fault::unavailable,                                            \
+                library_ + " does not have " symbol ": the CUDA driver is too old, 12 is needed");
   FUSIONLOADER_CUDA_ENTRY_POINTS(FUSIONLOADER_ENTRY)
 #undef FUSIONLOADER_ENTRY
 }

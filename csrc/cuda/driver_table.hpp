@@ -26,30 +26,28 @@ constexpr int kBufferId = 7, kDeviceOrdinal = 9, kLegacyIpcCapable = 10;
 constexpr int kNotCapturing = 0;
 
 // Name in cuda.h, name in the library, arguments.
-#define FUSIONLOADER_CUDA_ENTRY_POINTS(X)                                       \
-  X(cuInit, "cuInit", (unsigned))                                               \
-  X(cuGetErrorName, "cuGetErrorName", (Result, const char**))                   \
-  X(cuGetErrorString, "cuGetErrorString", (Result, const char**))               \
-  X(cuDeviceGetCount, "cuDeviceGetCount", (int*))                               \
-  X(cuDeviceGet, "cuDeviceGet", (Device*, int))                                 \
-  X(cuDeviceGetUuid, "cuDeviceGetUuid_v2", (UuidBytes*, Device))                \
-  X(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", (Context*, Device))   \
-  X(cuCtxGetCurrent, "cuCtxGetCurrent", (Context*))                             \
-  X(cuCtxSetCurrent, "cuCtxSetCurrent", (Context))                              \
-  X(cuCtxSynchronize, "cuCtxSynchronize", ())                                   \
-  X(cuMemAlloc, "cuMemAlloc_v2", (DevicePointer*, size_t))                      \
-  X(cuMemFree, "cuMemFree_v2", (DevicePointer))                                 \
-  X(cuMemsetD32, "cuMemsetD32_v2", (DevicePointer, unsigned, size_t))           \
-  X(cuMemcpyDtoH, "cuMemcpyDtoH_v2", (void*, DevicePointer, size_t))            \
-  X(cuMemGetAddressRange, "cuMemGetAddressRange_v2",                            \
-    (DevicePointer*, size_t*, DevicePointer))                                   \
-  X(cuPointerGetAttribute, "cuPointerGetAttribute", (void*, int, DevicePointer)) \
-  X(cuIpcGetMemHandle, "cuIpcGetMemHandle", (IpcHandleBytes*, DevicePointer))   \
-  X(cuIpcOpenMemHandle, "cuIpcOpenMemHandle_v2",                                \
-    (DevicePointer*, IpcHandleBytes, unsigned))                                 \
-  X(cuIpcCloseMemHandle, "cuIpcCloseMemHandle", (DevicePointer))                \
-  X(cuStreamSynchronize, "cuStreamSynchronize", (Stream))                       \
-  X(cuStreamIsCapturing, "cuStreamIsCapturing", (Stream, int*))                 \
+#define FUSIONLOADER_CUDA_ENTRY_POINTS(X)                                                      \
+  X(cuInit, "cuInit", (unsigned))                                                              \
+  X(cuGetErrorName, "cuGetErrorName", (Result, const char**))                                  \
+  X(cuGetErrorString, "cuGetErrorString", (Result, const char**))                              \
+  X(cuDeviceGetCount, "cuDeviceGetCount", (int*))                                              \
+  X(cuDeviceGet, "cuDeviceGet", (Device*, int))                                                \
+  X(cuDeviceGetUuid, "cuDeviceGetUuid_v2", (UuidBytes*, Device))                               \
+  X(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", (Context*, Device))                  \
+  X(cuCtxGetCurrent, "cuCtxGetCurrent", (Context*))                                            \
+  X(cuCtxSetCurrent, "cuCtxSetCurrent", (Context))                                             \
+  X(cuCtxSynchronize, "cuCtxSynchronize", ())                                                  \
+  X(cuMemAlloc, "cuMemAlloc_v2", (DevicePointer*, size_t))                                     \
+  X(cuMemFree, "cuMemFree_v2", (DevicePointer))                                                \
+  X(cuMemsetD32, "cuMemsetD32_v2", (DevicePointer, unsigned, size_t))                          \
+  X(cuMemcpyDtoH, "cuMemcpyDtoH_v2", (void*, DevicePointer, size_t))                           \
+  X(cuMemGetAddressRange, "cuMemGetAddressRange_v2", (DevicePointer*, size_t*, DevicePointer)) \
+  X(cuPointerGetAttribute, "cuPointerGetAttribute", (void*, int, DevicePointer))               \
+  X(cuIpcGetMemHandle, "cuIpcGetMemHandle", (IpcHandleBytes*, DevicePointer))                  \
+  X(cuIpcOpenMemHandle, "cuIpcOpenMemHandle_v2", (DevicePointer*, IpcHandleBytes, unsigned))   \
+  X(cuIpcCloseMemHandle, "cuIpcCloseMemHandle", (DevicePointer))                               \
+  X(cuStreamSynchronize, "cuStreamSynchronize", (Stream))                                      \
+  X(cuStreamIsCapturing, "cuStreamIsCapturing", (Stream, int*))                                \
   X(cuLaunchHostFunc, "cuLaunchHostFunc", (Stream, HostFunction, void*))
 
 struct DriverTable {

@@ -45,8 +45,12 @@ Ticket Lender::lend(uint64_t address, uint64_t bytes, std::optional<uint64_t> st
   const Allocation allocation = require_allocation(address, bytes);
   if (stream && here.is_capturing(*stream))
     throw Error(Fault::grant, "memory cannot be lent while its stream is captured into a graph");
-  const Offer offer{here.export_handle(allocation.base), Driver::get().uuid(*device),
-                    allocation.bytes, address - allocation.base, bytes, purpose};
+  const Offer offer{here.export_handle(allocation.base),
+                    Driver::get().uuid(*device),
+                    allocation.bytes,
+                    address - allocation.base,
+                    bytes,
+                    purpose};
   if (!stream) here.synchronize();
 
   const std::lock_guard<std::mutex> lock(mutex_);

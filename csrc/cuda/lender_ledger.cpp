@@ -20,8 +20,8 @@ namespace {
 // process can make another's access fail by cutting it short.
 int create_memory(uint32_t records) {
   if (records == 0 || records > kMaxRecords)
-    throw Error(Fault::size, "a ledger has 1 to " + std::to_string(kMaxRecords) +
-                                 " slots, not " + std::to_string(records));
+    throw Error(Fault::size, "a ledger has 1 to " + std::to_string(kMaxRecords) + " slots, not " +
+                                 std::to_string(records));
   const int fd = memfd_create("fusionloader-ledger", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) throw Error(Fault::ledger, std::string("memfd_create: ") + std::strerror(errno));
   const auto bytes = static_cast<off_t>(LedgerMemory::bytes(records));
@@ -65,8 +65,8 @@ Ticket LenderLedger::arm(const Offer& offer) {
     record.word.store(LoanWord::make(generation, kNobody, State::armed));
     return {i, generation};
   }
-  throw Error(Fault::ledger, "all " + std::to_string(header().records) +
-                                 " slots of the ledger are in use");
+  throw Error(Fault::ledger,
+              "all " + std::to_string(header().records) + " slots of the ledger are in use");
 }
 
 bool LenderLedger::revoke(Ticket ticket) {

@@ -13,7 +13,7 @@ namespace fusionloader::cuda {
 namespace {
 
 uint64_t inode_of(const char* path) {
-  struct stat found {};
+  struct stat found{};
   return stat(path, &found) == 0 ? found.st_ino : 0;
 }
 

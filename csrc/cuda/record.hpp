@@ -19,7 +19,8 @@
 
 namespace fusionloader::cuda {
 
-constexpr uint64_t kLedgerMagic = 0x3172656764654c46;  // "FLedger1": another layout has another number
+constexpr uint64_t kLedgerMagic =
+    0x3172656764654c46;  // "FLedger1": another layout has another number
 constexpr uint32_t kMaxRecords = 4096;
 constexpr uint32_t kSeats = 8;
 constexpr uint32_t kNobody = 0xff;
@@ -72,8 +73,8 @@ struct alignas(kAlign) LedgerHeader {
   uint64_t lender;  // identity of its process
   Namespaces namespaces;
   Atomic32 closed;
-  Atomic32 wanting;  // a bit for each seat that wants something
-  Atomic64 borrowed_ever;  // bytes of all loans so far
+  Atomic32 wanting;                        // a bit for each seat that wants something
+  Atomic64 borrowed_ever;                  // bytes of all loans so far
   alignas(kAlign) Atomic32 lender_word;    // futex: changes when the lender should look
   alignas(kAlign) Atomic32 borrower_word;  // futex: changes when borrowers should look
   Seat seats[kSeats];

@@ -169,7 +169,9 @@ class Borrower:
     def return_block(self, mapping: Mapping, streams: Sequence[int] | None = None) -> None:
         """Returns a block, see ``return_block``."""
         if not isinstance(mapping, Mapping) or self._held.get(id(mapping)) is not mapping:
-            raise GrantError(f"{mapping!r} is not borrowed by this process, or was returned already")
+            raise GrantError(
+                f"{mapping!r} is not borrowed by this process, or was returned already"
+            )
         self._native.give_back(mapping._loan.ticket, None if streams is None else list(streams))
         del self._held[id(mapping)]
 

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Literal, get_args
 
 WhenLate = Literal["kill", "wait", "quarantine"]
-"""``"kill"``: a borrower that is a child of this process is killed, and the block taken back when
-nothing of it runs any more; one that is not, or that shares a CUDA context with others under MPS, is
-treated as with ``"quarantine"``. ``"wait"``: as long as it takes. ``"quarantine"``: the block stays
-out, with ``NotReturnedError``; reclaim it again later."""
+"""What to do with a late borrower.
+
+``"kill"``: if it is a child of this process it is killed, and the block taken back when nothing of
+it runs any more; if it is not, or shares its CUDA context with others under MPS, the block stays
+out. ``"wait"``: as long as it takes. ``"quarantine"``: the block stays out, which is a
+``NotReturnedError``; it can be reclaimed again later."""
 
 
 def check_when_late(value: str) -> None:

@@ -9,14 +9,14 @@
 namespace {
 
 template <class Ours, class Theirs>
-constexpr bool alike = sizeof(Ours) == sizeof(Theirs) &&
-                       std::is_pointer_v<Ours> == std::is_pointer_v<Theirs> &&
-                       std::is_class_v<Ours> == std::is_class_v<Theirs>;
+constexpr bool alike =
+    sizeof(Ours) == sizeof(Theirs) && std::is_pointer_v<Ours> == std::is_pointer_v<Theirs> &&
+    std::is_class_v<Ours> == std::is_class_v<Theirs>;
 template <class Ours, class Theirs>
 constexpr bool same_argument =
-    alike<Ours, Theirs> && (std::is_pointer_v<Ours> || std::is_class_v<Ours> ||
-                            std::is_enum_v<Theirs> ||
-                            std::is_signed_v<Ours> == std::is_signed_v<Theirs>);
+    alike<Ours, Theirs> &&
+    (std::is_pointer_v<Ours> || std::is_class_v<Ours> || std::is_enum_v<Theirs> ||
+     std::is_signed_v<Ours> == std::is_signed_v<Theirs>);
 
 template <class Ours, class Theirs>
 struct Same : std::false_type {};
@@ -42,9 +42,9 @@ constexpr bool equal(const char* a, const char* b) {
 #define TEXT_OF(name) #name
 #define TEXT(name) TEXT_OF(name)
 
-#define CHECK(name, symbol, arguments)                                                     \
-  static_assert(Same<fusionloader::cuda::Result arguments, decltype(::name)>::value,       \
-                #name " has other arguments in cuda.h");                                   \
+#define CHECK(name, symbol, arguments)                                               \
+  static_assert(Same<fusionloader::cuda::Result arguments, decltype(::name)>::value, \
+                #name " has other arguments in cuda.h");                             \
   static_assert(equal(TEXT(name), symbol), #name " is another symbol in this toolkit");
 FUSIONLOADER_CUDA_ENTRY_POINTS(CHECK)
 

@@ -1,5 +1,5 @@
-// A stand-in for libcuda.so.1 where there is no GPU: "device memory" is shared memory, a stream is a
-// thread that runs its work in order, an IPC handle names a file descriptor of its process.
+// A stand-in for libcuda.so.1 where there is no GPU: "device memory" is shared memory, a stream is
+// a thread that runs its work in order, an IPC handle names a file descriptor of its process.
 //
 // Where CUDA leaves behaviour undefined this one aborts with a message: memory freed while another
 // process has it open, memory closed or freed under work that uses it, CUDA called from a host
@@ -142,7 +142,9 @@ bool usable() {
   return process.pid == getpid();
 }
 bool has_context() { return usable() && current != nullptr; }
-char current_device() { return devices()[static_cast<size_t>(static_cast<char*>(current) - contexts)]; }
+char current_device() {
+  return devices()[static_cast<size_t>(static_cast<char*>(current) - contexts)];
+}
 
 MemoryPointer find(uint64_t address) {
   const std::lock_guard<std::mutex> lock(process.mutex);
@@ -417,11 +419,10 @@ EXPORT Result cuIpcOpenMemHandle_v2(DevicePointer* address, IpcHandleBytes handl
     return OK;
   }
   nap(setting("FAKE_CUDA_OPEN_US", 200));
-  const std::string path =
-      "/proc/" + std::to_string(words.pid) + "/fd/" + std::to_string(words.fd);
+  const std::string path = "/proc/" + std::to_string(words.pid) + "/fd/" + std::to_string(words.fd);
   const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (fd < 0) return INVALID_VALUE;
-  struct stat file {};
+  struct stat file{};
   if (fstat(fd, &file) != 0 || file.st_size < static_cast<off_t>(2 * kPage) ||
       flock(fd, LOCK_SH | LOCK_NB) != 0) {
     close(fd);

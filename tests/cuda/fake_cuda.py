@@ -1,0 +1,117 @@
+"""The fake driver: built once a session, used by this process and by those it starts."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from fusionloader._native import cuda
+
+HERE = Path(__file__).parent
+CSRC = HERE.parents[1] / "csrc"
+WARNINGS = ["-Wall", "-Wextra", "-Wconversion", "-Werror"]
+
+
+def compile_library(sources: list[Path], library: Path, *flags: str) -> Path:
+    command = ["g++", "-std=c++17", "-O1", "-g", "-fPIC", "-shared", "-fvisibility=hidden"]
+    command += [f"-I{CSRC}", *flags, *map(str, sources), "-o", str(library), "-pthread", "-ldl"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return library
+
+
+class FakeCuda:
+    """What a program would do with its device besides lending: allocate, launch, wait."""
+
+    def __init__(self, library: Path) -> None:
+        self.library = library
+        self._calls = ctypes.CDLL(str(library))
+        self.allocated: set[int] = set()
+
+    def _call(self, name: str, *arguments: object) -> None:
+        result = getattr(self._calls, name)(*arguments)
+        assert result in (0, None), f"{name} returned {result}"
+
+    def enter(self, device: int = 0) -> None:
+        """Makes a device the current one of this thread."""
+        context = ctypes.c_void_p()
+        self._call("cuInit", 0)
+        self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+        self._call("cuCtxSetCurrent", context)
+
+    def allocate(self, nbytes: int, device: int = 0) -> int:
+        address = cuda.allocate(device, nbytes)
+        self.allocated.add(address)
+        return address
+
+    def allocate_expandable(self, nbytes: int) -> int:
+        self.enter()
+        address = ctypes.c_uint64()
+        self._call("fakeAllocateExpandable", ctypes.byref(address), ctypes.c_size_t(nbytes))
+        self.allocated.add(address.value)
+        return address.value
+
+    def free(self, address: int, device: int = 0) -> None:
+        self.allocated.discard(address)
+        cuda.free(device, address)
+
+    def stream(self) -> int:
+        self.enter()
+        stream = ctypes.c_void_p()
+        self._call("cuStreamCreate", ctypes.byref(stream), 0)
+        assert stream.value is not None
+        return stream.value
+
+    def capture(self, stream: int, on: bool) -> None:
+        self._calls.fakeCapture.restype = None
+        self._call("fakeCapture", ctypes.c_void_p(stream), int(on))
+
+    def break_device(self) -> None:
+        self._calls.fakeBreak.restype = None
+        self._call("fakeBreak")
+
+    def fill(self, address: int, value: int, nbytes: int, stream: int = 0) -> None:
+        """Launches work that takes ``FAKE_CUDA_WORK_US``; does not wait for it."""
+        self.enter()
+        self._call(
+            "cuMemsetD32Async",
+            ctypes.c_uint64(address),
+            ctypes.c_uint(value),
+            ctypes.c_size_t(nbytes // 4),
+            ctypes.c_void_p(stream),
+        )
+
+    def wait(self, stream: int) -> None:
+        self.enter()
+        self._call("cuStreamSynchronize", ctypes.c_void_p(stream))
+
+    def words(self, address: int, nbytes: int) -> set[int]:
+        """The different 32-bit words that the memory holds now, whatever is under way."""
+        data = ctypes.string_at(address, nbytes)
+        return set(memoryview(data).cast("I"))
+
+
+def build_fake_driver(folder: Path) -> Path:
+    return compile_library([HERE / "fake_driver.cpp"], folder / "libfakecuda.so", *WARNINGS)
+
+
+@pytest.fixture(scope="session")
+def fake_library(tmp_path_factory):
+    """The fake driver is the one that this process and its children load from here on."""
+    library = build_fake_driver(tmp_path_factory.mktemp("cuda"))
+    os.environ["FUSIONLOADER_LIBCUDA"] = str(library)
+    if cuda.library() != str(library):
+        pytest.skip("this process has loaded another CUDA driver already")
+    return library
+
+
+@pytest.fixture
+def fake_cuda(fake_library):
+    fake = FakeCuda(fake_library)
+    yield fake
+    for address in list(fake.allocated):
+        fake.free(address)

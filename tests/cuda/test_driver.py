@@ -1,0 +1,124 @@
+"""The driver layer: what it says where there is no driver or no device, and after a fork."""
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fake_cuda import CSRC, HERE
+
+from fusionloader._native import cuda
+from fusionloader.memory.errors import CudaError
+
+CUDA_HEADERS = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "include")
+
+
+def run(program, **environment):
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+LENDER = "from fusionloader.memory import Lender\nLender()\n"
+
+
+def test_a_machine_without_a_driver_is_told_so():
+    said = run(LENDER, FUSIONLOADER_LIBCUDA="/nowhere/libcuda.so.1").stderr
+    assert "UnavailableError: no CUDA driver on this machine: /nowhere/libcuda.so.1" in said
+
+
+def test_too_old_a_driver_is_told_so():
+    said = run(LENDER, FUSIONLOADER_LIBCUDA="libc.so.6").stderr
+    assert "UnavailableError: libc.so.6 does not have cuInit: the CUDA driver is too old" in said
+
+
+def test_errors_have_the_name_and_the_text_of_cuda(fake_library):
+    said = run(LENDER, FAKE_CUDA_NO_DEVICE="1").stderr
+    assert "cuInit failed: CUDA_ERROR_NO_DEVICE (100): said by the fake driver" in said
+
+
+def test_errors_carry_the_number_of_cuda(fake_cuda):
+    with pytest.raises(CudaError, match="CUDA_ERROR_OUT_OF_MEMORY") as raised:
+        cuda.allocate(0, 1 << 40)
+    assert raised.value.code == 2
+    copy = pickle.loads(pickle.dumps(raised.value))
+    assert (copy.code, str(copy)) == (2, str(raised.value))
+
+
+def test_a_device_that_is_not_there_is_an_error(fake_cuda):
+    with pytest.raises(CudaError, match="cuDeviceGet failed: CUDA_ERROR_INVALID_DEVICE"):
+        cuda.allocate(7, 4096)
+
+
+@pytest.mark.parametrize("call", ["Lender()", "native.allocate(0, 4096)", "native.uuid(0)"])
+def test_cuda_after_fork_is_refused(fake_library, call):
+    program = f"""
+import os
+from fusionloader.memory import Lender
+from fusionloader._native import cuda as native
+Lender()
+if os.fork() == 0:
+    try:
+        {call}
+    except Exception as error:
+        print(type(error).__name__, error, flush=True)
+    os._exit(0)
+os.wait()
+"""
+    said = run(program).stdout
+    assert "UnavailableError CUDA was initialised in process" in said
+    assert "use the 'spawn' start method" in said
+
+
+def test_the_thread_keeps_its_own_context(fake_cuda):
+    program = """
+import ctypes, os
+from fusionloader._native import cuda
+calls = ctypes.CDLL(os.environ["FUSIONLOADER_LIBCUDA"])
+def current():
+    found = ctypes.c_void_p()
+    calls.cuCtxGetCurrent(ctypes.byref(found))
+    return found.value
+cuda.allocate(0, 4096)
+assert current() is None
+mine = ctypes.c_void_p()
+calls.cuDevicePrimaryCtxRetain(ctypes.byref(mine), 1)
+calls.cuCtxSetCurrent(mine)
+cuda.allocate(0, 4096)
+assert current() == mine.value
+"""
+    done = run(program, FAKE_CUDA_DEVICES="ab")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(not (CUDA_HEADERS / "cuda.h").exists(), reason="no CUDA toolkit (cuda.h)")
+class TestDeclarations:
+    def check(self, source, csrc=CSRC):
+        command = ["g++", "-std=c++17", "-fsyntax-only", f"-I{csrc}", f"-I{CUDA_HEADERS}"]
+        return subprocess.run([*command, str(source)], capture_output=True, text=True)
+
+    def test_they_are_those_of_cuda(self):
+        done = self.check(HERE / "abi_check.cpp")
+        assert done.returncode == 0, done.stderr
+
+    @pytest.mark.parametrize(
+        ("right", "wrong"),
+        [
+            ("(DevicePointer*, size_t))", "(DevicePointer*, int))"),
+            ('"cuMemFree_v2"', '"cuMemFree"'),
+            ("(Stream, int*))", "(Stream))"),
+            ("kBufferId = 7", "kBufferId = 8"),
+        ],
+    )
+    def test_a_wrong_one_is_found(self, tmp_path, right, wrong):
+        text = (CSRC / "cuda" / "driver_table.hpp").read_text()
+        assert text.count(right) == 1
+        (tmp_path / "cuda").mkdir()
+        (tmp_path / "cuda" / "driver_table.hpp").write_text(text.replace(right, wrong))
+        assert self.check(HERE / "abi_check.cpp", tmp_path).returncode != 0

@@ -1,0 +1,410 @@
+"""The ledger of lent blocks against a plain reference, and what it refuses."""
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from fusionloader._native import cuda
+from fusionloader.memory.errors import GrantError, LedgerError, PeerError, SizeError
+
+HANDLE, UUID = bytes(range(64)), bytes(range(16))
+SLOTS = 3
+HELD = ("borrowed", "revoking", "quarantined")
+
+
+def arm(lender, nbytes=4096, offset=512):
+    return lender.arm(HANDLE, UUID, 1 << 30, offset, nbytes)
+
+
+def lend(lender, nbytes=4096):
+    ticket = arm(lender, nbytes)
+    lender.publish(ticket)
+    return ticket
+
+
+@dataclass
+class Loan:
+    ticket: cuda.Ticket
+    nbytes: int
+    state: str = "armed"
+    owner: int | None = None
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    """One process plays the lender and two borrowers; ``loans`` is what should be."""
+
+    slots = st.integers(0, SLOTS - 1)
+    sizes = st.integers(1, 5)
+    who = st.integers(0, 1)
+
+    @initialize()
+    def begin(self):
+        self.lender = cuda.LenderLedger(SLOTS)
+        self.borrowers = [cuda.BorrowerLedger(self.lender.fd) for _ in range(2)]
+        self.loans = {}
+        self.stale = []
+        self.wanted = [0, 0]
+        self.borrowed_ever = 0
+
+    def end(self, slot):
+        self.stale.append(self.loans.pop(slot).ticket)
+
+    @rule(nbytes=sizes)
+    def arm(self, nbytes):
+        free = [slot for slot in range(SLOTS) if slot not in self.loans]
+        if not free:
+            with pytest.raises(LedgerError, match="all 3 slots"):
+                arm(self.lender, nbytes)
+            return
+        ticket = arm(self.lender, nbytes)
+        assert ticket.record == free[0]
+        self.loans[ticket.record] = Loan(ticket, nbytes)
+
+    @precondition(lambda self: self.loans)
+    @rule(data=st.data())
+    def publish(self, data):
+        loan = self.loans[data.draw(st.sampled_from(sorted(self.loans)))]
+        self.lender.publish(loan.ticket)
+        if loan.state == "armed":
+            loan.state = "yielded"
+
+    @rule(who=who, least=sizes)
+    def borrow(self, who, least):
+        got = self.borrowers[who].borrow(least)
+        fit = [a for a in self.loans.values() if a.state == "yielded" and a.nbytes >= least]
+        if not fit:
+            assert got is None
+            return
+        ticket, handle, offset, nbytes = got
+        loan = self.loans[ticket.record]
+        assert loan.state == "yielded"
+        assert nbytes == loan.nbytes == max(a.nbytes for a in fit)
+        assert (handle, offset, ticket.generation) == (HANDLE, 512, loan.ticket.generation)
+        loan.state, loan.owner = "borrowed", who
+        self.borrowed_ever += nbytes
+
+    @rule(slot=slots)
+    def revoke(self, slot):
+        if (loan := self.loans.get(slot)) is None:
+            return
+        back = self.lender.revoke(loan.ticket)
+        assert back == (loan.state in ("armed", "yielded"))
+        if back:
+            self.end(slot)
+        elif loan.state == "borrowed":
+            loan.state = "revoking"
+
+    @rule(slot=slots, who=who)
+    def give_back(self, slot, who):
+        if (loan := self.loans.get(slot)) is None:
+            return
+        if loan.state in HELD and loan.owner == who:
+            self.borrowers[who].give_back(loan.ticket)
+            loan.state = "returned"
+        else:
+            with pytest.raises(GrantError, match="not with this borrower"):
+                self.borrowers[who].give_back(loan.ticket)
+
+    @rule(slot=slots)
+    def take_back(self, slot):
+        if (loan := self.loans.get(slot)) is None:
+            return
+        back = self.lender.take_back(loan.ticket)
+        assert back == (loan.state == "returned")
+        if back:
+            self.end(slot)
+
+    @rule(slot=slots)
+    def quarantine(self, slot):
+        if (loan := self.loans.get(slot)) is None:
+            return
+        out = self.lender.quarantine(loan.ticket)
+        assert out == (loan.state in ("revoking", "quarantined"))
+        if out:
+            loan.state = "quarantined"
+
+    @precondition(lambda self: self.stale)
+    @rule(data=st.data())
+    def late_calls_of_ended_loans_change_nothing(self, data):
+        ticket = data.draw(st.sampled_from(self.stale))
+        self.lender.publish(ticket)
+        now = self.loans.get(ticket.record)
+        if now is None or now.ticket.generation == ticket.generation:
+            return
+        for call in (
+            self.lender.revoke,
+            self.lender.take_back,
+            self.lender.quarantine,
+            self.lender.state,
+            self.borrowers[0].give_back,
+        ):
+            with pytest.raises(GrantError, match="which is at loan"):
+                call(ticket)
+
+    @rule(who=who, nbytes=st.integers(0, 3))
+    def want(self, who, nbytes):
+        self.borrowers[who].want(nbytes)
+        self.wanted[who] = nbytes
+
+    @rule()
+    def empty_seats(self):
+        self.lender.empty_seats()
+        assert len(self.lender.borrowers) == 2
+
+    @invariant()
+    def same(self):
+        if not hasattr(self, "loans"):
+            return
+        me = os.getpid()
+        for loan in self.loans.values():
+            assert self.lender.state(loan.ticket) == loan.state
+            owner = self.lender.owner(loan.ticket)
+            assert (owner and cuda.pid_of(owner)) == (me if loan.state in HELD else 0)
+        for who, borrower in enumerate(self.borrowers):
+            asked = [
+                loan
+                for loan in self.loans.values()
+                if loan.owner == who and loan.state in ("revoking", "quarantined")
+            ]
+            assert borrower.any_revoked() == bool(asked)
+            assert all(borrower.is_revoked(loan.ticket) for loan in asked)
+        assert self.lender.wanted_bytes == sum(self.wanted)
+        assert self.lender.borrowed_ever == self.borrowed_ever
+
+
+LedgerMachine.TestCase.settings = settings(
+    max_examples=60,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+TestLedgerMachine = LedgerMachine.TestCase
+
+
+@pytest.fixture
+def lender():
+    return cuda.LenderLedger(4)
+
+
+@pytest.mark.parametrize("slots", [0, 4097])
+def test_a_ledger_has_a_number_of_slots(slots):
+    with pytest.raises(SizeError, match=f"1 to 4096 slots, not {slots}"):
+        cuda.LenderLedger(slots)
+
+
+def test_a_forged_ticket_is_refused(lender):
+    lend(lender)
+    borrower = cuda.BorrowerLedger(lender.fd)
+    for forged in (cuda.Ticket(99, 1), cuda.Ticket(0, 2), cuda.Ticket(0, 2**48 + 1)):
+        for call in (lender.revoke, lender.take_back, lender.quarantine, borrower.give_back):
+            with pytest.raises(GrantError):
+                call(forged)
+
+
+def test_the_largest_block_is_borrowed_first(lender):
+    for nbytes in (1, 3, 2):
+        lend(lender, nbytes)
+    borrower = cuda.BorrowerLedger(lender.fd)
+    assert [borrower.borrow(1)[3] for _ in range(3)] == [3, 2, 1]
+    assert borrower.borrow(1) is None
+
+
+def test_what_is_no_ledger_is_refused(tmp_path, lender):
+    with open(tmp_path / "file", "w+b") as file:
+        file.write(bytes(8192))
+        file.flush()
+        with pytest.raises(LedgerError, match="not that of a ledger"):
+            cuda.BorrowerLedger(file.fileno())
+    with pytest.raises(LedgerError, match="not that of a ledger"):
+        cuda.BorrowerLedger(-1)
+    unsealed = os.memfd_create("unsealed", os.MFD_ALLOW_SEALING)
+    os.write(unsealed, os.pread(lender.fd, 1 << 20, 0))
+    with pytest.raises(LedgerError, match="not that of a ledger"):
+        cuda.BorrowerLedger(unsealed)
+    os.close(unsealed)
+
+
+def test_a_ledger_of_another_version_is_refused(lender):
+    os.pwrite(lender.fd, b"FLedger0", 0)
+    with pytest.raises(LedgerError, match="not that of a ledger"):
+        cuda.BorrowerLedger(lender.fd)
+
+
+def test_no_process_can_cut_a_ledger_short(lender):
+    with pytest.raises(PermissionError):
+        os.ftruncate(lender.fd, 0)
+
+
+def test_eight_processes_can_borrow_at_a_time(lender):
+    seats = [cuda.BorrowerLedger(lender.fd) for _ in range(8)]
+    with pytest.raises(LedgerError, match="all 8 seats"):
+        cuda.BorrowerLedger(lender.fd)
+    seats.pop().leave()
+    cuda.BorrowerLedger(lender.fd)
+
+
+def test_who_has_borrowed_something_keeps_its_seat(lender):
+    lend(lender)
+    borrower = cuda.BorrowerLedger(lender.fd)
+    ticket = borrower.borrow(1)[0]
+    with pytest.raises(GrantError, match="was not returned"):
+        borrower.leave()
+    borrower.give_back(ticket)
+    borrower.leave()
+    assert lender.borrowers == []
+
+
+def test_a_borrower_that_has_left_borrows_nothing(lender):
+    borrower = cuda.BorrowerLedger(lender.fd)
+    borrower.leave()
+    with pytest.raises(LedgerError, match="closed"):
+        borrower.borrow(1)
+    with pytest.raises(LedgerError, match="closed"):
+        borrower.want(1)
+
+
+CHILD = """
+import sys
+from fusionloader._native import cuda
+borrower = cuda.BorrowerLedger(int(sys.argv[1]))
+borrower.want(100)
+print(borrower.borrow(1) is not None, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def child():
+    """Starts a process that borrows one block and keeps it."""
+    started = []
+
+    def start(lender):
+        process = subprocess.Popen(
+            [sys.executable, "-c", CHILD, str(lender.fd)],
+            pass_fds=[lender.fd],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        assert process.stdout.readline() == "True\n"
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_a_block_comes_back_when_its_borrower_has_ended(lender, child):
+    ticket = lend(lender)
+    process = child(lender)
+    assert cuda.pid_of(lender.owner(ticket)) == process.pid
+    assert lender.wanted_bytes == 100
+    assert not lender.revoke(ticket)
+    assert not lender.take_back(ticket)
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # ended, and not reaped yet
+    lender.empty_seats()
+    assert len(lender.borrowers) == 1, "the seat of a block that is out was emptied"
+    assert lender.take_back(ticket)
+    lender.empty_seats()
+    assert lender.borrowers == []
+    assert lender.wanted_bytes == 0
+
+
+def test_a_stopped_borrower_keeps_its_block(lender, child):
+    ticket = lend(lender)
+    process = child(lender)
+    process.send_signal(signal.SIGSTOP)
+    assert not lender.revoke(ticket)
+    assert not lender.take_back(ticket)
+    assert lender.quarantine(ticket)
+    assert not lender.take_back(ticket)
+
+
+def test_only_a_child_is_killed(lender, child):
+    lend(lender)
+    process = child(lender)
+    (identity,) = lender.borrowers
+    assert cuda.kill_child(identity)
+    assert process.wait(30) == -signal.SIGKILL
+    assert cuda.ended(identity)
+    assert cuda.kill_child(identity), "one that has ended counts as killed"
+
+
+def test_a_process_that_is_no_child_is_not_killed(lender):
+    from fusionloader import _native
+
+    parent = _native.process_identity(os.getppid())
+    assert not cuda.kill_child(parent)
+    assert not cuda.ended(parent)
+
+
+def test_a_process_whose_first_thread_has_ended_still_lives():
+    program = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(600,)).start()
+print(flush=True)
+ctypes.CDLL(None).pthread_exit(None)
+"""
+    from fusionloader import _native
+
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    try:
+        identity = _native.process_identity(process.pid)
+        process.stdout.readline()
+        while _native.process_identity(process.pid):
+            os.sched_yield()
+        assert not cuda.ended(identity)
+    finally:
+        process.kill()
+        process.communicate()
+    assert cuda.ended(identity)
+
+
+def test_a_forked_child_cannot_use_its_parents_end(lender):
+    ticket = lend(lender)
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            lender.revoke(ticket)
+        except LedgerError as error:
+            os.write(writing, str(error).encode())
+        os._exit(0)
+    os.close(writing)
+    os.waitpid(pid, 0)
+    assert b"not to its forked child" in os.read(reading, 4096)
+    os.close(reading)
+    assert lender.state(ticket) == "yielded"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_another_users_process_is_refused(lender):
+    program = f"""
+import os
+import fusionloader.memory
+from fusionloader._native import cuda
+os.setuid(65534)
+cuda.BorrowerLedger({lender.fd})
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], pass_fds=[lender.fd], capture_output=True, text=True
+    )
+    assert "PeerError: the lender is a process of user 0, this one is of user 65534" in done.stderr
+
+
+def test_a_borrower_of_another_user_is_told_so(lender):
+    # The user's number in the header, by which the lender is known.
+    head = os.pread(lender.fd, 16, 0)
+    os.pwrite(lender.fd, (os.geteuid() + 1).to_bytes(4, "little"), len(head) - 4)
+    with pytest.raises(PeerError, match=f"user {os.geteuid() + 1}"):
+        cuda.BorrowerLedger(lender.fd)
