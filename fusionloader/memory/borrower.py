@@ -29,9 +29,9 @@ open_borrowers: weakref.WeakSet[Borrower] = weakref.WeakSet()
 class Mapping:
     """A borrowed block, until it is returned. Only a borrower makes them.
 
-    As a context manager it returns the block at the end. It has ``__cuda_array_interface__`` (bytes),
-    so that ``torch.as_tensor(mapping, device="cuda")`` and CuPy can look into it; no such view may
-    be used after the return.
+    As a context manager it returns the block at the end. With its ``__cuda_array_interface__`` (of
+    bytes) ``torch.as_tensor(mapping, device="cuda")`` and CuPy look into it; no such view may be
+    used after the return.
     """
 
     __slots__ = ("__weakref__", "_borrower", "_loan")
@@ -148,7 +148,7 @@ class Borrower:
             self._native.wait(seen, min(left, _LOOKING_SECONDS))
 
     def try_borrow(self, nbytes: int) -> Mapping | None:
-        """Returns the largest block on offer with at least ``nbytes``, ``None`` if there is none."""
+        """Returns the largest block on offer; ``None`` if it has not at least ``nbytes``."""
         return self._borrow(nbytes, probe=False)
 
     def _borrow(self, nbytes: int, *, probe: bool) -> Mapping | None:

@@ -1,4 +1,4 @@
-"""The four calls of FusionFlow (§5.3) as functions; ``lender`` and ``borrower`` where it is clear."""
+"""The four calls that lend, borrow and end both (FusionFlow §5.3), as functions."""
 
 from __future__ import annotations
 

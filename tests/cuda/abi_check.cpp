@@ -42,11 +42,13 @@ constexpr bool equal(const char* a, const char* b) {
 #define TEXT_OF(name) #name
 #define TEXT(name) TEXT_OF(name)
 
-#define CHECK(name, symbol, arguments)                                               \
-  static_assert(Same<fusionloader::cuda::Result arguments, decltype(::name)>::value, \
-                #name " has other arguments in cuda.h");                             \
+#define CHECK(name, symbol, arguments)                           \
+  static_assert(Same<Result arguments, decltype(::name)>::value, \
+                #name " has other arguments in cuda.h");         \
   static_assert(equal(TEXT(name), symbol), #name " is another symbol in this toolkit");
+namespace fusionloader::cuda {
 FUSIONLOADER_CUDA_ENTRY_POINTS(CHECK)
+}  // namespace fusionloader::cuda
 
 namespace ours = fusionloader::cuda;
 static_assert(sizeof(ours::UuidBytes) == sizeof(CUuuid));

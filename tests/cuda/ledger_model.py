@@ -7,6 +7,7 @@ with one mistake each: what finds nothing wrong with them finds nothing.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -22,13 +23,13 @@ FREE, ARMED, YIELDED, BORROWED, REVOKING, RETURNED, QUARANTINED = [
 HELD = (BORROWED, REVOKING, QUARANTINED)
 
 FAULTS = {
-    "return before sync": "borrower's work is under way",
+    "return before sync": "while a borrower's work is under way",
     "close after return": "has it open",
-    "store instead of compare-and-swap": "",
+    "store instead of compare-and-swap": "while a borrower",
     "no generation": "before the lender's own work",
     "publish out of order": "before the lender's own work",
-    "reclaim from the killed": "borrower's work is under way",
-    "reclaim by the clock": "borrower's work is under way",
+    "reclaim from the killed": "while a borrower",
+    "reclaim by the clock": "while a borrower",
     "dropped offset": "outside of the block",
     "the dead are not looked for": "never comes back",
 }
@@ -215,9 +216,9 @@ def explore(fault: str = "", borrowers: int = 1) -> Found:
     start = World(borrowers=(Borrower(),) * borrowers)
     came_from: dict[World, tuple[World, str] | None] = {start: None}
     before: dict[World, list[World]] = {}
-    waiting = [start]
+    waiting = deque([start])
     while waiting:
-        w = waiting.pop()
+        w = waiting.popleft()  # the shortest way first
         if problem := wrong(w):
             return Found(len(came_from), problem, trace_to(w, came_from))
         for name, after in steps(w, fault):
