@@ -88,30 +88,22 @@ std::optional<int> Driver::find_device(const Uuid& uuid) {
   return std::nullopt;
 }
 
+bool Driver::has_context(int device) {
+  unsigned flags = 0;
+  int active = 0;
+  check(table_.cuDevicePrimaryCtxGetState(handle_of(device), &flags, &active),
+        "cuDevicePrimaryCtxGetState");
+  return active != 0;
+}
+
 std::optional<int> Driver::device_of(uint64_t address) {
-  int device = 0;
-  const Result result = table_.cuPointerGetAttribute(&device, kDeviceOrdinal, address);
-  if (result == kInvalidValue) return std::nullopt;
-  check(result, "cuPointerGetAttribute");
-  return device;
-}
-
-std::optional<Allocation> Driver::allocation_of(uint64_t address) {
-  unsigned long long id = 0;
-  Result result = table_.cuPointerGetAttribute(&id, kBufferId, address);
-  if (result == kInvalidValue) return std::nullopt;
-  check(result, "cuPointerGetAttribute");
-  DevicePointer base = 0;
-  size_t bytes = 0;
-  check(table_.cuMemGetAddressRange(&base, &bytes, address), "cuMemGetAddressRange");
-  return Allocation{base, bytes, id};
-}
-
-bool Driver::can_be_opened_elsewhere(uint64_t address) {
-  int capable = 0;
-  check(table_.cuPointerGetAttribute(&capable, kLegacyIpcCapable, address),
-        "cuPointerGetAttribute");
-  return capable != 0;
+  // Any context can tell; making one just for that would cost some memory of the device.
+  for (int candidate = 0; candidate < device_count(); ++candidate) {
+    if (!has_context(candidate)) continue;
+    int device = 0;
+    if (OnDevice(candidate).attribute(&device, kDeviceOrdinal, address)) return device;
+  }
+  return std::nullopt;
 }
 
 Context Driver::primary_context(int device) {
@@ -134,6 +126,27 @@ OnDevice::OnDevice(int device) : driver_(Driver::get()), cuda_(driver_.table_) {
 
 OnDevice::~OnDevice() {
   if (changed_) cuda_.cuCtxSetCurrent(before_);
+}
+
+bool OnDevice::attribute(void* value, int which, uint64_t address) const {
+  const Result result = cuda_.cuPointerGetAttribute(value, which, address);
+  if (result == kInvalidValue) return false;
+  driver_.check(result, "cuPointerGetAttribute");
+  return true;
+}
+
+std::optional<Allocation> OnDevice::allocation_of(uint64_t address) const {
+  unsigned long long id = 0;
+  if (!attribute(&id, kBufferId, address)) return std::nullopt;
+  DevicePointer base = 0;
+  size_t bytes = 0;
+  driver_.check(cuda_.cuMemGetAddressRange(&base, &bytes, address), "cuMemGetAddressRange");
+  return Allocation{base, bytes, id};
+}
+
+bool OnDevice::can_be_opened_elsewhere(uint64_t address) const {
+  int capable = 0;
+  return attribute(&capable, kLegacyIpcCapable, address) && capable != 0;
 }
 
 IpcHandle OnDevice::export_handle(uint64_t base) const {

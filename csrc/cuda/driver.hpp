@@ -33,12 +33,8 @@ class Driver {
   // By UUID, since CUDA_VISIBLE_DEVICES may number devices otherwise in another process.
   std::optional<int> find_device(const Uuid& uuid);
   Uuid uuid(int device);
-  // Of memory that some device of this process has; nothing for any other address.
+  // Of memory that a device has for this process; nothing for any other address.
   std::optional<int> device_of(uint64_t address);
-  // Nothing where the memory was freed.
-  std::optional<Allocation> allocation_of(uint64_t address);
-  // Whether another process can open it: not memory of expandable segments or memory pools.
-  bool can_be_opened_elsewhere(uint64_t address);
 
  private:
   friend class OnDevice;
@@ -47,6 +43,7 @@ class Driver {
   Context primary_context(int device);
   void check(Result result, const char* call) const;
   Device handle_of(int device);
+  bool has_context(int device);
 
   std::string library_;
   DriverTable table_;
@@ -63,6 +60,10 @@ class OnDevice {
   OnDevice(const OnDevice&) = delete;
   OnDevice& operator=(const OnDevice&) = delete;
 
+  // Nothing where the memory was freed.
+  std::optional<Allocation> allocation_of(uint64_t address) const;
+  // Whether another process can open it: not memory of expandable segments or memory pools.
+  bool can_be_opened_elsewhere(uint64_t address) const;
   IpcHandle export_handle(uint64_t base) const;
   uint64_t open(const IpcHandle& handle) const;
   void close(uint64_t base) const;
@@ -77,6 +78,10 @@ class OnDevice {
   void read(void* to, uint64_t address, size_t bytes) const;
 
  private:
+  friend class Driver;
+  // False where no device has such memory.
+  bool attribute(void* value, int which, uint64_t address) const;
+
   Driver& driver_;
   const DriverTable& cuda_;
   Context before_ = nullptr;

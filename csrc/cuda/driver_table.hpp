@@ -34,6 +34,7 @@ constexpr int kNotCapturing = 0;
   X(cuDeviceGet, "cuDeviceGet", (Device*, int))                                                \
   X(cuDeviceGetUuid, "cuDeviceGetUuid_v2", (UuidBytes*, Device))                               \
   X(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", (Context*, Device))                  \
+  X(cuDevicePrimaryCtxGetState, "cuDevicePrimaryCtxGetState", (Device, unsigned*, int*))       \
   X(cuCtxGetCurrent, "cuCtxGetCurrent", (Context*))                                            \
   X(cuCtxSetCurrent, "cuCtxSetCurrent", (Context))                                             \
   X(cuCtxSynchronize, "cuCtxSynchronize", ())                                                  \

@@ -18,14 +18,17 @@ std::string range(uint64_t address, uint64_t bytes) {
   return std::to_string(bytes) + " bytes at " + std::to_string(address);
 }
 
-Allocation require_allocation(uint64_t address, uint64_t bytes) {
-  Driver& driver = Driver::get();
-  const auto found = driver.allocation_of(address);
-  if (!found) throw Error(Fault::grant, range(address, bytes) + " are no memory of a CUDA device");
+Error no_memory(uint64_t address, uint64_t bytes) {
+  return Error(Fault::grant, range(address, bytes) + " are no memory of a CUDA device");
+}
+
+Allocation require_allocation(const OnDevice& here, uint64_t address, uint64_t bytes) {
+  const auto found = here.allocation_of(address);
+  if (!found) throw no_memory(address, bytes);
   if (bytes > found->bytes - (address - found->base))
     throw Error(Fault::size, range(address, bytes) + " end outside of their allocation of " +
                                  range(found->base, found->bytes));
-  if (!driver.can_be_opened_elsewhere(address))
+  if (!here.can_be_opened_elsewhere(address))
     throw Error(Fault::grant,
                 "this memory cannot be opened in another process: it was not allocated by "
                 "cudaMalloc (PyTorch's expandable segments, a memory pool, managed memory)");
@@ -40,9 +43,9 @@ Ticket Lender::lend(uint64_t address, uint64_t bytes, std::optional<uint64_t> st
                     Purpose purpose) {
   if (bytes == 0) throw Error(Fault::size, "a block has at least 1 byte");
   const auto device = Driver::get().device_of(address);
-  if (!device) throw Error(Fault::grant, range(address, bytes) + " are no memory of a CUDA device");
+  if (!device) throw no_memory(address, bytes);
   const OnDevice here(*device);
-  const Allocation allocation = require_allocation(address, bytes);
+  const Allocation allocation = require_allocation(here, address, bytes);
   if (stream && here.is_capturing(*stream))
     throw Error(Fault::grant, "memory cannot be lent while its stream is captured into a graph");
   const Offer offer{here.export_handle(allocation.base),
@@ -68,7 +71,7 @@ Ticket Lender::lend(uint64_t address, uint64_t bytes, std::optional<uint64_t> st
   } else {
     publication->publish();
   }
-  lent_[ticket.record] = {ticket.generation, address, bytes, allocation};
+  lent_[ticket.record] = {ticket.generation, address, bytes, *device, allocation.id};
   return ticket;
 }
 
@@ -95,8 +98,8 @@ Outcome Lender::outcome(Ticket ticket, bool back) {
   if (lent == lent_.end() || lent->second.generation != ticket.generation) return Outcome::back;
   const Lent was = lent->second;
   lent_.erase(lent);
-  const auto now = Driver::get().allocation_of(was.address);
-  return now && now->id == was.allocation.id ? Outcome::back : Outcome::freed;
+  const auto now = OnDevice(was.device).allocation_of(was.address);
+  return now && now->id == was.allocation ? Outcome::back : Outcome::freed;
 }
 
 bool Lender::quarantine(Ticket ticket) {

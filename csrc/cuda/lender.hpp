@@ -34,7 +34,8 @@ class Lender {
     uint64_t generation;
     uint64_t address;
     uint64_t bytes;
-    Allocation allocation;
+    int device;
+    uint64_t allocation;  // its id
   };
   void refuse_if_lent(uint64_t address, uint64_t bytes) const;
   Outcome outcome(Ticket ticket, bool back);

@@ -10,8 +10,8 @@ from typing import Any
 class Invitation:
     """Given to one process, as an argument of a ``multiprocessing`` process.
 
-    Where a process is started otherwise, pass ``fd`` on (``subprocess``'s ``pass_fds``) and make an
-    ``Invitation(fd)`` there.
+    Where a process is started otherwise, pass ``fd`` on (``subprocess``'s ``pass_fds``), keep the
+    invitation until then, and make an ``Invitation(fd)`` there.
 
     Attributes:
         fd: descriptor of the ledger. It is closed with the invitation.

@@ -70,6 +70,11 @@ class FakeCuda:
         self._calls.fakeCapture.restype = None
         self._call("fakeCapture", ctypes.c_void_p(stream), int(on))
 
+    def hold(self, stream: int, on: bool) -> None:
+        """A stream that is held does nothing until it is let go."""
+        self._calls.fakeHold.restype = None
+        self._call("fakeHold", ctypes.c_void_p(stream), int(on))
+
     def break_device(self) -> None:
         self._calls.fakeBreak.restype = None
         self._call("fakeBreak")

@@ -95,12 +95,13 @@ struct StreamThread {
   std::condition_variable changed;
   std::deque<std::function<void()>> work;
   bool busy = false;
+  bool held = false;
   std::atomic<bool> capturing{false};
 
   void run() {
     std::unique_lock<std::mutex> lock(mutex);
     while (true) {
-      changed.wait(lock, [&] { return !work.empty(); });
+      changed.wait(lock, [&] { return !work.empty() && !held; });
       const auto next = std::move(work.front());
       work.pop_front();
       busy = true;
@@ -114,6 +115,11 @@ struct StreamThread {
   void push(std::function<void()> function) {
     const std::lock_guard<std::mutex> lock(mutex);
     work.push_back(std::move(function));
+    changed.notify_all();
+  }
+  void hold(bool on) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    held = on;
     changed.notify_all();
   }
   void wait() {
@@ -133,7 +139,7 @@ struct Process {
 };
 // Never destroyed: the streams' threads run until the process ends.
 Process& process = *new Process;
-char contexts[26];
+char contexts[26];  // by device: whether there is one
 thread_local Context current = nullptr;
 thread_local bool in_host_function = false;
 
@@ -262,6 +268,8 @@ EXPORT Result fakeAllocateExpandable(DevicePointer* address, size_t bytes) {
   return allocate(address, bytes, true);
 }
 EXPORT void fakeCapture(Stream stream, int on) { stream_of(stream)->capturing = on != 0; }
+// A stream that is held does nothing until it is let go.
+EXPORT void fakeHold(Stream stream, int on) { stream_of(stream)->hold(on != 0); }
 // From here on the device's work has failed.
 EXPORT void fakeBreak() { process.broken = true; }
 
@@ -314,6 +322,14 @@ EXPORT Result cuDeviceGetUuid_v2(UuidBytes* uuid, Device device) {
 
 EXPORT Result cuDevicePrimaryCtxRetain(Context* context, Device device) {
   *context = &contexts[device];
+  contexts[device] = 1;
+  return OK;
+}
+
+EXPORT Result cuDevicePrimaryCtxGetState(Device device, unsigned* flags, int* active) {
+  if (!usable()) return NOT_INITIALIZED;
+  *flags = 0;
+  *active = contexts[device];
   return OK;
 }
 
@@ -380,7 +396,7 @@ EXPORT Result cuMemGetAddressRange_v2(DevicePointer* base, size_t* bytes, Device
 }
 
 EXPORT Result cuPointerGetAttribute(void* value, int attribute, DevicePointer address) {
-  if (!usable()) return NOT_INITIALIZED;
+  if (!has_context()) return INVALID_CONTEXT;
   const MemoryPointer memory = find(address);
   if (memory == nullptr) return INVALID_VALUE;
   if (attribute == kDeviceOrdinal) {
@@ -410,7 +426,8 @@ EXPORT Result cuIpcOpenMemHandle_v2(DevicePointer* address, IpcHandleBytes handl
   if (!has_context()) return INVALID_CONTEXT;
   const HandleWords words = words_of(handle);
   if (flags != kLazyPeerAccess || words.magic != kHandleMagic) return INVALID_VALUE;
-  if (words.pid == getpid()) return INVALID_CONTEXT;
+  if (words.pid == getpid() || setting("FAKE_CUDA_CANNOT_OPEN", 0) != 0) return INVALID_CONTEXT;
+  if (setting("FAKE_CUDA_DIES_OPENING", 0) != 0) std::abort();
   const std::lock_guard<std::mutex> lock(process.mutex);
   for (const auto& [base, memory] : process.memory) {
     if (!memory->imported || memory->label->id != words.id) continue;

@@ -43,6 +43,12 @@ def test_errors_have_the_name_and_the_text_of_cuda(fake_library):
     assert "cuInit failed: CUDA_ERROR_NO_DEVICE (100): said by the fake driver" in said
 
 
+def test_what_is_written_is_read(fake_cuda):
+    address = fake_cuda.allocate(8192)
+    cuda.fill(0, address, 0x1234, 2048)
+    assert set(memoryview(cuda.read(0, address, 8192)).cast("I")) == {0x1234}
+
+
 def test_errors_carry_the_number_of_cuda(fake_cuda):
     with pytest.raises(CudaError, match="CUDA_ERROR_OUT_OF_MEMORY") as raised:
         cuda.allocate(0, 1 << 40)

@@ -1,3 +1,33 @@
+import pytest
 from fake_cuda import fake_cuda, fake_library
+from remote import Remote
+
+from fusionloader.memory import Lender
 
 __all__ = ["fake_cuda", "fake_library"]
+
+
+@pytest.fixture
+def lender(fake_cuda):
+    made = Lender()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def start_borrower(lender, fake_cuda):
+    """Starts borrowers, each a process; they end before the lender closes."""
+    started = []
+
+    def start(**environment):
+        started.append(Remote(lender, fake_cuda, **environment))
+        return started[-1]
+
+    yield start
+    for remote in started:
+        remote.end()
+
+
+@pytest.fixture
+def borrower(start_borrower):
+    return start_borrower()
