@@ -13,6 +13,7 @@ from fusionloader._native import cuda
 
 HERE = Path(__file__).parent
 CSRC = HERE.parents[1] / "csrc"
+NAME = "libfakecuda.so"
 WARNINGS = ["-Wall", "-Wextra", "-Wconversion", "-Werror"]
 
 
@@ -31,6 +32,7 @@ class FakeCuda:
         self.library = library
         self._calls = ctypes.CDLL(str(library))
         self.allocated: set[int] = set()
+        self.held: set[int] = set()
 
     def _call(self, name: str, *arguments: object) -> None:
         result = getattr(self._calls, name)(*arguments)
@@ -73,6 +75,7 @@ class FakeCuda:
     def hold(self, stream: int, on: bool) -> None:
         """A stream that is held does nothing until it is let go."""
         self._calls.fakeHold.restype = None
+        (self.held.add if on else self.held.discard)(stream)
         self._call("fakeHold", ctypes.c_void_p(stream), int(on))
 
     def break_device(self) -> None:
@@ -101,12 +104,15 @@ class FakeCuda:
 
 
 def build_fake_driver(folder: Path) -> Path:
-    return compile_library([HERE / "fake_driver.cpp"], folder / "libfakecuda.so", *WARNINGS)
+    return compile_library([HERE / "fake_driver.cpp"], folder / NAME, *WARNINGS)
 
 
 @pytest.fixture(scope="session")
 def fake_library(tmp_path_factory):
     """The fake driver is the one that this process and its children load from here on."""
+    given = os.environ.get("FUSIONLOADER_LIBCUDA", "")
+    if Path(given).name == NAME:  # by tests that run tests
+        return Path(given)
     library = build_fake_driver(tmp_path_factory.mktemp("cuda"))
     os.environ["FUSIONLOADER_LIBCUDA"] = str(library)
     if cuda.library() != str(library):
@@ -118,5 +124,7 @@ def fake_library(tmp_path_factory):
 def fake_cuda(fake_library):
     fake = FakeCuda(fake_library)
     yield fake
+    for stream in list(fake.held):
+        fake.hold(stream, False)
     for address in list(fake.allocated):
         fake.free(address)

@@ -80,6 +80,14 @@ def test_a_block_is_on_offer_when_its_stream_is_done_with_it(fake_cuda, lender, 
     grant.reclaim()
 
 
+def test_what_is_back_can_be_freed(fake_cuda, lender, borrower):
+    address = fake_cuda.allocate(MIB)
+    with lender.yield_block(Block(address, MIB)):
+        borrower.borrow(MIB)
+        borrower.give_back()
+    fake_cuda.free(address)  # stops this process if the borrower has it open
+
+
 def test_without_a_stream_lending_waits_for_all_work(fake_cuda, lender, monkeypatch):
     address, stream = fake_cuda.allocate(MIB), fake_cuda.stream()
     monkeypatch.setenv("FAKE_CUDA_WORK_US", "100000")
@@ -88,7 +96,7 @@ def test_without_a_stream_lending_waits_for_all_work(fake_cuda, lender, monkeypa
         assert fake_cuda.words(address, MIB) == {LENDERS}
 
 
-@pytest.mark.parametrize("with_streams", [False, True])
+@pytest.mark.parametrize("with_streams", [False, True], ids=["everything", "streams"])
 def test_a_return_waits_for_the_borrowers_work(fake_cuda, lender, borrower, with_streams):
     address = fake_cuda.allocate(MIB)
     grant = lender.yield_block(Block(address, MIB))
@@ -113,6 +121,27 @@ def test_what_nobody_has_borrowed_is_back_at_once(fake_cuda, lender, borrower):
     with pytest.raises(NotOfferedError):
         borrower.borrow(1)
     assert lender.stats().revoked_ever == 0
+
+
+def test_what_an_earlier_loan_left_in_a_stream_does_not_offer_a_later_one(
+    fake_cuda, lender, borrower
+):
+    address = fake_cuda.allocate(MIB)
+    first, second = fake_cuda.stream(), fake_cuda.stream()
+    for stream in (first, second):
+        fake_cuda.hold(stream, True)
+    lender.yield_block(Block(address, MIB, first)).reclaim()
+    fake_cuda.fill(address, LENDERS, MIB, second)
+    grant = lender.yield_block(Block(address, MIB, second))
+    fake_cuda.hold(first, False)
+    fake_cuda.wait(first)
+    assert grant.state == "armed"
+    with pytest.raises(NotOfferedError):
+        borrower.borrow(1)
+    fake_cuda.hold(second, False)
+    fake_cuda.wait(second)
+    assert grant.state == "yielded"
+    grant.reclaim()
 
 
 def test_a_borrower_hears_that_its_block_is_asked_for(fake_cuda, lender, borrower):
@@ -161,12 +190,13 @@ def test_devices_are_matched_by_their_identity(fake_library, monkeypatch):
     fake, lender = FakeCuda(fake_library), Lender()
     remote = Remote(lender, fake, FAKE_CUDA_DEVICES="ba")
     try:
-        address = fake.allocate(MIB, device=1)
-        with lender.yield_block(Block(address, MIB)):
-            remote.borrow(MIB)
-            assert remote.device() == 0
-            remote.give_back()
-        fake.free(address, device=1)
+        for here, there in ((0, 1), (1, 0)):
+            address = fake.allocate(MIB, here)
+            with lender.yield_block(Block(address, MIB)):
+                remote.borrow(MIB)
+                assert remote.device() == there
+                remote.give_back()
+            fake.free(address, here)
     finally:
         remote.end()
         lender.close()

@@ -1,0 +1,154 @@
+"""Mistakes in the native code are noticed: each mutant fails the test that is there for it.
+
+The tests run in a process of their own, against a package whose extension was built of the sources
+with one passage replaced.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+import pybind11
+import pytest
+from fake_cuda import CSRC
+
+HERE = Path(__file__).parent
+TESTS_FAILED = 1
+PACKAGE = HERE.parents[1] / "fusionloader"
+SOURCES = [
+    *sorted((CSRC / "cuda").glob("*.cpp")),
+    CSRC / "queue" / "identity.cpp",
+    CSRC / "queue" / "queue.cpp",
+    CSRC / "bindings" / "cuda.cpp",
+    HERE / "native_alone.cpp",
+]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    source: str
+    right: str
+    wrong: str
+    killers: str  # names of tests, as for pytest -k
+
+
+MUTANTS = {
+    "return before sync": Mutant(
+        "borrower.cpp",
+        "    else\n      here.synchronize();\n",
+        "",
+        "a_return_waits and everything",
+    ),
+    "dropped offset": Mutant(
+        "borrower.cpp",
+        "opened->second.base + offer.offset",
+        "opened->second.base",
+        "in_the_middle_of_an_allocation",
+    ),
+    "no generation": Mutant(
+        "lender_ledger.cpp",
+        "LoanWord::generation(word) + 1",
+        "LoanWord::generation(word)",
+        "what_an_earlier_loan_left",
+    ),
+    "publish out of order": Mutant(
+        "lender.cpp",
+        "here.call_after(*stream, &publish, publication.get());",
+        "publish(publication.get());",
+        "on_offer_when_its_stream",
+    ),
+    "never close": Mutant(
+        "borrower.cpp",
+        "OnDevice(place.first).close(base);",
+        "static_cast<void>(base);",
+        "is_back_can_be_freed",
+    ),
+    "reclaim from the living": Mutant(
+        "lender_ledger.cpp",
+        "if (!ended(holder(word))) return false;",
+        "",
+        "quarantined_block_stays_out",
+    ),
+    "any device will do": Mutant(
+        "driver.cpp",
+        "if (this->uuid(device) == uuid) return device;",
+        "return device;",
+        "devices_are_matched",
+    ),
+}
+
+
+def compile_source(source, target):
+    command = ["g++", "-std=c++17", "-O0", "-fPIC", "-fvisibility=hidden", f"-I{CSRC}"]
+    command += [f"-I{pybind11.get_include()}", f"-I{sysconfig.get_paths()['include']}"]
+    done = subprocess.run(
+        [*command, "-c", str(source), "-o", str(target)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def objects(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("objects")
+    made = {source.name: folder / f"{number}.o" for number, source in enumerate(SOURCES)}
+    assert len(made) == len(SOURCES)
+    for source in SOURCES:
+        compile_source(source, made[source.name])
+    return made
+
+
+def make_package(folder, objects):
+    """The package with another extension: nothing but what fusionloader.memory needs."""
+    package = folder / "fusionloader"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "memory").symlink_to(PACKAGE / "memory")
+    library = package / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
+    command = ["g++", "-shared", *map(str, objects), "-o", str(library), "-pthread", "-ldl"]
+    subprocess.run(command, check=True)
+
+
+def run_tests(folder, killers):
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "--timeout=60"]
+    command += ["-p", "no:cacheprovider"]
+    command += [f"--confcutdir={HERE}", "-k", killers]
+    command += [str(HERE / f"test_{name}.py") for name in ("lending", "late", "bad_input")]
+    return subprocess.run(
+        command,
+        cwd=HERE.parents[1],
+        env={**os.environ, "PYTHONPATH": str(folder), "PYTHONSAFEPATH": "1"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+
+
+@pytest.mark.timeout(300)
+def test_the_tests_that_find_mutants_pass_without_one(tmp_path, objects, fake_library):
+    make_package(tmp_path, objects.values())
+    done = run_tests(
+        tmp_path, " or ".join(f"({m.killers})" for m in MUTANTS.values()), fake_library
+    )
+    assert done.returncode == 0, done.stdout
+    passed = int(done.stdout.splitlines()[-1].split()[0])
+    assert passed >= len(MUTANTS), done.stdout
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_mutant_is_found(tmp_path, objects, fake_library, name):
+    mutant = MUTANTS[name]
+    text = (CSRC / "cuda" / mutant.source).read_text()
+    assert text.count(mutant.right) == 1, "the source has changed: write the mutant anew"
+    changed = tmp_path / mutant.source
+    changed.write_text(text.replace(mutant.right, mutant.wrong))
+    compile_source(changed, tmp_path / "changed.o")
+    others = [made for source, made in objects.items() if source != mutant.source]
+    make_package(tmp_path, [*others, tmp_path / "changed.o"])
+    done = run_tests(tmp_path, mutant.killers)
+    found = done.returncode in (TESTS_FAILED, -signal.SIGABRT)  # or the fake driver stopped it
+    assert found, f"nobody noticed: {done.stdout}"

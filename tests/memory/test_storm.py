@@ -1,0 +1,19 @@
+"""SIGKILL at any moment loses no block and lets nobody write into another's memory."""
+
+import os
+import random
+
+from storm import Storm
+
+KILLS = int(os.environ.get("FUSIONLOADER_KILLS", 15))
+SEED = int(os.environ.get("FUSIONLOADER_SEED", random.randrange(1 << 30)))
+
+
+def test_killed_borrowers_lose_no_block_and_write_into_no_others_memory(fake_cuda):
+    print("seed", SEED)
+    tally = Storm(fake_cuda, SEED).run(KILLS)
+    print(tally)
+    assert tally.kills >= KILLS
+    assert tally.lost == 0
+    assert tally.foreign_writes == 0
+    assert tally.borrowed_bytes > 0
