@@ -10,9 +10,12 @@ SYSTEM := $(VENV)/system.stamp
 INSTALLED := $(VENV)/installed.stamp
 EXTENSION := $(VENV)/extension.stamp
 SOURCES := $(wildcard csrc/*/*.cpp csrc/*/*.hpp csrc/*/*.cu) setup.py
+# Written in C++ and never shipped.
+TEST_SOURCES := $(wildcard tests/*/*.cpp tests/fuzz/targets/*)
 ASAN := build/asan
 # The tests that call the native code directly.
-NATIVE_TESTS := $(wildcard tests/csrc tests/queue tests/ops tests/device tests/fuzz)
+NATIVE_TESTS := $(wildcard tests/csrc tests/cuda tests/memory tests/queue tests/ops tests/device \
+    tests/fuzz)
 # Random input is tried for so long, which is more than as one test among many.
 ASAN_FUZZ_SECONDS ?= 60
 FUZZ := build/fuzz
@@ -40,12 +43,12 @@ lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/clang-format --dry-run --Werror $(filter csrc/%,$(SOURCES)) $(wildcard tests/fuzz/targets/*)
+	$(BIN)/clang-format --dry-run --Werror $(filter csrc/%,$(SOURCES)) $(TEST_SOURCES)
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i $(filter csrc/%,$(SOURCES)) $(wildcard tests/fuzz/targets/*)
+	$(BIN)/clang-format -i $(filter csrc/%,$(SOURCES)) $(TEST_SOURCES)
 
 # A copy of the package with an instrumented extension, and the tests of csrc/ run against it.
 # The sanitizer's library has to be loaded before Python; Python itself leaks by design.
@@ -74,7 +77,7 @@ $(FUZZ)/scan-memory: SANITIZE := fuzzer,memory
 $(FUZZ)/window-address: FUZZED := tests/fuzz/targets/window_target.cpp $(FUZZ_SOURCES) -ljpeg
 $(FUZZ)/scan-address $(FUZZ)/scan-memory: \
     FUZZED := tests/fuzz/targets/scan_target.cpp $(filter-out $(WITH_LIBJPEG),$(FUZZ_SOURCES))
-$(FUZZERS): $(SYSTEM) $(SOURCES) $(wildcard tests/fuzz/targets/*)
+$(FUZZERS): $(SYSTEM) $(SOURCES) $(TEST_SOURCES)
 	.ci/system-packages $(PYTHON) clang
 	mkdir -p $(FUZZ)
 	clang++ $(FUZZ_FLAGS) -fsanitize=$(SANITIZE) $(FUZZED) -o $@

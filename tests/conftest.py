@@ -5,6 +5,10 @@ import pytest
 import torch
 from PIL import Image
 
+# Fixtures of several folders, which have no conftest.py of their own: tests and their scripts
+# import this one by its name.
+pytest_plugins = ["fake_cuda", "lending_fixtures"]
+
 NORMALIZE = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 

@@ -426,7 +426,7 @@ EXPORT Result cuIpcOpenMemHandle_v2(DevicePointer* address, IpcHandleBytes handl
   if (!has_context()) return INVALID_CONTEXT;
   const HandleWords words = words_of(handle);
   if (flags != kLazyPeerAccess || words.magic != kHandleMagic) return INVALID_VALUE;
-  if (words.pid == getpid() || setting("FAKE_CUDA_CANNOT_OPEN", 0) != 0) return INVALID_CONTEXT;
+  if (words.pid == getpid() || setting("FAKE_CUDA_NO_IPC", 0) != 0) return INVALID_CONTEXT;
   if (setting("FAKE_CUDA_DIES_OPENING", 0) != 0) std::abort();
   const std::lock_guard<std::mutex> lock(process.mutex);
   for (const auto& [base, memory] : process.memory) {

@@ -1,10 +1,9 @@
+"""A lender over the fake driver, and borrowers in processes of their own."""
+
 import pytest
-from fake_cuda import fake_cuda, fake_library
 from remote import Remote
 
 from fusionloader.memory import Lender
-
-__all__ = ["fake_cuda", "fake_library"]
 
 
 @pytest.fixture
