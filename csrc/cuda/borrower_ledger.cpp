@@ -17,23 +17,29 @@ namespace {
   throw Error(Fault::ledger, "the descriptor is not that of a ledger of this version");
 }
 
+uint32_t records_in(size_t bytes) {
+  return static_cast<uint32_t>((bytes - sizeof(LedgerMemory)) / sizeof(Record));
+}
+
 std::shared_ptr<Mapping> map_ledger(int fd) {
   struct stat file{};
   const int seals = fcntl(fd, F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstat(fd, &file) != 0) refuse();
   const auto bytes = static_cast<size_t>(file.st_size);
-  if (bytes < sizeof(LedgerMemory)) refuse();
-  auto mapping = std::make_shared<Mapping>(fd, 0, bytes);
-  const auto& header = reinterpret_cast<LedgerMemory*>(mapping->data())->header;
-  if (header.magic != kLedgerMagic || header.records == 0 || header.records > kMaxRecords ||
-      LedgerMemory::bytes(header.records) != bytes)
+  if (bytes < LedgerMemory::bytes(1) || bytes > LedgerMemory::bytes(kMaxRecords) ||
+      bytes != LedgerMemory::bytes(records_in(bytes)))
     refuse();
+  auto mapping = std::make_shared<Mapping>(fd, 0, bytes);
+  if (reinterpret_cast<LedgerMemory*>(mapping->data())->header.magic != kLedgerMagic) refuse();
   return mapping;
 }
 
 }  // namespace
 
-BorrowerLedger::BorrowerLedger(int fd) : Ledger(map_ledger(fd)) {
+BorrowerLedger::BorrowerLedger(int fd) : BorrowerLedger(map_ledger(fd)) {}
+
+BorrowerLedger::BorrowerLedger(const std::shared_ptr<Mapping>& mapping)
+    : Ledger(mapping, records_in(mapping->bytes())) {
   if (header().user != geteuid())
     throw Error(Fault::peer, "the lender is a process of user " + std::to_string(header().user) +
                                  ", this one is of user " + std::to_string(geteuid()));
@@ -65,7 +71,7 @@ std::optional<BorrowerLedger::Borrowed> BorrowerLedger::borrow(uint64_t least_by
   while (true) {
     Ticket best{0, 0};
     uint64_t best_bytes = 0;
-    for (uint32_t i = 0; i < header().records; ++i) {
+    for (uint32_t i = 0; i < records_; ++i) {
       Record& record = memory_->records()[i];
       const uint64_t word = word_of(record);
       const uint64_t bytes = record.bytes.load();
@@ -108,7 +114,7 @@ bool BorrowerLedger::is_revoked(Ticket ticket) {
 }
 
 bool BorrowerLedger::any_revoked() const {
-  for (uint32_t i = 0; i < header().records; ++i) {
+  for (uint32_t i = 0; i < records_; ++i) {
     const uint64_t word = memory_->records()[i].word.load();
     if (holds(word) && LoanWord::state(word) != State::borrowed) return true;
   }
@@ -134,7 +140,7 @@ bool BorrowerLedger::lender_lives() const { return !ended(header().lender); }
 void BorrowerLedger::leave() {
   check_process();
   if (seat_ == kNobody) return;
-  for (uint32_t i = 0; i < header().records; ++i)
+  for (uint32_t i = 0; i < records_; ++i)
     if (holds(memory_->records()[i].word.load()))
       throw Error(Fault::grant, "a borrowed block was not returned");
   want(0);

@@ -9,9 +9,10 @@
 
 namespace fusionloader::cuda {
 
-Ledger::Ledger(std::shared_ptr<Mapping> mapping)
+Ledger::Ledger(std::shared_ptr<Mapping> mapping, uint32_t records)
     : mapping_(std::move(mapping)),
       memory_(reinterpret_cast<LedgerMemory*>(mapping_->data())),
+      records_(records),
       process_(getpid()) {}
 
 void Ledger::check_process() const {
@@ -22,7 +23,7 @@ void Ledger::check_process() const {
 
 Record& Ledger::record(Ticket ticket) {
   check_process();
-  if (ticket.record >= header().records)
+  if (ticket.record >= records_)
     throw Error(Fault::grant, "the ledger has no record " + std::to_string(ticket.record));
   return memory_->records()[ticket.record];
 }

@@ -26,7 +26,7 @@ class Ledger {
   State state(Ticket ticket) { return LoanWord::state(word(ticket)); }
 
  protected:
-  explicit Ledger(std::shared_ptr<Mapping> mapping);
+  Ledger(std::shared_ptr<Mapping> mapping, uint32_t records);
   void check_process() const;
   Record& record(Ticket ticket);
   uint64_t word(Ticket ticket);
@@ -36,9 +36,11 @@ class Ledger {
 
   std::shared_ptr<Mapping> mapping_;
   LedgerMemory* memory_;
+  // Not the header's, which another process could damage.
+  const uint32_t records_;
 
  private:
-  pid_t process_;
+  const pid_t process_;
 };
 
 // Puts an armed block on offer, unless it was taken back meanwhile. May be called on any thread and
@@ -125,6 +127,7 @@ class BorrowerLedger : public Ledger {
   void wait(uint32_t seen, int64_t timeout_ns);
 
  private:
+  explicit BorrowerLedger(const std::shared_ptr<Mapping>& mapping);
   bool holds(uint64_t word) const;
   uint32_t seat_ = kNobody;
 };

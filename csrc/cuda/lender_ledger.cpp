@@ -39,9 +39,8 @@ int create_memory(uint32_t records) {
 LenderLedger::LenderLedger(uint32_t records) : LenderLedger(create_memory(records), records) {}
 
 LenderLedger::LenderLedger(int fd, uint32_t records)
-    : Ledger(std::make_shared<Mapping>(fd, 0, LedgerMemory::bytes(records))), fd_(fd) {
+    : Ledger(std::make_shared<Mapping>(fd, 0, LedgerMemory::bytes(records)), records), fd_(fd) {
   LedgerHeader& h = header();
-  h.records = records;
   h.user = geteuid();
   h.lender = identity_of(static_cast<uint32_t>(getpid()));
   h.namespaces = my_namespaces();
@@ -54,7 +53,7 @@ LenderLedger::~LenderLedger() { ::close(fd_); }
 
 Ticket LenderLedger::arm(const Offer& offer) {
   check_process();
-  for (uint32_t i = 0; i < header().records; ++i) {
+  for (uint32_t i = 0; i < records_; ++i) {
     Record& record = memory_->records()[i];
     const uint64_t word = word_of(record);
     if (LoanWord::state(word) != State::free) continue;
@@ -65,8 +64,7 @@ Ticket LenderLedger::arm(const Offer& offer) {
     record.word.store(LoanWord::make(generation, kNobody, State::armed));
     return {i, generation};
   }
-  throw Error(Fault::ledger,
-              "all " + std::to_string(header().records) + " slots of the ledger are in use");
+  throw Error(Fault::ledger, "all " + std::to_string(records_) + " slots of the ledger are in use");
 }
 
 bool LenderLedger::revoke(Ticket ticket) {
@@ -163,7 +161,7 @@ void LenderLedger::empty_seats() {
 }
 
 bool LenderLedger::is_named(uint32_t seat) const {
-  for (uint32_t i = 0; i < header().records; ++i) {
+  for (uint32_t i = 0; i < records_; ++i) {
     const uint64_t word = memory_->records()[i].word.load();
     if (is_held(LoanWord::state(word)) && LoanWord::seat(word) == seat) return true;
   }

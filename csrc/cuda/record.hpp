@@ -68,7 +68,6 @@ struct alignas(kAlign) Seat {
 
 struct alignas(kAlign) LedgerHeader {
   uint64_t magic;
-  uint32_t records;
   uint32_t user;
   uint64_t lender;  // identity of its process
   Namespaces namespaces;

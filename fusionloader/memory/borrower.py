@@ -117,8 +117,15 @@ class Borrower:
         open_borrowers.add(self)
 
     def want(self, nbytes: int) -> None:
-        """Says how many more bytes would be of use; 0 when none. Lenders lend by this."""
-        self._native.want(min(max(operator.index(nbytes), 0), _MOST_BYTES))
+        """Says how many more bytes would be of use; 0 when none. Lenders lend by this.
+
+        Raises:
+            SizeError: ``nbytes`` is negative.
+        """
+        nbytes = operator.index(nbytes)
+        if nbytes < 0:
+            raise SizeError(f"0 bytes or more can be wanted, not {nbytes}")
+        self._native.want(min(nbytes, _MOST_BYTES))
 
     def borrow_block(self, nbytes: int, timeout: float = 0) -> Mapping:
         """Borrows a block, see ``borrow_block``."""

@@ -40,6 +40,13 @@ def test_less_than_a_byte_is_not_borrowed(borrower, nbytes):
         borrower.borrow(nbytes)
 
 
+def test_less_than_nothing_is_not_wanted(lender, borrower):
+    with pytest.raises(SizeError, match="0 bytes or more can be wanted, not -1"):
+        borrower.want(-1)
+    borrower.want(2**200)
+    assert lender.wanted_bytes > 2**60
+
+
 @pytest.mark.parametrize("nbytes", [MIB + 1, 2**63, 2**64, 2**200])
 def test_more_than_there_is_is_not_borrowed(lender, borrower, block, nbytes):
     with (

@@ -27,7 +27,7 @@ SOURCES = [
     *sorted((CSRC / "cuda").glob("*.cpp")),
     CSRC / "queue" / "identity.cpp",
     CSRC / "queue" / "queue.cpp",
-    CSRC / "bindings" / "cuda.cpp",
+    *sorted((CSRC / "bindings").glob("cuda*.cpp")),
     HERE / "native_alone.cpp",
 ]
 

@@ -1,0 +1,172 @@
+"""What the ledger refuses, and that damage to it crashes nobody."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ledger_loans import lend
+
+from fusionloader._native import cuda
+from fusionloader.memory.errors import (
+    GrantError,
+    LedgerError,
+    MemorySharingError,
+    PeerError,
+    SizeError,
+)
+
+
+@pytest.fixture
+def lender():
+    return cuda.LenderLedger(4)
+
+
+@pytest.mark.parametrize("slots", [0, 4097])
+def test_a_ledger_has_a_number_of_slots(slots):
+    with pytest.raises(SizeError, match=f"1 to 4096 slots, not {slots}"):
+        cuda.LenderLedger(slots)
+
+
+def test_a_forged_ticket_is_refused(lender):
+    lend(lender)
+    borrower = cuda.BorrowerLedger(lender.fd)
+    for forged in (cuda.Ticket(99, 1), cuda.Ticket(0, 2), cuda.Ticket(0, 2**48 + 1)):
+        for call in (lender.revoke, lender.take_back, lender.quarantine, borrower.give_back):
+            with pytest.raises(GrantError):
+                call(forged)
+
+
+def test_the_largest_block_is_borrowed_first(lender):
+    for nbytes in (1, 3, 2):
+        lend(lender, nbytes)
+    borrower = cuda.BorrowerLedger(lender.fd)
+    assert [borrower.borrow(1)[3] for _ in range(3)] == [3, 2, 1]
+    assert borrower.borrow(1) is None
+
+
+def test_what_is_no_ledger_is_refused(tmp_path, lender):
+    with open(tmp_path / "file", "w+b") as file:
+        file.write(bytes(8192))
+        file.flush()
+        with pytest.raises(LedgerError, match="not that of a ledger"):
+            cuda.BorrowerLedger(file.fileno())
+    with pytest.raises(LedgerError, match="not that of a ledger"):
+        cuda.BorrowerLedger(-1)
+    unsealed = os.memfd_create("unsealed", os.MFD_ALLOW_SEALING)
+    os.write(unsealed, os.pread(lender.fd, 1 << 20, 0))
+    with pytest.raises(LedgerError, match="not that of a ledger"):
+        cuda.BorrowerLedger(unsealed)
+    os.close(unsealed)
+
+
+def test_a_ledger_of_another_version_is_refused(lender):
+    os.pwrite(lender.fd, b"FLedger0", 0)
+    with pytest.raises(LedgerError, match="not that of a ledger"):
+        cuda.BorrowerLedger(lender.fd)
+
+
+def test_no_process_can_cut_a_ledger_short(lender):
+    with pytest.raises(PermissionError):
+        os.ftruncate(lender.fd, 0)
+
+
+def test_eight_processes_can_borrow_at_a_time(lender):
+    seats = [cuda.BorrowerLedger(lender.fd) for _ in range(8)]
+    with pytest.raises(LedgerError, match="all 8 seats"):
+        cuda.BorrowerLedger(lender.fd)
+    seats.pop().leave()
+    cuda.BorrowerLedger(lender.fd)
+
+
+def test_who_has_borrowed_something_keeps_its_seat(lender):
+    lend(lender)
+    borrower = cuda.BorrowerLedger(lender.fd)
+    ticket = borrower.borrow(1)[0]
+    with pytest.raises(GrantError, match="was not returned"):
+        borrower.leave()
+    borrower.give_back(ticket)
+    borrower.leave()
+    assert lender.borrowers == []
+
+
+def test_a_borrower_that_has_left_borrows_nothing(lender):
+    borrower = cuda.BorrowerLedger(lender.fd)
+    borrower.leave()
+    with pytest.raises(LedgerError, match="closed"):
+        borrower.borrow(1)
+    with pytest.raises(LedgerError, match="closed"):
+        borrower.want(1)
+
+
+def test_a_forked_child_cannot_use_its_parents_end(lender):
+    ticket = lend(lender)
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            lender.revoke(ticket)
+        except LedgerError as error:
+            os.write(writing, str(error).encode())
+        os._exit(0)
+    os.close(writing)
+    os.waitpid(pid, 0)
+    assert b"not to its forked child" in os.read(reading, 4096)
+    os.close(reading)
+    assert lender.state(ticket) == "yielded"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_another_users_process_is_refused(lender):
+    program = f"""
+import os
+import fusionloader.memory
+from fusionloader._native import cuda
+os.setuid(65534)
+cuda.BorrowerLedger({lender.fd})
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], pass_fds=[lender.fd], capture_output=True, text=True
+    )
+    assert "PeerError: the lender is a process of user 0, this one is of user 65534" in done.stderr
+
+
+def test_a_borrower_of_another_user_is_told_so(lender):
+    # The user's number in the header, by which the lender is known.
+    head = os.pread(lender.fd, 12, 0)
+    os.pwrite(lender.fd, (os.geteuid() + 1).to_bytes(4, "little"), len(head) - 4)
+    with pytest.raises(PeerError, match=f"user {os.geteuid() + 1}"):
+        cuda.BorrowerLedger(lender.fd)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 4000), st.binary(min_size=1, max_size=16)), max_size=20))
+def test_a_damaged_ledger_crashes_nobody(damage):
+    lender = cuda.LenderLedger(4)
+    borrower = cuda.BorrowerLedger(lender.fd)
+    tickets = [lend(lender) for _ in range(3)]
+    borrowed = borrower.borrow(1)[0]
+    size = os.fstat(lender.fd).st_size
+    for place, data in damage:
+        os.pwrite(lender.fd, data[: size - place % size], place % size)
+    calls = [lambda: cuda.BorrowerLedger(lender.fd), lambda: borrower.borrow(1)]
+    calls += [borrower.any_revoked, lambda: borrower.want(5), lender.empty_seats]
+    calls += [lambda: lender.wanted_bytes, lambda: lender.borrowers]
+    for ticket in (*tickets, borrowed):
+        for call in (
+            lender.revoke,
+            lender.quarantine,
+            lender.owner,
+            lender.take_back,
+            borrower.is_revoked,
+            borrower.give_back,
+            lender.publish,
+        ):
+            calls.append(lambda call=call, ticket=ticket: call(ticket))
+    for call in calls:
+        try:
+            call()
+        except MemorySharingError as error:
+            assert str(error)
