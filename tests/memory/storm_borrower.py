@@ -41,7 +41,7 @@ def main() -> None:
             fake.fill(mapping.address, mark, mapping.nbytes, chance.choice(streams))
             if borrower.revoked:
                 break
-        mapping.return_(streams)
+        mapping.return_(chance.choice([streams, None]))
 
 
 if __name__ == "__main__":

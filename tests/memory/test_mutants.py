@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,8 +98,8 @@ def objects(tmp_path_factory):
     folder = tmp_path_factory.mktemp("objects")
     made = {source.name: folder / f"{number}.o" for number, source in enumerate(SOURCES)}
     assert len(made) == len(SOURCES)
-    for source in SOURCES:
-        compile_source(source, made[source.name])
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(compile_source, SOURCES, made.values()))
     return made
 
 
@@ -115,14 +116,20 @@ def make_package(folder, objects):
 
 def run_tests(folder, killers):
     command = [sys.executable, "-m", "pytest", "-q", "-x", "--timeout=60"]
-    command += ["-p", "no:cacheprovider", "-p", "fake_cuda", "-p", "lending_fixtures"]
+    for plugin in ("no:cacheprovider", "pytest_timeout", "fake_cuda", "lending_fixtures"):
+        command += ["-p", plugin]
     command += ["--noconftest", "-k", killers]
     command += [str(HERE / f"test_{name}.py") for name in ("lending", "late", "bad_input")]
     path = os.pathsep.join(map(str, (folder, HERE, HERE.parent / "cuda")))
     return subprocess.run(
         command,
         cwd=HERE.parents[1],
-        env={**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"},
+        env={
+            **os.environ,
+            "PYTHONPATH": path,
+            "PYTHONSAFEPATH": "1",
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        },
         capture_output=True,
         text=True,
         timeout=100,
