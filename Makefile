@@ -77,7 +77,7 @@ $(FUZZ)/scan-memory: SANITIZE := fuzzer,memory
 $(FUZZ)/window-address: FUZZED := tests/fuzz/targets/window_target.cpp $(FUZZ_SOURCES) -ljpeg
 $(FUZZ)/scan-address $(FUZZ)/scan-memory: \
     FUZZED := tests/fuzz/targets/scan_target.cpp $(filter-out $(WITH_LIBJPEG),$(FUZZ_SOURCES))
-$(FUZZERS): $(SYSTEM) $(SOURCES) $(TEST_SOURCES)
+$(FUZZERS): $(SYSTEM) $(SOURCES) $(wildcard tests/fuzz/targets/*)
 	.ci/system-packages $(PYTHON) clang
 	mkdir -p $(FUZZ)
 	clang++ $(FUZZ_FLAGS) -fsanitize=$(SANITIZE) $(FUZZED) -o $@
