@@ -142,13 +142,14 @@ void bind_borrower(py::module_& m) {
       .def("want", &Borrower::want)
       .def("leave", &Borrower::leave)
       .def_property_readonly("lender_lives",
-                             [](Borrower& self) { return self.ledger().lender_lives(); })
-      .def_property_readonly("is_closed", [](Borrower& self) { return self.ledger().is_closed(); })
+                             [](const Borrower& self) { return self.ledger().lender_lives(); })
+      .def_property_readonly("is_closed",
+                             [](const Borrower& self) { return self.ledger().is_closed(); })
       .def_property_readonly("change_count",
-                             [](Borrower& self) { return self.ledger().change_count(); })
+                             [](const Borrower& self) { return self.ledger().change_count(); })
       .def(
           "wait",
-          [](Borrower& self, uint32_t seen, double seconds) {
+          [](const Borrower& self, uint32_t seen, double seconds) {
             self.ledger().wait(seen, to_ns(seconds));
           },
           "seen"_a, "seconds"_a, Unlocked());

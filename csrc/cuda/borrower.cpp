@@ -71,16 +71,6 @@ void Borrower::give_back(Ticket ticket, const std::optional<std::vector<uint64_t
   ledger_.give_back(ticket);
 }
 
-bool Borrower::is_revoked(Ticket ticket) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return ledger_.is_revoked(ticket);
-}
-
-bool Borrower::any_revoked() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return ledger_.any_revoked();
-}
-
 void Borrower::want(uint64_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
   ledger_.want(bytes);

@@ -27,9 +27,10 @@ class Borrower {
   // Waits for the streams (without any named, for all work of this process), closes the memory, and
   // gives the block back. When the work has failed the block stays with this process.
   void give_back(Ticket ticket, const std::optional<std::vector<uint64_t>>& streams);
-  bool is_revoked(Ticket ticket);
-  bool any_revoked();
-  BorrowerLedger& ledger() { return ledger_; }
+  // Atomic loads: they wait for no other thread that opens or closes memory.
+  bool is_revoked(Ticket ticket) { return ledger_.is_revoked(ticket); }
+  bool any_revoked() const { return ledger_.any_revoked(); }
+  const BorrowerLedger& ledger() const { return ledger_; }
   void want(uint64_t bytes);
   void leave();
 

@@ -148,7 +148,7 @@ void BorrowerLedger::leave() {
   seat_ = kNobody;
 }
 
-void BorrowerLedger::wait(uint32_t seen, int64_t timeout_ns) {
+void BorrowerLedger::wait(uint32_t seen, int64_t timeout_ns) const {
   futex_wait(header().borrower_word, seen, timeout_ns);
 }
 

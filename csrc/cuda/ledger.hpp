@@ -56,7 +56,7 @@ class Publication {
   Ticket ticket_;
 };
 
-// One thread at a time.
+// One thread at a time may arm, and empty seats; the rest is for any thread.
 class LenderLedger : public Ledger {
  public:
   explicit LenderLedger(uint32_t records);
@@ -97,7 +97,7 @@ class LenderLedger : public Ledger {
   int fd_;
 };
 
-// One thread at a time.
+// One thread at a time may leave; the rest is for any thread.
 class BorrowerLedger : public Ledger {
  public:
   // Takes a seat. The descriptor may be closed afterwards.
@@ -124,12 +124,12 @@ class BorrowerLedger : public Ledger {
   // Gives the seat up; what it had borrowed must be back.
   void leave();
   uint32_t change_count() const { return header().borrower_word.load(); }
-  void wait(uint32_t seen, int64_t timeout_ns);
+  void wait(uint32_t seen, int64_t timeout_ns) const;
 
  private:
   explicit BorrowerLedger(const std::shared_ptr<Mapping>& mapping);
   bool holds(uint64_t word) const;
-  uint32_t seat_ = kNobody;
+  std::atomic<uint32_t> seat_{kNobody};
 };
 
 }  // namespace fusionloader::cuda

@@ -102,21 +102,6 @@ Outcome Lender::outcome(Ticket ticket, bool back) {
   return now && now->id == was.allocation ? Outcome::back : Outcome::freed;
 }
 
-bool Lender::quarantine(Ticket ticket) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return ledger_.quarantine(ticket);
-}
-
-State Lender::state(Ticket ticket) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return ledger_.state(ticket);
-}
-
-uint64_t Lender::owner(Ticket ticket) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return ledger_.owner(ticket);
-}
-
 void Lender::empty_seats() {
   const std::lock_guard<std::mutex> lock(mutex_);
   ledger_.empty_seats();

@@ -23,9 +23,9 @@ class Lender {
   Outcome revoke(Ticket ticket);
   // Looks whether it was returned, or its borrower has ended.
   Outcome take_back(Ticket ticket);
-  bool quarantine(Ticket ticket);
-  State state(Ticket ticket);
-  uint64_t owner(Ticket ticket);
+  bool quarantine(Ticket ticket) { return ledger_.quarantine(ticket); }
+  State state(Ticket ticket) { return ledger_.state(ticket); }
+  uint64_t owner(Ticket ticket) { return ledger_.owner(ticket); }
   LenderLedger& ledger() { return ledger_; }
   void empty_seats();
 

@@ -8,6 +8,7 @@ from fusionloader._native import cuda as native
 from fusionloader.memory.block import Block
 from fusionloader.memory.borrower import Borrower, Mapping
 from fusionloader.memory.errors import MemorySharingError
+from fusionloader.memory.grant import Grant
 from fusionloader.memory.lender import Lender
 
 _NBYTES = 2 << 20
@@ -29,23 +30,31 @@ def probe(lender: Lender, device: int = 0, timeout: float = 30.0) -> str | None:
     Returns:
         Why memory cannot be shared, in words; ``None`` if it can.
     """
+    grant = None
     try:
         address = native.allocate(device, _NBYTES)
-        native.fill(device, address, _ASKED, _NBYTES // 4)
-        grant = lender._lend(Block(address, _NBYTES), probe=True)
-        deadline = time.monotonic() + timeout
-        while grant.state != "returned" and time.monotonic() < deadline:
-            lender._native.wait(lender._native.change_count, _LOOKING_SECONDS)
-        state = grant.state
-        # What does not come back is not freed: another process may have it open.
-        grant.reclaim()
-        answered = _holds(device, address, _ANSWERED)
-        native.free(device, address)
+        try:
+            native.fill(device, address, _ASKED, _NBYTES // 4)
+            grant = lender._lend(Block(address, _NBYTES), probe=True)
+            returned = _wait_for_return(lender, grant, timeout)
+            grant.reclaim()
+            answered = _holds(device, address, _ANSWERED)
+        finally:
+            # What is not back may be open in another process.
+            if grant is None or grant.state == "free":
+                native.free(device, address)
     except MemorySharingError as error:
         return str(error)
-    if state != "returned":
+    if not returned:
         return f"no process has taken and returned a block within {timeout:g} s"
     return None if answered else "the other process could not write into the block that was lent"
+
+
+def _wait_for_return(lender: Lender, grant: Grant, timeout: float) -> bool:
+    deadline = time.monotonic() + timeout
+    while grant.state != "returned" and time.monotonic() < deadline:
+        lender._native.wait(lender._native.change_count, _LOOKING_SECONDS)
+    return grant.state == "returned"
 
 
 def answer_probe(borrower: Borrower, timeout: float = 30.0) -> str | None:
