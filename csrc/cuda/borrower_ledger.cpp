@@ -8,7 +8,6 @@
 #include "cuda/error.hpp"
 #include "cuda/ledger.hpp"
 #include "queue/futex.hpp"
-#include "queue/identity.hpp"
 
 namespace fusionloader::cuda {
 namespace {
@@ -46,7 +45,7 @@ BorrowerLedger::BorrowerLedger(const std::shared_ptr<Mapping>& mapping)
   if (!(header().namespaces == my_namespaces()))
     throw Error(Fault::peer, "the lender has another namespace of processes (another container)");
   if (!lender_lives()) throw Error(Fault::peer, "the lender's process has ended");
-  const uint64_t me = identity_of(static_cast<uint32_t>(getpid()));
+  const uint64_t me = my_identity();
   for (uint32_t i = 0; i < kSeats && seat_ == kNobody; ++i) {
     uint64_t nobody = 0;
     if (header().seats[i].identity.compare_exchange_strong(nobody, me)) seat_ = i;

@@ -20,7 +20,7 @@ struct IpcHandleBytes {
   char reserved[64];
 };
 
-constexpr Result kSuccess = 0, kInvalidValue = 1, kNotInitialized = 3;
+constexpr Result kSuccess = 0, kInvalidValue = 1;
 constexpr unsigned kLazyPeerAccess = 1;
 constexpr int kBufferId = 7, kDeviceOrdinal = 9, kLegacyIpcCapable = 10;
 constexpr int kNotCapturing = 0;

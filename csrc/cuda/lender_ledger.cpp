@@ -11,7 +11,6 @@
 #include "cuda/error.hpp"
 #include "cuda/ledger.hpp"
 #include "queue/futex.hpp"
-#include "queue/identity.hpp"
 
 namespace fusionloader::cuda {
 namespace {
@@ -42,7 +41,7 @@ LenderLedger::LenderLedger(int fd, uint32_t records)
     : Ledger(std::make_shared<Mapping>(fd, 0, LedgerMemory::bytes(records)), records), fd_(fd) {
   LedgerHeader& h = header();
   h.user = geteuid();
-  h.lender = identity_of(static_cast<uint32_t>(getpid()));
+  h.lender = my_identity();
   h.namespaces = my_namespaces();
   for (uint32_t i = 0; i < records; ++i)
     memory_->records()[i].word.store(LoanWord::make(0, kNobody, State::free));

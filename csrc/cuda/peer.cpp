@@ -7,6 +7,7 @@
 
 #include <cerrno>
 
+#include "cuda/error.hpp"
 #include "queue/identity.hpp"
 
 namespace fusionloader::cuda {
@@ -18,6 +19,12 @@ uint64_t inode_of(const char* path) {
 }
 
 }  // namespace
+
+uint64_t my_identity() {
+  const uint64_t identity = identity_of(static_cast<uint32_t>(getpid()));
+  if (identity == 0) throw Error(Fault::peer, "/proc does not tell when this process was started");
+  return identity;
+}
 
 bool ended(uint64_t identity) {
   const auto pid = static_cast<pid_t>(pid_of(identity));
