@@ -1,0 +1,119 @@
+"""Which free blocks of torch's caching allocator may be lent: decided from a snapshot alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+SMALLEST = 4 << 20
+# Smaller requests go to another pool of the allocator: a block can be claimed by its size only
+# above this.
+_SMALL_POOL = 1 << 20
+_DEFAULT_POOL = (0, 0)
+
+Snapshot = Sequence[Mapping[str, Any]]
+"""What ``torch.cuda.memory_snapshot()`` returns: segments with their blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A block that the allocator holds but does not use.
+
+    Attributes:
+        address: on the device.
+        size: in bytes. The allocator gives out this very block, or another one of the same size
+            and stream, for a request of exactly so many bytes on its stream.
+        stream: whose free list it is in, as a raw ``cudaStream_t``.
+        whole_segment: whether nothing else lies in its segment. CUDA shares whole segments: what
+            a borrower writes beyond such a block hits nobody.
+    """
+
+    address: int
+    size: int
+    stream: int
+    whole_segment: bool
+
+
+def candidates(
+    snapshot: Snapshot,
+    *,
+    device: int = 0,
+    smallest: int = SMALLEST,
+    whole_segments_only: bool = False,
+) -> list[Claim]:
+    """Returns the blocks that may be lent, largest first, whole segments first among equals.
+
+    Only inactive blocks of the default pool. Free memory of other pools is not free: the CUDA
+    graph that a pool belongs to writes there when it is replayed. Expandable segments are no
+    single allocation, which is what CUDA IPC shares; a snapshot that does not say whether a
+    segment is one gives none.
+
+    Args:
+        snapshot: of all devices.
+        device: index of the one that counts.
+        smallest: block in bytes, more than 1 MiB.
+        whole_segments_only: leave out blocks whose segment has other blocks too.
+
+    Raises:
+        ValueError: ``smallest`` is within what the allocator's pool for small requests serves.
+    """
+    if smallest <= _SMALL_POOL:
+        raise ValueError(f"blocks of {smallest} bytes cannot be claimed by their size")
+    found = []
+    for segment in snapshot:
+        if not _lendable(segment, device):
+            continue
+        address, total = segment["address"], segment["total_size"]
+        for block in segment["blocks"]:
+            size = block["size"]
+            whole = size == total
+            free = block["state"] == "inactive" and size >= smallest
+            if free and (whole or not whole_segments_only):
+                found.append(Claim(address, size, segment["stream"], whole))
+            address += size
+    return sorted(found, key=lambda claim: (-claim.size, not claim.whole_segment, claim.address))
+
+
+def plan_claims(
+    snapshot: Snapshot,
+    limit: int,
+    *,
+    device: int = 0,
+    smallest: int = SMALLEST,
+    whole_segments_only: bool = False,
+) -> list[Claim]:
+    """Returns the blocks to lend: the largest ones that together stay within ``limit`` bytes.
+
+    Blocks are lent as they are, so that one that would go beyond the limit is passed over for
+    smaller ones. See ``candidates`` for the rest.
+    """
+    chosen, left = [], limit
+    for claim in candidates(
+        snapshot, device=device, smallest=smallest, whole_segments_only=whole_segments_only
+    ):
+        if claim.size <= left:
+            chosen.append(claim)
+            left -= claim.size
+    return chosen
+
+
+def only_expandable(snapshot: Snapshot, *, device: int = 0) -> bool:
+    """Whether all memory of the default pool of a device is in expandable segments."""
+    segments = [
+        segment for segment in snapshot if segment["device"] == device and _in_default_pool(segment)
+    ]
+    return bool(segments) and all(segment.get("is_expandable", False) for segment in segments)
+
+
+def _lendable(segment: Mapping[str, Any], device: int) -> bool:
+    return (
+        segment["device"] == device
+        and _in_default_pool(segment)
+        and segment.get("is_expandable") is False
+    )
+
+
+def _in_default_pool(segment: Mapping[str, Any]) -> bool:
+    pool = segment.get("segment_pool_id")
+    return pool is not None and tuple(pool) == _DEFAULT_POOL
