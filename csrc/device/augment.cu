@@ -49,7 +49,10 @@ cudaError_t reserve_device(Grown& grown, size_t bytes) {
   if (const cudaError_t error = cudaFree(grown.memory)) return error;
   grown = {};
   const size_t more = bytes + bytes / 4;
-  if (const cudaError_t error = cudaMalloc(&grown.memory, more)) return error;
+  if (const cudaError_t error = cudaMalloc(&grown.memory, more)) {
+    cudaGetLastError();  // or the next launch would be told of it again
+    return error;
+  }
   grown.bytes = more;
   return cudaSuccess;
 }
@@ -144,25 +147,28 @@ int fl_augment_begin(fl_augmenter* augmenter, size_t bytes, void** program) {
   return cudaSuccess;
 }
 
-int fl_augment_launch(fl_augmenter* augmenter, int samples, size_t work_bytes, void* given) {
+int fl_augment_launch(fl_augmenter* augmenter, int samples, void* work, size_t work_bytes,
+                      void* given) {
   const OnDevice on(augmenter->device);
   if (on.error) return on.error;
   if (samples < 1) return cudaErrorInvalidValue;
   const auto stream = static_cast<cudaStream_t>(given);
   auto& slot = augmenter->slot[augmenter->next];
-  // Launches share the working memory: whatever their streams, one runs after the other.
-  if (augmenter->last) {
-    if (const cudaError_t error = cudaStreamWaitEvent(stream, augmenter->last, 0)) return error;
-    if (work_bytes > augmenter->work.bytes)
-      if (const cudaError_t error = cudaEventSynchronize(augmenter->last)) return error;
+  if (!work) {
+    // Launches share the working memory: whatever their streams, one runs after the other.
+    if (augmenter->last) {
+      if (const cudaError_t error = cudaStreamWaitEvent(stream, augmenter->last, 0)) return error;
+      if (work_bytes > augmenter->work.bytes)
+        if (const cudaError_t error = cudaEventSynchronize(augmenter->last)) return error;
+    }
+    if (const cudaError_t error = reserve_device(augmenter->work, work_bytes)) return error;
+    work = augmenter->work.memory;
   }
-  if (const cudaError_t error = reserve_device(augmenter->work, work_bytes)) return error;
   if (const cudaError_t error = cudaMemcpyAsync(slot.program.memory, slot.staging.memory,
                                                 augmenter->bytes, cudaMemcpyHostToDevice, stream))
     return error;
   augment<<<static_cast<unsigned>(samples), threads, 0, stream>>>(
-      static_cast<const uint8_t*>(slot.program.memory),
-      static_cast<uint8_t*>(augmenter->work.memory));
+      static_cast<const uint8_t*>(slot.program.memory), static_cast<uint8_t*>(work));
   if (const cudaError_t error = cudaGetLastError()) return error;
   if (const cudaError_t error = cudaEventRecord(slot.done, stream)) return error;
   augmenter->last = slot.done;

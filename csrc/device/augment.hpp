@@ -19,7 +19,10 @@ void fl_augmenter_destroy(fl_augmenter* augmenter);
 // was there four launches ago.
 int fl_augment_begin(fl_augmenter* augmenter, size_t bytes, void** program);
 // Copies the program that was written there and runs its samples, all in the order of `stream`.
-int fl_augment_launch(fl_augmenter* augmenter, int samples, size_t work_bytes, void* stream);
+// They need `work_bytes` of working memory: the caller's `work`, to be kept until the stream has
+// come so far, or where that is null the augmenter's own.
+int fl_augment_launch(fl_augmenter* augmenter, int samples, void* work, size_t work_bytes,
+                      void* stream);
 
 // For tests, and for callers without another CUDA library.
 int fl_allocate(size_t bytes, void** made);

@@ -17,6 +17,7 @@ class CudaAugment:
         """Raises ``DeviceError`` where the CUDA library or the device is missing."""
         import torch
 
+        self._device_id = device_id
         self._program = DeviceProgram(plan)
         self._launcher = Launcher(device_id)
         self._stream = torch.cuda.Stream(device_id)  # type: ignore[no-untyped-call]
@@ -31,10 +32,20 @@ class CudaAugment:
 
         Waits for its own launch, not for the device: rows are whole when it returns.
         """
+        import torch
+
         samples = []
         for image, left, row in zip(images, operations, rows, strict=True):
             height, width, _ = image.shape()
             samples.append(DeviceSample(image.data_ptr(), height, width, left, row.data_ptr()))
-        refused = self._program.launch(self._launcher, samples, self._stream.cuda_stream)
+        held: list[Any] = []
+
+        def work(nbytes: int) -> int:
+            # Torch's, so that it can come from where the worker's allocations are sent to.
+            held.append(torch.empty(nbytes, dtype=torch.uint8, device=self._device_id))
+            return int(held[0].data_ptr())
+
+        stream = self._stream.cuda_stream
+        refused = self._program.launch(self._launcher, samples, stream, work)
         self._stream.synchronize()
         return refused

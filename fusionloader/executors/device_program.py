@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,7 +92,11 @@ class DeviceProgram:
         return _native.run_device_program_on_host(self._executor, pixels, operations, out, lanes)
 
     def launch(
-        self, launcher: Launcher, samples: Sequence[DeviceSample], stream: int = 0
+        self,
+        launcher: Launcher,
+        samples: Sequence[DeviceSample],
+        stream: int = 0,
+        work: Callable[[int], int] | None = None,
     ) -> list[str | None]:
         """Runs the samples' programs on the launcher's device, in the order of ``stream``.
 
@@ -102,6 +106,8 @@ class DeviceProgram:
             launcher: the device's.
             samples: of one launch.
             stream: a ``cudaStream_t`` as a number.
+            work: returns the address of so many bytes of working memory, which is to stay too;
+                without it the launcher has its own.
 
         Returns:
             For each sample ``None``, or in words why its operations do not fit it or no program can
@@ -120,7 +126,7 @@ class DeviceProgram:
             else:
                 refused.append(None)
         if batch.samples > 0:
-            launcher.launch(batch, stream)
+            launcher.launch(batch, stream, 0 if work is None else work(batch.work_bytes))
         return refused
 
 
@@ -135,8 +141,11 @@ class Launcher:
         check(self._library, self._library.fl_augmenter_create(device, ctypes.byref(made)))
         self._augmenter = made
 
-    def launch(self, batch: _native.DeviceBatch, stream: int) -> None:
-        """Copies the batch's programs to the device and runs them, in the order of the stream."""
+    def launch(self, batch: _native.DeviceBatch, stream: int, work: int = 0) -> None:
+        """Copies the batch's programs to the device and runs them, in the order of the stream.
+
+        ``work`` is the address of working memory, 0 for the launcher's own.
+        """
         if self._augmenter is None:
             raise DeviceError("the launcher is closed")
         library, staging = self._library, ctypes.c_void_p()
@@ -144,7 +153,7 @@ class Launcher:
         check(library, code)
         batch.write(staging.value or 0)
         code = library.fl_augment_launch(
-            self._augmenter, batch.samples, batch.work_bytes, ctypes.c_void_p(stream)
+            self._augmenter, batch.samples, work, batch.work_bytes, ctypes.c_void_p(stream)
         )
         check(library, code)
 
@@ -173,7 +182,7 @@ def load_library() -> ctypes.CDLL:
         "fl_augmenter_create": (number, pointer),
         "fl_augmenter_destroy": (pointer,),
         "fl_augment_begin": (pointer, size, pointer),
-        "fl_augment_launch": (pointer, number, size, pointer),
+        "fl_augment_launch": (pointer, number, pointer, size, pointer),
         "fl_allocate": (size, pointer),
         "fl_free": (pointer,),
         "fl_copy": (pointer, pointer, size),

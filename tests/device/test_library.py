@@ -84,9 +84,11 @@ class RecordingLauncher(Launcher):
 
     def __init__(self) -> None:
         self.samples: list[int] = []
+        self.work: list[int] = []
 
-    def launch(self, batch, stream):
+    def launch(self, batch, stream, work):
         self.samples.append(batch.samples)
+        self.work.append(work)
 
 
 def test_a_launch_says_which_samples_it_leaves_out_and_why():
@@ -110,3 +112,18 @@ def test_a_closed_launcher_is_refused():
     launcher.close()
     with pytest.raises(DeviceError, match="closed"):
         DeviceProgram(pixel_plan(3)).launch(launcher, [DeviceSample(0, 4, 4, [], 0)])
+
+
+def test_working_memory_is_the_caller_s_where_he_gives_some():
+    launcher, program, asked = RecordingLauncher(), DeviceProgram(pixel_plan(3)), []
+    sample = DeviceSample(0, 10, 10, [("invert",)], 0)
+
+    def work(nbytes):
+        asked.append(nbytes)
+        return 0xF00
+
+    program.launch(launcher, [sample], work=work)
+    program.launch(launcher, [sample, sample], work=work)
+    program.launch(launcher, [sample])
+    assert launcher.work == [0xF00, 0xF00, 0]
+    assert 0 < asked[0] < asked[1]
