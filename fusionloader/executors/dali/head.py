@@ -11,7 +11,9 @@ from nvidia.dali import fn, types
 
 from fusionloader.executors.dali.head_steps import FILTERS, HeadStep
 from fusionloader.executors.dali.task import Backend, Input, Node, unpacked
+from fusionloader.executors.dali.unused_memory import release_unused_memory
 from fusionloader.executors.native import make_executor
+from fusionloader.executors.shortage import is_shortage
 from fusionloader.plan.stages import Plan
 
 _INTERPOLATIONS = {
@@ -101,6 +103,9 @@ class Head:
         try:
             (images,) = self._pipeline.run(encoded=files, **self._values(steps))
         except RuntimeError as error:
+            self._pipeline = None
+            if is_shortage(error):  # halves need less of it at a time
+                release_unused_memory()
             self._pipeline = self._build()  # DALI says not to use one that has failed
             if len(files) == 1:
                 return [Decoded(None, _cause(error))]
