@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pickle import PicklingError
 from types import TracebackType
@@ -244,6 +245,18 @@ class FusionLoader(DataLoader[T_co]):
         self.num_workers = num_workers
         self._epochs.workers = num_workers
 
+    def lend_gpu_memory(self) -> AbstractContextManager[Any]:
+        """Lets the GPU worker work, and borrow memory, within a ``with`` block.
+
+        It does so by itself while training waits for a batch. This is for other times at which
+        training leaves the device alone, such as writing a checkpoint. No batch may be asked for
+        within the block. When it ends, the worker has left the device, and all memory is back.
+
+        Without a GPU worker in temporal sharing the block has no effect.
+        """
+        block = self._epochs.lull()
+        return nullcontext() if block is None else block()
+
     def explain(self) -> str:
         """Returns what was compiled and what was not, and why, a line per stage.
 
@@ -262,7 +275,9 @@ class FusionLoader(DataLoader[T_co]):
         ``part_seconds``, the wall time of reading, decoding, Python code and each stage of a plan.
         ``gpu_worker`` where there is one: its ``mode`` now, whether it is ``profiling``, the
         ``rates`` (samples per second) by mode, the ``threshold``, its ``samples``, ``restarts``,
-        and if it is ``gone``, why. ``decoded_cache`` and ``jpeg_index`` where there is one: the
+        if it is ``gone``, why, and of its ``memory`` the ``lent_bytes``, ``borrowed_bytes`` and
+        ``revoked_bytes`` of all loans, whether it was ``short``, and ``why_not`` if nothing can be
+        lent. ``decoded_cache`` and ``jpeg_index`` where there is one: the
         ``images`` in it, the ``bytes`` taken, and its ``budget``. ``borrowed_samples``: made by
         workers of other ranks, for iterators that have ended.
         """

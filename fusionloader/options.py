@@ -9,8 +9,10 @@ from typing import Any, Literal
 
 Sharing = Literal["auto", "off", "temporal", "spatial"]
 Prebuilt = Literal["fused", "families", "combinations"]
+Memory = Literal["auto", "share", "own"]
 
 _SHARING = ("auto", "off", "temporal", "spatial")
+_MEMORY = ("auto", "share", "own")
 AFFINITIES = ("auto", "off")
 _PREBUILT = ("fused", "families", "combinations")
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
@@ -27,6 +29,11 @@ class GpuWorker:
         sharing: ``"temporal"`` lets it run only while training waits for a batch, ``"spatial"``
             always; ``"auto"`` tries both and neither for a few iterations and keeps the fastest.
         memory_limit: of the device's memory, in bytes or as ``"2GiB"``; ``None`` sets no limit.
+        memory: whether it may use, while training waits for a batch, memory that training's
+            allocator holds but does not use: ``"share"`` whenever its own allocations fail,
+            ``"auto"`` only if both peaks of memory were found not to fit on the device together,
+            ``"own"`` never. Memory is lent in temporal sharing alone, and on CUDA devices alone.
+        share_limit: of the memory lent at a time, in bytes or as ``"10GiB"``.
         prebuilt: what applies the augmentations: ``"fused"``, one kernel for all operations;
             ``"families"``, DALI pipelines for families of operations; ``"combinations"``, one DALI
             pipeline for each ordered pair of operations, as FusionFlow has it (§5.1).
@@ -41,6 +48,8 @@ class GpuWorker:
     device: str | None = None
     sharing: Sharing = "auto"
     memory_limit: int | str | None = None
+    memory: Memory = "auto"
+    share_limit: int | str = "10GiB"
     prebuilt: Prebuilt = "fused"
     group_size: int | None = None
     threads: int = 1
@@ -63,6 +72,22 @@ class GpuWorker:
             )
         if self.memory_limit is not None:
             parse_bytes(self.memory_limit)
+        self._check_memory()
+
+    def _check_memory(self) -> None:
+        if self.memory not in _MEMORY:
+            raise ValueError(f"memory should be one of {_MEMORY}, not {self.memory!r}")
+        parse_bytes(self.share_limit)
+        if self.memory == "share" and self.sharing == "spatial":
+            raise ValueError(
+                'memory="share" needs sharing="temporal" (or "auto"): training lends memory only '
+                "while it waits for a batch, and in spatial sharing the worker runs beside it"
+            )
+        if self.memory == "share" and self.device == "cpu":
+            raise ValueError(
+                'memory="share" is about memory of a CUDA device, which the CPU backend of DALI '
+                'does not use: leave memory="auto"'
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
@@ -103,6 +104,8 @@ class Epochs:
         self._sets = 0
         self.workers: int | None = None  # that iterators are to have, if it has changed
         self._seen: tuple[Any, ...] = ()
+        # Of the latest iterator that has workers, for as long as it lives.
+        self.lull: Callable[[], Callable[[], AbstractContextManager[Any]] | None] = lambda: None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Epochs, ()  # a copied or pickled loader begins anew

@@ -13,12 +13,15 @@ from typing import Any
 import torch
 
 from fusionloader.executors.gpu_plan import why_not
+from fusionloader.executors.torch_pool import TorchPool
 from fusionloader.options import GpuWorker, parse_bytes
 from fusionloader.plan.datasets import Compiled
 from fusionloader.plan.stages import Plan
 from fusionloader.runtime import processes
+from fusionloader.runtime.caching_allocator import TorchAllocator
 from fusionloader.runtime.gpu_control import Connections, GpuOptions
-from fusionloader.runtime.gpu_worker import GpuWorkerConfig
+from fusionloader.runtime.gpu_worker import BorrowedMemory, GpuWorkerConfig
+from fusionloader.runtime.memory_lender import MemoryOptions
 from fusionloader.runtime.processes import Process
 from fusionloader.shm.dataset_table import DatasetTable
 
@@ -46,7 +49,11 @@ class GpuChoice:
         if self.worker is None:
             return ""
         where = "DALI's CPU backend" if self.device_id is None else f"cuda:{self.device_id}"
-        return f"a GPU worker on {where} takes the largest samples, sharing={self.worker.sharing!r}"
+        text = f"a GPU worker on {where} takes the largest samples, sharing={self.worker.sharing!r}"
+        if memory_options(self) is None:
+            return text
+        when = "it may borrow" if self.worker.memory == "share" else "if memory is short it borrows"
+        return f"{text}; {when} {self.worker.share_limit} of training's while training waits"
 
 
 def choose(loader: Any, compiled: Compiled | None) -> GpuChoice:
@@ -153,6 +160,22 @@ def within(limit: int, batch_bytes: int, most: int, on_gpu: bool) -> tuple[int, 
     return samples, buffers
 
 
+def memory_options(choice: GpuChoice) -> MemoryOptions | None:
+    """Returns what training may lend the chosen worker, ``None`` where it never does."""
+    worker, device_id = choice.worker, choice.device_id
+    if worker is None or device_id is None or worker.memory == "own":
+        return None
+    if worker.sharing == "spatial":  # then it is "auto", and nothing was asked for
+        return None
+    return MemoryOptions(
+        device=device_id,
+        limit=parse_bytes(worker.share_limit),
+        always=worker.memory == "share",
+        allocator=TorchAllocator(device_id),
+        pool=functools.partial(TorchPool, device_id),
+    )
+
+
 def gpu_options(
     choice: GpuChoice, plan: Plan, table: DatasetTable, row_bytes: int
 ) -> GpuOptions | None:
@@ -167,8 +190,13 @@ def gpu_options(
     if worker.memory_limit is not None:
         limit = parse_bytes(worker.memory_limit)
         most, buffers = within(limit, row_bytes * choice.batch_size, most, device_id is not None)
+    memory = memory_options(choice)
 
     def start(shared: Connections, number: int, message_fd: int, most: int) -> Process:
+        borrowed, fds = None, [shared.control_fd, shared.data_fd, table.fd, message_fd]
+        if memory is not None and shared.memory_fd >= 0:
+            borrowed = BorrowedMemory(shared.memory_fd, memory.pool, trims=memory.always)
+            fds.append(shared.memory_fd)
         config = GpuWorkerConfig(
             worker=number,
             parent=os.getpid(),
@@ -187,8 +215,9 @@ def gpu_options(
             fixed_group=fixed,
             threads=threads,
             hw_decoder_load=hw_decoder_load,
+            memory=borrowed,
         )
-        fds = (shared.control_fd, shared.data_fd, table.fd, message_fd)
-        return processes.BareProcess("fusionloader.runtime.gpu_worker", config, fds)
+        return processes.BareProcess("fusionloader.runtime.gpu_worker", config, tuple(fds))
 
-    return GpuOptions(start, most, worker.sharing, mark_stream(device_id), buffers)
+    mark = mark_stream(device_id)
+    return GpuOptions(start, most, worker.sharing, mark, buffers, memory)

@@ -6,11 +6,12 @@ import logging
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fusionloader import _native
 from fusionloader.runtime import messages
+from fusionloader.runtime.memory_lender import MemoryLender, MemoryOptions
 from fusionloader.runtime.processes import Process
 from fusionloader.runtime.rates import Rates
 from fusionloader.runtime.worker_set import Death, WorkerSet
@@ -34,11 +35,13 @@ class Connections:
     """What the worker shares with the training process.
 
     Descriptors of control block and slots, and what opens the device buffers, by number.
+    ``memory_fd`` is that of the ledger by which training lends memory, -1 where it lends none.
     """
 
     control_fd: int
     data_fd: int
     buffers: Sequence[Any] = ()
+    memory_fd: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,7 @@ class GpuOptions:
     ``start`` starts it with ``most_samples`` in a launch; ``sharing`` is a mode or ``"auto"``.
     ``asked`` marks on the device where training stands when it asks for a batch, and returns a
     function that tells whether the device has come so far. ``buffers`` for batches on the device.
+    ``memory`` where training may lend it memory.
     """
 
     start: StartGpuWorker
@@ -55,6 +59,7 @@ class GpuOptions:
     sharing: str
     asked: Callable[[], Callable[[], bool]]
     buffers: int
+    memory: MemoryOptions | None = None
 
 
 class GpuControl:
@@ -95,10 +100,19 @@ class GpuControl:
         self._needed = True
         self.restarts = 0
         self.gone: str | None = None
+        self._memory = None if options.memory is None else MemoryLender(options.memory)
         self._set = WorkerSet(1, self._launch, first=number)
 
     def _launch(self, number: int, message_fd: int) -> Process:
-        return self._options.start(self._connections, number, message_fd, self._most_samples)
+        most, connections = self._most_samples, self._connections
+        invitation = None if self._memory is None else self._memory.invite()
+        if invitation is None:
+            return self._options.start(connections, number, message_fd, most)
+        connections = replace(connections, memory_fd=invitation.fd)
+        try:
+            return self._options.start(connections, number, message_fd, most)
+        finally:
+            invitation.close()  # the worker has its own
 
     @property
     def processes(self) -> list[Process]:
@@ -116,6 +130,7 @@ class GpuControl:
             "samples": self._samples,
             "restarts": self.restarts,
             "gone": self.gone,
+            "memory": {} if self._memory is None else self._memory.stats(),
         }
 
     # ---- directing it --------------------------------------------------------------------------
@@ -125,6 +140,11 @@ class GpuControl:
         if self.gone is not None:
             return Mode.OFF
         return Mode(self._options.sharing) if self._choice is None else self._choice.mode
+
+    @property
+    def is_temporal(self) -> bool:
+        """Whether it works only while training does not."""
+        return self._mode is Mode.TEMPORAL
 
     @property
     def waits_for_device(self) -> bool:
@@ -138,9 +158,18 @@ class GpuControl:
             self._update()
 
     def waits(self) -> None:
-        """Training waits for a batch."""
+        """Training waits for a batch, and may lend memory until ``waited``."""
         self._needed = True
         self._update()
+        if self._memory is not None and self._mode is Mode.TEMPORAL and self._state == _OPEN:
+            self._memory.lend()
+            if self._memory.short and self._choice is not None:
+                self._choice.forbid(Mode.SPATIAL)
+
+    def waited(self) -> None:
+        """Training waits no more: all its memory is its own when this returns."""
+        if self._memory is not None:
+            self._memory.take_back(next(iter(self.processes), None))
 
     def delivered(self, samples: int, backlog: int, ready: int) -> None:
         """Training has its batch of so many samples.
@@ -154,8 +183,12 @@ class GpuControl:
             if self._choice.decisions != decisions:
                 log.info("%s", self._choice.describe())
         self._delivered = now
-        self._gate.delivered()
         self._needed = needed_beside_training(ready)
+        self.busy()
+
+    def busy(self) -> None:
+        """Training goes to work on the device: in temporal sharing the worker leaves it."""
+        self._gate.delivered()
         self._update()
         if self._mode is Mode.TEMPORAL:
             self._wait_until_outside()
@@ -221,6 +254,8 @@ class GpuControl:
 
     def _bury(self, death: Death) -> None:
         built = self._queue.gpu_is_ready
+        if self._memory is not None:
+            self._memory.take_back(None)
         self._queue.forget_gpu()
         self._update()
         self._queue.take_back(death.number)
@@ -254,3 +289,5 @@ class GpuControl:
     def end(self) -> None:
         """Waits for it, which was told to stop, and kills it if it does not."""
         self._set.end()
+        if self._memory is not None:
+            self._memory.close()

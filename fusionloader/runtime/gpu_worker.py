@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +15,10 @@ import numpy as np
 
 from fusionloader import _native
 from fusionloader.executors.gpu_task import EncodedSample, GpuTask
+from fusionloader.executors.launch_memory import LaunchMemory, Pool
+from fusionloader.memory import Borrower, Invitation, MemorySharingError, answer_probe
 from fusionloader.plan.stages import Plan
-from fusionloader.runtime import failures, messages
+from fusionloader.runtime import failures, messages, processes
 from fusionloader.scheduler.groups import GroupSize
 from fusionloader.shm.dataset_table import DatasetTable
 
@@ -24,7 +26,21 @@ log = logging.getLogger("fusionloader.gpu")
 
 _COMPLETED = 3
 _IDLE_SECONDS = 0.5
+_PROBE_SECONDS = 10.0  # for training to notice that this process is there
 _ALIGN = 64
+
+
+@dataclass(frozen=True, slots=True)
+class BorrowedMemory:
+    """How memory is borrowed from training.
+
+    ``ledger_fd`` is open. ``pool`` makes what a launch allocates from. ``trims``: unused memory
+    goes to the device whenever there is nothing to do.
+    """
+
+    ledger_fd: int
+    pool: Callable[[], Pool]
+    trims: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +49,7 @@ class GpuWorkerConfig:
 
     ``device_id`` is CUDA's, ``None`` for DALI's CPU backend. ``buffers`` on the device are opened
     by calling each one's function; without them rows go to the batch slot. ``most_samples`` in a
-    launch; ``fixed_group`` where the user chose them.
+    launch; ``fixed_group`` where the user chose them. ``memory`` where training may lend some.
     """
 
     worker: int
@@ -53,11 +69,14 @@ class GpuWorkerConfig:
     buffers: Sequence[Any]
     threads: int
     hw_decoder_load: float
+    memory: BorrowedMemory | None = None
 
 
 def main(config: GpuWorkerConfig) -> None:
     """Serves until the manager says stop or the training process is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the training process's to handle
+    if config.memory is not None:  # training's memory is free when nobody has it open any more
+        processes.leave_with(config.parent)
     queue = _native.WorkerQueue(config.control_fd, config.data_fd, config.worker, gpu=True)
     queue.announce(os.getpid())
     try:
@@ -77,6 +96,9 @@ class _GpuWorker:
 
         self._config = config
         self._queue = queue
+        self._memory = None  # first: training finds out meanwhile whether it can lend any
+        if config.memory is not None:
+            self._memory = _launch_memory(config.memory, queue.wake_manager)
         self._table = DatasetTable.of_descriptor(config.table_fd, config.table_bytes)
         self._task: GpuTask = make_task(
             config.plan,
@@ -99,8 +121,12 @@ class _GpuWorker:
         queue = self._queue
         while not queue.stopping and os.getppid() == self._config.parent:
             seen = queue.work_word
+            if self._memory is not None:
+                self._memory.look()
             claim = queue.claim_next(self._group.size)
             if claim is None:
+                if self._memory is not None:
+                    self._memory.rest()
                 queue.idle()
                 queue.sleep(seen, _IDLE_SECONDS)
                 continue
@@ -126,7 +152,7 @@ class _GpuWorker:
             draws = (claim.seed, claim.epoch, key, occurrence, claim.group(row))
             samples.append(EncodedSample(encoded, *draws, self._place(claim, row), position))
             targets[row] = self._table.targets[item]
-        for sample, why in zip(samples, self._task.run(samples), strict=True):
+        for sample, why in zip(samples, self._run(samples), strict=True):
             if why is not None:
                 log.debug("a CPU worker does sample %d: %s", sample.key, why)
                 bad.add(sample.position // claim.tiny_size)
@@ -136,6 +162,11 @@ class _GpuWorker:
                 self._queue.give_back(claim, tiny_batch)
             else:
                 self._queue.finish(claim, tiny_batch, _COMPLETED)
+
+    def _run(self, samples: list[EncodedSample]) -> list[str | None]:
+        if self._memory is None:
+            return self._task.run(samples)
+        return self._memory.run(self._task.run, samples)
 
     def _learn(self, claim: _native.Claim, seconds: float) -> None:
         if self._config.fixed_group:
@@ -175,3 +206,18 @@ class _GpuWorker:
             targets = np.frombuffer(slot, np.int64, claim.payload_rows, at_targets)
             self._views[where] = (slot[:images], targets)
         return self._views[where]
+
+
+def _launch_memory(
+    memory: BorrowedMemory, wake_training: Callable[[], None]
+) -> LaunchMemory | None:
+    """Returns what launches borrow through, ``None`` if training's memory cannot be opened here."""
+    try:
+        borrower = Borrower(Invitation(memory.ledger_fd))
+        refused = answer_probe(borrower, _PROBE_SECONDS)
+    except MemorySharingError as error:
+        refused = str(error)
+    if refused is not None:  # training says so, once
+        log.debug("no memory can be borrowed: %s", refused)
+        return None
+    return LaunchMemory(borrower, memory.pool(), wake_training, memory.trims)

@@ -239,6 +239,13 @@ class LocalManager:
             PlanOutdated: workers have another dataset than the plan.
             RuntimeError: after ``timeout`` seconds, or when workers cannot be started.
         """
+        try:
+            return self._wait_for_done(in_order)
+        finally:  # what comes next allocates on the device, or is the caller's own work
+            if self.gpu is not None:
+                self.gpu.waited()
+
+    def _wait_for_done(self, in_order: bool) -> Job:
         start = time.monotonic()
         warn_at = start + stalls.WARN_SECONDS
         while True:
@@ -259,7 +266,7 @@ class LocalManager:
                 warn_at = float("inf")
                 warnings.warn(
                     f"FusionLoader: no batch for {now - start:.0f} s. {self._whereabouts(now)}",
-                    stacklevel=6,
+                    stacklevel=7,
                 )
             self._sleep(seen)
 

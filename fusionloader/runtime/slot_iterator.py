@@ -9,6 +9,7 @@ import pickle
 import time
 import weakref
 from collections import deque
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from fusionloader.runtime.delivery import Arriving, make_delivery, to_device
 from fusionloader.runtime.epoch import Epochs, detached
 from fusionloader.runtime.failures import raise_failure
 from fusionloader.runtime.local_manager import LocalManager, NoFixedLayout, PlanOutdated
+from fusionloader.runtime.lull import Lull
 from fusionloader.runtime.manager_options import ManagerOptions
 from fusionloader.runtime.mini_batches import Job, MiniBatch
 from fusionloader.runtime.page_locking import CudaPageLocking
@@ -49,6 +51,14 @@ class SlotIterator(_BaseDataLoaderIter):
         self._arriving: deque[tuple[Job, Arriving | None]] = deque()
         self._start_manager(loader)
         self._begin()
+        epochs.lull = weakref.WeakMethod(self.lull)
+
+    def lull(self) -> AbstractContextManager[Any]:
+        """Returns a block within which training asks for no batch and leaves the device alone."""
+        gpu = self._manager.gpu
+        if gpu is None or self._manager.closed or not gpu.is_temporal:
+            return nullcontext()
+        return Lull(gpu, self._manager.queue)
 
     def _start_manager(self, loader: Any) -> None:
         self._workers_wanted = loader.num_workers

@@ -436,6 +436,7 @@ EXPORT Result cuIpcOpenMemHandle_v2(DevicePointer* address, IpcHandleBytes handl
     return OK;
   }
   nap(setting("FAKE_CUDA_OPEN_US", 200));
+  if (setting("FAKE_CUDA_NO_IPC", 0) != 0) return INVALID_CONTEXT;  // as under MIG
   const std::string path = "/proc/" + std::to_string(words.pid) + "/fd/" + std::to_string(words.fd);
   const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (fd < 0) return INVALID_VALUE;

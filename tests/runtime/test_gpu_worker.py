@@ -15,7 +15,7 @@ from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader, GpuWorker
-from fusionloader.runtime.gpu_choice import within
+from fusionloader.runtime.gpu_choice import GpuChoice, memory_options, within
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("nvidia") is None or importlib.util.find_spec("nvidia.dali") is None,
@@ -245,11 +245,35 @@ def test_an_explicit_worker_says_what_is_missing(image_folder, monkeypatch):
         ("hw_decoder_load", 1.5),
         ("memory_limit", "2 potatoes"),
         ("memory_limit", 0),
+        ("memory", "borrow"),
+        ("share_limit", "a lot"),
+        ("share_limit", 0),
     ],
 )
 def test_options_out_of_range_are_refused(option, value):
-    with pytest.raises(ValueError, match=option if option != "memory_limit" else "memory"):
+    with pytest.raises(ValueError, match="memory" if option.endswith("_limit") else option):
         GpuWorker(**{option: value})
+
+
+def test_memory_is_shared_in_temporal_sharing_on_a_cuda_device_alone():
+    with pytest.raises(ValueError, match='sharing="temporal"'):
+        GpuWorker(sharing="spatial", memory="share")
+    with pytest.raises(ValueError, match="CPU backend"):
+        GpuWorker(device="cpu", memory="share")
+
+    def options(device_id=0, **values):
+        return memory_options(GpuChoice(GpuWorker(**values), device_id))
+
+    assert options(memory="own") is None
+    assert options(sharing="spatial") is None
+    assert options(device_id=None, device="cpu") is None
+    assert not options().always
+    shared = options(memory="share", share_limit="2GiB")
+    assert (shared.always, shared.limit, shared.device) == (True, 2 << 30, 0)
+    assert (
+        "it may borrow 2GiB"
+        in GpuChoice(GpuWorker(memory="share", share_limit="2GiB"), 0).explain()
+    )
 
 
 def test_a_memory_limit_makes_launches_smaller_or_is_refused():
