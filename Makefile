@@ -86,11 +86,14 @@ $(FUZZERS): $(SYSTEM) $(SOURCES) $(wildcard tests/fuzz/targets/*)
 gpu: $(EXTENSION)
 	mkdir -p $(GPU_RESULTS)
 	$(BIN)/python setup.py -q build_cuda
-	$(BIN)/python -m pytest $(PYTEST_FLAGS) -rs tests/device tests/gpu tests/runtime/test_gpu_worker.py
+	$(BIN)/python -m pytest $(PYTEST_FLAGS) -rs tests/device tests/gpu tests/runtime/test_gpu_worker.py \
+	    --deselect tests/gpu/test_memory_on_device.py::test_on_a_device
+	$(BIN)/python tests/gpu/memory_sharing.py --json $(GPU_RESULTS)/memory_sharing.json
 	$(BIN)/python -m benchmarks.device_program | tee $(GPU_RESULTS)/device_program.json
 	$(BIN)/python -m benchmarks.training --batch-size 256 --rounds 1 --worker-counts 4,14 \
 	    --models resnet18,resnet50,vit_b_16 --workloads default,randaugment \
 	    --json $(GPU_RESULTS)/training.json $(ARGS)
+	$(BIN)/python -m benchmarks.largest_batch --workers 4 --json $(GPU_RESULTS)/largest_batch.json
 
 # PyTorch's and torchdata's own tests, which are not kept here: SUITES is the folder they are in.
 compliance: $(EXTENSION)

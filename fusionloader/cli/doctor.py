@@ -13,6 +13,7 @@ from fusionloader.cli.environment import (
     cpu_model,
     cpu_quota,
     gpu,
+    memory_sharing,
     simd_level,
     versions,
 )
@@ -60,6 +61,7 @@ def facts() -> dict[str, str]:
         "start method": _start_method(),
         "DALI": _dali() or "not installed",
         "GPU": gpu() or "none",
+        "GPU memory sharing": memory_sharing(),
     }
     return found
 

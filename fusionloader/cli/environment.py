@@ -102,6 +102,30 @@ def gpu() -> str | None:
     return lines[0] if done.returncode == 0 and lines else None
 
 
+def memory_sharing() -> str:
+    """Whether training could lend a GPU worker memory, as far as it shows without trying."""
+    try:
+        from fusionloader._native import cuda
+        from fusionloader.memory import MemorySharingError
+        from fusionloader.memory.late import under_mps
+    except ImportError:
+        return "no: the native extension does not load"
+    try:
+        cuda.device_count()
+    except MemorySharingError as error:
+        return f"no: {error}"
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        for part in os.environ.get(name, "").split(","):
+            setting, _, value = part.partition(":")
+            if (setting.strip(), value.strip().lower()) == ("expandable_segments", "true"):
+                return f"no: {name} asks for expandable_segments"
+            if setting.strip() == "backend" and value.strip() != "native":
+                return f"no: {name} asks for another allocator than torch's own"
+    if under_mps():
+        return "possible; under CUDA's MPS, where a worker that keeps memory cannot be killed"
+    return "possible"
+
+
 def machine() -> dict[str, object]:
     """What a measurement's report says about the machine it ran on."""
     return {
