@@ -16,7 +16,7 @@ from fusionloader import FusionLoader
 from fusionloader.shm import objects
 
 SCRIPT = """
-import os, sys, time
+import os, signal, sys, time
 import torch
 from torch.utils.data import Dataset
 from torchvision.datasets import ImageFolder
@@ -30,6 +30,8 @@ class Slow(Dataset):
         return index
 
 if __name__ == "__main__":
+    # A shell's jobs in the background ignore it, and so does what they start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     how, kind, method, root = sys.argv[1:]
     dataset = Slow() if kind == "objects" else ImageFolder(root, train_transform(224))
     loader = FusionLoader(dataset, 8, num_workers=2, multiprocessing_context=method)

@@ -231,12 +231,14 @@ def test_a_forked_child_has_a_pool_of_its_own(train_set, pool):
 
 
 SCRIPT = """
-import sys, time
+import signal, sys, time
 from torchvision.datasets import ImageFolder
 from conftest import eval_transform, train_transform
 from fusionloader import FusionLoader, WorkerPool
 
 if __name__ == "__main__":
+    # A shell's jobs in the background ignore it, and so does what they start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     how, method, root = sys.argv[1:]
     pool = WorkerPool(2, multiprocessing_context=method)
     train = iter(FusionLoader(ImageFolder(root, train_transform(224)), 8, pool=pool))
