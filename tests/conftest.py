@@ -1,5 +1,7 @@
 """Small corpora and comparisons that tests share."""
 
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -93,3 +95,14 @@ def equal(first, second):
 def same_batches(first, second):
     first, second = list(first), list(second)
     return len(first) == len(second) and all(map(equal, first, second))
+
+
+def kill_at_work(iterator, process):
+    """Kills a worker once it has asked for work: three in a row that had not are an error."""
+
+    def has_asked():
+        return any(record[0] == process.pid for record in iterator._manager.queue.records())
+
+    while process.is_alive() and not has_asked():
+        time.sleep(0.01)
+    process.kill()

@@ -322,7 +322,7 @@ class LocalManager:
             for sequence, tiny_batch in lost:
                 self._count_death(sequence, tiny_batch, death.pid, death.manner)
             announced = self.queue.records()[death.number][0] == death.pid
-            self._workers.replace(death, fruitful=bool(lost) or announced)
+            self._workers.replace(death, fruitful=bool(lost) or announced or death.at_work)
         if self.gpu is not None:
             self.gpu.look()
         if self._guests is not None:

@@ -64,7 +64,21 @@ class Post:
     process: Process
     loaders: socket.socket
     user_code: bool
+    orders: _native.ManagerQueue
+    worker: int
     told_to_end: bool = False
+    _was_prepared: bool = False
+
+    @property
+    def was_prepared(self) -> bool:
+        """Whether it was not preparing for a loader, nor before that, when last seen or it died."""
+        ((announced, *_),) = self.orders.records(self.worker, 1)
+        return self._was_prepared or bool(announced == self.process.pid)
+
+    def close(self) -> None:
+        """Another process takes its place."""
+        self._was_prepared = self.was_prepared
+        self.loaders.close()
 
 
 class Pool:
@@ -177,7 +191,7 @@ class Pool:
             else:
                 where = "fusionloader.runtime.pool_worker"
                 process = BareProcess(where, config, tuple(fds.values()), cpus=cpus)
-        return Post(process, ours, user_code or method == "fork")
+        return Post(process, ours, user_code or method == "fork", self._queue, worker)
 
     def _end_bare(self) -> None:
         """Ends the processes that know nothing of the training script, for others to come."""
@@ -192,7 +206,7 @@ class Pool:
     def _drop(self, worker: int) -> None:
         post = self._posts.pop(worker, None)
         if post is not None:
-            post.loaders.close()
+            post.close()
 
     def close(self) -> None:
         """Ends the processes."""

@@ -86,6 +86,11 @@ class PoolProcess:
         """Whether its death is no accident: another process takes its place."""
         return self._post.told_to_end
 
+    @property
+    def was_prepared(self) -> bool:
+        """Whether it died at its work, be it another loader's, and not while preparing for one."""
+        return self._post.was_prepared
+
     def is_alive(self) -> bool:
         """Whether it runs and has not done with the loader."""
         if self._place.closed and not self._place.is_at_work(self._worker):

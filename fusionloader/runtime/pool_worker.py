@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _IDLE_SECONDS = 0.5
 _NO_SLOTS = -1
+_PREPARING = 0  # no process
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +149,10 @@ class _PoolWorker:
                 return
             self._step_out()
             fds = dict(zip(message.fields["descriptors"], message.fds, strict=True))
+            # A death from here on is this loader's trouble, later ones are not.
+            self._orders.announce(_PREPARING)
             place = self._place(fds)
+            self._orders.announce(os.getpid())
             if place is None:
                 _close(tuple(fds.values()))
             else:

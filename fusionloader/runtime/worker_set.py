@@ -32,13 +32,17 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """A worker ended; by accident, unless its pool has others start in its place."""
+    """A worker ended; by accident, unless its pool has others start in its place.
+
+    A pool's worker may have been ``at_work`` for a loader that this one knows nothing of.
+    """
 
     number: int
     pid: int | None
     manner: str
     last_words: list[messages.Message]
     is_accident: bool = True
+    at_work: bool = False
 
 
 class WorkerSet:
@@ -92,6 +96,7 @@ class WorkerSet:
                 processes.describe_exit(worker.process.exitcode),
                 worker.receiver.receive(),
                 not getattr(worker.process, "told_to_end", False),
+                getattr(worker.process, "was_prepared", False),
             )
             for worker in self.workers
             if not worker.process.is_alive()

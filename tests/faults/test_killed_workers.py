@@ -1,13 +1,11 @@
 """Workers that die lose no sample."""
 
 import ctypes
-import os
 import random
-import signal
 
 import pytest
 import torch
-from conftest import same_batches, train_transform
+from conftest import kill_at_work, same_batches, train_transform
 from torch.utils.data import Dataset
 from torchvision.datasets import ImageFolder
 
@@ -37,8 +35,7 @@ def killed_along_the_way(loader, generator):
     batches = []
     while True:
         if generator.random() < 0.4:
-            process = generator.choice(iterator._workers)
-            os.kill(process.pid, signal.SIGKILL)
+            kill_at_work(iterator, generator.choice(iterator._workers))
         try:
             batches.append(next(iterator))
         except StopIteration:
@@ -75,6 +72,18 @@ def test_killed_workers_of_user_code_lose_no_sample(trial):
     loader = FusionLoader(Noise(), 8, num_workers=2, seed=trial)
     assert same_batches(expected, killed_along_the_way(loader, random.Random(trial)))
     assert loader.stats()["worker_restarts"] > 0
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_killed_as_they_start_are_replaced(method, train_set):
+    arguments = {"num_workers": 2, "seed": 1, "multiprocessing_context": method}
+    expected = list(FusionLoader(train_set, 4, **arguments))
+    loader = FusionLoader(train_set, 4, **arguments)
+    iterator = iter(loader)
+    for process in iterator._workers:
+        process.kill()
+    assert same_batches(expected, iterator)
+    assert loader.stats()["worker_restarts"] == 2
 
 
 def test_a_sample_that_kills_its_workers_is_named():

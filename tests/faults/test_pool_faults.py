@@ -13,7 +13,7 @@ import time
 import psutil
 import pytest
 import torch
-from conftest import same_batches
+from conftest import kill_at_work, same_batches
 from test_nothing_left import gone, shared_objects, wait_until
 from torch.utils.data import Dataset
 
@@ -51,6 +51,12 @@ class Hanging(Noise):
         return index
 
 
+class Slow(Noise):
+    def __getitem__(self, index):
+        time.sleep(0.3)
+        return index
+
+
 class Odd(Noise):
     """Samples of which some do not fit the layout, and are larger than a pipe."""
 
@@ -84,7 +90,7 @@ def test_killed_workers_lose_no_sample_of_any_loader(sets, pool, kinds, trial):
     while iterators[0] is not None or iterators[1] is not None:
         place = generator.choice([p for p in range(2) if iterators[p] is not None])
         if generator.random() < 0.3:
-            generator.choice(iterators[place]._workers).kill()
+            kill_at_work(iterators[place], generator.choice(iterators[place]._workers))
         try:
             found[place].append(next(iterators[place]))
         except StopIteration:
@@ -138,6 +144,21 @@ def _leave(worker):
 def test_workers_that_end_before_they_begin_are_not_started_for_ever(pool):
     with pytest.raises(RuntimeError, match="three in a row ended before they asked for work"):
         list(FusionLoader(Noise(), 4, pool=pool, worker_init_fn=_leave, timeout=60))
+
+
+def test_workers_killed_at_another_loader_are_not_the_trouble_of_one_that_waits_for_them(pool):
+    slow = iter(FusionLoader(Slow(), 1, pool=pool, timeout=60))
+    quick = FusionLoader(Noise(), 4, pool=pool, seed=3, timeout=60)
+    iterator, batches = iter(quick), []
+    killed = None
+    for _ in range(5):
+        while slow._workers[0].pid == killed:
+            next(slow)  # starts the worker again, which begins a sample
+        batches.append(next(iterator))  # the worker is told of this loader, but does not hear yet
+        killed = slow._workers[0].pid
+        slow._workers[0].kill()
+    assert same_batches(alone(Noise()), [*batches, *iterator])
+    assert quick.stats()["worker_restarts"] >= 4
 
 
 # ---- ends ---------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from conftest import NORMALIZE, photo, train_transform
+from conftest import NORMALIZE, kill_at_work, photo, train_transform
 from PIL import Image
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
@@ -186,7 +186,11 @@ def test_two_ends_and_deaths_give_every_sample_once(image_folder):
                 batches.append(batch)
                 if number % 4 == trial % 4:
                     victims = iterator._workers
-                    os.kill(victims[(trial + number) % len(victims)].pid, signal.SIGKILL)
+                    place = (trial + number) % len(victims)
+                    if place < loader.num_workers:
+                        kill_at_work(iterator, victims[place])
+                    else:
+                        victims[place].kill()
             for (images, _), (wanted, _) in zip(batches, expected, strict=True):
                 assert torch.equal(images, wanted)
 
