@@ -33,6 +33,7 @@ from fusionloader.runtime.whole_batches import ContinuedIterator
 log = logging.getLogger("fusionloader.loader")
 _MOST_WORKERS = 32  # room for as many is kept, or for the machine's, to be added later
 _AHEAD = 2  # batches that are on their way to the device, beside the one in use
+_FEWEST = 2  # published for each that is taken out, so that there are soon as many as there may be
 
 
 class SlotIterator(_BaseDataLoaderIter):
@@ -98,17 +99,27 @@ class SlotIterator(_BaseDataLoaderIter):
         self._batches = self._epochs.not_delivered(
             self._loader, self._progress, iter(self._index_sampler), self._recipe.count
         )
-        self._exhausted = False
+        # Numbers, indices, keys and occurrences of mini-batches that are not yet published.
+        self._drawn: deque[tuple[int, list[Any], list[int], list[int]]] = deque()
         self._fill()
 
     def _fill(self) -> None:
-        while not self._exhausted and self._manager.room > 0:
-            try:
-                number, indices, keys, counts = next(self._batches)
-            except StopIteration:
-                self._exhausted = True
-                return
-            self._submit(number, indices, keys, counts)
+        """Publishes what there is room for, but lets nobody wait for that who need not wait.
+
+        To make room for a mini-batch is what takes long at the start of an epoch. The sampler is
+        always asked for all of them, so that how far it is ahead does not depend on speed.
+        """
+        wanted = self._manager.room - len(self._drawn)
+        fresh = itertools.islice(self._batches, max(wanted, 0))
+        for published in itertools.count(1):
+            if not self._drawn:
+                self._drawn.extend(itertools.islice(fresh, 1))
+            if not self._drawn or self._manager.room <= 0:
+                break
+            self._submit(*self._drawn.popleft())
+            if published >= _FEWEST and self._manager.in_flight.done(self._in_order):
+                break
+        self._drawn.extend(fresh)
 
     def _submit(self, number: int, indices: Any, keys: list[int], counts: list[int]) -> None:
         items, rows, pickled = self._recipe.describe(indices)
@@ -252,7 +263,8 @@ class SlotIterator(_BaseDataLoaderIter):
         jobs = self._manager.outstanding
         pending = [(job.number, list(job.batch.indices)) for job in jobs if not job.discarded]
         self._shutdown_workers()
-        later = ((number, indices) for number, indices, _, _ in self._batches)
+        batches = itertools.chain(self._drawn, self._batches)
+        later = ((number, indices) for number, indices, _, _ in batches)
         remaining = itertools.chain(pending, later)
         self._whole = ContinuedIterator(
             self._loader, self._epochs, self._progress, remaining, self.base_seed
