@@ -209,8 +209,10 @@ class SingleProcessIterator(_Tracked, _SingleProcessDataLoaderIter):  # type: ig
     def __init__(self, loader: Any, epochs: Epochs) -> None:
         self._track(loader, epochs)
         state = (epochs.dataset_states() or [None])[0]
-        # A state may be that of the global generator: the base seed is not to be drawn from it.
-        given = loader if state is None else _Seeded(loader, 0)
+        # A state may be that of the global generator, from which the base seed of an epoch under
+        # way has been drawn already.
+        under_way = state is not None and not state["between"]
+        given = _Seeded(loader, 0) if under_way else loader
         self._dataset_fetcher: Any = None
         self._dataset_fetcher = make_fetcher(
             lambda: self._make_fetcher(given), loader.dataset, state

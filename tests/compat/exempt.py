@@ -26,6 +26,8 @@ EXEMPT: dict[str, dict[str, str]] = {
         "test_init_error": "asserts that an error of worker_init_fn comes from iter(): torchdata "
         "waits there for a state of every worker; here, as in DataLoader, it comes from next()",
         "test_ind_worker_queue": _WORKERS,
+        "TestOutOfOrderDataLoader::test_in_order_index_ds": _WORKERS,
+        "TestOutOfOrderDataLoader::test_out_of_order_index_ds": _WORKERS,
     },
 }
 

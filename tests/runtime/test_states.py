@@ -1,5 +1,6 @@
 """``state_dict()``: what is in it, what refuses it, and whose state it carries."""
 
+import itertools
 import json
 import pickle
 import statistics
@@ -186,6 +187,41 @@ def test_streams_go_on_in_every_worker_without_reading_again(taken, persistent):
 def test_a_stream_goes_on_in_this_process():
     expected, found, *_ = resumed(lambda: FusionLoader(Stream([20]), 3), 2)
     assert same_batches([b[:, :2] for b in expected], [b[:, :2] for b in found])
+
+
+class Remembering(Numbers):
+    """Its state is that of the global generator."""
+
+    def __getitem__(self, index):
+        return str(index)
+
+    def state_dict(self):
+        return {"generator": torch.get_rng_state()}
+
+    def load_state_dict(self, state):
+        torch.set_rng_state(state["generator"])
+
+
+@pytest.mark.parametrize("taken", [1, 3, 6, 7, 12, "one epoch", "two epochs"])
+def test_a_state_of_the_global_generator_goes_on_as_if_nothing_had_been(taken):
+    def batches_of(loader, epochs=3):
+        for _ in range(epochs):
+            yield from loader
+
+    torch.manual_seed(0)
+    expected = list(itertools.islice(batches_of(FusionLoader(Remembering(), 4, True)), 18))
+    torch.manual_seed(0)
+    loader = FusionLoader(Remembering(), 4, True)
+    epochs = {"one epoch": 1, "two epochs": 2}
+    if taken in epochs:  # to the end: the last batch has been asked for, and there was none
+        begun = list(batches_of(loader, epochs[taken]))
+    else:
+        begun = list(itertools.islice(batches_of(loader), taken))
+    state = loader.state_dict()
+    torch.manual_seed(1)
+    resumed = FusionLoader(Remembering(), 4, True)
+    resumed.load_state_dict(state)
+    assert begun + list(itertools.islice(batches_of(resumed), 18 - len(begun))) == expected
 
 
 def test_a_stream_is_not_taken_on_by_another_number_of_workers():
