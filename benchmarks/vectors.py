@@ -15,8 +15,6 @@ from fusionloader.cli.measure.workloads import pil_transform
 from fusionloader.executors.native import make_executor
 from fusionloader.plan.transforms import compile_transform
 
-LEVELS = ("scalar", "avx2", "avx512")
-
 
 def pass_over(
     executor: _native.Executor, files: list[bytes], out: np.ndarray
@@ -37,7 +35,7 @@ def main() -> None:
     parser = parser_of(__doc__, rounds=7)
     parser.add_argument("--files", type=int, default=300, help="files of the corpus to use (300)")
     options = parser.parse_args()
-    levels = LEVELS[: LEVELS.index(_native.simd_level()) + 1]
+    levels = _native.simd_levels()
     rows, figures = [], {}
     for workload in ("default", "randaugment"):
         setting, corpus = setting_of(options, workload)

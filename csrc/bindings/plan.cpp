@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "bindings/buffers.hpp"
 #include "bindings/module.hpp"
@@ -161,8 +162,13 @@ std::array<uint32_t, 4> philox(PhiloxCounter counter, PhiloxKey key) {
 void bind_plan(py::module_& m) {
   using namespace py::literals;
   m.def(
-      "simd_level", [] { return simd_level_name(best_simd_level()); },
-      "The widest vector instructions that this processor has.");
+      "simd_levels",
+      [] {
+        std::vector<std::string> names;
+        for (const SimdLevel level : simd_levels()) names.emplace_back(simd_level_name(level));
+        return names;
+      },
+      "Which vector instructions this processor has, from none to the widest.");
   m.def("philox4x32", &philox, "counter"_a, "key"_a);
   py::class_<Executor>(m, "Executor")
       .def(py::init(&make_executor), "stages"_a, "convert"_a, "channels"_a, "result_channels"_a,

@@ -63,6 +63,9 @@ InverseDct inverse_dct(SimdLevel level) {
   if (level == SimdLevel::avx512) return inverse_dct_avx512;
   if (level == SimdLevel::avx2) return inverse_dct_avx2;
 #endif
+#if defined(__x86_64__) || defined(__aarch64__)
+  if (level == SimdLevel::bits128) return inverse_dct_128;
+#endif
   (void)level;
   return inverse_dct_scalar;
 }

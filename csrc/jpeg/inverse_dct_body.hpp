@@ -1,6 +1,6 @@
-// The transform on vectors that hold a block in each 32 bytes. A level's file defines
-// FUSIONLOADER_TARGET (the function attribute), Vector and the operations on it used here, in an
-// unnamed namespace, and includes this there.
+// The transform on vectors that hold a block in each 32 bytes. A level's file includes
+// simd/vector128.hpp, defines FUSIONLOADER_TARGET (the function attribute), Vector and the
+// operations on it used here, in an unnamed namespace, and includes this there.
 
 // Eight values in each column, as pairs (k, k + 4); eight outputs, 32 bits each.
 FUSIONLOADER_TARGET inline Vector factors(dct::Factors pair) {
@@ -26,7 +26,7 @@ FUSIONLOADER_TARGET inline void transform_pairs(const Vector* pairs, Vector* out
 // Rows of 32-bit values, one vector each, to pairs (k, k + 4) of columns, 16 bits each.
 FUSIONLOADER_TARGET inline void turn(const Vector* rows, Vector* pairs) {
   Vector halves[4];  // rows r and r + 4, in each the columns 0 4 1 5 2 6 3 7
-  for (int r = 0; r < 4; ++r) halves[r] = pair_columns(pack(rows[r], rows[r + 4]));
+  for (int r = 0; r < 4; ++r) halves[r] = pair_columns(rows[r], rows[r + 4]);
   const Vector low_01 = interleave_low_32(halves[0], halves[1]);
   const Vector low_23 = interleave_low_32(halves[2], halves[3]);
   const Vector high_01 = interleave_high_32(halves[0], halves[1]);
@@ -69,33 +69,19 @@ FUSIONLOADER_TARGET inline Vector transform_blocks(Vector* pairs, const Vector* 
   return magnitudes;
 }
 
-FUSIONLOADER_TARGET inline void store_two_rows(uint8_t* first, uint8_t* second, __m128i rows) {
-  _mm_storel_epi64(reinterpret_cast<__m128i*>(first), rows);
-  _mm_storeh_pd(reinterpret_cast<double*>(second), _mm_castsi128_pd(rows));
-}
-
-FUSIONLOADER_TARGET inline void store_rows(const BlockTarget& target, __m256i rows_0145,
-                                           __m256i rows_2367) {
+FUSIONLOADER_TARGET inline void store_rows(const BlockTarget& target, Vector128 rows_01,
+                                           Vector128 rows_23, Vector128 rows_45,
+                                           Vector128 rows_67) {
   uint8_t* const to = target.samples;
   const size_t stride = target.stride;
-  store_two_rows(to, to + stride, _mm256_castsi256_si128(rows_0145));
-  store_two_rows(to + 2 * stride, to + 3 * stride, _mm256_castsi256_si128(rows_2367));
-  store_two_rows(to + 4 * stride, to + 5 * stride, _mm256_extracti128_si256(rows_0145, 1));
-  store_two_rows(to + 6 * stride, to + 7 * stride, _mm256_extracti128_si256(rows_2367, 1));
-}
-
-FUSIONLOADER_TARGET inline __m256i load_quarter(const int16_t* from) {
-  return _mm256_load_si256(reinterpret_cast<const __m256i*>(from));
+  store_two(to, to + stride, rows_01);
+  store_two(to + 2 * stride, to + 3 * stride, rows_23);
+  store_two(to + 4 * stride, to + 5 * stride, rows_45);
+  store_two(to + 6 * stride, to + 7 * stride, rows_67);
 }
 
 // The largest sum of columns c and c + 4, of which `found` has four.
-FUSIONLOADER_TARGET inline void raise(int32_t& magnitude, __m128i found) {
-  found = _mm_max_epi32(found, _mm_shuffle_epi32(found, 0x4E));
-  found = _mm_max_epi32(found, _mm_shuffle_epi32(found, 0xB1));
-  const int32_t largest = _mm_cvtsi128_si32(found);
+FUSIONLOADER_TARGET inline void raise(int32_t& magnitude, Vector128 found) {
+  const int32_t largest = largest_32(found);
   if (largest > magnitude) magnitude = largest;
-}
-
-FUSIONLOADER_TARGET inline __m128i with_column_4_further(__m256i magnitudes) {
-  return _mm_add_epi32(_mm256_castsi256_si128(magnitudes), _mm256_extracti128_si256(magnitudes, 1));
 }

@@ -80,6 +80,11 @@ InverseDct reduced_dct(SimdLevel level, int side) {
   if (level >= SimdLevel::avx2)
     return one_of(side, reduced_dct_4_avx2, reduced_dct_2_avx2, reduced_dct_1_avx2);
 #endif
+#if defined(__x86_64__) || defined(__aarch64__)
+  if (level == SimdLevel::bits128)
+    return one_of(side, reduced_dct_4_128, reduced_dct_2_128, reduced_dct_1_128);
+#endif
+  (void)level;
   return one_of(side, scalar<4>, scalar<2>, scalar<1>);
 }
 

@@ -17,6 +17,11 @@ InverseDct reduced_dct(SimdLevel level, int side);
 // for one at the other end of the range: its table of limits has room for 1024.
 inline bool wraps_around(int mean) { return mean < -512 || mean > 511; }
 
+#if defined(__x86_64__) || defined(__aarch64__)
+void reduced_dct_4_128(Block* blocks, const BlockTarget* targets, int count, int32_t& magnitude);
+void reduced_dct_2_128(Block* blocks, const BlockTarget* targets, int count, int32_t& magnitude);
+void reduced_dct_1_128(Block* blocks, const BlockTarget* targets, int count, int32_t& magnitude);
+#endif
 #if defined(__x86_64__)
 void reduced_dct_4_avx2(Block* blocks, const BlockTarget* targets, int count, int32_t& magnitude);
 void reduced_dct_2_avx2(Block* blocks, const BlockTarget* targets, int count, int32_t& magnitude);

@@ -57,6 +57,9 @@ const SampleKernels& sample_kernels(SimdLevel level) {
 #if defined(__x86_64__)
   if (level >= SimdLevel::avx2) return avx2_sample_kernels;
 #endif
+#if defined(__x86_64__) || defined(__aarch64__)
+  if (level == SimdLevel::bits128) return sample_kernels_128;
+#endif
   (void)level;
   return scalar_sample_kernels;
 }

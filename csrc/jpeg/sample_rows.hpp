@@ -33,6 +33,9 @@ struct SampleKernels {
 const SampleKernels& sample_kernels(SimdLevel level);
 
 extern const SampleKernels scalar_sample_kernels;
+#if defined(__x86_64__) || defined(__aarch64__)
+extern const SampleKernels sample_kernels_128;
+#endif
 #if defined(__x86_64__)
 extern const SampleKernels avx2_sample_kernels;
 #endif

@@ -156,7 +156,7 @@ void fixed_point(const Planes& in, Planes& out, const AffineMatrix& m, const Col
     return shift_rows(in, out, line, row_x, row_y, fill);
   // Steeper shears have so many runs that vector gathers are faster.
   const auto slope = static_cast<int32_t>(line.step_y);
-  const bool flat = workspace.simd == SimdLevel::scalar || (slope > -steepest && slope < steepest);
+  const bool flat = workspace.simd < SimdLevel::avx2 || (slope > -steepest && slope < steepest);
   if (small && flat && line.step_x == fixed_one && row_x == 0 && whole(line.x) == 0 &&
       row_y == fixed_one && in.width() == out.width())
     return shift_columns(in, out, line, fill, workspace);

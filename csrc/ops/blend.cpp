@@ -84,6 +84,7 @@ void blend_levels(SimdLevel level, const uint8_t* from, const uint8_t* to, uint8
   if (level == SimdLevel::avx512) return blend_levels_avx512(from, to, out, count, moderate);
   if (level == SimdLevel::avx2) return blend_levels_avx2(from, to, out, count, moderate);
 #endif
+  (void)level;
   for (size_t i = 0; i < count; ++i) out[i] = blend(from[i], to[i], factor);
 }
 

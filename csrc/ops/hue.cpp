@@ -122,7 +122,7 @@ void turn_pixels(Planes& image, int turn) {
 void adjust_hue(Planes& image, double factor, SimdLevel level) {
   if (image.channels() != 3) return;
   const int turn = whole_number(factor * 255.0) & 255;
-  if (level == SimdLevel::scalar) return turn_pixels(image, turn);
+  if (level < SimdLevel::avx2) return turn_pixels(image, turn);
   turn_hue(level, image.plane(0), image.plane(1), image.plane(2), image.padded_size(), turn);
 }
 

@@ -82,6 +82,7 @@ void look_up(uint8_t* plane, size_t count, const LevelTable& table, SimdLevel le
   if (level == SimdLevel::avx512 && has_byte_permutes()) return look_up_vbmi(plane, count, table);
   if (level >= SimdLevel::avx2) return look_up_avx2(plane, count, table);
 #endif
+  (void)level;
   look_up_scalar(plane, count, table);
 }
 

@@ -14,9 +14,9 @@ def make_executor(
     """The executor of ``plan``; one per thread.
 
     ``pillow_version`` is the release whose pixels are reproduced (the installed one by default),
-    ``simd`` the vector instructions to use: ``"scalar"``, ``"avx2"`` or ``"avx512"`` (by default
-    the widest that the processor has). Raises ValueError for a plan that makes no sense. A plan
-    whose results differ in size ends with pixels: its conversion is left to the caller.
+    ``simd`` the vector instructions to use, one of ``_native.simd_levels()`` (by default the widest
+    that the processor has). Raises ValueError for a plan that makes no sense. A plan whose results
+    differ in size ends with pixels: its conversion is left to the caller.
     """
     sized = plan.height is not None and plan.width is not None
     convert = plan.convert if sized else None

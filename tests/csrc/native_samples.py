@@ -25,8 +25,7 @@ RESAMPLING = {
     "lanczos": Image.Resampling.LANCZOS,
 }
 FLIPS = {"hflip": Image.Transpose.FLIP_LEFT_RIGHT, "vflip": Image.Transpose.FLIP_TOP_BOTTOM}
-SIMD_LEVELS = ["scalar", "avx2", "avx512"]
-SIMD_LEVELS = SIMD_LEVELS[: SIMD_LEVELS.index(_native.simd_level()) + 1]
+SIMD_LEVELS = _native.simd_levels()
 
 
 def photo(width: int, height: int, seed: int, colourful: bool = True) -> Image.Image:

@@ -37,8 +37,7 @@ from fusionloader.plan.stages import Convert, Plan, RandomHorizontalFlip, Random
 SECONDS = float(os.environ.get("FUSIONLOADER_FUZZ_SECONDS", "4"))
 SEED = int(os.environ.get("FUSIONLOADER_FUZZ_SEED", "0"))
 LOG = os.environ.get("FUSIONLOADER_FUZZ_LOG")
-LEVELS = ["scalar", "avx2", "avx512"]
-LEVELS = LEVELS[: LEVELS.index(_native.simd_level()) + 1]
+LEVELS = _native.simd_levels()
 SIZES = {"uint8": 1, "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
 

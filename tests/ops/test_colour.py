@@ -10,8 +10,7 @@ from PIL import Image, ImageFilter
 
 from fusionloader import _native
 
-SIMD_LEVELS = ["scalar", "avx2", "avx512"]
-SIMD_LEVELS = SIMD_LEVELS[: SIMD_LEVELS.index(_native.simd_level()) + 1]
+SIMD_LEVELS = _native.simd_levels()
 FACTORS = [0, 0.1, 0.3, 0.5, 0.9, 0.999, 1, 1.001, 1.1, 1.5, 1.9, 3.7, 10, 1e9]
 HUES = [-0.5, -0.4, -0.123, -0.004, -0.003, 0, 0.003, 0.004, 0.05, 0.1, 0.25, 0.37, 0.5]
 THRESHOLDS = [-1, 0, 0.5, 1, 26.6, 127.5, 128, 254.5, 255, 255.5, 256]

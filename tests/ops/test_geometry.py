@@ -15,8 +15,7 @@ from torchvision.transforms.autoaugment import _apply_op
 
 from fusionloader import _native
 
-SIMD_LEVELS = ["scalar", "avx2", "avx512"]
-SIMD_LEVELS = SIMD_LEVELS[: SIMD_LEVELS.index(_native.simd_level()) + 1]
+SIMD_LEVELS = _native.simd_levels()
 MODES = {name: InterpolationMode(name) for name in ("nearest", "bilinear", "bicubic")}
 AFFINE, PERSPECTIVE = Image.Transform.AFFINE, Image.Transform.PERSPECTIVE
 FILLS = [(0, 0, 0), (128, 7, 255)]

@@ -13,8 +13,7 @@ from fusionloader import _native
 from fusionloader.executors.native import make_executor
 from fusionloader.plan.stages import Plan
 
-SIMD_LEVELS = ["scalar", "avx2", "avx512"]
-SIMD_LEVELS = SIMD_LEVELS[: SIMD_LEVELS.index(_native.simd_level()) + 1]
+SIMD_LEVELS = _native.simd_levels()
 EXECUTORS = {
     (channels, simd): make_executor(
         Plan((), None, None, None, "exact", channels, channels), simd=simd
