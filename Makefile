@@ -1,5 +1,5 @@
 # Every target works alone on a fresh machine: the first one sets everything up.
-.PHONY: demo test lint format bench asan fuzz gpu compliance clean
+.PHONY: demo test lint format bench asan fuzz neon gpu compliance clean
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3
@@ -81,6 +81,10 @@ $(FUZZERS): $(SYSTEM) $(SOURCES) $(wildcard tests/fuzz/targets/*)
 	.ci/system-packages $(PYTHON) clang
 	mkdir -p $(FUZZ)
 	clang++ $(FUZZ_FLAGS) -fsanitize=$(SANITIZE) $(FUZZED) -o $@
+
+# The native code for 64-bit Arm: cross-compiled, and its vectors run under emulation.
+neon:
+	.ci/neon build/neon
 
 # On a machine with a CUDA device and nvcc: what only a device can show, and its figures.
 gpu: $(EXTENSION)

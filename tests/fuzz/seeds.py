@@ -18,7 +18,7 @@ def main(folder: Path) -> None:
     random = Random(0)
     for file in whole_files():
         for choice in (0, 4, 13, 20):
-            control = bytes((random.randrange(3), choice)) + random.randbytes(CONTROL_BYTES - 2)
+            control = bytes((random.randrange(256), choice)) + random.randbytes(CONTROL_BYTES - 2)
             data = control + file
             (folder / hashlib.sha1(data).hexdigest()).write_bytes(data)
 

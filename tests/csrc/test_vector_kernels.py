@@ -1,0 +1,43 @@
+"""The vector kernels of the JPEG decoder against their scalar references, without Python between.
+
+The same programs run on 64-bit Arm under emulation: see ``make neon``.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from native_samples import SIMD_LEVELS
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+JPEG = ROOT / "csrc" / "jpeg"
+KERNELS = ("inverse_dct*.cpp", "reduced_dct*.cpp", "sample_rows*.cpp")
+PROGRAMS = {
+    "check_kernels": ([path for pattern in KERNELS for path in JPEG.glob(pattern)], []),
+    "check_windows": (list(JPEG.glob("*.cpp")), ["-ljpeg"]),
+}
+
+
+def run(*command: object) -> str:
+    # Without the sanitizer's library that this process may have to load.
+    environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    words = [str(word) for word in command]
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=600)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_level_gives_the_reference_s_results(name, tmp_path):
+    sources, libraries = PROGRAMS[name]
+    flags = ["-std=c++17", "-O1", "-ffp-contract=off", "-Wall", "-Wextra", "-Wconversion"]
+    flags += ["-Werror", *os.environ.get("CPPFLAGS", "").split()]
+    flags += [f"-I{ROOT / 'csrc'}", f"-I{ROOT / 'tests' / 'fuzz' / 'targets'}"]
+    libraries = [*os.environ.get("LDFLAGS", "").split(), *libraries]
+    program = tmp_path / name
+    run("g++", *flags, HERE / f"{name}.cpp", *sources, "-o", program, *libraries)
+    assert run(program).split() == SIMD_LEVELS[1:]
