@@ -56,8 +56,8 @@ template <class Ints>
 FUSIONLOADER_INLINE Ints at_place(const Ints& place, const Ints& full, const Ints& low,
                                   const Ints& changing) {
   const Ints turned = place >= 6 ? place - 6 : place;
-  const Ints unless_full = (turned == 2) | (turned == 3) ? low : changing;
-  return (turned == 0) | (turned == 5) ? full : unless_full;
+  const Ints unless_full = ((turned == 2) | (turned == 3)) ? low : changing;
+  return ((turned == 0) | (turned == 5)) ? full : unless_full;
 }
 
 template <int lanes>

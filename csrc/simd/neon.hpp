@@ -113,7 +113,8 @@ inline Vector128 alternated(Vector128 a, Vector128 b) {
   return bits_of(vtrn1q_u8(as_u8(a), as_u8(b)));
 }
 inline void store_alternated(uint8_t* to, Vector128 a, Vector128 b, Vector128 c, Vector128 d) {
-  vst4q_u8(to, uint8x16x4_t{{as_u8(a), as_u8(b), as_u8(c), as_u8(d)}});
+  const uint8x16x4_t bytes{{as_u8(a), as_u8(b), as_u8(c), as_u8(d)}};
+  vst4q_u8(to, bytes);
 }
 
 }  // namespace fusionloader
