@@ -89,6 +89,7 @@ class Pool:
         self._cores = lease(cpu_affinity, workers)
         self.closed = False
         self.pid = os.getpid()
+        self._end: weakref.finalize[..., WorkerPool] | None = None
         self._context = context if context is not None else torch.multiprocessing.get_context()
         self._lock = threading.RLock()  # finalizers may run in the middle of any statement
         self._posts: dict[int, Post] = {}
@@ -121,7 +122,12 @@ class Pool:
             self._wake()
 
     def call(self, number: int) -> None:
-        """Sends all workers to a loader, unless that is where they were sent last."""
+        """Sends all workers to a loader, unless that is where they were sent last.
+
+        Raises:
+            RuntimeError: there are none any more, the pool was closed.
+        """
+        self._check_open()
         if self._sent_to == number:
             return
         with self._lock:
@@ -134,6 +140,12 @@ class Pool:
         """Returns the other loaders."""
         found = [place() for other, place in list(self._places.items()) if other != number]
         return [place for place in found if place is not None]
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise RuntimeError(
+                "the WorkerPool was closed while an iterator was under way: iterate the loader anew"
+            )
 
     def _drain(self) -> None:
         for place in self.others(0):
@@ -149,10 +161,7 @@ class Pool:
 
     def assign(self, worker: int, number: int, parcel: Parcel, fds: dict[str, int]) -> Post:
         """Has a worker serve a loader too; starts its process if there is none."""
-        if self.closed:
-            raise RuntimeError(
-                "the WorkerPool was closed while an iterator was under way: iterate the loader anew"
-            )
+        self._check_open()
         with self._lock:
             post = self._posts.get(worker)
             if post is not None and parcel.user_code and not post.user_code:
@@ -208,6 +217,10 @@ class Pool:
         if post is not None:
             post.close()
 
+    def end_with(self, owner: WorkerPool) -> None:
+        """Has the processes end when ``owner`` is gone, unless they were closed before."""
+        self._end = weakref.finalize(owner, self.close)
+
     def close(self) -> None:
         """Ends the processes."""
         if self.closed or os.getpid() != self.pid:
@@ -222,6 +235,8 @@ class Pool:
                 self._drop(worker)
             self._cores.close()
             os.close(self._control_fd)
+            if self._end is not None:
+                self._end.detach()  # it would keep the control block for as long as its owner
 
 
 def running(pool: WorkerPool) -> Pool:
@@ -231,5 +246,5 @@ def running(pool: WorkerPool) -> Pool:
         if not isinstance(made, Pool) or made.closed or made.pid != os.getpid():
             made = Pool(pool.num_workers, pool.multiprocessing_context, pool.cpu_affinity)
             pool._processes = made
-            weakref.finalize(pool, made.close)
+            made.end_with(pool)
         return made

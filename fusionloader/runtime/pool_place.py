@@ -36,8 +36,13 @@ class PoolPlace:
         post = self._pool.assign(worker, self._number, parcel, {**self._fds, **fds})
         return PoolProcess(post, worker, self)
 
+    @property
+    def pool_is_closed(self) -> bool:
+        """Whether there are no workers any more, nor will be."""
+        return self._pool.closed
+
     def call(self) -> None:
-        """Has the workers come here: somebody waits, or may soon."""
+        """Has the workers come here: somebody waits, or may soon; see ``Pool.call``."""
         self._pool.call(self._number)
 
     def drain_others(self) -> None:

@@ -133,6 +133,9 @@ class SlotIterator(_BaseDataLoaderIter):
             self._whole._reset(loader, first_iter)
         else:
             self._discard()
+            if self._manager.place is not None and self._manager.place.pool_is_closed:
+                self._shutdown_workers()
+                self._start_manager(loader)
             self._begin()
         self._num_yielded = 0
 

@@ -192,6 +192,46 @@ def test_a_closed_pool_begins_anew(train_set):
     pool.close()
 
 
+def test_a_loader_that_keeps_its_iterator_has_the_workers_that_a_closed_pool_began_anew(sets):
+    pool = WorkerPool(WORKERS)
+    for dataset in sets.values():
+        loader = FusionLoader(dataset, 4, pool=pool, seed=3, persistent_workers=True, timeout=60)
+        expected = FusionLoader(dataset, 4, num_workers=WORKERS, seed=3)
+        assert same_batches(list(expected), list(loader))
+        for _ in loader:
+            pool.close()
+            break
+        list(expected)
+        assert same_batches(list(expected), list(loader))
+    pool.close()
+
+
+def test_a_closed_pool_is_said_at_the_next_batch_even_if_that_is_made(train_set, pool, caplog):
+    iterator = iter(FusionLoader(train_set, 4, pool=pool, timeout=60))
+    next(iterator)
+    wait_until(lambda: iterator._manager.in_flight.ready > 0)
+    pool.close()
+    with pytest.raises(RuntimeError, match="the WorkerPool was closed while an iterator was"):
+        next(iterator)
+    assert not [record for record in caplog.records if "is replaced" in record.message]
+
+
+def test_a_pool_that_is_closed_again_and_again_keeps_no_memory(train_set):
+    pool = WorkerPool(WORKERS)
+
+    def mappings():
+        maps = psutil.Process().memory_maps(grouped=False)
+        return sum("fusionloader-" in mapping.path for mapping in maps)
+
+    found = []
+    for _ in range(4):
+        assert len(list(FusionLoader(train_set, 4, pool=pool, timeout=60))) == 10
+        pool.close()
+        gc.collect()
+        found.append(mappings())
+    assert found[-1] <= found[0]
+
+
 def test_a_pool_that_is_collected_ends_its_processes(train_set):
     pool = WorkerPool(WORKERS)
     iterator, pids = begun(pool, train_set)
