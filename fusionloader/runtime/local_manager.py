@@ -399,7 +399,10 @@ class LocalManager:
     def _whereabouts(self, now: float) -> str:
         missing = range(self._count, self._most)
         records = [(n, record) for n, record in enumerate(self.queue.records()) if n not in missing]
-        return whereabouts(records, self.outstanding, self._options.name, now, self._first_seat)
+        elsewhere = () if self.place is None else self.place.elsewhere(range(self._count))
+        return whereabouts(
+            records, self.outstanding, self._options.name, now, self._first_seat, elsewhere
+        )
 
     # ---- ending --------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from fusionloader import _native
@@ -54,6 +55,11 @@ class PoolPlace:
         """Reads what the workers have written to this loader, for it to find."""
         if self.workers is not None:
             self.workers.drain()
+
+    def elsewhere(self, workers: Iterable[int]) -> set[int]:
+        """Returns which of the workers are at a tiny-batch of another loader."""
+        others = self._pool.others(self._number)
+        return {n for n in workers if any(place.is_at_work(n) for place in others)}
 
     def is_at_work(self, worker: int) -> bool:
         """Whether a worker is at a tiny-batch of this loader."""

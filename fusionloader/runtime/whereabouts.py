@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
 
 from fusionloader.runtime.mini_batches import Job, job_of
@@ -17,6 +17,7 @@ def whereabouts(
     name: Callable[[Any], str],
     now: float,
     first_seat: int,
+    elsewhere: Container[int] = (),
 ) -> str:
     """Returns what each worker is at.
 
@@ -26,15 +27,19 @@ def whereabouts(
         name: returns a sample's name from its index.
         now: ``CLOCK_MONOTONIC``, in seconds.
         first_seat: the number from which on workers of other ranks sit, or nobody.
+        elsewhere: numbers of those that are at other loaders of their pool.
     """
     places = []
     for number, (pid, sequence, _, position, since, *_) in records:
         job = job_of(jobs, sequence - 1)
         if job is None and number >= first_seat:
             continue
-        if job is None or position >= len(job.batch.rows):
-            places.append(f"worker {number} (pid {pid}) is idle")
-            continue
-        sample = name(job.batch.indices[job.batch.rows[position]])
-        places.append(f"worker {number} (pid {pid}) at {sample} for {now - since:.1f} s")
+        who = f"worker {number} (pid {pid})" if pid else f"worker {number}"
+        if job is not None and position < len(job.batch.rows):
+            sample = name(job.batch.indices[job.batch.rows[position]])
+            places.append(f"{who} at {sample} for {now - since:.1f} s")
+        elif number in elsewhere:
+            places.append(f"{who} is at a sample of another loader of the pool")
+        else:
+            places.append(f"{who} is idle" if pid else f"{who} has not begun")
     return "; ".join(places)

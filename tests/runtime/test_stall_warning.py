@@ -15,7 +15,7 @@ from conftest import eval_transform
 from torch.utils.data import Dataset
 from torchvision.datasets import ImageFolder
 
-from fusionloader import FusionLoader
+from fusionloader import FusionLoader, WorkerPool
 from fusionloader.runtime import stalls
 
 WHERE = r"worker (\d) \(pid (\d+)\) (?:at (index \d+) for (\d+\.\d) s|is idle)"
@@ -124,3 +124,41 @@ def test_one_warning_names_the_workers_and_their_whole_mini_batches(monkeypatch,
     assert re.match(r"FusionLoader: no batch for \d+ s\. worker 0 \(pid \d+\)", said)
     assert re.search(rf"\(pid {pids[5]}\) at mini-batch 2\b", said)
     assert line == "for batch in loader:"
+
+
+class Held(Dataset):
+    """Samples that are not made before there is a file."""
+
+    def __init__(self, release):
+        self.release = release
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        while not self.release.exists():
+            time.sleep(0.01)
+        return index
+
+
+class At(Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return index
+
+
+def test_it_is_said_that_a_pools_worker_is_at_another_loader(tmp_path):
+    with WorkerPool(1) as pool:
+        holding = FusionLoader(Held(tmp_path / "release"), 2, pool=pool, timeout=120)
+        waiting = FusionLoader(At(), 2, pool=pool, timeout=1)
+        held = iter(holding)
+        deadline = time.monotonic() + 120
+        while not any(record[1] for record in held._manager.queue.records()):
+            assert time.monotonic() < deadline, "the worker has not begun"
+            time.sleep(0.01)
+        with pytest.raises(RuntimeError, match="worker 0 is at a sample of another loader of the"):
+            next(iter(waiting))
+        (tmp_path / "release").touch()
+        assert len(list(held)) == 2
