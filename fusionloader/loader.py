@@ -203,6 +203,8 @@ class FusionLoader(DataLoader[T_co]):
         )
 
     def _get_iterator(self) -> Any:
+        if self.pool is not None:
+            _workers_of(self.pool, self.num_workers, None)  # it may have been set since
         if self.num_workers > 0:
             self.check_worker_number_rationality()
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import re
 from dataclasses import dataclass
+from multiprocessing.context import BaseContext
 from typing import Any, Literal
 
 Sharing = Literal["auto", "off", "temporal", "spatial"]
@@ -132,7 +133,7 @@ class WorkerPool:
         cpu_affinity: as in ``FusionLoader``.
 
     Raises:
-        ValueError: not a positive number, or no such affinity.
+        ValueError: not a positive number, no such affinity, or no way to start processes.
     """
 
     def __init__(
@@ -145,6 +146,12 @@ class WorkerPool:
             raise ValueError(f"a WorkerPool has a positive int of workers, not {num_workers!r}")
         if isinstance(multiprocessing_context, str):
             multiprocessing_context = multiprocessing.get_context(multiprocessing_context)
+        if not isinstance(multiprocessing_context, (BaseContext, type(None))):
+            raise ValueError(
+                "multiprocessing_context should be a start method, one of "
+                f"{multiprocessing.get_all_start_methods()}, or a context of multiprocessing, not "
+                f"{multiprocessing_context!r}"
+            )
         if cpu_affinity not in AFFINITIES:
             raise ValueError(f"cpu_affinity should be one of {AFFINITIES}, not {cpu_affinity!r}")
         self.cpu_affinity = cpu_affinity

@@ -302,6 +302,19 @@ def test_another_number_of_workers_than_the_pools_is_refused(train_set, pool):
     assert FusionLoader(train_set, num_workers=2, pool=pool).num_workers == 2
 
 
+def test_so_is_one_that_is_set_later(train_set, pool):
+    loader = pooled(train_set, pool)
+    loader.num_workers = 3
+    with pytest.raises(ValueError, match="num_workers is 3, and the pool has 2 workers"):
+        iter(loader)
+
+
+@pytest.mark.parametrize("context", ["thread", 3, torch])
+def test_what_is_no_way_to_start_processes_is_refused(context):
+    with pytest.raises(ValueError, match=r"context"):
+        WorkerPool(2, multiprocessing_context=context)
+
+
 def test_a_context_beside_a_pool_is_refused(train_set, pool):
     with pytest.raises(ValueError, match="give multiprocessing_context to the WorkerPool"):
         FusionLoader(train_set, pool=pool, multiprocessing_context="fork")
