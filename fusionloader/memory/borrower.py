@@ -107,9 +107,15 @@ class Borrower:
         LedgerError: what was given is no ledger of this version, or all seats are taken.
         PeerError: the lender belongs to another user, or has ended.
         UnavailableError: there is no CUDA driver here.
+        TypeError: it is no invitation.
     """
 
     def __init__(self, invitation: Invitation) -> None:
+        if not isinstance(invitation, Invitation):
+            raise TypeError(
+                "a borrower is made with the Invitation of a lender, or Invitation(fd), not "
+                f"{type(invitation).__name__}"
+            )
         self._native = native.Borrower(invitation.fd)
         self._held: dict[int, Mapping] = {}
         self._seen = self._native.change_count
@@ -207,7 +213,11 @@ class Borrower:
         self._seen = self._native.change_count
 
     def close(self) -> None:
-        """Returns everything and leaves the seat."""
+        """Returns everything and leaves the seat.
+
+        Raises:
+            CudaError: as ``return_block``; the borrower stays open.
+        """
         if self._closed:
             return
         for mapping in self.mappings:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import operator
 import os
 import time
 import weakref
@@ -12,13 +13,14 @@ from typing import Any
 
 from fusionloader._native import cuda as native
 from fusionloader.memory.block import Block, as_block
-from fusionloader.memory.errors import GrantError, LedgerError, NotReturnedError
+from fusionloader.memory.errors import GrantError, LedgerError, NotReturnedError, SizeError
 from fusionloader.memory.grant import PATIENCE, Grant, LendingStats
 from fusionloader.memory.invitation import Invitation
 from fusionloader.memory.late import WhenLate, check_when_late, under_mps
 
 log = logging.getLogger("fusionloader.memory")
 
+_MOST_SLOTS = 4096
 # A killed process ends when its system calls do; one that is stuck in the kernel may never.
 _ENDING_SECONDS = 10.0
 # How often it is looked whether borrowers live: no futex tells.
@@ -44,6 +46,9 @@ class Lender:
     """
 
     def __init__(self, slots: int = 64) -> None:
+        slots = operator.index(slots)
+        if not 1 <= slots <= _MOST_SLOTS:
+            raise SizeError(f"a ledger has 1 to {_MOST_SLOTS} slots, not {slots}")
         self._native = native.Lender(slots)
         self._out: dict[int, Grant] = {}
         self._lent_ever = 0
@@ -76,6 +81,8 @@ class Lender:
 
     def _lend(self, block: Block, *, probe: bool) -> Grant:
         self._native.empty_seats()
+        for other in open_lenders - {self}:  # its own ledger tells the native part
+            other._refuse_overlap(block)
         ticket = self._native.lend(block.address, block.nbytes, block.stream, probe)
         grant = Grant(self, block, ticket)
         self._out[id(grant)] = grant
@@ -194,6 +201,15 @@ class Lender:
         self._native.close()
         self._closed = True
         open_lenders.discard(self)
+
+    def _refuse_overlap(self, block: Block) -> None:
+        for lent in [grant.block for grant in self._out.values()]:
+            first, second = sorted((lent, block), key=lambda part: part.address)
+            if first.address + first.nbytes > second.address:
+                raise GrantError(
+                    f"{block.nbytes} bytes at {block.address:#x} are lent already, by another "
+                    "lender of this process"
+                )
 
     def _require_open(self) -> None:
         if self._closed:

@@ -178,6 +178,31 @@ def test_memory_is_lent_once_at_a_time(lender, block):
         pass
 
 
+def test_memory_is_lent_by_one_lender_at_a_time(lender, block):
+    half = Block(block.address + MIB // 2, MIB // 2)
+    with Lender() as other:
+        with other.yield_block(half):
+            for again in (block, half):
+                with pytest.raises(GrantError, match="are lent already, by another lender"):
+                    lender.yield_block(again)
+            with lender.yield_block(Block(block.address, MIB // 2)):
+                pass
+        with lender.yield_block(block):
+            pass
+
+
+@pytest.mark.parametrize("slots", [-1, 0, 4097, 2**70])
+def test_a_ledger_has_a_number_of_slots(fake_cuda, slots):
+    with pytest.raises(SizeError, match=f"1 to 4096 slots, not {slots}"):
+        Lender(slots)
+
+
+@pytest.mark.parametrize("thing", [None, 7, "invitation"])
+def test_what_is_no_invitation_is_refused(fake_cuda, thing):
+    with pytest.raises(TypeError, match="is made with the Invitation of a lender"):
+        Borrower(thing)
+
+
 # ---- what cannot be lent or opened -------------------------------------------------------------
 
 
