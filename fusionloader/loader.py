@@ -316,8 +316,8 @@ class FusionLoader(DataLoader[T_co]):
             ranks: ``"same"`` refuses a state of another number of ranks.
 
         Raises:
-            ValueError: the state is of another dataset, batch size, world size or version, or
-                cannot be redistributed.
+            ValueError: the state is of another dataset, batch size, world size or version, of an
+                epoch that a ``DistributedSampler`` ordered otherwise, or cannot be redistributed.
         """
         if ranks not in _RANKS:
             raise ValueError(f"ranks should be one of {_RANKS}, not {ranks!r}")

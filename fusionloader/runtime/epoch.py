@@ -266,7 +266,8 @@ class Epochs:
     def resume(self, loader: Any, progress: Progress) -> None:
         """Makes the next iterator go on from ``progress``."""
         _check_workers(loader, progress)
-        progress.share = taken_on(progress.share, share_of(loader))
+        if not progress.finished:
+            progress.share = taken_on(progress.share, share_of(loader))
         self.current = None
         self._loaded = progress
         self._next = progress.epoch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,6 +29,11 @@ def load_redistributed(
         ValueError: it cannot be told from the states what is left, or they are not of such a
             loader.
     """
+    if not isinstance(states, Iterable) or isinstance(states, str):
+        raise ValueError(
+            "states are a dict, or a list with those of all ranks, not a "
+            f"{type(states).__name__}; what was gathered on one rank has to be sent to the others"
+        )
     given = [states] if isinstance(states, dict) else list(states)
     if not given:
         raise ValueError("states of all ranks are to be loaded, and the list is empty")
@@ -61,9 +66,9 @@ def _own_state(given: list[State], ours: Share | None, identity: dict[str, Any])
     """Returns the state to go on from with the very batches, ``None`` if there is none."""
     if any(not isinstance(s, dict) or s.get("loader") != identity for s in given):
         return None
-    if len(given) == 1:
-        return given[0]
-    if ours is None or len(given) != ours.ranks:
+    if len(given) == 1 and (ours is None or not given[0].get("ahead")):
+        return given[0]  # every rank stands there
+    if ours is None or len(given) not in (1, ours.ranks):
         return None
     own = [s for s in given if (s.get("ranks") or {}).get("rank") == ours.rank]
     return own[0] if len(own) == 1 else None

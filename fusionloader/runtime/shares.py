@@ -146,12 +146,14 @@ def share_of(loader: Any) -> Share | None:
 
 
 def taken_on(theirs: Share | None, ours: Share | None) -> Share | None:
-    """Returns the share of an epoch that was redistributed before, as this rank goes on with it.
+    """Returns the share that a state has of an epoch under way, as this rank goes on with it.
 
     Raises:
         ValueError: this rank's sampler does not order the epoch so.
     """
     if theirs is None or not theirs.before:
+        if theirs is not None and ours is not None:
+            of_same_order(theirs, ours)
         return theirs
     return replace(theirs, rank=of_same_order(theirs, ours).rank)
 

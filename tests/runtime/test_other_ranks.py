@@ -14,7 +14,7 @@ import torch
 from conftest import NORMALIZE, photo, same_batches
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_states import Counting, Numbers, Stream
+from test_states import Numbers
 from torch.utils.data import BatchSampler
 from torch.utils.data.distributed import DistributedSampler
 from torchvision import transforms
@@ -219,6 +219,16 @@ def test_what_came_out_of_order_does_not_come_again():
         rest(loader_of(dataset, 3, 0), state)
 
 
+def test_what_one_rank_delivered_out_of_order_says_nothing_of_another_one():
+    dataset = Numbers(40)
+    state = begin(loader_of(dataset, 2, 0), 4)[1]
+    state.update(delivered=1, ahead=[3])
+    order = list(loader_of(dataset, 2, 0).sampler)
+    assert rest(loader_of(dataset, 2, 0), state) == order[3:9] + order[12:]
+    with pytest.raises(ValueError, match="in_order=False.*states of all"):
+        rest(loader_of(dataset, 2, 1), state)
+
+
 # ---- the samples themselves --------------------------------------------------------------------
 
 
@@ -314,81 +324,3 @@ def test_a_gpu_worker_may_come_or_go(without_resize, with_gpu, ranks):
     assert len(found) == 800 and sorted(found) == sorted(expected)
     if ranks == 1:
         assert found == expected
-
-
-# ---- what is refused ---------------------------------------------------------------------------
-
-
-def refused(loader, state, told):
-    with pytest.raises(ValueError, match=told):
-        loader.load_state_dict(state, ranks="redistribute")
-
-
-def test_without_the_option_another_number_of_ranks_is_refused_and_the_option_named():
-    dataset = Numbers()
-    state = begin(loader_of(dataset, 2, 0), 1)[1]
-    with pytest.raises(ValueError, match='world_size = 2.*3.*ranks="redistribute"'):
-        loader_of(dataset, 3, 0).load_state_dict(state)
-    with pytest.raises(ValueError, match='batch_size = 3.*4.*ranks="redistribute"'):
-        loader_of(dataset, 2, 0, batch_size=4).load_state_dict(state)
-    with pytest.raises(ValueError, match='several ranks.*ranks="redistribute"'):
-        loader_of(dataset, 2, 0).load_state_dict([state])
-    with pytest.raises(ValueError, match="ranks should be one of"):
-        loader_of(dataset, 2, 0).load_state_dict(state, ranks="any")
-
-
-def test_what_is_left_cannot_be_told_from_other_orders_or_datasets():
-    dataset = Numbers()
-    state = begin(loader_of(dataset, 2, 0), 1)[1]
-    refused(loader_of(dataset, 3, 0, sampling={"seed": 1}), state, "seed = 0.*has 1")
-    refused(
-        loader_of(dataset, 3, 0, sampling={"shuffle": False}), state, "shuffle = True.*has False"
-    )
-    refused(loader_of(Numbers(25), 3, 0), state, "dataset_size")
-    refused(FusionLoader(dataset, 4, shuffle=True), state, "DistributedSampler.*has none")
-    refused(FusionLoader(dataset, 4, sampler=Counting()), state, "DistributedSampler.*has none")
-    of_one = begin(FusionLoader(dataset, 4, shuffle=True), 1)[1]
-    refused(loader_of(dataset, 3, 0), of_one, "by a loader that had none")
-    refused(loader_of(dataset, 3, 0), [], "list is empty")
-    refused(loader_of(dataset, 3, 0), [{"epoch": 3}], "version")
-
-
-class Shuffled(DistributedSampler):
-    def __iter__(self):
-        return reversed(list(super().__iter__()))
-
-
-def test_a_sampler_that_shares_by_a_rule_of_its_own_is_refused():
-    dataset = Numbers()
-    state = begin(loader_of(dataset, 2, 0), 1)[1]
-    loader = FusionLoader(dataset, 3, sampler=Shuffled(dataset, 3, 0))
-    refused(loader, state, "DistributedSampler.*has none")
-
-
-def test_states_that_do_not_belong_together_are_refused():
-    dataset = Numbers()
-    first, second = (begin(loader_of(dataset, 3, rank), 1)[1] for rank in range(2))
-    refused(loader_of(dataset, 2, 0), [first, second], r"ranks \[0, 1\].*there were 3")
-    later = begin(loader_of(dataset, 3, 2, sampling={"epoch": 1}), 1)[1]
-    refused(loader_of(dataset, 2, 0), [first, second, later], "not of one epoch")
-    finished = loader_of(dataset, 3, 2)
-    list(finished)
-    states = [first, second, finished.state_dict()]
-    refused(loader_of(dataset, 2, 0), states, "not of one epoch")
-
-
-class Remembering(Numbers):
-    def state_dict(self):
-        return {"size": self.size}
-
-    def load_state_dict(self, state):
-        self.size = state["size"]
-
-
-def test_datasets_with_states_of_their_own_are_refused():
-    dataset = Remembering()
-    state = begin(loader_of(dataset, 2, 0), 1)[1]
-    refused(loader_of(dataset, 3, 0), state, "keeps a state in every worker")
-    stream = FusionLoader(Stream([9]), 2)
-    next(iter(stream))
-    refused(FusionLoader(Stream([9]), 3), stream.state_dict(), "keeps a state in every worker")
