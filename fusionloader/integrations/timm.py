@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torchvision.datasets import DatasetFolder
 from torchvision.datasets.folder import default_loader
 
 from fusionloader.integrations.rebuild import OWN_ARGUMENTS, fusion_of
+from fusionloader.options import WorkerPool
 
 # ``device`` is timm's as well.
 _OWN = tuple(name for name in OWN_ARGUMENTS if name != "device")
@@ -25,8 +27,15 @@ def create_loader(*arguments: Any, **keywords: Any) -> Any:
     leaves normalisation and erasing to the device, and collates in every worker; workers of
     FusionLoader do both while they write a sample, so that the prefetcher is left out unless
     something needs it: a ``collate_fn`` of one's own (mixup), augmentation splits, scheduled sizes.
+
+    Raises:
+        ValueError: as ``FusionLoader`` does, such as for another ``num_workers`` than a pool's.
     """
     options = {name: keywords.pop(name) for name in _OWN if name in keywords}
+    if isinstance(pool := options.get("pool"), WorkerPool):
+        bound = inspect.signature(timm_loader.create_loader).bind(*arguments, **keywords)
+        if "num_workers" not in bound.arguments:  # timm's default is a number, too
+            keywords["num_workers"] = pool.num_workers
     if _direct(keywords):
         device = keywords.pop("device", torch.device("cuda"))
         dtype = keywords.pop("img_dtype", torch.float32)

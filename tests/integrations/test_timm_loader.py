@@ -9,7 +9,7 @@ timm_data = pytest.importorskip("timm.data", reason="pip install timm")
 from timm.data import FastCollateMixup  # noqa: E402
 from timm.data.loader import PrefetchLoader, fast_collate  # noqa: E402
 
-from fusionloader import FusionLoader  # noqa: E402
+from fusionloader import FusionLoader, WorkerPool  # noqa: E402
 from fusionloader.integrations.timm import create_loader  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -46,6 +46,15 @@ def test_evaluation_gives_timms_batches(dataset):
     for (image, target), (wanted, wanted_target) in zip(ours, expected, strict=True):
         assert torch.equal(target, wanted_target)
         assert (image - wanted).abs().max() < 1e-5
+
+
+def test_timms_loaders_may_share_a_pool(dataset):
+    expected = list(create_loader(dataset, **arguments()))
+    few = {name: value for name, value in arguments().items() if name != "num_workers"}
+    with WorkerPool(2) as pool:
+        assert same_batches(expected, list(create_loader(dataset, **few, pool=pool)))
+        with pytest.raises(ValueError, match="num_workers is 3, and the pool has 2 workers"):
+            create_loader(dataset, **arguments(3), pool=pool)
 
 
 def test_mixup_sees_the_whole_mini_batch(dataset):
