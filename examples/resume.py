@@ -54,7 +54,7 @@ def main() -> None:
     with TemporaryDirectory() as place:
         checkpoint = Path(place, "checkpoint.pt")
         with new_loader(folder) as loader:
-            before = train(loader, steps=5)
+            before = train(loader, steps=max(len(loader) // 2, 1))
             # Beside these two a checkpoint holds the model's and the optimizer's state.
             torch.save({"loader": loader.state_dict(), "step": len(before)}, checkpoint)
 
