@@ -271,8 +271,8 @@ class FusionLoader(DataLoader[T_co]):
         """Returns counters since the loader was made.
 
         ``epochs``, ``batches``, ``samples`` delivered; ``wait_seconds`` in ``__next__``;
-        ``skipped`` and ``substituted`` samples and ``errors``, the texts of the first 100;
-        ``worker_restarts``; and of iterators that have ended: ``worker_seconds`` spent on samples,
+        ``skipped`` and ``substituted`` samples and ``errors``, the texts of the first 100; and of
+        iterators that have ended: ``worker_restarts``, ``worker_seconds`` spent on samples,
         ``pillow_samples`` of a plan that Pillow decoded, ``shared_memory_bytes`` at the peak, and
         ``part_seconds``, the wall time of reading, decoding, Python code and each stage of a plan.
         ``gpu_worker`` where there is one: its ``mode`` now, whether it is ``profiling``, the
