@@ -132,7 +132,9 @@ class Receiver:
 
     def wait(self, seconds: float) -> None:
         """Sleeps until more of a message is there."""
-        select.select([self.fd], [], [], seconds)
+        poll = select.poll()  # select() knows no descriptors from 1024 on
+        poll.register(self.fd, select.POLLIN)
+        poll.poll(seconds * 1000)
 
     def close(self) -> None:
         """Closes the descriptor."""

@@ -161,8 +161,8 @@ class Pool:
 
     def assign(self, worker: int, number: int, parcel: Parcel, fds: dict[str, int]) -> Post:
         """Has a worker serve a loader too; starts its process if there is none."""
-        self._check_open()
         with self._lock:
+            self._check_open()
             post = self._posts.get(worker)
             if post is not None and parcel.user_code and not post.user_code:
                 self._end_bare()
