@@ -6,6 +6,7 @@ import logging
 import math
 import operator
 import os
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
@@ -29,6 +30,7 @@ _LOOKING_SECONDS = 0.005
 __all__ = ["PATIENCE", "Grant", "Lender", "LendingStats", "open_lenders"]
 
 open_lenders: weakref.WeakSet[Lender] = weakref.WeakSet()
+_opening = threading.Lock()  # a set must not change while somebody goes through it
 
 
 class Lender:
@@ -55,7 +57,8 @@ class Lender:
         self._revoked_ever = 0
         self._killed = 0
         self._closed = False
-        open_lenders.add(self)
+        with _opening:
+            open_lenders.add(self)
 
     def invitation(self) -> Invitation:
         """Returns what a process needs to borrow, as an argument for it."""
@@ -81,7 +84,9 @@ class Lender:
 
     def _lend(self, block: Block, *, probe: bool) -> Grant:
         self._native.empty_seats()
-        for other in open_lenders - {self}:  # its own ledger tells the native part
+        with _opening:
+            others = [lender for lender in open_lenders if lender is not self]
+        for other in others:  # of its own blocks the ledger knows
             other._refuse_overlap(block)
         ticket = self._native.lend(block.address, block.nbytes, block.stream, probe)
         grant = Grant(self, block, ticket)
@@ -200,11 +205,12 @@ class Lender:
         self.reclaim(list(self._out.values()), patience, when_late)
         self._native.close()
         self._closed = True
-        open_lenders.discard(self)
+        with _opening:
+            open_lenders.discard(self)
 
     def _refuse_overlap(self, block: Block) -> None:
-        for lent in [grant.block for grant in self._out.values()]:
-            first, second = sorted((lent, block), key=lambda part: part.address)
+        for grant in list(self._out.values()):  # at once: it may be another thread's
+            first, second = sorted((grant.block, block), key=lambda part: part.address)
             if first.address + first.nbytes > second.address:
                 raise GrantError(
                     f"{block.nbytes} bytes at {block.address:#x} are lent already, by another "
