@@ -2,22 +2,20 @@
 
 import gc
 import os
-import signal
 import subprocess
 import sys
-import textwrap
-import time
 
 import psutil
 import pytest
+from ends import check_end, gone, shared_objects, wait_until
 from test_batches import Nested
 
 from fusionloader import FusionLoader
 from fusionloader.shm import objects
 
-SCRIPT = """
-import os, signal, sys, time
-import torch
+BEGIN = """
+import sys, time
+from ends import end
 from torch.utils.data import Dataset
 from torchvision.datasets import ImageFolder
 from conftest import train_transform
@@ -30,61 +28,20 @@ class Slow(Dataset):
         return index
 
 if __name__ == "__main__":
-    # A shell's jobs in the background ignore it, and so does what they start.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    how, kind, method, root = sys.argv[1:]
+    kind, method, root = sys.argv[2:]
     dataset = Slow() if kind == "objects" else ImageFolder(root, train_transform(224))
     loader = FusionLoader(dataset, 8, num_workers=2, multiprocessing_context=method)
     iterator = iter(loader)
     next(iterator)
-    print(*[p.pid for p in iterator._workers], flush=True)
-    if how == "exception":
-        raise ZeroDivisionError
-    if how == "exit":
-        sys.exit(0)
-    while True:
-        time.sleep(1)
+    end(iterator)
 """
-
-
-def shared_objects():
-    return {name for name in os.listdir("/dev/shm") if "fusionloader" in name}
-
-
-def wait_until(condition, seconds=30.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"something is left after {seconds} s"
-        time.sleep(0.02)
-
-
-def gone(pid):
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 @pytest.mark.parametrize("kind", ["plan", "objects"])
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM", "SIGINT", "exception", "exit"])
 def test_nothing_is_left(tmp_path, image_folder, how, kind, method):
-    script = tmp_path / "train.py"
-    script.write_text(textwrap.dedent(SCRIPT))
-    path = os.pathsep.join([os.getcwd(), os.path.join(os.getcwd(), "tests")])
-    process = subprocess.Popen(
-        [sys.executable, str(script), how, kind, method, str(image_folder)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env={**os.environ, "PYTHONPATH": path},
-    )
-    pids = [int(word) for word in process.stdout.readline().split()]
-    assert len(pids) == 2
-    if how.startswith("SIG"):
-        process.send_signal(getattr(signal, how))
-    wait_until(lambda: process.poll() is not None and all(map(gone, pids)))
-    assert not shared_objects()
+    check_end(tmp_path, BEGIN, how, kind, method, str(image_folder))
 
 
 def test_a_loader_that_is_collected_in_mid_epoch_ends_its_workers():

@@ -4,17 +4,13 @@ import ctypes
 import gc
 import os
 import random
-import signal
-import subprocess
-import sys
-import textwrap
 import time
 
 import psutil
 import pytest
 import torch
 from conftest import kill_at_work, same_batches
-from test_nothing_left import gone, shared_objects, wait_until
+from ends import check_end, gone, shared_objects, wait_until
 from torch.utils.data import Dataset
 
 from fusionloader import FusionLoader, WorkerPool
@@ -291,46 +287,24 @@ def test_a_forked_child_has_a_pool_of_its_own(train_set, pool):
     assert len(list(iterator)) == 9
 
 
-SCRIPT = """
-import signal, sys, time
+BEGIN = """
+import sys
+from ends import end
 from torchvision.datasets import ImageFolder
 from conftest import eval_transform, train_transform
 from fusionloader import FusionLoader, WorkerPool
 
 if __name__ == "__main__":
-    # A shell's jobs in the background ignore it, and so does what they start.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    how, method, root = sys.argv[1:]
+    method, root = sys.argv[2:]
     pool = WorkerPool(2, multiprocessing_context=method)
     train = iter(FusionLoader(ImageFolder(root, train_transform(224)), 8, pool=pool))
     val = iter(FusionLoader(ImageFolder(root, eval_transform()), 8, pool=pool))
     next(train), next(val)
-    print(*[p.pid for p in train._workers], flush=True)
-    if how == "exception":
-        raise ZeroDivisionError
-    if how == "exit":
-        sys.exit(0)
-    while True:
-        time.sleep(1)
+    end(train)
 """
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM", "SIGINT", "exception", "exit"])
 def test_nothing_is_left_of_a_process_with_a_pool(tmp_path, image_folder, how, method):
-    script = tmp_path / "train.py"
-    script.write_text(textwrap.dedent(SCRIPT))
-    path = os.pathsep.join([os.getcwd(), os.path.join(os.getcwd(), "tests")])
-    process = subprocess.Popen(
-        [sys.executable, str(script), how, method, str(image_folder)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env={**os.environ, "PYTHONPATH": path},
-    )
-    pids = [int(word) for word in process.stdout.readline().split()]
-    assert len(pids) == 2
-    if how.startswith("SIG"):
-        process.send_signal(getattr(signal, how))
-    wait_until(lambda: process.poll() is not None and all(map(gone, pids)))
-    assert not shared_objects()
+    check_end(tmp_path, BEGIN, how, method, str(image_folder))

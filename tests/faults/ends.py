@@ -1,0 +1,71 @@
+"""Training scripts that end in every way, and what is left of a process then."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+HERE = Path(__file__).parent
+PATH = os.pathsep.join(str(folder) for folder in (HERE.parents[1], HERE.parent, HERE))
+
+
+def shared_objects():
+    return {name for name in os.listdir("/dev/shm") if "fusionloader" in name}
+
+
+def wait_until(condition, seconds=30.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"something is left after {seconds} s"
+        time.sleep(0.02)
+
+
+def gone(pid):
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def end(iterator):
+    """Ends a script as its first argument says, once two workers have begun."""
+    # A shell's jobs in the background ignore it, and so does what they start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    how = sys.argv[1]
+    print(*[process.pid for process in iterator._workers], flush=True)
+    if how == "exception":
+        raise ZeroDivisionError
+    if how == "exit":
+        sys.exit(0)
+    while True:
+        time.sleep(1)
+
+
+def check_end(folder, script, how, *arguments):
+    """Runs a script that calls ``end``, ends it, and sees that nothing is left.
+
+    Args:
+        folder: to write the script to.
+        script: its text.
+        how: a signal's name, or "exception" or "exit".
+        arguments: further ones of the script.
+    """
+    file = folder / "train.py"
+    file.write_text(script)
+    process = subprocess.Popen(
+        [sys.executable, str(file), how, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "PYTHONPATH": PATH},
+    )
+    pids = [int(word) for word in process.stdout.readline().split()]
+    assert len(pids) == 2
+    if how.startswith("SIG"):
+        process.send_signal(getattr(signal, how))
+    wait_until(lambda: process.poll() is not None and all(map(gone, pids)))
+    assert not shared_objects()
