@@ -268,7 +268,10 @@ class _WithContext:
 
     def __init__(self, loader: Any, states: list[Any] | None) -> None:
         self._loader = loader
-        context = loader.multiprocessing_context or torch.multiprocessing
+        context = loader.multiprocessing_context
+        if loader.pool is not None:  # off Linux, where pools have no processes
+            context = loader.pool.multiprocessing_context
+        context = context or torch.multiprocessing
         self.multiprocessing_context = context
         if loader._dataset_kind == _DatasetKind.Iterable or has_state(loader.dataset):
             workers = _for_workers(states or [], loader.num_workers)

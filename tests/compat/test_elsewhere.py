@@ -20,7 +20,7 @@ PROGRAM = """
 import torch
 import torch.utils.data.dataloader as torch_loader
 from torch.utils.data import TensorDataset
-from fusionloader import FusionLoader
+from fusionloader import FusionLoader, WorkerPool
 
 if __name__ == "__main__":
     dataset = TensorDataset(torch.arange(20))
@@ -37,6 +37,10 @@ if __name__ == "__main__":
             rest = [batch.tolist() for batch, in again]
             assert sum(first + rest, []) == list(range(20)), (first, rest)
             assert "is missing" in loader.explain()
+        with WorkerPool(2, multiprocessing_context="spawn") as pool:
+            iterator = iter(FusionLoader(dataset, 4, pool=pool))
+            assert [type(p).__name__ for p in iterator._workers] == ["SpawnProcess"] * 2
+            assert len(list(iterator)) == 5
     told = [str(w.message) for w in said if "FusionLoader runs as" in str(w.message)]
     assert len(told) == 1 and {name!r} in told[0], told
     assert "fusionloader.shm.objects" not in sys.modules
