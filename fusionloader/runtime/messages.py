@@ -12,6 +12,7 @@ import os
 import pickle
 import select
 import struct
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,11 +95,17 @@ def send(fd: int, message: Message) -> None:
 
 
 class Receiver:
-    """The manager's end of one worker's pipe."""
+    """The manager's end of one worker's pipe.
+
+    Others may drain it at any time: threads that wait for the same worker, and finalizers, which
+    run in the middle of any statement.
+    """
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self._buffer = bytearray()
+        self._lock = threading.RLock()
+        self._in_use = False
         os.set_blocking(fd, False)
 
     @property
@@ -107,26 +114,48 @@ class Receiver:
         return bool(self._buffer)
 
     def drain(self) -> None:
-        """Empties the pipe, so that nobody waits to write; what came is for ``receive``."""
-        while True:
+        """Empties the pipe, so that nobody waits to write; what came is for ``receive``.
+
+        Not if that is being done: what is read first has to be kept first.
+        """
+        if self._lock.acquire(blocking=False):
             try:
-                chunk = os.read(self.fd, 1 << 20)
-            except BlockingIOError:
-                break
-            if not chunk:
-                break
-            self._buffer += chunk
+                if not self._in_use:  # by this thread, and this is a finalizer
+                    self._read()
+            finally:
+                self._lock.release()
+
+    def _read(self) -> None:
+        self._in_use = True
+        try:
+            while self.fd >= 0 and (chunk := os.read(self.fd, 1 << 20)):
+                self._buffer += chunk
+        except BlockingIOError:
+            pass
+        finally:  # also by Ctrl-C
+            self._in_use = False
 
     def receive(self) -> list[Message]:
-        """Returns the messages that are there, without waiting."""
-        self.drain()
-        messages: list[Message] = []
+        """Returns the messages that are there, without waiting for more."""
+        with self._lock:
+            self._read()
+            if not self._buffer:
+                return []
+            self._in_use = True
+            try:
+                pickled = self._take_whole()
+            finally:
+                self._in_use = False
+        return [pickle.loads(message) for message in pickled]
+
+    def _take_whole(self) -> list[bytes]:
+        messages = []
         while len(self._buffer) >= _HEADER.size:
             (size,) = _HEADER.unpack_from(self._buffer)
             end = _HEADER.size + size
             if len(self._buffer) < end:
                 break
-            messages.append(pickle.loads(memoryview(self._buffer)[_HEADER.size : end]))
+            messages.append(bytes(memoryview(self._buffer)[_HEADER.size : end]))
             del self._buffer[:end]
         return messages
 
@@ -138,6 +167,7 @@ class Receiver:
 
     def close(self) -> None:
         """Closes the descriptor."""
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+        with self._lock:  # nobody reads what has its number next
+            fd, self.fd = self.fd, -1
+            if fd >= 0:
+                os.close(fd)

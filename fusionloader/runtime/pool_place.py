@@ -53,8 +53,9 @@ class PoolPlace:
 
     def drain(self) -> None:
         """Reads what the workers have written to this loader, for it to find."""
-        if self.workers is not None:
-            self.workers.drain()
+        workers = self.workers  # which another thread may take away
+        if workers is not None:
+            workers.drain()
 
     def elsewhere(self, workers: Iterable[int]) -> set[int]:
         """Returns which of the workers are at a tiny-batch of another loader."""
