@@ -129,6 +129,12 @@ class Progress:
                 "this is not a state of FusionLoader.state_dict(), or one of another version "
                 f"(expected version {VERSION}, found {found!r})"
             )
+        missing = cls(0, 0, b"").to_state({}).keys() - state.keys()
+        if missing:
+            raise ValueError(
+                f"the state is not whole, it lacks {', '.join(sorted(missing))}: load it as "
+                "state_dict() returned it, or begin the epoch anew"
+            )
         theirs = state["loader"]
         for name, ours in identity.items():
             if theirs.get(name) != ours:

@@ -299,6 +299,19 @@ def test_a_state_of_something_else_is_refused_by_name(other, told):
         other.load_state_dict(FusionLoader(Numbers(), 4).state_dict())
 
 
+@pytest.mark.parametrize("ranks", ["same", "redistribute"])
+def test_a_state_that_lacks_anything_is_refused_by_name(ranks):
+    loader = FusionLoader(Numbers(), 4, num_workers=1)
+    next(iter(loader))
+    state = loader.state_dict()
+    for name in state.keys() - {"version"}:
+        damaged = {other: value for other, value in state.items() if other != name}
+        with pytest.raises(ValueError, match=f"lacks {name}"):
+            loader.load_state_dict(damaged, ranks=ranks)
+    loader.load_state_dict(state, ranks=ranks)
+    assert len(list(loader)) == 5
+
+
 def test_a_state_of_other_files_is_refused(train_set):
     state = FusionLoader(train_set, 4).state_dict()
     train_set.samples = [(f"{path}x", target) for path, target in train_set.samples]
