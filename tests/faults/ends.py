@@ -7,28 +7,10 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
+from waiting import gone, left_behind, wait_until
 
 HERE = Path(__file__).parent
 PATH = os.pathsep.join(str(folder) for folder in (HERE.parents[1], HERE.parent, HERE))
-
-
-def shared_objects():
-    return {name for name in os.listdir("/dev/shm") if "fusionloader" in name}
-
-
-def wait_until(condition, seconds=30.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"something is left after {seconds} s"
-        time.sleep(0.02)
-
-
-def gone(pid):
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 def end(iterator):
@@ -68,4 +50,4 @@ def check_end(folder, script, how, *arguments):
     if how.startswith("SIG"):
         process.send_signal(getattr(signal, how))
     wait_until(lambda: process.poll() is not None and all(map(gone, pids)))
-    assert not shared_objects()
+    assert not left_behind()

@@ -5,7 +5,7 @@ import random
 
 import pytest
 import torch
-from conftest import kill_at_work, same_batches, train_transform
+from conftest import kill_all, same_batches, train_transform
 from torch.utils.data import Dataset
 from torchvision.datasets import ImageFolder
 
@@ -32,16 +32,18 @@ class Crashing(Dataset):
 
 def killed_along_the_way(loader, generator):
     iterator = iter(loader)
-    batches = []
+    batches = [next(iterator)]
+    kill_all(iterator)
     while True:
         if generator.random() < 0.4:
-            kill_at_work(iterator, generator.choice(iterator._workers))
+            generator.choice(iterator._workers).kill()
         try:
             batches.append(next(iterator))
         except StopIteration:
             return batches
 
 
+@pytest.mark.usefixtures("any_may_die")
 @pytest.mark.parametrize("trial", range(6))
 def test_killed_workers_of_a_plan_lose_no_sample(image_folder, trial):
     dataset = ImageFolder(str(image_folder), train_transform())
@@ -53,6 +55,7 @@ def test_killed_workers_of_a_plan_lose_no_sample(image_folder, trial):
     assert loader.stats()["worker_restarts"] > 0
 
 
+@pytest.mark.usefixtures("any_may_die")
 @pytest.mark.parametrize("trial", range(3))
 def test_workers_killed_while_they_fill_a_cache_lose_no_sample(image_folder, trial):
     dataset = ImageFolder(str(image_folder), train_transform())
@@ -66,6 +69,7 @@ def test_workers_killed_while_they_fill_a_cache_lose_no_sample(image_folder, tri
     assert 30 < loader.stats()["decoded_cache"]["images"] <= 40
 
 
+@pytest.mark.usefixtures("any_may_die")
 @pytest.mark.parametrize("trial", range(6))
 def test_killed_workers_of_user_code_lose_no_sample(trial):
     expected = list(FusionLoader(Noise(), 8, num_workers=2, seed=trial))

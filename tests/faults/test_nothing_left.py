@@ -1,4 +1,4 @@
-"""However a training process ends, within 5 s nothing of the loader is left."""
+"""However a training process ends, nothing of the loader is left."""
 
 import gc
 import os
@@ -7,8 +7,9 @@ import sys
 
 import psutil
 import pytest
-from ends import check_end, gone, shared_objects, wait_until
+from ends import check_end
 from test_batches import Nested
+from waiting import gone, left_behind, wait_until
 
 from fusionloader import FusionLoader
 from fusionloader.shm import objects
@@ -51,7 +52,7 @@ def test_a_loader_that_is_collected_in_mid_epoch_ends_its_workers():
     del iterator
     gc.collect()
     wait_until(lambda: all(map(gone, pids)))
-    assert not shared_objects()
+    assert not left_behind()
 
 
 def test_a_break_ends_the_workers():

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from waiting import PATIENCE
 
 # A format of one's own: pixels after a signature. As a plugin has it, and as a script may.
 PLUGIN = """
@@ -78,7 +79,7 @@ def run(folder, method, definitions, register):
         env={"PYTHONPATH": root, "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=PATIENCE,
     )
 
 

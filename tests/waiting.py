@@ -1,0 +1,46 @@
+"""What tests wait for: until it has come, however busy the machine is.
+
+Nothing here is to be fast. A deadline only turns a hang into a failure that says what is missing;
+no test may pass or fail by how long something took.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable
+
+import psutil
+
+PATIENCE = 200.0  # seconds: two cores may be shared by many, and this is below a test's own limit
+_OBJECT = re.compile(r"fusionloader-(\d+)-.*")
+
+
+def wait_until(
+    condition: Callable[[], object],
+    otherwise: str = "it has not come to that",
+    seconds: float = PATIENCE,
+) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{otherwise} after {seconds:.0f} s"
+        time.sleep(0.01)
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended; nobody may have asked for its exit code yet."""
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+
+
+def left_behind() -> set[str]:
+    """Shared-memory objects with names whose owners are this process, or have ended.
+
+    Those of others that live are their own: tests may run more than once on a machine.
+    """
+    found = {name: _OBJECT.fullmatch(name) for name in os.listdir("/dev/shm")}
+    owners = {name: int(match[1]) for name, match in found.items() if match}
+    return {name for name, owner in owners.items() if owner == os.getpid() or gone(owner)}
