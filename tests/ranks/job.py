@@ -7,10 +7,11 @@ import secrets
 import subprocess
 import sys
 import threading
-import time
+from itertools import pairwise
 from pathlib import Path
 
 import psutil
+from waiting import PATIENCE, wait_until
 
 SCRIPT = Path(__file__).with_name("rank_script.py")
 ROOT = SCRIPT.parents[2]
@@ -27,6 +28,7 @@ class Rank:
         self._told = threading.Condition()
         self.process = subprocess.Popen(
             [sys.executable, str(SCRIPT), str(root), *(f"{k}={v}" for k, v in options.items())],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             env={**os.environ, "PYTHONPATH": path, **environment},
@@ -49,17 +51,34 @@ class Rank:
         with self._told:
             return [line.partition(" ")[2] for line in self.lines if line.startswith(kind)]
 
-    def wait_for(self, kind, count=1, seconds=60):
+    def wait_for(self, kind, count=1):
         def there():
             return "end" in self.lines or sum(ln.startswith(kind) for ln in self.lines) >= count
 
         with self._told:
-            assert self._told.wait_for(there, seconds), f"no {kind}: {self.lines[-3:]}"
+            assert self._told.wait_for(there, PATIENCE), f"no {kind}: {self.lines[-3:]}"
+            assert kind == "end" or "end" not in self.lines, f"it has ended: {self.lines[-5:]}"
+
+    def wait_for_a_loan(self):
+        """Waits until a worker of another rank makes samples for this one."""
+        seen = len(self.of("borrowed"))
+
+        def lent():
+            counts = [int(count) for count in self.of("borrowed")[seen:]]
+            return any(before < after for before, after in pairwise(counts))
+
+        wait_until(lambda: lent() or self.of("end"), "nothing is lent")
+        assert lent(), f"it has ended: {self.lines[-5:]}"
+
+    def tell_to_end(self):
+        """Asks for no more than its epochs."""
+        self.process.stdin.close()
 
     def finish(self):
-        """Waits for its end; returns the digests of its batches and its counters."""
+        """Ends it after its epochs; returns the digests of its batches and its counters."""
+        self.tell_to_end()
         self.wait_for("end")
-        assert self.process.wait(20) == 0, self.lines[-5:]
+        assert self.process.wait(PATIENCE) == 0, self.lines[-5:]
         return self.of("batch"), json.loads(self.of("stats")[-1])
 
 
@@ -89,45 +108,37 @@ class Job:
                         found.append(child)
         return found
 
-    def manager(self, seconds=30):
-        """The one that is there, waited for."""
-        deadline = time.monotonic() + seconds
-        while not (found := self.managers()):
-            assert time.monotonic() < deadline, "no global manager"
-            time.sleep(0.01)
-        return found[0]
+    def manager(self, other_than=()):
+        """The one that is there, or that comes after others."""
+
+        def found():
+            return [manager for manager in self.managers() if manager not in other_than]
+
+        wait_until(found, "no global manager")
+        return found()[0]
+
+    def finish(self):
+        """Ends all ranks after their epochs; returns the digests of their batches."""
+        for rank in self.ranks:
+            rank.tell_to_end()
+        return [rank.finish()[0] for rank in self.ranks]
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
         for rank in self.ranks:
-            if rank.process.poll() is None:
-                rank.process.kill()
+            rank.process.kill()
+            rank.wait_for("end")
             rank.process.wait()
+            rank.tell_to_end()
+            rank.process.stdout.close()
 
 
 def is_manager(process):
     with contextlib.suppress(psutil.Error):
         return any("runtime.global_manager" in word for word in process.cmdline())
     return False
-
-
-def lives(pid):
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    return False
-
-
-def wait_until(condition, seconds=10.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it has not come to that"
-        time.sleep(0.02)
-
-
-def shared_objects():
-    return {name for name in os.listdir("/dev/shm") if "fusionloader" in name}
 
 
 def children(rank):

@@ -1,21 +1,29 @@
 """One rank of a job, as a script: goes through its part of an image folder and prints each batch.
 
 Arguments: the image folder, then ``name=value`` pairs, see ``OPTIONS``. A line that begins with
-``pid`` tells the workers' pids, ``batch`` a digest of a batch, ``stats`` the loader's counters.
+``batch`` tells a digest of a batch, ``borrowed`` how many samples others have made until then,
+``stats`` the loader's counters.
+
+After its epochs it goes through others, of which it tells no digests, until its input ends: what a
+test waits for comes however long it takes.
 """
 
 import hashlib
+import itertools
 import json
 import logging
 import os
+import select
 import sys
 import time
 
 from conftest import train_transform
 from torch.utils.data import Subset
 from torchvision.datasets import ImageFolder
+from waiting import PATIENCE
 
 from fusionloader import FusionLoader, WorkerPool
+from fusionloader.runtime import local_manager, worker_set
 
 OPTIONS = {
     "global_manager": "auto",
@@ -30,6 +38,7 @@ OPTIONS = {
     "tiny_batch_size": 4,
     "method": "fork",
     "log": 0,
+    "any_may_die": 0,  # three workers that die in a row, or at the same samples, are no error
 }
 
 
@@ -45,6 +54,10 @@ def other(loader):
     return iter(FusionLoader(dataset, 4, pool=loader.pool, on_error="skip"))
 
 
+def told_to_end():
+    return bool(select.select([sys.stdin], [], [], 0)[0])
+
+
 def main() -> None:
     root, *pairs = sys.argv[1:]
     options = dict(OPTIONS)
@@ -53,6 +66,8 @@ def main() -> None:
         options[name] = type(OPTIONS[name])(value)
     if options["log"]:
         logging.basicConfig(stream=sys.stdout, format="log %(message)s", level=logging.INFO)
+    if options["any_may_die"]:
+        worker_set._FRUITLESS_DEATHS = local_manager._MOST_DEATHS = 1 << 30
     rank = int(os.environ["LOCAL_RANK"])
     dataset = ImageFolder(root, train_transform(options["size"]))
     by_size = sorted(range(len(dataset)), key=lambda i: os.path.getsize(dataset.samples[i][0]))
@@ -65,19 +80,25 @@ def main() -> None:
         **workers(options),
         seed=7,
         on_error="skip",
-        timeout=60,
+        timeout=PATIENCE,
         tiny_batch_size=options["tiny_batch_size"],
         global_manager=options["global_manager"],
     )
-    for _ in range(options["epochs"]):
+    for epoch in itertools.count():
+        in_part = epoch < options["epochs"]
+        if not in_part and told_to_end():
+            break
         iterator = iter(loader)
-        print("pid", *[process.pid for process in iterator._workers], flush=True)
         between = other(loader) if options["pool"] else iter(())
         for images, targets in iterator:
-            digest = hashlib.sha256(images.numpy().tobytes() + targets.numpy().tobytes())
-            print("batch", digest.hexdigest(), flush=True)
+            if in_part:
+                digest = hashlib.sha256(images.numpy().tobytes() + targets.numpy().tobytes())
+                print("batch", digest.hexdigest(), flush=True)
+            print("borrowed", iterator._manager.borrowed_samples, flush=True)
             time.sleep(options["step_seconds"])
             next(between, None)
+            if not in_part and told_to_end():
+                break
     print("stats", json.dumps(loader.stats()), flush=True)
 
 

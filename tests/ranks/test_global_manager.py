@@ -4,13 +4,12 @@ import contextlib
 import os
 import pickle
 import secrets
-import statistics
 import threading
 import time
 
 import psutil
 import pytest
-from job import lives, wait_until
+from waiting import PATIENCE, gone, wait_until
 
 from fusionloader import _native
 from fusionloader.executors.native import make_executor
@@ -45,7 +44,7 @@ class Manager:
 
     def close(self):
         self.process.kill()
-        self.process.join(10)
+        self.process.join(PATIENCE)
 
 
 class FakeRank:
@@ -110,7 +109,7 @@ class FakeRank:
     def close(self):
         self.queue.stop()
         if self.thread.is_alive():
-            self.thread.join(10)
+            self.thread.join(PATIENCE)
         self.membership.close()
         self.arena.close()
         os.close(self.control_fd)
@@ -160,32 +159,26 @@ def test_a_worker_goes_home_when_its_own_rank_has_work(fake_rank):
     assert lender.queue.records()[0][5] == 12
 
 
-def test_it_reacts_within_two_milliseconds_on_a_free_machine(fake_rank):
+def test_it_wakes_for_what_happens_and_for_nothing_else(fake_rank, manager):
     fake_rank(0, with_worker=True)
     borrower = fake_rank(1)
-    seconds = []
-    for _ in range(60):
-        borrower.publish(1)
-        start = time.perf_counter()
-        while not borrower.done():
-            os.sched_yield()
-        seconds.append(time.perf_counter() - start)
-        borrower.deliver()
-        time.sleep(0.01)  # so that the worker is idle, and known to be
-    # All of it: publication, decision, the worker's wake-up and a small image. The best of many,
-    # since others use this machine too.
-    assert statistics.quantiles(seconds, n=10)[0] < 0.004
-
-
-def test_it_costs_nothing_while_nothing_happens(fake_rank, manager):
-    fake_rank(0, with_worker=True)
-    fake_rank(1)
-    time.sleep(0.3)
     process = psutil.Process(manager.process.pid)
-    before = process.cpu_times()
-    time.sleep(2)
-    after = process.cpu_times()
-    assert after.user + after.system - before.user - before.system < 0.02
+
+    def wake_ups():
+        return process.num_ctx_switches().voluntary
+
+    def is_at_rest():
+        before = wake_ups()
+        time.sleep(0.5)  # ten times as long as until it looks again when something is left to do
+        return wake_ups() == before
+
+    for _ in range(3):
+        wait_until(is_at_rest)
+        before = wake_ups()
+        borrower.publish(1)
+        wait_until(borrower.done)
+        borrower.deliver()
+        assert wake_ups() > before
 
 
 @pytest.mark.parametrize("part", ["plan", "dataset"])
@@ -221,17 +214,19 @@ def test_another_version_is_refused(fake_rank, said, monkeypatch):
 @pytest.mark.parametrize(
     "nonsense", [b"", b"{", b"[]\n", b'{"do": "join"}\n', b'{"do": "fetch"}\n', b"\xff" * 1000]
 )
-def test_nonsense_does_not_end_it(manager, nonsense):
+def test_nonsense_does_not_end_it(manager, fake_rank, nonsense):
+    fake_rank(0)
     connection = exchange.connect(manager.address, 1.0)
     with connection:
         connection.send(nonsense)
     assert manager.answers() and manager.process.is_alive()
 
 
-def test_of_two_managers_at_one_address_one_remains(manager):
+def test_of_two_managers_at_one_address_one_remains(manager, fake_rank):
+    fake_rank(0)  # without any it would not stay for long
     config = GlobalManagerConfig(manager.address, 2)
     second = BareProcess("fusionloader.runtime.global_manager", config, (), apart=True)
-    second.join(30)
+    second.join(PATIENCE)
     assert second.exitcode == 0 and manager.process.is_alive()
 
 
@@ -239,4 +234,4 @@ def test_it_ends_when_the_last_rank_has_gone(manager, train_set):
     rank = FakeRank(manager, 0, train_set, with_worker=False)
     wait_until(manager.answers)
     rank.close()
-    wait_until(lambda: not lives(manager.process.pid), seconds=20)
+    wait_until(lambda: gone(manager.process.pid))

@@ -9,13 +9,13 @@ import os
 import random
 import signal
 import time
-from collections import Counter
 
 import numpy as np
 import psutil
 import pytest
 from conftest import photo
-from job import UNEVEN, Job, children, is_manager, lives, shared_objects, wait_until
+from job import UNEVEN, Job, children, is_manager
+from waiting import gone, left_behind, wait_until
 
 KILLS = int(os.environ.get("FUSIONLOADER_KILLS", "10"))
 MOST_IN_A_JOB = 16
@@ -54,63 +54,55 @@ def expected(uneven_folder):
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_lent_workers_make_the_same_batches(uneven_folder, expected, method):
     with Job(uneven_folder, method=method, **UNEVEN) as job:
-        for rank, batches in zip(job.ranks, expected, strict=True):
-            found, stats = rank.finish()
-            assert found == batches
-    assert stats["borrowed_samples"] > 0
+        job.ranks[1].wait_for_a_loan()
+        assert job.finish() == expected
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_workers_of_a_pool_are_lent_too(uneven_folder, expected, method):
     with Job(uneven_folder, method=method, pool=1, **UNEVEN) as job:
-        for rank, batches in zip(job.ranks, expected, strict=True):
-            found, stats = rank.finish()
-            assert found == batches
-    assert stats["borrowed_samples"] > 0
+        job.ranks[1].wait_for_a_loan()
+        assert job.finish() == expected
 
 
 def test_nothing_of_a_job_is_left(uneven_folder):
     with Job(uneven_folder, **UNEVEN) as job:
         manager = job.manager()
-        for rank in job.ranks:
-            rank.finish()
-        wait_until(lambda: not lives(manager.pid))
-    assert not shared_objects()
+        job.finish()
+        wait_until(lambda: gone(manager.pid))
+    assert not left_behind()
 
 
 def test_without_its_global_manager_a_job_goes_on_and_starts_another(uneven_folder, expected):
     with Job(uneven_folder, **UNEVEN) as job:
-        seen = set()
-        while job.ranks[1].process.poll() is None:
-            for manager in job.managers():
-                if manager.pid not in seen and lives(manager.pid):
-                    seen.add(manager.pid)
-                    time.sleep(0.2)
-                    with contextlib.suppress(psutil.NoSuchProcess):  # the job is over
-                        manager.kill()
-            time.sleep(0.02)
-        for rank, batches in zip(job.ranks, expected, strict=True):
-            assert rank.finish()[0] == batches
-    assert len(seen) > 1
+        seen = []
+        for _ in range(3):
+            seen.append(job.manager(other_than=seen))
+            job.ranks[1].wait_for_a_loan()
+            seen[-1].kill()
+        assert job.finish() == expected
 
 
 @pytest.mark.parametrize("trial", range(2))
 @pytest.mark.parametrize("pool", [0, 1])
 def test_killed_lent_workers_lose_no_sample(uneven_folder, expected, trial, pool):
     generator = random.Random(trial)
-    with Job(uneven_folder, pool=pool, **UNEVEN) as job:
-        kills = 0
-        while job.ranks[1].process.poll() is None:
-            time.sleep(generator.uniform(0.1, 0.3))
-            for child in children(job.ranks[0]):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    if not is_manager(child):
-                        child.kill()
-                        kills += 1
-        for rank, batches in zip(job.ranks, expected, strict=True):
-            assert rank.finish()[0] == batches
-    assert kills > 2
-    assert not shared_objects()
+    with Job(uneven_folder, pool=pool, any_may_die=1, **UNEVEN) as job:
+        for kill in range(1, 9):
+            job.ranks[1].wait_for("borrowed", count=2 * kill)
+            time.sleep(generator.uniform(0, 0.1))
+            wait_until(lambda: kill_workers(job.ranks[0]))
+        assert job.finish() == expected
+    assert not left_behind()
+
+
+def kill_workers(rank):
+    """Kills a rank's workers; returns how many there were."""
+    victims = [child for child in children(rank) if not is_manager(child)]
+    for victim in victims:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            victim.kill()
+    return len(victims)
 
 
 @pytest.mark.parametrize("victim", [0, 1])
@@ -122,8 +114,8 @@ def test_the_death_of_a_rank_costs_the_other_nothing(uneven_folder, expected, vi
         members = [doomed.pid, *(child.pid for child in children(job.ranks[victim]))]
         os.killpg(doomed.pid, signal.SIGKILL)
         assert job.ranks[survivor].finish()[0] == expected[survivor]
-        wait_until(lambda: not any(lives(pid) for pid in members))
-    assert not shared_objects()
+        wait_until(lambda: all(map(gone, members)))
+    assert not left_behind()
 
 
 # ---- odd jobs -----------------------------------------------------------------------------------
@@ -134,10 +126,8 @@ def test_ranks_with_other_numbers_of_workers_and_tiny_batches_lend_to_each_other
 ):
     options = {0: {**UNEVEN["options"][0], "workers": 2, "tiny_batch_size": 3}, 1: {}}
     with Job(uneven_folder, **{**UNEVEN, "options": options}) as job:
-        for rank, batches in zip(job.ranks, expected, strict=True):
-            found, stats = rank.finish()
-            assert found == batches
-    assert stats["borrowed_samples"] > 0
+        job.ranks[1].wait_for_a_loan()
+        assert job.finish() == expected
 
 
 def test_ranks_with_other_plans_say_so_and_work_for_themselves(uneven_folder, expected):
@@ -152,10 +142,8 @@ def test_ranks_with_other_plans_say_so_and_work_for_themselves(uneven_folder, ex
 def test_a_rank_that_never_starts_keeps_nobody_waiting(uneven_folder, expected):
     three = {rank: {"LOCAL_WORLD_SIZE": "3"} for rank in range(2)}
     with Job(uneven_folder, environments=three, **UNEVEN) as job:
-        for rank, batches in zip(job.ranks, expected, strict=True):
-            found, stats = rank.finish()
-            assert found == batches
-    assert stats["borrowed_samples"] > 0
+        job.ranks[1].wait_for_a_loan()
+        assert job.finish() == expected
 
 
 def test_what_a_crashed_job_of_the_same_name_has_left_does_no_harm(uneven_folder, expected):
@@ -167,18 +155,15 @@ def test_what_a_crashed_job_of_the_same_name_has_left_does_no_harm(uneven_folder
             os.killpg(rank.process.pid, signal.SIGKILL)
     # Its workers and its global manager may well be there still.
     with Job(uneven_folder, id=crashed.id, **UNEVEN) as job:
-        for rank, batches in zip(job.ranks, expected, strict=True):
-            found, stats = rank.finish()
-            assert found == batches
-    assert stats["borrowed_samples"] > 0
-    wait_until(lambda: not shared_objects())
+        job.ranks[1].wait_for_a_loan()
+        assert job.finish() == expected
+    wait_until(lambda: not left_behind())
 
 
 def test_half_of_the_variables_are_said_and_training_goes_on(uneven_folder, expected):
     environment = {"LOCAL_WORLD_SIZE": ""}
     with Job(uneven_folder, environments={0: environment}, log=1, large_rank=1) as job:
-        for rank, batches in zip(job.ranks, expected, strict=True):
-            assert rank.finish()[0] == batches
+        assert job.finish() == expected
         said = job.ranks[0].of("log ranks of this machine do not lend workers")
     assert said and "LOCAL_WORLD_SIZE is no number" in said[0]
 
@@ -186,43 +171,31 @@ def test_half_of_the_variables_are_said_and_training_goes_on(uneven_folder, expe
 # ---- random kills -------------------------------------------------------------------------------
 
 
-def kill_one(job, generator, killed):
-    """Kills a worker or the global manager; returns whether there was one.
-
-    ``killed`` counts a rank's killed workers since its last batch, of which there is to be one at
-    most: three deaths on the same samples are taken for the samples' fault, and end the epoch.
-    """
-    living = [rank for rank in job.ranks if rank.process.poll() is None]
-    victims = []
-    for rank in living:
-        key = (rank.process.pid, len(rank.of("batch")))
-        found = [child for child in children(rank) if not killed[key] or is_manager(child)]
-        victims += [(child, key) for child in found]
-    managers = [victim for victim in victims if is_manager(victim[0])]
+def kill_one(job, generator):
+    """Kills a worker or the global manager; returns whether there was one."""
+    victims = [child for rank in job.ranks for child in children(rank)]
+    managers = [victim for victim in victims if is_manager(victim)]
     chosen = managers if managers and generator.random() < 0.4 else victims
     if not chosen:
         return False
-    child, key = generator.choice(chosen)
-    killed[key] += not is_manager(child)
     with contextlib.suppress(psutil.NoSuchProcess):
-        child.kill()
+        generator.choice(chosen).kill()
     return True
 
 
-@pytest.mark.timeout(60 + 10 * KILLS)
+@pytest.mark.timeout(300 + 10 * KILLS)
 def test_random_kills_lose_nothing(uneven_folder, expected):
     generator = random.Random(5)
     kills = 0
     for trial in itertools.count():
         if kills >= KILLS:
             break
-        with Job(uneven_folder, **UNEVEN) as job:
+        with Job(uneven_folder, any_may_die=1, **UNEVEN) as job:
             for rank in job.ranks:
                 rank.wait_for("batch")
-            killed = Counter()
             for _ in range(generator.randint(1, MOST_IN_A_JOB)):
                 time.sleep(generator.uniform(0.05, 0.4))
-                kills += kill_one(job, generator, killed)
+                kills += kill_one(job, generator)
             survivors = [0, 1]
             if trial % 2:
                 doomed = job.ranks[survivors.pop(generator.randrange(2))].process
@@ -231,5 +204,5 @@ def test_random_kills_lose_nothing(uneven_folder, expected):
             for number in survivors:
                 assert job.ranks[number].finish()[0] == expected[number]
             processes = [rank.process.pid for rank in job.ranks]
-        wait_until(lambda pids=processes: not any(map(lives, pids)))
-    assert not shared_objects()
+        wait_until(lambda pids=processes: all(map(gone, pids)))
+    assert not left_behind()
