@@ -3,7 +3,6 @@
 import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ import torch
 from conftest import same_batches, train_transform
 from torch.utils.data import Dataset
 from torchvision.datasets import ImageFolder
+from waiting import PATIENCE, wait_until
 
 from fusionloader import FusionLoader
 from fusionloader.cli.measure.processes import read_memory
@@ -36,7 +36,11 @@ def test_keeping_every_batch_opens_no_file_for_each(tmp_path):
     script.write_text(MANY_FILES)
     environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
     found = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=100, env=environment
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        env=environment,
     )
     assert found.stdout.strip() == "500", found.stderr[-2000:]
 
@@ -63,7 +67,7 @@ def test_a_script_that_ends_in_mid_epoch_ends_without_a_word(tmp_path, image_fol
         [sys.executable, str(script), str(image_folder), method],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=PATIENCE,
         env={"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "PATH": "/usr/bin:/bin"},
     )
     assert (found.returncode, found.stdout, found.stderr) == (0, "", "")
@@ -114,15 +118,16 @@ def test_forked_workers_of_a_plan_copy_nothing_of_a_long_list_of_files(image_fol
         for path, _ in dataset.samples
     ]
     order = list(range(0, len(dataset), 97))
-    loader = FusionLoader(dataset, 20, sampler=order, num_workers=2, multiprocessing_context="fork")
+    # One worker: of two, one might make nothing before the first look.
+    loader = FusionLoader(dataset, 20, sampler=order, num_workers=1, multiprocessing_context="fork")
     iterator = iter(loader)
-    for _ in range(20):  # each has seen images of all sizes then
+    for _ in range(10):  # it has seen images of all sizes then
         next(iterator)
-    before = [read_memory(worker.pid).uss for worker in iterator._workers]
-    for _ in range(len(loader) - 25):
+    (worker,) = iterator._workers
+    before = read_memory(worker.pid).uss
+    for _ in range(len(loader) - 15):
         next(iterator)
-    after = [read_memory(worker.pid).uss for worker in iterator._workers]
-    assert max(end - start for start, end in zip(before, after, strict=True)) < 4e6
+    assert read_memory(worker.pid).uss - before < 4e6
 
 
 class WaitsForOthers(Dataset):
@@ -135,10 +140,9 @@ class WaitsForOthers(Dataset):
         return 4
 
     def __getitem__(self, index):
-        deadline = time.monotonic() + 60
-        while index == 0 and len(list(self.folder.iterdir())) < 3:
-            assert time.monotonic() < deadline, "nobody makes the other samples"
-            time.sleep(0.01)
+        if index == 0:
+            others = self.folder.iterdir
+            wait_until(lambda: len(list(others())) == 3, "nobody makes the other samples")
         (self.folder / str(index)).touch()
         return torch.tensor(index)
 
