@@ -10,6 +10,7 @@ import os
 import re
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 
@@ -26,6 +27,25 @@ def wait_until(
     while not condition():
         assert time.monotonic() < deadline, f"{otherwise} after {seconds:.0f} s"
         time.sleep(0.01)
+
+
+class Flag:
+    """A file that processes wait for; one that is killed while it waits harms nobody else.
+
+    After that, to set an ``Event`` of multiprocessing would wait for the dead.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def set(self) -> None:
+        self._path.touch()
+
+    def clear(self) -> None:
+        self._path.unlink(missing_ok=True)
+
+    def wait(self) -> None:
+        wait_until(self._path.exists, f"{self._path.name} is not set")
 
 
 def gone(pid: int) -> bool:

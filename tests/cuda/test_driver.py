@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from fake_cuda import CSRC, HERE
+from waiting import PATIENCE
 
 from fusionloader._native import cuda
 from fusionloader.memory.errors import CudaError
@@ -21,7 +22,7 @@ def run(program, **environment):
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
 
 

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from ledger_loans import lend
+from waiting import PATIENCE
 
 from fusionloader import _native
 from fusionloader._native import cuda
@@ -81,7 +82,7 @@ def test_only_a_child_is_killed(lender, child):
     process = child(lender)
     (identity,) = lender.borrowers
     assert cuda.kill_child(identity)
-    assert process.wait(30) == -signal.SIGKILL
+    assert process.wait(PATIENCE) == -signal.SIGKILL
     assert cuda.ended(identity)
     assert cuda.kill_child(identity), "one that has ended counts as killed"
 

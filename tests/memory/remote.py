@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import time
 from multiprocessing.connection import Connection
 from typing import Any
 
 from fake_cuda import FakeCuda
+from waiting import PATIENCE, wait_until
 
 from fusionloader._native import cuda
 from fusionloader.memory import Borrower, Invitation, Lender, Mapping, answer_probe, return_block
 
-SECONDS = 60.0  # how long a test waits for what should be there at once
 MIB = 1 << 20
 
 
@@ -55,14 +54,11 @@ class Commands:
     def revoked(self) -> tuple[bool, bool]:
         return self.mappings[-1].revoked, self.borrower.revoked
 
-    def return_when_revoked(self) -> int:
-        """Works until the lender asks for the last block; returns its answer."""
-        deadline = time.monotonic() + SECONDS
-        while not self.mappings[-1].revoked and time.monotonic() < deadline:
-            self.borrower.wait_for_change(1)
-        revoked = self.mappings[-1].revoked
+    def return_when_revoked(self) -> bool:
+        """Works until the lender asks for the last block."""
+        wait_until(lambda: self.mappings[-1].revoked)
         self.give_back()
-        return revoked
+        return True
 
     def want(self, nbytes: int) -> None:
         self.borrower.want(nbytes)
@@ -76,7 +72,7 @@ class Commands:
     def break_device(self) -> None:
         self.fake.break_device()
 
-    def probe(self, timeout: float = SECONDS) -> str | None:
+    def probe(self, timeout: float = PATIENCE) -> str | None:
         return answer_probe(self.borrower, timeout)
 
     def lender_lives(self) -> bool:
@@ -127,7 +123,7 @@ class Remote:
         self._connection.send((name, arguments))
 
     def answer(self) -> Any:
-        assert self._connection.poll(SECONDS), "the borrower does not answer"
+        assert self._connection.poll(PATIENCE), "the borrower does not answer"
         answer = self._connection.recv()
         if isinstance(answer, Exception):
             raise answer
@@ -142,5 +138,5 @@ class Remote:
 
     def end(self) -> None:
         self.process.kill()
-        self.process.join(SECONDS)
+        self.process.join(PATIENCE)
         self._connection.close()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from remote import MIB, Remote
+from waiting import PATIENCE
 
 from fusionloader.memory import (
     Block,
@@ -289,9 +290,10 @@ if __name__ == "__main__":
 def test_the_fake_driver_stops_who_frees_what_is_open(fake_cuda, tmp_path):
     script = tmp_path / "frees_too_early.py"
     script.write_text(FREES_TOO_EARLY)
-    folders = [Path(__file__).parent, Path(__file__).parents[1] / "cuda"]
+    here = Path(__file__).parent
+    folders = [here, here.parent, here.parent / "cuda"]
     command = [sys.executable, str(script), *map(str, folders)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert "freed while another process has it open" in done.stderr
     assert done.returncode == -signal.SIGABRT
 

@@ -1,10 +1,10 @@
 """Blocks that go to another process and come back, over a driver of ours."""
 
 import pickle
-import time
 
 import pytest
-from remote import MIB, SECONDS
+from remote import MIB
+from waiting import PATIENCE, wait_until
 
 from fusionloader import memory
 from fusionloader.memory import (
@@ -72,7 +72,7 @@ def test_a_block_is_on_offer_when_its_stream_is_done_with_it(fake_cuda, lender, 
     assert grant.state == "armed"
     with pytest.raises(NotOfferedError):
         borrower.borrow(MIB)
-    borrower.start("borrow", MIB, SECONDS)
+    borrower.start("borrow", MIB, PATIENCE)
     fake_cuda.hold(stream, False)
     assert borrower.answer() == MIB
     assert borrower.words() == {LENDERS}
@@ -150,17 +150,15 @@ def test_a_borrower_hears_that_its_block_is_asked_for(fake_cuda, lender, borrowe
     borrower.borrow(MIB)
     assert borrower.revoked() == (False, False)
     borrower.start("return_when_revoked")
-    grant.reclaim(SECONDS, "quarantine")
+    grant.reclaim(PATIENCE, "quarantine")
     assert borrower.answer() is True
     assert lender.stats().revoked_ever == MIB
 
 
 def test_a_waiting_borrower_gets_what_is_lent_and_says_what_it_wants(fake_cuda, lender, borrower):
     assert lender.wanted_bytes == 0
-    borrower.start("borrow", MIB, SECONDS)
-    deadline = time.monotonic() + SECONDS
-    while lender.wanted_bytes != MIB:
-        assert time.monotonic() < deadline
+    borrower.start("borrow", MIB, PATIENCE)
+    wait_until(lambda: lender.wanted_bytes == MIB)
     grant = lender.yield_block(Block(fake_cuda.allocate(MIB), MIB))
     assert borrower.answer() == MIB
     assert lender.wanted_bytes == 0
@@ -266,7 +264,7 @@ def test_a_closed_lender_lends_nothing(fake_cuda, borrower, lender):
     with pytest.raises(LedgerError, match="the lender is closed"):
         lender.invitation()
     with pytest.raises(memory.PeerError, match="the lender has ended"):
-        borrower.borrow(1, SECONDS)
+        borrower.borrow(1, PATIENCE)
 
 
 def test_a_closed_borrower_has_returned_everything(fake_cuda, lender, borrower):

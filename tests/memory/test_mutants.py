@@ -16,6 +16,7 @@ from pathlib import Path
 import pybind11
 import pytest
 from fake_cuda import CSRC, compile_with
+from waiting import PATIENCE
 
 pytestmark = pytest.mark.skipif(
     "libasan" in os.environ.get("LD_PRELOAD", ""), reason="mutants are built without sanitizers"
@@ -115,12 +116,12 @@ def make_package(folder, objects):
 
 
 def run_tests(folder, killers):
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "--timeout=60"]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "--timeout=150"]
     for plugin in ("no:cacheprovider", "pytest_timeout", "fake_cuda", "lending_fixtures"):
         command += ["-p", plugin]
     command += ["--noconftest", "-k", killers]
     command += [str(HERE / f"test_{name}.py") for name in ("loans", "late", "bad_input")]
-    path = os.pathsep.join(map(str, (folder, HERE, HERE.parent / "cuda")))
+    path = os.pathsep.join(map(str, (folder, HERE, HERE.parent, HERE.parent / "cuda")))
     return subprocess.run(
         command,
         cwd=HERE.parents[1],
@@ -132,11 +133,11 @@ def run_tests(folder, killers):
         },
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=PATIENCE,
     )
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_tests_that_find_mutants_pass_without_one(tmp_path, objects, fake_library):
     make_package(tmp_path, objects.values())
     done = run_tests(tmp_path, " or ".join(f"({m.killers})" for m in MUTANTS.values()))
@@ -145,7 +146,7 @@ def test_the_tests_that_find_mutants_pass_without_one(tmp_path, objects, fake_li
     assert passed >= len(MUTANTS), done.stdout
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_is_found(tmp_path, objects, fake_library, name):
     mutant = MUTANTS[name]

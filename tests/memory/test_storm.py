@@ -3,12 +3,14 @@
 import os
 import random
 
+import pytest
 from storm import Storm
 
 KILLS = int(os.environ.get("FUSIONLOADER_KILLS", 15))
 SEED = int(os.environ.get("FUSIONLOADER_SEED", random.randrange(1 << 30)))
 
 
+@pytest.mark.timeout(300 + KILLS)
 def test_killed_borrowers_lose_no_block_and_write_into_no_others_memory(fake_cuda):
     print("seed", SEED)
     tally = Storm(fake_cuda, SEED).run(KILLS)
