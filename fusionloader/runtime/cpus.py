@@ -16,6 +16,7 @@ from fusionloader.scheduler.cores import Core, Machine, cores_for_workers
 
 log = logging.getLogger("fusionloader.workers")
 
+_NAMES = "fusionloader-core"
 _SYSTEM = Path("/sys")
 _CGROUP = Path("/proc/self/cgroup")
 
@@ -51,7 +52,7 @@ class Lease:
             return True
         name = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         try:
-            name.bind(f"\0fusionloader-core-{core[0]}")
+            name.bind(f"\0{_NAMES}-{core[0]}")
         except OSError:
             name.close()
             return False

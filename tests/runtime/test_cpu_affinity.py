@@ -5,8 +5,8 @@ import os
 import pytest
 import torch
 from conftest import same_batches
-from job import wait_until
 from torch.utils.data import Dataset
+from waiting import PATIENCE, wait_until
 
 from fusionloader import FusionLoader, WorkerPool
 from fusionloader.runtime import cpus
@@ -35,6 +35,8 @@ def roomy(monkeypatch):
     machine = Machine([spare, (first,), (second,) if second != first else (1 << 21,)])
     monkeypatch.setattr(cpus, "machine_here", lambda: machine)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    # Other runs of these tests may be under way on the machine.
+    monkeypatch.setattr(cpus, "_NAMES", f"fusionloader-test-{os.getpid()}-core")
     return [{first}, {second} if second != first else HERE]
 
 
@@ -44,24 +46,24 @@ def settle(iterator, expected):
     def affinities():
         return [os.sched_getaffinity(process.pid) for process in iterator._workers]
 
-    wait_until(lambda: affinities() == expected, seconds=60)
+    wait_until(lambda: affinities() == expected)
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_each_worker_has_a_core_of_its_own_and_training_has_all(train_set, roomy, method):
-    loader = FusionLoader(train_set, 4, num_workers=2, multiprocessing_context=method, timeout=60)
-    iterator = iter(loader)
+    options = {"multiprocessing_context": method, "timeout": PATIENCE}
+    iterator = iter(FusionLoader(train_set, 4, num_workers=2, **options))
     next(iterator)
     settle(iterator, roomy)
     assert os.sched_getaffinity(0) == HERE
 
 
 def test_a_worker_that_takes_the_place_of_another_has_its_core(train_set, roomy):
-    iterator = iter(FusionLoader(train_set, 4, num_workers=2, timeout=60))
+    iterator = iter(FusionLoader(train_set, 4, num_workers=2, timeout=PATIENCE))
     next(iterator)
     iterator._workers[0].kill()
     assert len(list(iterator)) == 9
-    again = iter(FusionLoader(train_set, 4, num_workers=2, timeout=60))
+    again = iter(FusionLoader(train_set, 4, num_workers=2, timeout=PATIENCE))
     next(again)
     settle(again, roomy)
 
@@ -72,14 +74,14 @@ def test_batches_are_the_same(train_set, roomy):
 
 
 def test_it_can_be_turned_off(train_set, roomy):
-    iterator = iter(FusionLoader(train_set, 4, num_workers=2, cpu_affinity="off", timeout=60))
+    iterator = iter(FusionLoader(train_set, 4, num_workers=2, cpu_affinity="off", timeout=PATIENCE))
     next(iterator)
     settle(iterator, [HERE, HERE])
 
 
 def test_a_second_loader_takes_no_core_that_has_a_worker(train_set, roomy):
-    first = iter(FusionLoader(train_set, 4, num_workers=2, timeout=60))
-    second = iter(FusionLoader(train_set, 4, num_workers=2, timeout=60))
+    first = iter(FusionLoader(train_set, 4, num_workers=2, timeout=PATIENCE))
+    second = iter(FusionLoader(train_set, 4, num_workers=2, timeout=PATIENCE))
     next(first), next(second)
     settle(first, roomy)
     settle(second, [HERE, HERE])
@@ -92,7 +94,7 @@ def _go_everywhere(worker):
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_what_worker_init_fn_sets_holds(train_set, roomy, method):
     loader = FusionLoader(
-        train_set, 4, num_workers=2, timeout=60,
+        train_set, 4, num_workers=2, timeout=PATIENCE,
         worker_init_fn=_go_everywhere, multiprocessing_context=method,
     )  # fmt: skip
     iterator = iter(loader)
@@ -101,19 +103,19 @@ def test_what_worker_init_fn_sets_holds(train_set, roomy, method):
 
 
 def test_user_code_has_all_cores_for_threads_of_its_own(roomy):
-    for batch in FusionLoader(Plain(), 4, num_workers=2, timeout=60):
+    for batch in FusionLoader(Plain(), 4, num_workers=2, timeout=PATIENCE):
         assert set(batch.flatten().tolist()) == HERE
 
 
 def test_workers_of_a_pool_have_their_cores_until_user_code_comes(train_set, roomy):
     with WorkerPool(2) as pool:
-        iterator = iter(FusionLoader(train_set, 4, pool=pool, timeout=60))
+        iterator = iter(FusionLoader(train_set, 4, pool=pool, timeout=PATIENCE))
         next(iterator)
         settle(iterator, roomy)
-        list(FusionLoader(Plain(), 4, pool=pool, timeout=60))
+        list(FusionLoader(Plain(), 4, pool=pool, timeout=PATIENCE))
         settle(iterator, [HERE, HERE])
     with WorkerPool(2, cpu_affinity="off") as pool:
-        iterator = iter(FusionLoader(train_set, 4, pool=pool, timeout=60))
+        iterator = iter(FusionLoader(train_set, 4, pool=pool, timeout=PATIENCE))
         next(iterator)
         settle(iterator, [HERE, HERE])
 
