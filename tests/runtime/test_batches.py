@@ -18,6 +18,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
     get_worker_info,
 )
+from waiting import wait_until
 
 from fusionloader import FusionLoader
 
@@ -239,12 +240,13 @@ def test_worker_init_fn_runs_in_every_worker(tmp_path, train_set, kind):
     import functools
 
     dataset = train_set if kind == "compiled" else Nested()
-    loader = FusionLoader(
-        dataset, 4, num_workers=2, worker_init_fn=functools.partial(_write_info, tmp_path)
-    )
-    list(loader)
     expected = {str(n): f"{n} 2 {len(dataset)}" for n in range(2)}
-    assert {p.name: p.read_text() for p in tmp_path.iterdir()} == expected
+    init = functools.partial(_write_info, tmp_path)
+    with FusionLoader(
+        dataset, 4, num_workers=2, worker_init_fn=init, persistent_workers=True
+    ) as loader:
+        list(loader)  # one of them may have made it all
+        wait_until(lambda: {p.name: p.read_text() for p in tmp_path.iterdir()} == expected)
 
 
 def _refuse(number):

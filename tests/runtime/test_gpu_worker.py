@@ -1,8 +1,10 @@
 """The GPU worker on DALI's CPU backend: the same process, queue, tasks and slots as on a device."""
 
+import contextlib
 import importlib.util
 import os
 import signal
+import threading
 import time
 import warnings
 
@@ -13,6 +15,7 @@ from conftest import NORMALIZE, photo, train_transform
 from PIL import Image
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
+from waiting import PATIENCE, wait_until
 
 from fusionloader import FusionLoader, GpuWorker
 from fusionloader.runtime.gpu_choice import GpuChoice, memory_options, within
@@ -35,22 +38,44 @@ def done_by_gpu(loader):
     return loader.stats()["gpu_worker"].get("samples", 0)
 
 
-def epochs(loader, epoch=7, seconds=60):
-    """The batches of the same epoch again and again, for so long."""
-    deadline = time.monotonic() + seconds
+def epochs(loader, epoch=7):
+    """The batches of the same epoch again and again, as long as patience lasts."""
+    deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         loader.set_epoch(epoch)
         yield list(loader)
+    raise AssertionError(f"it has not come to that: {loader.stats()['gpu_worker']}")
 
 
 def epoch_with_gpu(loader):
-    """The batches of an epoch in which the GPU worker had its part: building it takes a moment."""
-    before = done_by_gpu(loader)
-    for batches in epochs(loader):
-        if done_by_gpu(loader) - before > 8:
-            return batches
-        before = done_by_gpu(loader)
-    raise AssertionError("the GPU worker took no part")
+    """The batches of an epoch in which CPU workers wait until the GPU worker has had its part."""
+    next(batches for batches in epochs(loader) if loader._iterator._manager.queue.gpu_is_ready)
+    manager = loader._iterator._manager
+
+    def made_by_gpu():
+        return manager.queue.records()[manager.gpu._number][5]
+
+    before = made_by_gpu()
+    cpu_workers = [process.pid for process in loader._iterator._workers[: loader.num_workers]]
+    signal_all(cpu_workers, signal.SIGSTOP)
+
+    def go_on():
+        with contextlib.suppress(AssertionError):
+            wait_until(lambda: made_by_gpu() - before > 8)
+        signal_all(cpu_workers, signal.SIGCONT)
+
+    going_on = threading.Thread(target=go_on)
+    going_on.start()
+    loader.set_epoch(7)
+    batches = list(loader)
+    going_on.join()
+    assert made_by_gpu() - before > 8, "the GPU worker took no part"
+    return batches
+
+
+def signal_all(pids, number):
+    for pid in pids:
+        os.kill(pid, number)
 
 
 def epoch_without(dataset, epoch=7, **arguments):
@@ -149,6 +174,7 @@ def test_a_damaged_file_is_reported_by_name_and_skipped_when_asked(tmp_path):
         list(loader)
 
 
+@pytest.mark.timeout(900)
 def test_a_killed_gpu_worker_loses_no_sample_and_is_started_again_three_times(image_folder):
     dataset = ImageFolder(str(image_folder), v1.Compose([v1.CenterCrop(32), v1.ToTensor()]))
     expected = epoch_without(dataset)

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 from conftest import same_batches
-from memory_cases import ended, wait_until
 from stand_in_allocator import MIB, StandInAllocator
 from stand_in_pool import StandInPool, times
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
+from waiting import PATIENCE, gone, wait_until
 
 from fusionloader import FusionLoader, GpuWorker, _native
 from fusionloader.runtime import gpu_choice
@@ -56,7 +56,7 @@ class Training:
         fate="works",
         always=True,
         scarce=True,
-        patience=60,
+        patience=PATIENCE,
     ):
         self.marks = marks
         self.allocator = StandInAllocator()
@@ -92,7 +92,7 @@ class Training:
     def memory(self):
         return self.worker.get("memory", {})
 
-    def until(self, condition, seconds=90):
+    def until(self, condition, seconds=PATIENCE):
         """Goes through epochs until then; what they give is what they should."""
         deadline = time.monotonic() + seconds
         while not condition():
@@ -162,6 +162,7 @@ def test_a_worker_that_dies_with_borrowed_memory_loses_neither_memory_nor_sample
         running.until(lambda: running.launches() > before)
 
 
+@pytest.mark.timeout(900)
 def test_kills_at_any_moment_lose_neither_memory_nor_samples(training):
     with training() as running, warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
@@ -214,11 +215,11 @@ def test_the_worker_leaves_training_s_memory_when_training_is_killed(image_folde
     try:
         wait_until(lambda: worker.exists() and worker.read_text() != "", "nothing is borrowed")
         pid = int(worker.read_text())
-        assert not ended(pid)
+        assert not gone(pid)
     finally:
         process.kill()
         process.wait()
-    wait_until(lambda: ended(pid), "the worker outlives its training")
+    wait_until(lambda: gone(pid), "the worker outlives its training")
 
 
 def wait_for_ever(image_folder, marks):
@@ -241,9 +242,7 @@ def test_memory_is_lent_while_training_is_busy_elsewhere(training):
             batches = [next(iterator)]
             before = running.launches()
             with running.loader.lend_gpu_memory():
-                deadline = time.monotonic() + 60
-                while running.launches() == before and time.monotonic() < deadline:
-                    time.sleep(0.01)
+                wait_until(lambda: running.launches() > before, "nothing is launched")
             running.use_memory()
             assert running.launches() > before
         finally:

@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import threading
-import time
 from itertools import islice, pairwise
 
 import numpy as np
@@ -19,6 +18,7 @@ from torch.utils.data import BatchSampler
 from torch.utils.data.distributed import DistributedSampler
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
+from waiting import wait_until
 
 from fusionloader import FusionLoader, GpuWorker
 
@@ -276,13 +276,10 @@ def images_with_gpu_worker(loader, batches=None):
     """The images of the first batches, of which the GPU worker made some."""
     iterator = iter(loader)
     found = [next(iterator)]
-    deadline = time.monotonic() + 60
-    while not iterator._manager.queue.gpu_is_ready:
-        assert time.monotonic() < deadline, "the GPU worker does not begin"
-        time.sleep(0.05)
+    wait_until(lambda: iterator._manager.queue.gpu_is_ready, "the GPU worker does not begin")
     cpu_workers = [process.pid for process in iterator._workers[:-1]]
     # They have made what was wanted until now, and wait. If one does not, it has to go on.
-    going_on = threading.Timer(20, signal_all, (cpu_workers, signal.SIGCONT))
+    going_on = threading.Timer(60, signal_all, (cpu_workers, signal.SIGCONT))
     going_on.start()
     signal_all(cpu_workers, signal.SIGSTOP)
     try:

@@ -1,13 +1,13 @@
 """A resumed epoch goes on with the very batches of an uninterrupted one."""
 
 import json
-import time
 
 import pytest
 import torch
 from conftest import same_batches
 from test_batches import Nested, Random, Words
 from torch.utils.data import Dataset
+from waiting import Flag
 
 from fusionloader import FusionLoader
 
@@ -122,27 +122,33 @@ def test_what_was_delivered_is_not_read_again(tmp_path, workers, collate):
     assert sorted(map(int, log.read_text().split())) == sorted(after)
 
 
-class Slow(Dataset):
-    """The first sample comes last; samples are strings, which are served in whole batches."""
+class Late(Dataset):
+    """The first sample comes when it may; samples are strings, which whole batches serve."""
+
+    def __init__(self, may_come):
+        self.may_come = may_come
 
     def __len__(self):
         return 8
 
     def __getitem__(self, index):
         if index == 0:
-            time.sleep(1)
+            self.may_come.wait()
         return str(index)
 
 
 @pytest.mark.parametrize("collate", [None, list])
-def test_what_came_out_of_order_in_whole_batches_does_not_come_again(collate):
+def test_what_came_out_of_order_in_whole_batches_does_not_come_again(tmp_path, collate):
+    dataset = Late(Flag(tmp_path / "may come"))
+
     def loader():
-        return FusionLoader(Slow(), 1, num_workers=2, in_order=False, collate_fn=collate)
+        return FusionLoader(dataset, 1, num_workers=2, in_order=False, collate_fn=collate)
 
     first = loader()
     iterator = iter(first)
     before = [next(iterator)[0] for _ in range(3)]
     state = first.state_dict()
+    dataset.may_come.set()
     assert "0" not in before and state["delivered"] == 0
     del iterator
     second = loader()

@@ -2,7 +2,6 @@
 
 import json
 import linecache
-import multiprocessing
 import os
 import re
 import shutil
@@ -14,6 +13,7 @@ import torch
 from conftest import eval_transform
 from torch.utils.data import Dataset
 from torchvision.datasets import ImageFolder
+from waiting import Flag, wait_until
 
 from fusionloader import FusionLoader, WorkerPool
 from fusionloader.runtime import stalls
@@ -24,21 +24,23 @@ WHERE = r"worker (\d) \(pid (\d+)\) (?:at (index \d+) for (\d+\.\d) s|is idle)"
 class Stalling(Dataset):
     """Sample 5 waits until it was warned about, and then long enough for another warning."""
 
-    def __init__(self):
-        self.warned = multiprocessing.Event()
+    def __init__(self, folder):
+        self.stalls = Flag(folder / "stalls")
+        self.warned = Flag(folder / "warned")
 
     def __len__(self):
         return 8
 
     def __getitem__(self, index):
         if index == 5:
-            self.warned.wait(60)
+            self.stalls.set()
+            self.warned.wait()
             time.sleep(2.2)
         return torch.tensor([index, os.getpid()])
 
 
 def epoch(monkeypatch, loader, before):
-    """An epoch's rows and its warnings; a second is long once ``before`` batches are there."""
+    """An epoch's batches and its warnings; a second is long once ``before`` batches are there."""
     batches, caught = [], []
 
     def show(message, category, filename, line, *rest):
@@ -46,6 +48,7 @@ def epoch(monkeypatch, loader, before):
         monkeypatch.setattr(stalls, "WARN_SECONDS", 60.0)  # for the batches after this
         loader.dataset.warned.set()
 
+    loader.dataset.stalls.clear()
     loader.dataset.warned.clear()
     with warnings.catch_warnings():
         warnings.simplefilter("always")
@@ -53,15 +56,19 @@ def epoch(monkeypatch, loader, before):
         for batch in loader:
             batches.append(batch)
             if len(batches) == before:
+                loader.dataset.stalls.wait()
                 monkeypatch.setattr(stalls, "WARN_SECONDS", 1.0)
-    return torch.cat(batches).tolist(), caught
+    return batches, caught
 
 
 @pytest.mark.parametrize(("in_order", "before"), [(True, 2), (False, 3)])
-def test_one_warning_names_the_workers_and_their_samples(monkeypatch, in_order, before):
+def test_one_warning_names_the_workers_and_their_samples(monkeypatch, tmp_path, in_order, before):
     assert stalls.WARN_SECONDS == 60.0
-    loader = FusionLoader(Stalling(), 2, num_workers=2, tiny_batch_size=1, in_order=in_order)
-    rows, caught = epoch(monkeypatch, loader, before)
+    loader = FusionLoader(
+        Stalling(tmp_path), 2, num_workers=2, tiny_batch_size=1, in_order=in_order
+    )
+    batches, caught = epoch(monkeypatch, loader, before)
+    rows = torch.cat(batches).tolist()
     assert sorted(index for index, _ in rows) == list(range(8))
     assert len(caught) == 1
     said, line = caught[0]
@@ -74,8 +81,8 @@ def test_one_warning_names_the_workers_and_their_samples(monkeypatch, in_order, 
     assert line == "for batch in loader:"
 
 
-def test_the_next_epoch_has_a_warning_of_its_own(monkeypatch):
-    loader = FusionLoader(Stalling(), 2, num_workers=2)
+def test_the_next_epoch_has_a_warning_of_its_own(monkeypatch, tmp_path):
+    loader = FusionLoader(Stalling(tmp_path), 2, num_workers=2)
     assert [len(epoch(monkeypatch, loader, 2)[1]) for _ in range(2)] == [1, 1]
 
 
@@ -88,6 +95,8 @@ def test_a_file_that_cannot_be_read_on_is_named_with_its_path(monkeypatch, image
     loader = FusionLoader(dataset, 4, num_workers=2, tiny_batch_size=1)
     iterator = iter(loader)
     next(iterator)
+    manager = iterator._manager
+    wait_until(lambda: "index 5 " in manager._whereabouts(time.monotonic()), "nobody reads it")
     monkeypatch.setattr(stalls, "WARN_SECONDS", 1.0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -102,22 +111,14 @@ class Texts(Stalling):
         return f"{super().__getitem__(index).tolist()}"
 
 
-@pytest.mark.parametrize("in_order", [True, False])
-def test_one_warning_names_the_workers_and_their_whole_mini_batches(monkeypatch, in_order):
-    dataset, caught = Texts(), []
-
-    def show(message, category, filename, line, *rest):
-        caught.append((str(message), linecache.getline(filename, line).strip()))
-        dataset.warned.set()
-
-    loader = FusionLoader(dataset, 2, num_workers=2, in_order=in_order, collate_fn=list)
-    monkeypatch.setattr(stalls, "WARN_SECONDS", 1.0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("always")
-        monkeypatch.setattr(warnings, "showwarning", show)
-        rows = []
-        for batch in loader:
-            rows += map(json.loads, batch)
+@pytest.mark.parametrize(("in_order", "before"), [(True, 2), (False, 3)])
+def test_one_warning_names_the_workers_and_their_whole_mini_batches(
+    monkeypatch, tmp_path, in_order, before
+):
+    loader = FusionLoader(Texts(tmp_path), 2, num_workers=2, in_order=in_order, collate_fn=list)
+    batches, caught = epoch(monkeypatch, loader, before)
+    rows = [json.loads(text) for batch in batches for text in batch]
+    assert len(caught) == 1
     assert sorted(index for index, _ in rows) == list(range(8))
     said, line = caught[0]
     pids = {index: pid for index, pid in rows}

@@ -9,6 +9,7 @@ import pytest
 import torch
 from conftest import equal, same_batches
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
+from waiting import PATIENCE, gone
 
 from fusionloader import DecodedCache, FusionLoader, WorkerPool
 
@@ -66,11 +67,11 @@ def sets(train_set, eval_set):
 
 def alone(dataset, **options):
     """The batches of a loader with workers of its own."""
-    return list(FusionLoader(dataset, 4, num_workers=WORKERS, seed=3, timeout=60, **options))
+    return list(FusionLoader(dataset, 4, num_workers=WORKERS, seed=3, timeout=PATIENCE, **options))
 
 
 def pooled(dataset, pool, **options):
-    return FusionLoader(dataset, 4, pool=pool, seed=3, timeout=60, **options)
+    return FusionLoader(dataset, 4, pool=pool, seed=3, timeout=PATIENCE, **options)
 
 
 def pids(iterator):
@@ -133,7 +134,7 @@ def test_two_threads_may_ask_two_loaders_at_the_same_time(sets, pool, kind):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(100)
+        thread.join(PATIENCE)
     for place, dataset in enumerate(sets[kind]):
         expected = alone(dataset)
         assert all(same_batches(expected, batches) for batches in found[place])
@@ -248,7 +249,7 @@ def test_user_code_may_come_to_a_pool_of_plans_that_was_spawned(sets, method):
         light = pids(train)
         assert same_batches(alone(val_set), list(pooled(val_set, pool)))
         assert same_batches(alone(train_set), [*batches, *train])
-        assert not any(psutil.pid_exists(pid) for pid in light)
+        assert all(map(gone, light))
         assert loader.stats()["worker_restarts"] == 0  # nothing has gone wrong
 
 
