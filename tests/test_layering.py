@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "fusionloader"
@@ -152,4 +153,4 @@ def test_a_light_worker_reaches_no_heavy_module(worker, heavy):
 @pytest.mark.parametrize("worker", LIGHT_WORKERS)
 def test_a_light_worker_loads_without_torch(worker):
     code = f"import sys, {worker}; sys.exit('torch' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=PATIENCE)

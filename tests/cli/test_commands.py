@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE
 
 from fusionloader.cli.corpus import ensure_corpus
 
@@ -25,7 +26,7 @@ def run_python(*arguments: str, cache: Path | None = None) -> subprocess.Complet
         env=environment,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=PATIENCE,
     )
 
 

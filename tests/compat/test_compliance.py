@@ -6,10 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE
 
 COMPLIANCE = Path(__file__).with_name("compliance.py")
 SUITE = """
-import os, subprocess, sys, time
+import os, subprocess, sys
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -40,10 +41,6 @@ def test_that_ends_the_process():
     if is_ours():
         os._exit(3)
 
-def test_that_hangs():
-    while is_ours():
-        time.sleep(1)
-
 def test_of_the_original_that_fails():
     assert is_ours()
 
@@ -52,24 +49,49 @@ def test_ind_worker_queue():
 """
 
 
-@pytest.mark.timeout(300)
+HANGING = """
+import time
+from torch.utils.data import DataLoader
+
+def test_that_hangs(kind=DataLoader):
+    while kind.__name__ == "FusionLoader":
+        time.sleep(1)
+
+def test_after_it():
+    assert True
+"""
+
+
+def compare(folder, suite, seconds):
+    """What is said of a suite whose tests have so many seconds each."""
+    (folder / "test_dataloader.py").write_text(suite)
+    command = [sys.executable, str(COMPLIANCE), str(folder), "--results", str(folder / "out")]
+    done = subprocess.run([*command, "--timeout", str(seconds)], capture_output=True, text=True)
+    assert done.returncode == 1, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.timeout(600)
 def test_each_test_is_compared_whatever_becomes_of_those_before_it(tmp_path):
-    (tmp_path / "test_dataloader.py").write_text(SUITE)
-    command = [sys.executable, str(COMPLIANCE), str(tmp_path), "--results", str(tmp_path / "out")]
-    done = subprocess.run([*command, "--timeout", "15"], capture_output=True, text=True)
-    said = done.stdout
-    assert done.returncode == 1, said + done.stderr
-    assert "3 passed of 7 that pass with the original; 1 failed of" in said
-    for name, why in {
-        "test_bad": "is_ours()",
-        "test_that_ends_the_process": "exited with 3",
-        "test_that_hangs": "hung",
-    }.items():
-        line = next(line for line in said.splitlines() if line.endswith(why) and f"{name}:" in line)
-        assert "not exempt" in line
+    said = compare(tmp_path, SUITE, PATIENCE)
+    assert "3 passed of 6 that pass with the original; 1 failed of" in said
+    assert_told(said, "test_bad", "is_ours()")
+    assert_told(said, "test_that_ends_the_process", "exited with 3")
     assert "1 tests served by fusionloader.runtime" in said
     ours = json.loads((tmp_path / "out" / "torch-fork-ours.json").read_text())
     assert ours["test_dataloader.py::test_of_the_original_that_fails"]["outcome"] == "passed"
+
+
+def assert_told(said, name, why):
+    line = next(line for line in said.splitlines() if line.endswith(why) and f"{name}:" in line)
+    assert "not exempt" in line
+
+
+@pytest.mark.timeout(600)
+def test_a_test_that_hangs_is_left_behind(tmp_path):
+    said = compare(tmp_path, HANGING, 10)
+    assert "1 passed of 2 that" in said
+    assert_told(said, "test_that_hangs", "hung")
 
 
 def test_a_folder_without_a_suite_is_a_mistake(tmp_path):

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 
@@ -54,9 +55,12 @@ def test_torchs_workers_serve_where_a_part_is_missing(hidden, tmp_path):
     others = ["fcntl", "resource"] if hidden == "posix_ipc" else []
     program = PROGRAM.replace("{name!r}", repr(hidden))
     script.write_text(HIDDEN.format(hidden=[hidden, *others]) + program)
-    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
     found = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=100, env=environment
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
     )
     assert found.stdout.strip() == "all there", found.stderr[-2000:]
 

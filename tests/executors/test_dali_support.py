@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torchvision import transforms
 from torchvision.transforms import InterpolationMode
+from waiting import PATIENCE
 
 from fusionloader.executors.dali.schedule import runs
 from fusionloader.executors.dali.support import first_unsupported
@@ -88,4 +89,4 @@ def test_a_sample_waits_while_another_task_serves_more():
 
 def test_support_is_known_without_importing_dali():
     code = "import sys, fusionloader.executors.dali.support; sys.exit('nvidia' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE)

@@ -12,6 +12,7 @@ accelerate = pytest.importorskip("accelerate", reason="pip install accelerate")
 
 from torch.utils.data import DataLoader  # noqa: E402
 from toy import Points, port  # noqa: E402
+from waiting import PATIENCE  # noqa: E402
 
 from fusionloader import DecodedCache, FusionLoader, WorkerPool  # noqa: E402
 from fusionloader.integrations.accelerate import prepare  # noqa: E402
@@ -149,7 +150,7 @@ def test_two_ranks_share_the_epoch_evenly(tmp_path):
         + ["--master-port", str(port()), str(script)],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=PATIENCE,
         env={"PYTHONPATH": f"{ROOT}:{Path(__file__).parent}", "PATH": "/usr/bin:/bin"}
         | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "HOME": str(tmp_path)},
     )

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = [
@@ -34,7 +35,7 @@ def test_an_example_runs(package, script, arguments, told, cache):
         env={**os.environ, "PYTHONPATH": path, "XDG_CACHE_HOME": str(cache)},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert re.search(told, done.stdout), done.stdout

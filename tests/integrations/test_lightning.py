@@ -10,6 +10,7 @@ import torch
 lightning = pytest.importorskip("lightning", reason="pip install lightning")
 
 from toy import Points, port  # noqa: E402
+from waiting import PATIENCE  # noqa: E402
 
 from fusionloader import FusionLoader, WorkerPool  # noqa: E402
 
@@ -122,7 +123,7 @@ def test_two_processes_share_every_epoch(tmp_path):
         [sys.executable, str(script), str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=PATIENCE,
         env=environment | {"OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stderr[-2000:]

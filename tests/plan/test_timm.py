@@ -12,6 +12,7 @@ from PIL import Image
 from test_augmentations import IMAGES, check
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
+from waiting import PATIENCE
 
 from fusionloader import FusionLoader
 from fusionloader.executors.native import make_executor
@@ -288,7 +289,7 @@ def test_timm_is_found_when_it_is_imported_later():
         made = compile_transform(create_transform(32, is_training=True, auto_augment="3a"))
         assert made.tail is None, made.explain()
     """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE)
 
 
 def erased(transform, count, height=40, width=30):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,12 +23,14 @@ def train(folder, checkpoint, *more, ranks=2):
     command += ["--checkpoint", str(checkpoint), "--model", "shufflenet_v2_x0_5", "--size", "64"]
     command += ["--batch-size", "4", "--epochs", "2", *more]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=110)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment, timeout=PATIENCE
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(700)
 def test_a_training_resumed_in_mid_epoch_ends_as_one_that_was_not_interrupted(
     tmp_path, image_folder
 ):
@@ -40,7 +43,7 @@ def test_a_training_resumed_in_mid_epoch_ends_as_one_that_was_not_interrupted(
     assert all(torch.equal(one["model"][name], two["model"][name]) for name in one["model"])
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(700)
 def test_a_training_is_resumed_in_mid_epoch_by_another_number_of_ranks(tmp_path, image_folder):
     checkpoint = tmp_path / "checkpoint.pt"
     train(image_folder, checkpoint, "--steps", "3")  # 2 ranks take 24 of 40 samples
