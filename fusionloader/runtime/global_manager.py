@@ -250,9 +250,10 @@ def _direct_kind(members: list[Member]) -> bool:
         if member.watched != watch:
             member.watched = watch
             member.view.watch(watch)
-    if not watch:
-        return False
     sent = [(target, seat) for own in workers for _, target, seat in own if target]
+    if not watch:
+        # An errand may come to nothing, of which the worker, still idle, would not tell.
+        return bool(sent) and len(members) > 1
     in_flight = [member.view.progress() for member in members]
     ranks = [
         Progress(

@@ -159,6 +159,23 @@ def test_a_worker_goes_home_when_its_own_rank_has_work(fake_rank):
     assert lender.queue.records()[0][5] == 12
 
 
+def test_an_errand_that_comes_to_nothing_is_sent_again(fake_rank, monkeypatch):
+    asked, ask = [], Errands._ask_for
+
+    def is_late(errands, member):
+        asked.append(member)
+        if len(asked) > 2:
+            return ask(errands, member)
+        time.sleep(0.5)  # as long as it waits for an answer; the manager has looked again by then
+        return None
+
+    monkeypatch.setattr(Errands, "_ask_for", is_late)
+    fake_rank(0, with_worker=True)
+    borrower = fake_rank(1)
+    borrower.publish()
+    wait_until(borrower.done)
+
+
 def test_it_wakes_for_what_happens_and_for_nothing_else(fake_rank, manager):
     fake_rank(0, with_worker=True)
     borrower = fake_rank(1)
