@@ -24,7 +24,7 @@ from fusionloader.scheduler.lending import Progress, lend
 _IDLE, _HOME = 1, 2
 _FIRST_SECONDS = 10.0  # for the first rank to come
 _LAST_SECONDS = 2.0  # after the last one, which may be between two epochs
-_LOOK_AGAIN_SECONDS = 0.05  # when a worker is idle although there is work
+_LOOK_AGAIN_SECONDS = 0.05  # when a worker is idle although there is work, or on an errand
 _QUEUE_LENGTH = 128
 
 
