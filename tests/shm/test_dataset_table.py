@@ -16,6 +16,13 @@ def test_paths_are_found_again_whatever_their_bytes():
     assert table.targets.tolist() == [3, 1, 2] and len(table) == 3
 
 
+def test_a_hundred_thousand_paths_are_where_their_numbers_say():
+    paths = [f"/data/é{number}/{'x' * (number % 7)}.jpg" for number in range(100_000)]
+    table = DatasetTable.of_files(paths, range(len(paths)))
+    assert [os.fsdecode(table.path(item)) for item in range(len(paths))] == paths
+    assert table.targets.tolist() == list(range(len(paths)))
+
+
 def test_a_path_with_a_null_character_is_refused():
     with pytest.raises(ValueError, match="null character"):
         DatasetTable.of_files(["/a\0b"], [0])
