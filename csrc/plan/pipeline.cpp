@@ -11,6 +11,7 @@ namespace {
 int divide_up(int value, int denominator) { return (value + denominator - 1) / denominator; }
 
 void emit(const Planes& image, RowSink& sink) {
+  if (image.width() == 0) return;  // there may be no memory at all
   for (int y = 0; y < image.height(); ++y) {
     const size_t row = static_cast<size_t>(y) * static_cast<size_t>(image.width());
     sink.row(y, image.plane(0) + row, image.plane_stride());
