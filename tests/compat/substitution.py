@@ -146,7 +146,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_runtest_logstart(nodeid: str) -> None:
     """One test sets the start method for good; it is not to decide on those after it."""
-    multiprocessing.set_start_method(os.environ["COMPLIANCE_START_METHOD"], force=True)
+    method = os.environ["COMPLIANCE_START_METHOD"]
+    multiprocessing.set_start_method(method, force=True)
+    if method == "forkserver":
+        # What all suites import; or every worker of either class takes seconds of CPU time to.
+        multiprocessing.set_forkserver_preload(["torch.testing._internal.common_utils"])
     write(test=nodeid, begins=time.time())
 
 
