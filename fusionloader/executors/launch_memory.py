@@ -26,7 +26,7 @@ USEFUL_BYTES = 20 << 20
 # Training sleeps on what the wish wakes. If it has just got its batch instead, it waits for this
 # launch to end.
 _OFFER_SECONDS = 0.01
-# Of a launch, between two looks at the lender: it has 50 ms before the worker is killed.
+# Of a launch, between two looks at the lender: it has 30 ms before the worker is killed.
 _PARTS = 8
 
 _MOST_FRUITLESS = 100

@@ -12,8 +12,10 @@ from fusionloader.memory.late import WhenLate
 if TYPE_CHECKING:
     from fusionloader.memory.lender import Lender
 
-PATIENCE = 0.05
-"""Seconds that a borrower has, unless said otherwise, to return what is asked back."""
+PATIENCE = 0.03
+"""Seconds that a borrower has, unless said otherwise, to return what is asked back.
+
+Of the 50 ms in which memory is to be back, the rest is for a killed borrower to end."""
 
 
 @dataclass(frozen=True, slots=True)

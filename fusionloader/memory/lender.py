@@ -24,8 +24,9 @@ log = logging.getLogger("fusionloader.memory")
 _MOST_SLOTS = 4096
 # A killed process ends when its system calls do; one that is stuck in the kernel may never.
 _ENDING_SECONDS = 10.0
-# How often it is looked whether borrowers live: no futex tells.
+# How often it is looked whether borrowers live: no futex tells. Who was killed ends soon.
 _LOOKING_SECONDS = 0.005
+_LOOKING_AFTER_A_KILL_SECONDS = 0.0005
 
 __all__ = ["PATIENCE", "Grant", "Lender", "LendingStats", "open_lenders"]
 
@@ -117,7 +118,7 @@ class Lender:
         if out and when_late == "wait":
             out = self._wait(out, math.inf, freed)
         if out and when_late == "kill" and self._kill_owners(out):
-            out = self._wait(out, _ENDING_SECONDS, freed)
+            out = self._wait(out, _ENDING_SECONDS, freed, _LOOKING_AFTER_A_KILL_SECONDS)
         self._native.empty_seats()
         if out:
             self._leave_out(out)
@@ -142,7 +143,13 @@ class Lender:
                 freed.append(grant)
         return out
 
-    def _wait(self, out: list[Grant], seconds: float, freed: list[Grant]) -> list[Grant]:
+    def _wait(
+        self,
+        out: list[Grant],
+        seconds: float,
+        freed: list[Grant],
+        looking: float = _LOOKING_SECONDS,
+    ) -> list[Grant]:
         """Waits for what is asked back; returns what is still out."""
         deadline = time.monotonic() + seconds
         while out:
@@ -151,7 +158,7 @@ class Lender:
             left = deadline - time.monotonic()
             if not out or left <= 0:
                 break
-            self._native.wait(seen, min(left, _LOOKING_SECONDS))
+            self._native.wait(seen, min(left, looking))
         return out
 
     def _kill_owners(self, out: list[Grant]) -> bool:
