@@ -149,8 +149,8 @@ def pytest_runtest_logstart(nodeid: str) -> None:
     method = os.environ["COMPLIANCE_START_METHOD"]
     multiprocessing.set_start_method(method, force=True)
     if method == "forkserver":
-        # What all suites import; or every worker of either class takes seconds of CPU time to.
-        multiprocessing.set_forkserver_preload(["torch.testing._internal.common_utils"])
+        # What most suites import; or every worker of either class takes seconds of CPU time to.
+        multiprocessing.set_forkserver_preload(["torch.testing._internal.common_device_type"])
     write(test=nodeid, begins=time.time())
 
 
