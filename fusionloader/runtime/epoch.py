@@ -303,7 +303,7 @@ class Epochs:
         counters = self.counters
         counters.worker_restarts += manager.restarts
         counters.borrowed_samples += manager.borrowed_samples
-        counters.shared_memory_bytes = manager.payloads.peak_bytes
+        counters.shared_memory_bytes = manager.memory.peak_bytes
         for record in manager.queue.records():
             counters.worker_seconds += record[6]
             counters.pillow_samples += record[7]

@@ -18,6 +18,7 @@ from typing import Any
 from fusionloader import _native
 from fusionloader.executors.layout import Layout
 from fusionloader.runtime import messages, stalls
+from fusionloader.runtime.batch_memory import BatchMemory
 from fusionloader.runtime.cpus import lease
 from fusionloader.runtime.gpu_control import Connections, GpuControl
 from fusionloader.runtime.guests import Guests
@@ -30,7 +31,7 @@ from fusionloader.runtime.processes import Process
 from fusionloader.runtime.whereabouts import whereabouts
 from fusionloader.runtime.worker_set import WorkerSet
 from fusionloader.shm import objects
-from fusionloader.shm.slots import Arena, Slot, SlotPool
+from fusionloader.shm.slots import Arena
 
 log = logging.getLogger("fusionloader.manager")
 
@@ -61,7 +62,6 @@ class LocalManager:
         self._pid = os.getpid()
         self._sequence = 0
         self.closed = False
-        self.layout = layout
         objects.sweep()
         self._count = options.workers
         self._most_in_flight = options.in_flight
@@ -85,10 +85,7 @@ class LocalManager:
         self.outstanding: list[Job] = []
         self.in_flight = InFlight(self.queue, self.outstanding)
         self._ring = ring
-        self._descriptors = SlotPool(self.arena, self.queue, spare=ring)
-        self.payloads = SlotPool(
-            self.arena, self.queue, options.in_flight + 2, options.page_locking
-        )
+        self.memory = BatchMemory(options, self.arena, self.queue, ring)
         self.place: PoolPlace | None = None
         if options.pool is not None:
             fds = {"control_fd": self.control_fd, "data_fd": self.arena.fd}
@@ -107,11 +104,11 @@ class LocalManager:
 
         try:
             if layout is not None:
-                self._announce(layout)
+                self.memory.settle(layout, ())
             if options.gpu is not None:  # first: it has the most to build
                 self.gpu = GpuControl(
                     self.queue,
-                    self._connections(),
+                    Connections(self.control_fd, self.arena.fd, self.memory.shared_buffers()),
                     self._most,
                     options.workers,
                     options.in_flight,
@@ -164,12 +161,8 @@ class LocalManager:
             self._look()
             if len(self.outstanding) >= self._ring:
                 self.queue.sleep(self.queue.done_word(), _SLEEP_SECONDS)
-        samples, size = len(batch.items), self._options.tiny_batch_size
-        room = _native.ManagerQueue.descriptor_bytes(samples, -(-samples // size))
-        descriptor = self._descriptors.acquire(room + len(batch.pickled))
-        job = Job(batch, number, self._sequence, descriptor, None)
-        if self.layout is not None:
-            job.payload = self._acquire_payload(self.layout, samples)
+        descriptor, rows = self.memory.descriptor_for(batch), self.memory.rows_for(batch)
+        job = Job(batch, number, self._sequence, descriptor, rows)
         self.queue.describe(
             descriptor.number,
             job.sequence,
@@ -177,13 +170,13 @@ class LocalManager:
             batch.items,
             batch.keys,
             batch.occurrences,
-            size,
+            self._options.tiny_batch_size,
             batch.seed,
             batch.epoch,
             number,
             self._options.group_size,
-            job.payload.number + 1 if job.payload else 0,
-            samples,
+            rows.number + 1 if rows else 0,
+            len(batch.items),
             batch.pickled,
         )
         self.outstanding.append(job)
@@ -193,41 +186,9 @@ class LocalManager:
         if self.place is not None:
             self.place.call()
         self.queue.publish(descriptor.number, job.sequence)
-        self._give_buffers()
+        if self.gpu is not None:
+            self.memory.give_buffers(self.outstanding)
         return job
-
-    def _connections(self) -> Connections:
-        ring, buffers = self._options.ring, []
-        if ring is not None:
-            assert self.layout is not None and self._options.gpu is not None
-            nbytes = self.layout.batch_bytes(self._options.batch_size)
-            buffers = ring.share(self._options.gpu.buffers, nbytes)
-        return Connections(self.control_fd, self.arena.fd, buffers)
-
-    def _give_buffers(self) -> None:
-        """Lets the GPU worker write into the oldest mini-batches, as far as buffers go."""
-        ring = self._options.ring
-        if self.gpu is None or ring is None:
-            return
-        assert self.layout is not None
-        for job in self.outstanding:
-            if job.device is None and not job.discarded:
-                job.device = ring.acquire_shared(self.layout.batch_bytes(len(job.batch.items)))
-                if job.device is None:
-                    return
-                self.queue.set_gpu_rows(job.descriptor.number, job.device.number + 1)
-
-    def _acquire_payload(self, layout: Layout, rows: int) -> Slot:
-        nbytes = layout.batch_bytes(rows)
-        if self.payloads.peak_bytes == 0:
-            count = self._options.in_flight + 1
-            what = f"{count} batches of {rows} samples in flight"
-            objects.check_room(nbytes * count, what)
-        return self.payloads.acquire(max(nbytes, 1))
-
-    def _announce(self, layout: Layout) -> None:
-        pickled = pickle.dumps(layout)
-        self.queue.announce_layout(self._descriptors.acquire(len(pickled)).number, pickled)
 
     # ---- waiting -------------------------------------------------------------------------------
 
@@ -282,7 +243,8 @@ class LocalManager:
             self.gpu.finished(job.descriptor.number, tiny_batches)
         self.outstanding.remove(job)
         self._advance()
-        self._give_buffers()
+        if self.gpu is not None:
+            self.memory.give_buffers(self.outstanding)
         return job
 
     def _sleep(self, seen: int) -> None:
@@ -331,7 +293,7 @@ class LocalManager:
         for job in [job for job in self.outstanding if job.discarded]:
             if self.queue.status(job.descriptor.number)[1] == 0:
                 self.outstanding.remove(job)
-                self.release(job)
+                self.memory.release(job)
                 self._advance()
 
     def _advance(self) -> None:
@@ -367,16 +329,11 @@ class LocalManager:
             job.spilled[message.tiny_batch] = message.samples
 
     def _settle_layout(self, layout: Layout | str) -> None:
-        if self.layout is not None:
+        if self.memory.layout is not None:
             return
         if not isinstance(layout, Layout):
             raise NoFixedLayout(str(layout))
-        self.layout = layout
-        for job in self.outstanding:
-            job.payload = self._acquire_payload(layout, len(job.batch.items))
-            rows = len(job.batch.items)
-            self.queue.set_payload(job.descriptor.number, job.payload.number + 1, rows)
-        self._announce(layout)
+        self.memory.settle(layout, self.outstanding)
 
     def _count_death(self, sequence: int, tiny_batch: int, pid: int | None, manner: str) -> None:
         job = job_of(self.outstanding, sequence)
@@ -405,20 +362,6 @@ class LocalManager:
         )
 
     # ---- ending --------------------------------------------------------------------------------
-
-    def release(self, job: Job) -> None:
-        """Takes the slots of a mini-batch back; its payload only if it was not delivered."""
-        self._descriptors.release(job.descriptor)
-        if job.payload is not None:
-            self.payloads.release(job.payload)
-        if job.device is not None and self._options.ring is not None:
-            self._options.ring.release(job.device)
-
-    def deliver(self, job: Job) -> Any:
-        """Returns an owner of the mini-batch's rows; the slot is free again when it is gone."""
-        assert job.payload is not None
-        self._descriptors.release(job.descriptor)
-        return self.payloads.lease(job.payload)
 
     def discard(self) -> None:
         """Drops every mini-batch in flight; samples that workers are at are still finished."""

@@ -196,27 +196,27 @@ class SlotIterator(_BaseDataLoaderIter):
     def _set_off(self, job: Job) -> Arriving | None:
         if self._delivery is None or job.failures or job.spilled or not job.batch.indices:
             return None
-        layout, rows = self._manager.layout, job.batch.rows
+        layout, rows = self._manager.memory.layout, job.batch.rows
         assert layout is not None
         buffer, there = job.device, []
         if buffer is not None and self._manager.gpu is not None:
             size = self._loader.tiny_batch_size
             there = self._manager.gpu.rows_done(job.descriptor.number, size, rows)
             job.device = None
-        owner = self._manager.deliver(job)
+        owner = self._manager.memory.deliver(job)
         return self._delivery.begin(layout, owner, buffer, len(rows), there)
 
     def _batch(self, job: Job, arriving: Arriving | None) -> tuple[bool, Any]:
         self._progress.deliver(job.number)
         self._epochs.note_skipped(job.skipped)
         if job.failures:
-            self._manager.release(job)
+            self._manager.memory.release(job)
             raise_failure(min(job.failures, key=lambda failure: failure.position))
         count = len(job.batch.indices)
         if count == 0:
-            self._manager.release(job)
+            self._manager.memory.release(job)
             collate_named([], self._recipe.name)  # raises, as it does for DataLoader
-        layout = self._manager.layout
+        layout = self._manager.memory.layout
         assert layout is not None
         dropped = {skip.row for skip in job.skipped if skip.replaced_by is None}
         self._epochs.counters.samples += count - len(dropped)
@@ -230,11 +230,11 @@ class SlotIterator(_BaseDataLoaderIter):
             assert self._delivery is not None
             return len(dropped) < count, _without(self._delivery.finish(arriving), count, dropped)
         if len(dropped) == count:
-            self._manager.release(job)
+            self._manager.memory.release(job)
             return False, None
         if job.spilled or dropped:
             return True, self._collate(job, layout, dropped)
-        return True, layout.batch(self._manager.deliver(job), count, count)
+        return True, layout.batch(self._manager.memory.deliver(job), count, count)
 
     def __next__(self) -> Any:
         gpu = self._manager.gpu
@@ -247,7 +247,7 @@ class SlotIterator(_BaseDataLoaderIter):
     def _collate(self, job: Job, layout: Layout, dropped: set[int]) -> Any:
         """Puts a mini-batch together that is not whole in its slot."""
         count = len(job.batch.indices)
-        owner = self._manager.deliver(job)
+        owner = self._manager.memory.deliver(job)
         samples: list[Any] = list(layout.samples(owner, count, range(count)))
         size = self._loader.tiny_batch_size
         for tiny_batch, pickled in job.spilled.items():
