@@ -9,6 +9,7 @@
 #include "cuda/arena.hpp"
 #include "cuda/driver.hpp"
 #include "cuda/ledger.hpp"
+#include "cuda/retired.hpp"
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -80,9 +81,11 @@ void bind_arena(py::module_& m) {
       .def("freeze", &Arena::freeze, "address"_a, "frozen"_a)
       .def("allocate", &Arena::allocate, "nbytes"_a, "device"_a)
       .def("free", &Arena::free, "address"_a)
+      .def("is_empty", &Arena::is_empty)
       .def("live_bytes", py::overload_cast<>(&Arena::live_bytes))
       .def("live_bytes", py::overload_cast<uint64_t>(&Arena::live_bytes), "address"_a);
   m.def("pool", &pool_arena, py::return_value_policy::reference);
+  m.def("settle_pool", [] { pool_retired().settle(); }, Unlocked());
 }
 
 void bind_driver(py::module_& m) {

@@ -100,6 +100,17 @@ bool Arena::free(uint64_t address) {
   return true;
 }
 
+std::optional<int> Arena::device_of(uint64_t address) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (live_.count(address) == 0) return std::nullopt;
+  return containing(address)->second.device;
+}
+
+bool Arena::is_empty() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return ranges_.empty();
+}
+
 uint64_t Arena::live_bytes() {
   const std::lock_guard<std::mutex> lock(mutex_);
   uint64_t bytes = 0;

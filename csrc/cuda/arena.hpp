@@ -21,6 +21,9 @@ class Arena {
   std::optional<uint64_t> allocate(uint64_t bytes, int device);
   // False when nothing is allocated there.
   bool free(uint64_t address);
+  // Of what is allocated there; nothing where nothing is.
+  std::optional<int> device_of(uint64_t address);
+  bool is_empty();  // whether there are no ranges
   uint64_t live_bytes();
   uint64_t live_bytes(uint64_t address);  // in the range that begins there
 

@@ -18,6 +18,9 @@ from fusionloader.memory.borrower import Mapping
 
 LIBRARY: str = _native.__file__
 MALLOC, FREE = "fl_pool_malloc", "fl_pool_free"
+# Frees in the order of a stream, for allocators that do: ``settle`` makes the room free again, and
+# so does an allocation that finds none.
+RETIRE = "fl_pool_retire"
 
 
 def add(mapping: Mapping) -> None:
@@ -39,6 +42,15 @@ def freeze(mapping: Mapping, frozen: bool = True) -> None:
     native.pool().freeze(mapping.address, frozen)
 
 
+def settle() -> None:
+    """Waits for the device's work in what was retired, which is free then.
+
+    Raises:
+        CudaError: the device is lost; nothing is free.
+    """
+    native.settle_pool()
+
+
 def remove(mapping: Mapping) -> None:
     """Takes a block out of the pool, so that it can be returned.
 
@@ -46,6 +58,11 @@ def remove(mapping: Mapping) -> None:
         GrantError: it is not in the pool, or something in it is allocated still.
     """
     native.pool().remove(mapping.address)
+
+
+def is_empty() -> bool:
+    """Whether there is no block in the pool."""
+    return native.pool().is_empty()
 
 
 def live_bytes(mapping: Mapping | None = None) -> int:
