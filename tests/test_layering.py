@@ -26,6 +26,7 @@ RANKS = {
     "shm": 5,
     "memory": 5,
     "plan": 6,
+    "user_cache": 6,
     "_native": 7,
 }
 # What any part may import, and what may itself import only native code.

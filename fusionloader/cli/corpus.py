@@ -15,6 +15,7 @@ from PIL import Image
 
 from fusionloader.cli.leaves import CLASSES, paint
 from fusionloader.cli.progress import Progress
+from fusionloader.user_cache import cache_folder
 
 # Part of the folder's name: a corpus painted by other code is another corpus.
 VERSION = 1
@@ -96,12 +97,6 @@ class _Order:
     split: int
     number: int
     seed: int
-
-
-def cache_folder() -> Path:
-    """Where corpora are kept: ``$XDG_CACHE_HOME/fusionloader`` or ``~/.cache/fusionloader``."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "fusionloader"
 
 
 def available_cores() -> int:
