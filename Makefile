@@ -10,6 +10,8 @@ SYSTEM := $(VENV)/system.stamp
 INSTALLED := $(VENV)/installed.stamp
 EXTENSION := $(VENV)/extension.stamp
 SOURCES := $(wildcard csrc/*/*.cpp csrc/*/*.hpp csrc/*/*.cu) setup.py
+# Shipped as it is: built where DALI is, by `fusionloader build-dali`.
+SHIPPED_SOURCES := fusionloader/executors/dali/memory_resource.cpp
 # Written in C++ and never shipped.
 TEST_SOURCES := $(wildcard tests/*/*.cpp tests/fuzz/targets/*)
 ASAN := build/asan
@@ -43,12 +45,12 @@ lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/clang-format --dry-run --Werror $(filter csrc/%,$(SOURCES)) $(TEST_SOURCES)
+	$(BIN)/clang-format --dry-run --Werror $(filter csrc/%,$(SOURCES)) $(SHIPPED_SOURCES) $(TEST_SOURCES)
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i $(filter csrc/%,$(SOURCES)) $(TEST_SOURCES)
+	$(BIN)/clang-format -i $(filter csrc/%,$(SOURCES)) $(SHIPPED_SOURCES) $(TEST_SOURCES)
 
 # A copy of the package with an instrumented extension, and the tests of csrc/ run against it.
 # The sanitizer's library has to be loaded before Python; Python itself leaks by design.

@@ -13,6 +13,7 @@ COMMANDS = {
     "show": "show what a transform makes of an image, beside torchvision",
     "sim": "simulate the schedulers: figures of the paper, as tables and pictures",
     "doctor": "show what the machine offers a data loader, and advise",
+    "build-dali": "build what lets the installed DALI borrow GPU memory of training",
 }
 
 
@@ -25,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=summary)
         if name == asked:
-            module = importlib.import_module(f"fusionloader.cli.{name}")
+            module = importlib.import_module(f"fusionloader.cli.{name.replace('-', '_')}")
             module.add_arguments(command)
             command.set_defaults(run=module.run)
     options = parser.parse_args(given)

@@ -17,6 +17,7 @@ from fusionloader.cli.environment import (
     simd_level,
     versions,
 )
+from fusionloader.executors.dali.resource_library import COMMAND, library_path
 
 GIGABYTE = 1e9
 # Eight slots of 256 float32 images of 224 x 224: what a usual training keeps in flight.
@@ -60,6 +61,7 @@ def facts() -> dict[str, str]:
         "Pillow's JPEG library": pillow_jpeg(),
         "start method": _start_method(),
         "DALI": _dali() or "not installed",
+        "DALI's memory": _dali_memory(),
         "GPU": gpu() or "none",
         "GPU memory sharing": memory_sharing(),
     }
@@ -160,6 +162,16 @@ def _dali() -> str | None:
         except importlib.metadata.PackageNotFoundError:
             continue
     return None
+
+
+def _dali_memory() -> str:
+    """Whether what ``build-dali`` builds is there for the version that is installed."""
+    dali = _dali()
+    if dali is None:
+        return "none"
+    if library_path(dali.rpartition(" ")[2]).exists():
+        return "its own, and where a GPU worker borrows, training's"
+    return f"its own; for training's too: {COMMAND}"
 
 
 def _ranges(numbers: list[int]) -> str:

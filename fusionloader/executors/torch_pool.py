@@ -1,12 +1,13 @@
-"""Borrowed blocks as memory for torch's allocations, by stock torch's own means."""
+"""Borrowed blocks as memory for torch's allocations, by stock torch's own means, and for DALI's."""
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from fusionloader.executors.dali import borrowing
+from fusionloader.executors.vacate import vacate
 from fusionloader.memory import Mapping, pool
 
 
@@ -14,10 +15,12 @@ class TorchPool:
     """Serves torch's allocations of one thread on a device; see ``launch_memory.Pool``.
 
     Torch caches what it gets, in a ``MemPool``: there is one for each time that blocks are
-    borrowed, since only with its end does everything in it come back.
+    borrowed, since only with its end does everything in it come back. DALI's allocations are
+    served in any thread, where ``dali.borrowing`` can be installed.
     """
 
     def __init__(self, device: int) -> None:
+        borrowing.install(device)
         self._device = device
         self._allocator: Any = None
         self._pool: Any = None
@@ -52,12 +55,7 @@ class TorchPool:
 
         torch.cuda.synchronize(self._device)
         self._pool = None
-        gc.collect()
-        torch.cuda.empty_cache()
-        if left := pool.live_bytes():
-            raise RuntimeError(f"{left} bytes are still allocated in borrowed memory")
-        for block in self._blocks:
-            pool.remove(block)
+        vacate(self._blocks, torch.cuda.empty_cache)
         self._blocks.clear()
 
     def trim(self) -> None:

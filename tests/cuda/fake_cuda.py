@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,15 @@ def compile_with(command: list[str]) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
+
+
+@dataclass(frozen=True)
+class PoolBlock:
+    """What ``memory.pool`` asks of a mapping, of memory that is this process's own."""
+
+    address: int
+    nbytes: int
+    device: int = 0
 
 
 class FakeCuda:

@@ -5,10 +5,10 @@ import os
 import subprocess
 import sys
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from fake_cuda import PoolBlock
 from waiting import PATIENCE
 
 from fusionloader._native import cuda
@@ -20,18 +20,9 @@ SIZE = 1 << 20
 MOMENT = 0.2
 
 
-@dataclass(frozen=True)
-class Block:
-    """What the pool asks of a mapping, of memory that is this process's own."""
-
-    address: int
-    nbytes: int
-    device: int = 0
-
-
 @pytest.fixture
 def block(fake_cuda):
-    block = Block(fake_cuda.allocate(SIZE), SIZE)
+    block = PoolBlock(fake_cuda.allocate(SIZE), SIZE)
     pool.add(block)
     yield block
     pool.settle()
@@ -135,13 +126,13 @@ def test_a_pool_without_blocks_is_empty(block):
 LOST_DEVICE = """
 import ctypes
 import os
-from fake_cuda import FakeCuda
+from fake_cuda import FakeCuda, PoolBlock
 from fusionloader._native import cuda
 from fusionloader.memory import CudaError, GrantError
-from test_retired import SIZE, Block, pool
+from test_retired import SIZE, pool
 
 fake = FakeCuda(os.environ["FUSIONLOADER_LIBCUDA"])
-block = Block(fake.allocate(SIZE), SIZE)
+block = PoolBlock(fake.allocate(SIZE), SIZE)
 pool.add(block)
 address = cuda.pool().allocate(SIZE, 0)
 extension = ctypes.CDLL(pool.LIBRARY)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from nvidia.dali import fn, types
 
+from fusionloader.executors.dali.borrowing import may_borrow
 from fusionloader.executors.dali.head_steps import FILTERS, HeadStep
-from fusionloader.executors.dali.task import Backend, Input, Node, unpacked
+from fusionloader.executors.dali.prebuilt import Prebuilt
+from fusionloader.executors.dali.task import Backend, Input, unpacked
 from fusionloader.executors.dali.unused_memory import release_unused_memory
 from fusionloader.executors.native import make_executor
 from fusionloader.executors.shortage import is_shortage
@@ -62,16 +65,21 @@ class Head:
             raise ValueError(f"the head has the filters {FILTERS}, not all of {filters}")
         self._backend = Backend(device, max_batch, threads=threads)
         self._filters = filters
-        self._hw_decoder_load = hw_decoder_load
         self._inputs = _INPUTS | (_FILTER if len(filters) > 1 else {})
         # Reads headers in 2 us, so that few files that DALI cannot decode get there.
         self._headers = make_executor(Plan((), None, None, None))
-        self._pipeline = self._build()
+        self._pipeline = Prebuilt(
+            partial(_defined, self._backend, filters, self._inputs, hw_decoder_load)
+        )
+        self._pipeline.build()
 
     def run(self, encoded: Sequence[Any], steps: Sequence[HeadStep]) -> list[Decoded]:
         """The pixels of each file's bytes, and the reason for those that there are none of.
 
         Images are arrays, DALI's tensors on a GPU; their memory is theirs.
+
+        Raises:
+            RuntimeError: there is too little memory, of which more might be borrowed.
         """
         results: list[Decoded] = []
         found = [self._refusal(file, step) for file, step in zip(encoded, steps, strict=True)]
@@ -102,17 +110,20 @@ class Head:
         """One run; halves of it, down to the files that are bad, if it fails."""
         try:
             (images,) = self._pipeline.run(encoded=files, **self._values(steps))
+            return [Decoded(image) for image in unpacked(images, self._backend.on_gpu)]
         except RuntimeError as error:
-            self._pipeline = None
-            if is_shortage(error):  # halves need less of it at a time
-                release_unused_memory()
-            self._pipeline = self._build()  # DALI says not to use one that has failed
-            if len(files) == 1:
-                return [Decoded(None, _cause(error))]
-            middle = len(files) // 2
-            first = self._decode(files[:middle], steps[:middle])
-            return first + self._decode(files[middle:], steps[middle:])
-        return [Decoded(image) for image in unpacked(images, self._backend.on_gpu)]
+            short, cause = is_shortage(error), _cause(error)
+            if short and may_borrow(self._backend.device):
+                raise
+        # Out here: the error's traceback holds the pipeline that has failed, and its memory.
+        if short:  # halves need less of it at a time
+            release_unused_memory()
+        self._pipeline.build()
+        if len(files) == 1:
+            return [Decoded(None, cause)]
+        middle = len(files) // 2
+        first = self._decode(files[:middle], steps[:middle])
+        return first + self._decode(files[middle:], steps[middle:])
 
     def _values(self, steps: list[HeadStep]) -> dict[str, Any]:
         values: dict[str, Any] = {
@@ -123,39 +134,37 @@ class Head:
         }
         return {name: given.array(values[name]) for name, given in self._inputs.items()}
 
-    def _build(self) -> Any:
-        pipeline = self._backend.pipeline()
-        with pipeline:
-            encoded = fn.external_source(name="encoded", dtype=types.UINT8, ndim=1)
-            nodes = {name: given.node(name) for name, given in self._inputs.items()}
-            pipeline.set_outputs(self._graph(encoded, **nodes))
-        pipeline.build()
-        return pipeline
 
-    def _graph(
-        self, encoded: Node, start: Node, shape: Node, size: Node, filter: Node = None
-    ) -> Node:
+def _defined(
+    backend: Backend, filters: Sequence[str], inputs: Mapping[str, Input], hw_decoder_load: float
+) -> Any:
+    pipeline = backend.pipeline()
+    with pipeline:
+        encoded = fn.external_source(name="encoded", dtype=types.UINT8, ndim=1)
+        nodes = {name: given.node(name) for name, given in inputs.items()}
         on_gpu: dict[str, Any] = {
             "device": "mixed",
-            "hw_decoder_load": self._hw_decoder_load,
+            "hw_decoder_load": hw_decoder_load,
             # What libjpeg does, and nvJPEG only when asked.
             "jpeg_fancy_upsampling": True,
         }
         images = fn.decoders.image_slice(
             encoded,
-            start=start,
-            shape=shape,
+            start=nodes["start"],
+            shape=nodes["shape"],
             axes=[0, 1],
             output_type=types.RGB,
             adjust_orientation=False,  # as Pillow's convert, which leaves EXIF's to the user
-            **(on_gpu if self._backend.on_gpu else {"device": "cpu"}),
+            **(on_gpu if backend.on_gpu else {"device": "cpu"}),
         )
         chosen = (
-            _INTERPOLATIONS[self._filters[0]]
-            if filter is None
-            else fn.reinterpret(filter, dtype=types.INTERP_TYPE)
+            fn.reinterpret(nodes["filter"], dtype=types.INTERP_TYPE)
+            if "filter" in nodes
+            else _INTERPOLATIONS[filters[0]]
         )
-        return fn.resize(images, size=size, interp_type=chosen, antialias=True)
+        resized = fn.resize(images, size=nodes["size"], interp_type=chosen, antialias=True)
+        pipeline.set_outputs(resized)
+    return pipeline
 
 
 def _signed_size(step: HeadStep) -> tuple[int, int]:

@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from nvidia.dali import Pipeline, fn, types
 
+from fusionloader.executors.dali.prebuilt import Prebuilt
+
 # A node of a DALI graph; DALI has no types of its own.
 Node = Any
 ELEMENTS: dict[str, Any] = {
@@ -75,19 +77,7 @@ class Task:
         """``graph`` is called with the backend, the images and each input by its name."""
         self._inputs = inputs
         self._on_gpu = backend.on_gpu
-        self._pipeline = backend.pipeline()
-        with self._pipeline:
-            images = fn.external_source(
-                name="images",
-                layout="HWC",
-                ndim=3,
-                dtype=types.UINT8,
-                device="gpu" if backend.on_gpu else "cpu",
-                # Stacked in run for this run alone, which ends before the memory does.
-                no_copy=True if not backend.on_gpu else None,
-            )
-            nodes = {name: given.node(name) for name, given in inputs.items()}
-            self._pipeline.set_outputs(graph(backend, images, **nodes))
+        self._pipeline = Prebuilt(lambda: _defined(backend, graph, inputs))
 
     def build(self) -> None:
         """Makes it ready to run; needs the device."""
@@ -103,6 +93,23 @@ class Task:
             feed[name] = given.array(column)
         (results,) = self._pipeline.run(**feed)
         return list(results) if self._on_gpu else list(np.asarray(results.as_tensor()))
+
+
+def _defined(backend: Backend, graph: Graph, inputs: Mapping[str, Input]) -> Any:
+    pipeline = backend.pipeline()
+    with pipeline:
+        images = fn.external_source(
+            name="images",
+            layout="HWC",
+            ndim=3,
+            dtype=types.UINT8,
+            device="gpu" if backend.on_gpu else "cpu",
+            # Stacked in run for this run alone, which ends before the memory does.
+            no_copy=True if not backend.on_gpu else None,
+        )
+        nodes = {name: given.node(name) for name, given in inputs.items()}
+        pipeline.set_outputs(graph(backend, images, **nodes))
+    return pipeline
 
 
 def unpacked(results: Any, on_gpu: bool) -> list[Any]:

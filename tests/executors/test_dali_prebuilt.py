@@ -1,0 +1,109 @@
+"""Prebuilt pipelines: dropped with their memory, and there again when they are run."""
+
+import io
+import os
+import subprocess
+import sys
+import weakref
+from contextlib import nullcontext
+
+import dali_or_skip  # noqa: F401
+import numpy as np
+import pytest
+from nvidia.dali import fn, types
+from PIL import Image
+from waiting import PATIENCE
+
+from fusionloader.cli.leaves import paint
+from fusionloader.executors.dali.head import Head
+from fusionloader.executors.dali.head_steps import HeadStep
+from fusionloader.executors.dali.prebuilt import Prebuilt, drop_all
+from fusionloader.executors.dali.task import Backend
+from fusionloader.executors.dali.tasks import FamilyTasks
+
+STEP = HeadStep((3, 5, 60, 50), 32, 24, "bicubic")
+
+
+@pytest.fixture
+def encoded():
+    file = io.BytesIO()
+    Image.fromarray(paint(5, 90, 70, np.random.default_rng(8))).save(file, "JPEG")
+    return file.getvalue()
+
+
+def test_what_was_dropped_is_gone_at_once_and_gives_the_same_pixels_again(encoded):
+    head, families = Head(None, 2), FamilyTasks(None, 2, (32, 24))
+    operations = [[("solarize", 90)]]
+
+    def run():
+        (decoded,) = head.run([encoded], [STEP])
+        (augmented,) = families.augment([decoded.image], operations)
+        return decoded.image, augmented
+
+    before = run()
+    threads = len(os.listdir("/proc/self/task"))
+    drop_all()
+    assert len(os.listdir("/proc/self/task")) < threads  # its pipelines' threads end with them
+    after = run()
+    assert not np.array_equal(*before)
+    assert all(map(np.array_equal, before, after))
+
+
+def test_one_that_has_failed_is_not_used_again(encoded):
+    defined = []
+
+    def define():
+        pipeline = Backend(max_batch=4).pipeline()
+        with pipeline:
+            files = fn.external_source(name="encoded", dtype=types.UINT8, ndim=1)
+            pipeline.set_outputs(fn.decoders.image(files))
+        defined.append(weakref.ref(pipeline))
+        return pipeline
+
+    prebuilt = Prebuilt(define)
+    good = np.frombuffer(encoded, np.uint8)
+    for files in ([good], [good, good], [np.zeros(50, np.uint8)], [good]):
+        with pytest.raises(RuntimeError) if files[0] is not good else nullcontext():
+            (images,) = prebuilt.run(encoded=files)
+    assert np.asarray(images[0]).shape == (70, 90, 3)
+    first, second = defined
+    assert first() is None
+    assert second() is not None
+
+
+SHORT_OF_MEMORY = """
+import io
+import resource
+from PIL import Image
+from fusionloader.executors.dali import borrowing
+from fusionloader.executors.dali.head import Head
+from fusionloader.executors.dali.head_steps import HeadStep
+from fusionloader.executors.shortage import is_shortage
+
+def encoded(side):
+    file = io.BytesIO()
+    Image.new("L", (side, side), 9).save(file, "JPEG")
+    return file.getvalue()
+
+files = [encoded(64), encoded(8000)]  # of which the second one takes 192 MB
+steps = [HeadStep((0, 0, side, side), 32, 32) for side in (64, 8000)]
+head = Head(None, 2)
+head.run(files[:1], steps[:1])
+pages = int(open("/proc/self/statm").read().split()[0])
+limit = pages * resource.getpagesize() + (100 << 20)
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+print([decoded.reason for decoded in head.run(files, steps)])
+borrowing._installed.add(None)  # the CPU backend, as if its memory could be borrowed
+try:
+    head.run(files, steps)
+except RuntimeError as error:
+    print(is_shortage(error))
+print([decoded.reason for decoded in head.run(files[:1], steps[:1])])
+"""
+
+
+def test_a_head_without_memory_does_what_it_can_unless_more_can_be_borrowed():
+    done = subprocess.run(
+        [sys.executable, "-c", SHORT_OF_MEMORY], capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert done.stdout.splitlines() == ["['', 'std::bad_alloc']", "True", "['']"], done.stderr
