@@ -102,6 +102,11 @@ class Child:
 
         return use_torch(self.blocks)
 
+    def dali_pool(self) -> dict[str, Any]:
+        from dali_in_pool import use_dali
+
+        return use_dali(self.blocks)
+
 
 def main(ledger_fd: int, parent: int, device: int) -> None:
     """Serves until its parent says goodbye or is gone."""

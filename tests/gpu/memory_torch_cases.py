@@ -236,6 +236,20 @@ def torch_works_in_borrowed_memory_and_leaves_it_whole() -> Figures:
         return {}
 
 
+def dali_decodes_in_borrowed_memory_and_leaves_it_whole() -> Figures:
+    with lending(1024 * MIB) as (lender, memory), Peer(lender.invitation()) as peer:
+        grant = lender.yield_block(memory.block())
+        peer.ask("borrow", nbytes=MIB)
+        found = peer.ask("dali_pool")
+        grant.reclaim(60, "wait")
+        memory.fill(7)
+        assert memory.sample() == {7}
+        assert found.pop("same"), found
+        assert found.pop("raised") == "a shortage", found
+        assert found["borrowed_mib"] > 0, found
+        return found
+
+
 def expandable_segments_are_declined() -> Figures:
     return declined("expandable_segments:True", "expandable_segments")
 
@@ -277,6 +291,7 @@ CASES: list[Case] = [
     training_is_the_same_bit_for_bit,
     memory_of_graphs_is_not_lent,
     torch_works_in_borrowed_memory_and_leaves_it_whole,
+    dali_decodes_in_borrowed_memory_and_leaves_it_whole,
     expandable_segments_are_declined,
     the_cudamallocasync_allocator_is_declined,
 ]
