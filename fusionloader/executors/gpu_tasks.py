@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fusionloader.executors.dali.borrowing import may_borrow
 from fusionloader.executors.dali.operations import Operation
 from fusionloader.executors.gpu_task import Augment, GpuTask, NativeAugment
+from fusionloader.executors.shortage import is_shortage
 from fusionloader.plan.stages import Plan
 
 if TYPE_CHECKING:
@@ -36,6 +38,8 @@ def make_task(
 ) -> GpuTask:
     """Returns a task that has run once, so that nothing is built at the first group.
 
+    It has not where memory is short now and can be borrowed by then.
+
     Args:
         plan: of a dataset of files.
         device_id: of a CUDA device, ``None`` for DALI's CPU backend.
@@ -52,7 +56,11 @@ def make_task(
 
     head = Head(device_id, most_samples, threads, hw_decoder_load=hw_decoder_load)
     task = GpuTask(plan, head, _augment(plan, device_id, prebuilt, most_samples), most_samples)
-    task.warm_up(_an_image())
+    try:
+        task.warm_up(_an_image())
+    except RuntimeError as error:
+        if not (is_shortage(error) and may_borrow(device_id)):
+            raise  # else the first launch borrows, and warms it up
     return task
 
 

@@ -15,11 +15,15 @@ from PIL import Image
 from waiting import PATIENCE
 
 from fusionloader.cli.leaves import paint
+from fusionloader.executors.dali import borrowing
 from fusionloader.executors.dali.head import Head
 from fusionloader.executors.dali.head_steps import HeadStep
 from fusionloader.executors.dali.prebuilt import Prebuilt, drop_all
 from fusionloader.executors.dali.task import Backend
 from fusionloader.executors.dali.tasks import FamilyTasks
+from fusionloader.executors.gpu_task import GpuTask
+from fusionloader.executors.gpu_tasks import make_task
+from fusionloader.plan.stages import Plan
 
 STEP = HeadStep((3, 5, 60, 50), 32, 24, "bicubic")
 
@@ -107,3 +111,14 @@ def test_a_head_without_memory_does_what_it_can_unless_more_can_be_borrowed():
         [sys.executable, "-c", SHORT_OF_MEMORY], capture_output=True, text=True, timeout=PATIENCE
     )
     assert done.stdout.splitlines() == ["['', 'std::bad_alloc']", "True", "['']"], done.stderr
+
+
+@pytest.mark.parametrize("borrows", [True, False])
+def test_a_warm_up_without_memory_is_left_to_launches_if_they_can_borrow(monkeypatch, borrows):
+    def warm_up(task, encoded):
+        raise RuntimeError("CUDA out of memory")
+
+    monkeypatch.setattr(GpuTask, "warm_up", warm_up)
+    monkeypatch.setattr(borrowing, "_installed", {None} if borrows else set())
+    with nullcontext() if borrows else pytest.raises(RuntimeError, match="out of memory"):
+        make_task(Plan((), None, None, None), None, "fused", 2, 1, 0.65)
