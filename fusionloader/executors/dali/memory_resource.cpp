@@ -1,9 +1,7 @@
-// DALI's device memory: its own, and when that has run out, training's that the worker has
-// borrowed.
+// DALI's device memory: its own, and when that has run out, what the worker has borrowed.
 //
 // Built by `fusionloader build-dali` for one exact version of DALI, whose classes are its
-// interface. That is why it is no part of the extension, and gets to the extension's pool by two
-// functions.
+// interface: so it is no part of the extension, and reaches the extension's pool by two functions.
 #include <dali/core/mm/default_resources.h>
 #include <dali/core/mm/with_upstream.h>
 #include <sys/types.h>
@@ -54,8 +52,7 @@ class BorrowingResource final : public mm::device_async_resource, public mm::wit
   }
 
   // What was launched on the stream may be at work in the memory still, so borrowed memory rests
-  // until it was waited for; for the whole device, since that is later, when the stream may be
-  // gone.
+  // until the device was waited for: the stream itself may be gone by then.
   void do_deallocate_async(void* address, size_t bytes, size_t align,
                            mm::stream_view stream) override {
     if (!pool_.retire(address)) own_->deallocate_async(address, bytes, align, stream);

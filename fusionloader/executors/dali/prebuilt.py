@@ -31,7 +31,7 @@ class Prebuilt:
         try:
             self.build()
             return self._pipeline.run(**inputs)
-        except RuntimeError:
+        except Exception:
             self.drop()
             raise
 
