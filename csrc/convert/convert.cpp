@@ -77,19 +77,20 @@ bool is_identity(const ConvertSpec& spec) {
   return true;
 }
 
-// None for the scalar level: there the lookup is as good as anything.
+const float* as_floats(const uint8_t* bytes) { return reinterpret_cast<const float*>(bytes); }
+
+}  // namespace
+
 FloatKernel float_kernel(SimdLevel simd) {
 #if defined(__x86_64__)
   if (simd == SimdLevel::avx512) return convert_float_avx512;
   if (simd == SimdLevel::avx2) return convert_float_avx2;
+#elif defined(__aarch64__)
+  if (simd == SimdLevel::bits128) return convert_float_neon;
 #endif
   (void)simd;
   return nullptr;
 }
-
-const float* as_floats(const uint8_t* bytes) { return reinterpret_cast<const float*>(bytes); }
-
-}  // namespace
 
 bool recover_arithmetic(const float* table, size_t channels, FloatArithmetic& arithmetic) {
   for (const bool by_reciprocal : {false, true}) {

@@ -20,6 +20,8 @@ struct FloatArithmetic {
 // `out[i]` from `levels[i]`, the arithmetic of `channel`; `table` for what does not fill a vector.
 using FloatKernel = void (*)(const uint8_t* levels, size_t count, const FloatArithmetic& arithmetic,
                              size_t channel, const float* table, float* out);
+// None where the lookup is as good as anything.
+FloatKernel float_kernel(SimdLevel simd);
 
 struct PlaneRow {
   const uint8_t* planes;  // with row_slack readable bytes behind each
@@ -55,10 +57,9 @@ class Converter {
 bool recover_arithmetic(const float* table, size_t channels, FloatArithmetic& arithmetic);
 
 #if defined(__x86_64__)
-void convert_float_avx2(const uint8_t* levels, size_t count, const FloatArithmetic& arithmetic,
-                        size_t channel, const float* table, float* out);
-void convert_float_avx512(const uint8_t* levels, size_t count, const FloatArithmetic& arithmetic,
-                          size_t channel, const float* table, float* out);
+extern const FloatKernel convert_float_avx2, convert_float_avx512;
+#elif defined(__aarch64__)
+extern const FloatKernel convert_float_neon;
 #endif
 
 }  // namespace fusionloader

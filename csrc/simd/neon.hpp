@@ -52,6 +52,7 @@ inline Vector128 multiply_16(Vector128 a, Vector128 b) {
 inline Vector128 magnitude_16(Vector128 a) { return bits_of(vabsq_s16(as_s16(a))); }
 inline Vector128 maximum_32(Vector128 a, Vector128 b) { return vmaxq_s32(a, b); }
 inline int32_t largest_32(Vector128 a) { return vmaxvq_s32(a); }
+inline Vector128 shift_left_32(Vector128 a, int bits) { return vshlq_s32(a, vdupq_n_s32(bits)); }
 // A shift to the left by less than nothing, which the compiler turns into one to the right.
 inline Vector128 shift_right_16(Vector128 a, int bits) {
   return bits_of(vshlq_u16(vreinterpretq_u16_s32(a), vdupq_n_s16(static_cast<int16_t>(-bits))));
@@ -115,6 +116,32 @@ inline Vector128 alternated(Vector128 a, Vector128 b) {
 inline void store_alternated(uint8_t* to, Vector128 a, Vector128 b, Vector128 c, Vector128 d) {
   const uint8x16x4_t bytes{{as_u8(a), as_u8(b), as_u8(c), as_u8(d)}};
   vst4q_u8(to, bytes);
+}
+
+inline void store_alternated(uint8_t* to, Vector128 a, Vector128 b, Vector128 c) {
+  const uint8x16x3_t bytes{{as_u8(a), as_u8(b), as_u8(c)}};
+  vst3q_u8(to, bytes);
+}
+
+struct Alternated {
+  Vector128 a, b, c;
+};
+inline Alternated load_alternated(const uint8_t* from) {
+  const uint8x16x4_t bytes = vld4q_u8(from);
+  return {bits_of(bytes.val[0]), bits_of(bytes.val[1]), bits_of(bytes.val[2])};
+}
+
+// Arm's alone: bytes 4 * i .. 4 * i + 3 as 32 bits; sum + a * the number in a lane of b.
+template <int i>
+inline Vector128 quarter_words(Vector128 bytes) {
+  constexpr auto none = static_cast<int8_t>(-1), first = static_cast<int8_t>(4 * i);
+  static constexpr int8_t order[] = {first,     none, none, none, first + 1, none, none, none,
+                                     first + 2, none, none, none, first + 3, none, none, none};
+  return shuffled(bytes, load(order));
+}
+template <int lane>
+inline Vector128 add_product_32(Vector128 sum, Vector128 a, Vector128 b) {
+  return vmlaq_laneq_s32(sum, a, b, lane);
 }
 
 }  // namespace fusionloader

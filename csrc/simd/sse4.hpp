@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "simd/places.hpp"
+
 #define FUSIONLOADER_128 __attribute__((target("sse4.1")))
 
 namespace fusionloader {
@@ -53,6 +55,9 @@ FUSIONLOADER_128 inline int32_t largest_32(Vector128 a) {
   a = _mm_max_epi32(a, _mm_shuffle_epi32(a, 0xB1));
   return _mm_cvtsi128_si32(a);
 }
+FUSIONLOADER_128 inline Vector128 shift_left_32(Vector128 a, int bits) {
+  return _mm_slli_epi32(a, bits);
+}
 FUSIONLOADER_128 inline Vector128 shift_right_16(Vector128 a, int bits) {
   return _mm_srli_epi16(a, bits);
 }
@@ -71,6 +76,12 @@ FUSIONLOADER_128 inline Vector128 pack_16(Vector128 a, Vector128 b) {
 }
 FUSIONLOADER_128 inline Vector128 pack_16_unsigned(Vector128 a, Vector128 b) {
   return _mm_packus_epi16(a, b);
+}
+FUSIONLOADER_128 inline Vector128 interleave_low_8(Vector128 a, Vector128 b) {
+  return _mm_unpacklo_epi8(a, b);
+}
+FUSIONLOADER_128 inline Vector128 interleave_high_8(Vector128 a, Vector128 b) {
+  return _mm_unpackhi_epi8(a, b);
 }
 FUSIONLOADER_128 inline Vector128 interleave_low_32(Vector128 a, Vector128 b) {
   return _mm_unpacklo_epi32(a, b);
@@ -126,6 +137,28 @@ FUSIONLOADER_128 inline void store_alternated(uint8_t* to, Vector128 a, Vector12
   store(to + 16, _mm_unpackhi_epi16(low_ab, low_cd));
   store(to + 32, _mm_unpacklo_epi16(high_ab, high_cd));
   store(to + 48, _mm_unpackhi_epi16(high_ab, high_cd));
+}
+
+FUSIONLOADER_128 inline void store_alternated(uint8_t* to, Vector128 a, Vector128 b, Vector128 c) {
+  for (int piece = 0; piece < 3; ++piece)
+    store(to + 16 * piece,
+          _mm_or_si128(_mm_or_si128(shuffled(a, load(places_of_three[0].piece[piece])),
+                                    shuffled(b, load(places_of_three[1].piece[piece]))),
+                       shuffled(c, load(places_of_three[2].piece[piece]))));
+}
+
+struct Alternated {
+  Vector128 a, b, c;
+};
+FUSIONLOADER_128 inline Alternated load_alternated(const uint8_t* from) {
+  const Vector128 apart = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  const Vector128 first = shuffled(load(from), apart), second = shuffled(load(from + 16), apart);
+  const Vector128 third = shuffled(load(from + 32), apart),
+                  fourth = shuffled(load(from + 48), apart);
+  const Vector128 ab = interleave_low_32(first, second),
+                  ab_behind = interleave_low_32(third, fourth);
+  return {interleave_low_64(ab, ab_behind), interleave_high_64(ab, ab_behind),
+          interleave_low_64(interleave_high_32(first, second), interleave_high_32(third, fourth))};
 }
 
 }  // namespace fusionloader
