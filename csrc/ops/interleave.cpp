@@ -33,6 +33,9 @@ const InterleaveKernels& interleave_kernels(SimdLevel level) {
 #if defined(__x86_64__)
   if (level >= SimdLevel::avx2) return avx2_interleave;
 #endif
+#if defined(__x86_64__) || defined(__aarch64__)
+  if (level == SimdLevel::bits128) return interleave_128;
+#endif
   (void)level;
   return scalar_interleave;
 }

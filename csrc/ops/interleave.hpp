@@ -27,5 +27,8 @@ extern const InterleaveKernels scalar_interleave;
 #if defined(__x86_64__)
 extern const InterleaveKernels avx2_interleave;
 #endif
+#if defined(__x86_64__) || defined(__aarch64__)
+extern const InterleaveKernels interleave_128;
+#endif
 
 }  // namespace fusionloader

@@ -3,6 +3,7 @@
 #include <immintrin.h>
 
 #include "ops/interleave.hpp"
+#include "simd/places.hpp"
 
 #define FUSIONLOADER_AVX2 __attribute__((target("avx2")))
 
@@ -22,21 +23,6 @@ FUSIONLOADER_AVX2 inline void store_half(uint8_t* to, __m128i bytes) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(to), bytes);
 }
 
-// Where in each of three pieces of 16 bytes of RGB the 16 levels of a channel go.
-struct Places {
-  alignas(16) int8_t piece[3][16];
-};
-constexpr Places places_of(int channel) {
-  Places places{};
-  for (int piece = 0; piece < 3; ++piece)
-    for (int i = 0; i < 16; ++i) {
-      const int byte = 16 * piece + i;
-      places.piece[piece][i] = static_cast<int8_t>(byte % 3 == channel ? byte / 3 : -1);
-    }
-  return places;
-}
-constexpr Places red_places = places_of(0), green_places = places_of(1), blue_places = places_of(2);
-
 FUSIONLOADER_AVX2 inline __m256i spread(__m256i levels, const int8_t* places) {
   const __m128i half = _mm_load_si128(reinterpret_cast<const __m128i*>(places));
   return _mm256_shuffle_epi8(levels, _mm256_broadcastsi128_si256(half));
@@ -50,9 +36,9 @@ FUSIONLOADER_AVX2 void join_rgb_avx2(const uint8_t* red, const uint8_t* green, c
     const __m256i r = load(red + x), g = load(green + x), b = load(blue + x);
     __m256i pieces[3];
     for (int i = 0; i < 3; ++i)
-      pieces[i] = _mm256_or_si256(
-          _mm256_or_si256(spread(r, red_places.piece[i]), spread(g, green_places.piece[i])),
-          spread(b, blue_places.piece[i]));
+      pieces[i] = _mm256_or_si256(_mm256_or_si256(spread(r, places_of_three[0].piece[i]),
+                                                  spread(g, places_of_three[1].piece[i])),
+                                  spread(b, places_of_three[2].piece[i]));
     store(out + 3 * x, _mm256_permute2x128_si256(pieces[0], pieces[1], 0x20));
     store(out + 3 * x + 32, _mm256_permute2x128_si256(pieces[2], pieces[0], 0x30));
     store(out + 3 * x + 64, _mm256_permute2x128_si256(pieces[1], pieces[2], 0x31));

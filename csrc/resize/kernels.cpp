@@ -57,11 +57,14 @@ const ResizeKernels& resize_kernels(SimdLevel level) {
   if (level == SimdLevel::avx512) return avx512_kernels;
   if (level == SimdLevel::avx2) return avx2_kernels;
 #endif
+#if defined(__x86_64__) || defined(__aarch64__)
+  if (level == SimdLevel::bits128) return kernels_128;
+#endif
   (void)level;
   return scalar_kernels;
 }
 
-void prepare_packed(const Weights& weights, int origin, HorizontalTaps& taps) {
+void prepare_whole(const Weights& weights, int origin, HorizontalTaps& taps) {
   taps.outputs = weights.outputs();
   taps.weights = &weights;
   taps.origin = origin;
@@ -81,14 +84,17 @@ void prepare_packed(const Weights& weights, int origin, HorizontalTaps& taps) {
     const int32_t* weight = weights.taps(x);
     for (int t = 0; t < weights.count(x); ++t) {
       const auto tap = static_cast<size_t>(weights.first(x) - start + t);
-      TapGroup& group = taps.packed[output * groups + tap / 4];
-      const bool second_pair = tap % 4 >= 2;
-      const int place = tap % 2 ? 16 : 0;
-      const auto upper = static_cast<uint32_t>(weight[t] >> 11 & 0xFFFF) << place;
-      const auto lower = static_cast<uint32_t>(weight[t] & 2047) << place;
-      (second_pair ? group.upper_23 : group.upper_01) |= static_cast<int32_t>(upper);
-      (second_pair ? group.lower_23 : group.lower_01) |= static_cast<int32_t>(lower);
+      taps.packed[output * groups + tap / 4].words[tap % 4] = weight[t];
     }
+  }
+}
+
+void prepare_pairs(const Weights& weights, int origin, HorizontalTaps& taps) {
+  prepare_whole(weights, origin, taps);
+  for (TapGroup& group : taps.packed) {
+    const SplitPair first = split_pair(group.words[0], group.words[1]);
+    const SplitPair last = split_pair(group.words[2], group.words[3]);
+    group = {{first.upper, last.upper, first.lower, last.lower}};
   }
 }
 

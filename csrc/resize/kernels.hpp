@@ -21,10 +21,27 @@ constexpr size_t row_slack = 64;
 // which matters because decoding between two calls drives them out of the nearest cache.
 constexpr int rows_at_once = 4;
 
-// Weights of four taps, as pairs of int16 for 16-bit multiply-adds: tap 0 or 2 in the lower half of
-// a word, tap 1 or 3 in the upper. A weight is upper * 2048 + lower, lower in 0..2047.
+// A weight in two parts of 16 bits, which is what x86 multiplies best: upper * 2048 + lower, lower
+// in 0..2047.
+constexpr int lower_bits = 11;
+
+// Two weights, the first in the lower halves.
+struct SplitPair {
+  int32_t upper, lower;
+};
+
+inline SplitPair split_pair(int32_t first, int32_t second) {
+  const auto joined = [](int32_t low, int32_t high) {
+    return static_cast<int32_t>(static_cast<uint32_t>(low & 0xFFFF) | static_cast<uint32_t>(high)
+                                                                          << 16);
+  };
+  constexpr int32_t lower = (1 << lower_bits) - 1;
+  return {joined(first >> lower_bits, second >> lower_bits), joined(first & lower, second & lower)};
+}
+
+// The weights of four taps: one by one, or as pairs, the uppers of both in front of the lowers.
 struct TapGroup {
-  int32_t upper_01, upper_23, lower_01, lower_23;
+  int32_t words[4];
 };
 
 struct HorizontalTaps {
@@ -58,8 +75,12 @@ void split_planes_avx2(const uint8_t* row, size_t width, uint8_t* out, size_t pl
 extern const ResizeKernels avx2_kernels;
 extern const ResizeKernels avx512_kernels;
 #endif
+#if defined(__x86_64__) || defined(__aarch64__)
+extern const ResizeKernels kernels_128;
+#endif
 
-// Shared by the vector kernels.
-void prepare_packed(const Weights& weights, int origin, HorizontalTaps& taps);
+// Shared by the vector kernels: groups of weights one by one, and in pairs.
+void prepare_whole(const Weights& weights, int origin, HorizontalTaps& taps);
+void prepare_pairs(const Weights& weights, int origin, HorizontalTaps& taps);
 
 }  // namespace fusionloader

@@ -1,4 +1,4 @@
-// AVX-512 (F, BW, VL, VNNI): the AVX2 kernels, twice as wide, with multiply-adds that accumulate.
+// AVX-512 (F, BW, VL, VNNI): four rows at a time, or 32 bytes of one; multiply-adds accumulate.
 #if defined(__x86_64__)
 // GCC 12 takes the undefined operands inside its own AVX-512 intrinsics for uninitialised values.
 #pragma GCC diagnostic ignored "-Wuninitialized"
@@ -8,127 +8,81 @@
 #include <cstring>
 
 #include "resize/kernels.hpp"
+#include "simd/inline.hpp"
 
-#define FUSIONLOADER_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni")))
+#define FUSIONLOADER_TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni")))
 
 namespace fusionloader {
 namespace {
 
-constexpr int most_vertical_pairs = 256;
+using Vector = __m512i;
 
-FUSIONLOADER_AVX512 inline __m128i load(const uint8_t* from) {
+constexpr size_t rows_per_vector = 4, vectors_together = 1, parts = 2;
+
+FUSIONLOADER_TARGET inline __m128i load(const void* from) {
   __m128i bytes;
   std::memcpy(&bytes, from, sizeof bytes);
   return bytes;
 }
-
-FUSIONLOADER_AVX512 inline void store(uint8_t* to, __m128i bytes) {
+FUSIONLOADER_TARGET inline void store(uint8_t* to, __m128i bytes) {
   std::memcpy(to, &bytes, sizeof bytes);
 }
 
-// One output of four rows, one in each quarter: R G B X as int32, rounded, not clipped.
-template <int fixed_groups>
-FUSIONLOADER_AVX512 inline __m512i one_output(const uint8_t* const* rows, size_t offset,
-                                              const TapGroup* weights, int groups) {
-  const __m512i pair_01 =
-      _mm512_broadcast_i32x4(_mm_setr_epi8(0, -1, 4, -1, 1, -1, 5, -1, 2, -1, 6, -1, 3, -1, 7, -1));
-  const __m512i pair_23 = _mm512_broadcast_i32x4(
-      _mm_setr_epi8(8, -1, 12, -1, 9, -1, 13, -1, 10, -1, 14, -1, 11, -1, 15, -1));
-  __m512i upper = _mm512_setzero_si512(), lower = _mm512_set1_epi32(1 << (weight_bits - 1));
-  for (int g = 0; g < (fixed_groups ? fixed_groups : groups); ++g, offset += 16) {
-    __m512i pixels = _mm512_castsi128_si512(load(rows[0] + offset));
-    pixels = _mm512_inserti32x4(pixels, load(rows[1] + offset), 1);
-    pixels = _mm512_inserti32x4(pixels, load(rows[2] + offset), 2);
-    pixels = _mm512_inserti32x4(pixels, load(rows[3] + offset), 3);
-    const __m512i taps_01 = _mm512_shuffle_epi8(pixels, pair_01);
-    const __m512i taps_23 = _mm512_shuffle_epi8(pixels, pair_23);
-    upper = _mm512_dpwssd_epi32(upper, taps_01, _mm512_set1_epi32(weights[g].upper_01));
-    lower = _mm512_dpwssd_epi32(lower, taps_01, _mm512_set1_epi32(weights[g].lower_01));
-    upper = _mm512_dpwssd_epi32(upper, taps_23, _mm512_set1_epi32(weights[g].upper_23));
-    lower = _mm512_dpwssd_epi32(lower, taps_23, _mm512_set1_epi32(weights[g].lower_23));
-  }
-  return _mm512_srai_epi32(_mm512_add_epi32(_mm512_slli_epi32(upper, 11), lower), weight_bits);
+FUSIONLOADER_TARGET inline Vector filled_32(int32_t value) { return _mm512_set1_epi32(value); }
+FUSIONLOADER_TARGET inline Vector add_32(Vector a, Vector b) { return _mm512_add_epi32(a, b); }
+FUSIONLOADER_TARGET inline Vector shift_left_32(Vector a, unsigned bits) {
+  return _mm512_slli_epi32(a, bits);
+}
+FUSIONLOADER_TARGET inline Vector shift_right_signed_32(Vector a, unsigned bits) {
+  return _mm512_srai_epi32(a, bits);
+}
+FUSIONLOADER_TARGET inline Vector add_products(Vector sum, Vector a, Vector b) {
+  return _mm512_dpwssd_epi32(sum, a, b);
+}
+FUSIONLOADER_TARGET inline Vector pack_32(Vector a, Vector b) { return _mm512_packs_epi32(a, b); }
+FUSIONLOADER_TARGET inline Vector pack_16_unsigned(Vector a, Vector b) {
+  return _mm512_packus_epi16(a, b);
+}
+FUSIONLOADER_TARGET inline Vector shuffled_rows(Vector a, const int8_t* order) {
+  return _mm512_shuffle_epi8(a, _mm512_broadcast_i32x4(load(order)));
+}
+FUSIONLOADER_TARGET inline Vector load_rows(const uint8_t* const* rows, size_t at) {
+  Vector pixels = _mm512_castsi128_si512(load(rows[0] + at));
+  pixels = _mm512_inserti32x4(pixels, load(rows[1] + at), 1);
+  pixels = _mm512_inserti32x4(pixels, load(rows[2] + at), 2);
+  return _mm512_inserti32x4(pixels, load(rows[3] + at), 3);
+}
+FUSIONLOADER_TARGET inline void store_rows(uint8_t* const* rows, size_t at, Vector bytes) {
+  store(rows[0] + at, _mm512_castsi512_si128(bytes));
+  store(rows[1] + at, _mm512_extracti32x4_epi32(bytes, 1));
+  store(rows[2] + at, _mm512_extracti32x4_epi32(bytes, 2));
+  store(rows[3] + at, _mm512_extracti32x4_epi32(bytes, 3));
+}
+// Unpacking leaves bytes 0..7 and 16..23 in the first, 8..15 and 24..31 in the second.
+FUSIONLOADER_TARGET inline void row_pairs(const uint8_t* first, const uint8_t* second,
+                                          Vector (&pairs)[parts]) {
+  __m256i a, b;
+  std::memcpy(&a, first, sizeof a);
+  std::memcpy(&b, second, sizeof b);
+  pairs[0] = _mm512_cvtepu8_epi16(_mm256_unpacklo_epi8(a, b));
+  pairs[1] = _mm512_cvtepu8_epi16(_mm256_unpackhi_epi8(a, b));
+}
+FUSIONLOADER_TARGET inline __m128i to_bytes(Vector values) {
+  return _mm512_cvtusepi32_epi8(_mm512_max_epi32(values, _mm512_setzero_si512()));
+}
+FUSIONLOADER_TARGET inline void store_row(uint8_t* to, const Vector (&values)[parts]) {
+  const __m128i even = to_bytes(values[0]), odd = to_bytes(values[1]);
+  store(to, _mm_unpacklo_epi64(even, odd));
+  store(to + 16, _mm_unpackhi_epi64(even, odd));
 }
 
-template <int fixed_groups>
-FUSIONLOADER_AVX512 void horizontal_groups(const uint8_t* const* rows, const HorizontalTaps& taps,
-                                           uint8_t* const* out) {
-  const uint8_t* const four_rows[rows_at_once] = {rows[0], rows[1], rows[2], rows[3]};
-  uint8_t* const four_out[rows_at_once] = {out[0], out[1], out[2], out[3]};
-  for (size_t x = 0; x < static_cast<size_t>(taps.outputs); x += 4) {
-    __m512i sums[4];
-    for (size_t i = 0; i < 4; ++i)
-      sums[i] =
-          one_output<fixed_groups>(four_rows, taps.offsets[x + i], taps.output(x + i), taps.groups);
-    // Packing works within quarters: each comes out as four pixels of its row, in order.
-    const __m512i packed = _mm512_packus_epi16(_mm512_packus_epi32(sums[0], sums[1]),
-                                               _mm512_packus_epi32(sums[2], sums[3]));
-    store(four_out[0] + 4 * x, _mm512_castsi512_si128(packed));
-    store(four_out[1] + 4 * x, _mm512_extracti32x4_epi32(packed, 1));
-    store(four_out[2] + 4 * x, _mm512_extracti32x4_epi32(packed, 2));
-    store(four_out[3] + 4 * x, _mm512_extracti32x4_epi32(packed, 3));
-  }
-}
-
-void horizontal_avx512(const uint8_t* const* rows, const HorizontalTaps& taps,
-                       uint8_t* const* out) {
-  switch (taps.groups) {
-    case 1:
-      return horizontal_groups<1>(rows, taps, out);
-    case 2:
-      return horizontal_groups<2>(rows, taps, out);
-    case 3:
-      return horizontal_groups<3>(rows, taps, out);
-    default:
-      return horizontal_groups<0>(rows, taps, out);
-  }
-}
-
-FUSIONLOADER_AVX512 inline __m128i to_bytes(__m512i sums) {
-  const __m512i rounded = _mm512_srai_epi32(sums, weight_bits);
-  return _mm512_cvtusepi32_epi8(_mm512_max_epi32(rounded, _mm512_setzero_si512()));
-}
-
-FUSIONLOADER_AVX512 void vertical_avx512(const uint8_t* const* rows, const int32_t* weights,
-                                         int count, uint8_t* out, size_t size) {
-  const int pairs = (count + 1) / 2;
-  if (pairs > most_vertical_pairs) return scalar_kernels.vertical(rows, weights, count, out, size);
-  int32_t upper_pairs[most_vertical_pairs], lower_pairs[most_vertical_pairs];
-  for (int p = 0; p < pairs; ++p) {
-    const int32_t a = weights[2 * p], b = 2 * p + 1 < count ? weights[2 * p + 1] : 0;
-    upper_pairs[p] = static_cast<int32_t>(static_cast<uint32_t>(a >> 11 & 0xFFFF) |
-                                          static_cast<uint32_t>(b >> 11) << 16);
-    lower_pairs[p] = (a & 2047) | (b & 2047) << 16;
-  }
-  const __m512i half = _mm512_set1_epi32(1 << (weight_bits - 1));
-  for (size_t i = 0; i < size; i += 32) {
-    __m512i upper_0 = _mm512_setzero_si512(), upper_1 = upper_0, lower_0 = half, lower_1 = half;
-    for (int p = 0; p < pairs; ++p) {
-      __m256i a, b;
-      std::memcpy(&a, rows[2 * p] + i, sizeof a);
-      std::memcpy(&b, rows[2 * p + 1 < count ? 2 * p + 1 : 2 * p] + i, sizeof b);
-      const __m512i first = _mm512_cvtepu8_epi16(_mm256_unpacklo_epi8(a, b));
-      const __m512i second = _mm512_cvtepu8_epi16(_mm256_unpackhi_epi8(a, b));
-      const __m512i upper = _mm512_set1_epi32(upper_pairs[p]);
-      const __m512i lower = _mm512_set1_epi32(lower_pairs[p]);
-      upper_0 = _mm512_dpwssd_epi32(upper_0, first, upper);
-      lower_0 = _mm512_dpwssd_epi32(lower_0, first, lower);
-      upper_1 = _mm512_dpwssd_epi32(upper_1, second, upper);
-      lower_1 = _mm512_dpwssd_epi32(lower_1, second, lower);
-    }
-    // Bytes 0..7 and 16..23, then bytes 8..15 and 24..31: the order that unpacking left.
-    const __m128i even = to_bytes(_mm512_add_epi32(_mm512_slli_epi32(upper_0, 11), lower_0));
-    const __m128i odd = to_bytes(_mm512_add_epi32(_mm512_slli_epi32(upper_1, 11), lower_1));
-    const __m128i low = _mm_unpacklo_epi64(even, odd), high = _mm_unpackhi_epi64(even, odd);
-    store(out + i, low);
-    store(out + i + 16, high);
-  }
-}
+#include "resize/weighing_split.hpp"
+// The weighing comes first.
+#include "resize/kernels_body.hpp"
 
 }  // namespace
 
-const ResizeKernels avx512_kernels{prepare_packed, horizontal_avx512, vertical_avx512,
-                                   split_planes_avx2};
+const ResizeKernels avx512_kernels{prepare_pairs, horizontal, vertical, split_planes_avx2};
 
 }  // namespace fusionloader
 #endif

@@ -2,29 +2,16 @@
 // references. Prints the levels; ends with 1 at the first difference.
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <random>
 #include <string>
 #include <vector>
 
 #include "jpeg/inverse_dct.hpp"
 #include "jpeg/reduced_dct.hpp"
 #include "jpeg/sample_rows.hpp"
+#include "kernel_trials.hpp"
 
 namespace fusionloader {
 namespace {
-
-std::mt19937 generator(1);
-
-int between(int least, int most) {
-  return std::uniform_int_distribution<int>(least, most)(generator);
-}
-
-[[noreturn]] void fail(SimdLevel level, const std::string& what) {
-  std::fprintf(stderr, "%s: %s\n", simd_level_name(level), what.c_str());
-  std::exit(1);
-}
 
 // --- transforms -------------------------------------------------------------------------------
 

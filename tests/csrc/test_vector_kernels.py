@@ -1,4 +1,4 @@
-"""The vector kernels of the JPEG decoder against their scalar references, without Python between.
+"""The vector kernels on the way of a sample against their scalar references, without Python between.
 
 The same programs run on 64-bit Arm under emulation: see ``make neon``.
 """
@@ -14,11 +14,18 @@ from native_samples import SIMD_LEVELS
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-JPEG = ROOT / "csrc" / "jpeg"
-KERNELS = ("inverse_dct*.cpp", "reduced_dct*.cpp", "sample_rows*.cpp")
-PROGRAMS = {
-    "check_kernels": ([path for pattern in KERNELS for path in JPEG.glob(pattern)], []),
-    "check_windows": (list(JPEG.glob("*.cpp")), ["-ljpeg"]),
+CSRC = ROOT / "csrc"
+# Sources, and what they are linked with.
+PROGRAMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "check_kernels": (
+        ("jpeg/inverse_dct*.cpp", "jpeg/reduced_dct*.cpp", "jpeg/sample_rows*.cpp"),
+        (),
+    ),
+    "check_row_kernels": (
+        ("resize/kernels*.cpp", "resize/weights.cpp", "ops/interleave*.cpp", "convert/*.cpp"),
+        (),
+    ),
+    "check_windows": (("jpeg/*.cpp",), ("-ljpeg",)),
 }
 
 
@@ -33,11 +40,12 @@ def run(*command: object) -> str:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_level_gives_the_reference_s_results(name, tmp_path):
-    sources, libraries = PROGRAMS[name]
+    patterns, libraries = PROGRAMS[name]
+    sources = [path for pattern in patterns for path in CSRC.glob(pattern)]
     flags = ["-std=c++17", "-O1", "-ffp-contract=off", "-Wall", "-Wextra", "-Wconversion"]
     flags += ["-Werror", *os.environ.get("CPPFLAGS", "").split()]
-    flags += [f"-I{ROOT / 'csrc'}", f"-I{ROOT / 'tests' / 'fuzz' / 'targets'}"]
-    libraries = [*os.environ.get("LDFLAGS", "").split(), *libraries]
+    flags += [f"-I{CSRC}", f"-I{ROOT / 'tests' / 'fuzz' / 'targets'}"]
+    libraries = (*os.environ.get("LDFLAGS", "").split(), *libraries)
     program = tmp_path / name
     run("g++", *flags, HERE / f"{name}.cpp", *sources, "-o", program, *libraries)
     assert run(program).split() == SIMD_LEVELS[1:]
