@@ -50,8 +50,10 @@ constexpr auto prepare = prepare_whole;
 
 #include "resize/kernels_body.hpp"
 
-FUSIONLOADER_TARGET void split_planes(const uint8_t* row, size_t width, uint8_t* out,
-                                      size_t plane) {
+}  // namespace
+
+FUSIONLOADER_TARGET void split_planes_128(const uint8_t* row, size_t width, uint8_t* out,
+                                          size_t plane) {
   for (size_t x = 0; x < width; x += 16) {
     const Alternated pixels = load_alternated(row + 4 * x);
     store(out + x, pixels.a);
@@ -60,9 +62,7 @@ FUSIONLOADER_TARGET void split_planes(const uint8_t* row, size_t width, uint8_t*
   }
 }
 
-}  // namespace
-
-const ResizeKernels kernels_128{prepare, horizontal, vertical, split_planes};
+const ResizeKernels kernels_128{prepare, horizontal, vertical, split_planes_128};
 
 }  // namespace fusionloader
 #endif

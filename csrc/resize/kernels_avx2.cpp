@@ -2,8 +2,6 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-#include <cstring>
-
 #include "resize/kernels.hpp"
 #include "simd/inline.hpp"
 
@@ -63,25 +61,7 @@ FUSIONLOADER_TARGET inline void store_row(uint8_t* to, const Vector (&values)[pa
 
 }  // namespace
 
-// Eight pixels at a time.
-FUSIONLOADER_TARGET void split_planes_avx2(const uint8_t* row, size_t width, uint8_t* out,
-                                           size_t plane) {
-  const __m256i by_channel = _mm256_broadcastsi128_si256(
-      _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
-  const __m256i join = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-  for (size_t x = 0; x < width; x += 8) {
-    __m256i pixels;
-    std::memcpy(&pixels, row + 4 * x, sizeof pixels);
-    const __m256i planes =
-        _mm256_permutevar8x32_epi32(_mm256_shuffle_epi8(pixels, by_channel), join);
-    const __m128i red_green = _mm256_castsi256_si128(planes);
-    _mm_storel_epi64(to_vector(out + x), red_green);
-    _mm_storel_epi64(to_vector(out + plane + x), _mm_unpackhi_epi64(red_green, red_green));
-    _mm_storel_epi64(to_vector(out + 2 * plane + x), _mm256_extracti128_si256(planes, 1));
-  }
-}
-
-const ResizeKernels avx2_kernels{prepare_pairs, horizontal, vertical, split_planes_avx2};
+const ResizeKernels avx2_kernels{prepare_pairs, horizontal, vertical, split_planes_128};
 
 }  // namespace fusionloader
 #endif

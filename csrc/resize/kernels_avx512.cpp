@@ -82,7 +82,7 @@ FUSIONLOADER_TARGET inline void store_row(uint8_t* to, const Vector (&values)[pa
 
 }  // namespace
 
-const ResizeKernels avx512_kernels{prepare_pairs, horizontal, vertical, split_planes_avx2};
+const ResizeKernels avx512_kernels{prepare_pairs, horizontal, vertical, split_planes_128};
 
 }  // namespace fusionloader
 #endif
