@@ -5,13 +5,14 @@
 //                                        are made with weights that are loaded once
 //   load_rows, store_rows                16 bytes of each of a vector's rows
 //   pack_32, pack_16_unsigned            clipped to half the bits, in each row's 16 bytes
-//   parts, store_row                     vectors of sums that make one vector of a row; the row
+//   parts, store_row                     so many vectors of sums make a piece of a row; the piece
 // and of the weighing (weighing_split.hpp, weighing_whole.hpp):
 //   Sums, started, rounded               sums under way: one half at first; what they come to
 //   TapWeights, loaded, weigh_pixels     four taps of the horizontal pass
-//   RowWeights, taps_of_rows, row_weights, weigh_rows    so many taps of the vertical one
+//   RowTaps, rows_of_taps, row_taps, weigh_rows    so many taps of the vertical one
 
-// Weights that fit the stack. More taps than that reduce an image to less than a hundredth.
+// As the stack has room for; it takes Lanczos' filter and an image that becomes 85 times smaller to
+// need more.
 constexpr int most_vertical_taps = 512;
 
 using Values = Vector[vectors_together];
@@ -46,16 +47,13 @@ FUSIONLOADER_TARGET FUSIONLOADER_INLINE void two_outputs(const uint8_t* const* r
 template <int fixed_groups>
 FUSIONLOADER_TARGET void horizontal_groups(const uint8_t* const* rows, const HorizontalTaps& taps,
                                            uint8_t* const* out) {
-  // Copies, because what is written through `out` might else be the pointers.
-  const uint8_t* const from[rows_at_once] = {rows[0], rows[1], rows[2], rows[3]};
-  uint8_t* const to[rows_at_once] = {out[0], out[1], out[2], out[3]};
   for (size_t x = 0; x < static_cast<size_t>(taps.outputs); x += 4)
     for (size_t row = 0; row < rows_at_once; row += rows_per_vector * vectors_together) {
       Values low, high;
-      two_outputs<fixed_groups>(from + row, taps, x, low);
-      two_outputs<fixed_groups>(from + row, taps, x + 2, high);
+      two_outputs<fixed_groups>(rows + row, taps, x, low);
+      two_outputs<fixed_groups>(rows + row, taps, x + 2, high);
       for (size_t v = 0; v < vectors_together; ++v)
-        store_rows(to + row + v * rows_per_vector, 4 * x, pack_16_unsigned(low[v], high[v]));
+        store_rows(out + row + v * rows_per_vector, 4 * x, pack_16_unsigned(low[v], high[v]));
     }
 }
 
@@ -75,14 +73,13 @@ void horizontal(const uint8_t* const* rows, const HorizontalTaps& taps, uint8_t*
 FUSIONLOADER_TARGET void vertical(const uint8_t* const* rows, const int32_t* weights, int count,
                                   uint8_t* out, size_t size) {
   if (count > most_vertical_taps) return scalar_kernels.vertical(rows, weights, count, out, size);
-  RowWeights packed[most_vertical_taps / taps_of_rows];
-  for (int t = 0; t < count; t += taps_of_rows)
-    packed[t / taps_of_rows] = row_weights(weights + t, count - t);
+  RowTaps taps[most_vertical_taps / rows_of_taps];
+  RowTaps* end = taps;
+  for (int t = 0; t < count; t += rows_of_taps) *end++ = row_taps(rows + t, weights + t, count - t);
   for (size_t i = 0; i < size; i += parts * sizeof(Vector) / sizeof(int32_t)) {
     Sums sums[parts];
     for (Sums& sum : sums) sum = started();
-    for (int t = 0; t < count; t += taps_of_rows)
-      weigh_rows(sums, rows + t, count - t, i, packed[t / taps_of_rows]);
+    for (const RowTaps* each = taps; each != end; ++each) weigh_rows(sums, *each, i);
     Vector values[parts];
     for (size_t part = 0; part < parts; ++part) values[part] = rounded(sums[part]);
     store_row(out + i, values);

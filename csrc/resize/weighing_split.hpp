@@ -42,22 +42,27 @@ FUSIONLOADER_TARGET FUSIONLOADER_INLINE void weigh_pixels(Sums& sums, Vector pix
                                                      2, -1, 6, -1, 3, -1, 7, -1};
   alignas(16) static constexpr int8_t last_two[] = {8,  -1, 12, -1, 9,  -1, 13, -1,
                                                     10, -1, 14, -1, 11, -1, 15, -1};
-  weigh(sums, shuffled_rows(pixels, first_two), weights.upper_01, weights.lower_01);
-  weigh(sums, shuffled_rows(pixels, last_two), weights.upper_23, weights.lower_23);
+  const Vector a = shuffled_rows(pixels, first_two), b = shuffled_rows(pixels, last_two);
+  sums.upper = add_products(add_products(sums.upper, a, weights.upper_01), b, weights.upper_23);
+  sums.lower = add_products(add_products(sums.lower, a, weights.lower_01), b, weights.lower_23);
 }
 
-constexpr int taps_of_rows = 2;
-using RowWeights = SplitPair;
+constexpr int rows_of_taps = 2;
 
-inline RowWeights row_weights(const int32_t* weights, int left) {
-  return split_pair(weights[0], left > 1 ? weights[1] : 0);
+struct RowTaps {
+  const uint8_t *first, *second;
+  SplitPair weights;
+};
+
+// Of the rows that are left; a second one that is none has no weight.
+inline RowTaps row_taps(const uint8_t* const* rows, const int32_t* weights, int left) {
+  return {rows[0], rows[left > 1 ? 1 : 0], split_pair(weights[0], left > 1 ? weights[1] : 0)};
 }
 
-FUSIONLOADER_TARGET FUSIONLOADER_INLINE void weigh_rows(Sums (&sums)[parts],
-                                                        const uint8_t* const* rows, int left,
-                                                        size_t at, RowWeights weights) {
+FUSIONLOADER_TARGET FUSIONLOADER_INLINE void weigh_rows(Sums (&sums)[parts], const RowTaps& taps,
+                                                        size_t at) {
   Vector pairs[parts];
-  row_pairs(rows[0] + at, rows[left > 1 ? 1 : 0] + at, pairs);
-  const Vector upper = filled_32(weights.upper), lower = filled_32(weights.lower);
+  row_pairs(taps.first + at, taps.second + at, pairs);
+  const Vector upper = filled_32(taps.weights.upper), lower = filled_32(taps.weights.lower);
   for (size_t part = 0; part < parts; ++part) weigh(sums[part], pairs[part], upper, lower);
 }

@@ -20,14 +20,19 @@ inline void weigh_pixels(Sums& sums, Vector pixels, TapWeights weights) {
   sums.all = add_product_32<3>(sums.all, quarter_words<3>(pixels), weights);
 }
 
-constexpr int taps_of_rows = 1;
-using RowWeights = int32_t;
+constexpr int rows_of_taps = 1;
 
-inline RowWeights row_weights(const int32_t* weights, int) { return weights[0]; }
+struct RowTaps {
+  const uint8_t* row;
+  int32_t weight;
+};
 
-inline void weigh_rows(Sums (&sums)[parts], const uint8_t* const* rows, int, size_t at,
-                       RowWeights weight) {
-  const Vector bytes = load(rows[0] + at), weights = filled_32(weight);
+inline RowTaps row_taps(const uint8_t* const* rows, const int32_t* weights, int) {
+  return {rows[0], weights[0]};
+}
+
+inline void weigh_rows(Sums (&sums)[parts], const RowTaps& taps, size_t at) {
+  const Vector bytes = load(taps.row + at), weights = filled_32(taps.weight);
   sums[0].all = add_product_32<0>(sums[0].all, quarter_words<0>(bytes), weights);
   sums[1].all = add_product_32<0>(sums[1].all, quarter_words<1>(bytes), weights);
   sums[2].all = add_product_32<0>(sums[2].all, quarter_words<2>(bytes), weights);
