@@ -52,8 +52,14 @@ bool recover_channel(const float* table, FloatArithmetic& arithmetic, size_t cha
 
 template <class Element>
 void look_up(const uint8_t* from, size_t count, const uint8_t* table, uint8_t* out) {
-  for (size_t i = 0; i < count; ++i)
+  const auto one = [&](size_t i) {
     std::memcpy(out + i * sizeof(Element), table + from[i] * sizeof(Element), sizeof(Element));
+  };
+  size_t i = 0;
+  // A shorter loop takes up to twice as long, depending on where it comes to lie.
+  for (; i + 4 <= count; i += 4)
+    for (size_t j = 0; j < 4; ++j) one(i + j);
+  for (; i < count; ++i) one(i);
 }
 
 void look_up(size_t element_size, const uint8_t* from, size_t count, const uint8_t* table,
