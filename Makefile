@@ -13,7 +13,7 @@ SOURCES := $(wildcard csrc/*/*.cpp csrc/*/*.hpp csrc/*/*.cu) setup.py
 # Shipped as it is: built where DALI is, by `fusionloader build-dali`.
 SHIPPED_SOURCES := fusionloader/executors/dali/memory_resource.cpp
 # Written in C++ and never shipped.
-TEST_SOURCES := $(wildcard tests/*/*.cpp tests/fuzz/targets/*)
+TEST_SOURCES := $(wildcard tests/*/*.cpp tests/*/*.hpp tests/fuzz/targets/*)
 ASAN := build/asan
 # The tests that call the native code directly.
 NATIVE_TESTS := $(wildcard tests/csrc tests/cuda tests/memory tests/queue tests/ops tests/device \

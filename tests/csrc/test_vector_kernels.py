@@ -1,4 +1,4 @@
-"""The vector kernels on the way of a sample against their scalar references, without Python between.
+"""The vector kernels of a sample's way against their scalar references, without Python between.
 
 The same programs run on 64-bit Arm under emulation: see ``make neon``.
 """
