@@ -107,8 +107,8 @@ def warnings() -> Iterator[str]:
     level = simd_level()
     if level in ("SSE4.1", "NEON"):
         yield (
-            f"the processor has {level}, with which images are decoded; our vectors for resizing "
-            "and augmenting them are AVX2's: a sample takes up to three times as long without"
+            f"the processor has {level}, with which images are decoded and resized; our vectors "
+            "for augmenting them are AVX2's: a sample takes up to 1.5 times as long without"
         )
     if level == "none known":
         yield "the processor has no AVX2, SSE4.1 or NEON: decoding and resizing run at a fraction"
