@@ -32,8 +32,8 @@ struct SplitPair {
 
 inline SplitPair split_pair(int32_t first, int32_t second) {
   const auto joined = [](int32_t low, int32_t high) {
-    return static_cast<int32_t>(static_cast<uint32_t>(low & 0xFFFF) | static_cast<uint32_t>(high)
-                                                                          << 16);
+    const uint32_t in_front = static_cast<uint32_t>(high) << 16;
+    return static_cast<int32_t>(in_front | static_cast<uint32_t>(low & 0xFFFF));
   };
   constexpr int32_t lower = (1 << lower_bits) - 1;
   return {joined(first >> lower_bits, second >> lower_bits), joined(first & lower, second & lower)};

@@ -1,5 +1,4 @@
-// SSE4.1 or NEON: pixels of four rows side by side in the horizontal pass, 16 bytes in the
-// vertical.
+// SSE4.1 or NEON: four rows at a time in the horizontal pass, 16 bytes in the vertical one.
 #include "simd/vector128.hpp"
 #if defined(FUSIONLOADER_128)
 #include "resize/kernels.hpp"

@@ -52,7 +52,6 @@ inline Vector128 multiply_16(Vector128 a, Vector128 b) {
 inline Vector128 magnitude_16(Vector128 a) { return bits_of(vabsq_s16(as_s16(a))); }
 inline Vector128 maximum_32(Vector128 a, Vector128 b) { return vmaxq_s32(a, b); }
 inline int32_t largest_32(Vector128 a) { return vmaxvq_s32(a); }
-inline Vector128 shift_left_32(Vector128 a, int bits) { return vshlq_s32(a, vdupq_n_s32(bits)); }
 // A shift to the left by less than nothing, which the compiler turns into one to the right.
 inline Vector128 shift_right_16(Vector128 a, int bits) {
   return bits_of(vshlq_u16(vreinterpretq_u16_s32(a), vdupq_n_s16(static_cast<int16_t>(-bits))));
@@ -131,7 +130,8 @@ inline Alternated load_alternated(const uint8_t* from) {
   return {bits_of(bytes.val[0]), bits_of(bytes.val[1]), bits_of(bytes.val[2])};
 }
 
-// Arm's alone: bytes 4 * i .. 4 * i + 3 as 32 bits; sum + a * the number in a lane of b.
+// For kernels of Arm alone: bytes 4 * i .. 4 * i + 3 as 32 bits; sum + a * the number in a lane of
+// b.
 template <int i>
 inline Vector128 quarter_words(Vector128 bytes) {
   constexpr auto none = static_cast<int8_t>(-1), first = static_cast<int8_t>(4 * i);

@@ -55,9 +55,6 @@ FUSIONLOADER_128 inline int32_t largest_32(Vector128 a) {
   a = _mm_max_epi32(a, _mm_shuffle_epi32(a, 0xB1));
   return _mm_cvtsi128_si32(a);
 }
-FUSIONLOADER_128 inline Vector128 shift_left_32(Vector128 a, int bits) {
-  return _mm_slli_epi32(a, bits);
-}
 FUSIONLOADER_128 inline Vector128 shift_right_16(Vector128 a, int bits) {
   return _mm_srli_epi16(a, bits);
 }
@@ -76,12 +73,6 @@ FUSIONLOADER_128 inline Vector128 pack_16(Vector128 a, Vector128 b) {
 }
 FUSIONLOADER_128 inline Vector128 pack_16_unsigned(Vector128 a, Vector128 b) {
   return _mm_packus_epi16(a, b);
-}
-FUSIONLOADER_128 inline Vector128 interleave_low_8(Vector128 a, Vector128 b) {
-  return _mm_unpacklo_epi8(a, b);
-}
-FUSIONLOADER_128 inline Vector128 interleave_high_8(Vector128 a, Vector128 b) {
-  return _mm_unpackhi_epi8(a, b);
 }
 FUSIONLOADER_128 inline Vector128 interleave_low_32(Vector128 a, Vector128 b) {
   return _mm_unpacklo_epi32(a, b);
@@ -159,6 +150,17 @@ FUSIONLOADER_128 inline Alternated load_alternated(const uint8_t* from) {
                   ab_behind = interleave_low_32(third, fourth);
   return {interleave_low_64(ab, ab_behind), interleave_high_64(ab, ab_behind),
           interleave_low_64(interleave_high_32(first, second), interleave_high_32(third, fourth))};
+}
+
+// For kernels of x86 alone.
+FUSIONLOADER_128 inline Vector128 shift_left_32(Vector128 a, int bits) {
+  return _mm_slli_epi32(a, bits);
+}
+FUSIONLOADER_128 inline Vector128 interleave_low_8(Vector128 a, Vector128 b) {
+  return _mm_unpacklo_epi8(a, b);
+}
+FUSIONLOADER_128 inline Vector128 interleave_high_8(Vector128 a, Vector128 b) {
+  return _mm_unpackhi_epi8(a, b);
 }
 
 }  // namespace fusionloader

@@ -6,7 +6,7 @@
 //   load, store, store_two                     16 bytes; the two halves to two places
 //   filled_N                                   the same value everywhere
 //   add_N, subtract_N, multiply_16, magnitude_16, maximum_32, largest_32
-//   shift_left_32, shift_right_16, shift_right_signed_N     zeros or the sign come in
+//   shift_right_16, shift_right_signed_N       zeros or the sign come in
 //   pack_32, pack_16, pack_16_unsigned         clipped to half the bits; b's behind a's
 //   interleave_low_N, interleave_high_N        a0 b0 a1 b1 ... of the first or second halves
 //   shuffled                                   byte i is the one that order[i] names
@@ -19,6 +19,7 @@
 //   store_alternated                           bytes of four vectors, 64 together: a0 b0 c0 d0 ...,
 //                                              or of three, 48 together: a0 b0 c0 ...
 //   load_alternated                            64 bytes a0 b0 c0 d0 ... as a, b and c
+// Each has a few more at its end, for kernels that multiply as it does best.
 #if defined(__x86_64__)
 #include "simd/sse4.hpp"
 #elif defined(__aarch64__)
