@@ -75,6 +75,26 @@ def test_one_that_has_failed_is_not_used_again(encoded):
     assert second() is not None
 
 
+def test_one_that_could_not_be_built_is_not_used_either(tmp_path, encoded):
+    folder = tmp_path / "images"
+
+    def define():
+        pipeline = Backend(max_batch=1).pipeline()
+        with pipeline:
+            files, _ = fn.readers.file(file_root=str(folder))
+            pipeline.set_outputs(fn.decoders.image(files))
+        return pipeline
+
+    prebuilt = Prebuilt(define)
+    with pytest.raises(RuntimeError, match="images"):
+        prebuilt.build()
+    (folder / "class").mkdir(parents=True)
+    (folder / "class" / "image.jpg").write_bytes(encoded)
+    prebuilt.build()
+    (images,) = prebuilt.run()
+    assert np.asarray(images[0]).shape == (70, 90, 3)
+
+
 SHORT_OF_MEMORY = """
 import io
 import resource

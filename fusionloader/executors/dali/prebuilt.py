@@ -17,10 +17,19 @@ class Prebuilt:
         _all.add(self)
 
     def build(self) -> None:
-        """Makes it ready to run, unless it is."""
-        if self._pipeline is None:
-            self._pipeline = self._define()
-        self._pipeline.build()
+        """Makes it ready to run, unless it is.
+
+        Raises:
+            RuntimeError: what DALI says. The pipeline is dropped: DALI would take it for built the
+                next time, with nothing in it.
+        """
+        try:
+            if self._pipeline is None:
+                self._pipeline = self._define()
+            self._pipeline.build()
+        except Exception:
+            self.drop()
+            raise
 
     def run(self, **inputs: Any) -> Any:
         """Runs it once; returns its outputs, whose memory is theirs.
