@@ -1,0 +1,22 @@
+"""What is packed: all that building the package elsewhere needs."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from waiting import PATIENCE
+
+ROOT = Path(__file__).parents[1]
+# Whatever is compiled, on the user's machine too, and what type checkers read.
+PATTERNS = ("csrc/*/*", "fusionloader/**/*.cpp", "fusionloader/*.pyi", "fusionloader/py.typed")
+
+
+def test_a_source_distribution_has_all_that_is_compiled(tmp_path):
+    command = [sys.executable, "setup.py", "-q", "egg_info", "--egg-base", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    packed = set((tmp_path / "fusionloader.egg-info" / "SOURCES.txt").read_text().splitlines())
+    for pattern in PATTERNS:
+        wanted = {str(path.relative_to(ROOT)) for path in ROOT.glob(pattern)}
+        assert wanted
+        assert wanted <= packed, wanted - packed
