@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Protocol
 
 from fusionloader.executors.gpu_task import EncodedSample
@@ -40,8 +41,11 @@ Launch = Callable[[Sequence[EncodedSample]], list[str | None]]
 class Pool(Protocol):
     """Where allocations of a launch are served from."""
 
-    def own(self) -> AbstractContextManager[None]:
-        """Within it they come from the device's free memory."""
+    def own(self, in_vain: bool = False) -> AbstractContextManager[None]:
+        """Within it they come from the device's free memory.
+
+        With ``in_vain`` a launch has to make do with that: more was wished for, and none came.
+        """
 
     def begin(self, blocks: Sequence[Mapping]) -> None:
         """Makes borrowed blocks known."""
@@ -136,7 +140,7 @@ class LaunchMemory:
             raise MemoryError(f"{_SHORT} for {self._fruitless} launches in a row")
 
     def _part(self, launch: Launch, part: Sequence[EncodedSample]) -> list[str | None]:
-        memory = self._pool.borrowed if self._blocks else self._pool.own
+        memory = self._pool.borrowed if self._blocks else partial(self._pool.own, in_vain=True)
         return _unless_short(memory, launch, part) or [_SHORT] * len(part)
 
     def _borrow(self, wanted: int) -> None:

@@ -26,9 +26,9 @@ class TorchPool:
         self._pool: Any = None
         self._blocks: list[Mapping] = []
 
-    def own(self) -> AbstractContextManager[None]:
+    def own(self, in_vain: bool = False) -> AbstractContextManager[None]:
         """See ``launch_memory.Pool``."""
-        return nullcontext()
+        return borrowing.in_vain() if in_vain else nullcontext()
 
     def begin(self, blocks: Sequence[Mapping]) -> None:
         """See ``launch_memory.Pool``."""

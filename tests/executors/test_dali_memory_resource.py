@@ -180,6 +180,17 @@ def test_without_a_driver_it_is_not_installed_and_one_line_says_why(
     assert not borrowing.may_borrow(0)
 
 
+def test_more_is_expected_until_it_was_asked_for_in_vain(monkeypatch):
+    monkeypatch.setattr(borrowing, "_installed", {0})
+    worker_pool = TorchPool(0)
+    with worker_pool.own():
+        assert borrowing.may_borrow(0)
+    with pytest.raises(MemoryError), worker_pool.own(in_vain=True):
+        assert not borrowing.may_borrow(0)
+        raise MemoryError
+    assert borrowing.may_borrow(0)  # the next launch wishes again
+
+
 def test_a_library_for_another_version_of_dali_is_refused(library):
     why = borrowing.install_library(library, "1.2.3", 0)
     assert why == (

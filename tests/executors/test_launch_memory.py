@@ -70,7 +70,7 @@ def test_what_is_left_when_training_asks_its_memory_back_goes_to_cpu_workers(
 def test_without_an_offer_smaller_parts_are_tried_in_its_own_memory(peer, lender):
     peer.ask("prepare_launches", most_own=5, most_borrowed=0)
     told = peer.ask("launch", samples=40)
-    assert told == {"results": [None] * 40, "launches": [["own", 5]] * 8, "blocks": 0}
+    assert told == {"results": [None] * 40, "launches": [["alone", 5]] * 8, "blocks": 0}
     peer.ask("rest")
     assert lender.wanted_bytes == 40 * (16 << 20)  # for the next time that training waits
     peer.ask("launch", samples=4)  # for which its own memory suffices

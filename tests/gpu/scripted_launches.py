@@ -15,10 +15,13 @@ _PATIENCE = 60
 
 
 class ScriptedPool:
-    """Own memory suffices for ``most_own`` samples, borrowed memory for ``most_borrowed``."""
+    """Own memory suffices for ``most_own`` samples, borrowed memory for ``most_borrowed``.
+
+    Launches in its own one after a wish that was not met are ``"alone"``.
+    """
 
     def __init__(self, most_own: int, most_borrowed: int) -> None:
-        self.most = {"own": most_own, "borrowed": most_borrowed}
+        self.most = {"own": most_own, "alone": most_own, "borrowed": most_borrowed}
         self.at = ""
         self.blocks = 0
         self.trims = 0
@@ -29,8 +32,8 @@ class ScriptedPool:
         yield
         self.at = ""
 
-    def own(self) -> Any:
-        return self._in("own")
+    def own(self, in_vain: bool = False) -> Any:
+        return self._in("alone" if in_vain else "own")
 
     def begin(self, blocks: Sequence[Mapping]) -> None:
         self.blocks += len(blocks)

@@ -38,7 +38,7 @@ class StandInPool:
         self._blocks: list[Mapping] = []
 
     @contextmanager
-    def own(self) -> Iterator[None]:
+    def own(self, in_vain: bool = False) -> Iterator[None]:
         if self.scarce:
             raise MemoryError("the worker's own memory does not suffice")
         yield

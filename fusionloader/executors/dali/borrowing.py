@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from fusionloader.executors.dali.resource_library import COMMAND, library_path
@@ -19,6 +21,7 @@ log = logging.getLogger("fusionloader.gpu")
 _WHY_BYTES = 1000
 # DALI's memory is the process's, and what is installed stays: decoders refer to it.
 _installed: set[int] = set()
+_asked_in_vain = False
 
 
 def install(device: int) -> bool:
@@ -69,4 +72,15 @@ def install_library(library: Path, version: str, device: int) -> str | None:
 
 def may_borrow(device: int | None) -> bool:
     """Whether what ran out of memory now might have more of it in blocks that are not there yet."""
-    return device in _installed and pool.is_empty()
+    return device in _installed and pool.is_empty() and not _asked_in_vain
+
+
+@contextmanager
+def in_vain() -> Iterator[None]:
+    """Within it nothing more can be expected: training was asked, and had nothing to lend."""
+    global _asked_in_vain
+    _asked_in_vain = True
+    try:
+        yield
+    finally:
+        _asked_in_vain = False
