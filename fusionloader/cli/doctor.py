@@ -17,7 +17,7 @@ from fusionloader.cli.environment import (
     simd_level,
     versions,
 )
-from fusionloader.executors.dali.resource_library import COMMAND, library_path
+from fusionloader.executors.dali.resource_library import COMMAND, built_library
 
 GIGABYTE = 1e9
 # Eight slots of 256 float32 images of 224 x 224: what a usual training keeps in flight.
@@ -169,7 +169,7 @@ def _dali_memory() -> str:
     dali = _dali()
     if dali is None:
         return "none"
-    if library_path(dali.rpartition(" ")[2]).exists():
+    if built_library(dali.rpartition(" ")[2]) is not None:
         return "its own, and where a GPU worker borrows, training's"
     return f"its own; for training's too: {COMMAND}"
 

@@ -215,6 +215,28 @@ def test_what_was_not_built_is_not_installed(tmp_path, monkeypatch, caplog):
     assert "python -m fusionloader build-dali was not run" in caplog.text
 
 
+@pytest.fixture
+def unusable_cache(tmp_path, monkeypatch):
+    """A folder that cannot even be looked for, as in a home that is somebody else's."""
+    cache = tmp_path / ("too long a name" * 20)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    return cache
+
+
+def test_where_no_cache_can_be_read_workers_start_and_nothing_is_installed(unusable_cache, caplog):
+    caplog.set_level(logging.INFO, "fusionloader.gpu")
+    TorchPool(0)
+    assert "python -m fusionloader build-dali was not run" in caplog.text
+
+
+def test_a_cache_that_cannot_be_written_is_named(unusable_cache):
+    done = run_command(unusable_cache)
+    assert done.returncode == 1
+    assert done.stderr.startswith("not built: ")
+    assert str(unusable_cache) in done.stderr
+    assert done.stderr.endswith("; set XDG_CACHE_HOME to a folder that can be written\n")
+
+
 def test_each_version_and_each_source_has_a_library_of_its_own(tmp_path, monkeypatch):
     paths = [library_path("2.4.0"), library_path("2.5.0")]
     changed = tmp_path / "changed.cpp"

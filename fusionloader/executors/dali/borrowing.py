@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fusionloader.executors.dali.resource_library import COMMAND, library_path
+from fusionloader.executors.dali.resource_library import COMMAND, built_library
 from fusionloader.memory import pool
 
 log = logging.getLogger("fusionloader.gpu")
@@ -36,8 +36,8 @@ def install(device: int) -> bool:
     except ImportError as error:
         log.info("DALI borrows no memory: %s", error)
         return False
-    library = library_path(dali.__version__)
-    if not library.exists():
+    library = built_library(dali.__version__)
+    if library is None:
         log.info("DALI borrows no memory: for %s, %s was not run", dali.__version__, COMMAND)
         return False
     why = install_library(library, dali.__version__, device)

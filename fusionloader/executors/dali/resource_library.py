@@ -34,6 +34,15 @@ def library_path(version: str) -> Path:
     return cache_folder() / "dali" / name
 
 
+def built_library(version: str) -> Path | None:
+    """The library for a version of DALI; ``None`` where it was not built, or none can be read."""
+    try:
+        library = library_path(version)
+        return library if library.exists() else None
+    except (OSError, RuntimeError):  # no home, or one that is somebody else's
+        return None
+
+
 def build(target: Path | None = None, flags: Sequence[str] = (), source: Path = SOURCE) -> Path:
     """Builds the library for the installed DALI; returns where it is.
 
@@ -47,9 +56,13 @@ def build(target: Path | None = None, flags: Sequence[str] = (), source: Path = 
     """
     version, headers, libraries, abi = _dali()
     compiler = _compiler()
-    if target is None:
-        target = library_path(version)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        target = target or library_path(version)
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError) as error:
+        raise CannotBuildError(
+            f"{error}; set XDG_CACHE_HOME to a folder that can be written"
+        ) from None
     # Renamed into place: a process that has loaded the old one keeps it.
     made = target.with_suffix(f".{os.getpid()}")
     command = [compiler, "-std=c++17", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", *flags]
