@@ -68,25 +68,27 @@ std::optional<BorrowerLedger::Borrowed> BorrowerLedger::borrow(uint64_t least_by
   if (seat_ == kNobody) throw Error(Fault::ledger, "the borrower is closed");
   const auto wanted = static_cast<uint32_t>(purpose);
   while (true) {
-    Ticket best{0, 0};
-    uint64_t best_bytes = 0;
+    uint32_t best = 0;
+    uint64_t best_word = 0, best_bytes = 0;
     for (uint32_t i = 0; i < records_; ++i) {
       Record& record = memory_->records()[i];
       const uint64_t word = word_of(record);
       const uint64_t bytes = record.bytes.load();
       if (LoanWord::state(word) != State::yielded || record.purpose.load() != wanted) continue;
       if (bytes < least_bytes || bytes <= best_bytes) continue;
-      best = {i, LoanWord::generation(word)};
+      best = i;
+      best_word = word;
       best_bytes = bytes;
     }
     if (best_bytes == 0) return std::nullopt;
-    Record& record = memory_->records()[best.record];
-    uint64_t yielded = LoanWord::make(best.generation, kNobody, State::yielded);
-    const uint64_t mine = LoanWord::make(best.generation, seat_, State::borrowed);
-    // When this fails somebody was faster: the next best, then.
-    if (!record.word.compare_exchange_strong(yielded, mine)) continue;
+    Record& record = memory_->records()[best];
+    const uint64_t generation = LoanWord::generation(best_word);
+    const uint64_t mine = LoanWord::make(generation, seat_, State::borrowed);
+    // When this fails somebody was faster: the next best, then. From the word as it was seen: from
+    // what it should be, it would fail for ever in a damaged ledger.
+    if (!record.word.compare_exchange_strong(best_word, mine)) continue;
     header().borrowed_ever.fetch_add(best_bytes);
-    return Borrowed{best, record.offer};
+    return Borrowed{{best, generation}, record.offer};
   }
 }
 

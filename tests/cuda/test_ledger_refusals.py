@@ -1,6 +1,7 @@
 """What the ledger refuses, and that damage to it crashes nobody."""
 
 import os
+import struct
 import subprocess
 import sys
 
@@ -139,6 +140,17 @@ def test_a_borrower_of_another_user_is_told_so(lender):
     os.pwrite(lender.fd, (os.geteuid() + 1).to_bytes(4, "little"), len(head) - 4)
     with pytest.raises(PeerError, match=f"user {os.geteuid() + 1}"):
         cuda.BorrowerLedger(lender.fd)
+
+
+def test_a_block_on_offer_that_names_a_borrower_holds_up_nobody(lender):
+    borrower = cuda.BorrowerLedger(lender.fd)
+    lend(lender)
+    size, yielded = os.fstat(lender.fd).st_size, 2
+    on_offer = struct.pack("<BBHI", yielded, 0xFF, 1, 0)  # by nobody, the first loan
+    place = os.pread(lender.fd, size, 0).index(on_offer)
+    os.pwrite(lender.fd, b"\x05", place + 1)
+    assert borrower.borrow(1) is not None
+    assert borrower.borrow(1) is None
 
 
 @settings(max_examples=300, deadline=None)
