@@ -13,6 +13,9 @@ from pathlib import Path
 import psutil
 from waiting import PATIENCE, wait_until
 
+from fusionloader.runtime import exchange
+from fusionloader.runtime.ranks import ranks_here
+
 SCRIPT = Path(__file__).with_name("rank_script.py")
 ROOT = SCRIPT.parents[2]
 # Rank 1 has the large images. Rank 0 takes its time between batches, so that its worker is idle.
@@ -88,6 +91,7 @@ class Job:
     def __init__(self, root, ranks=2, environments=None, options=None, id=None, **common):
         self.id = id or f"test-{secrets.token_hex(8)}"
         self.ranks = []
+        self._environment = {}
         for rank in range(ranks):
             environment = {
                 "LOCAL_RANK": str(rank),
@@ -97,6 +101,7 @@ class Job:
             }
             own = {**common, **((options or {}).get(rank, {}))}
             self.ranks.append(Rank(root, environment, own))
+            self._environment = {**os.environ, **environment}
 
     def managers(self):
         """Global managers that a rank of this job has started, as far as the rank lives."""
@@ -109,13 +114,20 @@ class Job:
         return found
 
     def manager(self, other_than=()):
-        """The one that is there, or that comes after others."""
+        """The one that serves; another that was started beside it finds that and ends."""
+        address = ranks_here(self._environment).address
 
-        def found():
-            return [manager for manager in self.managers() if manager not in other_than]
+        def serves():
+            connection = exchange.connect(address, PATIENCE)
+            if connection is None:
+                return None
+            with connection, contextlib.suppress(psutil.NoSuchProcess):
+                process = psutil.Process(exchange.peer_pid(connection))
+                return None if process in other_than else process
 
-        wait_until(found, "no global manager")
-        return found()[0]
+        found = []
+        wait_until(lambda: found.append(serves()) or found[-1], "no global manager")
+        return found[-1]
 
     def finish(self):
         """Ends all ranks after their epochs; returns the digests of their batches."""
