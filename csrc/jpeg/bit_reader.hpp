@@ -32,11 +32,20 @@ class BitReader {
   // The next `count` bits, 1 to 32 of them, as a number.
   uint32_t peek(unsigned count) const { return static_cast<uint32_t>(bits_ >> (64 - count)); }
   // The next bits at the upper end of a word, `skipped` bits further on.
-  uint64_t ahead(unsigned skipped) const { return bits_ << (skipped & 63); }
+  uint64_t ahead(uint64_t skipped) const { return bits_ << (skipped & 63); }
   // At most as many as there are.
-  void drop(unsigned count) {
+  void drop(uint64_t count) {
     bits_ <<= count & 63;
     count_ -= count;
+  }
+
+  // Goes back over bits that were read; 49 of them or more are there afterwards.
+  void put_back(size_t count) {
+    const size_t to = position() - count;
+    at_ = data_ + to / 8;
+    bits_ = count_ = 0;
+    refill();
+    drop(to % 8);
   }
 
   // Bits read since the beginning of the data; beyond its size if there were too few.
@@ -52,7 +61,7 @@ class BitReader {
   }
 
   uint64_t bits_ = 0;
-  unsigned count_ = 0;
+  uint64_t count_ = 0;
   const uint8_t* data_ = nullptr;
   const uint8_t* at_ = nullptr;
   const uint8_t* limit_ = nullptr;

@@ -30,40 +30,33 @@ Symbol symbol_of(uint16_t entry) {
           static_cast<uint8_t>(size), static_cast<uint8_t>(advance)};
 }
 
-uint64_t packed(const SymbolPair& pair) {
-  return pair.length | static_cast<uint64_t>(pair.first_length) << 8 |
-         static_cast<uint64_t>(pair.first_advance) << 16 |
-         static_cast<uint64_t>(pair.before_last) << 24 | static_cast<uint64_t>(pair.advance) << 32 |
-         static_cast<uint64_t>(pair.last_size) << 40 |
-         static_cast<uint64_t>(static_cast<uint16_t>(pair.first_value)) << 48;
-}
-
-uint32_t packed(const SymbolRun& run) {
-  return run.length | static_cast<uint32_t>(run.before_last) << 8 |
-         static_cast<uint32_t>(run.advance) << 16;
-}
-
 uint8_t byte(unsigned value) { return static_cast<uint8_t>(value); }
+uint8_t spare(unsigned size) { return byte(63 - size); }
 
 // `known` holds the symbol of each `bits` bits, which begin the value `next`.
 SymbolPair pair_at(uint32_t next, unsigned bits, const Symbol* known) {
   const Symbol first = known[next];
-  // No block has room for what cannot be looked up.
-  if (!first.code_length) return {0, 0, 0, 255, 0, 0, 0};
+  if (!first.code_length) return {0, 0, unknown_code, unknown_code, spare(0), 0, 0};
   if (first.advance != end_of_block && first.length < bits) {
     const Symbol last = known[next << first.length & ((1u << bits) - 1)];
     if (last.code_length && first.length + last.code_length <= bits) {
       const uint32_t value = next >> (bits - first.length) & ((1u << first.size) - 1);
       return {byte(first.length + 0u + last.length),
-              first.length,
-              first.advance,
+              byte(first.length + 0u + last.code_length),
               first.advance,
               byte(first.advance + 0u + last.advance),
-              last.size,
+              spare(last.size),
+              first.length,
               static_cast<int16_t>(value_of(value, first.size))};
     }
   }
-  return {first.length, first.length, first.advance, 0, first.advance, first.size, 0};
+  return {first.length,
+          first.code_length,
+          first.advance,
+          first.advance,
+          spare(first.size),
+          first.length,
+          0};
 }
 
 // Two runs must not take more bits than a refill gives.
@@ -71,7 +64,7 @@ constexpr unsigned longest_run = 28;
 
 SymbolRun run_at(uint32_t next, unsigned bits, const Symbol* known) {
   const Symbol first = known[next];
-  if (!first.code_length) return {0, 255, 0};
+  if (!first.code_length) return {0, unknown_code, 0};
   unsigned length = first.length, before_last = 0, advance = first.advance;
   while (advance < 64 && length < bits) {
     const Symbol last = known[next << length & ((1u << bits) - 1)];
@@ -81,7 +74,7 @@ SymbolRun run_at(uint32_t next, unsigned bits, const Symbol* known) {
     advance += last.advance;
     length += last.length;
   }
-  return {byte(length), byte(before_last), byte(advance)};
+  return {byte(length), byte(advance), byte(before_last)};
 }
 
 }  // namespace
@@ -137,7 +130,11 @@ bool DcTable::build(const HuffmanCode& code) {
   const bool possible =
       std::all_of(code.symbols.begin(), end, [](uint8_t size) { return size <= longest_value; });
   if (!possible || !codes.build(code)) return false;
-  codes.fill(bits, sizes.data());
+  codes.fill(bits, entries.data());
+  for (uint16_t& entry : entries) {
+    const unsigned size = entry & 0xFF, length = entry >> 8;
+    entry = static_cast<uint16_t>(size << 8 | (length + size));
+  }
   return true;
 }
 
@@ -147,7 +144,7 @@ void fill_table(std::array<Entry, size>& table, unsigned bits, const Codes& code
   std::array<Symbol, size> known;
   codes.fill(bits, entries.data());
   std::transform(entries.begin(), entries.end(), known.begin(), symbol_of);
-  for (uint32_t i = 0; i < size; ++i) table[i] = packed(make(i, bits, known.data()));
+  for (uint32_t i = 0; i < size; ++i) table[i] = make(i, bits, known.data());
 }
 
 bool AcTable::build(const HuffmanCode& code) {

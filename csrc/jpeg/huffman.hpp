@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "jpeg/block.hpp"
 #include "jpeg/scan.hpp"
 
 namespace fusionloader {
@@ -32,40 +33,39 @@ class Codes {
   std::array<int32_t, 17> offsets_{};
 };
 
-// How far a coefficient's symbol moves on in the order of coding when it ends the block: beyond 63,
-// and such that the bit that overlong runs set stays clear.
-constexpr unsigned end_of_block = 128;
-constexpr unsigned overlong = 64;
-
 struct DcTable {
   static constexpr unsigned bits = 10;
-  std::array<uint16_t, 1 << bits> sizes;  // like Codes::fill
+  // The length of code and value, and the value's alone shifted left by 8; 0 if the code is longer
+  // or none.
+  std::array<uint16_t, 1 << bits> entries;
   Codes codes;
 
   bool build(const HuffmanCode& code);
 };
 
-// One or two symbols: the first with its value, the last without.
-struct SymbolPair {
-  uint8_t length;         // of all codes and values, in bits; 0: ask Codes
-  uint8_t first_length;   // of the first alone
-  uint8_t first_advance;  // in the order of coding
-  uint8_t before_last;    // advance that must leave a place in the block for the last to follow
-  uint8_t advance;        // of both
-  uint8_t last_size;      // of the last symbol's value, in bits
-  int16_t first_value;
+// One or two symbols: the first with its value, the last without. Bytes, which are loaded in one
+// instruction each; fields cut out of a word take more.
+struct alignas(8) SymbolPair {
+  uint8_t length;         // of all codes and values, in bits
+  uint8_t last_value_at;  // length without the last value
+  uint8_t first_advance;
+  uint8_t advance;       // of both
+  uint8_t last_spare;    // 63 less the bits of the last value
+  uint8_t first_length;  // of the first symbol, as if it were alone
+  int16_t first_value;   // 0 if it is alone
 };
 
-// As many symbols as fit, without their values; the fields mean the same.
-struct SymbolRun {
-  uint8_t length, before_last, advance;
+// As many symbols as fit, without their values.
+struct alignas(4) SymbolRun {
+  uint8_t length, advance;
+  uint8_t before_last;  // advance of all but the last
 };
 
 struct AcTable {
   static constexpr unsigned pair_bits = 11, run_bits = 11;
-  // SymbolPair and SymbolRun byte by byte, the first field lowest: one load for all.
-  std::array<uint64_t, 1 << pair_bits> pairs;
-  std::array<uint32_t, 1 << run_bits> runs;
+  static_assert(run_bits <= pair_bits, "the first symbol of a pair is asked for those of a run");
+  std::array<SymbolPair, 1 << pair_bits> pairs;
+  std::array<SymbolRun, 1 << run_bits> runs;
   Codes codes;
 
   bool build(const HuffmanCode& code);

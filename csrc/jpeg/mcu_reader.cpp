@@ -14,26 +14,29 @@ namespace fusionloader {
 namespace {
 
 constexpr CodingOrder coding_order;
-constexpr unsigned last_place = 63;
 
-// A value of `size` bits at the upper end of `ahead`: those that begin with 0 are negative. Without
-// a branch, which could not be predicted.
-FUSIONLOADER_INLINE int value_of(uint64_t ahead, unsigned size) {
-  const int value = static_cast<int>(ahead >> 1 >> (63 - size));
-  const int negative = static_cast<int>(static_cast<int64_t>(~ahead) >> 63);
-  return value + (negative & (1 - (1 << size)));
+// What is added to the bits of a value that begin with 0, by 63 less their number.
+struct NegativeOffsets {
+  std::array<int16_t, 64> offsets{};
+
+  constexpr NegativeOffsets() {
+    for (size_t size = 0; size < 16; ++size)
+      offsets[63 - size] = static_cast<int16_t>(1 - (1 << size));
+  }
+};
+
+constexpr NegativeOffsets negative_offsets;
+
+// A value at the upper end of `ahead`, of 63 - `spare` bits. Without a branch, which could not be
+// predicted.
+FUSIONLOADER_INLINE int value_of(uint64_t ahead, unsigned spare) {
+  const int value = static_cast<int>(ahead >> 1 >> spare);
+  const int positive = static_cast<int>(static_cast<int64_t>(ahead) >> 63);
+  return value + (negative_offsets.offsets[spare] & ~positive);
 }
 
-FUSIONLOADER_INLINE uint8_t field(uint64_t entry, unsigned number) {
-  return static_cast<uint8_t>(entry >> (8 * number));
-}
-
-FUSIONLOADER_INLINE uint8_t place(unsigned at) {
-  return coding_order.places[static_cast<uint8_t>(at)];
-}
-
-FUSIONLOADER_INLINE void store(Block& block, unsigned at, int value) {
-  block.coefficients.data()[place(at)] = static_cast<int16_t>(value);
+FUSIONLOADER_INLINE void store(Block& block, const uint8_t* place, int value) {
+  block.coefficients.data()[*place] = static_cast<int16_t>(value);
 }
 
 // What codes that the tables do not hold come to. By value, and the reader too: what a call can
@@ -54,94 +57,113 @@ struct Rare {
   return {bits, static_cast<unsigned>(symbol), true};
 }
 
+// Leaves 31 bits or more of a refill.
 FUSIONLOADER_INLINE int dc_difference(BitReader& bits, const DcTable& table, uint32_t& irregular) {
   bits.refill();
-  const uint16_t entry = table.sizes[bits.peek(DcTable::bits)];
-  unsigned size;
+  const unsigned entry = table.entries[bits.peek(DcTable::bits)];
   if (entry) {
-    size = entry & 0xFF;
-    bits.drop(entry >> 8);
-  } else {
-    const Rare rare = rare_symbol(bits, table.codes);
-    bits = rare.bits;
-    size = rare.symbol;
-    irregular |= !rare.known;
+    const unsigned size = entry >> 8, length = entry & 0xFF;
+    const uint64_t ahead = bits.ahead(length - size);
+    bits.drop(length);
+    return value_of(ahead, 63 - size);
   }
-  const int value = value_of(bits.ahead(0), size);
-  bits.drop(size);
+  const Rare rare = rare_symbol(bits, table.codes);
+  bits = rare.bits;
+  irregular |= !rare.known;
+  const int value = value_of(bits.ahead(0), 63 - rare.symbol);
+  bits.drop(rare.symbol);
+  bits.refill();
   return value;
 }
 
-// One coefficient, whose value goes into `block` if there is one.
-FUSIONLOADER_INLINE void rare_coefficient(BitReader& bits, const Codes& codes, unsigned& at,
+// One coefficient, whose value goes into `block` if there is one. The tables can go on after it.
+FUSIONLOADER_INLINE void rare_coefficient(BitReader& bits, const Codes& codes, size_t& at,
                                           Block* block, uint32_t& irregular) {
   const Rare rare = rare_symbol(bits, codes);
   bits = rare.bits;
   irregular |= !rare.known;
   const unsigned size = rare.symbol & 15, zeros = rare.symbol >> 4;
   at += size || zeros == 15 ? zeros + 1 : end_of_block;
-  if (block) store(*block, at, value_of(bits.ahead(0), size));
+  if (block) store(*block, &coding_order.places[at], value_of(bits.ahead(0), 63 - size));
   bits.drop(size);
+  bits.refill();
 }
 
-// Goes on by a pair of coefficients; a refill is enough for two.
-FUSIONLOADER_INLINE void read_pair(BitReader& bits, const AcTable& table, unsigned& at,
-                                   Block& block, uint32_t& irregular) {
-  const uint64_t pair = table.pairs[bits.peek(AcTable::pair_bits)];
-  const unsigned length = field(pair, 0), last_size = field(pair, 5);
-  if (at + field(pair, 3) < last_place) {
-    const uint64_t ahead = bits.ahead(length - last_size);
-    bits.drop(length);
-    store(block, at + field(pair, 2), static_cast<int16_t>(pair >> 48));
-    at += field(pair, 4);
-    store(block, at, value_of(ahead, last_size));
-  } else if (length) {
-    bits.drop(field(pair, 1));
-    at += field(pair, 2);
-    store(block, at, static_cast<int16_t>(pair >> 48));
-  } else {
-    rare_coefficient(bits, table.codes, at, &block, irregular);
-  }
+// A refill is enough for two, and what a DC difference leaves of it for one.
+FUSIONLOADER_INLINE const SymbolPair& read_pair(BitReader& bits, const AcTable& table,
+                                                const uint8_t*& place, Block& block) {
+  const SymbolPair& pair = table.pairs[bits.peek(AcTable::pair_bits)];
+  const uint64_t ahead = bits.ahead(pair.last_value_at);
+  bits.drop(pair.length);
+  store(block, place + pair.first_advance, pair.first_value);
+  place += pair.advance;
+  store(block, place, value_of(ahead, pair.last_spare));
+  return pair;
 }
 
+// The loop asks nothing but whether to go on: what has ended it is found out afterwards.
 FUSIONLOADER_INLINE void read_ac(BitReader& bits, const AcTable& table, Block& block,
                                  uint32_t& irregular) {
-  unsigned at = 0;
-  do {
-    bits.refill();
-    read_pair(bits, table, at, block, irregular);
-    if (at >= last_place) break;
-    read_pair(bits, table, at, block, irregular);
-  } while (at < last_place);
-  irregular |= at & overlong;
+  const uint8_t* const places = coding_order.places.data();
+  const uint8_t* const last = places + last_coefficient;
+  const uint8_t* place = places;
+  for (;;) {
+    const SymbolPair* pair = &read_pair(bits, table, place, block);
+    while (place < last) {
+      bits.refill();
+      pair = &read_pair(bits, table, place, block);
+      if (place >= last) break;
+      pair = &read_pair(bits, table, place, block);
+    }
+    const uint8_t* const first = place - pair->advance + pair->first_advance;
+    if (first == last && pair->first_length != pair->length) {
+      // The second symbol is the next block's.
+      bits.put_back(size_t{pair->length} - pair->first_length);
+      return;
+    }
+    if (place < places + unknown_code) break;
+    size_t at = static_cast<size_t>(place - places) - unknown_code;
+    rare_coefficient(bits, table.codes, at, &block, irregular);
+    place = places + at;
+    if (place >= last) break;
+  }
+  irregular |= *place == too_far;
 }
 
-FUSIONLOADER_INLINE void skip_run(BitReader& bits, const AcTable& table, unsigned& at,
-                                  uint32_t& irregular) {
-  const uint32_t run = table.runs[bits.peek(AcTable::run_bits)];
-  if (at + field(run, 1) < last_place) {
-    bits.drop(field(run, 0));
-    at += field(run, 2);
-    return;
-  }
-  const uint64_t pair = table.pairs[bits.peek(AcTable::pair_bits)];
-  if (field(pair, 0)) {
-    bits.drop(field(pair, 1));
-    at += field(pair, 2);
-  } else {
-    rare_coefficient(bits, table.codes, at, nullptr, irregular);
-  }
+FUSIONLOADER_INLINE const SymbolRun& skip_run(BitReader& bits, const AcTable& table, size_t& at) {
+  const SymbolRun& run = table.runs[bits.peek(AcTable::run_bits)];
+  bits.drop(run.length);
+  at += run.advance;
+  return run;
 }
 
 FUSIONLOADER_INLINE void skip_ac(BitReader& bits, const AcTable& table, uint32_t& irregular) {
-  unsigned at = 0;
-  do {
-    bits.refill();
-    skip_run(bits, table, at, irregular);
-    if (at >= last_place) break;
-    skip_run(bits, table, at, irregular);
-  } while (at < last_place);
-  irregular |= at & overlong;
+  size_t at = 0;
+  for (;;) {
+    const SymbolRun* run = &skip_run(bits, table, at);
+    while (at < last_coefficient) {
+      bits.refill();
+      run = &skip_run(bits, table, at);
+      if (at >= last_coefficient) break;
+      run = &skip_run(bits, table, at);
+    }
+    const size_t before = at - run->advance;
+    if (before + run->before_last >= last_coefficient) {
+      // Not all of its symbols are this block's: one by one.
+      bits.put_back(run->length);
+      for (at = before; at < last_coefficient;) {
+        const SymbolPair& pair = table.pairs[bits.peek(AcTable::pair_bits)];
+        bits.drop(pair.first_length);
+        at += pair.first_advance;
+      }
+      break;
+    }
+    if (at < unknown_code) break;
+    at -= unknown_code;
+    rare_coefficient(bits, table.codes, at, nullptr, irregular);
+    if (at >= last_coefficient) break;
+  }
+  irregular |= coding_order.places[at] == too_far;
 }
 
 // Zero if `value` fits 15 bits, far more than any encoder uses.
