@@ -85,6 +85,18 @@ MUTANTS = {
         "return device;",
         "devices_are_matched",
     ),
+    "free before the device was waited for": Mutant(
+        "retired.cpp",
+        "OnDevice(device).synchronize();",
+        "static_cast<void>(device);",
+        "its_room_is_given_again",
+    ),
+    "forgotten where waiting failed": Mutant(
+        "retired.cpp",
+        "blocks_.insert(blocks_.end(), settled.begin(), settled.end());",
+        "",
+        "of_a_lost_device",
+    ),
 }
 
 
@@ -121,6 +133,7 @@ def run_tests(folder, killers):
         command += ["-p", plugin]
     command += ["--noconftest", "-k", killers]
     command += [str(HERE / f"test_{name}.py") for name in ("loans", "late", "bad_input")]
+    command += [str(HERE.parent / "cuda" / "test_retired.py")]
     path = os.pathsep.join(map(str, (folder, HERE, HERE.parent, HERE.parent / "cuda")))
     return subprocess.run(
         command,
