@@ -85,26 +85,29 @@ void WindowDecoder::place(const BaselineScan& scan, Rect window, int denominator
     plane.first_column = first_mcu_ * plane.side * component.h;
     plane.columns = (end_mcu_ - first_mcu_) * plane.side * component.h;
     plane.stride = margin + static_cast<size_t>(plane.columns) + sample_slack;
-    plane.band_rows = static_cast<size_t>(plane.side * component.v);
-    grow(plane.samples, plane.stride * plane.band_rows * bands + sample_slack);
+    plane.band_bits = __builtin_ctz(static_cast<unsigned>(plane.side * component.v));
+    grow(plane.samples, (plane.stride * bands << plane.band_bits) + sample_slack);
     for (size_t row = 0; row < 8; ++row)
       for (size_t column = 0; column < 8; ++column)
         plane.quantisers.values[coefficient_place(row, column)] =
             static_cast<int16_t>(component.quantisers[8 * row + column]);
   }
+  first_chroma_ = window.x / wider_;
+  chroma_columns_ = divide_up(window.x + window.width, wider_) - first_chroma_;
   for (std::vector<uint8_t>& row : chroma_)
     grow(row, static_cast<size_t>(window.width) + 4 + 2 * sample_slack);
 }
 
 uint8_t* WindowDecoder::Plane::row(int number) {
-  const size_t in_ring = static_cast<size_t>(number) % (band_rows * bands);
-  return &samples[in_ring * stride + margin];
+  // Asked for with each row of pixels: no division by what is not known here.
+  const int slot = (number >> band_bits) % bands, in_band = number & ((1 << band_bits) - 1);
+  return &samples[static_cast<size_t>((slot << band_bits) + in_band) * stride + margin];
 }
 
 void WindowDecoder::Plane::extend(int band) {
-  const int first = band * static_cast<int>(band_rows);
+  const int first = band << band_bits;
   const int edge = width - first_column;
-  for (int i = 0; i < static_cast<int>(band_rows); ++i) {
+  for (int i = 0; i < 1 << band_bits; ++i) {
     uint8_t* const samples_of_row = row(first + i);
     *(samples_of_row - 1) = samples_of_row[0];
     if (edge <= columns) samples_of_row[edge] = samples_of_row[edge - 1];
@@ -156,35 +159,34 @@ bool WindowDecoder::decode_band(int band) {
 
 // The chroma of a row of pixels, from the window's first column on. `out` is room for it.
 const uint8_t* WindowDecoder::chroma_row(Plane& plane, int y, uint8_t* out) {
-  const int h = wider_, v = higher_;
-  const int first = window_.x / h, end = divide_up(window_.x + window_.width, h);
-  const auto count = static_cast<size_t>(end - first);
-  const int here = y / v, column = first - plane.first_column;
+  const bool wider = wider_ > 1, higher = higher_ > 1;  // by 2
+  const auto count = static_cast<size_t>(chroma_columns_);
+  const int here = y >> (higher ? 1 : 0), column = first_chroma_ - plane.first_column;
+  const int beyond = wider ? window_.x & 1 : 0;
   const uint8_t* near = plane.row(here) + column;
-  if (v == 1) {
-    if (h == 1) return near;
+  if (!higher) {
+    if (!wider) return near;
     kernels_.widen(near, count, out);
-    return out + window_.x % h;
+    return out + beyond;
   }
-  const bool far_is_below = y % v == 1;
+  const bool far_is_below = y & 1;
   const int beside = std::clamp(far_is_below ? here + 1 : here - 1, 0, plane.height - 1);
   const uint8_t* far = plane.row(beside) + column;
-  if (h == 1) {
+  if (!wider) {
     kernels_.blend(near, far, far_is_below, count, out);
     return out;
   }
   kernels_.blend_and_widen(near, far, count, out);
-  return out + window_.x % h;
+  return out + beyond;
 }
 
 bool WindowDecoder::row(int y, uint8_t* out) {
   y += window_.y;
-  const int band_rows = static_cast<int>(planes_[0].band_rows);
   const int height = planes_[0].height;
   const int beyond =
       higher_ > 1 && count_ == 3 ? 1 : 0;  // the next chroma sample may be in the next band
-  const int first = std::max(y - beyond, 0) / band_rows;
-  const int last = std::min(y + beyond, height - 1) / band_rows;
+  const int first = std::max(y - beyond, 0) >> planes_[0].band_bits;
+  const int last = std::min(y + beyond, height - 1) >> planes_[0].band_bits;
   for (int band = std::max(first, last_band_ + 1); band <= last; ++band) {
     if (!decode_band(band)) return false;
     last_band_ = band;

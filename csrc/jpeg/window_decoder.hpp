@@ -47,7 +47,7 @@ class WindowDecoder {
     int first_column;   // the sample that the stored columns begin with
     int columns;
     size_t stride;
-    size_t band_rows;
+    int band_bits;  // a band has 2 to the power of this rows
     std::vector<uint8_t> samples;
     Quantisers quantisers;
 
@@ -69,7 +69,8 @@ class WindowDecoder {
   int count_ = 0;  // of planes
   std::array<Plane, 3> planes_{};
   Rect window_{};
-  int wider_ = 1, higher_ = 1;  // luma planes than chroma planes, in samples
+  int wider_ = 1, higher_ = 1;                 // luma planes than chroma planes, in samples
+  int first_chroma_ = 0, chroma_columns_ = 0;  // that the window needs
   int mcus_across_ = 0, first_mcu_ = 0, end_mcu_ = 0;
   int last_band_ = -1;  // decoded
   std::array<Block, most_blocks> blocks_{};

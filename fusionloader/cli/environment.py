@@ -54,8 +54,11 @@ def _git(tree: Path, *arguments: str) -> str:
 
 
 def cpu_model() -> str:
-    """The processor's name as the kernel gives it."""
-    return _cpuinfo("model name") or platform.processor() or platform.machine()
+    """The processor's name as the kernel gives it; with its family and model, which names hide."""
+    name = _cpuinfo("model name")
+    if name is None:
+        return platform.processor() or platform.machine()
+    return f"{name}, family {_cpuinfo('cpu family')}, model {_cpuinfo('model')}"
 
 
 def simd_level() -> str:
