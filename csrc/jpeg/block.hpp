@@ -13,7 +13,7 @@ constexpr size_t coefficient_place(size_t row, size_t column) {
 }
 
 // Behind them: what no coefficient belongs to, and what data that no encoder writes gives.
-constexpr size_t nowhere = 64, too_far = 65;
+constexpr uint8_t nowhere = 64, too_far = 65;
 
 struct alignas(64) Block {
   std::array<int16_t, 64> coefficients;
