@@ -27,8 +27,8 @@ struct alignas(64) Quantisers {
 
 // How far the reading of a block has come, in the order of coding. Each symbol moves on by 1 to 16
 // coefficients or, if it ends the block, by `end_of_block`; a code that has to be asked for by
-// `unknown_code`. Up to two symbols are added before anybody looks, and still the sum tells what
-// has happened:
+// `unknown_code`. Two symbols are added before anybody looks, or a run of which all but the last
+// stay below the last coefficient, and still the sum tells what has happened:
 //   1 to 63     coefficients, the 63rd being the last;
 //   64 to 94    too many of them;
 //   112 to 174  the end, and 176 to 190 after too many;
