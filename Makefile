@@ -11,12 +11,12 @@ INSTALLED := $(VENV)/installed.stamp
 EXTENSION := $(VENV)/extension.stamp
 SOURCES := $(wildcard csrc/*/*.cpp csrc/*/*.hpp csrc/*/*.cu) setup.py
 # Shipped as it is: built where DALI is, by `fusionloader build-dali`.
-SHIPPED_SOURCES := fusionloader/executors/dali/memory_resource.cpp
+SHIPPED_SOURCES := fusionloader/executors/dali/memory/memory_resource.cpp
 # Written in C++ and never shipped.
 TEST_SOURCES := $(wildcard tests/*/*.cpp tests/*/*.hpp tests/fuzz/targets/*)
 ASAN := build/asan
 # The tests that call the native code directly.
-NATIVE_TESTS := $(wildcard tests/csrc tests/cuda tests/memory tests/queue tests/ops tests/device \
+NATIVE_TESTS := $(wildcard tests/csrc tests/cuda tests/gpu_memory tests/queue tests/ops tests/device \
     tests/fuzz)
 # Random input is tried for so long, which is more than as one test among many.
 ASAN_FUZZ_SECONDS ?= 60
@@ -92,9 +92,9 @@ neon:
 gpu: $(EXTENSION)
 	mkdir -p $(GPU_RESULTS)
 	$(BIN)/python setup.py -q build_cuda
-	$(BIN)/python -m pytest $(PYTEST_FLAGS) -rs tests/device tests/gpu tests/runtime/test_gpu_worker.py \
-	    --deselect tests/gpu/test_memory_on_device.py::test_on_a_device
-	$(BIN)/python tests/gpu/memory_sharing.py --json $(GPU_RESULTS)/memory_sharing.json
+	$(BIN)/python -m pytest $(PYTEST_FLAGS) -rs tests/device tests/on_device tests/gpu/test_gpu_worker.py \
+	    --deselect tests/on_device/test_memory_on_device.py::test_on_a_device
+	$(BIN)/python tests/on_device/memory_sharing.py --json $(GPU_RESULTS)/memory_sharing.json
 	$(BIN)/python -m benchmarks.device_program | tee $(GPU_RESULTS)/device_program.json
 	$(BIN)/python -m benchmarks.training --batch-size 256 --rounds 1 --worker-counts 4,14 \
 	    --models resnet18,resnet50,vit_b_16 --workloads default,randaugment \

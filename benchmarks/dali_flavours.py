@@ -16,7 +16,7 @@ import psutil
 from PIL import Image
 
 from benchmarks.study import publish
-from fusionloader.cli.leaves import paint
+from fusionloader.cli.dead_leaves import paint
 
 BATCHES = (4, 16, 64)
 SIDE = 224
@@ -70,14 +70,14 @@ def head(side: int) -> Build:
 
 def families(side: int) -> Build:
     """One pipeline per op family; RandAugment's operations."""
-    from fusionloader.executors.dali.tasks import FamilyTasks
+    from fusionloader.executors.dali.families.tasks import FamilyTasks
 
     return _augmentation(lambda: FamilyTasks(None, max(BATCHES), side), side)
 
 
 def combinations(side: int) -> Build:
     """One pipeline per ordered pair of RandAugment's operations."""
-    from fusionloader.executors.dali.combinations import CombinationTasks
+    from fusionloader.executors.dali.families.combinations import CombinationTasks
 
     return _augmentation(lambda: CombinationTasks(None, max(BATCHES), side), side)
 
@@ -111,7 +111,7 @@ def conversion(side: int) -> Build:
 
 def fused(side: int) -> Build:
     """RandAugment's operations, the conversion and the write into the rows, by our own kernels."""
-    from fusionloader.executors.gpu_task import NativeAugment
+    from fusionloader.executors.device.task import NativeAugment
 
     recipe = _whole_recipe(side)
     draws: list[Drawn] = [
@@ -131,8 +131,8 @@ def fused(side: int) -> Build:
 
 def whole(side: int) -> Build:
     """From encoded bytes to rows of the batch, as the GPU worker does it: draw, head and fused."""
-    from fusionloader.executors.gpu_task import EncodedSample
-    from fusionloader.executors.gpu_tasks import make_task
+    from fusionloader.executors.device.make_task import make_task
+    from fusionloader.executors.device.task import EncodedSample
 
     files = [_jpeg(width, height) for width, height in _sizes(side == SIDE)]
     recipe, rows = _whole_recipe(side), _rows(side)
@@ -255,8 +255,8 @@ def _recipe(side: int) -> list[list[list[Any]]]:
 
 def _first_pipeline() -> None:
     """What DALI does once in a process, with the first pipeline."""
-    from fusionloader.executors.dali.families import families as known
-    from fusionloader.executors.dali.families import task_of
+    from fusionloader.executors.dali.families.family import families as known
+    from fusionloader.executors.dali.families.family import task_of
     from fusionloader.executors.dali.task import Backend
 
     task = task_of(known(3)["autocontrast"], Backend())

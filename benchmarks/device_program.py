@@ -18,7 +18,7 @@ import torch
 from torchvision import transforms as v1
 
 from fusionloader import _native, plan
-from fusionloader.executors.device_program import (
+from fusionloader.executors.device.program import (
     DeviceError,
     DeviceProgram,
     DeviceSample,
@@ -27,7 +27,7 @@ from fusionloader.executors.device_program import (
     load_library,
 )
 from fusionloader.executors.native import make_executor
-from fusionloader.executors.plan_source import result_like
+from fusionloader.sources.plan_source import result_like
 
 SIDE, SAMPLES, ROUNDS = 224, 64, 7
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

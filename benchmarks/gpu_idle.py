@@ -9,7 +9,7 @@ from fusionloader.cli.measure.contenders import Setting, start_loader
 from fusionloader.cli.measure.protocol import Contender, Running, measure, per_round_ratios
 from fusionloader.cli.measure.report import announce, summary
 from fusionloader.cli.measure.workloads import pil_dataset
-from fusionloader.runtime.gpu_control import GpuControl
+from fusionloader.gpu.control import GpuControl
 from fusionloader.scheduler.sharing import Mode
 
 

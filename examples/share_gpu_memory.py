@@ -15,7 +15,7 @@ import time
 
 import torch
 
-from fusionloader.memory import (
+from fusionloader.gpu_memory import (
     Borrower,
     Invitation,
     Lender,

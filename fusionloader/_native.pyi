@@ -369,7 +369,7 @@ def process_identity(pid: int) -> int: ...
 # --- cuda: memory shared between processes ------------------------------------------------------
 
 class cuda:
-    """A submodule. Errors are those of ``fusionloader.memory.errors``."""
+    """A submodule. Errors are those of ``fusionloader.gpu_memory.errors``."""
 
     class Ticket:
         """One loan of one record of a ledger."""

@@ -14,13 +14,13 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from fusionloader.iterators.portable import PortableRecipes, missing
 from fusionloader.options import AFFINITIES, DecodedCache, GpuWorker, WorkerPool
-from fusionloader.runtime.epoch import Epochs
-from fusionloader.runtime.identity import batch_size, describe_dataset, world_size
-from fusionloader.runtime.pickling import explain_pickling
-from fusionloader.runtime.portable import PortableRecipes, missing
-from fusionloader.runtime.progress import Progress
-from fusionloader.runtime.redistribution import load_redistributed
+from fusionloader.resume.epoch_state import Progress
+from fusionloader.resume.epochs import Epochs
+from fusionloader.resume.identity import batch_size, describe_dataset, world_size
+from fusionloader.resume.resharding import load_redistributed
+from fusionloader.workers.pickling import explain_pickling
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -403,6 +403,6 @@ def _recipes() -> Any:
     why = missing()
     if why is not None:
         return PortableRecipes(why)
-    from fusionloader.runtime.recipes import Recipes
+    from fusionloader.iterators.factory import Recipes
 
     return Recipes()

@@ -157,7 +157,7 @@ class WorkerPool:
         self.cpu_affinity = cpu_affinity
         self.num_workers = num_workers
         self.multiprocessing_context = multiprocessing_context
-        self._processes: Any = None  # made, and known, by fusionloader.runtime.pool
+        self._processes: Any = None  # made, and known, by fusionloader.pool.pool_processes
 
     def close(self) -> None:
         """Ends the processes; the next ``iter()`` of a loader starts new ones.

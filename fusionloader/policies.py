@@ -17,10 +17,10 @@ from PIL import Image
 from fusionloader.executors.native import make_executor
 from fusionloader.plan import deep_autoaugment
 from fusionloader.plan.arguments import Context, NotCompiled, colour, interpolation_name
-from fusionloader.plan.own import own_transform
-from fusionloader.plan.policies import rand_augment_policy
+from fusionloader.plan.registry import own_transform
 from fusionloader.plan.replay import replay
 from fusionloader.plan.stages import Magnitude, Plan, PolicyStep, RandomApply, Stage
+from fusionloader.plan.torchvision.policies import rand_augment_policy
 
 __all__ = ["DeepAutoAugment", "ExtendedRandAugment"]
 

@@ -36,7 +36,7 @@ OPEN_TO_ALL = {"errors", "_native"}
 USERS = {"cli", "integrations", "__main__", "__init__"}
 # Packages that are public faces too: what they show is made in another part.
 PUBLIC_PACKAGES = {"fusionloader.plan": "executors"}
-LIGHT_WORKERS = ["fusionloader.runtime.light_worker", "fusionloader.runtime.pool_worker"]
+LIGHT_WORKERS = ["fusionloader.workers.native_worker", "fusionloader.pool.worker"]
 
 
 def module_files() -> dict[str, Path]:

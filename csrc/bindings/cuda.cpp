@@ -48,7 +48,7 @@ void say_memory_error(std::exception_ptr error) {
     if (error) std::rethrow_exception(error);
   } catch (const Error& wrong) {
     const py::object type =
-        py::module_::import("fusionloader.memory.errors").attr(name_of(wrong.fault));
+        py::module_::import("fusionloader.gpu_memory.errors").attr(name_of(wrong.fault));
     const py::object made =
         wrong.fault == Fault::cuda ? type(wrong.what(), wrong.code) : type(wrong.what());
     PyErr_SetObject(type.ptr(), made.ptr());

@@ -5,7 +5,7 @@
 #include <cstdlib>
 
 #include "bindings/names.hpp"
-#include "ops/colour.hpp"
+#include "ops/color.hpp"
 #include "ops/limits.hpp"
 
 namespace py = pybind11;

@@ -1,5 +1,5 @@
 // Entry points that allocators look up by name in this library: torch's CUDAPluggableAllocator, and
-// the memory resource for DALI (fusionloader/executors/dali/memory_resource.cpp).
+// the memory resource for DALI (fusionloader/executors/dali/memory/memory_resource.cpp).
 #include <sys/types.h>
 
 #include <cstddef>

@@ -1,6 +1,6 @@
 #pragma once
 // The body of the augmentation kernel: all that is done to one sample, by one team.
-#include "device/colours.hpp"
+#include "device/colors.hpp"
 #include "device/neighbourhoods.hpp"
 #include "device/result.hpp"
 #include "device/warps.hpp"

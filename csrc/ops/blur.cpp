@@ -6,7 +6,7 @@
 
 #include "arithmetic/borders.hpp"
 #include "ops/blur_kernels.hpp"
-#include "ops/colour.hpp"
+#include "ops/color.hpp"
 #include "ops/per_level.hpp"
 
 namespace fusionloader {

@@ -5,7 +5,7 @@
 #include <stdexcept>
 
 #include "ops/blur_kernels.hpp"
-#include "ops/colour.hpp"
+#include "ops/color.hpp"
 
 namespace fusionloader {
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "arithmetic/hue.hpp"
-#include "ops/colour.hpp"
+#include "ops/color.hpp"
 #include "ops/per_level.hpp"
 #include "ops/vectors.hpp"
 

@@ -1,6 +1,6 @@
 #pragma once
 // Applies operations that change colours or warp, one after the other, to a whole image.
-#include "ops/colour.hpp"
+#include "ops/color.hpp"
 #include "ops/geometry.hpp"
 #include "ops/mix.hpp"
 #include "ops/planes.hpp"

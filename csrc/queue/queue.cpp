@@ -14,7 +14,7 @@
 
 #include "queue/futex.hpp"
 #include "queue/identity.hpp"
-#include "queue/lending.hpp"
+#include "queue/worker_sharing.hpp"
 
 namespace fusionloader {
 

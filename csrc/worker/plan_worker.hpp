@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "plan/executor.hpp"
-#include "queue/lending.hpp"
+#include "queue/worker_sharing.hpp"
 #include "queue/queue.hpp"
 #include "worker/dataset_table.hpp"
 #include "worker/kept_files.hpp"

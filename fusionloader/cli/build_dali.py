@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from fusionloader.executors.dali.resource_library import CannotBuildError, build
+from fusionloader.executors.dali.memory.resource_library import CannotBuildError, build
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from fusionloader.cli.leaves import CLASSES, paint
-from fusionloader.cli.progress import Progress
+from fusionloader.cli.dead_leaves import CLASSES, paint
+from fusionloader.cli.progress_bar import Progress
 from fusionloader.user_cache import cache_folder
 
 # Part of the folder's name: a corpus painted by other code is another corpus.

@@ -17,7 +17,7 @@ from fusionloader.cli.corpus import available_cores, ensure_corpus
 from fusionloader.cli.measure.contenders import close_loader
 from fusionloader.cli.measure.protocol import NOISY_SPREAD
 from fusionloader.cli.measure.workloads import pil_dataset
-from fusionloader.cli.progress import Progress
+from fusionloader.cli.progress_bar import Progress
 from fusionloader.cli.training import train_by_turns
 
 MODEL_SEED = 7

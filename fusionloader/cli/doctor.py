@@ -17,7 +17,7 @@ from fusionloader.cli.environment import (
     simd_level,
     versions,
 )
-from fusionloader.executors.dali.resource_library import COMMAND, built_library
+from fusionloader.executors.dali.memory.resource_library import COMMAND, built_library
 
 GIGABYTE = 1e9
 # Eight slots of 256 float32 images of 224 x 224: what a usual training keeps in flight.

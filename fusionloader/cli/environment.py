@@ -109,8 +109,8 @@ def memory_sharing() -> str:
     """Whether training could lend a GPU worker memory, as far as it shows without trying."""
     try:
         from fusionloader._native import cuda
-        from fusionloader.memory import MemorySharingError
-        from fusionloader.memory.late import under_mps
+        from fusionloader.gpu_memory import MemorySharingError
+        from fusionloader.gpu_memory.overdue import under_mps
     except ImportError:
         return "no: the native extension does not load"
     try:

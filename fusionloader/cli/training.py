@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from fusionloader.cli.leaves import CLASSES
-from fusionloader.cli.progress import Progress
+from fusionloader.cli.dead_leaves import CLASSES
+from fusionloader.cli.progress_bar import Progress
 
 # Synchronising with a GPU at every step would slow the training down: only at these.
 REPORT_EVERY = 10

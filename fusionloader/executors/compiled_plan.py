@@ -10,9 +10,9 @@ import torch
 from PIL import Image
 
 from fusionloader.executors.native import make_executor
-from fusionloader.executors.plan_source import converted, result_like
 from fusionloader.plan.stages import ImageKind, Plan
 from fusionloader.plan.transforms import CompiledTransform, compile_transform
+from fusionloader.sources.plan_source import converted, result_like
 
 Operation = tuple[Any, ...]
 

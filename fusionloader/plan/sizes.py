@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fusionloader.plan.containers import branches_of
 from fusionloader.plan.stages import (
     CenterCrop,
     CropOrPad,
@@ -20,6 +19,7 @@ from fusionloader.plan.stages import (
     Stage,
     TrimBorder,
 )
+from fusionloader.plan.torchvision.containers import branches_of
 
 Size = tuple[int | None, int | None]
 _UNKNOWN: Size = (None, None)

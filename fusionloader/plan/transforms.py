@@ -13,18 +13,9 @@ from typing import Any
 
 import torch
 
-from fusionloader.plan import (
-    colours,
-    containers,
-    conversions,
-    erasing,
-    own,
-    policies,
-    warps,
-    windows,
-)
+from fusionloader.plan import registry as own
 from fusionloader.plan.arguments import MOST_NESTED, Context, NestedTooDeep, NotCompiled
-from fusionloader.plan.originals import is_patched
+from fusionloader.plan.patches import is_patched
 from fusionloader.plan.sizes import result_size
 from fusionloader.plan.stages import (
     CenterCrop,
@@ -42,7 +33,16 @@ from fusionloader.plan.stages import (
     Stage,
     TrimBorder,
 )
-from fusionloader.plan.timm_transforms import converters as timm_converters
+from fusionloader.plan.timm.transforms import converters as timm_converters
+from fusionloader.plan.torchvision import (
+    colors,
+    containers,
+    conversions,
+    erasing,
+    policies,
+    warps,
+    windows,
+)
 
 __all__ = ["CompiledTransform", "NotCompiled", "Note", "Tail", "compile_transform"]
 
@@ -306,7 +306,7 @@ def _stage(step: Any, context: Context) -> Stage:
 def _converters() -> dict[type, Any]:
     return {
         **windows.converters(),
-        **colours.converters(),
+        **colors.converters(),
         **warps.converters(),
         **policies.converters(),
         **containers.converters(_compile_all),

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from enum import Enum
 
-from fusionloader.scheduler.lending import Progress, lend
+from fusionloader.scheduler.worker_sharing import Progress, lend
 from fusionloader.sim.engine import Engine
 from fusionloader.sim.times import ServiceTimes
 

@@ -10,7 +10,7 @@ from PIL import Image
 
 from fusionloader.cli import corpus as corpus_module
 from fusionloader.cli.corpus import ensure_corpus
-from fusionloader.cli.leaves import CLASSES, paint
+from fusionloader.cli.dead_leaves import CLASSES, paint
 
 
 def digests(root: Path) -> dict[str, str]:

@@ -11,7 +11,7 @@ from fake_cuda import CSRC, HERE
 from waiting import PATIENCE
 
 from fusionloader._native import cuda
-from fusionloader.memory.errors import CudaError
+from fusionloader.gpu_memory.errors import CudaError
 
 CUDA_HEADERS = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "include")
 
@@ -26,7 +26,7 @@ def run(program, **environment):
     )
 
 
-LENDER = "from fusionloader.memory import Lender\nLender()\n"
+LENDER = "from fusionloader.gpu_memory import Lender\nLender()\n"
 
 
 def test_a_machine_without_a_driver_is_told_so():
@@ -67,7 +67,7 @@ def test_a_device_that_is_not_there_is_an_error(fake_cuda):
 def test_cuda_after_fork_is_refused(fake_library, call):
     program = f"""
 import os
-from fusionloader.memory import Lender
+from fusionloader.gpu_memory import Lender
 from fusionloader._native import cuda as native
 Lender()
 if os.fork() == 0:

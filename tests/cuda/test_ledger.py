@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from ledger_loans import HANDLE, arm
 
 from fusionloader._native import cuda
-from fusionloader.memory.errors import GrantError, LedgerError
+from fusionloader.gpu_memory.errors import GrantError, LedgerError
 
 SLOTS = 3
 HELD = ("borrowed", "revoking", "quarantined")

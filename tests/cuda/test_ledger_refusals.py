@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ledger_loans import lend
 
 from fusionloader._native import cuda
-from fusionloader.memory.errors import (
+from fusionloader.gpu_memory.errors import (
     GrantError,
     LedgerError,
     MemorySharingError,
@@ -123,7 +123,7 @@ def test_a_forked_child_cannot_use_its_parents_end(lender):
 def test_another_users_process_is_refused(lender):
     program = f"""
 import os
-import fusionloader.memory
+import fusionloader.gpu_memory
 from fusionloader._native import cuda
 os.setuid(65534)
 cuda.BorrowerLedger({lender.fd})

@@ -12,7 +12,7 @@ from fake_cuda import PoolBlock
 from waiting import PATIENCE
 
 from fusionloader._native import cuda
-from fusionloader.memory import pool
+from fusionloader.gpu_memory import pool
 
 SIZE = 1 << 20
 # For how long something that must not happen is waited for. On a busy machine this may let a
@@ -139,7 +139,7 @@ import ctypes
 import os
 from fake_cuda import FakeCuda, PoolBlock
 from fusionloader._native import cuda
-from fusionloader.memory import CudaError, GrantError
+from fusionloader.gpu_memory import CudaError, GrantError
 from test_retired import SIZE, pool
 
 fake = FakeCuda(os.environ["FUSIONLOADER_LIBCUDA"])

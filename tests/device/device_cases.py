@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fusionloader.executors.device_program import DeviceProgram
+from fusionloader.executors.device.program import DeviceProgram
 from fusionloader.executors.native import make_executor
 from fusionloader.plan.stages import Plan
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from device_cases import pixel_plan
 
-from fusionloader.executors import device_program
-from fusionloader.executors.device_program import (
+from fusionloader.executors.device import program as device_program
+from fusionloader.executors.device.program import (
     DeviceError,
     DeviceProgram,
     DeviceSample,

@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from fusionloader.executors.device_program import DeviceProgram
+from fusionloader.executors.device.program import DeviceProgram
 
 # Teams of several lanes are threads: all pictures would take long.
 FEW = [p for p in PICTURES if p.shape[:2] in ((1, 1), (2, 9), (31, 17))][:9]

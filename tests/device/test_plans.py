@@ -10,10 +10,10 @@ from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode, v2
 
 from fusionloader import plan
-from fusionloader.executors.device_program import DeviceProgram, head_length
+from fusionloader.executors.device.program import DeviceProgram, head_length
 from fusionloader.executors.native import make_executor
-from fusionloader.executors.plan_source import result_like
 from fusionloader.plan.stages import ImageKind, Plan
+from fusionloader.sources.plan_source import result_like
 
 BILINEAR, BICUBIC = InterpolationMode.BILINEAR, InterpolationMode.BICUBIC
 LARGE = np.asarray(photo(np.random.default_rng(4), 300, 260))

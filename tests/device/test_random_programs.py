@@ -10,7 +10,7 @@ import pytest
 from device_cases import by_device_body, native, pixel_plan
 from random_operations import operation, pixels
 
-from fusionloader.executors.device_program import DeviceProgram
+from fusionloader.executors.device.program import DeviceProgram
 
 CASES = int(os.environ.get("FUSIONLOADER_FUZZ_CASES", "600"))
 SEED = int(os.environ.get("FUSIONLOADER_FUZZ_SEED", "0"))

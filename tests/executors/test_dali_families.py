@@ -15,11 +15,11 @@ from torchvision import transforms
 from fusionloader.cli.measure.fidelity import page
 from fusionloader.cli.measure.fidelity.cases import images
 from fusionloader.cli.measure.fidelity.dali import family_row, head_rows
-from fusionloader.executors.dali.combinations import CombinationTasks
-from fusionloader.executors.dali.families import families, task_of
+from fusionloader.executors.dali.families.combinations import CombinationTasks
+from fusionloader.executors.dali.families.family import families, task_of
+from fusionloader.executors.dali.families.tasks import FamilyTasks
 from fusionloader.executors.dali.operations import NotOnDali
 from fusionloader.executors.dali.task import Backend
-from fusionloader.executors.dali.tasks import FamilyTasks
 from fusionloader.plan import compile
 from fusionloader.plan.replay import replay
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fusionloader.cli.leaves import paint
+from fusionloader.cli.dead_leaves import paint
 from fusionloader.executors.dali.head import Head
 from fusionloader.executors.dali.head_steps import HeadStep, head_of
 from fusionloader.executors.dali.operations import NotOnDali

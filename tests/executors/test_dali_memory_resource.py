@@ -15,10 +15,14 @@ from hypothesis import strategies as st
 from nvidia import dali
 from waiting import PATIENCE
 
-from fusionloader.executors.dali import borrowing, resource_library
-from fusionloader.executors.dali.resource_library import CannotBuildError, build, library_path
-from fusionloader.executors.torch_pool import TorchPool
-from fusionloader.memory import pool
+from fusionloader.executors.dali.memory import borrowing, resource_library
+from fusionloader.executors.dali.memory.resource_library import (
+    CannotBuildError,
+    build,
+    library_path,
+)
+from fusionloader.executors.device.torch_pool import TorchPool
+from fusionloader.gpu_memory import pool
 
 SOURCE = CUDA_TESTS.parent / "executors" / "check_memory_resource.cpp"
 SIZE = 1 << 16

@@ -14,15 +14,15 @@ from nvidia.dali import fn, types
 from PIL import Image
 from waiting import PATIENCE
 
-from fusionloader.cli.leaves import paint
-from fusionloader.executors.dali import borrowing
+from fusionloader.cli.dead_leaves import paint
+from fusionloader.executors.dali.families.tasks import FamilyTasks
 from fusionloader.executors.dali.head import Head
 from fusionloader.executors.dali.head_steps import HeadStep
+from fusionloader.executors.dali.memory import borrowing
 from fusionloader.executors.dali.prebuilt import Prebuilt, drop_all
 from fusionloader.executors.dali.task import Backend
-from fusionloader.executors.dali.tasks import FamilyTasks
-from fusionloader.executors.gpu_task import GpuTask
-from fusionloader.executors.gpu_tasks import make_task
+from fusionloader.executors.device.make_task import make_task
+from fusionloader.executors.device.task import GpuTask
 from fusionloader.plan.stages import Plan
 
 STEP = HeadStep((3, 5, 60, 50), 32, 24, "bicubic")
@@ -99,10 +99,10 @@ SHORT_OF_MEMORY = """
 import io
 import resource
 from PIL import Image
-from fusionloader.executors.dali import borrowing
+from fusionloader.executors.dali.memory import borrowing
 from fusionloader.executors.dali.head import Head
 from fusionloader.executors.dali.head_steps import HeadStep
-from fusionloader.executors.shortage import is_shortage
+from fusionloader.executors.device.shortage import is_shortage
 
 def encoded(side):
     file = io.BytesIO()

@@ -10,7 +10,7 @@ from torchvision import transforms
 from torchvision.transforms import InterpolationMode
 from waiting import PATIENCE
 
-from fusionloader.executors.dali.schedule import runs
+from fusionloader.executors.dali.families.schedule import runs
 from fusionloader.executors.dali.support import first_unsupported
 from fusionloader.plan import compile
 

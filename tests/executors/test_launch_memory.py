@@ -5,7 +5,7 @@ from memory_cases import wait_until
 from memory_peer import Peer
 from scripted_launches import WAITING
 
-from fusionloader.memory import Block
+from fusionloader.gpu_memory import Block
 
 SHORT = "no memory on the device"
 REVOKED = "training has asked its memory back"

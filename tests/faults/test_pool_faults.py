@@ -15,8 +15,8 @@ from torch.utils.data import Dataset
 from waiting import PATIENCE, gone, left_behind, wait_until
 
 from fusionloader import FusionLoader, WorkerPool
-from fusionloader.runtime import pool as pool_processes
-from fusionloader.runtime import worker_set
+from fusionloader.pool import pool_processes
+from fusionloader.workers import worker_set
 
 WORKERS = 2
 

@@ -20,8 +20,10 @@ from conftest import eval_transform, train_transform
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 from fusionloader import FusionLoader
-from fusionloader.runtime import in_process, light_worker, object_worker, slot_iterator
-from fusionloader.runtime import failures, prepared_worker, whole_batches
+from fusionloader.iterators import in_process, slots as slot_iterator
+from fusionloader.workers import native_worker, python_worker
+from fusionloader.workers import failures, prepared_worker
+from fusionloader.iterators import whole_batches
 
 root, kind, workers = sys.argv[1:]
 Image.init()

@@ -13,10 +13,10 @@ from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode, v2
 
 from fusionloader.executors.native import make_executor
-from fusionloader.executors.plan_source import PlanSource
 from fusionloader.executors.python import SampleKey
-from fusionloader.plan.datasets import compile_dataset
 from fusionloader.plan.transforms import Tail, compile_transform
+from fusionloader.sources.datasets import compile_dataset
+from fusionloader.sources.plan_source import PlanSource
 
 libraries = st.sampled_from([v1, v2])
 sides = st.integers(1, 80)

@@ -13,7 +13,7 @@ from torchvision.datasets import folder as folders
 from torchvision.transforms import v2
 
 from fusionloader import FusionLoader, plan
-from fusionloader.plan.datasets import compile_dataset
+from fusionloader.sources.datasets import compile_dataset
 
 PATCHED = "its methods were replaced or hooked"
 

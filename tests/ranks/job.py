@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 from waiting import PATIENCE, wait_until
 
-from fusionloader.runtime import exchange
-from fusionloader.runtime.ranks import ranks_here
+from fusionloader.ranks.discovery import ranks_here
+from fusionloader.workers import fd_messages
 
 SCRIPT = Path(__file__).with_name("rank_script.py")
 ROOT = SCRIPT.parents[2]
@@ -118,11 +118,11 @@ class Job:
         address = ranks_here(self._environment).address
 
         def serves():
-            connection = exchange.connect(address, PATIENCE)
+            connection = fd_messages.connect(address, PATIENCE)
             if connection is None:
                 return None
             with connection, contextlib.suppress(psutil.NoSuchProcess):
-                process = psutil.Process(exchange.peer_pid(connection))
+                process = psutil.Process(fd_messages.peer_pid(connection))
                 return None if process in other_than else process
 
         found = []

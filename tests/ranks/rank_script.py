@@ -23,7 +23,8 @@ from torchvision.datasets import ImageFolder
 from waiting import PATIENCE
 
 from fusionloader import FusionLoader, WorkerPool
-from fusionloader.runtime import local_manager, worker_set
+from fusionloader.manager import local_manager
+from fusionloader.workers import worker_set
 
 OPTIONS = {
     "global_manager": "auto",

@@ -13,16 +13,17 @@ from waiting import PATIENCE, gone, wait_until
 
 from fusionloader import _native
 from fusionloader.executors.native import make_executor
-from fusionloader.plan.datasets import compile_dataset
-from fusionloader.runtime import exchange, membership
-from fusionloader.runtime.errands import Errands
-from fusionloader.runtime.global_manager import GlobalManagerConfig
-from fusionloader.runtime.membership import SEATS, Lending, Membership
-from fusionloader.runtime.processes import BareProcess
-from fusionloader.runtime.ranks import Ranks
+from fusionloader.ranks import membership
+from fusionloader.ranks.discovery import Ranks
+from fusionloader.ranks.global_manager import GlobalManagerConfig
+from fusionloader.ranks.membership import SEATS, Lending, Membership
 from fusionloader.shm import objects
 from fusionloader.shm.dataset_table import DatasetTable
 from fusionloader.shm.slots import Arena, SlotPool
+from fusionloader.sources.datasets import compile_dataset
+from fusionloader.workers import fd_messages
+from fusionloader.workers.assignments import Errands
+from fusionloader.workers.processes import BareProcess
 
 RING = 8
 
@@ -33,11 +34,11 @@ class Manager:
     def __init__(self, ranks=2):
         self.address = f"fusionloader-test-{secrets.token_hex(8)}"
         config = GlobalManagerConfig(self.address, ranks)
-        self.process = BareProcess("fusionloader.runtime.global_manager", config, (), apart=True)
+        self.process = BareProcess("fusionloader.ranks.global_manager", config, (), apart=True)
         wait_until(self.answers)
 
     def answers(self):
-        connection = exchange.connect(self.address, 1.0)
+        connection = fd_messages.connect(self.address, 1.0)
         if connection is not None:
             connection.close()
         return connection is not None
@@ -222,7 +223,7 @@ def test_another_number_of_ranks_is_refused(fake_rank, said):
 
 
 def test_another_version_is_refused(fake_rank, said, monkeypatch):
-    monkeypatch.setattr(exchange, "package_version", lambda: "0.0.1")
+    monkeypatch.setattr(fd_messages, "package_version", lambda: "0.0.1")
     odd = fake_rank(0)
     wait_until(lambda: odd.membership.look() or said)
     assert "has fusionloader 0.0.1, the global manager" in said.pop()
@@ -233,7 +234,7 @@ def test_another_version_is_refused(fake_rank, said, monkeypatch):
 )
 def test_nonsense_does_not_end_it(manager, fake_rank, nonsense):
     fake_rank(0)
-    connection = exchange.connect(manager.address, 1.0)
+    connection = fd_messages.connect(manager.address, 1.0)
     with connection:
         connection.send(nonsense)
     assert manager.answers() and manager.process.is_alive()
@@ -242,7 +243,7 @@ def test_nonsense_does_not_end_it(manager, fake_rank, nonsense):
 def test_of_two_managers_at_one_address_one_remains(manager, fake_rank):
     fake_rank(0)  # without any it would not stay for long
     config = GlobalManagerConfig(manager.address, 2)
-    second = BareProcess("fusionloader.runtime.global_manager", config, (), apart=True)
+    second = BareProcess("fusionloader.ranks.global_manager", config, (), apart=True)
     second.join(PATIENCE)
     assert second.exitcode == 0 and manager.process.is_alive()
 

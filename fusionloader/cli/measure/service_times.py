@@ -12,11 +12,11 @@ import torch
 
 from fusionloader.cli.environment import machine, versions
 from fusionloader.cli.measure.workloads import pil_dataset, pil_transform
-from fusionloader.cli.progress import Progress
+from fusionloader.cli.progress_bar import Progress
 from fusionloader.executors.compiled_plan import compile as compile_plan
 from fusionloader.executors.native import make_executor
-from fusionloader.executors.plan_source import result_like
 from fusionloader.sim.times import FORMAT
+from fusionloader.sources.plan_source import result_like
 
 EXECUTORS = ("torchvision", "native")
 # Everything below has not been measured: no GPU has run the GPU worker yet.

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from nvidia.dali import fn, types
 
-from fusionloader.executors.dali.borrowing import may_borrow
 from fusionloader.executors.dali.head_steps import FILTERS, HeadStep
+from fusionloader.executors.dali.memory.borrowing import may_borrow
+from fusionloader.executors.dali.memory.unused_memory import release_unused_memory
 from fusionloader.executors.dali.prebuilt import Prebuilt
 from fusionloader.executors.dali.task import Backend, Input, unpacked
-from fusionloader.executors.dali.unused_memory import release_unused_memory
+from fusionloader.executors.device.shortage import is_shortage
 from fusionloader.executors.native import make_executor
-from fusionloader.executors.shortage import is_shortage
 from fusionloader.plan.stages import Plan
 
 _INTERPOLATIONS = {

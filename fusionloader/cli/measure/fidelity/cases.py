@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from fusionloader.cli.leaves import paint
+from fusionloader.cli.dead_leaves import paint
 
 Operation = tuple[Any, ...]
 # The cases of one row for an image of a width and a height.

@@ -19,7 +19,7 @@ from fusionloader.plan.stages import Plan, RandomResizedCrop
 from fusionloader.plan.values import Filter
 
 if TYPE_CHECKING:
-    from fusionloader.executors.dali.tasks import FamilyTasks
+    from fusionloader.executors.dali.families.tasks import FamilyTasks
 
 INSTALL = "pip install 'fusionloader[dali]'"
 # What begins a plan, and is done by the head.
@@ -85,8 +85,8 @@ class _Families:
     """The families for images of every size, made when one is met."""
 
     def __init__(self) -> None:
+        from fusionloader.executors.dali.families.tasks import FamilyTasks
         from fusionloader.executors.dali.operations import NotOnDali
-        from fusionloader.executors.dali.tasks import FamilyTasks
 
         self._not_done, self._kind = NotOnDali, FamilyTasks
         self._made: dict[tuple[int, ...], FamilyTasks] = {}

@@ -1,0 +1,40 @@
+#include "queue/worker_sharing.hpp"
+
+#include <pybind11/stl.h>
+
+#include "bindings/module.hpp"
+#include "queue/identity.hpp"
+
+namespace py = pybind11;
+
+namespace fusionloader {
+
+void bind_lending(py::module_& m) {
+  m.def("process_identity", &identity_of);
+  py::class_<MemberView>(m, "MemberView")
+      .def(py::init<int, int>())
+      .def("progress",
+           [](MemberView& view) {
+             py::list all;
+             for (const MiniBatchProgress& p : view.progress())
+               all.append(py::make_tuple(p.sequence, p.waiting, p.half_done));
+             return all;
+           })
+      .def("workers",
+           [](MemberView& view) {
+             py::list all;
+             for (const WorkerView& w : view.workers()) {
+               const bool answered = w.errand == w.answered;
+               all.append(py::make_tuple(static_cast<uint32_t>(w.place),
+                                         answered ? 0 : Errand::member(w.errand),
+                                         answered ? 0 : Errand::seat(w.errand)));
+             }
+             return all;
+           })
+      .def("free_seats", &MemberView::free_seats)
+      .def("guests_at_work", &MemberView::guests_at_work)
+      .def("send", &MemberView::send)
+      .def("watch", &MemberView::watch);
+}
+
+}  // namespace fusionloader

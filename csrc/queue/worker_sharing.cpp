@@ -1,0 +1,77 @@
+#include "queue/worker_sharing.hpp"
+
+#include <stdexcept>
+
+namespace fusionloader {
+
+MemberView::MemberView(int control_fd, int data_fd) : Shared(control_fd, data_fd) {
+  if (mapping_.bytes() < sizeof(Control) || control_->header.magic != kMagic)
+    throw std::runtime_error("not a control block of this version of fusionloader");
+}
+
+std::vector<MiniBatchProgress> MemberView::progress() {
+  ControlHeader& header = control_->header;
+  std::vector<MiniBatchProgress> all;
+  const uint64_t published = header.published.load();
+  for (uint64_t sequence = header.oldest.load(); sequence < published; ++sequence) {
+    const uint64_t number = control_->ring()[sequence % header.ring_size].load();
+    const Mapping& memory = slot(number);
+    Batch& batch = *this->batch(number);
+    MiniBatchProgress found{sequence, 0, 0};
+    // The slot may be on its way to another mini-batch: nothing read here is trusted for more than
+    // a guess, but all of it has to lie in the slot.
+    const uint32_t count = batch.header.tiny_batches, size = batch.header.tiny_size;
+    if (batch.header.sequence.load() == sequence &&
+        Batch::descriptor_bytes(0, count) <= memory.bytes()) {
+      const uint64_t waiting = StateWord::make(sequence, 0, TinyState::waiting);
+      for (uint32_t t = 0; t < count; ++t) {
+        const uint64_t word = batch.states()[t].load();
+        if (word == waiting)
+          ++found.waiting;
+        else if (StateWord::state(word) == TinyState::active &&
+                 2 * reinterpret_cast<Atomic32*>(batch.states() + count)[t].load() > size)
+          ++found.half_done;
+      }
+    }
+    all.push_back(found);
+  }
+  return all;
+}
+
+std::vector<WorkerView> MemberView::workers() {
+  std::vector<WorkerView> all;
+  for (uint32_t w = 0; w < control_->header.lendable; ++w) {
+    const WorkerRecord& record = control_->records()[w];
+    all.push_back(
+        {record.errand.load(), record.answered.load(), static_cast<Place>(record.place.load())});
+  }
+  return all;
+}
+
+std::vector<uint32_t> MemberView::free_seats() {
+  std::vector<uint32_t> all;
+  const ControlHeader& header = control_->header;
+  for (uint32_t seat = header.workers; seat < header.workers + header.seats; ++seat)
+    if (control_->records()[seat].owner.load() == 0) all.push_back(seat);
+  return all;
+}
+
+uint32_t MemberView::guests_at_work() {
+  uint32_t count = 0;
+  const ControlHeader& header = control_->header;
+  for (uint32_t seat = header.workers; seat < header.workers + header.seats; ++seat) {
+    const WorkerRecord& record = control_->records()[seat];
+    count += record.owner.load() != 0 && record.sequence.load() != 0;
+  }
+  return count;
+}
+
+void MemberView::send(uint32_t worker, uint64_t last, uint32_t member, uint32_t seat) {
+  if (worker >= control_->header.lendable) throw std::out_of_range("worker number");
+  Atomic64& errand = control_->records()[worker].errand;
+  const uint64_t number = Errand::number(errand.load()) + 1;
+  errand.store(Errand::make(number, last, member, seat));
+  wake_workers();
+}
+
+}  // namespace fusionloader

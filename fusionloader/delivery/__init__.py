@@ -1,0 +1,1 @@
+"""Finished batches on their way to the caller: page-locking and copies to a device."""

@@ -1,0 +1,107 @@
+"""Batches on a device: what CPU workers wrote is copied, what the GPU worker wrote is there."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._pytree import tree_map
+
+from fusionloader.delivery.device_copies import Copies, CudaCopies
+from fusionloader.delivery.device_ring import DeviceBuffer, DeviceRing
+from fusionloader.executors.layout import Layout
+
+if TYPE_CHECKING:
+    from fusionloader.shm.slots import Mark
+
+
+def to_device(batch: Any, device: torch.device) -> Any:
+    """Returns ``batch`` with its tensors on ``device``; copies from page-locked memory overlap."""
+
+    def move(leaf: Any) -> Any:
+        return leaf.to(device, non_blocking=True) if isinstance(leaf, torch.Tensor) else leaf
+
+    return tree_map(move, batch)
+
+
+@dataclass(slots=True)
+class Arriving:
+    """A batch on its way: ``ready`` is the point at which it is whole."""
+
+    batch: Any
+    ready: Mark
+
+
+class DeviceDelivery:
+    """Copies batches to a device ahead of their delivery.
+
+    Attributes:
+        ring: the device memory that they are copied to.
+    """
+
+    def __init__(self, copies: Copies, ring: DeviceRing) -> None:
+        self._copies = copies
+        self.ring = ring
+        # Host memory that a copy may still be reading.
+        self._read: deque[tuple[Mark, Any]] = deque()
+
+    def begin(
+        self,
+        layout: Layout,
+        owner: Any,
+        buffer: DeviceBuffer | None,
+        count: int,
+        there: Sequence[int] = (),
+    ) -> Arriving:
+        """Starts copying a batch.
+
+        Args:
+            layout: of the samples.
+            owner: host memory of the whole batch.
+            buffer: device memory for it, ``None`` to take any.
+            count: rows of the batch.
+            there: rows whose first leaf the GPU worker has written into ``buffer``.
+        """
+        if buffer is None:
+            buffer = self.ring.acquire(layout.batch_bytes(count))
+        host = layout.tensors(owner, count, count)
+        device = layout.tensors(buffer.memory, count, count)
+        runs = list(runs_without(there, count))
+
+        def copy() -> None:
+            for number, (source, target) in enumerate(zip(host, device, strict=True)):
+                for begin, end in runs if number == 0 else [(0, count)]:
+                    target[begin:end].copy_(source[begin:end], non_blocking=True)
+
+        ready = self._copies.run(copy)
+        self._read.append((ready, owner))
+        while self._read and self._read[0][0].query():
+            self._read.popleft()
+        batch = layout.build(device)
+        self.ring.deliver(buffer)
+        return Arriving(batch, ready)
+
+    def finish(self, arriving: Arriving) -> Any:
+        """Returns the batch; what training does with it waits until it is whole."""
+        self._copies.consumer_waits(arriving.ready)
+        return arriving.batch
+
+
+def make_delivery(device: Any) -> DeviceDelivery | None:
+    """Returns the delivery for a loader's device, ``None`` where it is no CUDA device."""
+    if device is None or torch.device(device).type != "cuda":
+        return None
+    copies = CudaCopies(torch.device(device))
+    return DeviceDelivery(copies, DeviceRing(torch.device(device), copies))
+
+
+def runs_without(rows: Sequence[int], count: int) -> Iterator[tuple[int, int]]:
+    """Yields the runs of 0 .. ``count`` - 1 between ``rows``, as begin and end."""
+    begin = 0
+    for row in [*sorted(rows), count]:
+        if row > begin:
+            yield begin, row
+        begin = row + 1

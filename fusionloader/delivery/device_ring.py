@@ -1,0 +1,110 @@
+"""Device memory for batches, used again when nobody looks into it any more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fusionloader.delivery.device_copies import Copies
+
+if TYPE_CHECKING:
+    from fusionloader.shm.slots import Mark
+
+_NO_NUMBER = -1
+
+
+class DeviceBuffer:
+    """``nbytes`` of device memory, known to the GPU worker by its ``number`` if it is shared."""
+
+    def __init__(self, number: int, nbytes: int, device: torch.device) -> None:
+        self.number = number
+        self.nbytes = nbytes
+        self.memory = torch.empty(nbytes, dtype=torch.uint8, device=device)
+        self._storage = self.memory.untyped_storage()
+        self._alone = self._references()
+        self.mark: Mark | None = None
+
+    @property
+    def unreferenced(self) -> bool:
+        """Whether no tensor but ``memory`` looks into it."""
+        return self._references() == self._alone
+
+    def _references(self) -> int:
+        return int(torch._C._storage_Use_Count(self._storage._cdata))
+
+
+class DeviceRing:
+    """Buffers in three states: free, in use here, delivered.
+
+    A delivered one is the caller's until the last tensor over it is gone *and* the device has done
+    what was enqueued before that was noticed. (Work on a stream that is not current when the next
+    batch is asked for must keep a reference to its batch, as for any tensor.)
+    """
+
+    def __init__(self, device: torch.device, copies: Copies) -> None:
+        self._device = device
+        self._copies = copies
+        self._free: list[DeviceBuffer] = []
+        self._delivered: list[DeviceBuffer] = []
+        self._ending: list[DeviceBuffer] = []
+        self.allocated_bytes = 0
+
+    def share(self, count: int, nbytes: int) -> list[Any]:
+        """Allocates buffers for the GPU worker; returns what it opens them with, by number.
+
+        Each is a function and its arguments, as ``torch.multiprocessing`` reduces a CUDA tensor:
+        an IPC handle. To be called once.
+        """
+        from torch.multiprocessing.reductions import reduce_tensor
+
+        shared = [self._allocate(number, nbytes) for number in range(count)]
+        self._free += shared
+        return [reduce_tensor(buffer.memory) for buffer in shared]  # type: ignore[no-untyped-call]
+
+    def acquire_shared(self, nbytes: int) -> DeviceBuffer | None:
+        """Returns a free buffer of at least ``nbytes`` that the GPU worker can write into."""
+        self._collect()
+        return self._take(nbytes, shared=True)
+
+    def acquire(self, nbytes: int) -> DeviceBuffer:
+        """Returns a buffer of at least ``nbytes`` that is not shared.
+
+        Raises:
+            torch.OutOfMemoryError: the device has no room for another one.
+        """
+        self._collect()
+        found = self._take(nbytes, shared=False)
+        return self._allocate(_NO_NUMBER, nbytes) if found is None else found
+
+    def _take(self, nbytes: int, shared: bool) -> DeviceBuffer | None:
+        for buffer in self._free:
+            if (buffer.number != _NO_NUMBER) == shared and buffer.nbytes >= nbytes:
+                self._free.remove(buffer)
+                return buffer
+        return None
+
+    def release(self, buffer: DeviceBuffer) -> None:
+        """Takes back a buffer that was not delivered; copies into it may be under way."""
+        self._delivered.append(buffer)
+
+    def deliver(self, buffer: DeviceBuffer) -> None:
+        """Leaves a buffer to the caller; its tensors have to exist already."""
+        self._delivered.append(buffer)
+
+    def _allocate(self, number: int, nbytes: int) -> DeviceBuffer:
+        self.allocated_bytes += nbytes
+        return DeviceBuffer(number, nbytes, self._device)
+
+    def _collect(self) -> None:
+        dropped = [buffer for buffer in self._delivered if buffer.unreferenced]
+        if dropped:
+            mark = self._copies.mark_consumer()
+            for buffer in dropped:
+                self._delivered.remove(buffer)
+                buffer.mark = mark
+                self._ending.append(buffer)
+        for buffer in [buffer for buffer in self._ending if buffer.mark and buffer.mark.query()]:
+            self._ending.remove(buffer)
+            buffer.mark = None
+            self._free.append(buffer)

@@ -1,0 +1,1 @@
+"""Op families: operations that one prebuilt DALI pipeline does for many samples."""

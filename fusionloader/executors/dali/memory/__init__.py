@@ -1,0 +1,1 @@
+"""DALI's allocations: in borrowed memory, and what it keeps for itself."""

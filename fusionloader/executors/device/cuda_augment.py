@@ -1,0 +1,51 @@
+"""The augment task on a CUDA device: one launch of the fused kernel for a whole group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fusionloader.executors.dali.operations import Operation
+from fusionloader.executors.device.program import DeviceProgram, DeviceSample, Launcher
+from fusionloader.plan.stages import Plan
+
+
+class CudaAugment:
+    """Applies operations and writes rows by the kernel of ``csrc/device/``."""
+
+    def __init__(self, plan: Plan, device_id: int) -> None:
+        """Raises ``DeviceError`` where the CUDA library or the device is missing."""
+        import torch
+
+        self._device_id = device_id
+        self._program = DeviceProgram(plan)
+        self._launcher = Launcher(device_id)
+        self._stream = torch.cuda.Stream(device_id)  # type: ignore[no-untyped-call]
+
+    def run(
+        self,
+        images: Sequence[Any],
+        operations: Sequence[Sequence[Operation]],
+        rows: Sequence[Any],
+    ) -> list[str | None]:
+        """See ``Augment``; ``images`` are DALI's tensors, ``rows`` uint8 tensors on the device.
+
+        Waits for its own launch, not for the device: rows are whole when it returns.
+        """
+        import torch
+
+        samples = []
+        for image, left, row in zip(images, operations, rows, strict=True):
+            height, width, _ = image.shape()
+            samples.append(DeviceSample(image.data_ptr(), height, width, left, row.data_ptr()))
+        held: list[Any] = []
+
+        def work(nbytes: int) -> int:
+            # Torch's, so that it can come from where the worker's allocations are sent to.
+            held.append(torch.empty(nbytes, dtype=torch.uint8, device=self._device_id))
+            return int(held[0].data_ptr())
+
+        stream = self._stream.cuda_stream
+        refused = self._program.launch(self._launcher, samples, stream, work)
+        self._stream.synchronize()
+        return refused

@@ -1,0 +1,223 @@
+"""Whether a loader has a GPU worker, and if not, why."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fusionloader.executors.device.support import why_not
+from fusionloader.executors.device.torch_pool import TorchPool
+from fusionloader.gpu.caching_allocator import TorchAllocator
+from fusionloader.gpu.control import Connections, GpuOptions
+from fusionloader.gpu.memory_lender import MemoryOptions
+from fusionloader.gpu.worker import BorrowedMemory, GpuWorkerConfig
+from fusionloader.options import GpuWorker, parse_bytes
+from fusionloader.plan.stages import Plan
+from fusionloader.shm.dataset_table import DatasetTable
+from fusionloader.sources.datasets import Compiled
+from fusionloader.workers import processes
+from fusionloader.workers.processes import Process
+
+log = logging.getLogger("fusionloader.gpu")
+
+_MOST_SAMPLES = 64
+_LAUNCH_BYTES = 16 << 20
+_DEVICE_BUFFERS = 4  # the batch in use, the one behind it, and two that are being made
+
+
+@dataclass(frozen=True, slots=True)
+class GpuChoice:
+    """The GPU worker of a loader, or in words why there is none; neither where nobody asked."""
+
+    worker: GpuWorker | None = None
+    device_id: int | None = None
+    why_not: str | None = None
+    tiny_batch_size: int = 1
+    batch_size: int = 0
+
+    def explain(self) -> str:
+        """Returns a line for ``explain()``, empty where nobody asked for a GPU worker."""
+        if self.why_not is not None:
+            return f"no GPU worker: {self.why_not}"
+        if self.worker is None:
+            return ""
+        where = "DALI's CPU backend" if self.device_id is None else f"cuda:{self.device_id}"
+        text = f"a GPU worker on {where} takes the largest samples, sharing={self.worker.sharing!r}"
+        if memory_options(self) is None:
+            return text
+        when = "it may borrow" if self.worker.memory == "share" else "if memory is short it borrows"
+        return f"{text}; {when} {self.worker.share_limit} of training's while training waits"
+
+
+def choose(loader: Any, compiled: Compiled | None) -> GpuChoice:
+    """Returns the choice for a loader whose dataset was compiled to that, if it was.
+
+    Raises:
+        ValueError: an explicit ``GpuWorker`` that cannot be, whatever the dataset.
+        ImportError: an explicit ``GpuWorker`` without DALI.
+    """
+    wanted = loader.gpu_worker
+    device = torch.device(loader.device) if loader.device is not None else torch.device("cpu")
+    explicit = isinstance(wanted, GpuWorker)
+    if wanted is None or (explicit and wanted.sharing == "off"):
+        return GpuChoice()
+    if not explicit and device.type != "cuda":
+        return GpuChoice()
+    worker = wanted if explicit else GpuWorker()
+    device_id = _device_id(worker, device)
+    if loader.num_workers == 0:
+        return GpuChoice(why_not="num_workers=0")
+    if importlib.util.find_spec("nvidia") is None or not importlib.util.find_spec("nvidia.dali"):
+        if explicit:
+            raise ImportError(f"GpuWorker needs DALI: {_pip_command()}")
+        _say_once(f"no GPU worker, because DALI is not installed: {_pip_command()}")
+        return GpuChoice(why_not=f"DALI is not installed: {_pip_command()}")
+    why = _unsuitable(compiled, worker.prebuilt, device_id is not None)
+    if why is None and device_id is not None and not loader.batch_size:
+        why = "the size of a batch_sampler's batches is not known"
+    return GpuChoice(worker, device_id, why, loader.tiny_batch_size, loader.batch_size or 0)
+
+
+def _device_id(worker: GpuWorker, device: torch.device) -> int | None:
+    if worker.device == "cpu":
+        return None
+    if worker.device is not None:
+        device = torch.device(worker.device)
+    if device.type != "cuda":
+        raise ValueError(
+            "GpuWorker works on the loader's device: pass device='cuda' to the loader, or "
+            "GpuWorker(device='cpu') for DALI's CPU backend"
+        )
+    count = torch.cuda.device_count()
+    index = device.index if device.index is not None else 0
+    if device.index is None and count:
+        index = torch.cuda.current_device()
+    if index >= count:
+        raise ValueError(f"GpuWorker on cuda:{index}, but CUDA has {count} devices")
+    return index
+
+
+@functools.cache
+def _say_once(text: str) -> None:
+    log.warning("%s", text)
+
+
+def _pip_command() -> str:
+    version = torch.version.cuda or "12"
+    suffix = "130" if int(version.split(".")[0]) >= 13 else "120"
+    return f"pip install nvidia-dali-cuda{suffix}"
+
+
+def _unsuitable(compiled: Compiled | None, prebuilt: str, on_gpu: bool) -> str | None:
+    if compiled is None or compiled.plan is None:
+        return "the dataset's samples are made in Python"
+    if not compiled.complete:
+        return "a part of the transforms runs in Python"
+    if compiled.kind != "folder":
+        return "the images are not files of a folder"
+    return why_not(compiled.plan, prebuilt, on_gpu)
+
+
+def mark_stream(device_id: int | None) -> Callable[[], Callable[[], bool]]:
+    """Returns what records an event on training's stream and returns whether it has passed.
+
+    On the CPU nothing of training is under way when it asks for a batch.
+    """
+    if device_id is None:
+        return lambda: lambda: True
+
+    def mark() -> Callable[[], bool]:
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(device_id))
+        return event.query
+
+    return mark
+
+
+def within(limit: int, batch_bytes: int, most: int, on_gpu: bool) -> tuple[int, int]:
+    """Returns samples in a launch and device buffers for a limit in bytes: half of it for each.
+
+    Launches are reckoned at 16 MiB a sample, an image of 4 megapixels on its way; DALI's own pool
+    has no limit that could be set.
+
+    Raises:
+        ValueError: not even one sample, or one batch, goes into the limit.
+    """
+    buffers = min(_DEVICE_BUFFERS, limit // 2 // max(batch_bytes, 1)) if on_gpu else 0
+    samples = min(most, limit // 2 // _LAUNCH_BYTES)
+    if samples < 1 or (on_gpu and buffers < 1):
+        needed = 2 * max(_LAUNCH_BYTES, batch_bytes if on_gpu else 0)
+        raise ValueError(
+            f"memory_limit of {limit} bytes is too small for a GPU worker, which needs {needed}"
+        )
+    return samples, buffers
+
+
+def memory_options(choice: GpuChoice) -> MemoryOptions | None:
+    """Returns what training may lend the chosen worker, ``None`` where it never does."""
+    worker, device_id = choice.worker, choice.device_id
+    if worker is None or device_id is None or worker.memory == "own":
+        return None
+    if worker.sharing == "spatial":  # then it is "auto", and nothing was asked for
+        return None
+    return MemoryOptions(
+        device=device_id,
+        limit=parse_bytes(worker.share_limit),
+        always=worker.memory == "share",
+        allocator=TorchAllocator(device_id),
+        pool=functools.partial(TorchPool, device_id),
+    )
+
+
+def gpu_options(
+    choice: GpuChoice, plan: Plan, table: DatasetTable, row_bytes: int
+) -> GpuOptions | None:
+    """Returns what the manager needs to start the chosen worker for a table of files."""
+    worker = choice.worker
+    if worker is None or choice.why_not is not None:
+        return None
+    device_id, prebuilt, tiny = choice.device_id, worker.prebuilt, choice.tiny_batch_size
+    threads, hw_decoder_load = worker.threads, worker.hw_decoder_load
+    fixed = worker.group_size is not None
+    most, buffers = worker.group_size or _MOST_SAMPLES, _DEVICE_BUFFERS
+    if worker.memory_limit is not None:
+        limit = parse_bytes(worker.memory_limit)
+        most, buffers = within(limit, row_bytes * choice.batch_size, most, device_id is not None)
+    memory = memory_options(choice)
+
+    def start(shared: Connections, number: int, message_fd: int, most: int) -> Process:
+        borrowed, fds = None, [shared.control_fd, shared.data_fd, table.fd, message_fd]
+        if memory is not None and shared.memory_fd >= 0:
+            borrowed = BorrowedMemory(shared.memory_fd, memory.pool, trims=memory.always)
+            fds.append(shared.memory_fd)
+        config = GpuWorkerConfig(
+            worker=number,
+            parent=os.getpid(),
+            control_fd=shared.control_fd,
+            data_fd=shared.data_fd,
+            buffers=shared.buffers,
+            table_fd=table.fd,
+            table_bytes=table.nbytes,
+            message_fd=message_fd,
+            plan=plan,
+            row_bytes=row_bytes,
+            device_id=device_id,
+            prebuilt=prebuilt,
+            tiny_batch_size=tiny,
+            most_samples=most,
+            fixed_group=fixed,
+            threads=threads,
+            hw_decoder_load=hw_decoder_load,
+            memory=borrowed,
+        )
+        return processes.BareProcess("fusionloader.gpu.worker", config, tuple(fds))
+
+    mark = mark_stream(device_id)
+    return GpuOptions(start, most, worker.sharing, mark, buffers, memory)

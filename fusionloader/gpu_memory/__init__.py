@@ -1,0 +1,53 @@
+"""Lending GPU memory to another process: ``yield_block``, ``borrow_block``, and how both end.
+
+For any program with CUDA, see docs/gpu_memory.md. Imports nothing of the package but native code.
+"""
+
+from __future__ import annotations
+
+from fusionloader.gpu_memory.block import Block
+from fusionloader.gpu_memory.borrower import Borrower, Mapping
+from fusionloader.gpu_memory.calls import borrow_block, reclaim_block, return_block, yield_block
+from fusionloader.gpu_memory.errors import (
+    CudaError,
+    DeviceError,
+    GrantError,
+    LedgerError,
+    MemorySharingError,
+    NotOfferedError,
+    NotReturnedError,
+    PeerError,
+    SizeError,
+    UnavailableError,
+)
+from fusionloader.gpu_memory.ledger_handle import Invitation
+from fusionloader.gpu_memory.lender import Grant, Lender, LendingStats
+from fusionloader.gpu_memory.overdue import WhenLate
+from fusionloader.gpu_memory.probe import answer_probe, probe
+
+__all__ = [
+    "Block",
+    "Borrower",
+    "CudaError",
+    "DeviceError",
+    "Grant",
+    "GrantError",
+    "Invitation",
+    "LedgerError",
+    "Lender",
+    "LendingStats",
+    "Mapping",
+    "MemorySharingError",
+    "NotOfferedError",
+    "NotReturnedError",
+    "PeerError",
+    "SizeError",
+    "UnavailableError",
+    "WhenLate",
+    "answer_probe",
+    "borrow_block",
+    "probe",
+    "reclaim_block",
+    "return_block",
+    "yield_block",
+]

@@ -1,0 +1,74 @@
+"""What can go wrong when GPU memory is lent, as types.
+
+They travel between processes: each one can be pickled.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class MemorySharingError(RuntimeError):
+    """Base of all errors of ``fusionloader.gpu_memory``."""
+
+
+class CudaError(MemorySharingError):
+    """What the CUDA driver said, in its own words.
+
+    Attributes:
+        code: CUDA's number of the error (a ``CUresult``).
+    """
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.code)
+
+
+class UnavailableError(MemorySharingError):
+    """Memory cannot be shared here: no CUDA driver, too old a one, or CUDA was forked."""
+
+
+class DeviceError(MemorySharingError):
+    """The lender's GPU is not among those this process sees."""
+
+
+class LedgerError(MemorySharingError):
+    """The record that both processes share is full, closed, or none of ours."""
+
+
+class PeerError(MemorySharingError):
+    """The other process has ended, or belongs to another user."""
+
+
+class SizeError(MemorySharingError, ValueError):
+    """Zero, negative, or more bytes than the block has."""
+
+
+class GrantError(MemorySharingError, ValueError):
+    """A grant or mapping that is forged, stale, or was given back already.
+
+    Also memory that cannot be lent: it is lent already, was freed while it was lent, or cannot be
+    opened in another process.
+    """
+
+
+class NotOfferedError(MemorySharingError):
+    """Nobody offers a block of so many bytes now."""
+
+
+class NotReturnedError(MemorySharingError):
+    """A block is still with its borrower. It must not be used, nor freed; it may come back later.
+
+    Attributes:
+        nbytes: how much is still out.
+    """
+
+    def __init__(self, message: str, nbytes: int) -> None:
+        super().__init__(message)
+        self.nbytes = nbytes
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.nbytes)

@@ -1,0 +1,49 @@
+"""What ``explain()`` says: what was compiled and what was not, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fusionloader.gpu import choice as gpu_choice
+from fusionloader.sources import kept_files
+from fusionloader.sources.datasets import Compiled
+from fusionloader.sources.tables import layout_of
+
+
+def explained(
+    loader: Any,
+    compiled: Compiled | None,
+    why_not: str | None,
+    part_seconds: Sequence[float] = (),
+) -> str:
+    """Returns how a loader's samples are made, and why, a line per stage.
+
+    ``why_not`` says why batches cannot be written sample by sample. With ``part_seconds``, the time
+    spent on each part of a plan, also its share.
+    """
+    if why_not:
+        lines = [f"whole batches per worker, as torch's DataLoader: {why_not}"]
+    elif loader.num_workers == 0:
+        lines = ["in the training process, because num_workers=0"]
+    else:
+        whose = " of a pool" if loader.pool is not None else ""
+        lines = [f"{loader.num_workers} workers{whose} write samples into shared batches"]
+    if not why_not:
+        assert compiled is not None
+        lines.append(compiled.explain(part_seconds))
+    lines += kept_files.explain(loader, _why_nothing_is_kept(loader, compiled, why_not))
+    if gpu := gpu_choice.choose(loader, None if why_not else compiled).explain():
+        lines.append(gpu)
+    return "\n".join(lines)
+
+
+def _why_nothing_is_kept(loader: Any, compiled: Compiled | None, why_not: str | None) -> str:
+    """Returns why workers keep nothing of files; empty where they may."""
+    if why_not or loader.num_workers == 0:
+        return "samples are not made by workers of a plan"
+    if compiled is None or compiled.plan is None or compiled.kind != "folder":
+        return "the samples are not read from image files by a plan"
+    if not compiled.complete or isinstance(layout_of(compiled), str):
+        return "a part of the plan runs in Python"
+    return ""

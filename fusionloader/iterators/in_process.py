@@ -1,0 +1,123 @@
+"""``num_workers=0`` on a compiled plan: the native executor in the training process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils.data._utils.pin_memory import pin_memory
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from fusionloader.delivery.device_batches import to_device
+from fusionloader.executors.python import SampleKey, Source, group_of
+from fusionloader.iterators.collation import collate_named
+from fusionloader.resume.epoch_state import Progress
+from fusionloader.resume.epochs import Epochs
+from fusionloader.sources.fingerprint import Fingerprint
+from fusionloader.workers import failures, messages
+from fusionloader.workers.substitutes import substitutes
+
+
+class InProcessIterator(_BaseDataLoaderIter):
+    """One mini-batch at a time, when it is asked for."""
+
+    def __init__(
+        self, loader: Any, epochs: Epochs, source: Source, renew: Callable[[], Source]
+    ) -> None:
+        """``renew`` makes the source of samples anew, when the dataset or a transform changed."""
+        super().__init__(loader)
+        if self._timeout != 0:
+            raise AssertionError("timeout needs worker processes: num_workers > 0")
+        self._loader = loader
+        self._epochs = epochs
+        self._source: Source = source
+        self._renew = renew
+        self._seen = Fingerprint(loader.dataset)
+        self._progress: Progress | None = None
+        self._batches: Iterator[tuple[int, list[Any], list[int], list[int]]] = iter(())
+        self._base_seed = epochs.base_seed(int(self._base_seed))
+        self._begin()
+
+    def _begin(self) -> Progress:
+        self._progress = self._epochs.start(self._loader, int(self._base_seed))
+        self._batches = self._epochs.not_delivered(
+            self._loader, self._progress, self._sampler_iter, self._source.count()
+        )
+        return self._progress
+
+    def _next_data(self) -> Any:
+        progress = self._progress
+        if progress is None or (self._num_yielded == 0 and self._epochs.changed(self._loader)):
+            self._epochs.restart()
+            self._sampler_iter = iter(self._index_sampler)
+            progress = self._begin()
+        counters = self._epochs.counters
+        for number, *described in self._batches:
+            self._notice_changes()
+            samples: list[Any] = []
+            indices = described[0]
+            for row, (index, key, count) in enumerate(zip(*described, strict=True)):
+                sample_key = SampleKey(
+                    index, progress.seed, progress.epoch, key, count, self._group(number, row)
+                )
+                samples += self._load(row, sample_key)
+            progress.deliver(number)
+            if samples or not indices:  # which cannot be collated: that is for the user to see
+                counters.batches += 1
+                counters.samples += len(samples)
+                batch = self._collate(samples, indices)
+                return pin_memory(batch, self._pin_memory_device) if self._pin_memory else batch  # type: ignore[no-untyped-call]
+        self._epochs.finish(progress)
+        counters.add_part_seconds(self._source.take_part_seconds())
+        raise StopIteration
+
+    def _notice_changes(self) -> None:
+        """Takes a dataset that was changed in mid-epoch as it is now, as torch does."""
+        seen = Fingerprint(self._loader.dataset)
+        if seen != self._seen:
+            self._epochs.counters.add_part_seconds(self._source.take_part_seconds())
+            self._source, self._seen = self._renew(), seen
+
+    def _group(self, number: int, row: int) -> int:
+        if self._loader.augment_per == "sample":
+            return 0
+        return group_of(number, row, self._loader.tiny_batch_size)
+
+    def _collate(self, samples: list[Any], indices: list[Any]) -> Any:
+        whole = len(samples) == len(indices)  # otherwise some were left out: which, is not kept
+
+        def name(place: int) -> str:
+            key = SampleKey(indices[place], 0, 0, 0, 0)
+            return self._source.name(key) if whole else f"sample {place}"
+
+        return collate_named(samples, name)
+
+    def __next__(self) -> Any:
+        batch = super().__next__()
+        device = self._loader.device
+        return batch if device is None else to_device(batch, torch.device(device))
+
+    def _load(self, row: int, key: SampleKey) -> list[Any]:
+        """Returns the sample, its substitute, or nothing where it is left out."""
+        try:
+            return [self._source.load(key)]
+        except Exception as error:
+            if self._loader.on_error == "raise":
+                if hasattr(error, "add_note"):
+                    error.add_note(f"Sample: {self._source.name(key)}")
+                raise
+            failure = failures.capture(error, "in the training process", self._source.name(key))
+            if self._loader.on_error == "substitute":
+                for index in substitutes(
+                    key.seed, key.epoch, key.key, key.occurrence, self._source.count()
+                ):
+                    try:
+                        sample = self._source.load(key.replaced(index))
+                    except Exception:
+                        continue
+                    self._epochs.note_skipped([messages.SampleSkipped(0, row, index, failure)])
+                    return [sample]
+                raise
+            self._epochs.note_skipped([messages.SampleSkipped(0, row, None, failure)])
+            return []

@@ -1,0 +1,152 @@
+"""Samples of a wholly compiled plan on files or pixels in shared memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from operator import index as as_integer
+from typing import Any
+
+from PIL import Image, ImageFile
+
+from fusionloader.executors.layout import Layout
+from fusionloader.gpu import choice as gpu_choice
+from fusionloader.gpu.choice import GpuChoice
+from fusionloader.iterators.backend import NO_ITEM, Recipe, Starter, context_of, of_pool, parent_of
+from fusionloader.pool.pool_processes import Parcel
+from fusionloader.ranks.sharing_offer import Lender
+from fusionloader.scheduler.tiny_batches import order_by_size
+from fusionloader.shm.dataset_table import DatasetTable
+from fusionloader.sources.datasets import Compiled
+from fusionloader.sources.kept_files import KeptFiles
+from fusionloader.sources.tables import layout_of
+from fusionloader.workers import native_worker, prepared_worker, processes
+from fusionloader.workers.native_worker import LightWorkerConfig
+from fusionloader.workers.pillow_formats import AddedFormats
+from fusionloader.workers.processes import Descriptor, Process
+
+
+class TableRecipe:
+    """Files or pixels whose transforms are wholly compiled: workers run no Python per sample."""
+
+    def __init__(
+        self,
+        dataset: Any,
+        compiled: Compiled,
+        table: DatasetTable,
+        choice: GpuChoice,
+        kept: KeptFiles,
+        of_workers_dataset: Callable[[], Recipe],
+        lender: Lender | None = None,
+    ) -> None:
+        self.of_workers_dataset = of_workers_dataset
+        self._kept = kept
+        self._dataset = dataset
+        self._compiled = compiled
+        self._table = table
+        self.count = len(table)
+        assert compiled.plan is not None
+        self._plan = compiled.plan
+        layout = layout_of(compiled)
+        assert isinstance(layout, Layout)
+        self.layout: Layout | None = layout
+        row_bytes = layout.leaves[0].nbytes
+        self.gpu = gpu_choice.gpu_options(choice, compiled.plan, table, row_bytes)
+        self.own_cores = True
+        self.lending = lender.lending(self._plan, table) if lender is not None else None
+
+    def name(self, index: Any) -> str:
+        """Returns ``index 5 (cats/5.jpg)``."""
+        return self._compiled.name(self._dataset, index)
+
+    def describe(self, indices: list[Any]) -> tuple[list[int], list[int], bytes]:
+        """Returns numbers in the table, ``-1`` for indices that the dataset does not have."""
+        items = [self._item(index) for index in indices]
+        sizes = self._table.sizes
+        rows = order_by_size([int(sizes[item]) if item >= 0 else 0 for item in items])
+        return items, rows, b""
+
+    def _item(self, index: Any) -> int:
+        try:
+            item = as_integer(index)
+        except TypeError:
+            return NO_ITEM
+        item += self.count if item < 0 else 0
+        return item if 0 <= item < self.count else NO_ITEM
+
+    def starter(self, loader: Any, base_seed: int) -> Starter:
+        """Returns a function that starts workers without torch, unless the user's code runs."""
+        init, dataset = loader.worker_init_fn, loader.dataset
+        if loader.pool is not None:
+            return self._pool_starter(loader, base_seed)
+        context, method = context_of(loader)
+        formats = AddedFormats() if method == "fork" else self._formats()
+        common = self._config(loader, formats)
+
+        def start(manager: Any, number: int, message_fd: int) -> Process:
+            membership = manager.membership
+            config = replace(
+                common,
+                worker=number,
+                parent=parent_of(method),
+                control_fd=manager.control_fd,
+                data_fd=manager.arena.fd,
+                message_fd=message_fd,
+                event_fd=-1 if membership is None else membership.event_fd,
+            )
+            fds, cpus = config.descriptors(), manager.cores.of(number)
+            if init is not None or formats.of_script:
+                descriptors = {name: Descriptor(fd) for name, fd in fds.items()}
+                info = (manager.worker_count, base_seed, dataset, init)
+                main = prepared_worker.main
+                return processes.start(context, main, config, descriptors, info, cpus=cpus)
+            if method == "fork":
+                return processes.start(context, native_worker.main, config, cpus=cpus)
+            config = replace(config, parent=os.getpid())
+            where = "fusionloader.workers.native_worker"
+            return processes.BareProcess(where, config, tuple(fds.values()), cpus=cpus)
+
+        return start
+
+    def _pool_starter(self, loader: Any, base_seed: int) -> Starter:
+        formats, init, info = self._formats(), loader.worker_init_fn, None
+        if init is not None:
+            info = (loader.num_workers, base_seed, loader.dataset, init)
+        config = self._config(loader, formats)
+        user_code = init is not None or formats.of_script
+        return of_pool(Parcel((config, info), config.descriptors(), user_code))
+
+    def _formats(self) -> AddedFormats:
+        return AddedFormats.here() if self._compiled.kind == "folder" else AddedFormats()
+
+    def _config(self, loader: Any, formats: AddedFormats) -> LightWorkerConfig:
+        """Returns what is the same for all workers."""
+        pixels, indexes = self._kept.pixels, self._kept.indexes
+        return LightWorkerConfig(
+            worker=0,
+            parent=0,
+            control_fd=-1,
+            data_fd=-1,
+            table_fd=self._table.fd,
+            table_bytes=self._table.nbytes,
+            message_fd=-1,
+            plan=self._plan,
+            on_error=loader.on_error,
+            address="" if self.lending is None else self.lending.ranks.address,
+            load_truncated=ImageFile.LOAD_TRUNCATED_IMAGES,
+            max_pixels=Image.MAX_IMAGE_PIXELS,
+            formats=formats,
+            pixels_fd=-1 if pixels is None else pixels.fd,
+            pixels_bytes=0 if pixels is None else pixels.nbytes,
+            indexes_fd=-1 if indexes is None else indexes.fd,
+            indexes_bytes=0 if indexes is None else indexes.nbytes,
+        )
+
+    def no_layout(self, why: str) -> None:
+        """Never called: the layout is known from the plan."""
+        raise AssertionError(why)
+
+    def epoch_ended(self) -> None:
+        """Says what the workers found out about memory."""
+        self._kept.epoch_ended()

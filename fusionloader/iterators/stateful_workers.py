@@ -1,0 +1,115 @@
+"""States of datasets in workers: sent along with every mini-batch, loaded before the first.
+
+A dataset may keep a state itself, or its iterator, or both. torch's worker loop knows nothing of
+this: its queue is wrapped, and the making of its fetcher.
+"""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from torch.utils.data import get_worker_info
+from torch.utils.data.dataloader import _DatasetKind
+
+from fusionloader.resume.stateful import load_state, state_of
+
+_QUEUE = 3  # the place of the queue of results among the arguments of torch's worker loop
+
+State = dict[str, Any]
+"""``dataset`` and ``iterator`` have the states; ``ended`` and ``between`` say when it was taken:
+after the worker's last mini-batch of an epoch, or before its first of the one under way."""
+
+
+class Stamped(NamedTuple):
+    """The number of a task, with the pickled state of the dataset after it."""
+
+    task: int
+    state: bytes
+
+
+def fetcher_state(fetcher: Any) -> State | None:
+    """Returns the state of a fetcher's dataset and of its iterator; ``None`` if they have none."""
+    iterator = getattr(fetcher, "dataset_iter", None)
+    own = None if iterator is fetcher.dataset else state_of(fetcher.dataset)
+    of_iterator = state_of(iterator)
+    if own is None and of_iterator is None:
+        return None
+    ended = bool(getattr(fetcher, "ended", False))
+    return {"dataset": own, "iterator": of_iterator, "ended": ended, "between": False}
+
+
+def make_fetcher(make: Callable[[], Any], dataset: Any, state: State | None) -> Any:
+    """Returns a fetcher of torch's that goes on from ``state``."""
+    if state is None:
+        return make()
+    load_state(dataset, state["dataset"])
+    fetcher = make()
+    iterator = getattr(fetcher, "dataset_iter", None)
+    load_state(iterator, state["iterator"])
+    if state["between"]:
+        return make() if iterator is not None else fetcher
+    if iterator is not None:
+        fetcher.ended = state["ended"]
+    return fetcher
+
+
+class Context:
+    """A multiprocessing context whose processes begin with ``serve``."""
+
+    def __init__(self, context: Any, states: list[State | None] | None) -> None:
+        self._context = context
+        self._states = itertools.repeat(None) if states is None else iter(states)
+
+    def Process(self, target: Any, args: tuple[Any, ...]) -> Any:
+        """Returns a process that runs torch's worker loop."""
+        return self._context.Process(target=serve, args=(next(self._states), target, args))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+
+def serve(state: State | None, loop: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    """Runs torch's worker loop; its dataset goes on from ``state``."""
+    stamps = _Stamps(arguments[_QUEUE])
+    create: Callable[..., Any] = _DatasetKind.create_fetcher
+    first = True
+
+    def create_fetcher(kind: Any, dataset: Any, *others: Any) -> Any:
+        nonlocal first
+        info = get_worker_info()
+        if info is None or info.dataset is not dataset:  # of a loader inside the dataset
+            return create(kind, dataset, *others)
+        fetcher = make_fetcher(
+            lambda: create(kind, dataset, *others), dataset, state if first else None
+        )
+        first = False
+        stamps.fetcher = fetcher
+        return fetcher
+
+    _DatasetKind.create_fetcher = staticmethod(create_fetcher)  # type: ignore[method-assign]
+    loop(*arguments[:_QUEUE], stamps, *arguments[_QUEUE + 1 :])
+
+
+class _Stamps:
+    """The queue of results, which puts the dataset's state on each."""
+
+    fetcher: Any = None
+
+    def __init__(self, queue: Any) -> None:
+        self._queue = queue
+
+    def put(self, item: tuple[Any, Any]) -> None:
+        """Puts a task's number and result, the number with the state of now."""
+        task, data = item
+        state = None
+        if type(task) is int and self.fetcher is not None:
+            state = fetcher_state(self.fetcher)
+        if state is not None:  # pickled here: the queue would do it later, in a thread
+            task = Stamped(task, pickle.dumps(state))
+        self._queue.put((task, data))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)

@@ -1,0 +1,298 @@
+"""Whole batches per worker, as torch does it, for what cannot be written row by row.
+
+Custom ``collate_fn``, samples of varying shape, strings, ``batch_size=None``, ``IterableDataset``:
+torch's own iterators serve them. Here they learn to resume, to notice a changed epoch, and to go on
+where another iterator stopped.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils.data._utils import MP_STATUS_CHECK_INTERVAL
+from torch.utils.data._utils.worker import _IterableDatasetStopIteration
+from torch.utils.data.dataloader import (
+    _DatasetKind,
+    _MultiProcessingDataLoaderIter,
+    _SingleProcessDataLoaderIter,
+)
+
+from fusionloader.delivery.device_batches import to_device
+from fusionloader.iterators.stateful_workers import Context, Stamped, fetcher_state, make_fetcher
+from fusionloader.manager import stalls
+from fusionloader.resume.epoch_state import Progress
+from fusionloader.resume.epochs import Epochs, detached
+from fusionloader.resume.stateful import has_state
+
+Numbered = Iterator[tuple[int, Any]]
+"""Mini-batches with their numbers in the epoch."""
+
+
+def _not_delivered(batches: Numbered, progress: Progress) -> Numbered:
+    delivered, ahead = progress.delivered, frozenset(progress.ahead)
+    for number, batch in batches:
+        if number >= delivered and number not in ahead:
+            yield number, batch
+
+
+class _Tracked:
+    """Mixed into torch's iterators: knows the epoch and which of its batches were delivered."""
+
+    _progress: Progress | None = None
+    _num_yielded: int
+    _sampler_iter: Iterator[Any]
+
+    def _track(self, loader: Any, epochs: Epochs) -> None:
+        self._loader = detached(loader)
+        self._epochs = epochs
+
+    @property
+    def _base_seed(self) -> int:
+        return self._seed
+
+    @_base_seed.setter
+    def _base_seed(self, drawn: int) -> None:
+        self._seed = self._epochs.base_seed(drawn)
+
+    def _begin(self) -> Progress:
+        if self._progress is None:
+            self._progress = self._epochs.start(self._loader, self._base_seed)
+            batches = self._epochs.indices(self._loader, self._progress, self._sampler_iter)
+            self._remaining = _not_delivered(batches, self._progress)
+            stateful = any(self._progress.worker_states())
+            self._to_repeat = 0 if stateful else self._progress.delivered
+        return self._progress
+
+    def _next_index(self) -> Any:
+        self._begin()
+        number, batch = next(self._remaining)
+        self._note_sent(number)
+        return batch
+
+    def _note_sent(self, number: int) -> None:
+        """Notes the number of a mini-batch that is about to be made."""
+
+    def _note_delivered(self, progress: Progress) -> None:
+        """Notes that a mini-batch is about to be returned."""
+        progress.deliver(progress.delivered)
+
+    def _note_end(self, progress: Progress) -> None:
+        """Notes that there are no more mini-batches."""
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        self._progress = None
+        if not first_iter:
+            self._loader = detached(loader)
+        super()._reset(loader, first_iter)  # type: ignore[misc]
+
+    def __next__(self) -> Any:
+        progress = self._begin()
+        if self._num_yielded == 0 and self._epochs.changed(self._loader):
+            self._epochs.restart()
+            self._reset(self._loader)
+            progress = self._begin()
+        try:
+            if self._loader._dataset_kind == _DatasetKind.Iterable:
+                # One without a state can only be resumed by going through it once more.
+                while self._to_repeat > 0:
+                    super().__next__()  # type: ignore[misc]
+                    self._to_repeat -= 1
+            batch = super().__next__()  # type: ignore[misc]
+        except StopIteration:
+            self._note_end(progress)
+            self._epochs.finish(progress)
+            raise
+        self._note_delivered(progress)
+        self._epochs.counters.batches += 1
+        device = self._loader.device
+        return batch if device is None else to_device(batch, torch.device(device))
+
+
+class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ignore[misc]
+    """Each worker makes whole mini-batches."""
+
+    def __init__(self, loader: Any, epochs: Epochs) -> None:
+        self._track(loader, epochs)
+        super().__init__(_WithContext(loader, epochs.dataset_states()))
+
+    # ---- which mini-batch ----------------------------------------------------------------------
+
+    def _begin(self) -> Progress:
+        if self._progress is None:
+            self._forget_tasks()
+            progress = super()._begin()
+            progress.workers = _for_workers(progress.workers, self._num_workers)
+            if any(progress.workers):  # each goes on where it was, so its turn does too
+                for _ in range((progress.last_worker + 1) % self._num_workers):
+                    next(self._worker_queue_idx_cycle)
+        return super()._begin()
+
+    def _forget_tasks(self) -> None:
+        self._numbers: dict[int, int] = {}  # of the mini-batches that workers are at
+        self._made_by: dict[int, int] = {}  # workers of those that have arrived
+        self._states: dict[int, bytes] = {}  # of stateful datasets, by task
+        self._ends: dict[int, int] = {}  # tasks that a worker's iterable dataset ended at
+
+    def _note_sent(self, number: int) -> None:
+        self._numbers[self._send_idx] = number
+
+    def _get_data(self) -> Any:
+        self._arrived, data = super()._get_data()  # type: ignore[no-untyped-call]
+        if type(self._arrived) is Stamped:
+            self._arrived, state = self._arrived
+            self._states[self._arrived] = state
+        if isinstance(data, _IterableDatasetStopIteration):
+            self._ends[self._arrived] = data.worker_id
+        elif self._arrived in self._task_info:
+            self._made_by[self._arrived] = self._task_info[self._arrived][0]
+        return self._arrived, data
+
+    def _note_delivered(self, progress: Progress) -> None:
+        task = self._rcvd_idx - 1 if self._in_order else self._arrived
+        progress.last_worker = self._made_by.pop(task, -1)
+        state = self._states.pop(task, None)
+        if state is not None:
+            progress.workers[progress.last_worker] = state
+        self._note_end(progress)
+        number = self._numbers.pop(task)
+        if self._loader._dataset_kind == _DatasetKind.Iterable:
+            number = progress.delivered  # workers end at different times: only a count
+        progress.deliver(number)
+
+    def _note_end(self, progress: Progress) -> None:
+        """Notes which workers' datasets have ended, as soon as all they made is delivered."""
+        waiting = {w for task, w in self._made_by.items() if task >= self._rcvd_idx}
+        for task, worker in list(self._ends.items()):
+            if worker not in waiting or not self._in_order:
+                del self._ends[task]
+                progress.workers[worker] = self._states.pop(task, progress.workers[worker])
+
+    # ---- waiting -------------------------------------------------------------------------------
+
+    def _next_data(self) -> Any:
+        start = time.monotonic()
+        self._warn_at = start + stalls.WARN_SECONDS
+        self._waits_since = start
+        return super()._next_data()  # type: ignore[no-untyped-call]
+
+    def _try_get_data(self, timeout: float = MP_STATUS_CHECK_INTERVAL) -> Any:
+        if self._timeout > 0:  # torch's own error comes then
+            return super()._try_get_data(timeout)  # type: ignore[no-untyped-call]
+        until = max(self._warn_at - time.monotonic(), 0.05)
+        found = super()._try_get_data(min(timeout, until))  # type: ignore[no-untyped-call]
+        now = time.monotonic()
+        if not found[0] and now >= self._warn_at:
+            self._warn_at = float("inf")
+            waited = f"no batch for {now - self._waits_since:.0f} s"
+            warnings.warn(f"FusionLoader: {waited}. {self._whereabouts()}", stacklevel=8)
+        return found
+
+    def _whereabouts(self) -> str:
+        at: dict[int, int] = {}
+        for task, known in sorted(self._task_info.items()):
+            if len(known) == 1:  # its batch has not arrived
+                at.setdefault(known[0], task)
+        places = []
+        for worker, process in enumerate(self._workers):
+            place = f"at mini-batch {self._numbers.get(at[worker])}" if worker in at else "is idle"
+            places.append(f"worker {worker} (pid {process.pid}) {place}")
+        return "; ".join(places)
+
+
+class SingleProcessIterator(_Tracked, _SingleProcessDataLoaderIter):  # type: ignore[misc]
+    """``num_workers=0``."""
+
+    def __init__(self, loader: Any, epochs: Epochs) -> None:
+        self._track(loader, epochs)
+        state = (epochs.dataset_states() or [None])[0]
+        # A state may be that of the global generator, from which the base seed of an epoch under
+        # way has been drawn already.
+        under_way = state is not None and not state["between"]
+        given = _Seeded(loader, 0) if under_way else loader
+        self._dataset_fetcher: Any = None
+        self._dataset_fetcher = make_fetcher(
+            lambda: self._make_fetcher(given), loader.dataset, state
+        )
+        self._index_sampler = loader._index_sampler
+        self._sampler_iter = iter(self._index_sampler)
+        self._begin()
+
+    def _make_fetcher(self, loader: Any) -> Any:
+        if self._dataset_fetcher is None:
+            super().__init__(loader)  # makes one
+            return self._dataset_fetcher
+        arguments = (self._dataset_kind, self._dataset, self._auto_collation, self._collate_fn)
+        create: Callable[..., Any] = _DatasetKind.create_fetcher
+        return create(*arguments, self._drop_last)
+
+    def _begin(self) -> Progress:
+        if self._progress is None:
+            fetcher = self._dataset_fetcher
+            super()._begin().live = lambda: fetcher_state(fetcher)
+        return super()._begin()
+
+
+class ContinuedIterator(WholeBatchIterator):
+    """Serves the rest of an epoch that another iterator has begun."""
+
+    def __init__(
+        self,
+        loader: Any,
+        epochs: Epochs,
+        progress: Progress,
+        remaining: Numbered,
+        base_seed: int,
+    ) -> None:
+        """``remaining`` yields the mini-batches to do; ``base_seed`` seeds the workers."""
+        self._track(loader, epochs)
+        self._handed: tuple[Progress, Numbered] | None = (progress, remaining)
+        _MultiProcessingDataLoaderIter.__init__(self, _Seeded(loader, base_seed))
+        self._index_sampler = loader._index_sampler
+
+    def _begin(self) -> Progress:
+        if self._progress is None and self._handed is not None:
+            self._forget_tasks()
+            self._progress, self._remaining = self._handed
+            self._progress.workers = [None] * self._num_workers
+            self._handed = None
+            self._to_repeat = 0
+        return super()._begin()
+
+
+class _WithContext:
+    """The loader, whose workers tell the states of their datasets, and begin with those given."""
+
+    def __init__(self, loader: Any, states: list[Any] | None) -> None:
+        self._loader = loader
+        context = loader.multiprocessing_context
+        if loader.pool is not None:  # off Linux, where pools have no processes
+            context = loader.pool.multiprocessing_context
+        context = context or torch.multiprocessing
+        self.multiprocessing_context = context
+        if loader._dataset_kind == _DatasetKind.Iterable or has_state(loader.dataset):
+            workers = _for_workers(states or [], loader.num_workers)
+            self.multiprocessing_context = Context(context, workers)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+
+def _for_workers(states: list[Any], workers: int) -> list[Any]:
+    """Returns a state for each worker, whatever the number of those that saved them."""
+    return [states[worker % len(states)] if states else None for worker in range(workers)]
+
+
+class _Seeded:
+    """The loader, drawing from generators of its own: the user's have been drawn from already."""
+
+    def __init__(self, loader: Any, seed: int) -> None:
+        self._loader = loader
+        self._index_sampler: list[Any] = []
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)

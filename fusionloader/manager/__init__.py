@@ -1,0 +1,1 @@
+"""The local manager: mini-batches in flight, from publication to delivery."""

@@ -1,0 +1,45 @@
+"""Which worker is at which sample, in words: for warnings and for timeouts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Sequence
+from typing import Any
+
+from fusionloader.manager.mini_batches import Job, job_of
+
+Record = tuple[Any, ...]
+"""Of a worker, as ``ManagerQueue.records`` gives it."""
+
+
+def whereabouts(
+    records: Iterable[tuple[int, Record]],
+    jobs: Sequence[Job],
+    name: Callable[[Any], str],
+    now: float,
+    first_seat: int,
+    elsewhere: Container[int] = (),
+) -> str:
+    """Returns what each worker is at.
+
+    Args:
+        records: of the workers, with their numbers.
+        jobs: the mini-batches in flight.
+        name: returns a sample's name from its index.
+        now: ``CLOCK_MONOTONIC``, in seconds.
+        first_seat: the number from which on workers of other ranks sit, or nobody.
+        elsewhere: numbers of those that are at other loaders of their pool.
+    """
+    places = []
+    for number, (pid, sequence, _, position, since, *_) in records:
+        job = job_of(jobs, sequence - 1)
+        if job is None and number >= first_seat:
+            continue
+        who = f"worker {number} (pid {pid})" if pid else f"worker {number}"
+        if job is not None and position < len(job.batch.rows):
+            sample = name(job.batch.indices[job.batch.rows[position]])
+            places.append(f"{who} at {sample} for {now - since:.1f} s")
+        elif number in elsewhere:
+            places.append(f"{who} is at a sample of another loader of the pool")
+        else:
+            places.append(f"{who} is idle" if pid else f"{who} has not begun")
+    return "; ".join(places)

@@ -1,0 +1,1 @@
+"""timm's transforms to stages."""

@@ -1,0 +1,1 @@
+"""One set of worker processes for several loaders of a process."""

@@ -1,0 +1,60 @@
+"""Which dataset and which job a saved state belongs to."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import Any
+
+import torch
+
+from fusionloader.resume.stateful import is_plain_batch_sampler
+
+_LOOKED_AT = 16
+
+
+def describe_dataset(dataset: Any) -> dict[str, Any]:
+    """Returns type and length of a dataset, and a digest of a few file names where it has them.
+
+    Folders may be moved: only the names of the files count.
+    """
+    described: dict[str, Any] = {
+        "dataset_size": None,
+        "dataset_type": type(dataset).__qualname__,
+        "dataset_files": None,
+    }
+    try:
+        described["dataset_size"] = len(dataset)
+    except (TypeError, NotImplementedError):
+        return described
+    samples = getattr(dataset, "samples", None)
+    if isinstance(samples, list) and samples:
+        step = -(-len(samples) // _LOOKED_AT)
+        digest = hashlib.blake2b(digest_size=8)
+        for entry in samples[::step]:
+            path = entry[0] if isinstance(entry, (tuple, list)) and entry else None
+            if not isinstance(path, str):
+                return described
+            digest.update(os.path.basename(path).encode(errors="surrogateescape") + b"\0")
+        described["dataset_files"] = digest.hexdigest()
+    return described
+
+
+def batch_size(loader: Any) -> int | None:
+    """Returns the size of mini-batches, ``None`` where only the user's batch sampler knows it."""
+    batches = loader.batch_sampler
+    size = batches.batch_size if is_plain_batch_sampler(batches) else loader.batch_size
+    return None if size is None else int(size)
+
+
+def world_size(loader: Any) -> int:
+    """Returns how many ranks share the epoch: what the sampler says, else ``torch.distributed``."""
+    inner = getattr(loader.batch_sampler, "sampler", None)
+    for sampler in (loader.sampler, loader.batch_sampler, inner):
+        replicas = getattr(sampler, "num_replicas", None)
+        if isinstance(replicas, int):
+            return replicas
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_world_size())
+    return 1

@@ -1,0 +1,113 @@
+"""States of the ranks of a job, loaded by a job that has another number of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from fusionloader.resume.epoch_state import Progress
+from fusionloader.resume.shares import Share, Stage, of_same_order, share_of
+
+State = dict[str, Any]
+
+# What a loader may have otherwise than the one that saved the state.
+_FREE = ("world_size", "batch_size", "drop_last")
+
+
+def load_redistributed(
+    loader: Any, states: State | Sequence[State], identity: dict[str, Any]
+) -> Progress:
+    """Returns where a loader stands after ``load_state_dict(states, ranks="redistribute")``.
+
+    Args:
+        loader: that is to go on.
+        states: of all ranks, in any order, or that of one if all had delivered as many batches.
+        identity: of the loader.
+
+    Raises:
+        ValueError: it cannot be told from the states what is left, or they are not of such a
+            loader.
+    """
+    if not isinstance(states, Iterable) or isinstance(states, str):
+        raise ValueError(
+            "states are a dict, or a list with those of all ranks, not a "
+            f"{type(states).__name__}; what was gathered on one rank has to be sent to the others"
+        )
+    given = [states] if isinstance(states, dict) else list(states)
+    if not given:
+        raise ValueError("states of all ranks are to be loaded, and the list is empty")
+    ours = share_of(loader)
+    if (same := _own_state(given, ours, identity)) is not None:
+        return Progress.from_state(same, identity)
+    fixed = {name: value for name, value in identity.items() if name not in _FREE}
+    found = [Progress.from_state(state, fixed) for state in given]
+    if any(any(progress.worker_states()) for progress in found):
+        raise ValueError(
+            "the dataset keeps a state in every worker of every rank: it cannot be redistributed"
+        )
+    if all(progress.finished for progress in found):
+        return found[0]
+    by_rank = sorted(zip(_shares(found), found, strict=True), key=lambda pair: pair[0].rank)
+    first, progress = by_rank[0]
+    ours = of_same_order(first, ours)
+    return Progress(
+        progress.epoch,
+        progress.seed,
+        progress.generator,
+        progress.base_seed,
+        resumed=True,
+        num_workers=progress.num_workers,
+        share=replace(ours, epoch=first.epoch, before=(*first.before, _stage(by_rank))),
+    )
+
+
+def _own_state(given: list[State], ours: Share | None, identity: dict[str, Any]) -> State | None:
+    """Returns the state to go on from with the very batches, ``None`` if there is none."""
+    if any(not isinstance(s, dict) or s.get("loader") != identity for s in given):
+        return None
+    if len(given) == 1 and (ours is None or not given[0].get("ahead")):
+        return given[0]  # every rank stands there
+    if ours is None or len(given) not in (1, ours.ranks):
+        return None
+    own = [s for s in given if (s.get("ranks") or {}).get("rank") == ours.rank]
+    return own[0] if len(own) == 1 else None
+
+
+def _shares(found: list[Progress]) -> list[Share]:
+    shares = [progress.share for progress in found if progress.share is not None]
+    if len(shares) < len(found):
+        raise ValueError(
+            "what is left of an epoch is told from the order of torch's DistributedSampler, in "
+            "batches of a BatchSampler: the state was saved by a loader that had none"
+        )
+    numbers = {progress.epoch for progress in found}
+    places = {replace(share, rank=0, before=()) for share in shares}
+    finished = any(progress.finished for progress in found)
+    agree = all(share.before == shares[0].before for share in shares)
+    if len(numbers) > 1 or len(places) > 1 or finished or not agree:
+        raise ValueError(
+            "the states are not of one epoch of one job: save those of all ranks at the same step"
+        )
+    return shares
+
+
+def _stage(by_rank: list[tuple[Share, Progress]]) -> Stage:
+    """Returns what the ranks of the states have delivered."""
+    first = by_rank[0][0]
+    there = [share.rank for share, _ in by_rank]
+    if len(by_rank) > 1 and there != list(range(first.ranks)):
+        raise ValueError(
+            f"states of the ranks {there} are given, and there were {first.ranks}: give one for "
+            "each of them, or a single one if all had delivered as many batches"
+        )
+    delivered = [progress.delivered for _, progress in by_rank]
+    ahead = [sorted(progress.ahead) for _, progress in by_rank]
+    if len(by_rank) == 1 and ahead[0] and first.ranks > 1:
+        raise ValueError(
+            "with in_order=False each rank has delivered other batches: give a list with the "
+            "states of all of them"
+        )
+    if len(set(delivered)) == 1 and not any(ahead):
+        delivered, ahead = delivered[:1], [[]]
+    return Stage(first.ranks, first.batch_size, first.drop_last, delivered, ahead)

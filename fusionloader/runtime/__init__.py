@@ -1,1 +1,0 @@
-"""Processes: workers and the local manager. May import executors, scheduler, shm and plan."""

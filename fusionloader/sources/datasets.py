@@ -1,0 +1,189 @@
+"""Datasets to plans: image folders, images in memory, and ``read_encoded`` datasets."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch.utils.data import Subset
+
+from fusionloader.plan.patches import is_own
+from fusionloader.plan.stages import ImageKind, Plan
+from fusionloader.plan.transforms import (
+    PASSES,
+    PYTHON,
+    READ,
+    CompiledTransform,
+    Note,
+    compile_transform,
+    explain,
+)
+from fusionloader.sources.arrays import PixelArrays, pixel_arrays
+
+Kind = Literal["folder", "pixels", "encoded", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What could be compiled of a dataset.
+
+    Attributes:
+        kind: ``"folder"``: files named by ``samples``; ``"pixels"``: images in memory, those of
+            ``arrays``; ``"encoded"``: ``read_encoded(index)`` gives the bytes and the target;
+            ``"none"``: nothing was compiled.
+        plan: what is done natively to the bytes or pixels; ``None`` for ``"none"``.
+        tail: what Python does to the resulting PIL image, if anything.
+        target_transform: what Python does to the target, if anything.
+        notes: the lines of ``explain()``.
+    """
+
+    kind: Kind
+    plan: Plan | None
+    tail: Callable[[Any], Any] | None
+    target_transform: Callable[[Any], Any] | None
+    notes: tuple[Note, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether samples of one shape come out of the native stages and Python adds nothing."""
+        plan = self.plan
+        if plan is None or plan.convert is None or plan.height is None or plan.width is None:
+            return False
+        return self.tail is None and self.target_transform is None
+
+    def explain(self, part_seconds: Sequence[float] = ()) -> str:
+        """Returns a line per stage: native, or Python and why.
+
+        Args:
+            part_seconds: time by ``Note.part``, from which follow the shares of the time.
+        """
+        return explain(self.notes, part_seconds)
+
+    def samples(self, dataset: Any) -> list[tuple[str, int]]:
+        """Returns (path, target) of a ``"folder"`` dataset's samples, in the order of indices."""
+        if type(dataset) is Subset:
+            inner = self.samples(dataset.dataset)
+            return [inner[index] for index in dataset.indices]
+        return dataset.samples  # type: ignore[no-any-return]
+
+    def arrays(self, dataset: Any) -> PixelArrays:
+        """Returns the images and targets of a ``"pixels"`` dataset, in the order of indices."""
+        if type(dataset) is Subset:
+            return self.arrays(dataset.dataset).at(dataset.indices)
+        found = pixel_arrays(dataset)
+        if isinstance(found, str):
+            raise ValueError(
+                f"{type(dataset).__name__} has changed since the loader saw it: {found}"
+            )
+        return found
+
+    def read(self, dataset: Any, index: Any) -> tuple[bytes, Any]:
+        """Returns the encoded bytes and the target of a sample that is not of ``arrays``."""
+        while type(dataset) is Subset:
+            dataset, index = dataset.dataset, dataset.indices[index]
+        if self.kind == "encoded":
+            return dataset.read_encoded(index)  # type: ignore[no-any-return]
+        path, target = dataset.samples[index]
+        with open(path, "rb") as file:
+            return file.read(), target
+
+    def name(self, dataset: Any, index: Any) -> str:
+        """Returns a sample's name for messages: ``index 5 (cats/5.jpg)``."""
+        inner = index
+        while type(dataset) is Subset:
+            dataset, inner = dataset.dataset, dataset.indices[inner]
+        if self.kind != "folder":
+            return f"index {index!r}"
+        try:
+            return f"index {index} ({dataset.samples[inner][0]})"
+        except (IndexError, TypeError):
+            return f"index {index!r}"
+
+
+def compile_dataset(
+    dataset: Any, decode: Literal["exact", "fast"] = "exact", strict: bool = True
+) -> Compiled:
+    """Returns what can be compiled of a dataset and its transforms.
+
+    Compiled are ``torchvision.datasets.ImageFolder``, ``DatasetFolder`` and ``ImageNet`` with the
+    default loader and their own ``__getitem__``; ``MNIST``, ``CIFAR10``, ``SVHN`` and their kin;
+    any dataset with ``read_encoded(index)`` returning
+    ``(bytes, target)`` and an attribute ``transform``; and ``Subset`` of these. ``decode`` and
+    ``strict`` are the plan's.
+    """
+    inner = dataset
+    while type(inner) is Subset:
+        inner = inner.dataset
+    kind, images, why = _kind(inner)
+    if kind == "none":
+        return _nothing(type(dataset).__name__, why)
+    transform = getattr(inner, "transform", None)
+    if transform is None:
+        return _nothing(
+            type(dataset).__name__, "it has no transform, so that its samples are images"
+        )
+    compiled: CompiledTransform = compile_transform(transform, decode, images)
+    if compiled.plan.convert is None and compiled.tail is None:
+        return _nothing(type(dataset).__name__, "its transforms do not end in a tensor")
+    target_transform = getattr(inner, "target_transform", None)
+    source = {"pixels": "images in memory", "folder": "read", "encoded": "decode"}[kind]
+    read = Note(f"{type(inner).__name__}: {source}", "", part=READ if kind == "folder" else PASSES)
+    notes = (read, *compiled.notes)
+    if target_transform is not None:
+        notes = (*notes, Note("target_transform", "user code", part=PYTHON))
+    plan = dataclasses.replace(compiled.plan, strict=strict)
+    return Compiled(kind, plan, compiled.tail, target_transform, notes)
+
+
+def _nothing(stage: str, why: str) -> Compiled:
+    return Compiled("none", None, None, None, (Note(stage, why),))
+
+
+def _kind(dataset: Any) -> tuple[Kind, ImageKind, str]:
+    """Returns the kind, what is known of its images, and why nothing can be compiled."""
+    try:
+        from torchvision.datasets import folder
+    except ImportError:
+        return "none", ImageKind(), "torchvision is not installed"
+    why = _why_not_encoded(type(dataset))
+    if why is not None:
+        return ("none" if why else "encoded"), ImageKind(), why
+    if isinstance(dataset, folder.DatasetFolder):
+        why = _why_no_folder(dataset)
+        return ("none" if why else "folder"), ImageKind(), why
+    arrays = pixel_arrays(dataset)
+    if isinstance(arrays, str):
+        return "none", ImageKind(), arrays
+    _, height, width, channels = arrays.images.shape
+    return "pixels", ImageKind(channels, height, width), ""
+
+
+def _why_not_encoded(kind: type) -> str | None:
+    """Returns ``None`` for a class without ``read_encoded``, or why it is not to be used."""
+    owners = [base for base in kind.__mro__ if "read_encoded" in vars(base)]
+    if not owners:
+        return None
+    own = next((base for base in kind.__mro__ if "__getitem__" in vars(base)), None)
+    if own is not None and own is not owners[0] and issubclass(own, owners[0]):
+        return "its class has a __getitem__ of its own"
+    return ""
+
+
+def _why_no_folder(dataset: Any) -> str:
+    from torchvision import get_image_backend
+    from torchvision.datasets import folder
+
+    getitem = type(dataset).__getitem__
+    if getitem is not folder.DatasetFolder.__getitem__ or not is_own(getitem, folder):
+        return "its class has a __getitem__ of its own"
+    if callable(getattr(dataset, "__getitems__", None)):
+        return "its class has a __getitems__ of its own"
+    if dataset.loader not in (folder.default_loader, folder.pil_loader):
+        return "it has a loader of its own"
+    if not (is_own(dataset.loader, folder) and is_own(folder.pil_loader, folder)):
+        return "torchvision's loader of images was replaced"
+    if dataset.loader is folder.default_loader and get_image_backend() != "PIL":
+        return f"torchvision's image backend is {get_image_backend()}, not PIL"
+    return ""

@@ -1,0 +1,189 @@
+"""Samples of a compiled plan, one at a time, with whatever Python follows it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from fusionloader.executors.native import make_executor
+from fusionloader.executors.python import (
+    DatasetSource,
+    SampleKey,
+    Seeding,
+    Source,
+    length_of,
+    preserved_generators,
+    seed_generators,
+)
+from fusionloader.plan.stages import Plan
+from fusionloader.plan.transforms import PYTHON, READ
+from fusionloader.sources.arrays import PixelArrays
+from fusionloader.sources.datasets import Compiled, compile_dataset
+
+ELEMENT_TYPES = {
+    "uint8": torch.uint8,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float32": torch.float32,
+    "float64": torch.float64,
+}
+
+
+def result_like(plan: Plan) -> torch.Tensor:
+    """Returns an uninitialised tensor of the plan's result.
+
+    Raises:
+        ValueError: the plan's results are not tensors of one shape.
+    """
+    convert, height, width = plan.convert, plan.height, plan.width
+    if convert is None or height is None or width is None:
+        raise ValueError("the plan's results are not tensors of one shape")
+    shape = (plan.result_channels, height, width)
+    return torch.empty(shape, dtype=ELEMENT_TYPES[convert.element_type], device="cpu")
+
+
+class PlanSource:
+    """Decodes and transforms natively; the Python tail and the target's transform run here.
+
+    Outside worker processes (``in_worker=False``) the global generators are the user's: what is
+    seeded for the Python code of a sample is given back its state afterwards.
+    """
+
+    def __init__(self, dataset: Any, compiled: Compiled, in_worker: bool = True) -> None:
+        assert compiled.plan is not None
+        self._in_worker = in_worker
+        self.dataset = dataset
+        self.seeding = Seeding()
+        self._compiled = compiled
+        self._plan: Plan = compiled.plan
+        self._sized = self._plan.height is not None and self._plan.width is not None
+        self._executor: Any = None
+        self._arrays: PixelArrays | None = None
+        self._seconds = {READ: 0.0, PYTHON: 0.0}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PlanSource, (
+            self.dataset,
+            self._compiled,
+            self._in_worker,
+        )  # the executor is each process's own
+
+    def load(self, key: SampleKey) -> Any:
+        """Returns ``(image, target)`` as the dataset would."""
+        compiled = self._compiled
+        start = time.perf_counter()
+        stored, target = self._read(key.index)
+        self._seconds[READ] += time.perf_counter() - start
+        image = self._image(stored, key)
+        if compiled.tail is not None and isinstance(stored, bytes):
+            image.info = info_of(stored)  # user code may look for the orientation there
+        if compiled.tail is None and compiled.target_transform is None:
+            return image, target
+        start = time.perf_counter()
+        with contextlib.nullcontext() if self._in_worker else preserved_generators():
+            seed_generators(key, self.seeding)
+            if compiled.tail is not None:
+                image = compiled.tail(image)
+            if compiled.target_transform is not None:
+                target = compiled.target_transform(target)
+        self._seconds[PYTHON] += time.perf_counter() - start
+        return image, target
+
+    def renewed(self) -> Source:
+        """Returns the source of the dataset as it is now: with another plan, or with none."""
+        compiled = compile_dataset(self.dataset, self._plan.decode, self._plan.strict)
+        if compiled.plan is None:
+            return DatasetSource(self.dataset)
+        return PlanSource(self.dataset, compiled, self._in_worker)
+
+    def _read(self, index: Any) -> tuple[bytes | np.ndarray[Any, Any], Any]:
+        if self._compiled.kind != "pixels":
+            return self._compiled.read(self.dataset, index)
+        if self._arrays is None:  # a list of targets is not to be gone through for every sample
+            self._arrays = self._compiled.arrays(self.dataset)
+        return np.ascontiguousarray(self._arrays.images[index]), self._arrays.target(index)
+
+    def take_part_seconds(self) -> list[float]:
+        """Returns the time spent on each part (``Note.part``) since the last call."""
+        if self._executor is None:
+            return []
+        seconds: list[float] = self._executor.take_part_seconds()
+        for part, spent in self._seconds.items():
+            seconds[part] += spent
+            self._seconds[part] = 0.0
+        return seconds
+
+    def _image(self, stored: bytes | np.ndarray[Any, Any], key: SampleKey) -> Any:
+        if self._executor is None:
+            self._executor = make_executor(self._plan)
+        draws = (key.seed, key.epoch, key.key, key.occurrence)
+        group = key.group
+        convert = self._plan.convert
+        if convert is None:
+            return self._pil_image(stored, draws, group)
+        if not self._sized:
+            return converted(self._pil_image(stored, draws, group), self._plan)
+        image = result_like(self._plan)
+        out = image.view(torch.uint8).numpy().reshape(-1)
+        if isinstance(stored, np.ndarray):
+            self._executor.run_pixels(stored, *draws, out, group)
+        elif self._executor.run(stored, *draws, out, group) != 0:
+            self._executor.run_pixels(decode_with_pillow(stored), *draws, out, group)
+        return image
+
+    def _pil_image(
+        self, stored: bytes | np.ndarray[Any, Any], draws: tuple[int, int, int, int], group: int
+    ) -> Image.Image:
+        done = None
+        if not isinstance(stored, np.ndarray):
+            done = self._executor.pixels(stored, *draws, group)
+        if done is None:
+            pixels = stored if isinstance(stored, np.ndarray) else decode_with_pillow(stored)
+            done = self._executor.pixels_of_pixels(pixels, *draws, group)
+        result, (height, width) = done
+        mode = "L" if self._plan.result_channels == 1 else "RGB"
+        return Image.frombytes(mode, (width, height), result)
+
+    def name(self, key: SampleKey) -> str:
+        """Returns ``index 5 (cats/5.jpg)``."""
+        return self._compiled.name(self.dataset, key.index)
+
+    def count(self) -> int:
+        """Returns ``len(dataset)``, 0 where there is none."""
+        return length_of(self.dataset)
+
+
+def converted(image: Image.Image, plan: Plan) -> torch.Tensor:
+    """Returns the tensor that the plan's conversion makes of an image of any size."""
+    assert plan.convert is not None
+    element_type = ELEMENT_TYPES[plan.convert.element_type]
+    tables = torch.frombuffer(bytearray(plan.convert.table), dtype=element_type).view(-1, 256)
+    pixels = np.asarray(image).astype(np.int64).reshape(image.height, image.width, -1)
+    levels = torch.from_numpy(pixels)
+    return torch.stack([table[levels[..., channel]] for channel, table in enumerate(tables)])
+
+
+def info_of(encoded: bytes) -> dict[Any, Any]:
+    """Returns what Pillow keeps beside an image's pixels: EXIF, resolution, colour profile."""
+    with Image.open(io.BytesIO(encoded)) as image:
+        # Formats other than JPEG may tell more behind the pixels, and lose some when converted.
+        told = image if image.format == "JPEG" else image.convert("RGB")
+        return dict(told.info)
+
+
+def decode_with_pillow(encoded: bytes) -> np.ndarray[Any, Any]:
+    """Returns height x width x 3 pixels, uint8, as torchvision's default loader makes them.
+
+    Raises:
+        PIL.UnidentifiedImageError: not an image.
+        OSError: a truncated one.
+        PIL.Image.DecompressionBombError: larger than Pillow accepts.
+    """
+    with Image.open(io.BytesIO(encoded)) as image:
+        return np.asarray(image.convert("RGB"))

@@ -1,0 +1,53 @@
+"""Exceptions from a worker to the training process: same type, the worker's traceback as text."""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+from typing import Any, NoReturn
+
+from fusionloader.workers.messages import Failure
+
+
+def capture(error: BaseException, where: str, sample: str = "", position: int = -1) -> Failure:
+    """Returns ``error`` as a value that can be sent.
+
+    Args:
+        error: the exception, being handled.
+        where: completes "Caught ValueError ...", as in torch: "in DataLoader worker process 0".
+        sample: names the sample: "index 5 (cats/5.jpg)".
+        position: of the sample in the mini-batch.
+    """
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    about = f"Sample: {sample}\n" if sample else ""
+    message = f"Caught {type(error).__name__} {where}.\n{about}Original {text}"
+    try:
+        kind = pickle.dumps(type(error))
+    except Exception:  # a class made inside a function
+        kind = None
+    return Failure(kind, message, position)
+
+
+def raise_failure(failure: Failure) -> NoReturn:
+    """Raises the exception that the worker met, as torch's ``DataLoader`` does."""
+    from torch._utils import KeyErrorMessage
+
+    kind: Any = _kind(failure)
+    if kind is KeyError:
+        raise KeyError(KeyErrorMessage(failure.text))  # whose repr keeps the line breaks
+    try:
+        error = kind(message=failure.text) if getattr(kind, "message", None) else kind(failure.text)
+    except Exception:  # its constructor wants something else
+        raise RuntimeError(failure.text) from None
+    raise error
+
+
+def _kind(failure: Failure) -> type[BaseException]:
+    if failure.kind is not None:
+        try:
+            kind = pickle.loads(failure.kind)
+        except Exception:  # defined in a module that this process cannot import
+            return RuntimeError
+        if isinstance(kind, type) and issubclass(kind, BaseException):
+            return kind
+    return RuntimeError

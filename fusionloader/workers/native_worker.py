@@ -1,0 +1,197 @@
+"""A CPU worker for a wholly compiled plan: neither torch nor torchvision nor numpy is imported.
+
+The native loop does the work; Python is here for files that are not plain JPEGs, which Pillow
+decodes or words the error for.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fusionloader import _native
+from fusionloader.executors.native import make_executor
+from fusionloader.plan.stages import Plan
+from fusionloader.workers import failures, messages
+from fusionloader.workers.pillow_formats import AddedFormats
+from fusionloader.workers.substitutes import ATTEMPTS, substitutes
+
+if TYPE_CHECKING:
+    from fusionloader.workers.assignments import Errands
+
+
+@dataclass(frozen=True, slots=True)
+class LightWorkerConfig:
+    """What a worker needs to know; the descriptors are open under these numbers.
+
+    One that may be lent has ``event_fd`` and the ``address`` of the global manager.
+    ``load_truncated``, ``max_pixels``, ``formats`` are Pillow's settings in the training process.
+    A descriptor that the loader has no use for is -1.
+    """
+
+    worker: int
+    parent: int
+    control_fd: int
+    data_fd: int
+    table_fd: int
+    table_bytes: int
+    message_fd: int
+    plan: Plan
+    on_error: str
+    event_fd: int = -1
+    address: str = ""
+    load_truncated: bool = False
+    max_pixels: int | None = None
+    formats: AddedFormats = AddedFormats()
+    pixels_fd: int = -1
+    pixels_bytes: int = 0
+    indexes_fd: int = -1
+    indexes_bytes: int = 0
+
+    def descriptors(self) -> dict[str, int]:
+        """Returns what has to be open in the process, by field."""
+        always = ("control_fd", "data_fd", "table_fd", "message_fd")
+        names = (*always, "event_fd", "pixels_fd", "indexes_fd")
+        fields = {name: getattr(self, name) for name in names}
+        return {name: fd for name, fd in fields.items() if fd >= 0}
+
+
+def main(config: LightWorkerConfig) -> None:
+    """Serves until the manager says stop or the training process is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the training process's to handle
+    LightWorker(config).serve()
+
+
+def _store(fd: int, nbytes: int) -> _native.FileStore | None:
+    return _native.FileStore(fd, nbytes) if fd >= 0 else None
+
+
+class LightWorker:
+    """The native loop on a loader's queue, and what it needs Python for."""
+
+    def __init__(self, config: LightWorkerConfig, pool: _native.WorkerQueue | None = None) -> None:
+        """``pool`` is the queue of the pool that it works for the loader from, if it does."""
+        self._config = config
+        self.queue = _native.WorkerQueue(config.control_fd, config.data_fd, config.worker)
+        table = _native.Mapping(config.table_fd, 0, config.table_bytes)
+        self._executor = make_executor(config.plan)
+        self._kept = _store(config.pixels_fd, config.pixels_bytes)
+        indexes = _store(config.indexes_fd, config.indexes_bytes)
+        parent = config.parent or os.getppid()
+        self._loop = _native.PlanWorker(
+            self.queue, table, self._executor, parent, config.event_fd, self._kept, indexes, pool
+        )
+        self._made_errands: Errands | None = None
+        self._knows_formats = False
+        self.queue.announce(os.getpid())
+
+    def serve(self, once: bool = False) -> str:
+        """Works until the native loop says why not, and returns that; ``once`` for one claim."""
+        while True:
+            event = self._loop.run(once)
+            if event == "sample":
+                self._serve_sample()
+            elif event == "errand":
+                self._errands.follow()
+            else:
+                if event == "recalled" and self._made_errands is not None:
+                    self._made_errands.let_go()
+                return event
+
+    def rest(self, seen: int) -> None:
+        """Sleeps until there may be something to do, at home or for another rank."""
+        self._loop.rest(seen)
+
+    @property
+    def _errands(self) -> Errands:
+        if self._made_errands is None:
+            # Not at the top: sockets are not needed as long as there is nothing to lend.
+            from fusionloader.workers.assignments import Errands
+
+            address, plan = self._config.address, self._config.plan
+            self._made_errands = Errands(self._loop, address, plan, self._executor)
+        return self._made_errands
+
+    def _serve_sample(self) -> None:
+        """Does the sample that the native loop could not."""
+        sequence, position, row, item, seed, epoch, key, occurrence, _ = self._loop.current()
+        try:
+            self._write(item, key, occurrence)
+        except Exception as error:
+            if self._loop.is_guest:  # whom it concerns hears of it from a worker of its own
+                self._loop.give_back()
+                return
+            where = f"in DataLoader worker process {self._config.worker}"
+            failure = failures.capture(error, where, self._name(key, item), position)
+        else:
+            self._loop.sample_done()
+            return
+        if self._config.on_error == "raise":
+            tiny_batch = messages.TinyBatchFailed(sequence, -1, failure)
+            messages.send(self._config.message_fd, tiny_batch)
+            self._loop.sample_failed()
+            return
+        replaced_by = None
+        if self._config.on_error == "substitute":
+            replaced_by = self._substitute(seed, epoch, key, occurrence)
+            if replaced_by is None:
+                failure = messages.Failure(
+                    failure.kind,
+                    f"{ATTEMPTS} samples drawn as substitutes were bad too.\n{failure.text}",
+                    position,
+                )
+                failed = messages.TinyBatchFailed(sequence, -1, failure)
+                messages.send(self._config.message_fd, failed)
+                self._loop.sample_failed()
+                return
+        messages.send(
+            self._config.message_fd, messages.SampleSkipped(sequence, row, replaced_by, failure)
+        )
+        self._loop.sample_done()
+
+    def _substitute(self, seed: int, epoch: int, key: int, occurrence: int) -> int | None:
+        for item in substitutes(seed, epoch, key, occurrence, self._loop.items()):
+            try:
+                self._write(item, key, occurrence)
+            except Exception:
+                continue
+            return item
+        return None
+
+    def _write(self, item: int, key: int, occurrence: int) -> None:
+        """Runs the plan on the sample's pixels and writes the row."""
+        if not 0 <= item < self._loop.items():
+            raise IndexError(f"the dataset has {self._loop.items()} samples and no such index")
+        *_, seed, epoch, _, _, group = self._loop.current()
+        pixels = self._loop.pixels(item) if self._loop.holds_pixels() else self._decode(item)
+        executor = self._errands.executor if self._loop.is_guest else self._executor
+        row = self._loop.image(executor.result_bytes)
+        executor.run_pixels(pixels, seed, epoch, key, occurrence, row, group)
+        self._loop.set_target(self._loop.target(item))
+        if not self._loop.holds_pixels():
+            self._loop.count_pillow_sample()
+
+    def _decode(self, item: int) -> memoryview:
+        from PIL import Image, ImageFile
+
+        # What the training script set; a spawned process would not know.
+        ImageFile.LOAD_TRUNCATED_IMAGES = self._config.load_truncated
+        Image.MAX_IMAGE_PIXELS = self._config.max_pixels
+        if not self._knows_formats:
+            self._config.formats.register()
+            self._knows_formats = True
+        with open(os.fsdecode(self._loop.path(item)), "rb") as file:
+            found = os.fstat(file.fileno())
+            image = Image.open(file).convert("RGB")
+        pixels = image.tobytes()
+        if self._kept is not None and not self._loop.is_guest:
+            stamp = (found.st_size, found.st_mtime_ns)
+            self._kept.put(item, *stamp, image.width, image.height, pixels)
+        return memoryview(pixels).cast("B", (image.height, image.width, 3))
+
+    def _name(self, key: int, item: int) -> str:
+        if self._loop.holds_pixels() or not 0 <= item < self._loop.items():
+            return f"index {key}"
+        return f"index {key} ({os.fsdecode(self._loop.path(item))})"

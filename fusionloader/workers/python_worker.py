@@ -1,0 +1,284 @@
+"""A CPU worker for samples that are Python objects: the user's dataset and transforms run here."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fusionloader import _native
+from fusionloader.executors.layout import Layout, LayoutMismatch, Writer
+from fusionloader.executors.python import SampleKey, Source
+from fusionloader.workers import failures, messages
+from fusionloader.workers.preparation import prepare_process
+from fusionloader.workers.processes import Descriptor, leave_with
+from fusionloader.workers.substitutes import ATTEMPTS, substitutes
+
+_COMPLETED, _FAILED, _SPILLED = 3, 4, 5
+_CLAIM_SECONDS = 0.5e-3  # of work in a claim, when samples are cheap
+_MOST_TINY_BATCHES = 64
+_IDLE_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectWorkerConfig:
+    """What a worker needs to know; made for one process, pickled where it is spawned."""
+
+    worker: int
+    workers: int
+    parent: int
+    control: Descriptor
+    data: Descriptor
+    message: Descriptor
+    source: Source
+    base_seed: int
+    worker_init_fn: Callable[[int], Any] | None
+    on_error: str
+
+
+def main(config: ObjectWorkerConfig) -> None:
+    """Serves until the manager says stop or the training process is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the training process's to handle
+    leave_with(config.parent)
+    worker = prepared(config)
+    if worker is not None:
+        worker.serve()
+
+
+def prepared(
+    config: ObjectWorkerConfig, pool: _native.WorkerQueue | None = None
+) -> ObjectWorker | None:
+    """Returns the worker, with the process as torch prepares it; ``None`` if that has failed.
+
+    The manager is told why. ``pool`` is the queue of the pool that it works from, if it does.
+    """
+    try:
+        seeding = prepare_process(
+            config.worker,
+            config.workers,
+            config.base_seed,
+            config.source.dataset,
+            config.worker_init_fn,
+        )
+        source = config.source if config.worker_init_fn is None else config.source.renewed()
+        source.seeding = seeding
+        return ObjectWorker(config, source, pool)
+    except Exception as error:
+        failure = failures.capture(error, f"in DataLoader worker process {config.worker}")
+        messages.send(config.message.fd, messages.WorkerFailed(failure))
+        queue = _native.WorkerQueue(config.control.fd, config.data.fd, config.worker)
+        queue.wake_manager()
+        return None
+
+
+class _BadSample(Exception):
+    def __init__(self, failure: messages.Failure) -> None:
+        self.failure = failure
+
+
+_SKIPPED = object()
+
+
+class ObjectWorker:
+    """Claims tiny-batches, has the source make their samples, and writes these."""
+
+    def __init__(
+        self, config: ObjectWorkerConfig, source: Source, pool: _native.WorkerQueue | None
+    ) -> None:
+        self._config = config
+        self._source = source
+        self._pool = pool
+        self.queue = _native.WorkerQueue(config.control.fd, config.data.fd, config.worker)
+        self.queue.announce(os.getpid())
+        self._message_fd = config.message.fd
+        self._layout: Layout | None = None
+        self._layout_version = 0
+        self._writers: dict[tuple[int, int, int], Writer] = {}
+        self._seconds_per_tiny_batch = _CLAIM_SECONDS
+        self._reported = False
+
+    @property
+    def uses_generators(self) -> bool:
+        """Whether samples depend on what others leave of the process's global generators."""
+        return not all(self._source.seeding)
+
+    def serve(self, once: bool = False) -> str:
+        """Works until the manager says stop, or the pool otherwise; with ``once`` for one claim.
+
+        Returns why not, as the native loop of plans does.
+        """
+        queue = self.queue
+        while not queue.stopping:
+            if self._pool is not None and self._pool.is_sent:
+                return self._end("recalled")
+            seen = queue.work_word
+            count = int(_CLAIM_SECONDS / self._seconds_per_tiny_batch)
+            claim = None
+            if not once or queue.layout_version:  # who only helps is not to wait for the manager
+                claim = queue.claim(False, 0, min(max(count, 1), _MOST_TINY_BATCHES))
+            if claim is None:
+                queue.idle()
+                if self._pool is not None:
+                    return "idle"
+                self.rest(seen)
+                continue
+            start = time.perf_counter()
+            self._serve_claim(claim)
+            seconds = (time.perf_counter() - start) / claim.count
+            self._seconds_per_tiny_batch += (seconds - self._seconds_per_tiny_batch) / 4
+            if once:
+                return self._end("served")
+        return self._end("stopped")
+
+    def rest(self, seen: int) -> None:
+        """Sleeps until there may be something to do."""
+        self.queue.sleep(seen, _IDLE_SECONDS)
+
+    def _end(self, why: str) -> str:
+        self.queue.idle()
+        return why
+
+    def _serve_claim(self, claim: _native.Claim) -> None:
+        indices = pickle.loads(claim.indices()) if len(claim.indices()) else None
+        whole: list[tuple[int, list[Any]]] = []
+        for tiny_batch in range(claim.first, claim.first + claim.count):
+            try:
+                whole.append((tiny_batch, self._load(claim, tiny_batch, indices)))
+            except _BadSample as bad:
+                message = messages.TinyBatchFailed(claim.sequence, tiny_batch, bad.failure)
+                messages.send(self._message_fd, message)
+                self.queue.finish(claim, tiny_batch, _FAILED)
+        if whole and self._agree_on_layout(claim, whole[0][1]):
+            self._write(claim, whole)
+            return
+        for tiny_batch, _ in whole:
+            self.queue.give_back(claim, tiny_batch)
+
+    # ---- making samples ------------------------------------------------------------------------
+
+    def _load(self, claim: _native.Claim, tiny_batch: int, indices: list[Any] | None) -> list[Any]:
+        start = tiny_batch * claim.tiny_size
+        stop = min(start + claim.tiny_size, claim.samples)
+        keys = []
+        for position in range(start, stop):
+            item, key, occurrence, row = claim.entry(position)
+            index = item if indices is None else indices[position]
+            group = claim.group(row)
+            keys.append(SampleKey(index, claim.seed, claim.epoch, key, occurrence, group))
+        self.queue.begin_sample(claim, tiny_batch, start)
+        samples = []
+        for position, sample_key in zip(range(start, stop), keys, strict=True):
+            if position > start:
+                self.queue.begin_sample(claim, tiny_batch, position)
+            samples.append(self._load_one(claim, position, sample_key))
+            if position + 1 < stop:
+                self.queue.end_samples(claim, tiny_batch, position + 1 - start)
+        self.queue.end_samples(claim, tiny_batch, stop - start)
+        part_seconds = self._source.take_part_seconds()
+        if part_seconds:
+            self.queue.add_part_seconds(part_seconds)
+        return samples
+
+    def _load_one(self, claim: _native.Claim, position: int, key: SampleKey) -> Any:
+        try:
+            return self._source.load(key)
+        except Exception as error:
+            failure = self._capture(error, self._source.name(key), position)
+        if self._config.on_error == "raise":
+            raise _BadSample(failure)
+        sample, replaced_by = _SKIPPED, None
+        if self._config.on_error == "substitute":
+            sample, replaced_by = self._substitute(key, failure, position)
+        skipped = messages.SampleSkipped(claim.sequence, position, replaced_by, failure)
+        messages.send(self._message_fd, skipped)
+        return sample
+
+    def _substitute(
+        self, key: SampleKey, failure: messages.Failure, position: int
+    ) -> tuple[Any, int]:
+        count = self._source.count()
+        if count == 0:  # nobody knows which indices there are
+            raise _BadSample(failure)
+        for index in substitutes(key.seed, key.epoch, key.key, key.occurrence, count):
+            try:
+                return self._source.load(key.replaced(index)), index
+            except Exception:
+                continue
+        text = f"{ATTEMPTS} samples drawn as substitutes were bad too.\n{failure.text}"
+        raise _BadSample(messages.Failure(failure.kind, text, position))
+
+    def _capture(self, error: Exception, sample: str, position: int) -> messages.Failure:
+        where = f"in DataLoader worker process {self._config.worker}"
+        return failures.capture(error, where, sample, position)
+
+    # ---- writing them --------------------------------------------------------------------------
+
+    def _agree_on_layout(self, claim: _native.Claim, samples: list[Any]) -> bool:
+        """Waits until the layout is known and the batch has rows; False when stopped meanwhile.
+
+        Or sent elsewhere.
+        """
+        queue = self.queue
+        while True:
+            seen = queue.work_word
+            if queue.layout_version != self._layout_version:
+                self._layout_version = queue.layout_version
+                self._layout = pickle.loads(queue.layout())
+                self._writers.clear()
+            if self._layout is not None and claim.payload:
+                return True
+            if queue.stopping:
+                return False
+            if self._pool is not None and self._pool.is_sent:
+                return False  # the manager may be waiting for another loader of the pool
+            first = next((sample for sample in samples if sample is not _SKIPPED), None)
+            if self._layout is None and not self._reported and first is not None:
+                messages.send(self._message_fd, messages.LayoutFound(Layout.of(first)))
+                self._reported = True
+                queue.wake_manager()
+            queue.sleep(seen, _IDLE_SECONDS)
+
+    def _write(self, claim: _native.Claim, whole: list[tuple[int, list[Any]]]) -> None:
+        writer = self._writer(claim)
+        contiguous = len(whole) == claim.count and not any(
+            sample is _SKIPPED for _, samples in whole for sample in samples
+        )
+        if contiguous:
+            joined = whole[0][1]
+            if len(whole) > 1:
+                joined = [sample for _, samples in whole for sample in samples]
+            try:
+                writer.write(claim.first * claim.tiny_size, joined)
+            except LayoutMismatch:
+                contiguous = False
+        for tiny_batch, samples in whole:
+            result = _COMPLETED if contiguous else self._write_apart(claim, tiny_batch, samples)
+            self.queue.finish(claim, tiny_batch, result)
+
+    def _write_apart(self, claim: _native.Claim, tiny_batch: int, samples: list[Any]) -> int:
+        writer = self._writer(claim)
+        start = tiny_batch * claim.tiny_size
+        try:
+            for row, sample in enumerate(samples, start):
+                if sample is not _SKIPPED:
+                    writer.write(row, [sample])
+        except LayoutMismatch:
+            kept = [None if sample is _SKIPPED else sample for sample in samples]
+            spilled = messages.SamplesSpilled(claim.sequence, tiny_batch, pickle.dumps(kept))
+            self.queue.wake_manager()  # so that it reads while a large message is being written
+            messages.send(self._message_fd, spilled)
+            return _SPILLED
+        return _COMPLETED
+
+    def _writer(self, claim: _native.Claim) -> Writer:
+        assert self._layout is not None
+        where = (self._layout_version, claim.payload, claim.payload_rows)
+        writer = self._writers.get(where)
+        if writer is None:
+            writer = Writer(self._layout, self.queue.rows(claim), claim.payload_rows)
+            self._writers[where] = writer
+        return writer

@@ -1,0 +1,168 @@
+"""The CPU workers of one loader: started, watched, replaced when they die, ended."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fusionloader.workers import messages, processes
+from fusionloader.workers.processes import Process
+
+log = logging.getLogger("fusionloader.workers")
+
+_CHECK_SECONDS = 0.1
+_FRUITLESS_DEATHS = 3
+_PATIENCE_SECONDS = 5.0
+
+StartWorker = Callable[[int, int], Process]
+"""Starts worker number ``n`` that sends its messages to the descriptor given."""
+
+
+@dataclass(slots=True)
+class Worker:
+    """A running worker."""
+
+    number: int
+    process: Process
+    receiver: messages.Receiver
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """A worker ended; by accident, unless its pool has others start in its place.
+
+    A pool's worker may have been ``at_work`` for a loader that this one knows nothing of.
+    """
+
+    number: int
+    pid: int | None
+    manner: str
+    last_words: list[messages.Message]
+    is_accident: bool = True
+    at_work: bool = False
+
+
+class WorkerSet:
+    """Workers of consecutive numbers; one that dies is started again under its number."""
+
+    def __init__(self, count: int, start: StartWorker, first: int = 0) -> None:
+        self._start = start
+        self._fruitless_deaths = 0
+        self._checked = time.monotonic()
+        self.restarts = 0
+        self.workers: list[Worker] = []
+        try:
+            for number in range(first, first + count):
+                self.workers.append(self._launch(number))
+        except BaseException:
+            self.end()
+            raise
+
+    def _launch(self, number: int) -> Worker:
+        read, write = os.pipe()
+        try:
+            process = self._start(number, write)
+        except BaseException:
+            os.close(read)
+            raise
+        finally:
+            os.close(write)
+        return Worker(number, process, messages.Receiver(read))
+
+    def receive(self) -> list[messages.Message]:
+        """Returns the messages of all workers that are there, without waiting."""
+        return [m for worker in self.workers for m in worker.receiver.receive()]
+
+    def unfinished_message(self) -> messages.Receiver | None:
+        """Returns the end of a pipe through which a large message is coming."""
+        for worker in self.workers:
+            if worker.receiver.partial:
+                return worker.receiver
+        return None
+
+    def deaths(self) -> list[Death]:
+        """Returns the workers that have died since the last look, which is at most every 0.1 s."""
+        now = time.monotonic()
+        if now - self._checked < _CHECK_SECONDS:
+            return []
+        self._checked = now
+        return [
+            Death(
+                worker.number,
+                worker.process.pid,
+                processes.describe_exit(worker.process.exitcode),
+                worker.receiver.receive(),
+                not getattr(worker.process, "told_to_end", False),
+                getattr(worker.process, "was_prepared", False),
+            )
+            for worker in self.workers
+            if not worker.process.is_alive()
+        ]
+
+    def replace(self, death: Death, fruitful: bool) -> None:
+        """Starts a worker in the place of a dead one, unless that seems hopeless.
+
+        Args:
+            death: the dead worker.
+            fruitful: whether it had come as far as asking for work; three in a row that had not
+                are an error.
+
+        Raises:
+            RuntimeError: workers die before they ask for work.
+        """
+        self._fruitless_deaths = 0 if fruitful else self._fruitless_deaths + 1
+        if self._fruitless_deaths >= _FRUITLESS_DEATHS:
+            raise RuntimeError(
+                f"DataLoader worker (pid(s) {death.pid}) exited unexpectedly: three in a row ended "
+                f"before they asked for work (the last one {death.manner})"
+            )
+        log.warning("worker %d (pid %s) %s; it is replaced", death.number, death.pid, death.manner)
+        self.restart(death)
+        self.restarts += 1
+
+    def restart(self, death: Death) -> None:
+        """Starts a worker in the place of a dead one."""
+        self.drop(death)
+        self.workers.append(self._launch(death.number))
+        self.workers.sort(key=lambda worker: worker.number)
+
+    def drop(self, death: Death) -> None:
+        """Forgets a dead worker."""
+        for worker in [worker for worker in self.workers if worker.number == death.number]:
+            worker.receiver.close()
+            self.workers.remove(worker)
+
+    def drain(self) -> None:
+        """Reads what there is, so that no worker waits to be read; keeps it for ``receive``."""
+        for worker in self.workers:
+            worker.receiver.drain()
+
+    def retire(self, count: int) -> list[Death]:
+        """Ends the workers with the highest numbers until ``count`` are left.
+
+        What they were at is for the caller to take back.
+        """
+        ended = []
+        for worker in self.workers[count:]:
+            worker.process.kill()
+            worker.process.join(_PATIENCE_SECONDS)
+            words = worker.receiver.receive()
+            ended.append(Death(worker.number, worker.process.pid, "was ended", words))
+            worker.receiver.close()
+        del self.workers[count:]
+        return ended
+
+    def add(self, number: int) -> None:
+        """Starts one more worker, under the next number."""
+        self.workers.append(self._launch(number))
+
+    def end(self) -> None:
+        """Waits for the workers, which were told to stop, and kills those that do not."""
+        # One that waits to write does not see that it is to stop.
+        running = [worker.process for worker in self.workers]
+        processes.end(running, _PATIENCE_SECONDS, meanwhile=self.drain)
+        for worker in self.workers:
+            worker.receiver.close()

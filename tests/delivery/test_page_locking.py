@@ -1,0 +1,108 @@
+"""Memory that is page-locked for a device is unlocked before it is unmapped, and once."""
+
+import gc
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+from fusionloader import FusionLoader
+from fusionloader.iterators.slots import SlotIterator
+
+
+def mapped(address):
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    spans = [line.split()[0].split("-") for line in lines]
+    return any(int(s[0], 16) <= address < int(s[1], 16) for s in spans)
+
+
+class Point:
+    passed = True
+
+    def query(self):
+        return self.passed
+
+
+class Driver:
+    """Keeps account as a CUDA driver does; ``locked`` are the blocks it believes in."""
+
+    def __init__(self):
+        self.locked = set()
+        self.unlocked = 0
+        self.marks = []
+
+    def lock(self, address, nbytes):
+        assert mapped(address) and address not in self.locked
+        self.locked.add(address)
+
+    def unlock(self, address):
+        # A finalizer: what is wrong here must show in the figures that the tests compare.
+        if mapped(address) and address in self.locked:
+            self.locked.remove(address)
+            self.unlocked += 1
+
+    def mark(self):
+        self.marks.append(Point())
+        return self.marks[-1]
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    driver, options = Driver(), SlotIterator._options
+
+    def injected(iterator, loader):
+        return replace(options(iterator, loader), page_locking=driver)
+
+    monkeypatch.setattr(SlotIterator, "_options", injected)
+    return driver
+
+
+def loader():
+    return FusionLoader(TensorDataset(torch.arange(40.0)), 4, num_workers=1)
+
+
+def test_memory_is_unlocked_before_it_is_unmapped(driver):
+    assert torch.equal(torch.cat([batch for (batch,) in loader()]), torch.arange(40.0))
+    gc.collect()
+    assert driver.unlocked > 0 and driver.locked == set()
+
+
+def test_a_kept_batch_stays_locked_until_it_is_dropped(driver):
+    batches = [batch for (batch,) in loader()]
+    gc.collect()
+    assert {batch.data_ptr() for batch in batches} <= driver.locked
+    last = batches[-1][1:]
+    address = batches[-1].data_ptr()
+    del batches
+    gc.collect()
+    assert driver.locked == {address} and mapped(address)
+    del last
+    gc.collect()
+    assert driver.locked == set() and not mapped(address)
+
+
+def test_a_forked_child_unlocks_nothing(driver):
+    batches = list(loader())
+    locked = set(driver.locked)
+    child = os.fork()
+    if child == 0:
+        del batches
+        gc.collect()
+        os._exit(driver.locked != locked)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_dropped_batch_is_written_again_only_when_the_device_has_read_it(driver, monkeypatch):
+    monkeypatch.setattr(Point, "passed", False)
+    iterator = iter(FusionLoader(TensorDataset(torch.arange(400.0)), 4, num_workers=1))
+    (first,) = next(iterator)
+    address = first.data_ptr()
+    del first
+    seen = {batch.data_ptr() for (batch,) in (next(iterator) for _ in range(20))}
+    assert address not in seen
+    monkeypatch.setattr(Point, "passed", True)
+    kept = [batch for (batch,) in iterator]
+    assert address in {batch.data_ptr() for batch in kept}

@@ -1,0 +1,89 @@
+"""The GPU worker's memory where there is no device: what its launches allocate is made up.
+
+The worker process imports this. Own memory never suffices; a launch in borrowed memory writes all
+over it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from fusionloader import _native
+from fusionloader.gpu_memory import Mapping
+
+SCRIBBLE = 0xABCDABCD
+
+
+@dataclass
+class StandInPool:
+    """See ``launch_memory.Pool``.
+
+    Args:
+        folder: for marks, by which a test sees what the worker did.
+        fate: of the first process that borrows: it ``"works"``, ``"dies"`` at its first launch, or
+            ``"keeps"`` what it has borrowed.
+        scarce: whether the worker's own memory does not suffice.
+    """
+
+    folder: str
+    fate: str = "works"
+    scarce: bool = True
+
+    def __post_init__(self) -> None:
+        self._blocks: list[Mapping] = []
+
+    @contextmanager
+    def own(self, in_vain: bool = False) -> Iterator[None]:
+        if self.scarce:
+            raise MemoryError("the worker's own memory does not suffice")
+        yield
+
+    def begin(self, blocks: Sequence[Mapping]) -> None:
+        self._blocks += blocks
+
+    @contextmanager
+    def borrowed(self) -> Iterator[None]:
+        for block in self._blocks:
+            _native.cuda.fill(block.device, block.address, SCRIBBLE, block.nbytes // 4)
+        if self.fate == "dies" and self._is_first():
+            os._exit(1)
+        yield
+        for block in self._blocks:
+            word = _native.cuda.read(block.device, block.address + block.nbytes - 4, 4)
+            if int.from_bytes(word, "little") != SCRIBBLE:
+                raise RuntimeError("somebody else wrote into borrowed memory")
+        self._mark("launched")
+
+    def end(self) -> None:
+        while self.fate == "keeps" and self._is_first():
+            time.sleep(1)
+        self._blocks.clear()
+
+    def trim(self) -> None:
+        self._mark("trimmed")
+
+    def _is_first(self) -> bool:
+        claimed = Path(self.folder, "first")
+        try:
+            with open(claimed, "x") as file:
+                file.write(str(os.getpid()))
+        except FileExistsError:
+            return claimed.read_text() == str(os.getpid())
+        return True
+
+    def _mark(self, name: str) -> None:
+        with open(Path(self.folder, name), "a") as file:
+            file.write("x")
+
+
+def times(folder: Path, name: str) -> int:
+    """How often something happened over there."""
+    try:
+        return (folder / name).stat().st_size
+    except FileNotFoundError:
+        return 0

@@ -1,0 +1,336 @@
+"""The GPU worker on DALI's CPU backend: the same process, queue, tasks and slots as on a device."""
+
+import contextlib
+import importlib.util
+import os
+import signal
+import threading
+import time
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from conftest import NORMALIZE, photo, train_transform
+from PIL import Image
+from torchvision import transforms as v1
+from torchvision.datasets import ImageFolder
+from waiting import PATIENCE, wait_until
+
+from fusionloader import FusionLoader, GpuWorker
+from fusionloader.gpu.choice import GpuChoice, memory_options, within
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("nvidia") is None or importlib.util.find_spec("nvidia.dali") is None,
+    reason="DALI is not installed: pip install nvidia-dali-cuda120",
+)
+LEVEL = 1 / 255
+BATCHES = [list(range(start, start + 20)) for start in range(0, 40, 20)] * 6
+
+
+def with_gpu_worker(dataset, gpu_worker=None, **arguments):
+    arguments = {"batch_sampler": BATCHES, "num_workers": 1, "seed": 5, **arguments}
+    gpu_worker = gpu_worker or GpuWorker(device="cpu", sharing="spatial")
+    return FusionLoader(dataset, gpu_worker=gpu_worker, persistent_workers=True, **arguments)
+
+
+def done_by_gpu(loader):
+    return loader.stats()["gpu_worker"].get("samples", 0)
+
+
+def epochs(loader, epoch=7):
+    """The batches of the same epoch again and again, as long as patience lasts."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        loader.set_epoch(epoch)
+        yield list(loader)
+    raise AssertionError(f"it has not come to that: {loader.stats()['gpu_worker']}")
+
+
+def epoch_with_gpu(loader):
+    """The batches of an epoch in which CPU workers wait until the GPU worker has had its part."""
+    next(batches for batches in epochs(loader) if loader._iterator._manager.queue.gpu_is_ready)
+    manager = loader._iterator._manager
+
+    def made_by_gpu():
+        return manager.queue.records()[manager.gpu._number][5]
+
+    before = made_by_gpu()
+    cpu_workers = [process.pid for process in loader._iterator._workers[: loader.num_workers]]
+    signal_all(cpu_workers, signal.SIGSTOP)
+
+    def go_on():
+        with contextlib.suppress(AssertionError):
+            wait_until(lambda: made_by_gpu() - before > 8)
+        signal_all(cpu_workers, signal.SIGCONT)
+
+    going_on = threading.Thread(target=go_on)
+    going_on.start()
+    loader.set_epoch(7)
+    batches = list(loader)
+    going_on.join()
+    assert made_by_gpu() - before > 8, "the GPU worker took no part"
+    return batches
+
+
+def signal_all(pids, number):
+    for pid in pids:
+        os.kill(pid, number)
+
+
+def epoch_without(dataset, epoch=7, **arguments):
+    arguments = {"batch_sampler": BATCHES, "seed": 5, **arguments}
+    loader = FusionLoader(dataset, gpu_worker=None, num_workers=1, **arguments)
+    loader.set_epoch(epoch)
+    return list(loader)
+
+
+def distances(first, second):
+    """For every image of two epochs the mean absolute difference; targets are the same."""
+    for (_, ours), (_, theirs) in zip(first, second, strict=True):
+        assert torch.equal(ours, theirs)
+    return torch.cat(
+        [(a - b).abs().flatten(1).mean(1) for (a, _), (b, _) in zip(first, second, strict=True)]
+    )
+
+
+@pytest.mark.parametrize("sharing", ["spatial", "temporal"])
+def test_its_samples_differ_by_the_rounding_of_the_resize_only(image_folder, sharing):
+    transform = v1.Compose(
+        [v1.RandomResizedCrop(48), v1.RandomHorizontalFlip(), v1.ColorJitter(0.4), v1.ToTensor()]
+    )
+    dataset = ImageFolder(str(image_folder), transform)
+    with with_gpu_worker(dataset, GpuWorker(device="cpu", sharing=sharing)) as loader:
+        apart = distances(epoch_with_gpu(loader), epoch_without(dataset))
+    assert apart.max() < 3 * LEVEL  # the wrong window or flip is far beyond this
+    assert apart.mean() < 0.5 * LEVEL
+
+
+@pytest.mark.parametrize("prebuilt", ["families", "combinations"])
+def test_stock_dali_operators_come_close_to_pillow(image_folder, prebuilt):
+    transform = v1.Compose([v1.RandomResizedCrop(48), v1.RandAugment(), v1.ToTensor()])
+    dataset = ImageFolder(str(image_folder), transform)
+    gpu_worker = GpuWorker(device="cpu", sharing="spatial", prebuilt=prebuilt, group_size=4)
+    with with_gpu_worker(dataset, gpu_worker) as loader:
+        apart = distances(epoch_with_gpu(loader), epoch_without(dataset))
+    assert apart.median() < 0.5 * LEVEL
+    assert apart.max() < 12 * LEVEL  # where posterize or equalize meets a resize a level apart
+
+
+def test_without_a_resize_every_bit_is_the_same(tmp_path):
+    generator = np.random.default_rng(1)
+    (tmp_path / "class").mkdir()
+    for number in range(40):
+        width, height = (int(side) for side in generator.integers(70, 150, 2))
+        photo(generator, width, height).save(tmp_path / "class" / f"{number}.jpg")
+    steps = [v1.RandomCrop(64), v1.RandomHorizontalFlip(), v1.RandAugment(), v1.ToTensor()]
+    dataset = ImageFolder(
+        str(tmp_path), v1.Compose([*steps, v1.Normalize(*NORMALIZE), v1.RandomErasing(0.5)])
+    )
+    with with_gpu_worker(dataset) as loader:
+        apart = distances(epoch_with_gpu(loader), epoch_without(dataset))
+    assert apart.max() == 0
+
+
+@pytest.mark.parametrize("group_size", [1, 4, 13, 200])
+def test_groups_of_any_size_fill_the_right_rows(image_folder, group_size):
+    dataset = ImageFolder(str(image_folder), v1.Compose([v1.CenterCrop(32), v1.PILToTensor()]))
+    gpu_worker = GpuWorker(device="cpu", sharing="spatial", group_size=group_size)
+    with with_gpu_worker(dataset, gpu_worker, tiny_batch_size=3) as loader:
+        ours = epoch_with_gpu(loader)
+    for (images, _), (expected, _) in zip(ours, epoch_without(dataset), strict=True):
+        assert torch.equal(images, expected)
+
+
+def test_files_that_dali_is_not_trusted_with_go_back_to_cpu_workers(tmp_path):
+    generator = np.random.default_rng(1)
+    (tmp_path / "class").mkdir()
+    for number in range(20):
+        photo(generator, 90, 80).save(tmp_path / "class" / f"{number:02}.jpg")
+    photo(generator, 90, 80).save(tmp_path / "class" / "20.png")
+    photo(generator, 90, 80).convert("CMYK").save(tmp_path / "class" / "21.jpg")
+    dataset = ImageFolder(str(tmp_path), v1.Compose([v1.CenterCrop(64), v1.ToTensor()]))
+    assert len(dataset) == 22
+    arguments = {"batch_sampler": [list(range(22))] * 6}
+    with with_gpu_worker(dataset, **arguments) as loader:
+        ours = epoch_with_gpu(loader)
+    assert distances(ours, epoch_without(dataset, **arguments)).max() == 0
+
+
+def test_a_damaged_file_is_reported_by_name_and_skipped_when_asked(tmp_path):
+    generator = np.random.default_rng(1)
+    (tmp_path / "class").mkdir()
+    for number in range(40):
+        photo(generator, 90, 80).save(tmp_path / "class" / f"{number:02}.jpg", quality=95)
+    dataset = ImageFolder(str(tmp_path), v1.Compose([v1.CenterCrop(64), v1.ToTensor()]))
+    with with_gpu_worker(dataset, on_error="skip") as loader:
+        epoch_with_gpu(loader)
+        damaged = tmp_path / "class" / "39.jpg"
+        damaged.write_bytes(damaged.read_bytes()[:1500])
+        images = [len(images) for images, _ in loader]
+        assert images == [20, 19] * 6
+        assert "39.jpg" in loader.stats()["errors"][0]
+    with with_gpu_worker(dataset) as loader, pytest.raises(OSError, match=r"39\.jpg"):
+        list(loader)
+
+
+@pytest.mark.timeout(900)
+def test_a_killed_gpu_worker_loses_no_sample_and_is_started_again_three_times(image_folder):
+    dataset = ImageFolder(str(image_folder), v1.Compose([v1.CenterCrop(32), v1.ToTensor()]))
+    expected = epoch_without(dataset)
+
+    def fate():
+        told = loader.stats()["gpu_worker"]
+        return told["restarts"], told["gone"]
+
+    with with_gpu_worker(dataset, num_workers=2) as loader:
+        for _ in range(4):
+            epoch_with_gpu(loader)
+            before = fate()
+            os.kill(loader._iterator._workers[-1].pid, signal.SIGKILL)
+            with pytest.warns(RuntimeWarning, match="GPU worker.*killed by signal"):
+                for batches in epochs(loader):
+                    assert distances(batches, expected).max() == 0
+                    if fate() != before:
+                        break
+        assert fate()[0] == 3
+        assert "killed" in fate()[1]
+        assert distances(list(loader), expected).max() == 0
+
+
+@pytest.mark.usefixtures("any_may_die")
+def test_two_ends_and_deaths_give_every_sample_once(image_folder):
+    dataset = ImageFolder(str(image_folder), v1.Compose([v1.CenterCrop(32), v1.PILToTensor()]))
+    expected = epoch_without(dataset)
+    with with_gpu_worker(dataset, num_workers=2) as loader, warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        epoch_with_gpu(loader)
+        for trial in range(6):
+            loader.set_epoch(7)
+            iterator = iter(loader)
+            batches = []
+            for number, batch in enumerate(iterator):
+                batches.append(batch)
+                if number % 4 == trial % 4:
+                    victims = iterator._workers
+                    victims[(trial + number) % len(victims)].kill()
+            for (images, _), (wanted, _) in zip(batches, expected, strict=True):
+                assert torch.equal(images, wanted)
+
+
+def test_a_profiling_phase_ends_with_a_decision(image_folder):
+    dataset = ImageFolder(str(image_folder), train_transform())
+    with with_gpu_worker(dataset, GpuWorker(device="cpu")) as loader:
+        for _ in epochs(loader):
+            told = loader.stats()["gpu_worker"]
+            if not told["profiling"]:
+                break
+        assert set(told["rates"]) == {"off", "temporal", "spatial"}
+        assert told["mode"] in told["rates"]
+
+
+def test_explain_says_what_keeps_a_plan_from_the_gpu_worker(image_folder):
+    def explained(*steps, **arguments):
+        dataset = ImageFolder(str(image_folder), v1.Compose([*steps, v1.ToTensor()]))
+        return with_gpu_worker(dataset, **arguments).explain().splitlines()[-1]
+
+    assert "takes the largest samples" in explained(v1.RandomResizedCrop(32), v1.RandAugment())
+    assert "RandomResizedCrop does not come first" in explained(
+        v1.RandAugment(), v1.RandomResizedCrop(32)
+    )
+    assert "Python" in explained(v1.CenterCrop(32), v1.Lambda(lambda image: image))
+
+
+def test_a_loader_on_the_host_has_no_gpu_worker_by_itself(image_folder):
+    dataset = ImageFolder(str(image_folder), train_transform())
+    loader = FusionLoader(dataset, 20, num_workers=1)
+    assert "GPU worker" not in loader.explain()
+    list(loader)
+    assert loader.stats()["gpu_worker"] == {}
+
+
+def test_an_explicit_worker_says_what_is_missing(image_folder, monkeypatch):
+    dataset = ImageFolder(str(image_folder), train_transform())
+    with pytest.raises(ValueError, match="device='cuda'"):
+        iter(FusionLoader(dataset, num_workers=1, gpu_worker=GpuWorker()))
+    with pytest.raises(ValueError, match="num_workers"):
+        FusionLoader(dataset, gpu_worker=GpuWorker(device="cpu"))
+    with pytest.raises(ValueError, match="gpu_worker"):
+        FusionLoader(dataset, gpu_worker="always")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ImportError, match="pip install nvidia-dali-cuda1[23]0"):
+        iter(FusionLoader(dataset, num_workers=1, gpu_worker=GpuWorker(device="cpu")))
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("sharing", "both"),
+        ("prebuilt", "none"),
+        ("group_size", 0),
+        ("threads", 0),
+        ("hw_decoder_load", 1.5),
+        ("memory_limit", "2 potatoes"),
+        ("memory_limit", 0),
+        ("memory", "borrow"),
+        ("share_limit", "a lot"),
+        ("share_limit", 0),
+    ],
+)
+def test_options_out_of_range_are_refused(option, value):
+    with pytest.raises(ValueError, match="memory" if option.endswith("_limit") else option):
+        GpuWorker(**{option: value})
+
+
+def test_memory_is_shared_in_temporal_sharing_on_a_cuda_device_alone():
+    with pytest.raises(ValueError, match='sharing="temporal"'):
+        GpuWorker(sharing="spatial", memory="share")
+    with pytest.raises(ValueError, match="CPU backend"):
+        GpuWorker(device="cpu", memory="share")
+
+    def options(device_id=0, **values):
+        return memory_options(GpuChoice(GpuWorker(**values), device_id))
+
+    assert options(memory="own") is None
+    assert options(sharing="spatial") is None
+    assert options(device_id=None, device="cpu") is None
+    assert not options().always
+    shared = options(memory="share", share_limit="2GiB")
+    assert (shared.always, shared.limit, shared.device) == (True, 2 << 30, 0)
+    assert (
+        "it may borrow 2GiB"
+        in GpuChoice(GpuWorker(memory="share", share_limit="2GiB"), 0).explain()
+    )
+
+
+def test_a_memory_limit_makes_launches_smaller_or_is_refused():
+    assert within(2 << 30, 0, 64, on_gpu=False) == (64, 0)
+    assert within(1 << 30, 100 << 20, 64, on_gpu=True) == (32, 4)
+    assert within(1 << 30, 200 << 20, 64, on_gpu=True) == (32, 2)
+    with pytest.raises(ValueError, match="memory_limit"):
+        within(16 << 20, 0, 64, on_gpu=False)
+    with pytest.raises(ValueError, match="memory_limit"):
+        within(1 << 30, 600 << 20, 64, on_gpu=True)
+
+
+def test_without_dali_an_automatic_worker_says_how_to_get_it(image_folder, monkeypatch, caplog):
+    dataset = ImageFolder(str(image_folder), train_transform())
+    loader = FusionLoader(dataset, 4, num_workers=1, device="cuda")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert "DALI is not installed: pip install nvidia-dali" in loader.explain()
+    loader.explain()
+    assert len([r for r in caplog.records if "pip install" in r.message]) == 1
+
+
+def test_a_grey_jpeg_is_the_same_from_both_ends(tmp_path):
+    generator = np.random.default_rng(1)
+    (tmp_path / "class").mkdir()
+    for number in range(40):
+        grey = photo(generator, 90, 80).convert("L")
+        grey.save(tmp_path / "class" / f"{number:02}.jpg")
+        assert Image.open(tmp_path / "class" / f"{number:02}.jpg").mode == "L"
+    dataset = ImageFolder(str(tmp_path), v1.Compose([v1.CenterCrop(64), v1.ToTensor()]))
+    with with_gpu_worker(dataset) as loader:
+        assert distances(epoch_with_gpu(loader), epoch_without(dataset)).max() == 0

@@ -1,0 +1,32 @@
+"""A lender over the fake driver, and borrowers in processes of their own."""
+
+import pytest
+from remote import Remote
+
+from fusionloader.gpu_memory import Lender
+
+
+@pytest.fixture
+def lender(fake_cuda):
+    made = Lender()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def start_borrower(lender, fake_cuda):
+    """Starts borrowers, each a process; they end before the lender closes."""
+    started = []
+
+    def start(**environment):
+        started.append(Remote(lender, fake_cuda, **environment))
+        return started[-1]
+
+    yield start
+    for remote in started:
+        remote.end()
+
+
+@pytest.fixture
+def borrower(start_borrower):
+    return start_borrower()

@@ -1,0 +1,357 @@
+"""What is asked wrongly is refused by a typed error, and leaves nothing lent or open."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from remote import MIB, Remote
+from waiting import PATIENCE
+
+from fusionloader.gpu_memory import (
+    Block,
+    Borrower,
+    CudaError,
+    DeviceError,
+    GrantError,
+    Invitation,
+    LedgerError,
+    Lender,
+    NotOfferedError,
+    SizeError,
+    reclaim_block,
+    return_block,
+    yield_block,
+)
+from fusionloader.gpu_memory.lender import Grant
+
+
+@pytest.fixture
+def block(fake_cuda):
+    return Block(fake_cuda.allocate(MIB), MIB)
+
+
+# ---- sizes -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("nbytes", [0, -1, -(2**70)])
+def test_less_than_a_byte_is_not_borrowed(borrower, nbytes):
+    with pytest.raises(SizeError, match=f"at least 1 byte must be borrowed, not {nbytes}"):
+        borrower.borrow(nbytes)
+
+
+def test_less_than_nothing_is_not_wanted(lender, borrower):
+    with pytest.raises(SizeError, match="0 bytes or more can be wanted, not -1"):
+        borrower.want(-1)
+    borrower.want(2**200)
+    assert lender.wanted_bytes > 2**60
+
+
+@pytest.mark.parametrize("nbytes", [MIB + 1, 2**63, 2**64, 2**200])
+def test_more_than_there_is_is_not_borrowed(lender, borrower, block, nbytes):
+    with (
+        lender.yield_block(block) as grant,
+        pytest.raises(NotOfferedError, match=f"no block of {nbytes} bytes"),
+    ):
+        borrower.borrow(nbytes)
+        with pytest.raises(NotOfferedError):
+            borrower.borrow(nbytes, 0.01)
+        assert grant.state == "yielded"
+        assert lender.wanted_bytes == 0
+
+
+@pytest.mark.parametrize("nbytes", [1.5, "1", None])
+def test_what_is_no_number_of_bytes_is_not_borrowed(borrower, nbytes):
+    with pytest.raises(TypeError):
+        borrower.borrow(nbytes)
+
+
+@pytest.mark.parametrize("nbytes", [0, -5])
+def test_a_block_without_bytes_is_none(nbytes):
+    with pytest.raises(SizeError, match=f"at least 1 byte, not {nbytes}"):
+        Block(1 << 40, nbytes)
+
+
+def test_a_block_ends_inside_of_its_allocation(fake_cuda, lender, block):
+    with pytest.raises(SizeError, match="end outside of their allocation"):
+        lender.yield_block(Block(block.address + 1, MIB))
+    assert lender.stats().lent == 0
+
+
+@pytest.mark.parametrize("address", [0, 4096, 2**63])
+def test_memory_that_no_device_has_is_not_lent(fake_cuda, lender, address):
+    with pytest.raises(GrantError, match="no memory of a CUDA device"):
+        lender.yield_block(Block(address, MIB))
+
+
+def test_addresses_and_sizes_beyond_64_bits_are_refused(fake_cuda, lender):
+    for block in (Block(2**64, 1), Block(-1, 1), Block(4096, 2**64)):
+        with pytest.raises(TypeError):
+            lender.yield_block(block)
+
+
+@pytest.mark.parametrize("patience", [-1, float("nan")])
+def test_patience_is_a_time(lender, block, patience):
+    with lender.yield_block(block) as grant, pytest.raises(ValueError, match="patience"):
+        grant.reclaim(patience)
+
+
+def test_what_to_do_with_a_late_borrower_is_one_of_three(lender, block):
+    with (
+        lender.yield_block(block) as grant,
+        pytest.raises(ValueError, match="'kill', 'wait', 'quarantine'"),
+    ):
+        grant.reclaim(1, "reboot")
+
+
+# ---- grants and mappings -----------------------------------------------------------------------
+
+
+def test_a_grant_is_reclaimed_once(lender, block):
+    grant = lender.yield_block(block)
+    grant.reclaim()
+    with pytest.raises(GrantError, match="it was reclaimed already"):
+        reclaim_block(grant)
+    lent_again = lender.yield_block(block)
+    with pytest.raises(GrantError, match="it was reclaimed already"):
+        reclaim_block(grant)
+    lent_again.reclaim()
+
+
+def test_a_mapping_is_returned_once(lender, borrower, block):
+    grant = lender.yield_block(block)
+    borrower.borrow(MIB)
+    borrower.give_back()
+    with pytest.raises(GrantError, match="was returned already"):
+        borrower.give_back()
+    assert grant.state == "returned"
+    grant.reclaim()
+
+
+def test_a_returned_mapping_has_no_address(lender, borrower, block):
+    grant = lender.yield_block(block)
+    borrower.borrow(MIB)
+    assert borrower.address() > 0
+    borrower.give_back()
+    for ask in (borrower.address, borrower.interface):
+        with pytest.raises(GrantError, match="its address is another's"):
+            ask()
+    grant.reclaim()
+
+
+def test_a_forged_grant_is_refused(lender, borrower, block):
+    with lender.yield_block(block) as grant:
+        borrower.borrow(MIB)
+        forged = Grant(lender, block, grant._ticket)
+        with pytest.raises(GrantError, match="no grant of this lender"):
+            reclaim_block(forged)
+        assert grant.state == "borrowed"
+        borrower.give_back()
+
+
+def test_the_grant_of_another_lender_is_refused(lender, block):
+    with (
+        Lender() as other,
+        other.yield_block(block) as grant,
+        pytest.raises(GrantError, match="no grant of this lender"),
+    ):
+        lender.reclaim([grant])
+
+
+@pytest.mark.parametrize("thing", [None, 7, "grant", (0, 1)])
+def test_what_is_no_grant_or_mapping_is_refused(lender, thing):
+    with pytest.raises(GrantError, match="comes from yield_block"):
+        reclaim_block(thing)
+    with pytest.raises(GrantError, match="comes from borrow_block"):
+        return_block(thing)
+    with pytest.raises(GrantError, match="no grant"):
+        lender.reclaim([thing])
+
+
+def test_memory_is_lent_once_at_a_time(lender, block):
+    half = Block(block.address + MIB // 2, MIB // 2)
+    with lender.yield_block(block):
+        for again in (block, half):
+            with pytest.raises(GrantError, match="are lent already"):
+                lender.yield_block(again)
+    with lender.yield_block(half):
+        pass
+
+
+def test_memory_is_lent_by_one_lender_at_a_time(lender, block):
+    half = Block(block.address + MIB // 2, MIB // 2)
+    with Lender() as other:
+        with other.yield_block(half):
+            for again in (block, half):
+                with pytest.raises(GrantError, match="are lent already, by another lender"):
+                    lender.yield_block(again)
+            with lender.yield_block(Block(block.address, MIB // 2)):
+                pass
+        with lender.yield_block(block):
+            pass
+
+
+@pytest.mark.parametrize("slots", [-1, 0, 4097, 2**70])
+def test_a_ledger_has_a_number_of_slots(fake_cuda, slots):
+    with pytest.raises(SizeError, match=f"1 to 4096 slots, not {slots}"):
+        Lender(slots)
+
+
+@pytest.mark.parametrize("thing", [None, 7, "invitation"])
+def test_what_is_no_invitation_is_refused(fake_cuda, thing):
+    with pytest.raises(TypeError, match="is made with the Invitation of a lender"):
+        Borrower(thing)
+
+
+# ---- what cannot be lent or opened -------------------------------------------------------------
+
+
+def test_memory_that_others_cannot_open_is_not_lent(fake_cuda, lender):
+    address = fake_cuda.allocate_expandable(MIB)
+    with pytest.raises(GrantError, match="expandable segments"):
+        lender.yield_block(Block(address, MIB))
+
+
+def test_memory_is_not_lent_from_a_stream_that_is_captured(fake_cuda, lender, block):
+    stream = fake_cuda.stream()
+    fake_cuda.capture(stream, True)
+    with pytest.raises(GrantError, match="captured into a graph"):
+        lender.yield_block(Block(block.address, MIB, stream))
+    fake_cuda.capture(stream, False)
+    with lender.yield_block(Block(block.address, MIB, stream)):
+        pass
+
+
+def test_a_full_ledger_lends_nothing_more(fake_cuda, block):
+    first, second = Block(block.address, 1), Block(block.address + 1, 1)
+    with Lender(slots=1) as small, small.yield_block(first):  # noqa: SIM117
+        with pytest.raises(LedgerError, match="all 1 slots"):
+            small.yield_block(second)
+
+
+def test_memory_freed_before_it_is_borrowed_is_an_error_on_both_sides(
+    fake_cuda, lender, borrower, block
+):
+    grant = lender.yield_block(block)
+    fake_cuda.free(block.address)
+    with pytest.raises(CudaError, match="cuIpcOpenMemHandle failed") as raised:
+        borrower.borrow(MIB)
+    assert raised.value.code == 1
+    assert grant.state == "returned"
+    assert borrower.held() == 0
+    with pytest.raises(GrantError, match="freed while they were lent"):
+        grant.reclaim()
+    assert lender.stats().lent == 0
+
+
+def test_memory_freed_while_it_is_borrowed_is_an_error(
+    fake_cuda, lender, borrower, block, monkeypatch
+):
+    # Undefined in CUDA; drivers were seen to keep the memory until the borrower closes it.
+    monkeypatch.setenv("FAKE_CUDA_LENIENT", "1")
+    grant = lender.yield_block(block)
+    borrower.borrow(MIB)
+    fake_cuda.free(block.address)
+    borrower.fill(1)
+    borrower.give_back()
+    with pytest.raises(GrantError, match="freed while they were lent"):
+        reclaim_block(grant)
+
+
+def test_memory_freed_and_allocated_again_is_not_what_was_lent(fake_cuda, lender, borrower):
+    address = fake_cuda.allocate(MIB)
+    grant = lender.yield_block(Block(address, MIB))
+    fake_cuda.free(address)
+    again = fake_cuda.allocate(MIB)
+    assert again == address, "the fake driver gives the same place"
+    with pytest.raises(CudaError):
+        borrower.borrow(MIB)
+    with pytest.raises(GrantError, match="freed while they were lent"):
+        grant.reclaim()
+
+
+FREES_TOO_EARLY = """
+import os, sys
+sys.path[:0] = sys.argv[1:]
+from remote import MIB, Remote
+from fake_cuda import FakeCuda
+from fusionloader.gpu_memory import Block, Lender
+if __name__ == "__main__":
+    fake, lender = FakeCuda(os.environ["FUSIONLOADER_LIBCUDA"]), Lender()
+    remote = Remote(lender, fake)
+    address = fake.allocate(MIB)
+    lender.yield_block(Block(address, MIB))
+    remote.borrow(MIB)
+    fake.free(address)
+"""
+
+
+def test_the_fake_driver_stops_who_frees_what_is_open(fake_cuda, tmp_path):
+    script = tmp_path / "frees_too_early.py"
+    script.write_text(FREES_TOO_EARLY)
+    here = Path(__file__).parent
+    folders = [here, here.parent, here.parent / "cuda"]
+    command = [sys.executable, str(script), *map(str, folders)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    assert "freed while another process has it open" in done.stderr
+    assert done.returncode == -signal.SIGABRT
+
+
+def test_the_gpu_of_the_lender_has_to_be_visible(fake_cuda, lender, start_borrower, block):
+    remote = start_borrower(FAKE_CUDA_DEVICES="b")
+    grant = lender.yield_block(block)
+    with pytest.raises(DeviceError, match="CUDA_VISIBLE_DEVICES must name it"):
+        remote.borrow(MIB)
+    assert grant.state == "returned"
+    grant.reclaim()
+
+
+def test_a_borrower_whose_work_has_failed_does_not_return_its_block(lender, borrower, block):
+    grant = lender.yield_block(block)
+    borrower.borrow(MIB)
+    borrower.break_device()
+    with pytest.raises(CudaError, match="CUDA_ERROR_ILLEGAL_ADDRESS") as raised:
+        borrower.give_back()
+    assert raised.value.code == 700
+    assert grant.state == "borrowed"
+    assert borrower.held() == 1
+    grant.reclaim(0)
+    assert lender.stats().killed == 1
+
+
+# ---- invitations -------------------------------------------------------------------------------
+
+
+def test_a_descriptor_that_is_no_ledger_is_refused(fake_cuda, tmp_path):
+    with open(tmp_path / "file", "w+b") as file:
+        invitation = Invitation(file.fileno())
+        with pytest.raises(LedgerError, match="not that of a ledger"):
+            Borrower(invitation)
+        invitation.fd = -1  # it is the file's to close
+
+
+def test_a_closed_invitation_is_refused(lender):
+    invitation = lender.invitation()
+    invitation.close()
+    with pytest.raises(LedgerError, match="not that of a ledger"):
+        Borrower(invitation)
+
+
+def test_a_process_cannot_borrow_from_itself(lender, block):
+    with (
+        Borrower(lender.invitation()) as me,
+        yield_block(block, lender) as grant,
+        pytest.raises(CudaError, match="cuIpcOpenMemHandle failed"),
+    ):
+        me.borrow_block(MIB)
+        assert grant.state == "returned"
+
+
+def test_a_borrower_that_died_leaves_no_seat_taken(fake_cuda, lender, block):
+    for _ in range(10):
+        remote = Remote(lender, fake_cuda)
+        assert len(lender.borrowers) == 1
+        remote.end()
+    with lender.yield_block(block):
+        assert lender.borrowers == []

@@ -1,0 +1,236 @@
+"""Borrowers that do not return a block in time: killed, waited for, or left with it."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import fake_cuda as fake_driver
+import pytest
+from remote import MIB
+from waiting import PATIENCE
+
+from fusionloader._native import cuda
+from fusionloader.gpu_memory import (
+    Block,
+    Borrower,
+    GrantError,
+    Invitation,
+    NotReturnedError,
+    PeerError,
+)
+from fusionloader.gpu_memory.overdue import under_mps
+
+LENDERS, BORROWERS = 0x22222222, 0x33333333
+
+
+@pytest.fixture
+def block(fake_cuda):
+    return Block(fake_cuda.allocate(MIB), MIB)
+
+
+@pytest.fixture(autouse=True)
+def without_mps(monkeypatch, tmp_path):
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+
+
+def stays_the_lenders(fake_cuda, block):
+    """The lender's own work on a block it has back: nothing is written into it any more."""
+    fake_cuda.fill(block.address, LENDERS, MIB)
+    fake_cuda.wait(0)
+    for _ in range(50):
+        assert fake_cuda.words(block.address, MIB) == {LENDERS}
+
+
+def test_a_late_child_is_killed_and_its_block_taken_back(fake_cuda, lender, borrower, block):
+    grant = lender.yield_block(block)
+    borrower.borrow(MIB)
+    borrower.fill(BORROWERS, 1_000_000)
+    grant.reclaim(0.01)
+    assert grant.state == "free"
+    stays_the_lenders(fake_cuda, block)
+    borrower.process.join(PATIENCE)
+    assert borrower.process.exitcode == -signal.SIGKILL
+    stats = lender.stats()
+    assert (stats.killed, stats.revoked_ever, stats.lent) == (1, MIB, 0)
+    assert lender.borrowers == []
+
+
+def test_a_stopped_child_is_killed(fake_cuda, lender, borrower, block):
+    grant = lender.yield_block(block)
+    borrower.borrow(MIB)
+    os.kill(borrower.process.pid, signal.SIGSTOP)
+    grant.reclaim(0.01)
+    stays_the_lenders(fake_cuda, block)
+
+
+def test_all_blocks_of_a_late_child_come_back_at_once(fake_cuda, lender, start_borrower):
+    blocks = [Block(fake_cuda.allocate(MIB), MIB) for _ in range(4)]
+    grants = [lender.yield_block(block) for block in blocks]
+    late, dutiful = start_borrower(), start_borrower()
+    for _ in range(2):
+        late.borrow(MIB)
+    dutiful.borrow(MIB)
+    dutiful.start("return_when_revoked")
+    with pytest.raises(NotReturnedError):
+        lender.reclaim(grants, 0.01, "quarantine")
+    assert dutiful.answer() is True  # it was asked as the other one was, and takes its time
+    lender.reclaim([grant for grant in grants if grant.state != "free"], 0.01)
+    assert lender.stats().killed == 1
+    assert lender.borrowers == [dutiful.process.pid]
+
+
+def test_a_child_that_died_by_itself_keeps_nothing(fake_cuda, lender, borrower, block):
+    grant = lender.yield_block(block)
+    borrower.borrow(MIB)
+    borrower.process.kill()
+    grant.reclaim(PATIENCE, "quarantine")
+    assert lender.stats().killed == 0
+    stays_the_lenders(fake_cuda, block)
+
+
+def test_waiting_takes_as_long_as_it_takes(lender, borrower, block):
+    grant = lender.yield_block(block)
+    borrower.borrow(MIB)
+    reclaiming = threading.Thread(target=grant.reclaim, args=(0, "wait"))
+    reclaiming.start()
+    reclaiming.join(0.2)
+    assert reclaiming.is_alive()
+    borrower.give_back()
+    reclaiming.join(PATIENCE)
+    assert not reclaiming.is_alive()
+    assert grant.state == "free"
+
+
+def test_a_quarantined_block_stays_out_until_it_is_returned(lender, borrower, block):
+    grant = lender.yield_block(block)
+    borrower.borrow(MIB)
+    for _ in range(2):
+        with pytest.raises(NotReturnedError, match="must not be used") as raised:
+            grant.reclaim(0.01, "quarantine")
+        assert raised.value.nbytes == MIB
+        assert grant.state == "quarantined"
+    with pytest.raises(GrantError, match="are lent already"):
+        lender.yield_block(block)
+    assert borrower.revoked() == (True, True)
+    borrower.give_back()
+    grant.reclaim(0)
+    stats = lender.stats()
+    assert (stats.lent, stats.revoked_ever, stats.killed) == (0, MIB, 0)
+
+
+def test_under_mps_nobody_is_killed(lender, borrower, block, tmp_path):
+    assert not under_mps()
+    (tmp_path / "control").touch()
+    assert under_mps()
+    grant = lender.yield_block(block)
+    borrower.borrow(MIB)
+    with pytest.raises(NotReturnedError):
+        grant.reclaim(0.01, "kill")
+    assert borrower.process.is_alive()
+    borrower.give_back()
+    grant.reclaim()
+
+
+GRANDPARENT = """
+import subprocess, sys
+program, fd = sys.argv[1:]
+child = subprocess.Popen([sys.executable, "-c", program, fd], pass_fds=[int(fd)])
+print(child.pid, flush=True)
+child.wait()
+"""
+GRANDCHILD = """
+import sys
+from fusionloader.gpu_memory import Borrower, Invitation
+borrower = Borrower(Invitation(int(sys.argv[1])))
+mapping = borrower.borrow_block(1, timeout=60)
+print("borrowed", flush=True)
+sys.stdin.read()
+mapping.return_()
+borrower.close()
+"""
+
+
+def test_a_process_that_is_no_child_is_not_killed(lender, block):
+    grant = lender.yield_block(block)
+    invitation = lender.invitation()
+    between = subprocess.Popen(
+        [sys.executable, "-c", GRANDPARENT, GRANDCHILD, str(invitation.fd)],
+        pass_fds=[invitation.fd],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        lines = {between.stdout.readline(), between.stdout.readline()}
+        assert "borrowed\n" in lines
+        with pytest.raises(NotReturnedError):
+            grant.reclaim(0.01, "kill")
+        assert grant.state == "quarantined"
+        assert lender.stats().killed == 0
+        between.stdin.close()
+        grant.reclaim(PATIENCE, "quarantine")
+        assert between.wait(PATIENCE) == 0
+    finally:
+        between.kill()
+        between.wait()
+        between.stdout.close()
+
+
+def test_a_lender_that_cannot_close_stays_open(lender, borrower, block):
+    grant = lender.yield_block(block)
+    borrower.borrow(MIB)
+    with pytest.raises(NotReturnedError):
+        lender.close(0.01, "quarantine")
+    borrower.give_back()
+    lender.close()
+    assert grant.state == "free"
+
+
+LENDING = """
+import os, socket, sys
+sys.path[:0] = sys.argv[2:]
+from fake_cuda import FakeCuda
+from fusionloader.gpu_memory import Block, Lender
+fake, lender = FakeCuda(os.environ["FUSIONLOADER_LIBCUDA"]), Lender()
+address = fake.allocate(1 << 20)
+fake.fill(address, 0x22222222, 1 << 20)
+lender.yield_block(Block(address, 1 << 20))
+channel, invitation = socket.socket(fileno=int(sys.argv[1])), lender.invitation()
+socket.send_fds(channel, [b"x"], [invitation.fd])
+sys.stdin.read()
+"""
+
+
+def test_what_was_borrowed_outlives_a_lender_that_is_killed(fake_cuda):
+    ours, theirs = socket.socketpair()
+    folder = str(Path(fake_driver.__file__).parent)
+    lending = subprocess.Popen(
+        [sys.executable, "-c", LENDING, str(theirs.fileno()), folder],
+        pass_fds=[theirs.fileno()],
+        stdin=subprocess.PIPE,
+    )
+    try:
+        ours.settimeout(PATIENCE)
+        (fd,) = socket.recv_fds(ours, 1, 1)[1]
+        invitation = Invitation(fd)
+        with Borrower(invitation) as borrower:
+            mapping = borrower.borrow_block(MIB, PATIENCE)
+            assert borrower.lender_lives
+            lending.kill()
+            lending.wait(PATIENCE)
+            assert not borrower.lender_lives
+            assert set(memoryview(cuda.read(0, mapping.address, MIB)).cast("I")) == {LENDERS}
+            with pytest.raises(PeerError, match="the lender has ended"):
+                borrower.borrow_block(MIB, PATIENCE)
+            mapping.return_()
+        with pytest.raises(PeerError, match="the lender's process has ended"):
+            Borrower(invitation)
+    finally:
+        lending.kill()
+        lending.communicate()
+        ours.close()
+        theirs.close()

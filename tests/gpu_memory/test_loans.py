@@ -1,0 +1,295 @@
+"""Blocks that go to another process and come back, over a driver of ours."""
+
+import pickle
+
+import pytest
+from remote import MIB
+from waiting import PATIENCE, wait_until
+
+from fusionloader import gpu_memory
+from fusionloader.gpu_memory import (
+    Block,
+    LedgerError,
+    Lender,
+    NotOfferedError,
+    reclaim_block,
+    yield_block,
+)
+
+BEFORE, LENDERS, BORROWERS = 0x11111111, 0x22222222, 0x33333333
+
+
+def test_a_block_goes_to_another_process_and_comes_back(fake_cuda, lender, borrower):
+    address = fake_cuda.allocate(4 * MIB)
+    fake_cuda.fill(address, LENDERS, 4 * MIB)
+    grant = yield_block(Block(address, 4 * MIB), lender)
+    assert grant.state == "yielded"
+    assert borrower.borrow(1 * MIB) == 4 * MIB
+    assert grant.state == "borrowed"
+    assert borrower.words() == {LENDERS}
+    borrower.fill(BORROWERS)
+    borrower.give_back()
+    assert grant.state == "returned"
+    reclaim_block(grant)
+    assert grant.state == "free"
+    assert fake_cuda.words(address, 4 * MIB) == {BORROWERS}
+
+
+def test_a_block_in_the_middle_of_an_allocation_is_the_only_one_written(
+    fake_cuda, lender, borrower
+):
+    address = fake_cuda.allocate(3 * MIB)
+    fake_cuda.fill(address, LENDERS, 3 * MIB)
+    with lender.yield_block(Block(address + MIB, MIB)):
+        borrower.borrow(MIB)
+        borrower.fill(BORROWERS)
+        borrower.give_back()
+    assert fake_cuda.words(address, MIB) == {LENDERS}
+    assert fake_cuda.words(address + MIB, MIB) == {BORROWERS}
+    assert fake_cuda.words(address + 2 * MIB, MIB) == {LENDERS}
+
+
+def test_blocks_of_one_allocation_are_borrowed_and_returned_in_any_order(
+    fake_cuda, lender, borrower
+):
+    address = fake_cuda.allocate(2 * MIB)
+    grants = [lender.yield_block(Block(address + half * MIB, MIB)) for half in (0, 1)]
+    for value in (BORROWERS, BEFORE):
+        borrower.borrow(MIB)
+        borrower.fill(value)
+    borrower.give_back(0)
+    assert borrower.words() == {BEFORE}
+    borrower.give_back(1)
+    lender.reclaim(grants)
+    assert fake_cuda.words(address, 2 * MIB) == {BORROWERS, BEFORE}
+
+
+def test_a_block_is_on_offer_when_its_stream_is_done_with_it(fake_cuda, lender, borrower):
+    address, stream = fake_cuda.allocate(MIB), fake_cuda.stream()
+    fake_cuda.hold(stream, True)
+    fake_cuda.fill(address, LENDERS, MIB, stream)
+    grant = lender.yield_block(Block(address, MIB, stream))
+    assert grant.state == "armed"
+    with pytest.raises(NotOfferedError):
+        borrower.borrow(MIB)
+    borrower.start("borrow", MIB, PATIENCE)
+    fake_cuda.hold(stream, False)
+    assert borrower.answer() == MIB
+    assert borrower.words() == {LENDERS}
+    borrower.give_back()
+    grant.reclaim()
+
+
+def test_what_is_back_can_be_freed(fake_cuda, lender, borrower):
+    address = fake_cuda.allocate(MIB)
+    with lender.yield_block(Block(address, MIB)):
+        borrower.borrow(MIB)
+        borrower.give_back()
+    fake_cuda.free(address)  # stops this process if the borrower has it open
+
+
+def test_without_a_stream_lending_waits_for_all_work(fake_cuda, lender, monkeypatch):
+    address, stream = fake_cuda.allocate(MIB), fake_cuda.stream()
+    monkeypatch.setenv("FAKE_CUDA_WORK_US", "100000")
+    fake_cuda.fill(address, LENDERS, MIB, stream)
+    with lender.yield_block(Block(address, MIB)):
+        assert fake_cuda.words(address, MIB) == {LENDERS}
+
+
+@pytest.mark.parametrize("with_streams", [False, True], ids=["everything", "streams"])
+def test_a_return_waits_for_the_borrowers_work(fake_cuda, lender, borrower, with_streams):
+    address = fake_cuda.allocate(MIB)
+    grant = lender.yield_block(Block(address, MIB))
+    borrower.borrow(MIB)
+    borrower.fill(BORROWERS, 200_000)
+    borrower.give_back(-1, with_streams)
+    grant.reclaim()
+    assert fake_cuda.words(address, MIB) == {BORROWERS}
+
+
+def test_what_nobody_has_borrowed_is_back_at_once(fake_cuda, lender, borrower):
+    address, stream = fake_cuda.allocate(MIB), fake_cuda.stream()
+    fake_cuda.hold(stream, True)
+    armed = lender.yield_block(Block(address, MIB, stream))
+    armed.reclaim(0)
+    fake_cuda.hold(stream, False)
+    fake_cuda.wait(stream)
+    with pytest.raises(NotOfferedError):
+        borrower.borrow(1)
+    offered = lender.yield_block(Block(address, MIB))
+    offered.reclaim(0)
+    with pytest.raises(NotOfferedError):
+        borrower.borrow(1)
+    assert lender.stats().revoked_ever == 0
+
+
+def test_what_an_earlier_loan_left_in_a_stream_does_not_offer_a_later_one(
+    fake_cuda, lender, borrower
+):
+    address = fake_cuda.allocate(MIB)
+    first, second = fake_cuda.stream(), fake_cuda.stream()
+    for stream in (first, second):
+        fake_cuda.hold(stream, True)
+    lender.yield_block(Block(address, MIB, first)).reclaim()
+    fake_cuda.fill(address, LENDERS, MIB, second)
+    grant = lender.yield_block(Block(address, MIB, second))
+    fake_cuda.hold(first, False)
+    fake_cuda.wait(first)
+    assert grant.state == "armed"
+    with pytest.raises(NotOfferedError):
+        borrower.borrow(1)
+    fake_cuda.hold(second, False)
+    fake_cuda.wait(second)
+    assert grant.state == "yielded"
+    grant.reclaim()
+
+
+def test_a_borrower_hears_that_its_block_is_asked_for(fake_cuda, lender, borrower):
+    address = fake_cuda.allocate(MIB)
+    grant = lender.yield_block(Block(address, MIB))
+    borrower.borrow(MIB)
+    assert borrower.revoked() == (False, False)
+    borrower.start("return_when_revoked")
+    grant.reclaim(PATIENCE, "quarantine")
+    assert borrower.answer() is True
+    assert lender.stats().revoked_ever == MIB
+
+
+def test_a_waiting_borrower_gets_what_is_lent_and_says_what_it_wants(fake_cuda, lender, borrower):
+    assert lender.wanted_bytes == 0
+    borrower.start("borrow", MIB, PATIENCE)
+    wait_until(lambda: lender.wanted_bytes == MIB)
+    grant = lender.yield_block(Block(fake_cuda.allocate(MIB), MIB))
+    assert borrower.answer() == MIB
+    assert lender.wanted_bytes == 0
+    borrower.give_back()
+    grant.reclaim()
+
+
+def test_two_borrowers_never_have_one_block(fake_cuda, lender, start_borrower):
+    first, second = start_borrower(), start_borrower()
+    assert sorted(lender.borrowers) == sorted([first.process.pid, second.process.pid])
+    blocks = [Block(fake_cuda.allocate(size * MIB), size * MIB) for size in (1, 2)]
+    grants = [lender.yield_block(block) for block in blocks]
+    assert first.borrow(1) == 2 * MIB
+    assert second.borrow(1) == MIB
+    with pytest.raises(NotOfferedError):
+        second.borrow(1)
+    first.give_back()
+    second.give_back()
+    lender.reclaim(grants)
+
+
+def test_devices_are_matched_by_their_identity(fake_library, monkeypatch):
+    from fake_cuda import FakeCuda
+    from remote import Remote
+
+    monkeypatch.setenv("FAKE_CUDA_DEVICES", "ab")
+    fake, lender = FakeCuda(fake_library), Lender()
+    remote = Remote(lender, fake, FAKE_CUDA_DEVICES="ba")
+    try:
+        for here, there in ((0, 1), (1, 0)):
+            address = fake.allocate(MIB, here)
+            with lender.yield_block(Block(address, MIB)):
+                remote.borrow(MIB)
+                assert remote.device() == there
+                remote.give_back()
+            fake.free(address, here)
+    finally:
+        remote.end()
+        lender.close()
+
+
+def test_stats_count_what_was_lent_borrowed_and_revoked(fake_cuda, lender, borrower):
+    grants = [lender.yield_block(Block(fake_cuda.allocate(MIB), MIB)) for _ in range(3)]
+    borrower.borrow(MIB)
+    stats = lender.stats()
+    assert (stats.lent, stats.borrowed, stats.lent_ever) == (3 * MIB, MIB, 3 * MIB)
+    borrower.give_back()
+    lender.reclaim(grants)
+    stats = lender.stats()
+    assert (stats.lent, stats.borrowed, stats.borrowed_ever) == (0, 0, MIB)
+    assert (stats.revoked_ever, stats.killed) == (0, 0)
+
+
+class Array:
+    """What a tensor on a device shows of itself."""
+
+    def __init__(self, address, **changes):
+        shown = {"shape": (256, 4), "typestr": "<f4", "data": (address, False), "version": 2}
+        self.__cuda_array_interface__ = {**shown, **changes}
+
+
+def test_a_tensor_can_be_lent(fake_cuda, lender, borrower):
+    address = fake_cuda.allocate(MIB)
+    with lender.yield_block(Array(address, strides=None)) as grant:
+        assert grant.block == Block(address, 4096)
+        assert borrower.borrow(4096) == 4096
+        shown = borrower.interface()
+        assert (shown["shape"], shown["typestr"]) == ((4096,), "|u1")
+        borrower.give_back()
+
+
+@pytest.mark.parametrize(
+    "changes", [{"strides": (32, 8)}, {"data": (1 << 40, True)}, {"mask": object()}]
+)
+def test_arrays_that_are_not_plain_memory_are_not_lent(fake_cuda, lender, changes):
+    with pytest.raises(TypeError, match="only contiguous memory"):
+        lender.yield_block(Array(1 << 40, **changes))
+
+
+@pytest.mark.parametrize("memory", [None, 5, b"bytes", object()])
+def test_what_is_no_memory_of_a_device_is_not_lent(fake_cuda, lender, memory):
+    with pytest.raises(TypeError, match="a block is a Block, or has __cuda_array_interface__"):
+        lender.yield_block(memory)
+
+
+def test_the_only_lender_is_meant_where_none_is_named(fake_cuda, lender):
+    block = Block(fake_cuda.allocate(MIB), MIB)
+    with yield_block(block):
+        pass
+    with Lender(), pytest.raises(LedgerError, match="2 objects Lender"):
+        yield_block(block)
+    with pytest.raises(LedgerError, match="0 objects Borrower"):
+        gpu_memory.borrow_block(1)
+
+
+def test_a_closed_lender_lends_nothing(fake_cuda, borrower, lender):
+    address = fake_cuda.allocate(MIB)
+    lender.yield_block(Block(address, MIB))
+    lender.close()
+    assert lender.stats().lent == 0
+    with pytest.raises(LedgerError, match="the lender is closed"):
+        lender.yield_block(Block(address, MIB))
+    with pytest.raises(LedgerError, match="the lender is closed"):
+        lender.invitation()
+    with pytest.raises(gpu_memory.PeerError, match="the lender has ended"):
+        borrower.borrow(1, PATIENCE)
+
+
+def test_a_closed_borrower_has_returned_everything(fake_cuda, lender, borrower):
+    grants = [lender.yield_block(Block(fake_cuda.allocate(MIB), MIB)) for _ in range(2)]
+    for _ in grants:
+        borrower.borrow(MIB)
+    borrower.close()
+    assert [grant.state for grant in grants] == ["returned", "returned"]
+    assert lender.borrowers == []
+    with pytest.raises(LedgerError, match="the borrower is closed"):
+        borrower.borrow(MIB)
+    lender.reclaim(grants)
+
+
+def test_grants_do_not_travel(fake_cuda, lender):
+    with (
+        lender.yield_block(Block(fake_cuda.allocate(MIB), MIB)) as grant,
+        pytest.raises(TypeError, match="only in the process that lends"),
+    ):
+        pickle.dumps(grant)
+
+
+@pytest.mark.parametrize(
+    "error", [gpu_memory.NotReturnedError("text", 5), gpu_memory.CudaError("text", 2)]
+)
+def test_errors_travel(error):
+    copy = pickle.loads(pickle.dumps(error))
+    assert (str(copy), vars(copy)) == (str(error), vars(error))

@@ -1,0 +1,109 @@
+"""A dataset, its transform or the ways of collating may change: what was learnt is learnt again."""
+
+import pytest
+import torch
+from conftest import eval_transform, same_batches
+from torch.utils.data import DataLoader, Dataset, Subset
+from torchvision import transforms as v1
+from torchvision.datasets import ImageFolder
+
+from fusionloader import FusionLoader
+from fusionloader.iterators import factory as recipes
+from fusionloader.sources.fingerprint import Fingerprint
+
+WHOLE = "whole batches per worker"
+
+
+class Named(Dataset):
+    """Samples have a name beside the number unless that is asked not to be."""
+
+    def __init__(self):
+        self.names = True
+        self.epoch = 0
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return (f"sample {index}", index) if self.names else index
+
+
+def test_samples_that_lose_their_strings_are_written_row_by_row_again():
+    dataset = Named()
+    loader = FusionLoader(dataset, 4, num_workers=1)
+    assert same_batches(DataLoader(dataset, 4), loader)
+    assert WHOLE in loader.explain()
+    dataset.epoch = 1  # a counter is no change
+    assert WHOLE in loader.explain()
+    dataset.names = False
+    assert WHOLE not in loader.explain()
+    assert same_batches(DataLoader(dataset, 4), loader)
+    assert WHOLE not in loader.explain()
+
+
+def test_a_transform_that_was_replaced_gets_another_chance(image_folder):
+    dataset = ImageFolder(str(image_folder), v1.Compose([v1.ToTensor(), _name]))
+    loader = FusionLoader(Subset(dataset, range(6)), 2, num_workers=1)
+    assert same_batches(DataLoader(loader.dataset, 2), loader)
+    assert WHOLE in loader.explain()
+    dataset.transform.transforms[:] = eval_transform().transforms
+    assert WHOLE not in loader.explain()
+    assert same_batches(DataLoader(loader.dataset, 2), loader)
+
+
+def _name(image):
+    return str(image.dtype)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda transform: setattr(transform.transforms[0], "size", 7),
+        lambda transform: setattr(transform.transforms[0], "size", [7]),
+        lambda transform: transform.transforms.pop(),
+        lambda transform: transform.transforms.reverse(),
+        lambda transform: setattr(transform.transforms[1], "p", 0.25),
+        lambda transform: setattr(transform.transforms[1], "forward", torch.neg),
+    ],
+)
+def test_a_fingerprint_notices_a_change_in_a_transform(change):
+    class Holder:
+        transform = None
+
+    holder = Holder()
+    holder.transform = v1.Compose([v1.Resize(5), v1.RandomHorizontalFlip()])
+    before = Fingerprint(holder)
+    assert before == Fingerprint(holder)
+    change(holder.transform)
+    assert before != Fingerprint(holder)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_dataset_is_compiled_once_for_an_iterator(monkeypatch, eval_set, workers):
+    calls = []
+
+    def counted(*arguments):
+        calls.append(arguments)
+        return original(*arguments)
+
+    original = recipes.compile_dataset
+    loader = FusionLoader(eval_set, 8, num_workers=workers)
+    monkeypatch.setattr(recipes, "compile_dataset", counted)
+    next(iter(loader))
+    assert len(calls) == 1
+
+
+class Unspeakable:
+    def __call__(self, image):
+        return v1.functional.to_tensor(image.resize((4, 4)))
+
+    def __repr__(self):
+        raise AttributeError("set in a fit() that was not called")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_transform_whose_repr_raises_is_named_by_its_class(image_folder, workers):
+    dataset = ImageFolder(str(image_folder), v1.Compose([v1.Resize(40), Unspeakable()]))
+    loader = FusionLoader(dataset, 8, num_workers=workers)
+    assert same_batches(DataLoader(dataset, 8), loader)
+    assert "Unspeakable" in loader.explain()

@@ -1,0 +1,93 @@
+"""DALI at work in borrowed memory, by the GPU worker's own pool; needs a device and g++."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from fusionloader.executors.dali.head import Head
+from fusionloader.executors.dali.head_steps import HeadStep
+from fusionloader.executors.dali.memory import borrowing
+from fusionloader.executors.dali.memory.resource_library import build
+from fusionloader.executors.dali.memory.unused_memory import release_unused_memory
+from fusionloader.executors.dali.prebuilt import drop_all
+from fusionloader.executors.device.shortage import is_shortage
+from fusionloader.executors.device.torch_pool import TorchPool
+from fusionloader.gpu_memory import Mapping
+from fusionloader.gpu_memory import pool as borrowed
+
+_WIDTH, _HEIGHT = 4000, 3000
+_IMAGES = 8  # which take 288 MB when they are decoded
+_LEFT = 64 << 20  # on the device, which is not enough
+_STEP = HeadStep((0, 0, _WIDTH, _HEIGHT), 224, 224)
+
+
+def use_dali(blocks: Sequence[Mapping], device: int = 0) -> dict[str, Any]:
+    """Decodes with a full device, without blocks and with them, and returns them.
+
+    Whether the pixels are those of DALI's own memory, what decoding without blocks raised, how much
+    was borrowed, and what the return took.
+    """
+    build()
+    pool = TorchPool(device)
+    assert borrowing.install(device), "DALI's memory could not be replaced: the log says why"
+    file = _an_image()
+    head = Head(device, _IMAGES)
+    own = _pixels(head, file)
+    drop_all()
+    release_unused_memory()
+    hoard = _all_but(_LEFT, device)
+    try:
+        _pixels(head, file)
+        raised = "nothing"
+    except RuntimeError as error:
+        raised = "a shortage" if is_shortage(error) else str(error)
+    pool.begin(blocks)
+    with pool.borrowed():
+        same = np.array_equal(_pixels(head, file), own)
+    nbytes = borrowed.live_bytes()
+    began = time.perf_counter()
+    pool.end()
+    vacated = time.perf_counter()
+    for block in blocks:
+        block.return_()
+    del hoard
+    built = time.perf_counter()
+    again = np.array_equal(_pixels(head, file), own)
+    return {
+        "same": same and again,
+        "raised": raised,
+        "borrowed_mib": nbytes >> 20,
+        "vacate_ms": round((vacated - began) * 1e3, 3),
+        "build_and_run_again_ms": round((time.perf_counter() - built) * 1e3, 3),
+    }
+
+
+def _an_image() -> bytes:
+    file = io.BytesIO()
+    noise = np.random.default_rng(0).integers(0, 256, (_HEIGHT // 50, _WIDTH // 50, 3), np.uint8)
+    Image.fromarray(noise).resize((_WIDTH, _HEIGHT)).save(file, "JPEG")
+    return file.getvalue()
+
+
+def _pixels(head: Head, file: bytes) -> Any:
+    decoded = head.run([file] * _IMAGES, [_STEP] * _IMAGES)
+    reasons = [each.reason for each in decoded if each.image is None]
+    assert not reasons, reasons
+    return np.stack([np.asarray(each.image.as_cpu()) for each in decoded])
+
+
+def _all_but(left: int, device: int) -> list[Any]:
+    """Takes the device's free memory; it is free again when the result is gone."""
+    import torch
+
+    hoard = []
+    for part in (1 << 30, 64 << 20, 2 << 20):
+        while torch.cuda.mem_get_info(device)[0] > left + part:
+            hoard.append(torch.empty(part, dtype=torch.uint8, device=f"cuda:{device}"))
+    return hoard
