@@ -88,7 +88,6 @@ def conversion(side: int) -> Build:
 
     from fusionloader.executors.dali.conversion import Conversion
     from fusionloader.executors.dali.task import Backend
-    from fusionloader.plan import compile
 
     recipe = transforms.Compose(
         [
@@ -165,8 +164,6 @@ def _rows(side: int) -> list[memoryview]:
 def _whole_recipe(side: int) -> Any:
     from torchvision import transforms
 
-    from fusionloader.plan import compile
-
     steps = [
         transforms.RandomResizedCrop(side),
         transforms.RandAugment(2, 9),
@@ -219,8 +216,6 @@ def _least(work: Work, batch: int, rounds: int) -> float:
 def _augmentation(make: Callable[[], Any], side: int) -> Build:
     from torchvision.transforms import RandAugment
 
-    from fusionloader.plan import compile
-
     images = list(_images(side))
     policy = compile(RandAugment(2, 9))
     draws: list[Drawn] = [
@@ -237,8 +232,6 @@ def _augmentation(make: Callable[[], Any], side: int) -> Build:
 
 def _recipe(side: int) -> list[list[list[Any]]]:
     from torchvision import transforms
-
-    from fusionloader.plan import compile
 
     plan = compile(
         transforms.Compose([transforms.RandomResizedCrop(side), transforms.RandomHorizontalFlip()])

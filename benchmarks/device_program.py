@@ -17,17 +17,17 @@ import numpy as np
 import torch
 from torchvision import transforms as v1
 
-from fusionloader import _native, plan
+from fusionloader import _native, compile_plan
 from fusionloader.executors.device.program import (
-    DeviceError,
     DeviceProgram,
     DeviceSample,
+    KernelError,
     Launcher,
     device_count,
     load_library,
 )
 from fusionloader.executors.native import make_executor
-from fusionloader.sources.plan_source import result_like
+from fusionloader.executors.results import result_like
 
 SIDE, SAMPLES, ROUNDS = 224, 64, 7
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -72,7 +72,7 @@ def on_device(program: DeviceProgram, image: np.ndarray, drawn: list, row: int) 
 
 def measure(policy: object) -> dict[str, object]:
     """The costs of a plan with that policy."""
-    compiled = plan.compile(
+    compiled = compile_plan(
         v1.Compose([v1.CenterCrop(SIDE), policy, v1.ToTensor(), v1.Normalize(MEAN, STD)])
     )
     image = np.random.default_rng(0).integers(0, 256, (SIDE, SIDE, 3), np.uint8)
@@ -106,7 +106,7 @@ def measure(policy: object) -> dict[str, object]:
     try:
         if device_count() > 0:
             report["device"] = on_device(program, image, drawn, out.nbytes)
-    except DeviceError as error:
+    except KernelError as error:
         report["device"] = str(error)
     return report
 

@@ -68,7 +68,7 @@ def make_images(folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Steps per second, seconds of work for a batch of this rank, and the share of guests in it."""
+    """Steps per second, seconds of work for a batch of this rank, the borrowed workers' share."""
 
     rate: float
     batch_seconds: float

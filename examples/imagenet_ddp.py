@@ -132,7 +132,7 @@ class Training:
         self._model.module.load_state_dict(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
         # As many ranks as before go on with their own batches, others share what is left.
-        self.loader.load_state_dict(state["loaders"], ranks="redistribute")
+        self.loader.load_state_dict(state["loaders"], ranks="reshard")
         self.epoch, self.steps = state["epoch"], state["steps"]
         if RANK == 0:
             print(f"resumed in epoch {self.epoch + 1} after {self.steps} steps", flush=True)

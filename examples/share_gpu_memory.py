@@ -17,7 +17,7 @@ import torch
 
 from fusionloader.gpu_memory import (
     Borrower,
-    Invitation,
+    LedgerHandle,
     Lender,
     MemorySharingError,
     borrow_block,
@@ -30,10 +30,10 @@ SCRATCH_BYTES = 1 << 30
 WAITING_SECONDS = 3.0
 
 
-def estimate_pi(invitation: Invitation) -> None:
+def estimate_pi(ledger_handle: LedgerHandle) -> None:
     """The helper: works whenever there is memory to work in."""
     inside = total = 0
-    with Borrower(invitation) as borrower:
+    with Borrower(ledger_handle) as borrower:
         while borrower.lender_lives and total == 0:
             try:
                 mapping = borrow_block(64 << 20, timeout=10)
@@ -57,7 +57,7 @@ def main() -> None:
         sys.exit(f"this example needs a CUDA device: {reason}")
     with lender:
         context = multiprocessing.get_context("spawn")
-        helper = context.Process(target=estimate_pi, args=(lender.invitation(),))
+        helper = context.Process(target=estimate_pi, args=(lender.ledger_handle(),))
         helper.start()
         scratch = torch.zeros(SCRATCH_BYTES, dtype=torch.uint8, device="cuda")
         grant = yield_block(scratch)

@@ -6,27 +6,39 @@ without importing torch.
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fusionloader.executors.compiled_plan import CompiledPlan as CompiledPlan
+    from fusionloader.executors.compiled_plan import compile_plan as compile_plan
     from fusionloader.loader import FusionLoader as FusionLoader
     from fusionloader.options import DecodedCache as DecodedCache
     from fusionloader.options import GpuWorker as GpuWorker
     from fusionloader.options import WorkerPool as WorkerPool
 
 __version__ = "0.1.0"
-__all__ = ["DecodedCache", "FusionLoader", "GpuWorker", "WorkerPool"]
+__all__ = [
+    "CompiledPlan",
+    "DecodedCache",
+    "FusionLoader",
+    "GpuWorker",
+    "WorkerPool",
+    "compile_plan",
+]
+_MODULES = {
+    "CompiledPlan": "executors.compiled_plan",
+    "DecodedCache": "options",
+    "FusionLoader": "loader",
+    "GpuWorker": "options",
+    "WorkerPool": "options",
+    "compile_plan": "executors.compiled_plan",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "FusionLoader":
-        from fusionloader.loader import FusionLoader
-
-        return FusionLoader
-    if name in ("DecodedCache", "GpuWorker", "WorkerPool"):
-        from fusionloader import options
-
-        return getattr(options, name)
+    if name in _MODULES:
+        return getattr(importlib.import_module(f"fusionloader.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -14,12 +14,12 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from fusionloader.iterators.portable import PortableRecipes, missing
+from fusionloader.iterators.portable import PortableIteratorFactory, missing
 from fusionloader.options import AFFINITIES, DecodedCache, GpuWorker, WorkerPool
-from fusionloader.resume.epoch_state import Progress
+from fusionloader.resume.epoch_state import EpochState
 from fusionloader.resume.epochs import Epochs
 from fusionloader.resume.identity import batch_size, describe_dataset, world_size
-from fusionloader.resume.resharding import load_redistributed
+from fusionloader.resume.resharding import load_resharded
 from fusionloader.workers.pickling import explain_pickling
 
 T_co = TypeVar("T_co", covariant=True)
@@ -28,7 +28,7 @@ _AUGMENT_PER = ("sample", "tiny_batch")
 _ON_ERROR = ("raise", "skip", "substitute")
 _DECODE = ("exact", "fast")
 _GLOBAL_MANAGER = ("auto", "off")
-_RANKS = ("same", "redistribute")
+_RANKS = ("same", "reshard")
 
 
 class FusionLoader(DataLoader[T_co]):
@@ -181,7 +181,7 @@ class FusionLoader(DataLoader[T_co]):
         self.cpu_affinity = cpu_affinity
         self.shuffle = shuffle
         self._epochs = Epochs()
-        self._recipes = _recipes()
+        self._iterator_factory = _iterator_factory()
         super().__init__(
             dataset,
             batch_size,
@@ -208,7 +208,7 @@ class FusionLoader(DataLoader[T_co]):
         if self.num_workers > 0:
             self.check_worker_number_rationality()
         try:
-            return self._recipes.iterator(self, self._epochs)
+            return self._iterator_factory.iterator(self, self._epochs)
         except (AttributeError, TypeError, PicklingError) as error:
             told = explain_pickling(error, self)
             if told is None:
@@ -256,7 +256,7 @@ class FusionLoader(DataLoader[T_co]):
 
         Without a GPU worker in temporal sharing the block has no effect.
         """
-        block = self._epochs.lull()
+        block = self._epochs.idle_window()
         return nullcontext() if block is None else block()
 
     def explain(self) -> str:
@@ -264,7 +264,7 @@ class FusionLoader(DataLoader[T_co]):
 
         After an epoch each line says its share of the time of the workers that have ended.
         """
-        text: str = self._recipes.explain(self, self._epochs.counters.part_seconds)
+        text: str = self._iterator_factory.explain(self, self._epochs.counters.part_seconds)
         return text
 
     def stats(self) -> dict[str, Any]:
@@ -283,7 +283,7 @@ class FusionLoader(DataLoader[T_co]):
         ``images`` in it, the ``bytes`` taken, and its ``budget``. ``borrowed_samples``: made by
         workers of other ranks, for iterators that have ended.
         """
-        kept: dict[str, Any] = self._recipes.kept_stats()
+        kept: dict[str, Any] = self._iterator_factory.kept_stats()
         return asdict(self._epochs.counters) | kept
 
     def state_dict(self) -> dict[str, Any]:
@@ -297,42 +297,42 @@ class FusionLoader(DataLoader[T_co]):
         self,
         state: dict[str, Any] | Sequence[dict[str, Any]],
         *,
-        ranks: Literal["same", "redistribute"] = "same",
+        ranks: Literal["same", "reshard"] = "same",
     ) -> None:
         """Makes the next ``iter()`` go on where ``state_dict()`` was called.
 
         The remaining batches are bit-identical to those of an uninterrupted run. Samples already
         delivered are not read again. (An ``IterableDataset`` is gone through once more.)
 
-        With ``ranks="redistribute"`` the number of ranks, ``batch_size`` and ``drop_last`` may be
+        With ``ranks="reshard"`` the number of ranks, ``batch_size`` and ``drop_last`` may be
         others. Then the samples of the epoch that no rank has delivered are shared by the ranks of
         this loader's ``DistributedSampler``, each drawn as it would have been; its rule makes the
         shares equal (some are repeated, or left out with its ``drop_last``). Where nothing is
         different, the batches are those of an uninterrupted run.
 
         Args:
-            state: of this rank; with ``ranks="redistribute"`` that of any rank, if all of them had
+            state: of this rank; with ``ranks="reshard"`` that of any rank, if all of them had
                 delivered as many batches, or a list with those of all ranks.
             ranks: ``"same"`` refuses a state of another number of ranks.
 
         Raises:
             ValueError: the state is of another dataset, batch size, world size or version, of an
-                epoch that a ``DistributedSampler`` ordered otherwise, or cannot be redistributed.
+                epoch that a ``DistributedSampler`` ordered otherwise, or cannot be resharded.
         """
         if ranks not in _RANKS:
             raise ValueError(f"ranks should be one of {_RANKS}, not {ranks!r}")
         identity = self._identity()
-        if ranks == "redistribute":
-            progress = load_redistributed(self, state, identity)
+        if ranks == "reshard":
+            epoch_state = load_resharded(self, state, identity)
         elif isinstance(state, dict):
-            progress = Progress.from_state(state, identity)
+            epoch_state = EpochState.from_state(state, identity)
         else:
             raise ValueError(
                 f"a state is a dict, not a {type(state).__name__}; those of several ranks are "
-                'loaded with ranks="redistribute"'
+                'loaded with ranks="reshard"'
             )
         self._shutdown_iterator()
-        self._epochs.resume(self, progress)
+        self._epochs.resume(self, epoch_state)
 
     def _identity(self) -> dict[str, Any]:
         return {
@@ -399,10 +399,10 @@ def _workers_of(pool: WorkerPool, num_workers: int, context: Any) -> int:
     return pool.num_workers
 
 
-def _recipes() -> Any:
+def _iterator_factory() -> Any:
     why = missing()
     if why is not None:
-        return PortableRecipes(why)
-    from fusionloader.iterators.factory import Recipes
+        return PortableIteratorFactory(why)
+    from fusionloader.iterators.factory import IteratorFactory
 
-    return Recipes()
+    return IteratorFactory()

@@ -16,8 +16,8 @@ from PIL import Image
 
 from fusionloader.executors.native import make_executor
 from fusionloader.plan import deep_autoaugment
-from fusionloader.plan.arguments import Context, NotCompiled, colour, interpolation_name
-from fusionloader.plan.registry import own_transform
+from fusionloader.plan.arguments import Context, NotCompiled, color, interpolation_name
+from fusionloader.plan.registry import register_stage_transform
 from fusionloader.plan.replay import replay
 from fusionloader.plan.stages import Magnitude, Plan, PolicyStep, RandomApply, Stage
 from fusionloader.plan.torchvision.policies import rand_augment_policy
@@ -37,7 +37,7 @@ class _Policy:
         self._executors: dict[str, Any] = {}
         try:
             interpolation_name(interpolation)
-            colour(fill, 3)
+            color(fill, 3)
         except NotCompiled as why:
             raise ValueError(f"{type(self).__name__}: {why}") from None
 
@@ -71,10 +71,10 @@ class _Policy:
     def _look(self, context: Context) -> tuple[Any, Any]:
         if context.held != "pil":
             raise NotCompiled("it works on PIL images only: put it before the conversion")
-        return interpolation_name(self.interpolation), colour(self.fill, context.channels)
+        return interpolation_name(self.interpolation), color(self.fill, context.channels)
 
 
-@own_transform
+@register_stage_transform
 class ExtendedRandAugment(_Policy):
     """RandAugment with ``SolarizeAdd`` and ``Cutout`` besides torchvision's 14 operations.
 
@@ -128,7 +128,7 @@ class ExtendedRandAugment(_Policy):
         )
 
 
-@own_transform
+@register_stage_transform
 class DeepAutoAugment(_Policy):
     """Layer after layer, one operation of each layer, drawn by its probability.
 

@@ -13,7 +13,7 @@ NORMALIZE = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
 def photo(generator, width, height):
-    """Smooth colours with some noise, so that JPEGs of it are like those of photographs."""
+    """Smooth colors with some noise, so that JPEGs of it are like those of photographs."""
     small = generator.integers(0, 256, (height // 16 + 2, width // 16 + 2, 3), dtype=np.uint8)
     image = np.asarray(Image.fromarray(small).resize((width, height), Image.Resampling.BICUBIC))
     noise = generator.integers(-12, 13, image.shape)

@@ -1,4 +1,4 @@
-// One colour operation on one image: for tests and comparisons.
+// One color operation on one image: for tests and comparisons.
 #include <pybind11/stl.h>
 
 #include <functional>
@@ -19,7 +19,7 @@ struct Call {
   Planes& image;
   const std::vector<double>& arguments;
   SimdLevel simd;
-  ColourScratch scratch = {};
+  ColorScratch scratch = {};
 
   double number(size_t position) const { return arguments[position]; }
   int whole(size_t position) const { return whole_number(arguments[position]); }
@@ -83,10 +83,10 @@ py::bytes join(const Planes& image) {
   return pixels;
 }
 
-py::bytes colour_op(const std::string& name, const py::buffer& pixels,
-                    const std::vector<double>& arguments, const std::optional<std::string>& simd) {
+py::bytes color_op(const std::string& name, const py::buffer& pixels,
+                   const std::vector<double>& arguments, const std::optional<std::string>& simd) {
   const auto found = operations().find(name);
-  if (found == operations().end()) throw py::value_error("no colour operation " + name);
+  if (found == operations().end()) throw py::value_error("no color operation " + name);
   if (arguments.size() != found->second.arguments)
     throw py::value_error(name + " takes " + std::to_string(found->second.arguments) +
                           " arguments");
@@ -106,10 +106,10 @@ py::bytes colour_op(const std::string& name, const py::buffer& pixels,
 
 }  // namespace
 
-void bind_colour(py::module_& m) {
+void bind_color(py::module_& m) {
   using namespace py::literals;
-  m.def("colour_op", &colour_op, "name"_a, "pixels"_a, "arguments"_a, "simd"_a = py::none(),
-        "An image's pixels, row by row, after a colour operation.");
+  m.def("color_op", &color_op, "name"_a, "pixels"_a, "arguments"_a, "simd"_a = py::none(),
+        "An image's pixels, row by row, after a color operation.");
 }
 
 }  // namespace fusionloader

@@ -110,7 +110,7 @@ void bind_lender(py::module_& m) {
       .def("quarantine", &Lender::quarantine)
       .def("state", [](Lender& self, const Ticket& ticket) { return name_of(self.state(ticket)); })
       .def("owner", &Lender::owner)
-      .def("empty_seats", &Lender::empty_seats)
+      .def("empty_borrower_slots", &Lender::empty_borrower_slots)
       .def("close", [](Lender& self) { self.ledger().close(); })
       .def_property_readonly("borrowers", [](Lender& self) { return self.ledger().borrowers(); })
       .def_property_readonly("wanted_bytes",

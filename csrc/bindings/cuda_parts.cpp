@@ -49,7 +49,7 @@ void bind_ledger(py::module_& m) {
       .def("state",
            [](LenderLedger& self, const Ticket& ticket) { return name_of(self.state(ticket)); })
       .def("owner", &LenderLedger::owner)
-      .def("empty_seats", &LenderLedger::empty_seats)
+      .def("empty_borrower_slots", &LenderLedger::empty_borrower_slots)
       .def("close", &LenderLedger::close)
       .def_property_readonly("borrowers", &LenderLedger::borrowers)
       .def_property_readonly("wanted_bytes", &LenderLedger::wanted_bytes)

@@ -66,7 +66,7 @@ void apply(const std::string& name, const Planes& in, Planes& out, const py::tup
   const auto number = [&](size_t i) { return arguments[i].cast<double>(); };
   const auto integer = [&](size_t i) { return arguments[i].cast<int>(); };
   const auto point = [&](size_t i) { return centre_from(arguments[i]).value(); };
-  const auto fill = [&](size_t i) { return arguments[i].cast<Colour>(); };
+  const auto fill = [&](size_t i) { return arguments[i].cast<Color>(); };
   const auto interpolation = [&](size_t i) {
     return interpolation_names.value(arguments[i].cast<std::string>());
   };

@@ -19,7 +19,7 @@ void say_value_error(std::exception_ptr error) {
 PYBIND11_MODULE(_native, m) {
   py::register_local_exception_translator(&say_value_error);
   m.doc() = "Native parts of fusionloader; private, see the Python modules that use them.";
-  fusionloader::bind_colour(m);
+  fusionloader::bind_color(m);
   fusionloader::bind_cuda(m);
   fusionloader::bind_device(m);
   fusionloader::bind_geometry(m);

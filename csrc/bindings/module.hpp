@@ -2,7 +2,7 @@
 #include <pybind11/pybind11.h>
 
 namespace fusionloader {
-void bind_colour(pybind11::module_& m);
+void bind_color(pybind11::module_& m);
 void bind_cuda(pybind11::module_& m);
 void bind_device(pybind11::module_& m);
 void bind_geometry(pybind11::module_& m);

@@ -22,18 +22,18 @@ struct AsTuple {
   }
   py::tuple operator()(const FlipHorizontally&) const { return py::make_tuple("hflip"); }
   py::tuple operator()(const FlipVertically&) const { return py::make_tuple("vflip"); }
-  py::tuple operator()(const ColourTo& colour) const {
-    const char* name = colour_names.name(colour.kind);
-    switch (colour.kind) {
-      case ColourKind::invert:
-      case ColourKind::autocontrast:
-      case ColourKind::equalize:
-      case ColourKind::grayscale:
+  py::tuple operator()(const ColorTo& color) const {
+    const char* name = color_names.name(color.kind);
+    switch (color.kind) {
+      case ColorKind::invert:
+      case ColorKind::autocontrast:
+      case ColorKind::equalize:
+      case ColorKind::grayscale:
         return py::make_tuple(name);
-      case ColourKind::posterize:
-        return py::make_tuple(name, whole_number(colour.value));
+      case ColorKind::posterize:
+        return py::make_tuple(name, whole_number(color.value));
       default:
-        return py::make_tuple(name, colour.value);
+        return py::make_tuple(name, color.value);
     }
   }
   py::tuple operator()(const BlurWith& blur) const {
@@ -78,9 +78,7 @@ struct AsTuple {
   }
 
  private:
-  static py::tuple fill(const Colour& colour) {
-    return py::make_tuple(colour[0], colour[1], colour[2]);
-  }
+  static py::tuple fill(const Color& color) { return py::make_tuple(color[0], color[1], color[2]); }
 };
 
 // The arguments of one tuple, by place.
@@ -95,7 +93,7 @@ class Arguments {
     return value;
   }
   double real(size_t place) const { return at<double>(place); }
-  Colour fill(size_t place) const { return at<Colour>(place); }
+  Color fill(size_t place) const { return at<Color>(place); }
   Interpolation interpolation(size_t place) const {
     return interpolation_names.value(at<std::string>(place));
   }
@@ -173,10 +171,10 @@ Operation operation_from_tuple(const py::handle& fields, int depth) {
     return EraseBox{given.whole(1), given.whole(2), given.whole(3), given.whole(4), given.fill(5)};
   if (name == "erase") return erase_result(given);
   if (name == "mix") return mix_of(given, depth);
-  const ColourKind kind = colour_names.value(name);
-  const bool plain = kind == ColourKind::invert || kind == ColourKind::autocontrast ||
-                     kind == ColourKind::equalize || kind == ColourKind::grayscale;
-  return ColourTo{kind, plain ? 0.0 : given.real(1)};
+  const ColorKind kind = color_names.value(name);
+  const bool plain = kind == ColorKind::invert || kind == ColorKind::autocontrast ||
+                     kind == ColorKind::equalize || kind == ColorKind::grayscale;
+  return ColorTo{kind, plain ? 0.0 : given.real(1)};
 }
 
 Parameters operations_from_list(const py::handle& operations, int depth) {

@@ -90,8 +90,8 @@ uint64_t mix(uint64_t word) {
 void bind_manager(py::module_& m) {
   py::class_<ManagerQueue>(m, "ManagerQueue")
       .def(py::init<int, int, uint32_t, uint32_t, uint32_t, uint32_t, int>(), py::arg("control_fd"),
-           py::arg("data_fd"), py::arg("workers"), py::arg("ring_size"), py::arg("seats") = 0,
-           py::arg("lendable") = 0, py::arg("event_fd") = -1)
+           py::arg("data_fd"), py::arg("workers"), py::arg("ring_size"), py::arg("guest_slots") = 0,
+           py::arg("shareable") = 0, py::arg("event_fd") = -1)
       .def_static("control_bytes", &Control::bytes)
       .def_static("descriptor_bytes", &Batch::descriptor_bytes)
       .def("add_slot", &ManagerQueue::add_slot)
@@ -131,8 +131,8 @@ void bind_manager(py::module_& m) {
                lost.append(py::make_tuple(l.sequence, l.tiny_batch));
              return lost;
            })
-      .def("dead_guests", &ManagerQueue::dead_guests)
-      .def("empty_seat", &ManagerQueue::empty_seat)
+      .def("dead_borrowed_workers", &ManagerQueue::dead_borrowed_workers)
+      .def("empty_guest_slot", &ManagerQueue::empty_guest_slot)
       .def("withdraw", &ManagerQueue::withdraw)
       .def("shares",
            [](ManagerQueue& q, uint64_t slot) {
@@ -197,9 +197,9 @@ void bind_worker(py::module_& m) {
       .def_property_readonly("is_sent", &WorkerQueue::is_sent)
       .def("answer", &WorkerQueue::answer)
       .def("give_back", &WorkerQueue::give_back)
-      .def("take_seat", &WorkerQueue::take_seat)
-      .def("leave_seat", &WorkerQueue::leave_seat)
-      .def("claim_as_guest", &WorkerQueue::claim_as_guest)
+      .def("take_guest_slot", &WorkerQueue::take_guest_slot)
+      .def("leave_guest_slot", &WorkerQueue::leave_guest_slot)
+      .def("claim_as_borrowed", &WorkerQueue::claim_as_borrowed)
       .def("gpu_ready", &WorkerQueue::gpu_ready)
       .def("leave", &WorkerQueue::leave)
       .def("finish",
@@ -298,8 +298,8 @@ void bind_plan_worker(py::module_& m) {
                 return "stopped";
               case Event::orphaned:
                 return "orphaned";
-              case Event::errand:
-                return "errand";
+              case Event::assignment:
+                return "assignment";
               case Event::recalled:
                 return "recalled";
               case Event::idle:
@@ -340,9 +340,9 @@ void bind_plan_worker(py::module_& m) {
       .def("sample_done", &PlanWorker::sample_done)
       .def("sample_failed", &PlanWorker::sample_failed)
       .def("count_pillow_sample", &PlanWorker::count_pillow_sample)
-      .def_property_readonly("is_guest", &PlanWorker::is_guest)
+      .def_property_readonly("is_borrowed", &PlanWorker::is_borrowed)
       .def("give_back", &PlanWorker::give_back)
-      .def("errand", &PlanWorker::errand)
+      .def("assignment", &PlanWorker::assignment)
       .def("decline", &PlanWorker::decline)
       .def("detach", &PlanWorker::detach)
       // The caller keeps the three until it calls detach().

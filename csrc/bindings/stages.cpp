@@ -62,7 +62,7 @@ class Fields {
     if (!pair) return std::nullopt;
     return Point{(*pair)[0], (*pair)[1]};
   }
-  Colour fill() const { return get<Colour>("fill"); }
+  Color fill() const { return get<Color>("fill"); }
   Filter filter() const { return filter_names.value(text("filter")); }
   Interpolation interpolation() const { return interpolation_names.value(text("interpolation")); }
 
@@ -191,10 +191,10 @@ class Reader {
          [](const Fields& given) { return RandomHorizontalFlip{given.real("probability")}; }},
         {"RandomVerticalFlip",
          [](const Fields& given) { return RandomVerticalFlip{given.real("probability")}; }},
-        {"ColourJitter",
+        {"ColorJitter",
          [](const Fields& given) {
-           return ColourJitter{given.maybe_range("brightness"), given.maybe_range("contrast"),
-                               given.maybe_range("saturation"), given.maybe_range("hue")};
+           return ColorJitter{given.maybe_range("brightness"), given.maybe_range("contrast"),
+                              given.maybe_range("saturation"), given.maybe_range("hue")};
          }},
         {"GaussianBlur",
          [](const Fields& given) {

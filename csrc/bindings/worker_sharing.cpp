@@ -24,15 +24,15 @@ void bind_lending(py::module_& m) {
            [](MemberView& view) {
              py::list all;
              for (const WorkerView& w : view.workers()) {
-               const bool answered = w.errand == w.answered;
+               const bool answered = w.assignment == w.answered;
                all.append(py::make_tuple(static_cast<uint32_t>(w.place),
-                                         answered ? 0 : Errand::member(w.errand),
-                                         answered ? 0 : Errand::seat(w.errand)));
+                                         answered ? 0 : Assignment::member(w.assignment),
+                                         answered ? 0 : Assignment::guest_slot(w.assignment)));
              }
              return all;
            })
-      .def("free_seats", &MemberView::free_seats)
-      .def("guests_at_work", &MemberView::guests_at_work)
+      .def("free_guest_slots", &MemberView::free_guest_slots)
+      .def("borrowed_at_work", &MemberView::borrowed_at_work)
       .def("send", &MemberView::send)
       .def("watch", &MemberView::watch);
 }

@@ -20,7 +20,7 @@ struct Loan {
 
 class Borrower {
  public:
-  // Takes a seat; the descriptor may be closed afterwards.
+  // Takes a borrower slot; the descriptor may be closed afterwards.
   explicit Borrower(int fd);
 
   std::optional<Loan> borrow(uint64_t least_bytes, Purpose purpose);

@@ -46,26 +46,27 @@ BorrowerLedger::BorrowerLedger(const std::shared_ptr<Mapping>& mapping)
     throw Error(Fault::peer, "the lender has another namespace of processes (another container)");
   if (!lender_lives()) throw Error(Fault::peer, "the lender's process has ended");
   const uint64_t me = my_identity();
-  for (uint32_t i = 0; i < kSeats && seat_ == kNobody; ++i) {
+  for (uint32_t i = 0; i < kBorrowerSlots && borrower_slot_ == kNobody; ++i) {
     uint64_t nobody = 0;
-    if (header().seats[i].identity.compare_exchange_strong(nobody, me)) seat_ = i;
+    if (header().borrower_slots[i].identity.compare_exchange_strong(nobody, me)) borrower_slot_ = i;
   }
-  if (seat_ == kNobody)
-    throw Error(Fault::ledger, "all " + std::to_string(kSeats) + " seats of the lender are taken");
+  if (borrower_slot_ == kNobody)
+    throw Error(Fault::ledger, "all " + std::to_string(kBorrowerSlots) +
+                                   " borrower slots of the lender are taken");
 }
 
 BorrowerLedger::~BorrowerLedger() {
   try {
     leave();
   } catch (const Error&) {
-    // Something is still out: the seat is this process's until it ends.
+    // Something is still out: the borrower slot is this process's until it ends.
   }
 }
 
 std::optional<BorrowerLedger::Borrowed> BorrowerLedger::borrow(uint64_t least_bytes,
                                                                Purpose purpose) {
   check_process();
-  if (seat_ == kNobody) throw Error(Fault::ledger, "the borrower is closed");
+  if (borrower_slot_ == kNobody) throw Error(Fault::ledger, "the borrower is closed");
   const auto wanted = static_cast<uint32_t>(purpose);
   while (true) {
     uint32_t best = 0;
@@ -83,7 +84,7 @@ std::optional<BorrowerLedger::Borrowed> BorrowerLedger::borrow(uint64_t least_by
     if (best_bytes == 0) return std::nullopt;
     Record& record = memory_->records()[best];
     const uint64_t generation = LoanWord::generation(best_word);
-    const uint64_t mine = LoanWord::make(generation, seat_, State::borrowed);
+    const uint64_t mine = LoanWord::make(generation, borrower_slot_, State::borrowed);
     // When this fails somebody was faster: the next best, then. From the word as it was seen: from
     // what it should be, it would fail for ever in a damaged ledger.
     if (!record.word.compare_exchange_strong(best_word, mine)) continue;
@@ -93,7 +94,7 @@ std::optional<BorrowerLedger::Borrowed> BorrowerLedger::borrow(uint64_t least_by
 }
 
 bool BorrowerLedger::holds(uint64_t word) const {
-  return is_held(LoanWord::state(word)) && LoanWord::seat(word) == seat_;
+  return is_held(LoanWord::state(word)) && LoanWord::borrower_slot(word) == borrower_slot_;
 }
 
 void BorrowerLedger::give_back(Ticket ticket) {
@@ -124,9 +125,9 @@ bool BorrowerLedger::any_revoked() const {
 
 void BorrowerLedger::want(uint64_t bytes) {
   check_process();
-  if (seat_ == kNobody) throw Error(Fault::ledger, "the borrower is closed");
-  header().seats[seat_].wanted.store(bytes);
-  const uint32_t bit = 1u << seat_;
+  if (borrower_slot_ == kNobody) throw Error(Fault::ledger, "the borrower is closed");
+  header().borrower_slots[borrower_slot_].wanted.store(bytes);
+  const uint32_t bit = 1u << borrower_slot_;
   if (bytes == 0) {
     header().wanting.fetch_and(~bit);
     return;
@@ -140,13 +141,13 @@ bool BorrowerLedger::lender_lives() const { return !ended(header().lender); }
 
 void BorrowerLedger::leave() {
   check_process();
-  if (seat_ == kNobody) return;
+  if (borrower_slot_ == kNobody) return;
   for (uint32_t i = 0; i < records_; ++i)
     if (holds(memory_->records()[i].word.load()))
       throw Error(Fault::grant, "a borrowed block was not returned");
   want(0);
-  header().seats[seat_].identity.store(0);
-  seat_ = kNobody;
+  header().borrower_slots[borrower_slot_].identity.store(0);
+  borrower_slot_ = kNobody;
 }
 
 void BorrowerLedger::wait(uint32_t seen, int64_t timeout_ns) const {

@@ -56,7 +56,7 @@ class Publication {
   Ticket ticket_;
 };
 
-// One thread at a time may arm, and empty seats; the rest is for any thread.
+// One thread at a time may arm, and empty borrower slots; the rest is for any thread.
 class LenderLedger : public Ledger {
  public:
   explicit LenderLedger(uint32_t records);
@@ -79,10 +79,10 @@ class LenderLedger : public Ledger {
 
   uint64_t wanted_bytes() const;
   uint64_t borrowed_ever() const { return header().borrowed_ever.load(); }
-  // Identities of those that have a seat.
+  // Identities of those that have a borrower slot.
   std::vector<uint64_t> borrowers() const;
-  // Empties the seats of processes that have ended, once no block is left with them.
-  void empty_seats();
+  // Empties the borrower slots of processes that have ended, once no block is left with them.
+  void empty_borrower_slots();
   // Tells borrowers that nothing will be offered any more.
   void close();
   uint32_t change_count() const { return header().lender_word.load(); }
@@ -93,14 +93,14 @@ class LenderLedger : public Ledger {
   explicit LenderLedger(int fd, uint32_t records);
   bool end_loan(Ticket ticket, uint64_t from);
   uint64_t holder(uint64_t word) const;
-  bool is_named(uint32_t seat) const;
+  bool is_named(uint32_t borrower_slot) const;
   int fd_;
 };
 
 // One thread at a time may leave; the rest is for any thread.
 class BorrowerLedger : public Ledger {
  public:
-  // Takes a seat. The descriptor may be closed afterwards.
+  // Takes a borrower slot. The descriptor may be closed afterwards.
   explicit BorrowerLedger(int fd);
   ~BorrowerLedger();
   BorrowerLedger(const BorrowerLedger&) = delete;
@@ -121,7 +121,7 @@ class BorrowerLedger : public Ledger {
   void want(uint64_t bytes);
   bool lender_lives() const;
   bool is_closed() const { return header().closed.load() != 0; }
-  // Gives the seat up; what it had borrowed must be back.
+  // Gives the borrower slot up; what it had borrowed must be back.
   void leave();
   uint32_t change_count() const { return header().borrower_word.load(); }
   void wait(uint32_t seen, int64_t timeout_ns) const;
@@ -129,7 +129,7 @@ class BorrowerLedger : public Ledger {
  private:
   explicit BorrowerLedger(const std::shared_ptr<Mapping>& mapping);
   bool holds(uint64_t word) const;
-  std::atomic<uint32_t> seat_{kNobody};
+  std::atomic<uint32_t> borrower_slot_{kNobody};
 };
 
 }  // namespace fusionloader::cuda

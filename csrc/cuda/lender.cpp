@@ -102,9 +102,9 @@ Outcome Lender::outcome(Ticket ticket, bool back) {
   return now && now->id == was.allocation ? Outcome::back : Outcome::freed;
 }
 
-void Lender::empty_seats() {
+void Lender::empty_borrower_slots() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  ledger_.empty_seats();
+  ledger_.empty_borrower_slots();
 }
 
 }  // namespace fusionloader::cuda

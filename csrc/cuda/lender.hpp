@@ -27,7 +27,7 @@ class Lender {
   State state(Ticket ticket) { return ledger_.state(ticket); }
   uint64_t owner(Ticket ticket) { return ledger_.owner(ticket); }
   LenderLedger& ledger() { return ledger_; }
-  void empty_seats();
+  void empty_borrower_slots();
 
  private:
   struct Lent {

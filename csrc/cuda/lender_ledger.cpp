@@ -76,7 +76,7 @@ bool LenderLedger::revoke(Ticket ticket) {
       if (end_loan(ticket, word)) return true;
     } else if (state == State::borrowed) {
       const uint64_t asked =
-          LoanWord::make(ticket.generation, LoanWord::seat(word), State::revoking);
+          LoanWord::make(ticket.generation, LoanWord::borrower_slot(word), State::revoking);
       if (of.word.compare_exchange_strong(word, asked)) {
         header().borrower_word.fetch_add(1);
         futex_wake_all(header().borrower_word);
@@ -117,9 +117,9 @@ bool LenderLedger::end_loan(Ticket ticket, uint64_t from) {
 }
 
 bool LenderLedger::quarantine(Ticket ticket) {
-  const uint32_t seat = LoanWord::seat(word(ticket));
-  uint64_t asked = LoanWord::make(ticket.generation, seat, State::revoking);
-  const uint64_t out = LoanWord::make(ticket.generation, seat, State::quarantined);
+  const uint32_t borrower_slot = LoanWord::borrower_slot(word(ticket));
+  uint64_t asked = LoanWord::make(ticket.generation, borrower_slot, State::revoking);
+  const uint64_t out = LoanWord::make(ticket.generation, borrower_slot, State::quarantined);
   return record(ticket).word.compare_exchange_strong(asked, out) || asked == out;
 }
 
@@ -129,40 +129,43 @@ uint64_t LenderLedger::owner(Ticket ticket) {
 }
 
 uint64_t LenderLedger::holder(uint64_t word) const {
-  if (LoanWord::seat(word) >= kSeats) throw Error(Fault::ledger, "the ledger is damaged");
-  return header().seats[LoanWord::seat(word)].identity.load();
+  if (LoanWord::borrower_slot(word) >= kBorrowerSlots)
+    throw Error(Fault::ledger, "the ledger is damaged");
+  return header().borrower_slots[LoanWord::borrower_slot(word)].identity.load();
 }
 
 uint64_t LenderLedger::wanted_bytes() const {
   uint32_t wanting = header().wanting.load();
   uint64_t bytes = 0;
-  for (uint32_t seat = 0; wanting != 0; ++seat, wanting >>= 1)
-    if ((wanting & 1) != 0 && seat < kSeats) bytes += header().seats[seat].wanted.load();
+  for (uint32_t borrower_slot = 0; wanting != 0; ++borrower_slot, wanting >>= 1)
+    if ((wanting & 1) != 0 && borrower_slot < kBorrowerSlots)
+      bytes += header().borrower_slots[borrower_slot].wanted.load();
   return bytes;
 }
 
 std::vector<uint64_t> LenderLedger::borrowers() const {
   std::vector<uint64_t> all;
-  for (Seat& seat : header().seats)
-    if (const uint64_t identity = seat.identity.load()) all.push_back(identity);
+  for (BorrowerSlot& borrower_slot : header().borrower_slots)
+    if (const uint64_t identity = borrower_slot.identity.load()) all.push_back(identity);
   return all;
 }
 
-void LenderLedger::empty_seats() {
+void LenderLedger::empty_borrower_slots() {
   check_process();
-  for (uint32_t seat = 0; seat < kSeats; ++seat) {
-    Atomic64& identity = header().seats[seat].identity;
+  for (uint32_t borrower_slot = 0; borrower_slot < kBorrowerSlots; ++borrower_slot) {
+    Atomic64& identity = header().borrower_slots[borrower_slot].identity;
     if (identity.load() == 0 || !ended(identity.load())) continue;
-    header().wanting.fetch_and(~(1u << seat));
+    header().wanting.fetch_and(~(1u << borrower_slot));
     // Looked at after its end: it can borrow nothing more.
-    if (!is_named(seat)) identity.store(0);
+    if (!is_named(borrower_slot)) identity.store(0);
   }
 }
 
-bool LenderLedger::is_named(uint32_t seat) const {
+bool LenderLedger::is_named(uint32_t borrower_slot) const {
   for (uint32_t i = 0; i < records_; ++i) {
     const uint64_t word = memory_->records()[i].word.load();
-    if (is_held(LoanWord::state(word)) && LoanWord::seat(word) == seat) return true;
+    if (is_held(LoanWord::state(word)) && LoanWord::borrower_slot(word) == borrower_slot)
+      return true;
   }
   return false;
 }

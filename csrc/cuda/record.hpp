@@ -22,23 +22,23 @@ namespace fusionloader::cuda {
 constexpr uint64_t kLedgerMagic =
     0x3172656764654c46;  // "FLedger1": another layout has another number
 constexpr uint32_t kMaxRecords = 4096;
-constexpr uint32_t kSeats = 8;
+constexpr uint32_t kBorrowerSlots = 8;
 constexpr uint32_t kNobody = 0xff;
 
 enum class State : uint8_t { free, armed, yielded, borrowed, revoking, returned, quarantined };
 constexpr int kStates = 7;
-// A borrower has it, and its seat is in the word.
+// A borrower has it, and its borrower slot is in the word.
 inline bool is_held(State state) {
   return state == State::borrowed || state == State::revoking || state == State::quarantined;
 }
 
-// [generation : 48 | seat of the borrower : 8 | state : 8]
+// [generation : 48 | borrower slot of the borrower : 8 | state : 8]
 struct LoanWord {
-  static uint64_t make(uint64_t generation, uint32_t seat, State state) {
-    return (generation << 16) | (uint64_t{seat & 0xff} << 8) | static_cast<uint8_t>(state);
+  static uint64_t make(uint64_t generation, uint32_t borrower_slot, State state) {
+    return (generation << 16) | (uint64_t{borrower_slot & 0xff} << 8) | static_cast<uint8_t>(state);
   }
   static uint64_t generation(uint64_t word) { return word >> 16; }
-  static uint32_t seat(uint64_t word) { return static_cast<uint32_t>(word >> 8) & 0xff; }
+  static uint32_t borrower_slot(uint64_t word) { return static_cast<uint32_t>(word >> 8) & 0xff; }
   static State state(uint64_t word) { return static_cast<State>(word & 0xff); }
 };
 
@@ -61,7 +61,7 @@ struct alignas(kAlign) Record {
   Offer offer;
 };
 
-struct alignas(kAlign) Seat {
+struct alignas(kAlign) BorrowerSlot {
   Atomic64 identity;  // of the process that has it; 0: free
   Atomic64 wanted;    // bytes that it would borrow now
 };
@@ -72,11 +72,11 @@ struct alignas(kAlign) LedgerHeader {
   uint64_t lender;  // identity of its process
   Namespaces namespaces;
   Atomic32 closed;
-  Atomic32 wanting;                        // a bit for each seat that wants something
+  Atomic32 wanting;                        // a bit for each borrower slot that wants something
   Atomic64 borrowed_ever;                  // bytes of all loans so far
   alignas(kAlign) Atomic32 lender_word;    // futex: changes when the lender should look
   alignas(kAlign) Atomic32 borrower_word;  // futex: changes when borrowers should look
-  Seat seats[kSeats];
+  BorrowerSlot borrower_slots[kBorrowerSlots];
 };
 
 struct LedgerMemory {

@@ -201,7 +201,7 @@ uint32_t BatchBuilder::add_data(const void* bytes, size_t count) {
   return static_cast<uint32_t>(begin);
 }
 
-uint32_t BatchBuilder::packed_fill(const Colour& fill) const {
+uint32_t BatchBuilder::packed_fill(const Color& fill) const {
   return plan_.channels == 3 ? packed(fill[0], fill[1], fill[2])
                              : packed(fill[0], fill[0], fill[0]);
 }

@@ -53,9 +53,9 @@ class BatchBuilder {
   void add_steps(const Parameters& operations, Record& record);
   void add_windows(const std::vector<Pass>& passes, Record* record);
   void add_operation(const Operation& operation);
-  void add_colour(const ColourTo& colour);
+  void add_color(const ColorTo& color);
   void add_table(const Operation& operation);
-  void add_affine(const double* matrix, Interpolation interpolation, const Colour& fill,
+  void add_affine(const double* matrix, Interpolation interpolation, const Color& fill,
                   int out_width, int out_height);
   void add_rotation(const RotateBy& turn);
   void add_border(const PadBy& padding);
@@ -70,7 +70,7 @@ class BatchBuilder {
   void add_blend(StepKind kind, double factor);
   // Returns where the bytes begin in the data.
   uint32_t add_data(const void* bytes, size_t count);
-  uint32_t packed_fill(const Colour& fill) const;
+  uint32_t packed_fill(const Color& fill) const;
 
   PlanSpec plan_;
   Conversion conversion_{};

@@ -35,7 +35,7 @@ WarpStep warp_of(const double (&coefficients)[count], Filtering filtering, uint3
 }  // namespace
 
 void BatchBuilder::add_operation(const Operation& operation) {
-  if (const auto* colour = std::get_if<ColourTo>(&operation)) return add_colour(*colour);
+  if (const auto* color = std::get_if<ColorTo>(&operation)) return add_color(*color);
   if (const auto* affine = std::get_if<AffineWith>(&operation))
     return add_affine(affine->matrix.data(), affine->interpolation, affine->fill, width_, height_);
   if (const auto* turn = std::get_if<RotateBy>(&operation)) return add_rotation(*turn);
@@ -57,32 +57,32 @@ void BatchBuilder::add_operation(const Operation& operation) {
   throw std::invalid_argument("a device program cannot do: mix");
 }
 
-void BatchBuilder::add_colour(const ColourTo& colour) {
+void BatchBuilder::add_color(const ColorTo& color) {
   const bool grey = plan_.channels == 1;
-  switch (colour.kind) {
-    case ColourKind::contrast:
-      return add_blend(StepKind::contrast, colour.value);
-    case ColourKind::saturation:
-      if (!grey) add_blend(StepKind::saturation, colour.value);
+  switch (color.kind) {
+    case ColorKind::contrast:
+      return add_blend(StepKind::contrast, color.value);
+    case ColorKind::saturation:
+      if (!grey) add_blend(StepKind::saturation, color.value);
       return;
-    case ColourKind::grayscale:  // blended wholly from the grey levels
+    case ColorKind::grayscale:  // blended wholly from the grey levels
       if (!grey) add_blend(StepKind::saturation, 0.0);
       return;
-    case ColourKind::sharpness:
-      blend_factor(colour.value);
-      if (width_ >= 3 && height_ >= 3) add_blend(StepKind::sharpness, colour.value);
+    case ColorKind::sharpness:
+      blend_factor(color.value);
+      if (width_ >= 3 && height_ >= 3) add_blend(StepKind::sharpness, color.value);
       return;
-    case ColourKind::hue:
-      if (!grey) add_step(StepKind::hue).hue = {whole_number(colour.value * 255.0) & 255};
+    case ColorKind::hue:
+      if (!grey) add_step(StepKind::hue).hue = {whole_number(color.value * 255.0) & 255};
       return;
-    case ColourKind::autocontrast:
+    case ColorKind::autocontrast:
       add_step(StepKind::autocontrast);
       return;
-    case ColourKind::equalize:
+    case ColorKind::equalize:
       add_step(StepKind::equalize);
       return;
     default:
-      return add_table(colour);
+      return add_table(color);
   }
 }
 
@@ -106,10 +106,10 @@ void BatchBuilder::add_table(const Operation& operation) {
 }
 
 // The ways of ops/affine.cpp, which round differently.
-void BatchBuilder::add_affine(const double* m, Interpolation interpolation, const Colour& colour,
+void BatchBuilder::add_affine(const double* m, Interpolation interpolation, const Color& color,
                               int out_width, int out_height) {
   const int width = width_, height = height_;
-  const uint32_t fill = packed_fill(colour);
+  const uint32_t fill = packed_fill(color);
   const double matrix[6] = {m[0], m[1], m[2], m[3], m[4], m[5]};
   const bool whole = moves_whole_pixels(matrix);
   const auto add_warp = [&](StepKind kind) {

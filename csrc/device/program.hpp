@@ -15,7 +15,7 @@
 namespace fusionloader::device {
 
 enum class StepKind : int32_t {
-  // Each place of the result shows one of the image, or a colour.
+  // Each place of the result shows one of the image, or a color.
   window,
   border,
   quarter_turn,

@@ -35,9 +35,9 @@ bool describe_component(const jpeg_decompress_struct& info, const jpeg_component
 }  // namespace
 
 bool describe_scan(const jpeg_decompress_struct& info, BaselineScan& scan) {
-  const bool colour = info.num_components == 3 && info.jpeg_color_space == JCS_YCbCr;
+  const bool color = info.num_components == 3 && info.jpeg_color_space == JCS_YCbCr;
   const bool grey = info.num_components == 1 && info.jpeg_color_space == JCS_GRAYSCALE;
-  if (!(colour || grey) || info.progressive_mode || info.arith_code || info.data_precision != 8 ||
+  if (!(color || grey) || info.progressive_mode || info.arith_code || info.data_precision != 8 ||
       info.comps_in_scan != info.num_components || info.Ss != 0 || info.Se != DCTSIZE2 - 1 ||
       info.Ah != 0 || info.Al != 0)
     return false;

@@ -19,7 +19,7 @@ inline BaselineDecoder faster_decoder(SimdLevel simd) {
   return simd == SimdLevel::scalar ? BaselineDecoder::libjpeg : BaselineDecoder::own;
 }
 
-// Every method that returns false leaves the file to Pillow: a format, colour space or
+// Every method that returns false leaves the file to Pillow: a format, color space or
 // damage for which this decoder does not vouch. Damage that the window does not need counts where
 // Pillow would raise for it, unless the decoder is not `strict` and decodes the file itself. Not
 // thread-safe.

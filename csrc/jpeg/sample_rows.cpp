@@ -37,10 +37,10 @@ void to_rgbx(const uint8_t* y, const uint8_t* cb, const uint8_t* cr, size_t coun
   constexpr int half = 1 << 15;
   for (size_t i = 0; i < count; ++i) {
     const int blue = cb[i] - 128, red = cr[i] - 128;
-    out[4 * i] = clip(y[i] + red + ((colour::red_cr * red + half) >> 16));
+    out[4 * i] = clip(y[i] + red + ((color::red_cr * red + half) >> 16));
     out[4 * i + 1] =
-        clip(y[i] - red + ((colour::green_cb * blue + colour::green_cr * red + half) >> 16));
-    out[4 * i + 2] = clip(y[i] + 2 * blue + ((colour::blue_cb * blue + half) >> 16));
+        clip(y[i] - red + ((color::green_cb * blue + color::green_cr * red + half) >> 16));
+    out[4 * i + 2] = clip(y[i] + 2 * blue + ((color::blue_cb * blue + half) >> 16));
     out[4 * i + 3] = 255;
   }
 }

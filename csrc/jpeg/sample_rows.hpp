@@ -1,9 +1,9 @@
 #pragma once
-// Rows of samples to rows of pixels: what libjpeg calls fancy upsampling, and colour conversion.
+// Rows of samples to rows of pixels: what libjpeg calls fancy upsampling, and color conversion.
 //
 // Arithmetic of every kernel: libjpeg's. A chroma sample at half the resolution counts three
 // quarters, its neighbour on the pixel's side one; where both axes are halved both are weighed
-// before anything is rounded. Halves are rounded down and up by turns. Colours: R = Y + 1.402 Cr,
+// before anything is rounded. Halves are rounded down and up by turns. Colors: R = Y + 1.402 Cr,
 // G = Y - 0.34414 Cb - 0.71414 Cr, B = Y + 1.772 Cb (Cb, Cr less 128), factors with 16 fractional
 // bits, the sum of both chroma terms rounded to nearest, the result clipped.
 #include <cstddef>
@@ -42,9 +42,9 @@ extern const SampleKernels avx2_sample_kernels;
 
 // What is left of the factors above when whole multiples of 65536 are taken out: red adds Cr, blue
 // twice Cb, green subtracts Cr. The rest fits 16 bits.
-namespace colour {
+namespace color {
 constexpr int red_cr = 91881 - 65536, blue_cb = 116130 - 2 * 65536;
 constexpr int green_cb = -22554, green_cr = 65536 - 46802;
-}  // namespace colour
+}  // namespace color
 
 }  // namespace fusionloader

@@ -71,19 +71,19 @@ FUSIONLOADER_TARGET inline Vector rounded_product(Vector chroma, int factor) {
   return shift_right_signed_16(add_16(doubled_product_high(chroma, factor), filled_16(1)), 1);
 }
 
-struct Colours {
+struct Colors {
   Vector red, green, blue;
 };
 
-// Pixels of 16 bits a colour.
-FUSIONLOADER_TARGET inline Colours converted(Vector y, Vector cb, Vector cr) {
+// Pixels of 16 bits a color.
+FUSIONLOADER_TARGET inline Colors converted(Vector y, Vector cb, Vector cr) {
   const Vector middle = filled_16(128);
   cb = subtract_16(cb, middle);
   cr = subtract_16(cr, middle);
-  const Vector red = add_16(rounded_product(cr, colour::red_cr), cr);
-  const Vector blue = add_16(rounded_product(cb, colour::blue_cb), add_16(cb, cb));
+  const Vector red = add_16(rounded_product(cr, color::red_cr), cr);
+  const Vector blue = add_16(rounded_product(cb, color::blue_cb), add_16(cb, cb));
   const Vector green =
-      subtract_16(rounded_sum_of_products(cb, colour::green_cb, cr, colour::green_cr), cr);
+      subtract_16(rounded_sum_of_products(cb, color::green_cb, cr, color::green_cr), cr);
   return {add_16(y, red), add_16(y, green), add_16(y, blue)};
 }
 
@@ -91,8 +91,8 @@ FUSIONLOADER_TARGET void to_rgbx(const uint8_t* y, const uint8_t* cb, const uint
                                  size_t count, uint8_t* out) {
   for (size_t i = 0; i < count; i += lanes) {
     const Vector luma = load(y + i), blues = load(cb + i), reds = load(cr + i);
-    const Colours low = converted(low_words(luma), low_words(blues), low_words(reds));
-    const Colours high = converted(high_words(luma), high_words(blues), high_words(reds));
+    const Colors low = converted(low_words(luma), low_words(blues), low_words(reds));
+    const Colors high = converted(high_words(luma), high_words(blues), high_words(reds));
     store_pixels(out + 4 * i, count - i, pack_16_unsigned(low.red, high.red),
                  pack_16_unsigned(low.green, high.green), pack_16_unsigned(low.blue, high.blue));
   }

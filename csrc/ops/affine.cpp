@@ -49,7 +49,7 @@ bool consecutive(const std::vector<int>& table, Span span) {
   return true;
 }
 
-void scale(const Planes& in, Planes& out, const AffineMatrix& m, const Colour& fill,
+void scale(const Planes& in, Planes& out, const AffineMatrix& m, const Color& fill,
            GeometryWorkspace& workspace) {
   scaled_axis(m[2], m[0], in.width(), out.width(), workspace.columns);
   scaled_axis(m[5], m[4], in.height(), out.height(), workspace.rows);
@@ -68,10 +68,10 @@ void scale(const Planes& in, Planes& out, const AffineMatrix& m, const Colour& f
   const bool in_one_piece = copies && in.width() == out.width() && end - begin == width &&
                             down.begin < down.end && consecutive(workspace.rows, down);
   for (int channel = 0; channel < in.channels(); ++channel) {
-    const uint8_t colour = fill[static_cast<size_t>(channel)];
+    const uint8_t color = fill[static_cast<size_t>(channel)];
     const uint8_t* from = in.plane(channel);
     uint8_t* to = out.plane(channel);
-    std::memset(to, colour, static_cast<size_t>(down.begin) * width);
+    std::memset(to, color, static_cast<size_t>(down.begin) * width);
     to += static_cast<size_t>(down.begin) * width;
     if (in_one_piece) {
       const size_t size = static_cast<size_t>(down.end - down.begin) * width;
@@ -80,15 +80,15 @@ void scale(const Planes& in, Planes& out, const AffineMatrix& m, const Colour& f
     } else {
       for (int y = down.begin; y < down.end; ++y, to += width) {
         const uint8_t* row = from + in_row(y);
-        std::memset(to, colour, begin);
+        std::memset(to, color, begin);
         if (copies)
           std::memcpy(to + begin, row + first, end - begin);
         else
           for (size_t x = begin; x < end; ++x) to[x] = row[columns[x]];
-        std::memset(to + end, colour, width - end);
+        std::memset(to + end, color, width - end);
       }
     }
-    std::memset(to, colour, static_cast<size_t>(out.height() - down.end) * width);
+    std::memset(to, color, static_cast<size_t>(out.height() - down.end) * width);
   }
 }
 
@@ -96,7 +96,7 @@ int whole(uint32_t fixed) { return static_cast<int32_t>(fixed) >> 16; }
 
 // Every row is a row of the image, moved: horizontal shears.
 void shift_rows(const Planes& in, Planes& out, FixedLine line, uint32_t row_x, uint32_t row_y,
-                const Colour& fill) {
+                const Color& fill) {
   for (int channel = 0; channel < in.channels(); ++channel) {
     FixedLine at = line;
     uint8_t* to = out.plane(channel);
@@ -113,7 +113,7 @@ constexpr int run_bytes = 16;
 
 // Every column is that column of the image, moved: vertical shears. Runs of columns that move
 // alike are copied at a fixed width; what is too much the next run overwrites.
-void shift_columns(const Planes& in, Planes& out, FixedLine line, const Colour& fill,
+void shift_columns(const Planes& in, Planes& out, FixedLine line, const Color& fill,
                    GeometryWorkspace& workspace) {
   const int width = out.width();
   workspace.runs.clear();
@@ -146,7 +146,7 @@ void shift_columns(const Planes& in, Planes& out, FixedLine line, const Colour& 
   }
 }
 
-void fixed_point(const Planes& in, Planes& out, const AffineMatrix& m, const Colour& fill,
+void fixed_point(const Planes& in, Planes& out, const AffineMatrix& m, const Color& fill,
                  GeometryWorkspace& workspace) {
   FixedLine line = first_fixed_line(m.data());
   const uint32_t row_x = to_fixed(m[1]), row_y = to_fixed(m[4]);
@@ -162,17 +162,17 @@ void fixed_point(const Planes& in, Planes& out, const AffineMatrix& m, const Col
     return shift_columns(in, out, line, fill, workspace);
   const SamplingKernels& kernels = sampling_kernels(workspace.simd);
   const PackedImage image = packed_image(in, workspace);
-  const uint32_t colour = packed_colour(fill, in.channels());
+  const uint32_t color = packed_color(fill, in.channels());
   const auto width = static_cast<size_t>(out.width());
   make_rows(out, workspace, [&](int, uint32_t* row) {
-    kernels.fixed(image, line, width, colour, row);
+    kernels.fixed(image, line, width, color, row);
     line.x += row_x;
     line.y += row_y;
   });
 }
 
 // Rare, and plain for that: only coordinates of 32768 and more come here.
-void floating_point(const Planes& in, Planes& out, const AffineMatrix& m, const Colour& fill) {
+void floating_point(const Planes& in, Planes& out, const AffineMatrix& m, const Color& fill) {
   for (int channel = 0; channel < in.channels(); ++channel) {
     uint8_t* to = out.plane(channel);
     double row_x = m[2] + m[1] * 0.5 + m[0] * 0.5, row_y = m[5] + m[4] * 0.5 + m[3] * 0.5;
@@ -191,7 +191,7 @@ void floating_point(const Planes& in, Planes& out, const AffineMatrix& m, const 
 }  // namespace
 
 void affine_transform(const Planes& in, Planes& out, int out_width, int out_height,
-                      const AffineMatrix& matrix, Interpolation interpolation, const Colour& fill,
+                      const AffineMatrix& matrix, Interpolation interpolation, const Color& fill,
                       GeometryWorkspace& workspace) {
   out.reset(in.channels(), out_width, out_height);
   if (in.size() == 0 || out.size() == 0) return fill_planes(out, fill);

@@ -152,7 +152,7 @@ void require_room_for_kernels(int kernel_width, int kernel_height, int width, in
 }
 
 void gaussian_blur(Planes& image, int kernel_width, int kernel_height, double sigma_x,
-                   double sigma_y, ColourScratch& scratch, SimdLevel level) {
+                   double sigma_y, ColorScratch& scratch, SimdLevel level) {
   const HalfKernel across = half_kernel(kernel_width, sigma_x);
   const HalfKernel down = half_kernel(kernel_height, sigma_y);
   require_room_for_kernels(kernel_width, kernel_height, image.width(), image.height());

@@ -85,7 +85,7 @@ bool box_for_radius(double radius, Box& box) {
   return true;
 }
 
-void box_gaussian_blur(Planes& image, double radius, ColourScratch& scratch) {
+void box_gaussian_blur(Planes& image, double radius, ColorScratch& scratch) {
   Box box;
   if (!box_for_radius(radius, box) || image.size() == 0) return;
   // A strip of this many lines stays in the cache.

@@ -53,7 +53,7 @@ int first_level_from(double threshold) {
 
 int whole_number(double value) {
   if (!(std::fabs(value) <= 1e6))
-    throw std::invalid_argument("a colour operation's number is out of range");
+    throw std::invalid_argument("a color operation's number is out of range");
   return static_cast<int>(value);
 }
 
@@ -71,7 +71,7 @@ void adjust_saturation(Planes& image, double factor, SimdLevel level) {
   if (image.channels() == 3) blend_from_grey(image, blend_factor(factor), level);
 }
 
-void adjust_sharpness(Planes& image, double factor, ColourScratch& scratch, SimdLevel level) {
+void adjust_sharpness(Planes& image, double factor, ColorScratch& scratch, SimdLevel level) {
   blend_from_smooth(image, blend_factor(factor), scratch.rows, level);
 }
 

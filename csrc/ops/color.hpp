@@ -1,5 +1,5 @@
 #pragma once
-// Colour operations, in place. Each gives the levels that torchvision's function of that name gives
+// Color operations, in place. Each gives the levels that torchvision's function of that name gives
 // for a Pillow image ("RGB", or "L" for 1 channel) with the same arguments, bit for bit.
 #include "ops/planes.hpp"
 #include "simd/level.hpp"
@@ -7,7 +7,7 @@
 namespace fusionloader {
 
 // Memory that is kept from one call to the next.
-struct ColourScratch {
+struct ColorScratch {
   std::vector<uint8_t> rows;
   std::vector<float> floats;
 };
@@ -15,7 +15,7 @@ struct ColourScratch {
 void adjust_brightness(Planes& image, double factor, SimdLevel level);
 void adjust_contrast(Planes& image, double factor, SimdLevel level);
 void adjust_saturation(Planes& image, double factor, SimdLevel level);
-void adjust_sharpness(Planes& image, double factor, ColourScratch& scratch, SimdLevel level);
+void adjust_sharpness(Planes& image, double factor, ColorScratch& scratch, SimdLevel level);
 void adjust_hue(Planes& image, double factor, SimdLevel level);
 
 // The whole part; throws std::invalid_argument for what is no number or far out of range.
@@ -36,10 +36,10 @@ void to_grayscale(Planes& image, int channels, SimdLevel level);
 // Kernel sizes are odd and the image is larger than half of them. Not bit for bit: torch adds up a
 // square of products where this takes columns after rows, so a level may differ by 1.
 void gaussian_blur(Planes& image, int kernel_width, int kernel_height, double sigma_x,
-                   double sigma_y, ColourScratch& scratch, SimdLevel level);
+                   double sigma_y, ColorScratch& scratch, SimdLevel level);
 
 // Pillow's ImageFilter.GaussianBlur(radius), bit for bit: three box blurs, each rows then columns.
-void box_gaussian_blur(Planes& image, double radius, ColourScratch& scratch);
+void box_gaussian_blur(Planes& image, double radius, ColorScratch& scratch);
 
 struct Rectangle {
   int x, y, width, height;

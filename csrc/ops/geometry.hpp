@@ -13,7 +13,7 @@
 
 namespace fusionloader {
 
-using Colour = std::array<uint8_t, 3>;  // red, green, blue; grey images use the first
+using Color = std::array<uint8_t, 3>;  // red, green, blue; grey images use the first
 
 enum class Interpolation { nearest, bilinear, bicubic };
 
@@ -35,17 +35,17 @@ struct GeometryWorkspace {
 
 // Image.transform(size, AFFINE, matrix, interpolation, fillcolor=fill)
 void affine_transform(const Planes& in, Planes& out, int out_width, int out_height,
-                      const AffineMatrix& matrix, Interpolation interpolation, const Colour& fill,
+                      const AffineMatrix& matrix, Interpolation interpolation, const Color& fill,
                       GeometryWorkspace& workspace);
 
 // Image.transform(image.size, PERSPECTIVE, coefficients, interpolation, fillcolor=fill)
 void perspective_transform(const Planes& in, Planes& out,
                            const PerspectiveCoefficients& coefficients, Interpolation interpolation,
-                           const Colour& fill, GeometryWorkspace& workspace);
+                           const Color& fill, GeometryWorkspace& workspace);
 
 // Image.rotate(angle, interpolation, expand, centre, fillcolor=fill), counter-clockwise degrees
 void rotate(const Planes& in, Planes& out, double angle, Interpolation interpolation, bool expand,
-            const std::optional<Point>& centre, const Colour& fill, GeometryWorkspace& workspace);
+            const std::optional<Point>& centre, const Color& fill, GeometryWorkspace& workspace);
 
 // torchvision's pad; negative amounts crop. Throws std::invalid_argument where nothing remains to
 // take the border from, or where the result would have a negative size.
@@ -54,7 +54,7 @@ struct Padding {
 };
 // What each place of an axis of `length` pixels shows; throws as pad() does.
 PaddedAxis padded_axis(int length, int before, int after, PadMode mode);
-void pad(const Planes& in, Planes& out, const Padding& padding, PadMode mode, const Colour& fill,
+void pad(const Planes& in, Planes& out, const Padding& padding, PadMode mode, const Color& fill,
          GeometryWorkspace& workspace);
 
 }  // namespace fusionloader

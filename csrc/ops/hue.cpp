@@ -1,7 +1,7 @@
 // Pillow's way to hue, saturation and value and back, with the hue turned in between.
 //
 // Pillow computes in float32 and float64 by turns. The float32 and whole-number steps here give the
-// same levels: for all 256 turns of every hue, saturation and value that a colour can have.
+// same levels: for all 256 turns of every hue, saturation and value that a color can have.
 #include <algorithm>
 
 #include "arithmetic/hue.hpp"

@@ -28,7 +28,7 @@ PaddedAxis padded_axis(int length, int before, int after, PadMode mode) {
   return {crop_before, kept, before, padded};
 }
 
-void pad(const Planes& in, Planes& out, const Padding& padding, PadMode mode, const Colour& fill,
+void pad(const Planes& in, Planes& out, const Padding& padding, PadMode mode, const Color& fill,
          GeometryWorkspace& workspace) {
   const PaddedAxis across = padded_axis(in.width(), padding.left, padding.right, mode);
   const PaddedAxis down = padded_axis(in.height(), padding.top, padding.bottom, mode);
@@ -41,15 +41,15 @@ void pad(const Planes& in, Planes& out, const Padding& padding, PadMode mode, co
   const int begin = std::clamp(padding.left, 0, width);
   const int end = std::clamp(width - std::max(padding.right, 0), begin, width);
   for (int channel = 0; channel < in.channels(); ++channel) {
-    const uint8_t colour = fill[static_cast<size_t>(channel)];
+    const uint8_t color = fill[static_cast<size_t>(channel)];
     uint8_t* to = out.plane(channel);
     for (int y = 0; y < height; ++y, to += width) {
       if (rows[y] < 0) {
-        std::memset(to, colour, static_cast<size_t>(width));
+        std::memset(to, color, static_cast<size_t>(width));
         continue;
       }
       const uint8_t* row = in.plane(channel) + static_cast<ptrdiff_t>(rows[y]) * in.width();
-      const auto show = [&](int x) { to[x] = columns[x] < 0 ? colour : row[columns[x]]; };
+      const auto show = [&](int x) { to[x] = columns[x] < 0 ? color : row[columns[x]]; };
       for (int x = 0; x < begin; ++x) show(x);
       if (begin < end)
         std::memcpy(to + begin, row + columns[begin], static_cast<size_t>(end - begin));

@@ -41,7 +41,7 @@ void quarter_turn(const Planes& in, Planes& out, bool clockwise) {
 }  // namespace
 
 void rotate(const Planes& in, Planes& out, double angle, Interpolation interpolation, bool expand,
-            const std::optional<Point>& centre, const Colour& fill, GeometryWorkspace& workspace) {
+            const std::optional<Point>& centre, const Color& fill, GeometryWorkspace& workspace) {
   const double turn = whole_turn_remainder(angle);
   if (!centre) {
     if (turn == 0) return copy(in, out);

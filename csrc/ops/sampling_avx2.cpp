@@ -71,13 +71,13 @@ FUSIONLOADER_AVX2 void fixed_avx2(const PackedImage& image, FixedLine line, size
   const __m256i end_x = _mm256_set1_epi32(image.width << 16);
   const __m256i end_y = _mm256_set1_epi32(image.height << 16);
   const __m256i factors = _mm256_set1_epi32(image.width | 1 << 16);
-  const __m256i colour = broadcast(fill);
+  const __m256i color = broadcast(fill);
   for (size_t i = 0; i < count; i += 8) {
     // Gathers look at the masks' signs only: x >= 0 and x - end < 0, for y too.
     const __m256i inside = _mm256_and_si256(_mm256_andnot_si256(x, _mm256_sub_epi32(x, end_x)),
                                             _mm256_andnot_si256(y, _mm256_sub_epi32(y, end_y)));
     const __m256i both = _mm256_blend_epi16(_mm256_srli_epi32(y, 16), x, 0xAA);
-    const __m256i pixels = _mm256_mask_i32gather_epi32(colour, gatherable(image),
+    const __m256i pixels = _mm256_mask_i32gather_epi32(color, gatherable(image),
                                                        _mm256_madd_epi16(both, factors), inside, 4);
     _mm256_storeu_si256(to_wide(out + i), pixels);
     x = _mm256_add_epi32(x, step_x);
@@ -130,7 +130,7 @@ FUSIONLOADER_AVX2 void bilinear_avx2(const PackedImage& image, const double* xs,
   const __m128i last_x = _mm_set1_epi32(image.width - 1), stride = _mm_set1_epi32(image.width);
   const __m128i last_y = _mm_set1_epi32(image.height - 1);
   const __m256i even = _mm256_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6);
-  const __m128i colour = _mm_set1_epi32(static_cast<int>(fill));
+  const __m128i color = _mm_set1_epi32(static_cast<int>(fill));
   const auto* pairs = reinterpret_cast<const long long*>(image.pixels);
   for (size_t i = 0; i < count; i += 4) {
     __m256d x = _mm256_loadu_pd(xs + i), y = _mm256_loadu_pd(ys + i);
@@ -140,7 +140,7 @@ FUSIONLOADER_AVX2 void bilinear_avx2(const PackedImage& image, const double* xs,
         _mm256_or_pd(_mm256_cmp_pd(y, zero, _CMP_LT_OQ), _mm256_cmp_pd(y, height, _CMP_GE_OQ)));
     const int outside_bits = _mm256_movemask_pd(outside);
     if (outside_bits == 15) {
-      _mm_storeu_si128(to_vector(out + i), colour);
+      _mm_storeu_si128(to_vector(out + i), color);
       continue;
     }
     x = _mm256_sub_pd(x, half);
@@ -177,7 +177,7 @@ FUSIONLOADER_AVX2 void bilinear_avx2(const PackedImage& image, const double* xs,
     if (outside_bits != 0) {
       const __m128i mask =
           _mm256_castsi256_si128(_mm256_permutevar8x32_epi32(_mm256_castpd_si256(outside), even));
-      result = _mm_blendv_epi8(result, colour, mask);
+      result = _mm_blendv_epi8(result, color, mask);
     }
     _mm_storeu_si128(to_vector(out + i), result);
   }

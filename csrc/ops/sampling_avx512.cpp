@@ -60,15 +60,15 @@ FUSIONLOADER_AVX512 void fixed_avx512(const PackedImage& image, FixedLine line, 
   const __m512i end_x = _mm512_set1_epi32(image.width << 16);
   const __m512i end_y = _mm512_set1_epi32(image.height << 16);
   const __m512i factors = _mm512_set1_epi32(image.width | 1 << 16);
-  const __m512i colour = broadcast(fill);
+  const __m512i color = broadcast(fill);
   for (size_t i = 0; i < count; i += 16) {
     // Unsigned, what is negative is too large as well.
     const __mmask16 inside =
         _mm512_mask_cmplt_epu32_mask(_mm512_cmplt_epu32_mask(x, end_x), y, end_y);
     const __m512i both = _mm512_mask_blend_epi16(0xAAAAAAAA, _mm512_srli_epi32(y, 16), x);
-    _mm512_storeu_si512(
-        out + i, _mm512_mask_i32gather_epi32(colour, inside, _mm512_madd_epi16(both, factors),
-                                             image.pixels, 4));
+    _mm512_storeu_si512(out + i,
+                        _mm512_mask_i32gather_epi32(color, inside, _mm512_madd_epi16(both, factors),
+                                                    image.pixels, 4));
     x = _mm512_add_epi32(x, step_x);
     y = _mm512_add_epi32(y, step_y);
   }
@@ -123,7 +123,7 @@ FUSIONLOADER_AVX512 void bilinear_avx512(const PackedImage& image, const double*
   const __m256i one = _mm256_set1_epi32(1), stride = _mm256_set1_epi32(image.width);
   const __m256i last_x = _mm256_set1_epi32(image.width - 1);
   const __m256i last_y = _mm256_set1_epi32(image.height - 1);
-  const __m256i colour = _mm256_set1_epi32(static_cast<int>(fill));
+  const __m256i color = _mm256_set1_epi32(static_cast<int>(fill));
   for (size_t i = 0; i < count; i += 8) {
     __m512d x = _mm512_loadu_pd(xs + i), y = _mm512_loadu_pd(ys + i);
     // As in Pillow, what is not a number counts as inside; it ends up black.
@@ -132,7 +132,7 @@ FUSIONLOADER_AVX512 void bilinear_avx512(const PackedImage& image, const double*
     inside = _mm512_mask_cmp_pd_mask(inside, y, zero, _CMP_NLT_UQ);
     inside = _mm512_mask_cmp_pd_mask(inside, y, height, _CMP_NGE_UQ);
     if (inside == 0) {
-      _mm256_storeu_epi32(out + i, colour);
+      _mm256_storeu_epi32(out + i, color);
       continue;
     }
     x = _mm512_sub_pd(x, half);
@@ -168,7 +168,7 @@ FUSIONLOADER_AVX512 void bilinear_avx512(const PackedImage& image, const double*
       upper_right = _mm512_srli_epi64(upper_right, 8);
       lower_right = _mm512_srli_epi64(lower_right, 8);
     }
-    _mm256_storeu_epi32(out + i, _mm256_mask_blend_epi32(inside, colour, result));
+    _mm256_storeu_epi32(out + i, _mm256_mask_blend_epi32(inside, color, result));
   }
 }
 

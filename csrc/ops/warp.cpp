@@ -11,7 +11,7 @@ PackedImage packed_image(const Planes& in, GeometryWorkspace& workspace) {
 }
 
 void warp(const Planes& in, Planes& out, PointMap map, const double* coefficients,
-          Interpolation interpolation, const Colour& fill, GeometryWorkspace& workspace) {
+          Interpolation interpolation, const Color& fill, GeometryWorkspace& workspace) {
   if (in.size() == 0) return fill_planes(out, fill);
   const SamplingKernels& kernels = sampling_kernels(workspace.simd);
   const auto points = map == PointMap::affine ? kernels.affine : kernels.perspective;
@@ -19,7 +19,7 @@ void warp(const Planes& in, Planes& out, PointMap map, const double* coefficient
                          : interpolation == Interpolation::bilinear ? kernels.bilinear
                                                                     : kernels.bicubic;
   const PackedImage image = packed_image(in, workspace);
-  const uint32_t colour = packed_colour(fill, in.channels());
+  const uint32_t color = packed_color(fill, in.channels());
   // Vector kernels take whole groups, so the row's points go on past its end.
   const size_t group = PackedImage::slack;
   const auto width = static_cast<size_t>(out.width());
@@ -29,13 +29,13 @@ void warp(const Planes& in, Planes& out, PointMap map, const double* coefficient
   double *xs = workspace.xs.data(), *ys = workspace.ys.data();
   make_rows(out, workspace, [&](int y, uint32_t* row) {
     points(coefficients, y, count, xs, ys);
-    sample(image, xs, ys, width, colour, row);
+    sample(image, xs, ys, width, color, row);
   });
 }
 
 void perspective_transform(const Planes& in, Planes& out,
                            const PerspectiveCoefficients& coefficients, Interpolation interpolation,
-                           const Colour& fill, GeometryWorkspace& workspace) {
+                           const Color& fill, GeometryWorkspace& workspace) {
   out.reset(in.channels(), in.width(), in.height());
   warp(in, out, PointMap::perspective, coefficients.data(), interpolation, fill, workspace);
 }

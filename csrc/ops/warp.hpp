@@ -9,12 +9,12 @@
 namespace fusionloader {
 
 // Grey images get their one level in all places.
-inline uint32_t packed_colour(const Colour& colour, int channels) {
-  const Colour c = channels == 3 ? colour : Colour{colour[0], colour[0], colour[0]};
+inline uint32_t packed_color(const Color& color, int channels) {
+  const Color c = channels == 3 ? color : Color{color[0], color[0], color[0]};
   return c[0] | static_cast<uint32_t>(c[1]) << 8 | static_cast<uint32_t>(c[2]) << 16;
 }
 
-inline void fill_planes(Planes& out, const Colour& fill) {
+inline void fill_planes(Planes& out, const Color& fill) {
   for (int channel = 0; channel < out.channels(); ++channel)
     std::memset(out.plane(channel), fill[static_cast<size_t>(channel)], out.size());
 }
@@ -46,6 +46,6 @@ enum class PointMap { affine, perspective };
 
 // Any map and filter, in double precision; `out` has its size already.
 void warp(const Planes& in, Planes& out, PointMap map, const double* coefficients,
-          Interpolation interpolation, const Colour& fill, GeometryWorkspace& workspace);
+          Interpolation interpolation, const Color& fill, GeometryWorkspace& workspace);
 
 }  // namespace fusionloader

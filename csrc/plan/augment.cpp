@@ -18,7 +18,7 @@ bool is_of_a_pass(const Operation& operation) {
 Augmenter::Augmenter(SimdLevel simd) : simd_(simd) { workspace_.simd = simd; }
 
 void Augmenter::apply(const Operation& operation, Planes& image) {
-  if (const auto* colour = std::get_if<ColourTo>(&operation)) return apply(*colour, image);
+  if (const auto* color = std::get_if<ColorTo>(&operation)) return apply(*color, image);
   if (const auto* mix = std::get_if<MixOf>(&operation)) return apply(*mix, image);
   if (const auto* blur = std::get_if<BlurWith>(&operation))
     return gaussian_blur(image, blur->kernel_width, blur->kernel_height, blur->sigma_x,
@@ -57,31 +57,31 @@ void Augmenter::warp(Planes& image, Warp make) {
   std::swap(image, other_);
 }
 
-void Augmenter::apply(const ColourTo& colour, Planes& image) {
-  switch (colour.kind) {
-    case ColourKind::brightness:
-      return adjust_brightness(image, colour.value, simd_);
-    case ColourKind::contrast:
-      return adjust_contrast(image, colour.value, simd_);
-    case ColourKind::saturation:
-      return adjust_saturation(image, colour.value, simd_);
-    case ColourKind::hue:
-      return adjust_hue(image, colour.value, simd_);
-    case ColourKind::sharpness:
-      return adjust_sharpness(image, colour.value, scratch_, simd_);
-    case ColourKind::posterize:
-      return posterize(image, whole_number(colour.value), simd_);
-    case ColourKind::solarize:
-      return solarize(image, colour.value, simd_);
-    case ColourKind::solarize_add:
-      return solarize_add(image, whole_number(colour.value), 128, simd_);
-    case ColourKind::invert:
+void Augmenter::apply(const ColorTo& color, Planes& image) {
+  switch (color.kind) {
+    case ColorKind::brightness:
+      return adjust_brightness(image, color.value, simd_);
+    case ColorKind::contrast:
+      return adjust_contrast(image, color.value, simd_);
+    case ColorKind::saturation:
+      return adjust_saturation(image, color.value, simd_);
+    case ColorKind::hue:
+      return adjust_hue(image, color.value, simd_);
+    case ColorKind::sharpness:
+      return adjust_sharpness(image, color.value, scratch_, simd_);
+    case ColorKind::posterize:
+      return posterize(image, whole_number(color.value), simd_);
+    case ColorKind::solarize:
+      return solarize(image, color.value, simd_);
+    case ColorKind::solarize_add:
+      return solarize_add(image, whole_number(color.value), 128, simd_);
+    case ColorKind::invert:
       return invert(image, simd_);
-    case ColourKind::autocontrast:
+    case ColorKind::autocontrast:
       return autocontrast(image, simd_);
-    case ColourKind::equalize:
+    case ColorKind::equalize:
       return equalize(image, simd_);
-    case ColourKind::grayscale:
+    case ColorKind::grayscale:
       return to_grayscale(image, image.channels(), simd_);
   }
 }

@@ -1,5 +1,5 @@
 #pragma once
-// Applies operations that change colours or warp, one after the other, to a whole image.
+// Applies operations that change colors or warp, one after the other, to a whole image.
 #include "ops/color.hpp"
 #include "ops/geometry.hpp"
 #include "ops/mix.hpp"
@@ -20,13 +20,13 @@ class Augmenter {
   void release_large_buffers();
 
  private:
-  void apply(const ColourTo& colour, Planes& image);
+  void apply(const ColorTo& color, Planes& image);
   void apply(const MixOf& mix, Planes& image);
   template <class Warp>
   void warp(Planes& image, Warp make);
 
   SimdLevel simd_;
-  ColourScratch scratch_;
+  ColorScratch scratch_;
   GeometryWorkspace workspace_;
   Planes other_, mixed_, so_far_;
   WeightedSum sum_;

@@ -1,4 +1,4 @@
-// Drawing: which stages run, and those that change colours or warp. torchvision's get_params.
+// Drawing: which stages run, and those that change colors or warp. torchvision's get_params.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -77,17 +77,17 @@ void Drawing::operator()(const Fixed& stage) {
     throw std::invalid_argument("padding that wide is not possible");
 }
 
-void Drawing::operator()(const ColourJitter& stage) {
+void Drawing::operator()(const ColorJitter& stage) {
   Stream random = shared_stream();
-  const std::pair<ColourKind, const std::optional<Range>*> factors[] = {
-      {ColourKind::brightness, &stage.brightness},
-      {ColourKind::contrast, &stage.contrast},
-      {ColourKind::saturation, &stage.saturation},
-      {ColourKind::hue, &stage.hue}};
+  const std::pair<ColorKind, const std::optional<Range>*> factors[] = {
+      {ColorKind::brightness, &stage.brightness},
+      {ColorKind::contrast, &stage.contrast},
+      {ColorKind::saturation, &stage.saturation},
+      {ColorKind::hue, &stage.hue}};
   const std::vector<size_t> order = permutation(std::size(factors), random);
   for (const size_t which : order) {
     const auto& [kind, range] = factors[which];
-    if (*range) operations_.push_back(ColourTo{kind, uniform_float(**range, random)});
+    if (*range) operations_.push_back(ColorTo{kind, uniform_float(**range, random)});
   }
 }
 

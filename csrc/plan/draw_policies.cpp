@@ -51,28 +51,28 @@ double draw_magnitude(const Magnitude& magnitude, Stream& random, Size size) {
                     magnitude.bounds[0], magnitude.bounds[1]);
 }
 
-std::optional<ColourKind> colour_kind(PolicyOp op) {
+std::optional<ColorKind> color_kind(PolicyOp op) {
   switch (op) {
     case PolicyOp::brightness:
-      return ColourKind::brightness;
+      return ColorKind::brightness;
     case PolicyOp::contrast:
-      return ColourKind::contrast;
+      return ColorKind::contrast;
     case PolicyOp::saturation:
-      return ColourKind::saturation;
+      return ColorKind::saturation;
     case PolicyOp::sharpness:
-      return ColourKind::sharpness;
+      return ColorKind::sharpness;
     case PolicyOp::posterize:
-      return ColourKind::posterize;
+      return ColorKind::posterize;
     case PolicyOp::solarize:
-      return ColourKind::solarize;
+      return ColorKind::solarize;
     case PolicyOp::solarize_add:
-      return ColourKind::solarize_add;
+      return ColorKind::solarize_add;
     case PolicyOp::invert:
-      return ColourKind::invert;
+      return ColorKind::invert;
     case PolicyOp::autocontrast:
-      return ColourKind::autocontrast;
+      return ColorKind::autocontrast;
     case PolicyOp::equalize:
-      return ColourKind::equalize;
+      return ColorKind::equalize;
     default:
       return std::nullopt;
   }
@@ -103,7 +103,7 @@ AffineMatrix policy_matrix(PolicyOp op, double value, Size size) {
 
 // DeVries and Taylor, "Improved Regularization of Convolutional Neural Networks with Cutout"
 // (2017): the square's centre is anywhere, so that part of it may lie outside the image.
-void cut_out(double part, Stream& random, Size size, Colour fill, Parameters& operations) {
+void cut_out(double part, Stream& random, Size size, Color fill, Parameters& operations) {
   const int half = round_half_even(part * std::min(size.width, size.height)) / 2;
   const int x = static_cast<int>(random.below(static_cast<uint32_t>(size.width)));
   const int y = static_cast<int>(random.below(static_cast<uint32_t>(size.height)));
@@ -122,9 +122,9 @@ void draw_step(const PolicyStep& step, const RandomPolicy& policy, Stream& rando
     return;
   }
   const double value = draw_magnitude(step.magnitude, random, size);
-  if (const auto kind = colour_kind(step.op)) {
+  if (const auto kind = color_kind(step.op)) {
     const bool whole = step.op == PolicyOp::posterize;
-    operations.push_back(ColourTo{*kind, whole ? std::trunc(value) : value});
+    operations.push_back(ColorTo{*kind, whole ? std::trunc(value) : value});
     return;
   }
   if (step.op == PolicyOp::cutout) return cut_out(value, random, size, policy.fill, operations);

@@ -30,7 +30,7 @@ class Drawing {
   void operator()(const RandomCrop& stage);
   void operator()(const RandomHorizontalFlip& stage);
   void operator()(const RandomVerticalFlip& stage);
-  void operator()(const ColourJitter& stage);
+  void operator()(const ColorJitter& stage);
   void operator()(const GaussianBlur& stage);
   void operator()(const RandomRotation& stage);
   void operator()(const RandomAffine& stage);

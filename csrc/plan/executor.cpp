@@ -100,7 +100,7 @@ struct Executor::Impl {
     for (const int channels : {spec.channels, spec.result_channels})
       if (channels != 1 && channels != 3)
         throw std::invalid_argument("a plan's images have 1 or 3 channels");
-    // Grey can be made of colours, but not the other way round.
+    // Grey can be made of colors, but not the other way round.
     if (spec.result_channels > spec.channels)
       throw std::invalid_argument("a plan's result has no more channels than its images");
     if (spec.width < 0 || spec.height < 0)

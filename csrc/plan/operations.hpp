@@ -14,7 +14,7 @@ namespace fusionloader {
 // A window of the image; what lies outside the image is `fill`.
 struct CropTo {
   int x, y, width, height;
-  Colour fill;
+  Color fill;
 };
 struct ResizeTo {
   int width, height;
@@ -25,7 +25,7 @@ struct FlipVertically {};
 
 // torchvision.transforms.functional's operation of that name with `value` as its argument: adjust_*
 // factors, bits of posterize, threshold of solarize; solarize_add's threshold is 128.
-enum class ColourKind {
+enum class ColorKind {
   brightness,
   contrast,
   saturation,
@@ -39,8 +39,8 @@ enum class ColourKind {
   equalize,
   grayscale,
 };
-struct ColourTo {
-  ColourKind kind;
+struct ColorTo {
+  ColorKind kind;
   double value;
 };
 
@@ -59,14 +59,14 @@ struct BoxBlurWith {
 struct AffineWith {
   AffineMatrix matrix;
   Interpolation interpolation;
-  Colour fill;
+  Color fill;
 };
 
 // Pixel (x, y) comes from ((a x + b y + c) / w, (d x + e y + f) / w) with w = g x + h y + 1.
 struct PerspectiveWith {
   PerspectiveCoefficients coefficients;
   Interpolation interpolation;
-  Colour fill;
+  Color fill;
 };
 
 // Degrees, counter-clockwise; the result grows to hold all of the image where `expand`.
@@ -75,19 +75,19 @@ struct RotateBy {
   Interpolation interpolation;
   bool expand;
   std::optional<Point> centre;
-  Colour fill;
+  Color fill;
 };
 
 struct PadBy {
   Padding padding;
   PadMode mode;
-  Colour fill;
+  Color fill;
 };
 
-// A rectangle inside the image filled with a colour.
+// A rectangle inside the image filled with a color.
 struct EraseBox {
   int x, y, width, height;
-  Colour fill;
+  Color fill;
 };
 
 // A rectangle of the converted result: `values` are the elements of one pixel, channel by channel;
@@ -101,9 +101,9 @@ struct EraseResult {
 
 struct MixOf;
 
-using Operation = std::variant<CropTo, ResizeTo, FlipHorizontally, FlipVertically, ColourTo,
-                               BlurWith, BoxBlurWith, AffineWith, PerspectiveWith, RotateBy, PadBy,
-                               EraseBox, EraseResult, MixOf>;
+using Operation =
+    std::variant<CropTo, ResizeTo, FlipHorizontally, FlipVertically, ColorTo, BlurWith, BoxBlurWith,
+                 AffineWith, PerspectiveWith, RotateBy, PadBy, EraseBox, EraseResult, MixOf>;
 using Parameters = std::vector<Operation>;
 
 // How chains of operations are mixed with the image; everything is truncated to levels.

@@ -35,7 +35,7 @@ struct CropOrPad {
   int height, width;
   bool random;
   PadMode mode;
-  Colour fill;
+  Color fill;
 };
 // All but `border` pixels on every side.
 struct TrimBorder {
@@ -55,7 +55,7 @@ struct RandomCrop {
   int height, width;
   int left, top, right, bottom;
   bool pad_if_needed;
-  Colour fill;
+  Color fill;
 };
 struct RandomHorizontalFlip {
   double probability;
@@ -65,7 +65,7 @@ struct RandomVerticalFlip {
 };
 
 // The factors that are there, in random order.
-struct ColourJitter {
+struct ColorJitter {
   std::optional<Range> brightness, contrast, saturation, hue;
 };
 struct GaussianBlur {
@@ -77,7 +77,7 @@ struct RandomRotation {
   Interpolation interpolation;
   bool expand;
   std::optional<Point> centre;
-  Colour fill;
+  Color fill;
 };
 struct RandomAffine {
   Range degrees;
@@ -85,12 +85,12 @@ struct RandomAffine {
   std::optional<Range> scale, shear_x, shear_y;
   Interpolation interpolation;
   std::optional<Point> centre;
-  Colour fill;
+  Color fill;
 };
 struct RandomPerspective {
   double distortion;
   Interpolation interpolation;
-  Colour fill;
+  Color fill;
 };
 // Always the same operation: those without random parameters.
 struct Fixed {
@@ -162,7 +162,7 @@ struct RandomPolicy {
   std::vector<std::vector<PolicyStep>> policies;
   int repeats;
   std::vector<Interpolation> interpolations;  // one of them, equally likely
-  Colour fill;
+  Color fill;
   std::vector<double> weights;
   bool distinct;
 };
@@ -202,7 +202,7 @@ struct RandomOrder {
 using Stage =
     std::variant<RandomResizedCrop, ResizeShorterSide, ResizeStage, ResizeKeepRatio, CenterCrop,
                  CropOrPad, TrimBorder, RandomCrop, RandomHorizontalFlip, RandomVerticalFlip,
-                 ColourJitter, GaussianBlur, RandomRotation, RandomAffine, RandomPerspective, Fixed,
+                 ColorJitter, GaussianBlur, RandomRotation, RandomAffine, RandomPerspective, Fixed,
                  RandomPolicy, AugMix, RandomErasing, RandomApply, RandomChoice, RandomOrder>;
 
 // `number` says which random numbers a stage gets: unique in its plan, whatever branch is taken.

@@ -22,9 +22,9 @@ constexpr size_t kAlign = 64;  // a cache line: neighbours do not disturb each o
 
 struct alignas(kAlign) ControlHeader {
   uint64_t magic;
-  uint32_t workers;         // of the loader itself; seats have the numbers behind them
-  uint32_t seats;           // records for workers that other ranks lend, see lending.hpp
-  uint32_t lendable;        // the first so many workers may be lent
+  uint32_t workers;         // of the loader itself; guest slots have the numbers behind them
+  uint32_t guest_slots;     // records for workers that other ranks lend, see lending.hpp
+  uint32_t shareable;       // the first so many workers may be lent
   uint32_t ring_size;       // mini-batches that can be in flight
   Atomic64 published;       // mini-batches published so far; their numbers are 0 .. published - 1
   Atomic64 oldest;          // the oldest one not delivered: workers look from here on
@@ -68,10 +68,10 @@ struct alignas(kAlign) WorkerRecord {
   Atomic64 pillow_samples;   // samples of a compiled plan that Pillow decoded
   Atomic64 part_ns[kParts];  // wall time of a compiled plan's parts, as in plan/part_times.hpp
   // Of a worker that may be lent, see lending.hpp.
-  Atomic64 errand;
+  Atomic64 assignment;
   Atomic64 answered;
   Atomic32 place;
-  Atomic64 owner;  // of a seat: identity of the process that has it; 0: free
+  Atomic64 owner;  // of a guest slot: identity of the process that has it; 0: free
 };
 
 struct SlotEntry {  // where a slot lies in the data object; never changes once written
@@ -81,12 +81,12 @@ struct SlotEntry {  // where a slot lies in the data object; never changes once 
 
 struct Control {
   ControlHeader header;
-  // followed by: WorkerRecord[workers + seats], Atomic64 ring[ring_size] (slot numbers),
+  // followed by: WorkerRecord[workers + guest slots], Atomic64 ring[ring_size] (slot numbers),
   // SlotEntry[kMaxSlots]
 
   WorkerRecord* records() { return reinterpret_cast<WorkerRecord*>(this + 1); }
   Atomic64* ring() { return reinterpret_cast<Atomic64*>(records() + record_count()); }
-  uint32_t record_count() const { return header.workers + header.seats; }
+  uint32_t record_count() const { return header.workers + header.guest_slots; }
   SlotEntry* slots() { return reinterpret_cast<SlotEntry*>(ring() + header.ring_size); }
   static size_t bytes(uint32_t records, uint32_t ring_size) {
     return sizeof(Control) + records * sizeof(WorkerRecord) + ring_size * sizeof(Atomic64) +

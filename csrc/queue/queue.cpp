@@ -94,35 +94,36 @@ std::optional<Claim> WorkerQueue::claim_next(uint32_t count) {
   return claim(End::small, header.threshold.load(), count);
 }
 
-bool WorkerQueue::take_seat(uint32_t seat, uint64_t identity) {
-  if (seat < control_->header.workers || seat >= control_->record_count()) return false;
+bool WorkerQueue::take_guest_slot(uint32_t guest_slot, uint64_t identity) {
+  if (guest_slot < control_->header.workers || guest_slot >= control_->record_count()) return false;
   uint64_t nobody = 0;
-  if (!control_->records()[seat].owner.compare_exchange_strong(nobody, identity)) return false;
-  worker_ = seat;
-  guest_ = true;
+  if (!control_->records()[guest_slot].owner.compare_exchange_strong(nobody, identity))
+    return false;
+  worker_ = guest_slot;
+  borrowed_ = true;
   record().pid.store(pid_of(identity));
   return true;
 }
 
-void WorkerQueue::leave_seat() {
+void WorkerQueue::leave_guest_slot() {
   idle();
   record().owner.store(0);
 }
 
 uint32_t WorkerQueue::answer() {
-  const uint64_t errand = record().errand.load();
-  record().answered.store(errand);
-  return Errand::member(errand);
+  const uint64_t assignment = record().assignment.load();
+  record().answered.store(assignment);
+  return Assignment::member(assignment);
 }
 
-std::optional<Claim> WorkerQueue::claim_as_guest(uint64_t errand) {
+std::optional<Claim> WorkerQueue::claim_as_borrowed(uint64_t assignment) {
   ControlHeader& header = control_->header;
   const bool alone = static_cast<GpuState>(header.gpu_state.load()) == GpuState::off;
   const End end = alone ? End::large : End::small;
   const uint32_t threshold = alone ? 0 : header.threshold.load();
   const uint64_t published = header.published.load();
   for (uint64_t sequence = header.oldest.load(); sequence < published; ++sequence) {
-    if (!Errand::covers(errand, sequence)) break;
+    if (!Assignment::covers(assignment, sequence)) break;
     Batch* batch = this->batch(control_->ring()[sequence % header.ring_size].load());
     if (auto claimed = claim_from(*batch, sequence, end, threshold, 1)) return claimed;
   }
@@ -173,8 +174,8 @@ std::optional<Claim> WorkerQueue::claim_from(Batch& batch, uint64_t sequence, En
     if (stop > begin) return Claim{sequence, begin, stop - begin, &batch};
     word = batch.header.queue.load();
   }
-  // What comes back may be what a GPU worker or a guest could not do.
-  if (side_ == Side::gpu || guest_ || batch.header.returned.load() == 0 ||
+  // What comes back may be what a GPU worker or a borrowed worker could not do.
+  if (side_ == Side::gpu || borrowed_ || batch.header.returned.load() == 0 ||
       batch.header.sequence.load() != sequence)
     return std::nullopt;
   const uint64_t now = batch.header.queue.load();
@@ -259,14 +260,14 @@ void WorkerQueue::begin_sample(const Claim& claim, uint32_t tiny_batch, uint64_t
 // ---- local manager -----------------------------------------------------------------------------
 
 ManagerQueue::ManagerQueue(int control_fd, int data_fd, uint32_t workers, uint32_t ring_size,
-                           uint32_t seats, uint32_t lendable, int event_fd)
+                           uint32_t guest_slots, uint32_t shareable, int event_fd)
     : Shared(control_fd, data_fd), event_fd_(event_fd) {
-  if (mapping_.bytes() < Control::bytes(workers + seats, ring_size) || lendable > workers)
+  if (mapping_.bytes() < Control::bytes(workers + guest_slots, ring_size) || shareable > workers)
     throw std::invalid_argument("control block too small");
   ControlHeader& header = *new (&control_->header) ControlHeader{};
   header.workers = workers;
-  header.seats = seats;
-  header.lendable = lendable;
+  header.guest_slots = guest_slots;
+  header.shareable = shareable;
   header.owner.store(identity_of(static_cast<uint32_t>(getpid())));
   header.ring_size = ring_size;
   header.magic = kMagic;
@@ -398,16 +399,17 @@ std::vector<Lost> ManagerQueue::take_back(uint32_t worker) {
   WorkerRecord& record = control_->records()[worker];
   record.sequence.store(0);
   record.place.store(static_cast<uint32_t>(Place::nowhere));
-  record.answered.store(record.errand.load());  // nobody will come on it
+  record.answered.store(record.assignment.load());  // nobody will come on it
   wake_workers();
   return lost;
 }
 
-std::vector<uint32_t> ManagerQueue::dead_guests() {
+std::vector<uint32_t> ManagerQueue::dead_borrowed_workers() {
   std::vector<uint32_t> dead;
-  for (uint32_t seat = control_->header.workers; seat < control_->record_count(); ++seat) {
-    const uint64_t owner = control_->records()[seat].owner.load();
-    if (owner != 0 && !runs(owner)) dead.push_back(seat);
+  for (uint32_t guest_slot = control_->header.workers; guest_slot < control_->record_count();
+       ++guest_slot) {
+    const uint64_t owner = control_->records()[guest_slot].owner.load();
+    if (owner != 0 && !runs(owner)) dead.push_back(guest_slot);
   }
   return dead;
 }

@@ -61,14 +61,14 @@ class WorkerQueue : public Shared {
   // Takes up to `count` neighbouring tiny-batches of the oldest mini-batch that has any waiting,
   // leaving the last `threshold` ones (largest samples) to the other end.
   std::optional<Claim> claim(End end, uint32_t threshold, uint32_t count);
-  // Makes this the queue of a worker from elsewhere, under the number of a seat; false when the
-  // seat is not free. `identity` is its process's. It takes nothing that has come back: that may be
-  // what a guest could not do, since it cannot report an error here.
-  bool take_seat(uint32_t seat, uint64_t identity);
-  // Holding no claim, gives the seat up.
-  void leave_seat();
-  // As a guest, of mini-batches that the errand covers.
-  std::optional<Claim> claim_as_guest(uint64_t errand);
+  // Makes this the queue of a worker from elsewhere, under the number of a guest slot; false when
+  // the guest slot is not free. `identity` is its process's. It takes nothing that has come back:
+  // that may be what a borrowed worker could not do, since it cannot report an error here.
+  bool take_guest_slot(uint32_t guest_slot, uint64_t identity);
+  // Holding no claim, gives the guest slot up.
+  void leave_guest_slot();
+  // As a borrowed worker, of mini-batches that the assignment covers.
+  std::optional<Claim> claim_as_borrowed(uint64_t assignment);
   // The same at the end that is this side's now: CPU workers take from the small end while there is
   // a GPU worker, which takes from the large end when the manager lets it, and from the large end
   // when they are alone.
@@ -89,9 +89,9 @@ class WorkerQueue : public Shared {
   void begin_sample(const Claim& claim, uint32_t tiny_batch, uint64_t position);
   void idle() { record().sequence.store(0); }
   uint64_t owner() { return control_->header.owner.load(); }
-  // Of the queue of a pool, see lending.hpp: whether there is an errand that was not looked at, or
-  // an end of all errands; and the member that the worker is sent to from now on.
-  bool is_sent() { return stopping() || record().errand.load() != record().answered.load(); }
+  // Of the queue of a pool, see lending.hpp: whether there is an assignment that was not looked at,
+  // or an end of all assignments; and the member that the worker is sent to from now on.
+  bool is_sent() { return stopping() || record().assignment.load() != record().answered.load(); }
   uint32_t answer();
 
  private:
@@ -102,7 +102,7 @@ class WorkerQueue : public Shared {
   void note_share(const Claim& claim, uint32_t tiny_batch);
   uint32_t worker_;
   Side side_;
-  bool guest_ = false;
+  bool borrowed_ = false;
 };
 
 struct BatchStatus {
@@ -117,10 +117,10 @@ struct Lost {  // a tiny-batch that a dead worker had claimed
 
 class ManagerQueue : public Shared {
  public:
-  // With `seats` for workers of others, the first `lendable` workers may be lent, and the global
-  // manager is told through the eventfd `event_fd`.
+  // With `guest_slots` for workers of others, the first `shareable` workers may be lent, and the
+  // global manager is told through the eventfd `event_fd`.
   ManagerQueue(int control_fd, int data_fd, uint32_t workers, uint32_t ring_size,
-               uint32_t seats = 0, uint32_t lendable = 0, int event_fd = -1);
+               uint32_t guest_slots = 0, uint32_t shareable = 0, int event_fd = -1);
 
   void add_slot(uint64_t slot, uint64_t offset, uint64_t bytes);
   // Writes the descriptor into the slot; publish() then makes it visible.
@@ -135,9 +135,9 @@ class ManagerQueue : public Shared {
   void deliver_until(uint64_t sequence) { control_->header.oldest.store(sequence); }
   // Takes back what `worker` had claimed. Only for one whose process has ended.
   std::vector<Lost> take_back(uint32_t worker);
-  // Seats of processes that have ended; empty_seat() follows take_back().
-  std::vector<uint32_t> dead_guests();
-  void empty_seat(uint32_t seat) { control_->records()[seat].owner.store(0); }
+  // Guest slots of processes that have ended; empty_guest_slot() follows take_back().
+  std::vector<uint32_t> dead_borrowed_workers();
+  void empty_guest_slot(uint32_t guest_slot) { control_->records()[guest_slot].owner.store(0); }
   // Nobody claims anything of the published mini-batches any more; waits for none.
   void withdraw();
   // Whether the GPU worker has built what it needs; forget it when the worker has died.

@@ -40,37 +40,39 @@ std::vector<MiniBatchProgress> MemberView::progress() {
 
 std::vector<WorkerView> MemberView::workers() {
   std::vector<WorkerView> all;
-  for (uint32_t w = 0; w < control_->header.lendable; ++w) {
+  for (uint32_t w = 0; w < control_->header.shareable; ++w) {
     const WorkerRecord& record = control_->records()[w];
-    all.push_back(
-        {record.errand.load(), record.answered.load(), static_cast<Place>(record.place.load())});
+    all.push_back({record.assignment.load(), record.answered.load(),
+                   static_cast<Place>(record.place.load())});
   }
   return all;
 }
 
-std::vector<uint32_t> MemberView::free_seats() {
+std::vector<uint32_t> MemberView::free_guest_slots() {
   std::vector<uint32_t> all;
   const ControlHeader& header = control_->header;
-  for (uint32_t seat = header.workers; seat < header.workers + header.seats; ++seat)
-    if (control_->records()[seat].owner.load() == 0) all.push_back(seat);
+  for (uint32_t guest_slot = header.workers; guest_slot < header.workers + header.guest_slots;
+       ++guest_slot)
+    if (control_->records()[guest_slot].owner.load() == 0) all.push_back(guest_slot);
   return all;
 }
 
-uint32_t MemberView::guests_at_work() {
+uint32_t MemberView::borrowed_at_work() {
   uint32_t count = 0;
   const ControlHeader& header = control_->header;
-  for (uint32_t seat = header.workers; seat < header.workers + header.seats; ++seat) {
-    const WorkerRecord& record = control_->records()[seat];
+  for (uint32_t guest_slot = header.workers; guest_slot < header.workers + header.guest_slots;
+       ++guest_slot) {
+    const WorkerRecord& record = control_->records()[guest_slot];
     count += record.owner.load() != 0 && record.sequence.load() != 0;
   }
   return count;
 }
 
-void MemberView::send(uint32_t worker, uint64_t last, uint32_t member, uint32_t seat) {
-  if (worker >= control_->header.lendable) throw std::out_of_range("worker number");
-  Atomic64& errand = control_->records()[worker].errand;
-  const uint64_t number = Errand::number(errand.load()) + 1;
-  errand.store(Errand::make(number, last, member, seat));
+void MemberView::send(uint32_t worker, uint64_t last, uint32_t member, uint32_t guest_slot) {
+  if (worker >= control_->header.shareable) throw std::out_of_range("worker number");
+  Atomic64& assignment = control_->records()[worker].assignment;
+  const uint64_t number = Assignment::number(assignment.load()) + 1;
+  assignment.store(Assignment::make(number, last, member, guest_slot));
   wake_workers();
 }
 

@@ -6,19 +6,21 @@
 //
 //   progress list  the queue itself: what is published, claimed and half done. Nobody has to write
 //                  it, so it is never old and never half written.
-//   action list    one Errand per worker, in the worker's record of its home's control block.
+//   action list    one Assignment per worker, in the worker's record of its home's control block.
 //                  Written by the global manager, answered by the worker; each is one word.
-//   seats          records of the borrower's control block behind those of its own workers. Who
+//   guest slots          records of the borrower's control block behind those of its own workers.
+//   Who
 //                  works there has put its identity into `owner` by compare-and-swap from 0.
 //
-// A worker sits down before it claims, under the number of its seat, and gets up when it holds no
-// claim. The borrower alone empties the seat of a dead one, after it has taken its claims back. So
-// a claim always has an owner who lives or is found dead, whatever an errand says, however many
-// managers there are: a manager that is wrong costs time and no sample.
+// A worker sits down before it claims, under the number of its guest slot, and gets up when it
+// holds no claim. The borrower alone empties the guest slot of a dead one, after it has taken its
+// claims back. So a claim always has an owner who lives or is found dead, whatever an assignment
+// says, however many managers there are: a manager that is wrong costs time and no sample.
 //
 // A pool of workers for several loaders of one process is a control block without mini-batches. Its
 // workers are sent by the same words, to a loader until they are sent to another one. There each
-// has the record of its own number by right and is no guest: the loader has no other workers.
+// has the record of its own number by right and is no borrowed worker: the loader has no other
+// workers.
 #include <cstdint>
 #include <vector>
 
@@ -26,20 +28,24 @@
 
 namespace fusionloader {
 
-// [number : 16 | last mini-batch : 16 | member : 16 | seat : 16], 0 before the first one. The
-// number tells two equal errands apart. A member is a queue whose workers the manager directs; its
-// name is never 0. Mini-batches are counted modulo 2^16, of which few are in flight.
-struct Errand {
-  static uint64_t make(uint64_t number, uint64_t last, uint32_t member, uint32_t seat) {
+// [number : 16 | last mini-batch : 16 | member : 16 | guest slot : 16], 0 before the first one. The
+// number tells two equal assignments apart. A member is a queue whose workers the manager directs;
+// its name is never 0. Mini-batches are counted modulo 2^16, of which few are in flight.
+struct Assignment {
+  static uint64_t make(uint64_t number, uint64_t last, uint32_t member, uint32_t guest_slot) {
     return (number << 48) | ((last & 0xffff) << 32) | (uint64_t{member & 0xffff} << 16) |
-           (seat & 0xffff);
+           (guest_slot & 0xffff);
   }
-  static uint64_t number(uint64_t errand) { return errand >> 48; }
-  static uint16_t last(uint64_t errand) { return static_cast<uint16_t>(errand >> 32); }
-  static uint32_t member(uint64_t errand) { return static_cast<uint32_t>(errand >> 16) & 0xffff; }
-  static uint32_t seat(uint64_t errand) { return static_cast<uint32_t>(errand) & 0xffff; }
-  static bool covers(uint64_t errand, uint64_t sequence) {
-    return static_cast<int16_t>(last(errand) - static_cast<uint16_t>(sequence)) >= 0;
+  static uint64_t number(uint64_t assignment) { return assignment >> 48; }
+  static uint16_t last(uint64_t assignment) { return static_cast<uint16_t>(assignment >> 32); }
+  static uint32_t member(uint64_t assignment) {
+    return static_cast<uint32_t>(assignment >> 16) & 0xffff;
+  }
+  static uint32_t guest_slot(uint64_t assignment) {
+    return static_cast<uint32_t>(assignment) & 0xffff;
+  }
+  static bool covers(uint64_t assignment, uint64_t sequence) {
+    return static_cast<int16_t>(last(assignment) - static_cast<uint16_t>(sequence)) >= 0;
   }
 };
 
@@ -54,7 +60,7 @@ struct MiniBatchProgress {
 };
 
 struct WorkerView {
-  uint64_t errand;
+  uint64_t assignment;
   uint64_t answered;
   Place place;
 };
@@ -66,10 +72,10 @@ class MemberView : public Shared {
   // Of the mini-batches in flight, the oldest first.
   std::vector<MiniBatchProgress> progress();
   std::vector<WorkerView> workers();
-  std::vector<uint32_t> free_seats();
-  uint32_t guests_at_work();
-  // Sends `worker` to a seat of another member, for mini-batches up to `last`, and wakes it.
-  void send(uint32_t worker, uint64_t last, uint32_t member, uint32_t seat);
+  std::vector<uint32_t> free_guest_slots();
+  uint32_t borrowed_at_work();
+  // Sends `worker` to a guest slot of another member, for mini-batches up to `last`, and wakes it.
+  void send(uint32_t worker, uint64_t last, uint32_t member, uint32_t guest_slot);
   // Whether the member is to tell of what it publishes.
   void watch(bool on) { control_->header.watched.store(on); }
 };

@@ -13,7 +13,7 @@
 
 namespace fusionloader {
 
-using Colour = std::array<uint8_t, 3>;
+using Color = std::array<uint8_t, 3>;
 
 // Gives rows of RGBX pixels, each followed by row_slack readable bytes.
 class RowSource {
@@ -40,7 +40,7 @@ struct Pass {
   int resized_width, resized_height;
   Filter filter = Filter::bilinear;
   Rect kept;  // of the resized image; what lies outside it becomes `fill`
-  Colour fill{};
+  Color fill{};
   bool mirrored = false, upside_down = false;
 };
 

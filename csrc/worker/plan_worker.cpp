@@ -44,9 +44,10 @@ PlanWorker::PlanWorker(const Site& home, int parent, int event_fd, FileStore* pi
       pool_(pool) {
   if (event_fd < 0) return;
   me_ = identity_of(static_cast<uint32_t>(getpid()));
-  // What its predecessor was sent on is not this one's: that seat is for the borrower to empty.
+  // What its predecessor was sent on is not this one's: that guest slot is for the borrower to
+  // empty.
   WorkerRecord& record = home_.queue->record();
-  record.answered.store(record.errand.load());
+  record.answered.store(record.assignment.load());
   if (pool != nullptr) place_ = Place::nowhere;
   record.place.store(static_cast<uint32_t>(place_));
 }
@@ -69,7 +70,7 @@ Event PlanWorker::run(bool once) {
     }
     if (once) return end(Event::idle);  // who only helps is not for others to send
     if (event_fd_ >= 0) {
-      if (!obey() || (away_ && away_is_gone())) return end(Event::errand);
+      if (!obey() || (away_ && away_is_gone())) return end(Event::assignment);
       if (claim_away()) continue;
     }
     if (pool_ != nullptr) return end(Event::idle);
@@ -87,10 +88,10 @@ bool PlanWorker::claim_at_home() {
 }
 
 bool PlanWorker::claim_away() {
-  if (!seated_) return false;
-  claim_ = away_->queue->claim_as_guest(errand_);
+  if (!in_guest_slot_) return false;
+  claim_ = away_->queue->claim_as_borrowed(assignment_);
   if (!claim_) {
-    leave_seat();
+    leave_guest_slot();
     return false;
   }
   at_ = &*away_;
@@ -100,17 +101,18 @@ bool PlanWorker::claim_away() {
   return true;
 }
 
-// False when the errand needs a queue that is not attached.
+// False when the assignment needs a queue that is not attached.
 bool PlanWorker::obey() {
   WorkerRecord& record = home_.queue->record();
-  const uint64_t errand = record.errand.load();
-  if (errand == record.answered.load()) return true;
-  leave_seat();
-  if (!away_ || Errand::member(errand) != away_member_ || away_is_gone()) return false;
-  // A seat that is not free is not worth waiting for: the manager looks again when this rests.
-  seated_ = away_->queue->take_seat(Errand::seat(errand), me_);
-  errand_ = errand;
-  record.answered.store(errand);
+  const uint64_t assignment = record.assignment.load();
+  if (assignment == record.answered.load()) return true;
+  leave_guest_slot();
+  if (!away_ || Assignment::member(assignment) != away_member_ || away_is_gone()) return false;
+  // A guest slot that is not free is not worth waiting for: the manager looks again when this
+  // rests.
+  in_guest_slot_ = away_->queue->take_guest_slot(Assignment::guest_slot(assignment), me_);
+  assignment_ = assignment;
+  record.answered.store(assignment);
   return true;
 }
 
@@ -123,9 +125,9 @@ bool PlanWorker::away_is_gone() {
   return !runs(away_->queue->owner());
 }
 
-void PlanWorker::leave_seat() {
-  if (seated_) away_->queue->leave_seat();
-  seated_ = false;
+void PlanWorker::leave_guest_slot() {
+  if (in_guest_slot_) away_->queue->leave_guest_slot();
+  in_guest_slot_ = false;
 }
 
 void PlanWorker::say(Place place) {
@@ -142,26 +144,26 @@ void PlanWorker::rest(uint32_t seen) {
 }
 
 Event PlanWorker::recall() {
-  if (event_fd_ >= 0) {  // on another rank's errand nobody comes for the time being
+  if (event_fd_ >= 0) {  // on another rank's assignment nobody comes for the time being
     WorkerRecord& record = home_.queue->record();
-    record.answered.store(record.errand.load());
+    record.answered.store(record.assignment.load());
     say(Place::nowhere);
   }
   return end(Event::recalled);
 }
 
 Event PlanWorker::end(Event event) {
-  leave_seat();
+  leave_guest_slot();
   home_.queue->idle();
   served_ = false;
   at_ = &home_;
   return event;
 }
 
-uint32_t PlanWorker::errand() {
+uint32_t PlanWorker::assignment() {
   const WorkerRecord& record = home_.queue->record();
-  wanted_ = record.errand.load();
-  return wanted_ == record.answered.load() ? 0 : Errand::member(wanted_);
+  wanted_ = record.assignment.load();
+  return wanted_ == record.answered.load() ? 0 : Assignment::member(wanted_);
 }
 
 void PlanWorker::attach(uint32_t member, const Site& site) {

@@ -7,20 +7,21 @@
 #include <vector>
 
 #include "plan/executor.hpp"
-#include "queue/worker_sharing.hpp"
 #include "queue/queue.hpp"
+#include "queue/worker_sharing.hpp"
 #include "worker/dataset_table.hpp"
 #include "worker/kept_files.hpp"
 
 namespace fusionloader {
 
 enum class Event {
-  stopped,   // the manager said so
-  orphaned,  // the training process is gone
-  sample,    // current() needs Python: Pillow decodes it, or words the error
-  errand,    // attach() what errand() asks for or decline it; what was attached is not needed more
+  stopped,     // the manager said so
+  orphaned,    // the training process is gone
+  sample,      // current() needs Python: Pillow decodes it, or words the error
+  assignment,  // attach() what assignment() asks for or decline it; what was attached is not needed
+               // more
   // Of a worker of a pool, which rests nowhere but where the caller decides:
-  recalled,  // look at the pool's errand
+  recalled,  // look at the pool's assignment
   idle,      // there is nothing to claim
   served,    // what was asked for, one claim, is done
 };
@@ -64,11 +65,11 @@ class PlanWorker {
 
   // Whether the current sample is another rank's: it hears of no failures, so the tiny-batch is
   // given back to its own workers.
-  bool is_guest() const { return at_ != &home_; }
+  bool is_borrowed() const { return at_ != &home_; }
   void give_back();
 
-  // After Event::errand: the member whose queue is wanted, 0 for none.
-  uint32_t errand();
+  // After Event::assignment: the member whose queue is wanted, 0 for none.
+  uint32_t assignment();
   void detach() { away_.reset(); }
   void attach(uint32_t member, const Site& site);
   void decline();
@@ -83,7 +84,7 @@ class PlanWorker {
   bool claim_away();
   bool obey();
   bool away_is_gone();
-  void leave_seat();
+  void leave_guest_slot();
   void say(Place place);
   Event recall();
   Event end(Event event);
@@ -102,9 +103,9 @@ class PlanWorker {
   bool served_ = false;  // a claim of a run() that makes one only
   uint64_t me_ = 0;
   uint32_t away_member_ = 0;
-  uint64_t errand_ = 0;  // the one that is obeyed
-  uint64_t wanted_ = 0;  // the one that the caller was told of
-  bool seated_ = false;
+  uint64_t assignment_ = 0;  // the one that is obeyed
+  uint64_t wanted_ = 0;      // the one that the caller was told of
+  bool in_guest_slot_ = false;
   uint64_t looked_ns_ = 0;  // when the owner of away_ was last seen alive
   Place place_ = Place::home;
   std::optional<Claim> claim_;

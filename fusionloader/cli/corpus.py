@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from fusionloader.cli.dead_leaves import CLASSES, paint
-from fusionloader.cli.progress_bar import Progress
+from fusionloader.cli.progress_bar import ProgressBar
 from fusionloader.user_cache import cache_folder
 
 # Part of the folder's name: a corpus painted by other code is another corpus.
@@ -194,12 +194,12 @@ def _paint_all(orders: list[_Order], processes: int) -> list[tuple[int, int]]:
     chunks = [orders[start : start + CHUNK] for start in range(0, len(orders), CHUNK)]
     sizes: list[tuple[int, int]] = []
     with (
-        Progress("painting images", len(orders)) as progress,
+        ProgressBar("painting images", len(orders)) as progress_bar,
         ProcessPoolExecutor(processes, mp_context=context) as pool,
     ):
         for done in pool.map(_paint_chunk, chunks):
             sizes += done
-            progress.advance(len(done))
+            progress_bar.advance(len(done))
     return sizes
 
 

@@ -59,8 +59,8 @@ def texture_atlas() -> Floats:
     return np.stack(tiles).astype(np.float32)
 
 
-def _colours(rng: np.random.Generator, hues: npt.NDArray[Any], count: int) -> Floats:
-    """Random RGB colours around the given hues; shape (count, 3), levels 0-255."""
+def _colors(rng: np.random.Generator, hues: npt.NDArray[Any], count: int) -> Floats:
+    """Random RGB colors around the given hues; shape (count, 3), levels 0-255."""
     saturation = rng.beta(2.5, 2.0, count)
     value = rng.uniform(0.25, 0.95, count)
     sector = (hues[:, None] * 6.0 + np.array([5.0, 3.0, 1.0])) % 6.0
@@ -108,7 +108,7 @@ def paint(label: int, width: int, height: int, rng: np.random.Generator) -> npt.
     own = rng.random(count) < 0.8
     hues = np.where(rng.random(count) < 0.65, style.hues[0], style.hues[1])
     hues = np.where(own, hues + rng.normal(0, 0.025, count), rng.random(count)) % 1.0
-    colour = _colours(rng, hues, count)
+    color = _colors(rng, hues, count)
     slope = rng.normal(0, 40.0, (count, 2)).astype(np.float32) / max(width, height)
     contrast = rng.gamma(2.0, 9.0, count).astype(np.float32)
     kind = np.where(rng.random(count) < 0.7, style.spectrum, rng.integers(0, len(SPECTRA), count))
@@ -125,7 +125,7 @@ def paint(label: int, width: int, height: int, rng: np.random.Generator) -> npt.
     light = texture_atlas().reshape(-1)[place] * contrast[leaf_of]
     light += slope[:, 0][leaf_of] * (rows - height // 2).astype(np.float32)
     light += slope[:, 1][leaf_of] * (columns - width // 2).astype(np.float32)
-    image = colour[leaf_of]
+    image = color[leaf_of]
     image += light[:, :, None]
     # Sensor noise, from the atlas too: drawing fresh normals would double the cost of an image.
     down, right = rng.integers(0, TILE, 2)

@@ -17,7 +17,7 @@ from fusionloader.cli.corpus import available_cores, ensure_corpus
 from fusionloader.cli.measure.contenders import close_loader
 from fusionloader.cli.measure.protocol import NOISY_SPREAD
 from fusionloader.cli.measure.workloads import pil_dataset
-from fusionloader.cli.progress_bar import Progress
+from fusionloader.cli.progress_bar import ProgressBar
 from fusionloader.cli.training import train_by_turns
 
 MODEL_SEED = 7
@@ -114,8 +114,8 @@ def time_loading(loaders: dict[str, DataLoader[Any]], rounds: int) -> dict[str, 
 def _epoch_rate(loader: DataLoader[Any], name: str) -> float:
     samples = 0
     started = time.perf_counter()
-    with Progress(f"{name} loading", len(loader)) as progress:
+    with ProgressBar(f"{name} loading", len(loader)) as progress_bar:
         for _, targets in loader:
             samples += len(targets)
-            progress.advance()
+            progress_bar.advance()
     return samples / (time.perf_counter() - started)

@@ -1,4 +1,4 @@
-"""A progress bar of a few lines: redrawn on a terminal, silent elsewhere."""
+"""A progress bar bar of a few lines: redrawn on a terminal, silent elsewhere."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ WIDTH = 28
 REDRAW_SECONDS = 0.1
 
 
-class Progress:
+class ProgressBar:
     """Counts ``total`` steps on standard error under ``label``; a context manager."""
 
     def __init__(self, label: str, total: int) -> None:
@@ -36,7 +36,7 @@ class Progress:
         line = f"\r{self.label} [{bar}] {self.done}/{self.total} {rate:.0f}/s {note}"
         print(line, end="\x1b[K", file=sys.stderr, flush=True)
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ProgressBar:
         return self
 
     def __exit__(

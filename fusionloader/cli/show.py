@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw
 
-from fusionloader.executors.compiled_plan import CompiledPlan
-from fusionloader.executors.compiled_plan import compile as compile_plan
+from fusionloader.executors.compiled_plan import CompiledPlan, compile_plan
 from fusionloader.plan.replay import replay
 
 COLUMNS = 4

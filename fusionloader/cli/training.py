@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from fusionloader.cli.dead_leaves import CLASSES
-from fusionloader.cli.progress_bar import Progress
+from fusionloader.cli.progress_bar import ProgressBar
 
 # Synchronising with a GPU at every step would slow the training down: only at these.
 REPORT_EVERY = 10
@@ -77,7 +77,7 @@ class Trainer:
         right = torch.zeros((), device=self.device, dtype=torch.int64)
         started = time.perf_counter()
         waiting = 0.0
-        with Progress(label, len(loader)) as progress:
+        with ProgressBar(label, len(loader)) as progress_bar:
             batches = iter(loader)
             for step in range(len(loader)):
                 asked = time.perf_counter()
@@ -88,7 +88,7 @@ class Trainer:
                 loss_sum += loss * len(targets)
                 right += answers
                 note = f"loss {loss.item():.3f}" if step % REPORT_EVERY == 0 else ""
-                progress.advance(note=note)
+                progress_bar.advance(note=note)
             # The loader ends its epoch (and torch its workers' round) when it is asked once more.
             if next(batches, None) is not None:
                 raise RuntimeError(f"{type(loader).__name__} gave more batches than its length")

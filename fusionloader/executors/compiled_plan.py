@@ -10,9 +10,9 @@ import torch
 from PIL import Image
 
 from fusionloader.executors.native import make_executor
+from fusionloader.executors.results import converted, result_like
 from fusionloader.plan.stages import ImageKind, Plan
 from fusionloader.plan.transforms import CompiledTransform, compile_transform
-from fusionloader.sources.plan_source import converted, result_like
 
 Operation = tuple[Any, ...]
 
@@ -124,7 +124,7 @@ class CompiledPlan:
         return pixels.reshape(*pixels.shape[:2], -1)
 
 
-def compile(
+def compile_plan(
     transform: Any, *, decode: Literal["exact", "fast"] = "exact", images: ImageKind | None = None
 ) -> CompiledPlan:
     """Compiles a transform as ``FusionLoader`` does.

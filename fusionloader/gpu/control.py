@@ -105,14 +105,14 @@ class GpuControl:
 
     def _launch(self, number: int, message_fd: int) -> Process:
         most, connections = self._most_samples, self._connections
-        invitation = None if self._memory is None else self._memory.invite()
-        if invitation is None:
+        ledger_handle = None if self._memory is None else self._memory.invite()
+        if ledger_handle is None:
             return self._options.start(connections, number, message_fd, most)
-        connections = replace(connections, memory_fd=invitation.fd)
+        connections = replace(connections, memory_fd=ledger_handle.fd)
         try:
             return self._options.start(connections, number, message_fd, most)
         finally:
-            invitation.close()  # the worker has its own
+            ledger_handle.close()  # the worker has its own
 
     @property
     def processes(self) -> list[Process]:

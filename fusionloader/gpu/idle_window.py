@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _SLEEP_SECONDS = 0.01
 
 
-class Lull:
+class IdleWindow:
     """Lets a GPU worker in temporal sharing work, with training's free memory, within a block.
 
     A thread does what a waiting ``next()`` would, which must not be called within the block.
@@ -26,10 +26,10 @@ class Lull:
         self._queue = queue
         self._over = threading.Event()
         self._thread = threading.Thread(
-            target=self._serve, name="fusionloader-memory-lull", daemon=True
+            target=self._serve, name="fusionloader-memory-idle window", daemon=True
         )
 
-    def __enter__(self) -> Lull:
+    def __enter__(self) -> IdleWindow:
         self._control.asked()  # in this thread: on its current stream
         self._thread.start()
         return self

@@ -72,4 +72,4 @@ class LendingSession:
             if self._users > 0:
                 return
         with suppress(NotReturnedError):  # with a process that is stuck in the kernel
-            self.lender.close(when_late="quarantine")
+            self.lender.close(when_overdue="quarantine")

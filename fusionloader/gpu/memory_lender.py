@@ -13,10 +13,10 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fusionloader.executors.device.launch_memory import USEFUL_BYTES, Pool
+from fusionloader.executors.device.launch_memory import USEFUL_BYTES, MemoryPool
 from fusionloader.gpu.caching_allocator import Allocator
 from fusionloader.gpu.lending_session import LendingSession
-from fusionloader.gpu_memory import Block, Grant, Invitation, MemorySharingError, NotReturnedError
+from fusionloader.gpu_memory import Block, Grant, LedgerHandle, MemorySharingError, NotReturnedError
 from fusionloader.gpu_memory.lender import PATIENCE
 from fusionloader.gpu_memory.overdue import under_mps
 from fusionloader.scheduler.claims import candidates, only_expandable, plan_claims
@@ -46,7 +46,7 @@ class MemoryOptions:
     limit: int
     always: bool
     allocator: Allocator
-    pool: Callable[[], Pool]
+    pool: Callable[[], MemoryPool]
     patience: float = PATIENCE
 
 
@@ -70,14 +70,14 @@ class MemoryLender:
         if self.why_not is not None:
             self._say_off()
 
-    def invite(self) -> Invitation | None:
+    def invite(self) -> LedgerHandle | None:
         """Returns what a new worker borrows with; the one before must have ended."""
         self._end_session()
         if self.why_not is not None:
             return None
         try:
             self._session = LendingSession(self._options.device)
-            return self._session.lender.invitation()
+            return self._session.lender.ledger_handle()
         except MemorySharingError as error:
             self._decline(str(error))
             return None
@@ -190,8 +190,8 @@ class MemoryLender:
         assert self._session is not None
         try:
             self._session.lender.reclaim(self._out, patience, "quarantine")
-        except NotReturnedError as late:
-            log.debug("%s", late)
+        except NotReturnedError as overdue:
+            log.debug("%s", overdue)
         kept = []
         for grant in self._out:
             if grant.state == "free":

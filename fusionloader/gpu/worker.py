@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from fusionloader import _native
-from fusionloader.executors.device.launch_memory import LaunchMemory, Pool
+from fusionloader.executors.device.launch_memory import LaunchMemory, MemoryPool
 from fusionloader.executors.device.task import EncodedSample, GpuTask
-from fusionloader.gpu_memory import Borrower, Invitation, MemorySharingError, answer_probe
+from fusionloader.gpu_memory import Borrower, LedgerHandle, MemorySharingError, answer_probe
 from fusionloader.plan.stages import Plan
 from fusionloader.scheduler.groups import GroupSize
 from fusionloader.shm.dataset_table import DatasetTable
@@ -39,7 +39,7 @@ class BorrowedMemory:
     """
 
     ledger_fd: int
-    pool: Callable[[], Pool]
+    pool: Callable[[], MemoryPool]
     trims: bool
 
 
@@ -80,7 +80,7 @@ def main(config: GpuWorkerConfig) -> None:
     queue = _native.WorkerQueue(config.control_fd, config.data_fd, config.worker, gpu=True)
     queue.announce(os.getpid())
     try:
-        worker = _GpuWorker(config, queue)
+        worker = _GpuWorkerLoop(config, queue)
         queue.gpu_ready()
         queue.wake_manager()
         worker.serve()
@@ -90,7 +90,7 @@ def main(config: GpuWorkerConfig) -> None:
         sys.exit(1)
 
 
-class _GpuWorker:
+class _GpuWorkerLoop:
     def __init__(self, config: GpuWorkerConfig, queue: _native.WorkerQueue) -> None:
         from fusionloader.executors.device.make_task import make_task
 
@@ -213,7 +213,7 @@ def _launch_memory(
 ) -> LaunchMemory | None:
     """Returns what launches borrow through, ``None`` if training's memory cannot be opened here."""
     try:
-        borrower = Borrower(Invitation(memory.ledger_fd))
+        borrower = Borrower(LedgerHandle(memory.ledger_fd))
         refused = answer_probe(borrower, _PROBE_SECONDS)
     except MemorySharingError as error:
         refused = str(error)

@@ -20,9 +20,9 @@ from fusionloader.gpu_memory.errors import (
     SizeError,
     UnavailableError,
 )
-from fusionloader.gpu_memory.ledger_handle import Invitation
+from fusionloader.gpu_memory.ledger_handle import LedgerHandle
 from fusionloader.gpu_memory.lender import Grant, Lender, LendingStats
-from fusionloader.gpu_memory.overdue import WhenLate
+from fusionloader.gpu_memory.overdue import WhenOverdue
 from fusionloader.gpu_memory.probe import answer_probe, probe
 
 __all__ = [
@@ -32,7 +32,7 @@ __all__ = [
     "DeviceError",
     "Grant",
     "GrantError",
-    "Invitation",
+    "LedgerHandle",
     "LedgerError",
     "Lender",
     "LendingStats",
@@ -43,7 +43,7 @@ __all__ = [
     "PeerError",
     "SizeError",
     "UnavailableError",
-    "WhenLate",
+    "WhenOverdue",
     "answer_probe",
     "borrow_block",
     "probe",

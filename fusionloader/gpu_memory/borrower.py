@@ -16,7 +16,7 @@ from fusionloader.gpu_memory.errors import (
     PeerError,
     SizeError,
 )
-from fusionloader.gpu_memory.ledger_handle import Invitation
+from fusionloader.gpu_memory.ledger_handle import LedgerHandle
 
 # More than any device has: such numbers do not go into the ledger.
 _MOST_BYTES = 2**62
@@ -96,27 +96,27 @@ class Mapping:
 
 
 class Borrower:
-    """A seat at a lender's ledger; a process has one seat, and keeps it until it ends or closes.
+    """A slot at a lender's ledger; a process has one, and keeps it until it ends or closes.
 
     As a context manager it returns everything at the end.
 
     Args:
-        invitation: from ``Lender.invitation()``.
+        ledger handle: from ``Lender.ledger_handle()``.
 
     Raises:
-        LedgerError: what was given is no ledger of this version, or all seats are taken.
+        LedgerError: what was given is no ledger of this version, or all borrower slots are taken.
         PeerError: the lender belongs to another user, or has ended.
         UnavailableError: there is no CUDA driver here.
-        TypeError: it is no invitation.
+        TypeError: it is no ledger handle.
     """
 
-    def __init__(self, invitation: Invitation) -> None:
-        if not isinstance(invitation, Invitation):
+    def __init__(self, ledger_handle: LedgerHandle) -> None:
+        if not isinstance(ledger_handle, LedgerHandle):
             raise TypeError(
-                "a borrower is made with the Invitation of a lender, or Invitation(fd), not "
-                f"{type(invitation).__name__}"
+                "a borrower is made with the Ledger handle of a lender, or Ledger handle(fd), not "
+                f"{type(ledger_handle).__name__}"
             )
-        self._native = native.Borrower(invitation.fd)
+        self._native = native.Borrower(ledger_handle.fd)
         self._held: dict[int, Mapping] = {}
         self._seen = self._native.change_count
         self._closed = False
@@ -213,7 +213,7 @@ class Borrower:
         self._seen = self._native.change_count
 
     def close(self) -> None:
-        """Returns everything and leaves the seat.
+        """Returns everything and leaves the borrower slot.
 
         Raises:
             CudaError: as ``return_block``; the borrower stays open.

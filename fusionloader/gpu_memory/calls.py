@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from fusionloader.gpu_memory.borrower import Borrower, Mapping, open_borrowers
 from fusionloader.gpu_memory.errors import GrantError, LedgerError
 from fusionloader.gpu_memory.lender import PATIENCE, Grant, Lender, open_lenders
-from fusionloader.gpu_memory.overdue import WhenLate
+from fusionloader.gpu_memory.overdue import WhenOverdue
 
 _End = TypeVar("_End", Lender, Borrower)
 
@@ -72,7 +72,9 @@ def return_block(mapping: Mapping, streams: Sequence[int] | None = None) -> None
     mapping.return_(streams)
 
 
-def reclaim_block(grant: Grant, patience: float = PATIENCE, when_late: WhenLate = "kill") -> None:
+def reclaim_block(
+    grant: Grant, patience: float = PATIENCE, when_overdue: WhenOverdue = "kill"
+) -> None:
     """Takes a block back: when this returns, it is the lender's alone.
 
     What nobody has borrowed is back at once. Otherwise the borrower is asked, and waited for.
@@ -80,16 +82,16 @@ def reclaim_block(grant: Grant, patience: float = PATIENCE, when_late: WhenLate 
     Args:
         grant: of this process.
         patience: seconds to wait for the borrower.
-        when_late: what then, see ``WhenLate``.
+        when_overdue: what then, see ``WhenOverdue``.
 
     Raises:
         GrantError: the grant is forged, stale or reclaimed; or the memory was freed while lent.
         NotReturnedError: the borrower still has it.
-        ValueError: ``when_late`` is none of the three, or ``patience`` negative.
+        ValueError: ``when_overdue`` is none of the three, or ``patience`` negative.
     """
     if not isinstance(grant, Grant):
         raise GrantError(f"a grant comes from yield_block; this is {grant!r}")
-    grant.reclaim(patience, when_late)
+    grant.reclaim(patience, when_overdue)
 
 
 def _only(given: _End | None, known: Iterable[_End], kind: str) -> _End:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fusionloader._native import cuda as native
 from fusionloader.gpu_memory.block import Block
-from fusionloader.gpu_memory.overdue import WhenLate
+from fusionloader.gpu_memory.overdue import WhenOverdue
 
 if TYPE_CHECKING:
     from fusionloader.gpu_memory.lender import Lender
@@ -64,9 +64,9 @@ class Grant:
         """
         return self._lender._state(self)
 
-    def reclaim(self, patience: float = PATIENCE, when_late: WhenLate = "kill") -> None:
+    def reclaim(self, patience: float = PATIENCE, when_overdue: WhenOverdue = "kill") -> None:
         """Takes the block back, see ``reclaim_block``."""
-        self._lender.reclaim([self], patience, when_late)
+        self._lender.reclaim([self], patience, when_overdue)
 
     def __enter__(self) -> Grant:
         return self

@@ -7,14 +7,14 @@ from multiprocessing import reduction
 from typing import Any
 
 
-class Invitation:
+class LedgerHandle:
     """Given to one process, as an argument of a ``multiprocessing`` process.
 
     Where a process is started otherwise, pass ``fd`` on (``subprocess``'s ``pass_fds``), keep the
-    invitation until then, and make an ``Invitation(fd)`` there.
+    ledger handle until then, and make an ``LedgerHandle(fd)`` there.
 
     Attributes:
-        fd: descriptor of the ledger. It is closed with the invitation.
+        fd: descriptor of the ledger. It is closed with the ledger handle.
     """
 
     def __init__(self, fd: int) -> None:
@@ -33,5 +33,5 @@ class Invitation:
         self.close()
 
 
-def _received(duplicate: Any) -> Invitation:
-    return Invitation(duplicate.detach())
+def _received(duplicate: Any) -> LedgerHandle:
+    return LedgerHandle(duplicate.detach())

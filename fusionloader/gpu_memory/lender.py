@@ -16,8 +16,8 @@ from fusionloader._native import cuda as native
 from fusionloader.gpu_memory.block import Block, as_block
 from fusionloader.gpu_memory.errors import GrantError, LedgerError, NotReturnedError, SizeError
 from fusionloader.gpu_memory.grant import PATIENCE, Grant, LendingStats
-from fusionloader.gpu_memory.ledger_handle import Invitation
-from fusionloader.gpu_memory.overdue import WhenLate, check_when_late, under_mps
+from fusionloader.gpu_memory.ledger_handle import LedgerHandle
+from fusionloader.gpu_memory.overdue import WhenOverdue, check_when_overdue, under_mps
 
 log = logging.getLogger("fusionloader.gpu_memory")
 
@@ -61,11 +61,11 @@ class Lender:
         with _opening:
             open_lenders.add(self)
 
-    def invitation(self) -> Invitation:
+    def ledger_handle(self) -> LedgerHandle:
         """Returns what a process needs to borrow, as an argument for it."""
         self._require_open()
-        self._native.empty_seats()
-        return Invitation(os.dup(self._native.fd))
+        self._native.empty_borrower_slots()
+        return LedgerHandle(os.dup(self._native.fd))
 
     @property
     def wanted_bytes(self) -> int:
@@ -74,8 +74,8 @@ class Lender:
 
     @property
     def borrowers(self) -> list[int]:
-        """Process ids of those that have a seat."""
-        self._native.empty_seats()
+        """Process ids of those that have a borrower slot."""
+        self._native.empty_borrower_slots()
         return [native.pid_of(identity) for identity in self._native.borrowers]
 
     def yield_block(self, block: Any) -> Grant:
@@ -84,7 +84,7 @@ class Lender:
         return self._lend(as_block(block), probe=False)
 
     def _lend(self, block: Block, *, probe: bool) -> Grant:
-        self._native.empty_seats()
+        self._native.empty_borrower_slots()
         with _opening:
             others = [lender for lender in open_lenders if lender is not self]
         for other in others:  # of its own blocks the ledger knows
@@ -99,10 +99,10 @@ class Lender:
         self,
         grants: Iterable[Grant],
         patience: float = PATIENCE,
-        when_late: WhenLate = "kill",
+        when_overdue: WhenOverdue = "kill",
     ) -> None:
         """Takes several blocks back at once, see ``reclaim_block``; all are asked for first."""
-        check_when_late(when_late)
+        check_when_overdue(when_overdue)
         if not patience >= 0:
             raise ValueError(f"patience is a number of seconds from 0 on, not {patience!r}")
         asked = list(dict.fromkeys(grants))
@@ -115,11 +115,11 @@ class Lender:
         freed: list[Grant] = []
         out = self._back(asked, self._native.revoke, freed)
         out = self._wait(out, patience, freed)
-        if out and when_late == "wait":
+        if out and when_overdue == "wait":
             out = self._wait(out, math.inf, freed)
-        if out and when_late == "kill" and self._kill_owners(out):
+        if out and when_overdue == "kill" and self._kill_owners(out):
             out = self._wait(out, _ENDING_SECONDS, freed, _LOOKING_AFTER_A_KILL_SECONDS)
-        self._native.empty_seats()
+        self._native.empty_borrower_slots()
         if out:
             self._leave_out(out)
         if freed:
@@ -201,7 +201,7 @@ class Lender:
             killed=self._killed,
         )
 
-    def close(self, patience: float = PATIENCE, when_late: WhenLate = "kill") -> None:
+    def close(self, patience: float = PATIENCE, when_overdue: WhenOverdue = "kill") -> None:
         """Reclaims everything and ends lending; borrowers find nothing on offer any more.
 
         Raises:
@@ -209,7 +209,7 @@ class Lender:
         """
         if self._closed:
             return
-        self.reclaim(list(self._out.values()), patience, when_late)
+        self.reclaim(list(self._out.values()), patience, when_overdue)
         self._native.close()
         self._closed = True
         with _opening:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Literal, get_args
 
-WhenLate = Literal["kill", "wait", "quarantine"]
+WhenOverdue = Literal["kill", "wait", "quarantine"]
 """What to do with a late borrower.
 
 ``"kill"``: if it is a child of this process it is killed, and the block taken back when nothing of
@@ -15,10 +15,10 @@ out. ``"wait"``: as long as it takes. ``"quarantine"``: the block stays out, whi
 ``NotReturnedError``; it can be reclaimed again later."""
 
 
-def check_when_late(value: str) -> None:
+def check_when_overdue(value: str) -> None:
     """Raises ValueError unless it is one of the three."""
-    if value not in get_args(WhenLate):
-        raise ValueError(f"when_late should be one of {get_args(WhenLate)}, not {value!r}")
+    if value not in get_args(WhenOverdue):
+        raise ValueError(f"when_overdue should be one of {get_args(WhenOverdue)}, not {value!r}")
 
 
 def under_mps() -> bool:

@@ -10,8 +10,8 @@ import torch
 
 from fusionloader.executors.layout import Layout
 from fusionloader.gpu.control import GpuOptions
-from fusionloader.pool.pool_processes import Parcel
-from fusionloader.ranks.membership import Lending
+from fusionloader.pool.pool_processes import Payload
+from fusionloader.ranks.membership import SharingOffer
 from fusionloader.workers.processes import Process
 
 Starter = Callable[[Any, int, int], Process]
@@ -20,17 +20,17 @@ Starter = Callable[[Any, int, int], Process]
 NO_ITEM = -1
 
 
-class Recipe(Protocol):
+class WorkerBackend(Protocol):
     """What the slot iterator needs to know of the samples.
 
-    ``own_cores`` says whether a worker keeps to one thread, so that a core of its own does it good.
+    ``single_threaded``: a worker runs one thread, so that it gains from a dedicated core.
     """
 
     layout: Layout | None
     count: int
     gpu: GpuOptions | None
-    lending: Lending | None
-    own_cores: bool
+    sharing_offer: SharingOffer | None
+    single_threaded: bool
 
     def name(self, index: Any) -> str:
         """Returns a sample's name for messages."""
@@ -47,8 +47,8 @@ class Recipe(Protocol):
     def epoch_ended(self) -> None:
         """Called when the last batch of an epoch was delivered."""
 
-    def of_workers_dataset(self) -> Recipe:
-        """Returns the recipe for workers whose ``worker_init_fn`` changes the dataset."""
+    def of_workers_dataset(self) -> WorkerBackend:
+        """Returns the backend for workers whose ``worker_init_fn`` changes the dataset."""
 
 
 def refuse_pool(loader: Any, why: str) -> None:
@@ -63,14 +63,14 @@ def refuse_pool(loader: Any, why: str) -> None:
         )
 
 
-def of_pool(parcel: Parcel) -> Starter:
+def of_pool(payload: Payload) -> Starter:
     """Returns the function by which a loader has a pool's workers instead of its own."""
 
     def start(manager: Any, number: int, message_fd: int) -> Process:
         fds = {"message_fd": message_fd}
         if manager.membership is not None:
             fds["event_fd"] = manager.membership.event_fd
-        process: Process = manager.place.start(number, fds, parcel)
+        process: Process = manager.pool_binding.start(number, fds, payload)
         return process
 
     return start

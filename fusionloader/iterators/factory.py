@@ -14,12 +14,12 @@ from torch.utils.data.dataloader import _DatasetKind
 from fusionloader.executors.collate import is_of_collate
 from fusionloader.executors.python import DatasetSource, Seeding, Source
 from fusionloader.gpu import choice as gpu_choice
-from fusionloader.iterators.backend import Recipe, refuse_pool
+from fusionloader.iterators.backend import WorkerBackend, refuse_pool
 from fusionloader.iterators.explanation import explained
-from fusionloader.iterators.native_backend import TableRecipe
-from fusionloader.iterators.python_backend import ObjectRecipe
+from fusionloader.iterators.native_backend import NativeBackend
+from fusionloader.iterators.python_backend import PythonBackend
 from fusionloader.ranks.discovery import ranks_here
-from fusionloader.ranks.sharing_offer import Lender
+from fusionloader.ranks.sharing_offer import SharingOffers
 from fusionloader.resume.epochs import Epochs
 from fusionloader.resume.stateful import has_state
 from fusionloader.sources.datasets import Compiled, compile_dataset
@@ -31,8 +31,8 @@ from fusionloader.sources.tables import Tables
 log = logging.getLogger("fusionloader.loader")
 
 
-class Recipes:
-    """Chooses the recipe and the iterator of a loader, and remembers what does not change."""
+class IteratorFactory:
+    """Chooses the backend and the iterator of a loader, and remembers what does not change."""
 
     def __init__(self) -> None:
         self._tables = Tables()
@@ -40,10 +40,10 @@ class Recipes:
         self._changed_by_init: Fingerprint | None = None
         self._said: str | None = None
         self._kept = KeptFiles()
-        self._made_lender: Lender | None = None
+        self._made_offers: SharingOffers | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Recipes, ()  # a copied or pickled loader finds out for itself
+        return IteratorFactory, ()  # a copied or pickled loader finds out for itself
 
     def iterator(self, loader: Any, epochs: Epochs) -> Any:
         """Returns a new iterator over ``loader``."""
@@ -68,31 +68,31 @@ class Recipes:
             refuse_pool(loader, why_not)
             return WholeBatchIterator(loader, epochs)
         if compiled is None:
-            recipe: Recipe = ObjectRecipe(DatasetSource(loader.dataset), remember)
+            backend: WorkerBackend = PythonBackend(DatasetSource(loader.dataset), remember)
         else:
-            python = ObjectRecipe(PlanSource(loader.dataset, compiled), remember)
+            python = PythonBackend(PlanSource(loader.dataset, compiled), remember)
             of_init = Fingerprint(loader.dataset, [loader.worker_init_fn])
             table = None
             if of_init != self._changed_by_init:
                 table = self._tables.of(loader.dataset, compiled)
             if table is None:
-                recipe = python
+                backend = python
             else:
                 outdated = functools.partial(self._remember_change, of_init, python)
                 choice = gpu_choice.choose(loader, compiled)
                 kept = self._kept.of(loader, table, compiled.kind == "folder")
-                lender = self._lender(loader)
-                recipe = TableRecipe(
-                    loader.dataset, compiled, table, choice, kept, outdated, lender
+                offers = self._offers(loader)
+                backend = NativeBackend(
+                    loader.dataset, compiled, table, choice, kept, outdated, offers
                 )
-        return SlotIterator(loader, epochs, recipe)
+        return SlotIterator(loader, epochs, backend)
 
-    def _lender(self, loader: Any) -> Lender | None:
+    def _offers(self, loader: Any) -> SharingOffers | None:
         if loader.global_manager == "off" or (ranks := ranks_here()) is None:
             return None
-        if self._made_lender is None:
-            self._made_lender = Lender(ranks)
-        return self._made_lender
+        if self._made_offers is None:
+            self._made_offers = SharingOffers(ranks)
+        return self._made_offers
 
     def explain(self, loader: Any, part_seconds: Sequence[float] = ()) -> str:
         """Returns how the loader's samples are made, and why, a line per stage.
@@ -127,7 +127,7 @@ class Recipes:
     def _remember_no_layout(self, samples: Fingerprint, why: str) -> None:
         self._no_layout = (why, samples)
 
-    def _remember_change(self, of_init: Fingerprint, python: Recipe) -> Recipe:
+    def _remember_change(self, of_init: Fingerprint, python: WorkerBackend) -> WorkerBackend:
         log.info("worker_init_fn changes the dataset: workers look at it in Python")
         self._changed_by_init = of_init
         return python

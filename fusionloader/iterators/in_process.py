@@ -12,7 +12,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from fusionloader.delivery.device_batches import to_device
 from fusionloader.executors.python import SampleKey, Source, group_of
 from fusionloader.iterators.collation import collate_named
-from fusionloader.resume.epoch_state import Progress
+from fusionloader.resume.epoch_state import EpochState
 from fusionloader.resume.epochs import Epochs
 from fusionloader.sources.fingerprint import Fingerprint
 from fusionloader.workers import failures, messages
@@ -34,24 +34,24 @@ class InProcessIterator(_BaseDataLoaderIter):
         self._source: Source = source
         self._renew = renew
         self._seen = Fingerprint(loader.dataset)
-        self._progress: Progress | None = None
+        self._epoch_state: EpochState | None = None
         self._batches: Iterator[tuple[int, list[Any], list[int], list[int]]] = iter(())
         self._base_seed = epochs.base_seed(int(self._base_seed))
         self._begin()
 
-    def _begin(self) -> Progress:
-        self._progress = self._epochs.start(self._loader, int(self._base_seed))
+    def _begin(self) -> EpochState:
+        self._epoch_state = self._epochs.start(self._loader, int(self._base_seed))
         self._batches = self._epochs.not_delivered(
-            self._loader, self._progress, self._sampler_iter, self._source.count()
+            self._loader, self._epoch_state, self._sampler_iter, self._source.count()
         )
-        return self._progress
+        return self._epoch_state
 
     def _next_data(self) -> Any:
-        progress = self._progress
-        if progress is None or (self._num_yielded == 0 and self._epochs.changed(self._loader)):
+        epoch_state = self._epoch_state
+        if epoch_state is None or (self._num_yielded == 0 and self._epochs.changed(self._loader)):
             self._epochs.restart()
             self._sampler_iter = iter(self._index_sampler)
-            progress = self._begin()
+            epoch_state = self._begin()
         counters = self._epochs.counters
         for number, *described in self._batches:
             self._notice_changes()
@@ -59,16 +59,16 @@ class InProcessIterator(_BaseDataLoaderIter):
             indices = described[0]
             for row, (index, key, count) in enumerate(zip(*described, strict=True)):
                 sample_key = SampleKey(
-                    index, progress.seed, progress.epoch, key, count, self._group(number, row)
+                    index, epoch_state.seed, epoch_state.epoch, key, count, self._group(number, row)
                 )
                 samples += self._load(row, sample_key)
-            progress.deliver(number)
+            epoch_state.deliver(number)
             if samples or not indices:  # which cannot be collated: that is for the user to see
                 counters.batches += 1
                 counters.samples += len(samples)
                 batch = self._collate(samples, indices)
                 return pin_memory(batch, self._pin_memory_device) if self._pin_memory else batch  # type: ignore[no-untyped-call]
-        self._epochs.finish(progress)
+        self._epochs.finish(epoch_state)
         counters.add_part_seconds(self._source.take_part_seconds())
         raise StopIteration
 

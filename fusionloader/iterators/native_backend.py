@@ -13,21 +13,28 @@ from PIL import Image, ImageFile
 from fusionloader.executors.layout import Layout
 from fusionloader.gpu import choice as gpu_choice
 from fusionloader.gpu.choice import GpuChoice
-from fusionloader.iterators.backend import NO_ITEM, Recipe, Starter, context_of, of_pool, parent_of
-from fusionloader.pool.pool_processes import Parcel
-from fusionloader.ranks.sharing_offer import Lender
+from fusionloader.iterators.backend import (
+    NO_ITEM,
+    Starter,
+    WorkerBackend,
+    context_of,
+    of_pool,
+    parent_of,
+)
+from fusionloader.pool.pool_processes import Payload
+from fusionloader.ranks.sharing_offer import SharingOffers
 from fusionloader.scheduler.tiny_batches import order_by_size
 from fusionloader.shm.dataset_table import DatasetTable
 from fusionloader.sources.datasets import Compiled
 from fusionloader.sources.kept_files import KeptFiles
 from fusionloader.sources.tables import layout_of
 from fusionloader.workers import native_worker, prepared_worker, processes
-from fusionloader.workers.native_worker import LightWorkerConfig
+from fusionloader.workers.native_worker import NativeWorkerConfig
 from fusionloader.workers.pillow_formats import AddedFormats
 from fusionloader.workers.processes import Descriptor, Process
 
 
-class TableRecipe:
+class NativeBackend:
     """Files or pixels whose transforms are wholly compiled: workers run no Python per sample."""
 
     def __init__(
@@ -37,8 +44,8 @@ class TableRecipe:
         table: DatasetTable,
         choice: GpuChoice,
         kept: KeptFiles,
-        of_workers_dataset: Callable[[], Recipe],
-        lender: Lender | None = None,
+        of_workers_dataset: Callable[[], WorkerBackend],
+        offers: SharingOffers | None = None,
     ) -> None:
         self.of_workers_dataset = of_workers_dataset
         self._kept = kept
@@ -53,8 +60,8 @@ class TableRecipe:
         self.layout: Layout | None = layout
         row_bytes = layout.leaves[0].nbytes
         self.gpu = gpu_choice.gpu_options(choice, compiled.plan, table, row_bytes)
-        self.own_cores = True
-        self.lending = lender.lending(self._plan, table) if lender is not None else None
+        self.single_threaded = True
+        self.sharing_offer = offers.of(self._plan, table) if offers is not None else None
 
     def name(self, index: Any) -> str:
         """Returns ``index 5 (cats/5.jpg)``."""
@@ -115,15 +122,15 @@ class TableRecipe:
             info = (loader.num_workers, base_seed, loader.dataset, init)
         config = self._config(loader, formats)
         user_code = init is not None or formats.of_script
-        return of_pool(Parcel((config, info), config.descriptors(), user_code))
+        return of_pool(Payload((config, info), config.descriptors(), user_code))
 
     def _formats(self) -> AddedFormats:
         return AddedFormats.here() if self._compiled.kind == "folder" else AddedFormats()
 
-    def _config(self, loader: Any, formats: AddedFormats) -> LightWorkerConfig:
+    def _config(self, loader: Any, formats: AddedFormats) -> NativeWorkerConfig:
         """Returns what is the same for all workers."""
         pixels, indexes = self._kept.pixels, self._kept.indexes
-        return LightWorkerConfig(
+        return NativeWorkerConfig(
             worker=0,
             parent=0,
             control_fd=-1,
@@ -133,7 +140,7 @@ class TableRecipe:
             message_fd=-1,
             plan=self._plan,
             on_error=loader.on_error,
-            address="" if self.lending is None else self.lending.ranks.address,
+            address="" if self.sharing_offer is None else self.sharing_offer.ranks.address,
             load_truncated=ImageFile.LOAD_TRUNCATED_IMAGES,
             max_pixels=Image.MAX_IMAGE_PIXELS,
             formats=formats,

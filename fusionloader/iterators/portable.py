@@ -27,8 +27,8 @@ def missing() -> str | None:
     return None
 
 
-class PortableRecipes:
-    """Stands for ``Recipes`` where nothing can be compiled."""
+class PortableIteratorFactory:
+    """Stands for ``IteratorFactory`` where nothing can be compiled."""
 
     def __init__(self, why: str) -> None:
         self._why = why

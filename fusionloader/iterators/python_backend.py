@@ -9,28 +9,35 @@ from typing import Any
 from fusionloader.executors.layout import Layout
 from fusionloader.executors.python import SampleKey, Source
 from fusionloader.gpu.control import GpuOptions
-from fusionloader.iterators.backend import NO_ITEM, Recipe, Starter, context_of, of_pool, parent_of
-from fusionloader.pool.pool_processes import Parcel
+from fusionloader.iterators.backend import (
+    NO_ITEM,
+    Starter,
+    WorkerBackend,
+    context_of,
+    of_pool,
+    parent_of,
+)
+from fusionloader.pool.pool_processes import Payload
 from fusionloader.pool.user_code import UserCode
-from fusionloader.ranks.membership import Lending
+from fusionloader.ranks.membership import SharingOffer
 from fusionloader.workers import processes, python_worker
 from fusionloader.workers.processes import Descriptor, Process
 
 
-class ObjectRecipe:
+class PythonBackend:
     """Workers run Python: the user's dataset, or a compiled plan with a Python tail."""
 
     layout: Layout | None = None
     gpu: GpuOptions | None = None
-    lending: Lending | None = None
-    own_cores = False  # user code may have threads of its own
+    sharing_offer: SharingOffer | None = None
+    single_threaded = False  # user code may have threads of its own
 
     def __init__(self, source: Source, no_layout: Callable[[str], None]) -> None:
         self._source = source
         self.count = source.count()
         self.no_layout = no_layout
 
-    def of_workers_dataset(self) -> Recipe:
+    def of_workers_dataset(self) -> WorkerBackend:
         """Returns this: every worker looks at the dataset that it has."""
         return self
 
@@ -54,11 +61,11 @@ class ObjectRecipe:
         source = self._source
         if loader.pool is not None:
             code = UserCode(loader.num_workers, source, base_seed, init, on_error)
-            return of_pool(Parcel((code, None), {}, user_code=True))
+            return of_pool(Payload((code, None), {}, user_code=True))
         context, method = context_of(loader)
 
         def start(manager: Any, number: int, message_fd: int) -> Process:
-            config = python_worker.ObjectWorkerConfig(
+            config = python_worker.PythonWorkerConfig(
                 worker=number,
                 workers=manager.worker_count,
                 parent=parent_of(method),

@@ -19,8 +19,8 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from fusionloader.delivery.device_batches import Arriving, make_delivery, to_device
 from fusionloader.delivery.page_locking import CudaPageLocking
 from fusionloader.executors.layout import Layout
-from fusionloader.gpu.idle_window import Lull
-from fusionloader.iterators.backend import Recipe, refuse_pool
+from fusionloader.gpu.idle_window import IdleWindow
+from fusionloader.iterators.backend import WorkerBackend, refuse_pool
 from fusionloader.iterators.collation import collate_named
 from fusionloader.iterators.whole_batches import ContinuedIterator
 from fusionloader.manager.local_manager import LocalManager, NoFixedLayout, PlanOutdated
@@ -39,32 +39,32 @@ _FEWEST = 2  # published for each that is taken out, so that there are soon as m
 class SlotIterator(_BaseDataLoaderIter):
     """Serves map-style datasets with the default collate, and compiled plans."""
 
-    def __init__(self, loader: Any, epochs: Epochs, recipe: Recipe) -> None:
-        """``recipe`` says how samples are made and where the workers come from."""
+    def __init__(self, loader: Any, epochs: Epochs, backend: WorkerBackend) -> None:
+        """``backend`` says how samples are made and where the workers come from."""
         super().__init__(loader)
         self._base_seed = epochs.base_seed(int(self._base_seed))
         self._loader = detached(loader)
         self._epochs = epochs
-        self._recipe = recipe
+        self._backend = backend
         self._in_order = loader.in_order
         self._whole: ContinuedIterator | None = None
         self._delivery = make_delivery(loader.device)
         self._arriving: deque[tuple[Job, Arriving | None]] = deque()
         self._start_manager(loader)
         self._begin()
-        epochs.lull = weakref.WeakMethod(self.lull)
+        epochs.idle_window = weakref.WeakMethod(self.idle_window)
 
-    def lull(self) -> AbstractContextManager[Any]:
+    def idle_window(self) -> AbstractContextManager[Any]:
         """Returns a block within which training asks for no batch and leaves the device alone."""
         gpu = self._manager.gpu
         if gpu is None or self._manager.closed or not gpu.is_temporal:
             return nullcontext()
-        return Lull(gpu, self._manager.queue)
+        return IdleWindow(gpu, self._manager.queue)
 
     def _start_manager(self, loader: Any) -> None:
         self._workers_wanted = loader.num_workers
-        start = self._recipe.starter(loader, self.base_seed)
-        self._manager = LocalManager(self._options(loader), self._recipe.layout, start)
+        start = self._backend.starter(loader, self.base_seed)
+        self._manager = LocalManager(self._options(loader), self._backend.layout, start)
         self._finalizer = weakref.finalize(self, self._manager.close)
 
     def _options(self, loader: Any) -> ManagerOptions:
@@ -75,16 +75,16 @@ class SlotIterator(_BaseDataLoaderIter):
             in_flight=max(loader.prefetch_factor * loader.num_workers, 1),
             tiny_batch_size=loader.tiny_batch_size,
             timeout=loader.timeout,
-            name=self._recipe.name,
+            name=self._backend.name,
             group_size=loader.tiny_batch_size if loader.augment_per == "tiny_batch" else 0,
             page_locking=CudaPageLocking() if page_locked else None,
-            gpu=self._recipe.gpu,
+            gpu=self._backend.gpu,
             ring=self._delivery.ring if self._delivery is not None else None,
             batch_size=loader.batch_size or 0,
-            lending=self._recipe.lending,
+            sharing_offer=self._backend.sharing_offer,
             most_workers=0 if pool is not None else max(_MOST_WORKERS, os.cpu_count() or 1),
             pool=pool,
-            cpu_affinity=loader.cpu_affinity if self._recipe.own_cores else "off",
+            cpu_affinity=loader.cpu_affinity if self._backend.single_threaded else "off",
         )
 
     @property
@@ -95,9 +95,9 @@ class SlotIterator(_BaseDataLoaderIter):
     # ---- an epoch ------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        self._progress = self._epochs.start(self._loader, self.base_seed)
+        self._epoch_state = self._epochs.start(self._loader, self.base_seed)
         self._batches = self._epochs.not_delivered(
-            self._loader, self._progress, iter(self._index_sampler), self._recipe.count
+            self._loader, self._epoch_state, iter(self._index_sampler), self._backend.count
         )
         # Numbers, indices, keys and occurrences of mini-batches that are not yet published.
         self._drawn: deque[tuple[int, list[Any], list[int], list[int]]] = deque()
@@ -122,8 +122,8 @@ class SlotIterator(_BaseDataLoaderIter):
         self._drawn.extend(fresh)
 
     def _submit(self, number: int, indices: Any, keys: list[int], counts: list[int]) -> None:
-        items, rows, pickled = self._recipe.describe(indices)
-        seed, epoch = self._progress.seed, self._progress.epoch
+        items, rows, pickled = self._backend.describe(indices)
+        seed, epoch = self._epoch_state.seed, self._epoch_state.epoch
         batch = MiniBatch(indices, items, keys, counts, rows, seed, epoch, pickled)
         self._manager.submit(batch, number)
 
@@ -133,7 +133,7 @@ class SlotIterator(_BaseDataLoaderIter):
             self._whole._reset(loader, first_iter)
         else:
             self._discard()
-            if self._manager.place is not None and self._manager.place.pool_is_closed:
+            if self._manager.pool_binding is not None and self._manager.pool_binding.pool_is_closed:
                 self._shutdown_workers()
                 self._start_manager(loader)
             self._begin()
@@ -173,8 +173,8 @@ class SlotIterator(_BaseDataLoaderIter):
             found, batch = self._batch(job, arriving)
             if found:
                 return batch
-        self._epochs.finish(self._progress)
-        self._recipe.epoch_ended()
+        self._epochs.finish(self._epoch_state)
+        self._backend.epoch_ended()
         if self._manager.gpu is not None:
             self._manager.gpu.paused()
         if not self._persistent_workers:
@@ -207,7 +207,7 @@ class SlotIterator(_BaseDataLoaderIter):
         return self._delivery.begin(layout, owner, buffer, len(rows), there)
 
     def _batch(self, job: Job, arriving: Arriving | None) -> tuple[bool, Any]:
-        self._progress.deliver(job.number)
+        self._epoch_state.deliver(job.number)
         self._epochs.note_skipped(job.skipped)
         if job.failures:
             self._manager.memory.release(job)
@@ -215,7 +215,7 @@ class SlotIterator(_BaseDataLoaderIter):
         count = len(job.batch.indices)
         if count == 0:
             self._manager.memory.release(job)
-            collate_named([], self._recipe.name)  # raises, as it does for DataLoader
+            collate_named([], self._backend.name)  # raises, as it does for DataLoader
         layout = self._manager.memory.layout
         assert layout is not None
         dropped = {skip.row for skip in job.skipped if skip.replaced_by is None}
@@ -256,12 +256,12 @@ class SlotIterator(_BaseDataLoaderIter):
         kept = [row for row in range(count) if row not in dropped]
         indices = job.batch.indices
         return collate_named(
-            [samples[row] for row in kept], lambda place: self._recipe.name(indices[kept[place]])
+            [samples[row] for row in kept], lambda place: self._backend.name(indices[kept[place]])
         )
 
     def _go_whole(self, why: str) -> Any:
         """Starts again with whole batches per worker, as torch does; nothing was delivered yet."""
-        self._recipe.no_layout(why)
+        self._backend.no_layout(why)
         refuse_pool(self._loader, why)
         jobs = self._manager.outstanding
         pending = [(job.number, list(job.batch.indices)) for job in jobs if not job.discarded]
@@ -270,7 +270,7 @@ class SlotIterator(_BaseDataLoaderIter):
         later = ((number, indices) for number, indices, _, _ in batches)
         remaining = itertools.chain(pending, later)
         self._whole = ContinuedIterator(
-            self._loader, self._epochs, self._progress, remaining, self.base_seed
+            self._loader, self._epochs, self._epoch_state, remaining, self.base_seed
         )
         return next(self._whole)
 
@@ -279,7 +279,7 @@ class SlotIterator(_BaseDataLoaderIter):
         failed = [job for job, arriving in self._arriving if arriving is None]
         self._arriving = deque(entry for entry in self._arriving if entry[1] is not None)
         jobs = [*failed, *(job for job in self._manager.outstanding if not job.discarded)]
-        self._recipe = self._recipe.of_workers_dataset()
+        self._backend = self._backend.of_workers_dataset()
         self._shutdown_workers()
         self._start_manager(self._loader)
         for job in jobs:

@@ -56,7 +56,7 @@ def make_fetcher(make: Callable[[], Any], dataset: Any, state: State | None) -> 
     return fetcher
 
 
-class Context:
+class StampingContext:
     """A multiprocessing context whose processes begin with ``serve``."""
 
     def __init__(self, context: Any, states: list[State | None] | None) -> None:

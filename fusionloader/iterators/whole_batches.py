@@ -22,9 +22,14 @@ from torch.utils.data.dataloader import (
 )
 
 from fusionloader.delivery.device_batches import to_device
-from fusionloader.iterators.stateful_workers import Context, Stamped, fetcher_state, make_fetcher
+from fusionloader.iterators.stateful_workers import (
+    Stamped,
+    StampingContext,
+    fetcher_state,
+    make_fetcher,
+)
 from fusionloader.manager import stalls
-from fusionloader.resume.epoch_state import Progress
+from fusionloader.resume.epoch_state import EpochState
 from fusionloader.resume.epochs import Epochs, detached
 from fusionloader.resume.stateful import has_state
 
@@ -32,8 +37,8 @@ Numbered = Iterator[tuple[int, Any]]
 """Mini-batches with their numbers in the epoch."""
 
 
-def _not_delivered(batches: Numbered, progress: Progress) -> Numbered:
-    delivered, ahead = progress.delivered, frozenset(progress.ahead)
+def _not_delivered(batches: Numbered, epoch_state: EpochState) -> Numbered:
+    delivered, ahead = epoch_state.delivered, frozenset(epoch_state.ahead)
     for number, batch in batches:
         if number >= delivered and number not in ahead:
             yield number, batch
@@ -42,7 +47,7 @@ def _not_delivered(batches: Numbered, progress: Progress) -> Numbered:
 class _Tracked:
     """Mixed into torch's iterators: knows the epoch and which of its batches were delivered."""
 
-    _progress: Progress | None = None
+    _epoch_state: EpochState | None = None
     _num_yielded: int
     _sampler_iter: Iterator[Any]
 
@@ -58,14 +63,14 @@ class _Tracked:
     def _base_seed(self, drawn: int) -> None:
         self._seed = self._epochs.base_seed(drawn)
 
-    def _begin(self) -> Progress:
-        if self._progress is None:
-            self._progress = self._epochs.start(self._loader, self._base_seed)
-            batches = self._epochs.indices(self._loader, self._progress, self._sampler_iter)
-            self._remaining = _not_delivered(batches, self._progress)
-            stateful = any(self._progress.worker_states())
-            self._to_repeat = 0 if stateful else self._progress.delivered
-        return self._progress
+    def _begin(self) -> EpochState:
+        if self._epoch_state is None:
+            self._epoch_state = self._epochs.start(self._loader, self._base_seed)
+            batches = self._epochs.indices(self._loader, self._epoch_state, self._sampler_iter)
+            self._remaining = _not_delivered(batches, self._epoch_state)
+            stateful = any(self._epoch_state.worker_states())
+            self._to_repeat = 0 if stateful else self._epoch_state.delivered
+        return self._epoch_state
 
     def _next_index(self) -> Any:
         self._begin()
@@ -76,25 +81,25 @@ class _Tracked:
     def _note_sent(self, number: int) -> None:
         """Notes the number of a mini-batch that is about to be made."""
 
-    def _note_delivered(self, progress: Progress) -> None:
+    def _note_delivered(self, epoch_state: EpochState) -> None:
         """Notes that a mini-batch is about to be returned."""
-        progress.deliver(progress.delivered)
+        epoch_state.deliver(epoch_state.delivered)
 
-    def _note_end(self, progress: Progress) -> None:
+    def _note_end(self, epoch_state: EpochState) -> None:
         """Notes that there are no more mini-batches."""
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
-        self._progress = None
+        self._epoch_state = None
         if not first_iter:
             self._loader = detached(loader)
         super()._reset(loader, first_iter)  # type: ignore[misc]
 
     def __next__(self) -> Any:
-        progress = self._begin()
+        epoch_state = self._begin()
         if self._num_yielded == 0 and self._epochs.changed(self._loader):
             self._epochs.restart()
             self._reset(self._loader)
-            progress = self._begin()
+            epoch_state = self._begin()
         try:
             if self._loader._dataset_kind == _DatasetKind.Iterable:
                 # One without a state can only be resumed by going through it once more.
@@ -103,10 +108,10 @@ class _Tracked:
                     self._to_repeat -= 1
             batch = super().__next__()  # type: ignore[misc]
         except StopIteration:
-            self._note_end(progress)
-            self._epochs.finish(progress)
+            self._note_end(epoch_state)
+            self._epochs.finish(epoch_state)
             raise
-        self._note_delivered(progress)
+        self._note_delivered(epoch_state)
         self._epochs.counters.batches += 1
         device = self._loader.device
         return batch if device is None else to_device(batch, torch.device(device))
@@ -121,13 +126,13 @@ class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ign
 
     # ---- which mini-batch ----------------------------------------------------------------------
 
-    def _begin(self) -> Progress:
-        if self._progress is None:
+    def _begin(self) -> EpochState:
+        if self._epoch_state is None:
             self._forget_tasks()
-            progress = super()._begin()
-            progress.workers = _for_workers(progress.workers, self._num_workers)
-            if any(progress.workers):  # each goes on where it was, so its turn does too
-                for _ in range((progress.last_worker + 1) % self._num_workers):
+            epoch_state = super()._begin()
+            epoch_state.workers = _for_workers(epoch_state.workers, self._num_workers)
+            if any(epoch_state.workers):  # each goes on where it was, so its turn does too
+                for _ in range((epoch_state.last_worker + 1) % self._num_workers):
                     next(self._worker_queue_idx_cycle)
         return super()._begin()
 
@@ -151,25 +156,25 @@ class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ign
             self._made_by[self._arrived] = self._task_info[self._arrived][0]
         return self._arrived, data
 
-    def _note_delivered(self, progress: Progress) -> None:
+    def _note_delivered(self, epoch_state: EpochState) -> None:
         task = self._rcvd_idx - 1 if self._in_order else self._arrived
-        progress.last_worker = self._made_by.pop(task, -1)
+        epoch_state.last_worker = self._made_by.pop(task, -1)
         state = self._states.pop(task, None)
         if state is not None:
-            progress.workers[progress.last_worker] = state
-        self._note_end(progress)
+            epoch_state.workers[epoch_state.last_worker] = state
+        self._note_end(epoch_state)
         number = self._numbers.pop(task)
         if self._loader._dataset_kind == _DatasetKind.Iterable:
-            number = progress.delivered  # workers end at different times: only a count
-        progress.deliver(number)
+            number = epoch_state.delivered  # workers end at different times: only a count
+        epoch_state.deliver(number)
 
-    def _note_end(self, progress: Progress) -> None:
+    def _note_end(self, epoch_state: EpochState) -> None:
         """Notes which workers' datasets have ended, as soon as all they made is delivered."""
         waiting = {w for task, w in self._made_by.items() if task >= self._rcvd_idx}
         for task, worker in list(self._ends.items()):
             if worker not in waiting or not self._in_order:
                 del self._ends[task]
-                progress.workers[worker] = self._states.pop(task, progress.workers[worker])
+                epoch_state.workers[worker] = self._states.pop(task, epoch_state.workers[worker])
 
     # ---- waiting -------------------------------------------------------------------------------
 
@@ -188,10 +193,10 @@ class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ign
         if not found[0] and now >= self._warn_at:
             self._warn_at = float("inf")
             waited = f"no batch for {now - self._waits_since:.0f} s"
-            warnings.warn(f"FusionLoader: {waited}. {self._whereabouts()}", stacklevel=8)
+            warnings.warn(f"FusionLoader: {waited}. {self._worker_report()}", stacklevel=8)
         return found
 
-    def _whereabouts(self) -> str:
+    def _worker_report(self) -> str:
         at: dict[int, int] = {}
         for task, known in sorted(self._task_info.items()):
             if len(known) == 1:  # its batch has not arrived
@@ -229,8 +234,8 @@ class SingleProcessIterator(_Tracked, _SingleProcessDataLoaderIter):  # type: ig
         create: Callable[..., Any] = _DatasetKind.create_fetcher
         return create(*arguments, self._drop_last)
 
-    def _begin(self) -> Progress:
-        if self._progress is None:
+    def _begin(self) -> EpochState:
+        if self._epoch_state is None:
             fetcher = self._dataset_fetcher
             super()._begin().live = lambda: fetcher_state(fetcher)
         return super()._begin()
@@ -243,21 +248,21 @@ class ContinuedIterator(WholeBatchIterator):
         self,
         loader: Any,
         epochs: Epochs,
-        progress: Progress,
+        epoch_state: EpochState,
         remaining: Numbered,
         base_seed: int,
     ) -> None:
         """``remaining`` yields the mini-batches to do; ``base_seed`` seeds the workers."""
         self._track(loader, epochs)
-        self._handed: tuple[Progress, Numbered] | None = (progress, remaining)
+        self._handed: tuple[EpochState, Numbered] | None = (epoch_state, remaining)
         _MultiProcessingDataLoaderIter.__init__(self, _Seeded(loader, base_seed))
         self._index_sampler = loader._index_sampler
 
-    def _begin(self) -> Progress:
-        if self._progress is None and self._handed is not None:
+    def _begin(self) -> EpochState:
+        if self._epoch_state is None and self._handed is not None:
             self._forget_tasks()
-            self._progress, self._remaining = self._handed
-            self._progress.workers = [None] * self._num_workers
+            self._epoch_state, self._remaining = self._handed
+            self._epoch_state.workers = [None] * self._num_workers
             self._handed = None
             self._to_repeat = 0
         return super()._begin()
@@ -275,7 +280,7 @@ class _WithContext:
         self.multiprocessing_context = context
         if loader._dataset_kind == _DatasetKind.Iterable or has_state(loader.dataset):
             workers = _for_workers(states or [], loader.num_workers)
-            self.multiprocessing_context = Context(context, workers)
+            self.multiprocessing_context = StampingContext(context, workers)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)

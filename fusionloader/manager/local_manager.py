@@ -23,10 +23,10 @@ from fusionloader.manager.batch_memory import BatchMemory
 from fusionloader.manager.in_flight import InFlight
 from fusionloader.manager.mini_batches import Job, MiniBatch, job_of
 from fusionloader.manager.options import ManagerOptions
-from fusionloader.manager.worker_report import whereabouts
-from fusionloader.pool.binding import PoolPlace
-from fusionloader.ranks.borrowed_workers import Guests
-from fusionloader.ranks.membership import SEATS, Membership
+from fusionloader.manager.worker_report import worker_report
+from fusionloader.pool.binding import PoolBinding
+from fusionloader.ranks.borrowed_workers import BorrowedWorkers
+from fusionloader.ranks.membership import GUEST_SLOTS, Membership
 from fusionloader.shm import objects
 from fusionloader.shm.slots import Arena
 from fusionloader.workers import messages
@@ -70,27 +70,29 @@ class LocalManager:
         ring = options.in_flight * self._most // max(options.workers, 1) * 2 + 2
         workers = self._most + (options.gpu is not None)
         self.membership: Membership | None = None
-        self._guests: Guests | None = None
-        seats, lendable, event_fd = 0, 0, -1
-        if options.lending is not None:
-            self.membership = Membership(options.lending)
-            seats, lendable, event_fd = SEATS, self._most, self.membership.event_fd
-        self._first_seat = workers
-        self.control_fd = objects.create(_native.ManagerQueue.control_bytes(workers + seats, ring))
+        self._borrowed_workers: BorrowedWorkers | None = None
+        guest_slots, shareable, event_fd = 0, 0, -1
+        if options.sharing_offer is not None:
+            self.membership = Membership(options.sharing_offer)
+            guest_slots, shareable, event_fd = GUEST_SLOTS, self._most, self.membership.event_fd
+        self._first_guest_slot = workers
+        self.control_fd = objects.create(
+            _native.ManagerQueue.control_bytes(workers + guest_slots, ring)
+        )
         self.arena = Arena()
         self.queue = _native.ManagerQueue(
-            self.control_fd, self.arena.fd, workers, ring, seats, lendable, event_fd
+            self.control_fd, self.arena.fd, workers, ring, guest_slots, shareable, event_fd
         )
         if self.membership is not None:
-            self._guests = Guests(self.queue, self.membership, workers)
+            self._borrowed_workers = BorrowedWorkers(self.queue, self.membership, workers)
         self.outstanding: list[Job] = []
         self.in_flight = InFlight(self.queue, self.outstanding)
         self._ring = ring
         self.memory = BatchMemory(options, self.arena, self.queue, ring)
-        self.place: PoolPlace | None = None
+        self.pool_binding: PoolBinding | None = None
         if options.pool is not None:
             fds = {"control_fd": self.control_fd, "data_fd": self.arena.fd}
-            self.place = PoolPlace(options.pool, self.queue, fds)
+            self.pool_binding = PoolBinding(options.pool, self.queue, fds)
         wish = "off" if options.pool is not None else options.cpu_affinity
         self.cores = lease(wish, options.workers, others=int(options.gpu is not None))
         self._workers: WorkerSet | None = None
@@ -116,8 +118,8 @@ class LocalManager:
                     options.gpu,
                 )
             self._workers = WorkerSet(options.workers, launch)
-            if self.place is not None:
-                self.place.workers = self._workers
+            if self.pool_binding is not None:
+                self.pool_binding.workers = self._workers
             if self.membership is not None:
                 self.membership.join(self.control_fd, self.arena.fd)
         except BaseException:
@@ -184,8 +186,8 @@ class LocalManager:
         self._sequence += 1
         if self.gpu is not None and self._options.ring is None:
             self.queue.set_gpu_rows(descriptor.number, 1)
-        if self.place is not None:
-            self.place.call()
+        if self.pool_binding is not None:
+            self.pool_binding.call()
         self.queue.publish(descriptor.number, job.sequence)
         if self.gpu is not None:
             self.memory.give_buffers(self.outstanding)
@@ -212,8 +214,10 @@ class LocalManager:
         warn_at = start + stalls.WARN_SECONDS
         while True:
             seen = self.queue.done_word()
-            if self.place is not None:  # again and again: other threads may wait for other loaders
-                self.place.call()
+            if (
+                self.pool_binding is not None
+            ):  # again and again: other threads may wait for other loaders
+                self.pool_binding.call()
             self._look()
             job = self._done(in_order)
             if job is not None:
@@ -222,12 +226,12 @@ class LocalManager:
             if self._options.timeout and now - start >= self._options.timeout:
                 raise RuntimeError(
                     f"DataLoader timed out after {self._options.timeout} seconds. "
-                    + self._whereabouts(now)
+                    + self._worker_report(now)
                 )
             if now >= warn_at:
                 warn_at = float("inf")
                 warnings.warn(
-                    f"FusionLoader: no batch for {now - start:.0f} s. {self._whereabouts(now)}",
+                    f"FusionLoader: no batch for {now - start:.0f} s. {self._worker_report(now)}",
                     stacklevel=7,
                 )
             self._sleep(seen)
@@ -256,8 +260,8 @@ class LocalManager:
             self.gpu.waits()
             if self.gpu.waits_for_device:
                 seconds = min(seconds, _DEVICE_SECONDS)
-        if self.place is not None:
-            self.place.drain_others()
+        if self.pool_binding is not None:
+            self.pool_binding.drain_others()
         assert self._workers is not None
         receiver = self._workers.unfinished_message()
         if receiver is not None:
@@ -288,8 +292,8 @@ class LocalManager:
             self._workers.replace(death, fruitful=bool(lost) or announced or death.at_work)
         if self.gpu is not None:
             self.gpu.look()
-        if self._guests is not None:
-            for held in self._guests.look():
+        if self._borrowed_workers is not None:
+            for held in self._borrowed_workers.look():
                 self._count_death(held.sequence, held.tiny_batch, held.pid, "of another rank died")
         for job in [job for job in self.outstanding if job.discarded]:
             if self.queue.status(job.descriptor.number)[1] == 0:
@@ -354,12 +358,14 @@ class LocalManager:
         job.failures.append(failure)
         self.queue.give_up(job.descriptor.number, tiny_batch)
 
-    def _whereabouts(self, now: float) -> str:
+    def _worker_report(self, now: float) -> str:
         missing = range(self._count, self._most)
         records = [(n, record) for n, record in enumerate(self.queue.records()) if n not in missing]
-        elsewhere = () if self.place is None else self.place.elsewhere(range(self._count))
-        return whereabouts(
-            records, self.outstanding, self._options.name, now, self._first_seat, elsewhere
+        elsewhere = (
+            () if self.pool_binding is None else self.pool_binding.elsewhere(range(self._count))
+        )
+        return worker_report(
+            records, self.outstanding, self._options.name, now, self._first_guest_slot, elsewhere
         )
 
     # ---- ending --------------------------------------------------------------------------------
@@ -378,7 +384,7 @@ class LocalManager:
     @property
     def borrowed_samples(self) -> int:
         """Samples that workers of other ranks have made."""
-        return 0 if self._guests is None else self._guests.samples
+        return 0 if self._borrowed_workers is None else self._borrowed_workers.samples
 
     @property
     def processes(self) -> list[Any]:
@@ -394,8 +400,8 @@ class LocalManager:
         self.queue.stop()
         if self.membership is not None:
             self.membership.close()
-        if self.place is not None:
-            self.place.close()
+        if self.pool_binding is not None:
+            self.pool_binding.close()
         if self._workers is not None:
             self._workers.end()
         if self.gpu is not None:

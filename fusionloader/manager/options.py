@@ -8,8 +8,8 @@ from typing import Any
 
 from fusionloader.delivery.device_ring import DeviceRing
 from fusionloader.gpu.control import GpuOptions
-from fusionloader.pool.pool_processes import Pool
-from fusionloader.ranks.membership import Lending
+from fusionloader.pool.pool_processes import PoolProcesses
+from fusionloader.ranks.membership import SharingOffer
 from fusionloader.shm.slots import PageLocking
 
 
@@ -23,7 +23,7 @@ class ManagerOptions:
     batches are copied to a device. ``group_size`` neighbours in a batch share the draws of
     augmentations (0: each sample has its own). ``gpu`` where there is a GPU worker; it writes into
     buffers of ``ring``, laid out for ``batch_size`` rows, or where there is none into the slots, as
-    the others do. ``lending`` where workers come from other ranks and go there;
+    the others do. ``sharing_offer`` where workers come from other ranks and go there;
     ``pool`` where they are those of a pool. ``cpu_affinity`` is ``"auto"`` or ``"off"``.
     """
 
@@ -38,6 +38,6 @@ class ManagerOptions:
     ring: DeviceRing | None = None
     batch_size: int = 0
     most_workers: int = 0
-    lending: Lending | None = None
-    pool: Pool | None = None
+    sharing_offer: SharingOffer | None = None
+    pool: PoolProcesses | None = None
     cpu_affinity: str = "off"

@@ -11,12 +11,12 @@ Record = tuple[Any, ...]
 """Of a worker, as ``ManagerQueue.records`` gives it."""
 
 
-def whereabouts(
+def worker_report(
     records: Iterable[tuple[int, Record]],
     jobs: Sequence[Job],
     name: Callable[[Any], str],
     now: float,
-    first_seat: int,
+    first_guest_slot: int,
     elsewhere: Container[int] = (),
 ) -> str:
     """Returns what each worker is at.
@@ -26,13 +26,13 @@ def whereabouts(
         jobs: the mini-batches in flight.
         name: returns a sample's name from its index.
         now: ``CLOCK_MONOTONIC``, in seconds.
-        first_seat: the number from which on workers of other ranks sit, or nobody.
+        first_guest_slot: the number from which on workers of other ranks sit, or nobody.
         elsewhere: numbers of those that are at other loaders of their pool.
     """
     places = []
     for number, (pid, sequence, _, position, since, *_) in records:
         job = job_of(jobs, sequence - 1)
-        if job is None and number >= first_seat:
+        if job is None and number >= first_guest_slot:
             continue
         who = f"worker {number} (pid {pid})" if pid else f"worker {number}"
         if job is not None and position < len(job.batch.rows):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fusionloader.plan.stages import Colour, Filter, Interpolation
+from fusionloader.plan.stages import Color, Filter, Interpolation
 
 _FILTERS: dict[str, Filter] = {
     "box": "box",
@@ -74,7 +74,7 @@ def numbers(values: Any, name: str) -> tuple[float, float]:
     return first, second
 
 
-def colour(fill: Any, channels: int) -> Colour:
+def color(fill: Any, channels: int) -> Color:
     """Returns a fill as three levels; torchvision's v2 keeps fills in a dict by type."""
     if isinstance(fill, dict):
         if len(set(map(repr, fill.values()))) != 1:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from fusionloader.plan.stages import (
-    Colour,
+    Color,
     Interpolation,
     Magnitude,
     PolicyOp,
@@ -178,7 +178,7 @@ def _without_blanks(entries: Iterator[tuple[Any, Any, Any]]) -> Iterator[tuple[A
     return (entry for entry in entries if entry[0] != "" or entry[2] != 0)
 
 
-def stages(layers: Layers, interpolation: Interpolation, fill: Colour) -> tuple[RandomPolicy, ...]:
+def stages(layers: Layers, interpolation: Interpolation, fill: Color) -> tuple[RandomPolicy, ...]:
     """Returns a stage for each layer, which draws one of its entries."""
     return tuple(
         RandomPolicy(

@@ -21,7 +21,7 @@ def is_patched(step: Any) -> bool:
     return hooks or any(_is_method(type(step), name) for name in own) or _has_patches(type(step))
 
 
-def is_own(function: Any, owner: type | Any) -> bool:
+def is_defined_by(function: Any, owner: type | Any) -> bool:
     """Whether a function was defined in the package of a class or module."""
     name = owner.__module__ if isinstance(owner, type) else owner.__name__
     where = getattr(function, "__globals__", {}).get("__name__", "")
@@ -41,7 +41,7 @@ def _has_patches(kind: type) -> bool:
     """Whether a method of a known library's class comes from elsewhere; others may do anything."""
     if _package(kind.__module__) not in _LIBRARIES:
         return False
-    return any(not is_own(function, owner) for owner, function in _methods(kind))
+    return any(not is_defined_by(function, owner) for owner, function in _methods(kind))
 
 
 def _methods(kind: type) -> Iterator[tuple[type, Any]]:

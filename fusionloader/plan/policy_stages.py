@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from fusionloader.plan.values import Colour, Interpolation, Range
+from fusionloader.plan.values import Color, Interpolation, Range
 
 PolicyOp = Literal[
     "identity",
@@ -83,7 +83,7 @@ class RandomPolicy:
     policies: tuple[tuple[PolicyStep, ...], ...]
     repeats: int
     interpolations: tuple[Interpolation, ...]
-    fill: Colour
+    fill: Color
     weights: tuple[float, ...] = ()
     distinct: bool = False
 

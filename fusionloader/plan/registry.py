@@ -9,15 +9,15 @@ from fusionloader.plan.arguments import Context
 from fusionloader.plan.stages import Stage
 
 
-class _Own(Protocol):
+class _StageTransform(Protocol):
     def stage(self, context: Context) -> Stage: ...
 
 
-Kind = TypeVar("Kind", bound=type[_Own])
+Kind = TypeVar("Kind", bound=type[_StageTransform])
 _CONVERTERS: dict[type, Callable[[Any, Context], Stage]] = {}
 
 
-def own_transform(kind: Kind) -> Kind:
+def register_stage_transform(kind: Kind) -> Kind:
     """Has transforms of this class, but none of its subclasses, compiled to their ``stage``."""
     _CONVERTERS[kind] = kind.stage
     return kind

@@ -11,7 +11,7 @@ from fusionloader.plan.policy_stages import Mixing as Mixing
 from fusionloader.plan.policy_stages import PolicyOp as PolicyOp
 from fusionloader.plan.policy_stages import PolicyStep as PolicyStep
 from fusionloader.plan.policy_stages import RandomPolicy as RandomPolicy
-from fusionloader.plan.values import Colour as Colour
+from fusionloader.plan.values import Color as Color
 from fusionloader.plan.values import Filter as Filter
 from fusionloader.plan.values import Interpolation as Interpolation
 from fusionloader.plan.values import PadMode as PadMode
@@ -91,7 +91,7 @@ class CropOrPad:
     width: int
     random: bool
     mode: PadMode
-    fill: Colour
+    fill: Color
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class RandomCrop:
     width: int
     padding: tuple[int, int, int, int]
     pad_if_needed: bool
-    fill: Colour
+    fill: Color
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class RandomVerticalFlip:
 
 
 @dataclass(frozen=True, slots=True)
-class ColourJitter:
+class ColorJitter:
     """Brightness, contrast, saturation and hue by random factors, in random order.
 
     Each is a range that the factor is drawn from, or ``None`` where it is left alone.
@@ -159,7 +159,7 @@ class RandomRotation:
     interpolation: Interpolation
     expand: bool
     centre: tuple[float, float] | None
-    fill: Colour
+    fill: Color
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ class RandomAffine:
     shear_y: Range | None
     interpolation: Interpolation
     centre: tuple[float, float] | None
-    fill: Colour
+    fill: Color
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +185,7 @@ class RandomPerspective:
 
     distortion: float
     interpolation: Interpolation
-    fill: Colour
+    fill: Color
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +247,7 @@ Stage = (
     | RandomCrop
     | RandomHorizontalFlip
     | RandomVerticalFlip
-    | ColourJitter
+    | ColorJitter
     | GaussianBlur
     | RandomRotation
     | RandomAffine

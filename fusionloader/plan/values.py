@@ -7,5 +7,5 @@ from typing import Literal
 Filter = Literal["box", "bilinear", "hamming", "bicubic", "lanczos"]
 Interpolation = Literal["nearest", "bilinear", "bicubic"]
 Range = tuple[float, float]
-Colour = tuple[int, int, int]
+Color = tuple[int, int, int]
 PadMode = Literal["constant", "edge", "reflect", "symmetric"]

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from fusionloader import _native
-from fusionloader.pool.pool_processes import Parcel, Pool, Post
+from fusionloader.pool.pool_processes import Payload, PoolProcesses, WorkerHandle
 from fusionloader.workers.processes import Process
 
 if TYPE_CHECKING:
@@ -17,13 +17,15 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 0.002
 
 
-class PoolPlace:
+class PoolBinding:
     """A loader's queue among those that a pool serves.
 
     ``workers`` are the loader's, once it has them.
     """
 
-    def __init__(self, pool: Pool, queue: _native.ManagerQueue, fds: dict[str, int]) -> None:
+    def __init__(
+        self, pool: PoolProcesses, queue: _native.ManagerQueue, fds: dict[str, int]
+    ) -> None:
         """``fds`` are those of the queue: control block and slots."""
         self._pool = pool
         self._fds = fds
@@ -32,10 +34,10 @@ class PoolPlace:
         self.workers: WorkerSet | None = None
         self._number = pool.enter(self)
 
-    def start(self, worker: int, fds: dict[str, int], parcel: Parcel) -> Process:
+    def start(self, worker: int, fds: dict[str, int], payload: Payload) -> Process:
         """Has a worker of the pool work for this loader, as a process of the loader's own would."""
-        post = self._pool.assign(worker, self._number, parcel, {**self._fds, **fds})
-        return PoolProcess(post, worker, self)
+        handle = self._pool.assign(worker, self._number, payload, {**self._fds, **fds})
+        return PoolProcess(handle, worker, self)
 
     @property
     def pool_is_closed(self) -> bool:
@@ -43,13 +45,13 @@ class PoolPlace:
         return self._pool.closed
 
     def call(self) -> None:
-        """Has the workers come here: somebody waits, or may soon; see ``Pool.call``."""
+        """Has the workers come here: somebody waits, or may soon; see ``PoolProcesses.call``."""
         self._pool.call(self._number)
 
     def drain_others(self) -> None:
         """Keeps workers from waiting for a loader that nobody asks for anything."""
-        for place in self._pool.others(self._number):
-            place.drain()
+        for binding in self._pool.others(self._number):
+            binding.drain()
 
     def drain(self) -> None:
         """Reads what the workers have written to this loader, for it to find."""
@@ -60,7 +62,7 @@ class PoolPlace:
     def elsewhere(self, workers: Iterable[int]) -> set[int]:
         """Returns which of the workers are at a tiny-batch of another loader."""
         others = self._pool.others(self._number)
-        return {n for n in workers if any(place.is_at_work(n) for place in others)}
+        return {n for n in workers if any(binding.is_at_work(n) for binding in others)}
 
     def is_at_work(self, worker: int) -> bool:
         """Whether a worker is at a tiny-batch of this loader."""
@@ -77,11 +79,11 @@ class PoolPlace:
 class PoolProcess:
     """A pool's worker as a process of one loader: it ends with that, although the process runs."""
 
-    def __init__(self, post: Post, worker: int, place: PoolPlace) -> None:
-        self._post = post
-        self._process = post.process
+    def __init__(self, handle: WorkerHandle, worker: int, binding: PoolBinding) -> None:
+        self._handle = handle
+        self._process = handle.process
         self._worker = worker
-        self._place = place
+        self._binding = binding
 
     @property
     def pid(self) -> int | None:
@@ -95,17 +97,17 @@ class PoolProcess:
 
     @property
     def told_to_end(self) -> bool:
-        """Whether its death is no accident: another process takes its place."""
-        return self._post.told_to_end
+        """Whether its death is no accident: another process takes its binding."""
+        return self._handle.told_to_end
 
     @property
     def was_prepared(self) -> bool:
         """Whether it died at its work, be it another loader's, and not while preparing for one."""
-        return self._post.was_prepared
+        return self._handle.was_prepared
 
     def is_alive(self) -> bool:
         """Whether it runs and has not done with the loader."""
-        if self._place.closed and not self._place.is_at_work(self._worker):
+        if self._binding.closed and not self._binding.is_at_work(self._worker):
             return False
         return self._process.is_alive()
 

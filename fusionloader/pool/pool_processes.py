@@ -1,8 +1,8 @@
 """The processes of a ``WorkerPool``, and the loaders that they are sent to.
 
-Workers are sent as between ranks, by an errand in a control block (csrc/queue/worker_sharing.hpp), and get
-what they need for a loader as lent workers do, as descriptors through a socket. The one who decides
-is in the same process: the loader that is asked for a batch calls all of them.
+Workers move as between ranks, by an assignment in a control block (csrc/queue/worker_sharing.hpp).
+What they need for a loader comes as for borrowed workers: descriptors through a socket. The
+decision is made in the same process: the loader that is asked for a batch calls all workers.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from fusionloader.workers.cpus import lease
 from fusionloader.workers.processes import BareProcess, Descriptor, Process
 
 if TYPE_CHECKING:
-    from fusionloader.pool.binding import PoolPlace
+    from fusionloader.pool.binding import PoolBinding
 
 log = logging.getLogger("fusionloader.workers")
 
 _PATIENCE_SECONDS = 5.0
 _making = threading.RLock()  # two threads may begin the first loaders of a pool
-_MOST_LOADERS = 0xFFFF  # their numbers have 16 bits in an errand, and none is 0
+_MOST_LOADERS = 0xFFFF  # their numbers have 16 bits in an assignment, and none is 0
 
 
-class Parcel:
+class Payload:
     """What workers need for a loader: a pickle, which all of them read, and descriptors.
 
     ``user_code`` says whether it can be opened only where multiprocessing has prepared the process.
@@ -59,7 +59,7 @@ class Parcel:
 
 
 @dataclass(slots=True, eq=False)
-class Post:
+class WorkerHandle:
     """A worker's process, and the socket through which it hears of loaders."""
 
     process: Process
@@ -77,12 +77,12 @@ class Post:
         return self._was_prepared or bool(announced == self.process.pid)
 
     def close(self) -> None:
-        """Another process takes its place."""
+        """Another process takes its binding."""
         self._was_prepared = self.was_prepared
         self.loaders.close()
 
 
-class Pool:
+class PoolProcesses:
     """The processes: started when a loader first needs them, and again when they have died."""
 
     def __init__(self, workers: int, context: Any, cpu_affinity: str) -> None:
@@ -93,8 +93,8 @@ class Pool:
         self._end: weakref.finalize[..., WorkerPool] | None = None
         self._context = context if context is not None else torch.multiprocessing.get_context()
         self._lock = threading.RLock()  # finalizers may run in the middle of any statement
-        self._posts: dict[int, Post] = {}
-        self._places: dict[int, weakref.ref[PoolPlace]] = {}
+        self._handles: dict[int, WorkerHandle] = {}
+        self._bindings: dict[int, weakref.ref[PoolBinding]] = {}
         self._last = 0
         self._sent_to = 0
         nbytes = _native.ManagerQueue.control_bytes(workers, 1)
@@ -104,20 +104,20 @@ class Pool:
 
     # ---- loaders -------------------------------------------------------------------------------
 
-    def enter(self, place: PoolPlace) -> int:
+    def enter(self, binding: PoolBinding) -> int:
         """Returns a number for a loader, by which workers are sent to it."""
         with self._lock:
             number = self._last % _MOST_LOADERS + 1
-            while number in self._places:
+            while number in self._bindings:
                 number = number % _MOST_LOADERS + 1
             self._last = number
-            self._places[number] = weakref.ref(place)
+            self._bindings[number] = weakref.ref(binding)
             return number
 
     def leave(self, number: int) -> None:
         """Forgets a loader that has ended."""
         with self._lock:
-            self._places.pop(number, None)
+            self._bindings.pop(number, None)
             if self._sent_to == number:
                 self._sent_to = 0
             self._wake()
@@ -133,14 +133,14 @@ class Pool:
             return
         with self._lock:
             self._sent_to = number
-            for worker in list(self._posts):
+            for worker in list(self._handles):
                 self._orders.send(worker, 0, number, worker)
             self._wake()
 
-    def others(self, number: int) -> list[PoolPlace]:
+    def others(self, number: int) -> list[PoolBinding]:
         """Returns the other loaders."""
-        found = [place() for other, place in list(self._places.items()) if other != number]
-        return [place for place in found if place is not None]
+        found = [binding() for other, binding in list(self._bindings.items()) if other != number]
+        return [binding for binding in found if binding is not None]
 
     def _check_open(self) -> None:
         if self.closed:
@@ -149,42 +149,44 @@ class Pool:
             )
 
     def _drain(self) -> None:
-        for place in self.others(0):
-            place.drain()
+        for binding in self.others(0):
+            binding.drain()
 
     def _wake(self) -> None:
         """Workers sleep at the loader that they are at."""
         self._queue.wake_workers()
-        for place in self.others(0):
-            place.queue.wake_workers()
+        for binding in self.others(0):
+            binding.queue.wake_workers()
 
     # ---- processes -----------------------------------------------------------------------------
 
-    def assign(self, worker: int, number: int, parcel: Parcel, fds: dict[str, int]) -> Post:
+    def assign(
+        self, worker: int, number: int, payload: Payload, fds: dict[str, int]
+    ) -> WorkerHandle:
         """Has a worker serve a loader too; starts its process if there is none."""
         with self._lock:
             self._check_open()
-            post = self._posts.get(worker)
-            if post is not None and parcel.user_code and not post.user_code:
+            handle = self._handles.get(worker)
+            if handle is not None and payload.user_code and not handle.user_code:
                 self._end_bare()
-                post = None
-            if post is None or not post.process.is_alive():
-                post = self._posts[worker] = self._start(worker, parcel.user_code)
-            all_fds = {**parcel.fds, **fds}
+                handle = None
+            if handle is None or not handle.process.is_alive():
+                handle = self._handles[worker] = self._start(worker, payload.user_code)
+            all_fds = {**payload.fds, **fds}
             fields = {"loader": number, "descriptors": list(all_fds)}
             try:
                 fd_messages.send(
-                    post.loaders, fd_messages.Message(fields, b"", tuple(all_fds.values()))
+                    handle.loaders, fd_messages.Message(fields, b"", tuple(all_fds.values()))
                 )
             except BlockingIOError:  # it has heard of nothing for long: another one does better
-                post.process.kill()
+                handle.process.kill()
             except OSError:
                 pass  # it is dead, which the loader will notice
             self._orders.send(worker, 0, self._sent_to, worker)
             self._wake()
-            return post
+            return handle
 
-    def _start(self, worker: int, user_code: bool) -> Post:
+    def _start(self, worker: int, user_code: bool) -> WorkerHandle:
         self._drop(worker)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
@@ -203,22 +205,22 @@ class Pool:
             else:
                 where = "fusionloader.pool.worker"
                 process = BareProcess(where, config, tuple(fds.values()), cpus=cpus)
-        return Post(process, ours, user_code or method == "fork", self._queue, worker)
+        return WorkerHandle(process, ours, user_code or method == "fork", self._queue, worker)
 
     def _end_bare(self) -> None:
         """Ends the processes that know nothing of the training script, for others to come."""
         log.info("the workers of a pool are started again: a loader with user code has begun")
-        for worker, post in list(self._posts.items()):
-            if not post.user_code:
-                post.told_to_end = True
-                post.process.kill()
-                post.process.join(_PATIENCE_SECONDS)
+        for worker, handle in list(self._handles.items()):
+            if not handle.user_code:
+                handle.told_to_end = True
+                handle.process.kill()
+                handle.process.join(_PATIENCE_SECONDS)
                 self._drop(worker)
 
     def _drop(self, worker: int) -> None:
-        post = self._posts.pop(worker, None)
-        if post is not None:
-            post.close()
+        handle = self._handles.pop(worker, None)
+        if handle is not None:
+            handle.close()
 
     def end_with(self, owner: WorkerPool) -> None:
         """Has the processes end when ``owner`` is gone, unless they were closed before."""
@@ -232,9 +234,9 @@ class Pool:
             self.closed = True
             self._queue.stop()
             self._wake()
-            running = [post.process for post in self._posts.values()]
+            running = [handle.process for handle in self._handles.values()]
             processes.end(running, _PATIENCE_SECONDS, meanwhile=self._drain)
-            for worker in list(self._posts):
+            for worker in list(self._handles):
                 self._drop(worker)
             self._cores.close()
             os.close(self._control_fd)
@@ -242,12 +244,12 @@ class Pool:
                 self._end.detach()  # it would keep the control block for as long as its owner
 
 
-def running(pool: WorkerPool) -> Pool:
+def running(pool: WorkerPool) -> PoolProcesses:
     """Returns the processes of a pool, new ones where they were closed or are another process's."""
     with _making:
         made = pool._processes
-        if not isinstance(made, Pool) or made.closed or made.pid != os.getpid():
-            made = Pool(pool.num_workers, pool.multiprocessing_context, pool.cpu_affinity)
+        if not isinstance(made, PoolProcesses) or made.closed or made.pid != os.getpid():
+            made = PoolProcesses(pool.num_workers, pool.multiprocessing_context, pool.cpu_affinity)
             pool._processes = made
             made.end_with(pool)
         return made

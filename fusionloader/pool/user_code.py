@@ -8,15 +8,15 @@ from typing import Any
 
 from fusionloader import _native
 from fusionloader.executors.python import Source
-from fusionloader.pool.worker import Place
+from fusionloader.pool.served_loader import ServedLoader
 from fusionloader.workers.preparation import ProcessState
 from fusionloader.workers.processes import Descriptor, run_anywhere
-from fusionloader.workers.python_worker import ObjectWorkerConfig, prepared
+from fusionloader.workers.python_worker import PythonWorkerConfig, prepared
 
 
 @dataclass(frozen=True, slots=True)
 class UserCode:
-    """What is the same for all workers of a loader, see ``ObjectWorkerConfig``."""
+    """What is the same for all workers of a loader, see ``PythonWorkerConfig``."""
 
     workers: int
     source: Source
@@ -25,11 +25,11 @@ class UserCode:
     on_error: str
 
 
-def place_of(
+def user_code_loader(
     code: UserCode, number: int, fds: dict[str, int], pool: _native.WorkerQueue
-) -> Place | None:
+) -> ServedLoader | None:
     """Prepares this process for a loader; ``None`` where that fails, which the loader is told."""
-    config = ObjectWorkerConfig(
+    config = PythonWorkerConfig(
         worker=number,
         workers=code.workers,
         parent=0,  # the pool's worker watches it
@@ -46,4 +46,4 @@ def place_of(
     if worker is None:
         return None
     state = ProcessState(worker.uses_generators)
-    return Place(worker, enter=state.restore, leave=state.keep)
+    return ServedLoader(worker, enter=state.restore, leave=state.keep)

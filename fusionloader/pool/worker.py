@@ -11,13 +11,13 @@ import os
 import pickle
 import signal
 import socket
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from fusionloader import _native
+from fusionloader.pool.served_loader import ServedLoader, close_all
 from fusionloader.workers import failures, fd_messages, messages
-from fusionloader.workers.native_worker import LightWorker, LightWorkerConfig
+from fusionloader.workers.native_worker import NativeWorker, NativeWorkerConfig
 
 if TYPE_CHECKING:
     from fusionloader.workers.processes import Descriptor
@@ -31,48 +31,14 @@ _PREPARING = 0  # no process
 class PoolWorkerConfig:
     """What a worker needs to know; the descriptors are open under these numbers.
 
-    ``control_fd`` is the pool's control block, where its errands stand. What it needs in order to
-    work for a loader comes through the socket ``loaders_fd``.
+    ``control_fd`` is the pool's control block, which holds its assignments. What it needs in order
+    to work for a loader comes through the socket ``loaders_fd``.
     """
 
     worker: int
     parent: int
     control_fd: int
     loaders_fd: int
-
-
-class Worker(Protocol):
-    """What works for one loader."""
-
-    queue: _native.WorkerQueue
-
-    def serve(self, once: bool = False) -> str:
-        """Works until there is nothing to do, until it is sent elsewhere, or for one claim."""
-
-    def rest(self, seen: int) -> None:
-        """Sleeps until there may be something to do, since the queue's word was ``seen``."""
-
-
-def _nothing() -> None:
-    pass
-
-
-@dataclass(slots=True, eq=False)
-class Place:
-    """The worker of one loader, and how the process becomes that loader's and ceases to be.
-
-    ``fds`` are those of the loader's memory, which the worker refers to.
-    """
-
-    worker: Worker
-    fds: tuple[int, ...] = ()
-    enter: Callable[[], None] = _nothing
-    leave: Callable[[], None] = _nothing
-
-    def close(self) -> None:
-        """Lets go of the loader's memory."""
-        del self.worker
-        _close(self.fds)
 
 
 def main(config: PoolWorkerConfig) -> None:
@@ -97,22 +63,22 @@ class _PoolWorker:
         self._orders = _native.WorkerQueue(config.control_fd, _NO_SLOTS, config.worker)
         self._loaders = socket.socket(fileno=config.loaders_fd)
         self._loaders.setblocking(False)
-        self._places: dict[int, Place] = {}  # by the number of the loader in the pool
-        self._at: Place | None = None
+        self._served: dict[int, ServedLoader] = {}  # by the number of the loader in the pool
+        self._at: ServedLoader | None = None
         self._sent_to = self._orders.answer()
 
     def serve(self) -> None:
         self._meet_loaders()
         while not self._orders.stopping and os.getppid() == self._parent:
-            here = self._places.get(self._sent_to)
+            here = self._served.get(self._sent_to)
             queue = self._orders if here is None else here.worker.queue
             rest = self._rest if here is None else here.worker.rest
-            seen = queue.work_word  # before looking for errands and work: both change it
+            seen = queue.work_word  # before looking for assignments and work: both change it
             if self._orders.is_sent:
                 self._sent_to = self._orders.answer()
                 self._meet_loaders()
             elif here is not None and self._serve(here) != "idle":
-                pass  # it has ended, or there is an errand
+                pass  # it has ended, or there is an assignment
             elif not self._help(here):
                 rest(seen)
             self._forget_ended()
@@ -120,22 +86,22 @@ class _PoolWorker:
     def _rest(self, seen: int) -> None:
         self._orders.sleep(seen, _IDLE_SECONDS)
 
-    def _serve(self, place: Place, once: bool = False) -> str:
-        if place is not self._at:
+    def _serve(self, loader: ServedLoader, once: bool = False) -> str:
+        if loader is not self._at:
             self._step_out()
-            self._at = place
-            place.enter()
-        return place.worker.serve(once)
+            self._at = loader
+            loader.enter()
+        return loader.worker.serve(once)
 
     def _step_out(self) -> None:
         if self._at is not None:
             self._at.leave()
             self._at = None
 
-    def _help(self, here: Place | None) -> bool:
+    def _help(self, here: ServedLoader | None) -> bool:
         """Does a little for another loader; tells whether there was something to do."""
-        others = [place for place in self._places.values() if place is not here]
-        return any(self._serve(place, once=True) == "served" for place in others)
+        others = [loader for loader in self._served.values() if loader is not here]
+        return any(self._serve(loader, once=True) == "served" for loader in others)
 
     # ---- loaders -------------------------------------------------------------------------------
 
@@ -151,15 +117,15 @@ class _PoolWorker:
             fds = dict(zip(message.fields["descriptors"], message.fds, strict=True))
             # A death from here on is this loader's trouble, later ones are not.
             self._orders.announce(_PREPARING)
-            place = self._place(fds)
+            loader = self._prepared(fds)
             self._orders.announce(os.getpid())
-            if place is None:
-                _close(tuple(fds.values()))
+            if loader is None:
+                close_all(tuple(fds.values()))
             else:
-                place.fds = tuple(fds.values())
-                self._places[int(message.fields["loader"])] = place
+                loader.fds = tuple(fds.values())
+                self._served[int(message.fields["loader"])] = loader
 
-    def _place(self, fds: dict[str, int]) -> Place | None:
+    def _prepared(self, fds: dict[str, int]) -> ServedLoader | None:
         """Prepares to work for a loader; ``None`` where that fails, which the loader is told."""
         config_fd = fds.pop("config_fd")
         queue = _native.WorkerQueue(fds["control_fd"], fds["data_fd"], self._number)
@@ -174,30 +140,27 @@ class _PoolWorker:
             return None
         finally:
             os.close(config_fd)
-        if isinstance(config, LightWorkerConfig):
+        if isinstance(config, NativeWorkerConfig):
             return self._of_plan(config, info, fds)
-        from fusionloader.pool.user_code import place_of
+        from fusionloader.pool.user_code import user_code_loader
 
-        return place_of(config, self._number, fds, self._orders)
+        return user_code_loader(config, self._number, fds, self._orders)
 
-    def _of_plan(self, config: LightWorkerConfig, info: Any, fds: dict[str, Any]) -> Place | None:
+    def _of_plan(
+        self, config: NativeWorkerConfig, info: Any, fds: dict[str, Any]
+    ) -> ServedLoader | None:
         config = replace(config, worker=self._number, parent=self._parent, **fds)
         if info is not None:
             from fusionloader.workers.prepared_worker import prepare
 
             if not prepare(config, info):
                 return None
-        return Place(LightWorker(config, self._orders))
+        return ServedLoader(NativeWorker(config, self._orders))
 
     def _forget_ended(self) -> None:
-        for number, place in list(self._places.items()):
-            if place.worker.queue.stopping:
-                if self._at is place:
+        for number, loader in list(self._served.items()):
+            if loader.worker.queue.stopping:
+                if self._at is loader:
                     self._step_out()
-                del self._places[number]
-                place.close()
-
-
-def _close(fds: tuple[int, ...]) -> None:
-    for fd in fds:
-        os.close(fd)
+                del self._served[number]
+                loader.close()

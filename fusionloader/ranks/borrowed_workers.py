@@ -13,15 +13,15 @@ _CHECK_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A tiny-batch that a guest had claimed when it died."""
+    """A tiny-batch that a borrowed worker had claimed when it died."""
 
     sequence: int
     tiny_batch: int
     pid: int
 
 
-class Guests:
-    """The seats of a queue, whose records begin at ``first``."""
+class BorrowedWorkers:
+    """The guest slots of a queue, whose records begin at ``first``."""
 
     def __init__(self, queue: _native.ManagerQueue, membership: Membership, first: int) -> None:
         self._queue = queue
@@ -37,10 +37,10 @@ class Guests:
             return []
         self._checked = now
         lost = []
-        for seat in self._queue.dead_guests():
-            pid = self._queue.records()[seat][0]
-            lost += [Lost(*held, pid) for held in self._queue.take_back(seat)]
-            self._queue.empty_seat(seat)
+        for guest_slot in self._queue.dead_borrowed_workers():
+            pid = self._queue.records()[guest_slot][0]
+            lost += [Lost(*held, pid) for held in self._queue.take_back(guest_slot)]
+            self._queue.empty_guest_slot(guest_slot)
         return lost
 
     @property

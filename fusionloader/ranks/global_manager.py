@@ -1,8 +1,8 @@
 """The global manager: sends idle CPU workers to the queues of other ranks of the machine.
 
 A process of its own that sleeps until a worker has nothing to do or a rank that was asked to tells
-of a mini-batch. It owns nothing: the lists lie in the control blocks of the ranks, as
-csrc/queue/worker_sharing.hpp has them: ranks go on without it, and the next one finds everything there.
+of a mini-batch. It owns nothing: the lists are in the control blocks of the ranks
+(csrc/queue/worker_sharing.hpp). Ranks go on without it, and its successor finds everything there.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fusionloader import _native
-from fusionloader.scheduler.worker_sharing import Progress, lend
+from fusionloader.scheduler.worker_sharing import RankLoad, share_workers
 from fusionloader.workers import fd_messages
 
 _IDLE, _HOME = 1, 2
 _FIRST_SECONDS = 10.0  # for the first rank to come
 _LAST_SECONDS = 2.0  # after the last one, which may be between two epochs
-_LOOK_AGAIN_SECONDS = 0.05  # when a worker is idle although there is work, or on an errand
+_LOOK_AGAIN_SECONDS = 0.05  # when a worker is idle although there is work, or on an assignment
 _QUEUE_LENGTH = 128
 
 
@@ -55,8 +55,8 @@ def main(config: GlobalManagerConfig) -> None:
 class Member:
     """A queue whose workers the manager directs: that of one loader of one rank.
 
-    ``shared`` are the descriptors of control block, slots and table, ``recipe`` the pickled plan.
-    ``kind`` has to be equal where workers are to be lent; ``loader`` is the number of the loader in
+    ``shared`` are the descriptors of control block, slots and table. ``kind`` has to be equal for
+    workers to be shared; ``loader`` is the number of the loader in
     its process, by which those that belong together are told.
     """
 
@@ -69,7 +69,7 @@ class Member:
     event_fd: int
     shared: tuple[int, ...]
     table_bytes: int
-    recipe: bytes
+    pickled_plan: bytes
     view: _native.MemberView
     watched: bool = False
     noted: set[str] = field(default_factory=set)
@@ -211,7 +211,9 @@ class GlobalManager:
             return
         with contextlib.suppress(OSError):
             fields = {"table_bytes": member.table_bytes}
-            fd_messages.send(connection, fd_messages.Message(fields, member.recipe, member.shared))
+            fd_messages.send(
+                connection, fd_messages.Message(fields, member.pickled_plan, member.shared)
+            )
 
     def _still_there(self, member: Member) -> bool:
         try:
@@ -250,31 +252,35 @@ def _direct_kind(members: list[Member]) -> bool:
         if member.watched != watch:
             member.watched = watch
             member.view.watch(watch)
-    sent = [(target, seat) for own in workers for _, target, seat in own if target]
+    sent = [(target, guest_slot) for own in workers for _, target, guest_slot in own if target]
     if not watch:
-        # An errand may come to nothing, of which the worker, still idle, would not tell.
+        # An assignment may come to nothing, of which the worker, still idle, would not tell.
         return bool(sent) and len(members) > 1
     in_flight = [member.view.progress() for member in members]
     ranks = [
-        Progress(
+        RankLoad(
             tuple(waiting for _, waiting, _ in mini_batches),
             sum(half_done for _, _, half_done in mini_batches),
             sum(place == _HOME for place, _, _ in own)
-            + member.view.guests_at_work()
+            + member.view.borrowed_at_work()
             + sum(target == member.name for target, _ in sent),
             len(free),
         )
         for member, own, mini_batches, free in zip(members, workers, in_flight, idle, strict=True)
     ]
-    for loan in lend(ranks):
-        lender, borrower = members[loan.lender], members[loan.borrower]
-        taken = {seat for target, seat in sent if target == borrower.name}
-        seats = [seat for seat in borrower.view.free_seats() if seat not in taken]
-        last = in_flight[loan.borrower][loan.ahead][0]
-        for seat in seats[: loan.workers]:
-            worker = idle[loan.lender].pop()
-            lender.view.send(worker, last, borrower.name, seat)
-            sent.append((borrower.name, seat))
+    for move in share_workers(ranks):
+        source, destination = members[move.source], members[move.destination]
+        taken = {guest_slot for target, guest_slot in sent if target == destination.name}
+        guest_slots = [
+            guest_slot
+            for guest_slot in destination.view.free_guest_slots()
+            if guest_slot not in taken
+        ]
+        last = in_flight[move.destination][move.ahead][0]
+        for guest_slot in guest_slots[: move.workers]:
+            worker = idle[move.source].pop()
+            source.view.send(worker, last, destination.name, guest_slot)
+            sent.append((destination.name, guest_slot))
     return any(any(rank.unclaimed) for rank in ranks)
 
 
@@ -294,7 +300,7 @@ def _member(connection: socket.socket, message: fd_messages.Message) -> Member:
         event_fd=event,
         shared=(control, data, table),
         table_bytes=int(fields["table_bytes"]),
-        recipe=message.payload,
+        pickled_plan=message.payload,
         view=_native.MemberView(control, data),
     )
 

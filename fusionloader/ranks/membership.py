@@ -18,7 +18,7 @@ from fusionloader.workers.processes import BareProcess
 
 log = logging.getLogger("fusionloader.ranks")
 
-SEATS = 64  # workers of other ranks that may work on a queue at the same time
+GUEST_SLOTS = 64  # workers of other ranks that may work on a queue at the same time
 _LOOK_SECONDS = 0.05
 _PATIENCE_SECONDS = 0.2
 _TURN_SECONDS = 0.3  # the first rank starts the manager; another one only if that does not come
@@ -35,16 +35,16 @@ def next_loader() -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Lending:
+class SharingOffer:
     """What others need in order to work for a loader, and who may.
 
-    ``recipe`` is the pickled plan, ``kind`` says by parts what has to be equal.
+    ``pickled_plan`` is the pickled plan, ``kind`` says by parts what has to be equal.
     """
 
     ranks: Ranks
     loader: int
     kind: dict[str, str]
-    recipe: bytes
+    pickled_plan: bytes
     table_fd: int
     table_bytes: int
 
@@ -57,9 +57,9 @@ class Membership:
         address: where it listens.
     """
 
-    def __init__(self, lending: Lending) -> None:
-        self._lending = lending
-        self.address = lending.ranks.address
+    def __init__(self, sharing_offer: SharingOffer) -> None:
+        self._sharing_offer = sharing_offer
+        self.address = sharing_offer.ranks.address
         self.event_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._fds: tuple[int, ...] = ()
         self._connection: socket.socket | None = None
@@ -71,7 +71,7 @@ class Membership:
 
     def join(self, control_fd: int, data_fd: int) -> None:
         """Offers the queue, now or as soon as there is a manager."""
-        self._fds = (control_fd, data_fd, self._lending.table_fd, self.event_fd)
+        self._fds = (control_fd, data_fd, self._sharing_offer.table_fd, self.event_fd)
         self.look()
 
     def look(self) -> None:
@@ -94,19 +94,21 @@ class Membership:
         connection = fd_messages.connect(self.address, _PATIENCE_SECONDS)
         if connection is None:
             return None
-        lending = self._lending
+        sharing_offer = self._sharing_offer
         fields = {
             "do": "join",
             "version": fd_messages.package_version(),
             "member": secrets.randbelow(0xFFFF) + 1,
-            "rank": lending.ranks.rank,
-            "ranks": lending.ranks.count,
-            "loader": lending.loader,
-            "kind": lending.kind,
-            "table_bytes": lending.table_bytes,
+            "rank": sharing_offer.ranks.rank,
+            "ranks": sharing_offer.ranks.count,
+            "loader": sharing_offer.loader,
+            "kind": sharing_offer.kind,
+            "table_bytes": sharing_offer.table_bytes,
         }
         try:
-            fd_messages.send(connection, fd_messages.Message(fields, lending.recipe, self._fds))
+            fd_messages.send(
+                connection, fd_messages.Message(fields, sharing_offer.pickled_plan, self._fds)
+            )
         except OSError:
             connection.close()
             return None
@@ -135,12 +137,12 @@ class Membership:
     def _start_manager(self, now: float) -> None:
         if self._missing_since is None:
             self._missing_since = now
-        turn = self._missing_since + self._lending.ranks.rank * _TURN_SECONDS
+        turn = self._missing_since + self._sharing_offer.ranks.rank * _TURN_SECONDS
         if _started or now < max(turn, self._start_after):
             return  # one that is alive will answer, or another one has the address already
         self._start_after = now + self._pause
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-        config = GlobalManagerConfig(self.address, self._lending.ranks.count)
+        config = GlobalManagerConfig(self.address, self._sharing_offer.ranks.count)
         try:
             module = "fusionloader.ranks.global_manager"
             _started.append(BareProcess(module, config, (), apart=True))

@@ -12,18 +12,18 @@ from PIL import Image, ImageFile
 
 from fusionloader.plan.stages import Plan
 from fusionloader.ranks.discovery import Ranks
-from fusionloader.ranks.membership import Lending, next_loader
+from fusionloader.ranks.membership import SharingOffer, next_loader
 from fusionloader.shm.dataset_table import DatasetTable
 
 
-class Lender:
+class SharingOffers:
     """A loader among those of its process and of the other ranks."""
 
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
         self._loader = next_loader()
 
-    def lending(self, plan: Plan, table: DatasetTable) -> Lending:
+    def of(self, plan: Plan, table: DatasetTable) -> SharingOffer:
         """Returns what others need in order to work for it, and by what they are told to fit.
 
         A worker gives back what it cannot do, so that only what changes pixels has to be equal.
@@ -36,8 +36,8 @@ class Lender:
                 (PIL.__version__, ImageFile.LOAD_TRUNCATED_IMAGES, Image.MAX_IMAGE_PIXELS)
             ),
         }
-        recipe = pickle.dumps(plan)
-        return Lending(self._ranks, self._loader, kind, recipe, table.fd, table.nbytes)
+        pickled_plan = pickle.dumps(plan)
+        return SharingOffer(self._ranks, self._loader, kind, pickled_plan, table.fd, table.nbytes)
 
 
 def _digest(value: Any) -> str:

@@ -18,7 +18,7 @@ VERSION = 3
 
 
 @dataclass(slots=True)
-class Progress:
+class EpochState:
     """An epoch's identity and the mini-batches of it that were delivered.
 
     Attributes:
@@ -63,12 +63,12 @@ class Progress:
             self.drawn.pop(self.delivered - 1, None)
             self.delivered += 1
 
-    def copy(self) -> Progress:
+    def copy(self) -> EpochState:
         """Returns one that goes its own way."""
         own: dict[str, Any] = {"ahead": set(self.ahead), "drawn": dict(self.drawn)}
         return replace(self, workers=list(self.workers), **own)
 
-    def inherit(self, before: Progress) -> None:
+    def inherit(self, before: EpochState) -> None:
         """Begins with the states of sampler and dataset that a finished epoch left."""
         if before.sampler is not None:
             self.drawn[-1] = before.sampler
@@ -117,7 +117,7 @@ class Progress:
         }
 
     @classmethod
-    def from_state(cls, state: dict[str, Any], identity: dict[str, Any]) -> Progress:
+    def from_state(cls, state: dict[str, Any], identity: dict[str, Any]) -> EpochState:
         """Undoes ``to_state``.
 
         Raises:
@@ -143,7 +143,7 @@ class Progress:
                     f"one has {ours!r}: the remaining batches would not be the same"
                     f"{_instead(name, state)}"
                 )
-        progress = cls(
+        epoch_state = cls(
             state["epoch"],
             state["seed"],
             base64.b64decode(state["generator"]),
@@ -158,8 +158,8 @@ class Progress:
             share=None if state["ranks"] is None else Share.from_state(state["ranks"]),
         )
         if state["sampler"] is not None:
-            progress.drawn[progress.delivered - 1] = copy.deepcopy(state["sampler"])
-        return progress
+            epoch_state.drawn[epoch_state.delivered - 1] = copy.deepcopy(state["sampler"])
+        return epoch_state
 
 
 def _instead(name: str, state: dict[str, Any]) -> str:
@@ -167,7 +167,7 @@ def _instead(name: str, state: dict[str, Any]) -> str:
     if name not in ("world_size", "batch_size", "drop_last") or state["ranks"] is None:
         return ""
     return (
-        '. load_state_dict(state, ranks="redistribute") delivers what no rank has delivered of the '
+        '. load_state_dict(state, ranks="reshard") delivers what no rank has delivered of the '
         "epoch in other batches, each sample once"
     )
 

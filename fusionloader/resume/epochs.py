@@ -14,7 +14,7 @@ import torch
 from torch.utils.data.dataloader import _DatasetKind
 
 from fusionloader.resume.epoch_state import (
-    Progress,
+    EpochState,
     generator_state,
     set_generator_state,
 )
@@ -48,16 +48,16 @@ def sampling_generator(loader: Any) -> torch.Generator | None:
     return generator
 
 
-def _check_workers(loader: Any, progress: Progress) -> None:
+def _check_workers(loader: Any, epoch_state: EpochState) -> None:
     """Refuses a state of other workers, where it matters which worker has seen what."""
-    of_workers = progress.delivered > 0 or any(progress.worker_states())
+    of_workers = epoch_state.delivered > 0 or any(epoch_state.worker_states())
     if not of_workers or loader._dataset_kind != _DatasetKind.Iterable:
         return
-    if progress.num_workers != loader.num_workers:
+    if epoch_state.num_workers != loader.num_workers:
         raise ValueError(
-            f"the state was saved with num_workers = {progress.num_workers}, and this loader has "
-            f"{loader.num_workers}: each worker went through an IterableDataset on its own, so it "
-            "goes on with as many workers only"
+            f"the state was saved with num_workers = {epoch_state.num_workers}, and this loader "
+            f"has {loader.num_workers}: each worker went through an IterableDataset on its own, so "
+            "it goes on with as many workers only"
         )
 
 
@@ -95,17 +95,19 @@ class Epochs:
 
     def __init__(self) -> None:
         self.counters = Counters()
-        self.current: Progress | None = None
+        self.current: EpochState | None = None
         self._next = 0
-        self._loaded: Progress | None = None
-        self._resume: Progress | None = None
-        self._taken: tuple[Progress | None, Progress | None] = (None, None)
+        self._loaded: EpochState | None = None
+        self._resume: EpochState | None = None
+        self._taken: tuple[EpochState | None, EpochState | None] = (None, None)
         self._numbered = False
         self._sets = 0
         self.workers: int | None = None  # that iterators are to have, if it has changed
         self._seen: tuple[Any, ...] = ()
         # Of the latest iterator that has workers, for as long as it lives.
-        self.lull: Callable[[], Callable[[], AbstractContextManager[Any]] | None] = lambda: None
+        self.idle_window: Callable[[], Callable[[], AbstractContextManager[Any]] | None] = lambda: (
+            None
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Epochs, ()  # a copied or pickled loader begins anew
@@ -132,8 +134,8 @@ class Epochs:
                 state["between"] = True
         return states
 
-    def start(self, loader: Any, base_seed: int) -> Progress:
-        """Returns the progress of a new epoch, or of the one that ``load_state_dict`` brought."""
+    def start(self, loader: Any, base_seed: int) -> EpochState:
+        """Returns the state of a new epoch, or of the one that ``load_state_dict`` brought."""
         self._seen = self._signs(loader)
         before, loaded = self.current, self._loaded
         resumed, self._resume, self._loaded = self._resume, None, None
@@ -143,7 +145,7 @@ class Epochs:
         else:
             seed = base_seed if loader.seed is None else loader.seed
             state = generator_state(sampling_generator(loader))
-            self.current = Progress(self._next, seed & _MASK, state, base_seed)
+            self.current = EpochState(self._next, seed & _MASK, state, base_seed)
             self.current.num_workers = loader.num_workers
             if loaded is not None:
                 self.current.inherit(loaded)
@@ -171,28 +173,28 @@ class Epochs:
         return (self._sets, *(getattr(s, "epoch", None) for s in (*samplers, inner)))
 
     def indices(
-        self, loader: Any, progress: Progress, fresh: Iterator[Any]
+        self, loader: Any, epoch_state: EpochState, fresh: Iterator[Any]
     ) -> Iterator[tuple[int, Any]]:
         """Yields every mini-batch of the epoch with its number, delivered before or not.
 
         ``fresh`` is a new iterator over the loader's sampler. A resumed epoch has one of its own,
         which draws from the generator as it stood when the epoch began.
         """
-        if progress.share is not None and progress.share.before:
-            yield from enumerate(batches_left(loader, progress.share))
+        if epoch_state.share is not None and epoch_state.share.before:
+            yield from enumerate(batches_left(loader, epoch_state.share))
             return
         run = SamplerRun(loader._index_sampler, fresh)
         if run.stateful:
-            yield from self._of_stateful(run, progress)
+            yield from self._of_stateful(run, epoch_state)
             return
         generator = sampling_generator(loader)
         before = generator_state(generator)
-        if not progress.resumed:  # the user may have seeded it since
-            progress.generator = before
-        if before == progress.generator:
+        if not epoch_state.resumed:  # the user may have seeded it since
+            epoch_state.generator = before
+        if before == epoch_state.generator:
             yield from enumerate(run)
             return
-        set_generator_state(generator, progress.generator)
+        set_generator_state(generator, epoch_state.generator)
         batches = enumerate(run)
         first = next(batches, None)  # samplers draw their seed here
         if generator is None:
@@ -201,44 +203,44 @@ class Epochs:
             yield first
             yield from batches
 
-    def _of_stateful(self, run: SamplerRun, progress: Progress) -> Iterator[tuple[int, Any]]:
-        number, saved = progress.delivered, progress.sampler
+    def _of_stateful(self, run: SamplerRun, epoch_state: EpochState) -> Iterator[tuple[int, Any]]:
+        number, saved = epoch_state.delivered, epoch_state.sampler
         if saved is not None and number == 0:
             run.begin_after(saved)
         elif saved is not None:
             run.go_on(saved)
-        progress.drawn[number - 1] = run.state()
+        epoch_state.drawn[number - 1] = run.state()
         for batch in run:
-            progress.drawn[number] = run.state()
+            epoch_state.drawn[number] = run.state()
             yield number, batch
             number += 1
-        progress.drawn[number] = run.state()
+        epoch_state.drawn[number] = run.state()
 
     def not_delivered(
-        self, loader: Any, progress: Progress, fresh: Iterator[Any], samples: int
+        self, loader: Any, epoch_state: EpochState, fresh: Iterator[Any], samples: int
     ) -> Iterator[tuple[int, list[Any], list[int], list[int]]]:
         """Yields number, indices, keys and occurrences of each mini-batch still to be delivered.
 
         ``samples`` is the length of the dataset, 0 if unknown. See ``indices`` for the rest.
         """
-        delivered, ahead = progress.delivered, frozenset(progress.ahead)
+        delivered, ahead = epoch_state.delivered, frozenset(epoch_state.ahead)
         occurrences = Occurrences(samples)
-        for number, batch in self.indices(loader, progress, fresh):
+        for number, batch in self.indices(loader, epoch_state, fresh):
             indices = list(batch)
             keys = [key_of(index) for index in indices]
             counts = occurrences.count(keys)
             if number >= delivered and number not in ahead:
                 yield number, indices, keys, counts
 
-    def finish(self, progress: Progress) -> None:
+    def finish(self, epoch_state: EpochState) -> None:
         """Notes that an epoch came to its end, however often that is found."""
-        if not progress.finished:
-            progress.finished = True
+        if not epoch_state.finished:
+            epoch_state.finished = True
             self.counters.epochs += 1
 
     # ---- saving --------------------------------------------------------------------------------
 
-    def state(self, loader: Any) -> Progress:
+    def state(self, loader: Any) -> EpochState:
         """Returns what to save: the epoch under way, or else that the next one is to begin."""
         if self._loaded is not None:
             return self._loaded
@@ -252,7 +254,7 @@ class Epochs:
                 current.drawn.setdefault(current.delivered - 1, resting)
             return current
         state = generator_state(sampling_generator(loader))
-        coming = Progress(self._next, 0, state, finished=True)
+        coming = EpochState(self._next, 0, state, finished=True)
         coming.num_workers = loader.num_workers
         coming.share = share_of(loader)
         if resting is not None:
@@ -263,20 +265,22 @@ class Epochs:
                 coming.base_seed, coming.workers = current.base_seed, current.workers
         return coming
 
-    def resume(self, loader: Any, progress: Progress) -> None:
-        """Makes the next iterator go on from ``progress``."""
-        _check_workers(loader, progress)
-        if not progress.finished:
-            progress.share = taken_on(progress.share, share_of(loader))
+    def resume(self, loader: Any, epoch_state: EpochState) -> None:
+        """Makes the next iterator go on from ``epoch_state``."""
+        _check_workers(loader, epoch_state)
+        if not epoch_state.finished:
+            epoch_state.share = taken_on(epoch_state.share, share_of(loader))
         self.current = None
-        self._loaded = progress
-        self._next = progress.epoch
+        self._loaded = epoch_state
+        self._next = epoch_state.epoch
         self._sets += 1
-        self._resume = self._next_epoch(loader, progress) if progress.finished else progress.copy()
+        self._resume = (
+            self._next_epoch(loader, epoch_state) if epoch_state.finished else epoch_state.copy()
+        )
 
-    def _next_epoch(self, loader: Any, progress: Progress) -> Progress | None:
+    def _next_epoch(self, loader: Any, epoch_state: EpochState) -> EpochState | None:
         """Returns the epoch after a finished one, ``None`` if the generators say what it is."""
-        base_seed, state = progress.base_seed, progress.generator
+        base_seed, state = epoch_state.base_seed, epoch_state.generator
         generator = sampling_generator(loader)
         if generator is not None:
             set_generator_state(generator, state)
@@ -289,9 +293,9 @@ class Epochs:
         if base_seed is None:
             return None
         seed = base_seed if loader.seed is None else loader.seed
-        coming = Progress(progress.epoch, seed & _MASK, state, base_seed, resumed=True)
+        coming = EpochState(epoch_state.epoch, seed & _MASK, state, base_seed, resumed=True)
         coming.num_workers = loader.num_workers
-        coming.inherit(progress)
+        coming.inherit(epoch_state)
         return coming
 
     # ---- counting ------------------------------------------------------------------------------

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fusionloader.resume.epoch_state import Progress
-from fusionloader.resume.shares import Share, Stage, of_same_order, share_of
+from fusionloader.resume.epoch_state import EpochState
+from fusionloader.resume.shares import RankStage, Share, of_same_order, share_of
 
 State = dict[str, Any]
 
@@ -15,10 +15,10 @@ State = dict[str, Any]
 _FREE = ("world_size", "batch_size", "drop_last")
 
 
-def load_redistributed(
+def load_resharded(
     loader: Any, states: State | Sequence[State], identity: dict[str, Any]
-) -> Progress:
-    """Returns where a loader stands after ``load_state_dict(states, ranks="redistribute")``.
+) -> EpochState:
+    """Returns where a loader stands after ``load_state_dict(states, ranks="reshard")``.
 
     Args:
         loader: that is to go on.
@@ -39,25 +39,25 @@ def load_redistributed(
         raise ValueError("states of all ranks are to be loaded, and the list is empty")
     ours = share_of(loader)
     if (same := _own_state(given, ours, identity)) is not None:
-        return Progress.from_state(same, identity)
+        return EpochState.from_state(same, identity)
     fixed = {name: value for name, value in identity.items() if name not in _FREE}
-    found = [Progress.from_state(state, fixed) for state in given]
-    if any(any(progress.worker_states()) for progress in found):
+    found = [EpochState.from_state(state, fixed) for state in given]
+    if any(any(epoch_state.worker_states()) for epoch_state in found):
         raise ValueError(
-            "the dataset keeps a state in every worker of every rank: it cannot be redistributed"
+            "the dataset keeps a state in every worker of every rank: it cannot be resharded"
         )
-    if all(progress.finished for progress in found):
+    if all(epoch_state.finished for epoch_state in found):
         return found[0]
     by_rank = sorted(zip(_shares(found), found, strict=True), key=lambda pair: pair[0].rank)
-    first, progress = by_rank[0]
+    first, epoch_state = by_rank[0]
     ours = of_same_order(first, ours)
-    return Progress(
-        progress.epoch,
-        progress.seed,
-        progress.generator,
-        progress.base_seed,
+    return EpochState(
+        epoch_state.epoch,
+        epoch_state.seed,
+        epoch_state.generator,
+        epoch_state.base_seed,
         resumed=True,
-        num_workers=progress.num_workers,
+        num_workers=epoch_state.num_workers,
         share=replace(ours, epoch=first.epoch, before=(*first.before, _stage(by_rank))),
     )
 
@@ -74,16 +74,16 @@ def _own_state(given: list[State], ours: Share | None, identity: dict[str, Any])
     return own[0] if len(own) == 1 else None
 
 
-def _shares(found: list[Progress]) -> list[Share]:
-    shares = [progress.share for progress in found if progress.share is not None]
+def _shares(found: list[EpochState]) -> list[Share]:
+    shares = [epoch_state.share for epoch_state in found if epoch_state.share is not None]
     if len(shares) < len(found):
         raise ValueError(
             "what is left of an epoch is told from the order of torch's DistributedSampler, in "
             "batches of a BatchSampler: the state was saved by a loader that had none"
         )
-    numbers = {progress.epoch for progress in found}
+    numbers = {epoch_state.epoch for epoch_state in found}
     places = {replace(share, rank=0, before=()) for share in shares}
-    finished = any(progress.finished for progress in found)
+    finished = any(epoch_state.finished for epoch_state in found)
     agree = all(share.before == shares[0].before for share in shares)
     if len(numbers) > 1 or len(places) > 1 or finished or not agree:
         raise ValueError(
@@ -92,7 +92,7 @@ def _shares(found: list[Progress]) -> list[Share]:
     return shares
 
 
-def _stage(by_rank: list[tuple[Share, Progress]]) -> Stage:
+def _stage(by_rank: list[tuple[Share, EpochState]]) -> RankStage:
     """Returns what the ranks of the states have delivered."""
     first = by_rank[0][0]
     there = [share.rank for share, _ in by_rank]
@@ -101,8 +101,8 @@ def _stage(by_rank: list[tuple[Share, Progress]]) -> Stage:
             f"states of the ranks {there} are given, and there were {first.ranks}: give one for "
             "each of them, or a single one if all had delivered as many batches"
         )
-    delivered = [progress.delivered for _, progress in by_rank]
-    ahead = [sorted(progress.ahead) for _, progress in by_rank]
+    delivered = [epoch_state.delivered for _, epoch_state in by_rank]
+    ahead = [sorted(epoch_state.ahead) for _, epoch_state in by_rank]
     if len(by_rank) == 1 and ahead[0] and first.ranks > 1:
         raise ValueError(
             "with in_order=False each rank has delivered other batches: give a list with the "
@@ -110,4 +110,4 @@ def _stage(by_rank: list[tuple[Share, Progress]]) -> Stage:
         )
     if len(set(delivered)) == 1 and not any(ahead):
         delivered, ahead = delivered[:1], [[]]
-    return Stage(first.ranks, first.batch_size, first.drop_last, delivered, ahead)
+    return RankStage(first.ranks, first.batch_size, first.drop_last, delivered, ahead)

@@ -20,7 +20,7 @@ from fusionloader.resume.stateful import has_state, is_plain_batch_sampler
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class RankStage:
     """What some number of ranks delivered of the samples that were left to them.
 
     Attributes:
@@ -94,7 +94,7 @@ class Share:
     seed: int
     epoch: int
     shuffle: bool
-    before: tuple[Stage, ...] = ()
+    before: tuple[RankStage, ...] = ()
 
     def to_state(self) -> dict[str, Any]:
         """Returns a JSON-serialisable dictionary."""
@@ -104,7 +104,7 @@ class Share:
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Share:
         """Undoes ``to_state``."""
-        return cls(**{**state, "before": tuple(Stage(**stage) for stage in state["before"])})
+        return cls(**{**state, "before": tuple(RankStage(**stage) for stage in state["before"])})
 
 
 def samples_per_rank(count: int, ranks: int, drop_last: bool) -> int:
@@ -112,7 +112,7 @@ def samples_per_rank(count: int, ranks: int, drop_last: bool) -> int:
     return count // ranks if drop_last else -(-count // ranks)
 
 
-def left_over(order: Sequence[int], stages: Iterable[Stage]) -> list[int]:
+def left_over(order: Sequence[int], stages: Iterable[RankStage]) -> list[int]:
     """Returns what was delivered in none of the stages, in the order of the epoch."""
     rest = list(order)
     for stage in stages:
@@ -166,7 +166,7 @@ def of_same_order(theirs: Share, ours: Share | None) -> Share:
     """
     if ours is None:
         raise ValueError(
-            "what is left of an epoch is redistributed over the ranks of torch's "
+            "what is left of an epoch is resharded over the ranks of torch's "
             "DistributedSampler, in batches of a BatchSampler: this loader has none"
         )
     for name in ("samples", "seed", "shuffle"):

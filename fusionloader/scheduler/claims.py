@@ -17,7 +17,7 @@ Snapshot = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class MemoryClaim:
     """A block that the allocator holds but does not use.
 
     Attributes:
@@ -41,7 +41,7 @@ def candidates(
     device: int = 0,
     smallest: int = SMALLEST,
     whole_segments_only: bool = False,
-) -> list[Claim]:
+) -> list[MemoryClaim]:
     """Returns the blocks that may be lent, largest first, whole segments first among equals.
 
     Only inactive blocks of the default pool. Free memory of other pools is not free: the CUDA
@@ -70,7 +70,7 @@ def candidates(
             whole = size == total
             free = block["state"] == "inactive" and size >= smallest
             if free and (whole or not whole_segments_only):
-                found.append(Claim(address, size, segment["stream"], whole))
+                found.append(MemoryClaim(address, size, segment["stream"], whole))
             address += size
     return sorted(found, key=lambda claim: (-claim.size, not claim.whole_segment, claim.address))
 
@@ -82,7 +82,7 @@ def plan_claims(
     device: int = 0,
     smallest: int = SMALLEST,
     whole_segments_only: bool = False,
-) -> list[Claim]:
+) -> list[MemoryClaim]:
     """Returns the blocks to lend: the largest ones that together stay within ``limit`` bytes.
 
     Blocks are lent as they are, so that one that would go beyond the limit is passed over for

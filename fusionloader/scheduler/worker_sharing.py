@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class RankLoad:
     """How a rank stands.
 
     Attributes:
@@ -37,57 +37,59 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Loan:
-    """``workers`` of rank ``lender`` go to ``borrower`` for the mini-batch at place ``ahead``.
+class WorkerMove:
+    """``workers`` of rank ``source`` go to ``destination`` for the mini-batch at place ``ahead``.
 
     Ranks are places in the list that the decision was made from. For the lender this is the paper's
     ``YIELD n``, for the borrower ``BORROW n``.
     """
 
-    lender: int
-    borrower: int
+    source: int
+    destination: int
     ahead: int
     workers: int
 
 
-def lend(ranks: Sequence[Progress]) -> list[Loan]:
+def share_workers(ranks: Sequence[RankLoad]) -> list[WorkerMove]:
     """Returns where idle workers are to go.
 
     Mini-batches that training gets next come first, over all ranks, then those behind them. Among
     equals a worker goes where most work is left per worker, so that all end at the same time; none
     goes where as many are sent already as there are tiny-batches to claim.
     """
-    lenders = [(-rank.yields, number) for number, rank in enumerate(ranks) if rank.yields]
-    heapq.heapify(lenders)  # who has the most left first; of equals, who comes first in the list
-    loans: dict[tuple[int, int, int], int] = {}
+    sources = [(-rank.yields, number) for number, rank in enumerate(ranks) if rank.yields]
+    heapq.heapify(sources)  # who has the most left first; of equals, who comes first in the list
+    moves: dict[tuple[int, int, int], int] = {}
     served = [rank.servers for rank in ranks]
     soon = [rank.half_done for rank in ranks]
     for ahead in range(max((len(rank.unclaimed) for rank in ranks), default=0)):
-        if not lenders:
+        if not sources:
             break
         needed = [_at(rank.unclaimed, ahead) for rank in ranks]
         for rank, unclaimed in enumerate(needed):
             needed[rank] -= min(unclaimed, soon[rank])
             soon[rank] -= min(unclaimed, soon[rank])
         sent = [0] * len(ranks)
-        borrowers = [(-need / (served[rank] + 1), rank) for rank, need in enumerate(needed) if need]
-        heapq.heapify(borrowers)
-        while borrowers and lenders:
-            (left, lender), (_, borrower) = lenders[0], borrowers[0]
-            sent[borrower] += 1
-            served[borrower] += 1
-            loan = (lender, borrower, ahead)
-            loans[loan] = loans.get(loan, 0) + 1
+        destinations = [
+            (-need / (served[rank] + 1), rank) for rank, need in enumerate(needed) if need
+        ]
+        heapq.heapify(destinations)
+        while destinations and sources:
+            (left, source), (_, destination) = sources[0], destinations[0]
+            sent[destination] += 1
+            served[destination] += 1
+            move = (source, destination, ahead)
+            moves[move] = moves.get(move, 0) + 1
             if left < -1:
-                heapq.heapreplace(lenders, (left + 1, lender))
+                heapq.heapreplace(sources, (left + 1, source))
             else:
-                heapq.heappop(lenders)
-            if sent[borrower] < needed[borrower]:
-                work = needed[borrower] / (served[borrower] + 1)
-                heapq.heapreplace(borrowers, (-work, borrower))
+                heapq.heappop(sources)
+            if sent[destination] < needed[destination]:
+                work = needed[destination] / (served[destination] + 1)
+                heapq.heapreplace(destinations, (-work, destination))
             else:
-                heapq.heappop(borrowers)
-    return [Loan(*loan, workers) for loan, workers in loans.items()]
+                heapq.heappop(destinations)
+    return [WorkerMove(*move, workers) for move, workers in moves.items()]
 
 
 def _at(counts: tuple[int, ...], place: int) -> int:

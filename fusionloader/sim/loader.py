@@ -12,7 +12,7 @@ from fusionloader.scheduler.tiny_batches import order_by_size
 from fusionloader.sim.engine import Device, Engine, Tenant
 from fusionloader.sim.setup import Outcome, Setup, Step
 from fusionloader.sim.times import Sample
-from fusionloader.sim.two_ended import Claim, TwoEndedQueue
+from fusionloader.sim.two_ended import SimulatedClaim, TwoEndedQueue
 
 GPU_WORKER = 0  # CPU workers count from 1
 
@@ -116,14 +116,14 @@ class SimulatedLoader:
                 self._work_on_cpu(worker)
         self._work_on_gpu()
 
-    def _claim(self, worker: int, side: Side, count: int) -> Claim | None:
+    def _claim(self, worker: int, side: Side, count: int) -> SimulatedClaim | None:
         claim = self._queue.claim(worker, side, self._threshold, count)
         if claim is not None and self._batches[claim.sequence].begun is None:
             batch = self._batches[claim.sequence]
             batch.begun, batch.threshold = self._engine.now, self._search.threshold
         return claim
 
-    def _finish(self, worker: int, side: Side, claim: Claim, seconds: float) -> None:
+    def _finish(self, worker: int, side: Side, claim: SimulatedClaim, seconds: float) -> None:
         batch = self._batches[claim.sequence]
         for tiny_batch in claim.tiny_batches:
             self._queue.finish(worker, claim.sequence, tiny_batch)

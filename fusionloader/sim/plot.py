@@ -8,7 +8,7 @@ from PIL import Image, ImageDraw
 
 from fusionloader.sim.figures import Bars, Figure, Lines
 
-COLOURS = ("#9aa5b1", "#e0a458", "#2f6690", "#7fb069", "#b5446e")
+COLORS = ("#9aa5b1", "#e0a458", "#2f6690", "#7fb069", "#b5446e")
 WIDTH, PANEL, MARGIN, TOP = 720, 260, 56, 44
 LABELS = 5  # on the vertical axis
 
@@ -55,7 +55,7 @@ class _Frame:
         x = self.left
         for number, name in enumerate(names):
             y = self._title_top + 18
-            self.pen.rectangle((x, y + 2, x + 9, y + 11), fill=COLOURS[number % len(COLOURS)])
+            self.pen.rectangle((x, y + 2, x + 9, y + 11), fill=COLORS[number % len(COLORS)])
             self.pen.text((x + 14, y), name, fill="black")
             x += 34 + int(self.pen.textlength(name))
 
@@ -75,7 +75,7 @@ def _draw_bars(frame: _Frame, panel: Bars) -> None:
         for number, values in enumerate(panel.bars.values()):
             left, right = frame.x(start + number * width), frame.x(start + (number + 0.9) * width)
             box = (left, frame.y(values[group]), right, frame.bottom)
-            frame.pen.rectangle(box, fill=COLOURS[number % len(COLOURS)])
+            frame.pen.rectangle(box, fill=COLORS[number % len(COLORS)])
         middle = frame.x((group + 0.5) / len(panel.groups))
         frame.pen.text((middle, frame.bottom + 6), name, fill="black", anchor="ma")
 
@@ -91,4 +91,4 @@ def _draw_lines(frame: _Frame, panel: Lines) -> None:
         frame.pen.text((x + 4, frame.bottom + 6), text, fill="#555555")
     for number, line in enumerate(panel.lines.values()):
         places = [(frame.x(x / furthest), frame.y(y)) for x, y in line]
-        frame.pen.line(places, fill=COLOURS[number % len(COLOURS)], width=2)
+        frame.pen.line(places, fill=COLORS[number % len(COLORS)], width=2)

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from enum import Enum
 
-from fusionloader.scheduler.worker_sharing import Progress, lend
+from fusionloader.scheduler.worker_sharing import RankLoad, share_workers
 from fusionloader.sim.engine import Engine
 from fusionloader.sim.times import ServiceTimes
 
@@ -188,7 +188,7 @@ class RanksSimulation:
         idle = [[w for w in self._workers if w.home == rank and w.busy_at is None]
                 for rank in range(self._setup.ranks)]  # fmt: skip
         ranks = [
-            Progress(
+            RankLoad(
                 tuple(len(batch.waiting) for batch in queue[self._step :]),
                 sum(batch.half_done for batch in queue[self._step :]),
                 sum(worker.busy_at == rank for worker in self._workers),
@@ -197,13 +197,13 @@ class RanksSimulation:
             for rank, queue in enumerate(self._queues)
         ]
         begun = time.process_time()
-        loans = lend(ranks)
+        moves = share_workers(ranks)
         self._decision_seconds += time.process_time() - begun
         self._decisions += 1
-        for loan in loans:
-            for _ in range(loan.workers):
-                worker = idle[loan.lender].pop()
-                worker.at = (loan.borrower, self._step + loan.ahead)
+        for move in moves:
+            for _ in range(move.workers):
+                worker = idle[move.source].pop()
+                worker.at = (move.destination, self._step + move.ahead)
                 self._work(worker)
 
 

@@ -17,7 +17,7 @@ class TinyState(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class SimulatedClaim:
     """Tiny-batches ``first .. first + count - 1`` of one mini-batch, all held by one worker."""
 
     sequence: int
@@ -53,7 +53,7 @@ class TwoEndedQueue:
         self._mini_batches.append(_MiniBatch(tiny_batches))
         return len(self._mini_batches) - 1
 
-    def claim(self, worker: int, side: Side, threshold: int, count: int) -> Claim | None:
+    def claim(self, worker: int, side: Side, threshold: int, count: int) -> SimulatedClaim | None:
         """Takes up to ``count`` neighbours from the worker's end; ``None``: nothing is left for it.
 
         CPU workers leave the last ``threshold`` tiny-batches of every mini-batch.
@@ -68,25 +68,27 @@ class TwoEndedQueue:
                 return found
         return None
 
-    def _claim_from(self, sequence: int, side: Side, threshold: int, count: int) -> Claim | None:
+    def _claim_from(
+        self, sequence: int, side: Side, threshold: int, count: int
+    ) -> SimulatedClaim | None:
         batch = self._mini_batches[sequence]
         if side is Side.CPU:
             limit = min(batch.tail, len(batch.states) - threshold)
             taken = min(count, limit - batch.head)
             if taken > 0:
                 batch.head += taken
-                return Claim(sequence, batch.head - taken, taken)
+                return SimulatedClaim(sequence, batch.head - taken, taken)
         else:
             taken = min(count, batch.tail - batch.head)
             if taken > 0:
                 batch.tail -= taken
-                return Claim(sequence, batch.tail, taken)
+                return SimulatedClaim(sequence, batch.tail, taken)
         # What comes back may be what the GPU worker could not do: it is the CPU workers'.
         if batch.returned and side is Side.CPU:
             for tiny_batch, state in enumerate(batch.states):
                 outside = not batch.head <= tiny_batch < batch.tail
                 if outside and state is TinyState.WAITING:
-                    return Claim(sequence, tiny_batch, 1)
+                    return SimulatedClaim(sequence, tiny_batch, 1)
         return None
 
     def finish(self, worker: int, sequence: int, tiny_batch: int) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fusionloader.plan.patches import is_own
+from fusionloader.plan.patches import is_defined_by
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,7 +46,7 @@ def pixel_arrays(dataset: Any) -> PixelArrays | str:
 
     getitem = getattr(type(dataset), "__getitem__", None)
     known = [family.__getitem__ for family in (MNIST, CIFAR10, SVHN)]
-    if getitem in known and not is_own(getitem, MNIST):
+    if getitem in known and not is_defined_by(getitem, MNIST):
         return "its __getitem__ was replaced"
     if callable(getattr(dataset, "__getitems__", None)):
         return "its class has a __getitems__ of its own"

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from torch.utils.data import Subset
 
-from fusionloader.plan.patches import is_own
+from fusionloader.plan.patches import is_defined_by
 from fusionloader.plan.stages import ImageKind, Plan
 from fusionloader.plan.transforms import (
     PASSES,
@@ -176,13 +176,13 @@ def _why_no_folder(dataset: Any) -> str:
     from torchvision.datasets import folder
 
     getitem = type(dataset).__getitem__
-    if getitem is not folder.DatasetFolder.__getitem__ or not is_own(getitem, folder):
+    if getitem is not folder.DatasetFolder.__getitem__ or not is_defined_by(getitem, folder):
         return "its class has a __getitem__ of its own"
     if callable(getattr(dataset, "__getitems__", None)):
         return "its class has a __getitems__ of its own"
     if dataset.loader not in (folder.default_loader, folder.pil_loader):
         return "it has a loader of its own"
-    if not (is_own(dataset.loader, folder) and is_own(folder.pil_loader, folder)):
+    if not (is_defined_by(dataset.loader, folder) and is_defined_by(folder.pil_loader, folder)):
         return "torchvision's loader of images was replaced"
     if dataset.loader is folder.default_loader and get_image_backend() != "PIL":
         return f"torchvision's image backend is {get_image_backend()}, not PIL"

@@ -21,31 +21,11 @@ from fusionloader.executors.python import (
     preserved_generators,
     seed_generators,
 )
+from fusionloader.executors.results import converted, result_like
 from fusionloader.plan.stages import Plan
 from fusionloader.plan.transforms import PYTHON, READ
 from fusionloader.sources.arrays import PixelArrays
 from fusionloader.sources.datasets import Compiled, compile_dataset
-
-ELEMENT_TYPES = {
-    "uint8": torch.uint8,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-    "float32": torch.float32,
-    "float64": torch.float64,
-}
-
-
-def result_like(plan: Plan) -> torch.Tensor:
-    """Returns an uninitialised tensor of the plan's result.
-
-    Raises:
-        ValueError: the plan's results are not tensors of one shape.
-    """
-    convert, height, width = plan.convert, plan.height, plan.width
-    if convert is None or height is None or width is None:
-        raise ValueError("the plan's results are not tensors of one shape")
-    shape = (plan.result_channels, height, width)
-    return torch.empty(shape, dtype=ELEMENT_TYPES[convert.element_type], device="cpu")
 
 
 class PlanSource:
@@ -159,18 +139,8 @@ class PlanSource:
         return length_of(self.dataset)
 
 
-def converted(image: Image.Image, plan: Plan) -> torch.Tensor:
-    """Returns the tensor that the plan's conversion makes of an image of any size."""
-    assert plan.convert is not None
-    element_type = ELEMENT_TYPES[plan.convert.element_type]
-    tables = torch.frombuffer(bytearray(plan.convert.table), dtype=element_type).view(-1, 256)
-    pixels = np.asarray(image).astype(np.int64).reshape(image.height, image.width, -1)
-    levels = torch.from_numpy(pixels)
-    return torch.stack([table[levels[..., channel]] for channel, table in enumerate(tables)])
-
-
 def info_of(encoded: bytes) -> dict[Any, Any]:
-    """Returns what Pillow keeps beside an image's pixels: EXIF, resolution, colour profile."""
+    """Returns what Pillow keeps beside an image's pixels: EXIF, resolution, color profile."""
     with Image.open(io.BytesIO(encoded)) as image:
         # Formats other than JPEG may tell more behind the pixels, and lose some when converted.
         told = image if image.format == "JPEG" else image.convert("RGB")

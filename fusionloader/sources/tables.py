@@ -7,11 +7,11 @@ from operator import itemgetter
 from typing import Any
 
 from fusionloader.executors.layout import Layout
+from fusionloader.executors.results import result_like
 from fusionloader.shm.dataset_table import DatasetTable
 from fusionloader.shm.objects import SharedMemoryExhausted
 from fusionloader.sources.arrays import PixelArrays
 from fusionloader.sources.datasets import Compiled
-from fusionloader.sources.plan_source import result_like
 
 log = logging.getLogger("fusionloader.loader")
 

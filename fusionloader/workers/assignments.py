@@ -14,7 +14,7 @@ from fusionloader.workers import fd_messages
 _PATIENCE_SECONDS = 0.5
 
 
-class Errands:
+class Assignments:
     """The worker's side of lending: attaches the native loop to the queue that it is sent to."""
 
     def __init__(
@@ -36,7 +36,7 @@ class Errands:
 
     def follow(self) -> None:
         """Lets go of a queue that is not needed, and attaches to the one that is wanted."""
-        member = self._loop.errand()
+        member = self._loop.assignment()
         self.let_go()
         if member == 0:
             return
@@ -68,7 +68,7 @@ class Errands:
         try:
             control, data, table = answer.fds
             self._data_fd = os.dup(data)  # slots are mapped through it as they are met
-            # The loop takes a seat before it claims; until then the number says nothing.
+            # The loop takes a guest slot before it claims; until then the number says nothing.
             queue = _native.WorkerQueue(control, self._data_fd, 0)
             memory = _native.Mapping(table, 0, int(answer.fields["table_bytes"]))
             plan = pickle.loads(answer.payload)

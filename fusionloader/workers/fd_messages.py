@@ -3,7 +3,7 @@
 A socket in the abstract namespace leaves nothing behind, and a descriptor that came through it
 (``SCM_RIGHTS``) stays good when its sender dies; ``/proc/PID/fd`` would need the sender alive, and
 may be another process's by the time it is opened. Anybody may connect to such a name, or take it
-first, so both ends ask the kernel who is there. Imports little: light workers use it.
+first, so both ends ask the kernel who is there. Imports little: native workers use it.
 """
 
 from __future__ import annotations

@@ -19,11 +19,11 @@ from fusionloader.workers.pillow_formats import AddedFormats
 from fusionloader.workers.substitutes import ATTEMPTS, substitutes
 
 if TYPE_CHECKING:
-    from fusionloader.workers.assignments import Errands
+    from fusionloader.workers.assignments import Assignments
 
 
 @dataclass(frozen=True, slots=True)
-class LightWorkerConfig:
+class NativeWorkerConfig:
     """What a worker needs to know; the descriptors are open under these numbers.
 
     One that may be lent has ``event_fd`` and the ``address`` of the global manager.
@@ -58,20 +58,20 @@ class LightWorkerConfig:
         return {name: fd for name, fd in fields.items() if fd >= 0}
 
 
-def main(config: LightWorkerConfig) -> None:
+def main(config: NativeWorkerConfig) -> None:
     """Serves until the manager says stop or the training process is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the training process's to handle
-    LightWorker(config).serve()
+    NativeWorker(config).serve()
 
 
 def _store(fd: int, nbytes: int) -> _native.FileStore | None:
     return _native.FileStore(fd, nbytes) if fd >= 0 else None
 
 
-class LightWorker:
+class NativeWorker:
     """The native loop on a loader's queue, and what it needs Python for."""
 
-    def __init__(self, config: LightWorkerConfig, pool: _native.WorkerQueue | None = None) -> None:
+    def __init__(self, config: NativeWorkerConfig, pool: _native.WorkerQueue | None = None) -> None:
         """``pool`` is the queue of the pool that it works for the loader from, if it does."""
         self._config = config
         self.queue = _native.WorkerQueue(config.control_fd, config.data_fd, config.worker)
@@ -83,7 +83,7 @@ class LightWorker:
         self._loop = _native.PlanWorker(
             self.queue, table, self._executor, parent, config.event_fd, self._kept, indexes, pool
         )
-        self._made_errands: Errands | None = None
+        self._made_assignments: Assignments | None = None
         self._knows_formats = False
         self.queue.announce(os.getpid())
 
@@ -93,11 +93,11 @@ class LightWorker:
             event = self._loop.run(once)
             if event == "sample":
                 self._serve_sample()
-            elif event == "errand":
-                self._errands.follow()
+            elif event == "assignment":
+                self._assignments.follow()
             else:
-                if event == "recalled" and self._made_errands is not None:
-                    self._made_errands.let_go()
+                if event == "recalled" and self._made_assignments is not None:
+                    self._made_assignments.let_go()
                 return event
 
     def rest(self, seen: int) -> None:
@@ -105,14 +105,14 @@ class LightWorker:
         self._loop.rest(seen)
 
     @property
-    def _errands(self) -> Errands:
-        if self._made_errands is None:
+    def _assignments(self) -> Assignments:
+        if self._made_assignments is None:
             # Not at the top: sockets are not needed as long as there is nothing to lend.
-            from fusionloader.workers.assignments import Errands
+            from fusionloader.workers.assignments import Assignments
 
             address, plan = self._config.address, self._config.plan
-            self._made_errands = Errands(self._loop, address, plan, self._executor)
-        return self._made_errands
+            self._made_assignments = Assignments(self._loop, address, plan, self._executor)
+        return self._made_assignments
 
     def _serve_sample(self) -> None:
         """Does the sample that the native loop could not."""
@@ -120,7 +120,7 @@ class LightWorker:
         try:
             self._write(item, key, occurrence)
         except Exception as error:
-            if self._loop.is_guest:  # whom it concerns hears of it from a worker of its own
+            if self._loop.is_borrowed:  # whom it concerns hears of it from a worker of its own
                 self._loop.give_back()
                 return
             where = f"in DataLoader worker process {self._config.worker}"
@@ -166,7 +166,7 @@ class LightWorker:
             raise IndexError(f"the dataset has {self._loop.items()} samples and no such index")
         *_, seed, epoch, _, _, group = self._loop.current()
         pixels = self._loop.pixels(item) if self._loop.holds_pixels() else self._decode(item)
-        executor = self._errands.executor if self._loop.is_guest else self._executor
+        executor = self._assignments.executor if self._loop.is_borrowed else self._executor
         row = self._loop.image(executor.result_bytes)
         executor.run_pixels(pixels, seed, epoch, key, occurrence, row, group)
         self._loop.set_target(self._loop.target(item))
@@ -186,7 +186,7 @@ class LightWorker:
             found = os.fstat(file.fileno())
             image = Image.open(file).convert("RGB")
         pixels = image.tobytes()
-        if self._kept is not None and not self._loop.is_guest:
+        if self._kept is not None and not self._loop.is_borrowed:
             stamp = (found.st_size, found.st_mtime_ns)
             self._kept.put(item, *stamp, image.width, image.height, pixels)
         return memoryview(pixels).cast("B", (image.height, image.width, 3))

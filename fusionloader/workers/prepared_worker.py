@@ -15,7 +15,7 @@ from fusionloader import _native
 from fusionloader.plan.stages import Plan
 from fusionloader.sources.datasets import compile_dataset
 from fusionloader.workers import failures, messages, native_worker
-from fusionloader.workers.native_worker import LightWorkerConfig
+from fusionloader.workers.native_worker import NativeWorkerConfig
 from fusionloader.workers.preparation import prepare_process
 from fusionloader.workers.processes import Descriptor, leave_with
 
@@ -23,8 +23,8 @@ Info = tuple[int, int, Any, Callable[[int], Any] | None]
 """Number of workers, base seed, dataset, worker_init_fn."""
 
 
-def main(config: LightWorkerConfig, descriptors: dict[str, Descriptor], info: Info) -> None:
-    """Prepares the process as torch does, then serves as a light worker.
+def main(config: NativeWorkerConfig, descriptors: dict[str, Descriptor], info: Info) -> None:
+    """Prepares the process as torch does, then serves as a native worker.
 
     If the user code changes what the plan was made of, the worker says so and ends.
     """
@@ -35,7 +35,7 @@ def main(config: LightWorkerConfig, descriptors: dict[str, Descriptor], info: In
         native_worker.main(config)
 
 
-def prepare(config: LightWorkerConfig, info: Info) -> bool:
+def prepare(config: NativeWorkerConfig, info: Info) -> bool:
     """Prepares the process and tells whether the plan still holds, the manager where not."""
     workers, base_seed, dataset, init = info
     last: messages.Message

@@ -25,7 +25,7 @@ _IDLE_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectWorkerConfig:
+class PythonWorkerConfig:
     """What a worker needs to know; made for one process, pickled where it is spawned."""
 
     worker: int
@@ -40,7 +40,7 @@ class ObjectWorkerConfig:
     on_error: str
 
 
-def main(config: ObjectWorkerConfig) -> None:
+def main(config: PythonWorkerConfig) -> None:
     """Serves until the manager says stop or the training process is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the training process's to handle
     leave_with(config.parent)
@@ -50,8 +50,8 @@ def main(config: ObjectWorkerConfig) -> None:
 
 
 def prepared(
-    config: ObjectWorkerConfig, pool: _native.WorkerQueue | None = None
-) -> ObjectWorker | None:
+    config: PythonWorkerConfig, pool: _native.WorkerQueue | None = None
+) -> PythonWorker | None:
     """Returns the worker, with the process as torch prepares it; ``None`` if that has failed.
 
     The manager is told why. ``pool`` is the queue of the pool that it works from, if it does.
@@ -66,7 +66,7 @@ def prepared(
         )
         source = config.source if config.worker_init_fn is None else config.source.renewed()
         source.seeding = seeding
-        return ObjectWorker(config, source, pool)
+        return PythonWorker(config, source, pool)
     except Exception as error:
         failure = failures.capture(error, f"in DataLoader worker process {config.worker}")
         messages.send(config.message.fd, messages.WorkerFailed(failure))
@@ -83,11 +83,11 @@ class _BadSample(Exception):
 _SKIPPED = object()
 
 
-class ObjectWorker:
+class PythonWorker:
     """Claims tiny-batches, has the source make their samples, and writes these."""
 
     def __init__(
-        self, config: ObjectWorkerConfig, source: Source, pool: _native.WorkerQueue | None
+        self, config: PythonWorkerConfig, source: Source, pool: _native.WorkerQueue | None
     ) -> None:
         self._config = config
         self._source = source

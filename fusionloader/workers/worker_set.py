@@ -22,7 +22,7 @@ StartWorker = Callable[[int, int], Process]
 
 
 @dataclass(slots=True)
-class Worker:
+class RunningWorker:
     """A running worker."""
 
     number: int
@@ -53,7 +53,7 @@ class WorkerSet:
         self._fruitless_deaths = 0
         self._checked = time.monotonic()
         self.restarts = 0
-        self.workers: list[Worker] = []
+        self.workers: list[RunningWorker] = []
         try:
             for number in range(first, first + count):
                 self.workers.append(self._launch(number))
@@ -61,7 +61,7 @@ class WorkerSet:
             self.end()
             raise
 
-    def _launch(self, number: int) -> Worker:
+    def _launch(self, number: int) -> RunningWorker:
         read, write = os.pipe()
         try:
             process = self._start(number, write)
@@ -70,7 +70,7 @@ class WorkerSet:
             raise
         finally:
             os.close(write)
-        return Worker(number, process, messages.Receiver(read))
+        return RunningWorker(number, process, messages.Receiver(read))
 
     def receive(self) -> list[messages.Message]:
         """Returns the messages of all workers that are there, without waiting."""

@@ -32,7 +32,7 @@ def test_a_figure_is_printed_and_drawn_and_marked_as_simulated(fig, capsys):
     assert len(report["table"]) == {"8": 6, "12": 5, "15a": 2, "15b": 3}[fig]
     with Image.open(f"fig{fig}.png") as picture:
         pixels = np.asarray(picture)
-    assert len(np.unique(pixels.reshape(-1, 3), axis=0)) > 4  # the colours of bars or lines
+    assert len(np.unique(pixels.reshape(-1, 3), axis=0)) > 4  # the colors of bars or lines
     assert (pixels != 255).any(axis=2).mean() > 0.02
 
 

@@ -145,8 +145,8 @@ void check_rows(SimdLevel level) {
     }
 }
 
-// Every colour that there is.
-void check_colours(SimdLevel level) {
+// Every color that there is.
+void check_colors(SimdLevel level) {
   std::vector<uint8_t> y(256 + sample_slack), cb(256 + sample_slack), cr(256 + sample_slack);
   for (int level_of_y = 0; level_of_y < 256; ++level_of_y)
     y[static_cast<size_t>(level_of_y)] = static_cast<uint8_t>(level_of_y);
@@ -169,7 +169,7 @@ int main() {
     if (level == SimdLevel::scalar) continue;
     for (const int side : {8, 4, 2, 1}) check_transforms(level, side);
     check_rows(level);
-    check_colours(level);
+    check_colors(level);
     std::printf("%s\n", simd_level_name(level));
   }
   return 0;

@@ -16,7 +16,7 @@ int between(int least, int most) {
   return std::uniform_int_distribution<int>(least, most)(generator);
 }
 
-// Smooth colours, strong edges and noise.
+// Smooth colors, strong edges and noise.
 std::vector<uint8_t> photo(int width, int height, int channels) {
   std::vector<uint8_t> pixels;
   const int noise = 1 << between(0, 7), edge = between(1, width);

@@ -28,7 +28,7 @@ FLIPS = {"hflip": Image.Transpose.FLIP_LEFT_RIGHT, "vflip": Image.Transpose.FLIP
 SIMD_LEVELS = _native.simd_levels()
 
 
-def photo(width: int, height: int, seed: int, colourful: bool = True) -> Image.Image:
+def photo(width: int, height: int, seed: int, colorful: bool = True) -> Image.Image:
     """Smooth blobs, strong edges and noise, so that every resampling error shows."""
     rng = np.random.default_rng(seed)
     small = rng.integers(0, 256, (height // 9 + 2, width // 9 + 2, 3), dtype=np.uint8)
@@ -36,7 +36,7 @@ def photo(width: int, height: int, seed: int, colourful: bool = True) -> Image.I
     pixels = np.asarray(base).astype(np.int16) + rng.integers(-30, 30, (height, width, 3))
     pixels[:, width // 2 :: 7] = 255 * rng.integers(0, 2, 3)
     image = Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
-    return image if colourful else image.convert("L")
+    return image if colorful else image.convert("L")
 
 
 def jpeg(image: Image.Image, **options: Any) -> bytes:

@@ -39,7 +39,7 @@ NOBODY = -1
 
 class Word(NamedTuple):
     generation: int
-    seat: int
+    borrower_slot: int
     state: str
 
 
@@ -119,7 +119,7 @@ def take_back(w: World, fault: str) -> Iterator[Step]:
     assert w.read is not None
     done = w.read.state == RETURNED
     if w.read.state in HELD:
-        owner = w.borrowers[w.read.seat]
+        owner = w.borrowers[w.read.borrower_slot]
         done = not owner.alive and (owner.torn_down or fault == "reclaim from the killed")
         done = done and fault != "the dead are not looked for"
         done = done or fault == "reclaim by the clock"
@@ -171,7 +171,7 @@ def borrower_steps(w: World, number: int, fault: str) -> Iterator[Step]:
         stays = fault == "close after return"
         yield "it closes", w.put(number, at="returning", open=stays)
     if b.at == "returning":
-        held = w.word.seat == number and w.word.state in HELD
+        held = w.word.borrower_slot == number and w.word.state in HELD
         assert b.word is not None
         if held and w.word.generation == b.word.generation:
             word = Word(w.word.generation, NOBODY, RETURNED)

@@ -141,8 +141,8 @@ class LedgerMachine(RuleBasedStateMachine):
         self.wanted[who] = nbytes
 
     @rule()
-    def empty_seats(self):
-        self.lender.empty_seats()
+    def empty_borrower_slots(self):
+        self.lender.empty_borrower_slots()
         assert len(self.lender.borrowers) == 2
 
     @invariant()

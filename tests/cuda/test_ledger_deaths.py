@@ -59,10 +59,10 @@ def test_a_block_comes_back_when_its_borrower_has_ended(lender, child):
     assert not lender.take_back(ticket)
     process.kill()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # ended, and not reaped yet
-    lender.empty_seats()
-    assert len(lender.borrowers) == 1, "the seat of a block that is out was emptied"
+    lender.empty_borrower_slots()
+    assert len(lender.borrowers) == 1, "the borrower slot of a block that is out was emptied"
     assert lender.take_back(ticket)
-    lender.empty_seats()
+    lender.empty_borrower_slots()
     assert lender.borrowers == []
     assert lender.wanted_bytes == 0
 

@@ -75,14 +75,14 @@ def test_no_process_can_cut_a_ledger_short(lender):
 
 
 def test_eight_processes_can_borrow_at_a_time(lender):
-    seats = [cuda.BorrowerLedger(lender.fd) for _ in range(8)]
-    with pytest.raises(LedgerError, match="all 8 seats"):
+    borrower_slots = [cuda.BorrowerLedger(lender.fd) for _ in range(8)]
+    with pytest.raises(LedgerError, match="all 8 borrower slots"):
         cuda.BorrowerLedger(lender.fd)
-    seats.pop().leave()
+    borrower_slots.pop().leave()
     cuda.BorrowerLedger(lender.fd)
 
 
-def test_who_has_borrowed_something_keeps_its_seat(lender):
+def test_who_has_borrowed_something_keeps_its_borrower_slot(lender):
     lend(lender)
     borrower = cuda.BorrowerLedger(lender.fd)
     ticket = borrower.borrow(1)[0]
@@ -164,7 +164,7 @@ def test_a_damaged_ledger_crashes_nobody(damage):
     for place, data in damage:
         os.pwrite(lender.fd, data[: size - place % size], place % size)
     calls = [lambda: cuda.BorrowerLedger(lender.fd), lambda: borrower.borrow(1)]
-    calls += [borrower.any_revoked, lambda: borrower.want(5), lender.empty_seats]
+    calls += [borrower.any_revoked, lambda: borrower.want(5), lender.empty_borrower_slots]
     calls += [lambda: lender.wanted_bytes, lambda: lender.borrowers]
     for ticket in (*tickets, borrowed):
         for call in (

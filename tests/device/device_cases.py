@@ -71,7 +71,7 @@ def check(pixels: Bytes, operations: list[Operation], lanes: tuple[int, ...] = (
 
 FACTORS = [0.0, 0.3, 0.999, 1.0, 1.5, 3.7, 1e9, -2.0]
 HUES = [-0.5, -0.123, -0.004, 0.0, 0.003, 0.25, 0.37, 0.5]
-COLOURS: dict[str, list[Operation]] = {
+COLORS: dict[str, list[Operation]] = {
     **{
         name: [(name, factor) for factor in FACTORS]
         for name in ("brightness", "contrast", "saturation", "sharpness")

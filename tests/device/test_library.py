@@ -14,9 +14,9 @@ from device_cases import pixel_plan
 
 from fusionloader.executors.device import program as device_program
 from fusionloader.executors.device.program import (
-    DeviceError,
     DeviceProgram,
     DeviceSample,
+    KernelError,
     Launcher,
     device_count,
 )
@@ -66,7 +66,7 @@ def test_asking_for_the_library_without_a_compiler_is_an_error():
 
 def test_a_missing_library_says_how_to_build_it(tmp_path, monkeypatch):
     monkeypatch.setattr(device_program, "LIBRARY", tmp_path / "none.so")
-    with pytest.raises(DeviceError, match="build it with `python setup.py build_cuda`"):
+    with pytest.raises(KernelError, match="build it with `python setup.py build_cuda`"):
         device_count()
 
 
@@ -74,10 +74,10 @@ def test_a_missing_library_says_how_to_build_it(tmp_path, monkeypatch):
 def test_without_a_device_the_driver_says_why():
     try:
         count = device_count()
-    except DeviceError as error:
+    except KernelError as error:
         assert re.search(r"CUDA: .+ \(error \d+\)", str(error))
         count = 0
-    with pytest.raises(DeviceError, match=r"CUDA: .+ \(error \d+\)"):
+    with pytest.raises(KernelError, match=r"CUDA: .+ \(error \d+\)"):
         Launcher(count)
 
 
@@ -112,7 +112,7 @@ def test_a_closed_launcher_is_refused():
     launcher = Launcher.__new__(Launcher)
     launcher._augmenter, launcher._library = None, None
     launcher.close()
-    with pytest.raises(DeviceError, match="closed"):
+    with pytest.raises(KernelError, match="closed"):
         DeviceProgram(pixel_plan(3)).launch(launcher, [DeviceSample(0, 4, 4, [], 0)])
 
 

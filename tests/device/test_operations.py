@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from device_cases import (
     BORDERS,
-    COLOURS,
+    COLORS,
     FILL,
     MODES,
     PICTURES,
@@ -35,9 +35,9 @@ def check_all(operations):
         check(pixels, operations, lanes=(2, 5))
 
 
-@pytest.mark.parametrize("name", COLOURS)
-def test_colour_operations(name):
-    for operation in COLOURS[name]:
+@pytest.mark.parametrize("name", COLORS)
+def test_color_operations(name):
+    for operation in COLORS[name]:
         check_all([operation])
 
 
@@ -144,7 +144,7 @@ def test_what_no_program_can_do_has_a_name(operations, name):
 
 def test_all_else_has_none():
     program = DeviceProgram(pixel_plan(3))
-    everything = [operation for kind in COLOURS.values() for operation in kind]
+    everything = [operation for kind in COLORS.values() for operation in kind]
     everything += [*warps(), *BORDERS, *(op for window in WINDOWS for op in window)]
     assert program.unsupported(everything) is None
     assert program.unsupported([("erase", 0, 0, 1, 1, b"\0" * 12, False, 0)]) is None

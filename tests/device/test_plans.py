@@ -9,11 +9,11 @@ from conftest import NORMALIZE, photo
 from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode, v2
 
-from fusionloader import plan
+from fusionloader import compile_plan
 from fusionloader.executors.device.program import DeviceProgram, head_length
 from fusionloader.executors.native import make_executor
+from fusionloader.executors.results import result_like
 from fusionloader.plan.stages import ImageKind, Plan
-from fusionloader.sources.plan_source import result_like
 
 BILINEAR, BICUBIC = InterpolationMode.BILINEAR, InterpolationMode.BICUBIC
 LARGE = np.asarray(photo(np.random.default_rng(4), 300, 260))
@@ -66,7 +66,7 @@ def as_bytes(result: torch.Tensor):
 
 
 def check(transform, count: int, *, lanes=(1,), images: ImageKind | None = None) -> None:
-    compiled = plan.compile(transform, images=images)
+    compiled = compile_plan(transform, images=images)
     assert compiled.tail is None
     made = compiled.plan
     pixels = LARGE if made.channels == 3 else np.ascontiguousarray(LARGE[:, :, :1])
@@ -101,7 +101,7 @@ def test_erasing_of_the_result(erasing):
     check(v1.Compose([v1.RandomResizedCrop(96), *FLOATS, erasing, erasing]), 20, lanes=(1, 4))
 
 
-def test_a_random_colour_is_worked_out_on_the_host():
+def test_a_random_color_is_worked_out_on_the_host():
     create_transform = pytest.importorskip("timm.data.transforms_factory").create_transform
     check(create_transform(96, is_training=True, re_prob=1.0, re_mode="rand", re_count=3), 12)
 
@@ -124,14 +124,14 @@ def test_grey_images_and_grey_results():
 
 
 def test_a_result_of_another_size_than_the_plan_s_is_refused():
-    made = plan.compile(v1.Compose([v1.CenterCrop(20), v1.ToTensor()])).plan
+    made = compile_plan(v1.Compose([v1.CenterCrop(20), v1.ToTensor()])).plan
     out = as_bytes(result_like(made))
     with pytest.raises(ValueError, match="260 x 300 pixels, the plan says 20 x 20"):
         DeviceProgram(made).run_on_host(LARGE, [], out)
 
 
 def test_wrong_erasing_is_refused():
-    made = plan.compile(v1.Compose([v1.CenterCrop(20), v1.ToTensor()])).plan
+    made = compile_plan(v1.Compose([v1.CenterCrop(20), v1.ToTensor()])).plan
     out, program = as_bytes(result_like(made)), DeviceProgram(made)
     crop = ("crop", 0, 0, 20, 20, (0, 0, 0))
     for box, message in [
@@ -144,7 +144,7 @@ def test_wrong_erasing_is_refused():
 
 
 def test_noise_is_for_float32_results_alone():
-    made = plan.compile(v1.Compose([v1.CenterCrop(20), v1.PILToTensor()])).plan
+    made = compile_plan(v1.Compose([v1.CenterCrop(20), v1.PILToTensor()])).plan
     operations = [("crop", 0, 0, 20, 20, (0, 0, 0)), ("erase", 5, 5, 1, 1, b"", False, 0)]
     with pytest.raises(ValueError, match="float32 results only"):
         DeviceProgram(made).run_on_host(LARGE, operations, as_bytes(result_like(made)))

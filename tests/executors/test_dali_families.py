@@ -20,7 +20,6 @@ from fusionloader.executors.dali.families.family import families, task_of
 from fusionloader.executors.dali.families.tasks import FamilyTasks
 from fusionloader.executors.dali.operations import NotOnDali
 from fusionloader.executors.dali.task import Backend
-from fusionloader.plan import compile
 from fusionloader.plan.replay import replay
 
 PAGE = (Path(__file__).parents[2] / "docs" / "fidelity.md").read_text()

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from fusionloader.cli.dead_leaves import paint
-from fusionloader.executors.dali.head import Head
+from fusionloader.executors.dali.head import DaliHead
 from fusionloader.executors.dali.head_steps import HeadStep, head_of
 from fusionloader.executors.dali.operations import NotOnDali
 
@@ -28,7 +28,7 @@ WHOLE = HeadStep((0, 0, WIDTH, HEIGHT), HEIGHT, WIDTH)
 
 @pytest.fixture(scope="module")
 def head():
-    return Head(None, 4)
+    return DaliHead(None, 4)
 
 
 def decoded(data):
@@ -71,7 +71,7 @@ def test_bad_files_fall_back_alone_and_say_why(head):
     files = {
         "not a whole JPEG": b"no image",
         "JPEG file of": encoded(format="PNG"),
-        "colour channels": encoded(PICTURE.convert("CMYK")),
+        "color channels": encoded(PICTURE.convert("CMYK")),
     }
     results = head.run([good, *files.values(), good], [WHOLE] * 5)
     for reason, result in zip(files, results[1:-1], strict=True):
@@ -100,7 +100,7 @@ def test_a_window_or_filter_that_is_not_possible_is_told(head):
         assert result.image is None
         assert part in result.reason
     with pytest.raises(ValueError, match="hamming"):
-        Head(None, 4, filters=("hamming",))
+        DaliHead(None, 4, filters=("hamming",))
 
 
 def test_the_head_takes_the_first_operations_of_a_sample():

@@ -16,7 +16,7 @@ from waiting import PATIENCE
 
 from fusionloader.cli.dead_leaves import paint
 from fusionloader.executors.dali.families.tasks import FamilyTasks
-from fusionloader.executors.dali.head import Head
+from fusionloader.executors.dali.head import DaliHead
 from fusionloader.executors.dali.head_steps import HeadStep
 from fusionloader.executors.dali.memory import borrowing
 from fusionloader.executors.dali.prebuilt import Prebuilt, drop_all
@@ -36,7 +36,7 @@ def encoded():
 
 
 def test_what_was_dropped_is_gone_at_once_and_gives_the_same_pixels_again(encoded):
-    head, families = Head(None, 2), FamilyTasks(None, 2, (32, 24))
+    head, families = DaliHead(None, 2), FamilyTasks(None, 2, (32, 24))
     operations = [[("solarize", 90)]]
 
     def run():
@@ -102,7 +102,7 @@ from PIL import Image
 from fusionloader.executors.dali.memory import borrowing
 from fusionloader.executors.dali.head import Head
 from fusionloader.executors.dali.head_steps import HeadStep
-from fusionloader.executors.device.shortage import is_shortage
+from fusionloader.executors.shortage import is_shortage
 
 def encoded(side):
     file = io.BytesIO()

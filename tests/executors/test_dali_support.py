@@ -12,7 +12,6 @@ from waiting import PATIENCE
 
 from fusionloader.executors.dali.families.schedule import runs
 from fusionloader.executors.dali.support import first_unsupported
-from fusionloader.plan import compile
 
 FULL = [transforms.ToTensor(), transforms.Normalize((0.5,) * 3, (0.25,) * 3)]
 CROP = transforms.RandomResizedCrop(32)
@@ -36,7 +35,7 @@ def plan_of(*steps):
     ],
     ids=lambda step: type(step).__name__,
 )
-def test_the_usual_recipes_are_done(step):
+def test_the_usual_iterator_factory_are_done(step):
     assert first_unsupported(plan_of(CROP, step), on_gpu=True) is None
 
 

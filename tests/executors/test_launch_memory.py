@@ -14,7 +14,7 @@ SIZE = 32 << 20
 
 @pytest.fixture
 def peer(lender):
-    with Peer(lender.invitation()) as made:
+    with Peer(lender.ledger_handle()) as made:
         yield made
 
 

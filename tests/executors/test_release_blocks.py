@@ -5,7 +5,7 @@ from fake_cuda import PoolBlock
 
 from fusionloader._native import cuda
 from fusionloader.executors.dali.prebuilt import Prebuilt
-from fusionloader.executors.device.release_blocks import vacate
+from fusionloader.executors.device.release_blocks import release_blocks
 from fusionloader.gpu_memory import pool
 
 SIZE = 1 << 20
@@ -49,7 +49,7 @@ def nothing():
 def test_an_empty_block_leaves_the_pool_and_pipelines_stay(block):
     defined = []
     prebuilt = Prebuilt(lambda: defined.append(Pipeline()) or defined[-1])
-    vacate([block], nothing)
+    release_blocks([block], nothing)
     assert pool.is_empty()
     prebuilt.build()
     assert len(defined) == 1
@@ -59,7 +59,7 @@ def test_what_is_cached_is_given_up_first(block):
     cached = [cuda.pool().allocate(PART, 0)]
     prebuilt = Prebuilt(Pipeline)
     kept = prebuilt._pipeline
-    vacate([block], lambda: cuda.pool().free(cached.pop()) if cached else None)
+    release_blocks([block], lambda: cuda.pool().free(cached.pop()) if cached else None)
     assert pool.is_empty()
     assert prebuilt._pipeline is kept
 
@@ -68,7 +68,7 @@ def test_pipelines_that_keep_memory_are_dropped_and_run_again_in_other(block):
     prebuilt = Prebuilt(Pipeline)
     assert prebuilt.run() is not None
     assert pool.live_bytes() == PART
-    vacate([block], nothing)
+    release_blocks([block], nothing)
     assert pool.is_empty()
     assert prebuilt.run() is None  # there is no block to allocate in
 
@@ -78,7 +78,7 @@ def test_what_only_a_collection_finds_is_found(block):
     pipeline.itself = pipeline
     pipeline.run()
     del pipeline
-    vacate([block], nothing)
+    release_blocks([block], nothing)
     assert pool.is_empty()
 
 
@@ -87,7 +87,7 @@ def test_nothing_is_returned_while_something_lives_in_it(block, fake_cuda):
     pool.add(other)
     kept = [cuda.pool().allocate(SIZE, 0), cuda.pool().allocate(PART, 0)]
     with pytest.raises(RuntimeError, match=f"{SIZE + PART} bytes are still allocated in borrowed"):
-        vacate([block, other], nothing)
+        release_blocks([block, other], nothing)
     assert pool.live_bytes(block) + pool.live_bytes(other) == SIZE + PART
     assert cuda.pool().allocate(PART, 0) is None  # nor does anything come in addition
     for address in kept:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fusionloader.executors.device.program import DeviceError
-from fusionloader.executors.device.shortage import is_shortage
+from fusionloader.executors.shortage import is_shortage
 
 
 @pytest.mark.parametrize(

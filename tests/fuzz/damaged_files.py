@@ -32,10 +32,10 @@ def whole_files() -> tuple[bytes, ...]:
     rng = np.random.default_rng(1)
     files = []
     for width, height in SIZES:
-        colours = Image.fromarray(rng.integers(0, 256, (height, width, 3), np.uint8))
-        smooth = colours.resize((width // 5 + 1, height // 5 + 1)).resize((width, height))
+        colors = Image.fromarray(rng.integers(0, 256, (height, width, 3), np.uint8))
+        smooth = colors.resize((width // 5 + 1, height // 5 + 1)).resize((width, height))
         for options in OPTIONS:
-            files.append(_encoded(smooth if options["subsampling"] else colours, **options))
+            files.append(_encoded(smooth if options["subsampling"] else colors, **options))
         files += [_encoded(smooth.convert(mode)) for mode in ("L", "CMYK")]
         files.append(_encoded(smooth.convert("L"), progressive=True))
     return tuple(files)

@@ -46,9 +46,9 @@ def _windows(random: Random, depth: int) -> Stage:
     )
 
 
-def _colours(random: Random, depth: int) -> Stage:
+def _colors(random: Random, depth: int) -> Stage:
     if random.random() < 0.5:
-        return stages.ColourJitter(
+        return stages.ColorJitter(
             *(maybe(random, span(random, 0, 2)) for _ in range(3)),
             maybe(random, span(random, -0.5, 0.5)),
         )
@@ -59,10 +59,10 @@ def _colours(random: Random, depth: int) -> Stage:
 def _warps(random: Random, depth: int) -> Stage:
     interpolation = random.choice(INTERPOLATIONS)
     centre = maybe(random, (real(random, -9, 60), real(random, -9, 60)))
-    degrees, colour = span(random, -200, 200), fill(random)
+    degrees, color = span(random, -200, 200), fill(random)
     return random.choice(
         (
-            stages.RandomRotation(degrees, interpolation, random.random() < 0.5, centre, colour),
+            stages.RandomRotation(degrees, interpolation, random.random() < 0.5, centre, color),
             stages.RandomAffine(
                 degrees,
                 maybe(random, (real(random, 0, 1), real(random, 0, 1))),
@@ -71,9 +71,9 @@ def _warps(random: Random, depth: int) -> Stage:
                 maybe(random, span(random, -60, 60)),
                 interpolation,
                 centre,
-                colour,
+                color,
             ),
-            stages.RandomPerspective(real(random, 0, 1), interpolation, colour),
+            stages.RandomPerspective(real(random, 0, 1), interpolation, color),
         )
     )
 
@@ -149,5 +149,5 @@ def _order(random: Random, depth: int) -> Stage:
     return stages.RandomOrder(_branches(random, depth))
 
 
-_MAKERS = (_windows, _windows, _windows, _colours, _warps, _fixed, _policy, _augmix, _erasing)
+_MAKERS = (_windows, _windows, _windows, _colors, _warps, _fixed, _policy, _augmix, _erasing)
 _MAKERS += (_apply, _choice, _order)

@@ -141,4 +141,4 @@ def test_a_result_of_an_impossible_size_is_refused(side):
 
 def test_erasing_far_outside_touches_nothing():
     arguments = [1e6, -1e6, 1e6, 1e6, 1, 2, 3]
-    assert _native.colour_op("erase", IMAGE, arguments) == IMAGE.tobytes()
+    assert _native.color_op("erase", IMAGE, arguments) == IMAGE.tobytes()

@@ -95,22 +95,22 @@ def run_plan(random: Random) -> None:
         executor.run_pixels(image, *seeds, np.empty(executor.result_bytes, np.uint8))
 
 
-def run_colour(random: Random) -> None:
-    name = random.choice(tuple(COLOUR_OPS))
+def run_color(random: Random) -> None:
+    name = random.choice(tuple(COLOR_OPS))
     arguments = [
         real(random, -1, 260) if random.random() < 0.3 else real(random, -1, 8)
-        for _ in range(COLOUR_OPS[name])
+        for _ in range(COLOR_OPS[name])
     ]
     if name == "gaussian_blur":
         arguments[:2] = [random.choice((1, 3, 5, 23)), random.choice((1, 3, 5, 511))]
     if name == "to_grayscale":
         arguments = [random.choice((1, 3))]
-    _native.colour_op(name, pixels(random), arguments, random.choice(LEVELS))
+    _native.color_op(name, pixels(random), arguments, random.choice(LEVELS))
 
 
 def run_geometry(random: Random) -> None:
     image = pixels(random)
-    interpolation, colour = random.choice(INTERPOLATIONS), fill(random)
+    interpolation, color = random.choice(INTERPOLATIONS), fill(random)
     sides = [whole(random, -9, 40) for _ in range(4)]
     point = (real(random, -50, 50), real(random, -50, 50))
     angle, scale = real(random, -400, 400), real(random, 0.1, 3)
@@ -120,13 +120,13 @@ def run_geometry(random: Random) -> None:
             random.randint(1, 99),
             matrix(random, 6),
             interpolation,
-            colour,
+            color,
         ),
-        "perspective_transform": (matrix(random, 8), interpolation, colour),
+        "perspective_transform": (matrix(random, 8), interpolation, color),
         "rotate": rotation(random, interpolation),
-        "pad": (*sides, random.choice(PAD_MODES), colour),
-        "affine": (angle, point, scale, point, interpolation, colour, None),
-        **{name: (real(random, -50, 50), interpolation, colour) for name in ONE_NUMBER},
+        "pad": (*sides, random.choice(PAD_MODES), color),
+        "affine": (angle, point, scale, point, interpolation, color, None),
+        **{name: (real(random, -50, 50), interpolation, color) for name in ONE_NUMBER},
     }
     name = random.choice(tuple(calls))
     _native.geometry_op(name, image, calls[name], random.choice(LEVELS))
@@ -137,9 +137,9 @@ def run_corners(random: Random) -> None:
     _native.perspective_coefficients(*corners)
 
 
-COLOUR_OPS = {"brightness": 1, "contrast": 1, "saturation": 1, "sharpness": 1, "hue": 1}
-COLOUR_OPS |= {"posterize": 1, "solarize": 1, "solarize_add": 2, "invert": 0, "autocontrast": 0}
-COLOUR_OPS |= {"equalize": 0, "to_grayscale": 1, "gaussian_blur": 4, "erase": 7}
+COLOR_OPS = {"brightness": 1, "contrast": 1, "saturation": 1, "sharpness": 1, "hue": 1}
+COLOR_OPS |= {"posterize": 1, "solarize": 1, "solarize_add": 2, "invert": 0, "autocontrast": 0}
+COLOR_OPS |= {"equalize": 0, "to_grayscale": 1, "gaussian_blur": 4, "erase": 7}
 ONE_NUMBER = ("shear_x", "shear_y", "translate_x", "translate_y", "plain_shear_x")
 ONE_NUMBER += ("plain_shear_y", "plain_translate_x", "plain_translate_y")
 KINDS: dict[str, tuple[Callable[[Random], None], float]] = {
@@ -147,7 +147,7 @@ KINDS: dict[str, tuple[Callable[[Random], None], float]] = {
     "files": (run_file, 0.2),
     "operations": (run_operations, 0.2),
     "plans": (run_plan, 0.15),
-    "colour": (run_colour, 0.07),
+    "color": (run_color, 0.07),
     "geometry": (run_geometry, 0.07),
     "corners": (run_corners, 0.01),
 }

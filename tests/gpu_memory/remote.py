@@ -13,7 +13,7 @@ from waiting import PATIENCE, wait_until
 from fusionloader._native import cuda
 from fusionloader.gpu_memory import (
     Borrower,
-    Invitation,
+    LedgerHandle,
     Lender,
     Mapping,
     answer_probe,
@@ -26,8 +26,8 @@ MIB = 1 << 20
 class Commands:
     """What the test can ask for; runs in the borrower's process."""
 
-    def __init__(self, invitation: Invitation, fake: FakeCuda) -> None:
-        self.borrower = Borrower(invitation)
+    def __init__(self, ledger_handle: LedgerHandle, fake: FakeCuda) -> None:
+        self.borrower = Borrower(ledger_handle)
         self.fake = fake
         self.mappings: list[Mapping] = []
         self.streams: list[int] = []
@@ -86,18 +86,18 @@ class Commands:
         return self.borrower.lender_lives
 
     def join_again(self, fd: int) -> None:
-        Borrower(Invitation(fd)).close()
+        Borrower(LedgerHandle(fd)).close()
 
     def close(self) -> None:
         self.borrower.close()
 
 
 def serve(
-    invitation: Invitation, connection: Connection, library: str, environment: dict[str, str]
+    ledger_handle: LedgerHandle, connection: Connection, library: str, environment: dict[str, str]
 ) -> None:
     os.environ.update(environment)
     try:
-        commands = Commands(invitation, FakeCuda(library))
+        commands = Commands(ledger_handle, FakeCuda(library))
     except Exception as error:
         connection.send(error)
         return
@@ -119,7 +119,7 @@ class Remote:
     def __init__(self, lender: Lender, fake: FakeCuda, **environment: str) -> None:
         spawn = multiprocessing.get_context("spawn")
         self._connection, theirs = spawn.Pipe()
-        arguments = (lender.invitation(), theirs, fake.library, environment)
+        arguments = (lender.ledger_handle(), theirs, fake.library, environment)
         self.process = spawn.Process(target=serve, args=arguments, daemon=True)
         self.process.start()
         theirs.close()

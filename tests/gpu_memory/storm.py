@@ -46,7 +46,7 @@ class Storm:
         self.chance = random.Random(seed)
         self.fake = fake
         self.lender = Lender(slots=16)
-        self.invitation = self.lender.invitation()
+        self.ledger_handle = self.lender.ledger_handle()
         self.stream = fake.stream()
         self.tally = Tally()
         self.bases = [self.allocate() for _ in range(ALLOCATIONS)]
@@ -66,10 +66,10 @@ class Storm:
                 sys.executable,
                 "-S",
                 str(HERE / "storm_borrower.py"),
-                str(self.invitation.fd),
+                str(self.ledger_handle.fd),
                 str(self.chance.randrange(1 << 30)),
             ],
-            pass_fds=[self.invitation.fd],
+            pass_fds=[self.ledger_handle.fd],
             env={**os.environ, "STORM_PATH": path},
             stdout=subprocess.PIPE,
             text=True,
@@ -125,8 +125,8 @@ class Storm:
         policy = self.chance.choice(["kill", "quarantine", "quarantine"])
         try:
             self.lender.reclaim(self.out.values(), patience, policy)
-        except NotReturnedError as late:
-            self.tally.quarantined += late.nbytes // PART
+        except NotReturnedError as overdue:
+            self.tally.quarantined += overdue.nbytes // PART
         self.out = {a: grant for a, grant in self.out.items() if grant.state != "free"}
 
     def replace_the_dead(self) -> None:

@@ -14,7 +14,7 @@ sys.path[:0] = os.environ["STORM_PATH"].split(os.pathsep)
 
 from fake_cuda import FakeCuda  # noqa: E402
 
-from fusionloader.gpu_memory import Borrower, CudaError, Invitation, NotOfferedError, PeerError  # noqa: E402
+from fusionloader.gpu_memory import Borrower, CudaError, LedgerHandle, NotOfferedError, PeerError  # noqa: E402
 
 LENDERS, BORROWERS = 0xA, 0xB  # highest four bits of what each side writes
 
@@ -22,7 +22,7 @@ LENDERS, BORROWERS = 0xA, 0xB  # highest four bits of what each side writes
 def main() -> None:
     chance = random.Random(int(sys.argv[2]))
     fake = FakeCuda(os.environ["FUSIONLOADER_LIBCUDA"])
-    borrower = Borrower(Invitation(int(sys.argv[1])))
+    borrower = Borrower(LedgerHandle(int(sys.argv[1])))
     streams = [fake.stream() for _ in range(2)]
     mark = BORROWERS << 28 | os.getpid()
     print("ready", flush=True)

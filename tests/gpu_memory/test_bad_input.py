@@ -15,8 +15,8 @@ from fusionloader.gpu_memory import (
     CudaError,
     DeviceError,
     GrantError,
-    Invitation,
     LedgerError,
+    LedgerHandle,
     Lender,
     NotOfferedError,
     SizeError,
@@ -198,9 +198,9 @@ def test_a_ledger_has_a_number_of_slots(fake_cuda, slots):
         Lender(slots)
 
 
-@pytest.mark.parametrize("thing", [None, 7, "invitation"])
-def test_what_is_no_invitation_is_refused(fake_cuda, thing):
-    with pytest.raises(TypeError, match="is made with the Invitation of a lender"):
+@pytest.mark.parametrize("thing", [None, 7, "ledger_handle"])
+def test_what_is_no_ledger_handle_is_refused(fake_cuda, thing):
+    with pytest.raises(TypeError, match="is made with the Ledger handle of a lender"):
         Borrower(thing)
 
 
@@ -320,27 +320,27 @@ def test_a_borrower_whose_work_has_failed_does_not_return_its_block(lender, borr
     assert lender.stats().killed == 1
 
 
-# ---- invitations -------------------------------------------------------------------------------
+# ---- ledger handles -----------------------------------------------------------------------------
 
 
 def test_a_descriptor_that_is_no_ledger_is_refused(fake_cuda, tmp_path):
     with open(tmp_path / "file", "w+b") as file:
-        invitation = Invitation(file.fileno())
+        ledger_handle = LedgerHandle(file.fileno())
         with pytest.raises(LedgerError, match="not that of a ledger"):
-            Borrower(invitation)
-        invitation.fd = -1  # it is the file's to close
+            Borrower(ledger_handle)
+        ledger_handle.fd = -1  # it is the file's to close
 
 
-def test_a_closed_invitation_is_refused(lender):
-    invitation = lender.invitation()
-    invitation.close()
+def test_a_closed_ledger_handle_is_refused(lender):
+    ledger_handle = lender.ledger_handle()
+    ledger_handle.close()
     with pytest.raises(LedgerError, match="not that of a ledger"):
-        Borrower(invitation)
+        Borrower(ledger_handle)
 
 
 def test_a_process_cannot_borrow_from_itself(lender, block):
     with (
-        Borrower(lender.invitation()) as me,
+        Borrower(lender.ledger_handle()) as me,
         yield_block(block, lender) as grant,
         pytest.raises(CudaError, match="cuIpcOpenMemHandle failed"),
     ):
@@ -348,7 +348,7 @@ def test_a_process_cannot_borrow_from_itself(lender, block):
         assert grant.state == "returned"
 
 
-def test_a_borrower_that_died_leaves_no_seat_taken(fake_cuda, lender, block):
+def test_a_borrower_that_died_leaves_no_borrower_slot_taken(fake_cuda, lender, block):
     for _ in range(10):
         remote = Remote(lender, fake_cuda)
         assert len(lender.borrowers) == 1

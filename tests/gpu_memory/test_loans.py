@@ -262,7 +262,7 @@ def test_a_closed_lender_lends_nothing(fake_cuda, borrower, lender):
     with pytest.raises(LedgerError, match="the lender is closed"):
         lender.yield_block(Block(address, MIB))
     with pytest.raises(LedgerError, match="the lender is closed"):
-        lender.invitation()
+        lender.ledger_handle()
     with pytest.raises(gpu_memory.PeerError, match="the lender has ended"):
         borrower.borrow(1, PATIENCE)
 

@@ -132,7 +132,7 @@ def run_tests(folder, killers):
     for plugin in ("no:cacheprovider", "pytest_timeout", "fake_cuda", "lending_fixtures"):
         command += ["-p", plugin]
     command += ["--noconftest", "-k", killers]
-    command += [str(HERE / f"test_{name}.py") for name in ("loans", "late", "bad_input")]
+    command += [str(HERE / f"test_{name}.py") for name in ("loans", "overdue", "bad_input")]
     command += [str(HERE.parent / "cuda" / "test_retired.py")]
     path = os.pathsep.join(map(str, (folder, HERE, HERE.parent, HERE.parent / "cuda")))
     return subprocess.run(

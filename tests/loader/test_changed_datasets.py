@@ -8,7 +8,7 @@ from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader
-from fusionloader.iterators import factory as recipes
+from fusionloader.iterators import factory as iterator_factory
 from fusionloader.sources.fingerprint import Fingerprint
 
 WHOLE = "whole batches per worker"
@@ -86,9 +86,9 @@ def test_a_dataset_is_compiled_once_for_an_iterator(monkeypatch, eval_set, worke
         calls.append(arguments)
         return original(*arguments)
 
-    original = recipes.compile_dataset
+    original = iterator_factory.compile_dataset
     loader = FusionLoader(eval_set, 8, num_workers=workers)
-    monkeypatch.setattr(recipes, "compile_dataset", counted)
+    monkeypatch.setattr(iterator_factory, "compile_dataset", counted)
     next(iter(loader))
     assert len(calls) == 1
 

@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
-from fusionloader import FusionLoader, plan
+from fusionloader import FusionLoader, compile_plan
 
 
 class Rows(Dataset):
@@ -76,7 +76,7 @@ def test_an_epoch_can_be_resumed(eval_set, elsewhere):
 def test_a_plan_is_applied_in_host_memory(image_folder, elsewhere):
     from PIL import Image
 
-    compiled = plan.compile(eval_transform())
+    compiled = compile_plan(eval_transform())
     image = Image.open(min(image_folder.glob("*/*.jpg"))).convert("RGB")
     operations = compiled.draw(*image.size)
     assert torch.equal(compiled.apply(image, operations), eval_transform()(image))
@@ -89,7 +89,7 @@ def test_policies_and_erasing_are_compiled_to_the_same_plan():
         v1.ToTensor(),
         v1.RandomErasing(value=(1, 2, 3)),
     ]
-    expected = plan.compile(v1.Compose(steps))
+    expected = compile_plan(v1.Compose(steps))
     with Elsewhere():
-        found = plan.compile(v1.Compose(steps))
+        found = compile_plan(v1.Compose(steps))
     assert found.plan == expected.plan and found.tail is None

@@ -16,8 +16,8 @@ from fusionloader.executors.dali.memory import borrowing
 from fusionloader.executors.dali.memory.resource_library import build
 from fusionloader.executors.dali.memory.unused_memory import release_unused_memory
 from fusionloader.executors.dali.prebuilt import drop_all
-from fusionloader.executors.device.shortage import is_shortage
 from fusionloader.executors.device.torch_pool import TorchPool
+from fusionloader.executors.shortage import is_shortage
 from fusionloader.gpu_memory import Mapping
 from fusionloader.gpu_memory import pool as borrowed
 
@@ -63,7 +63,7 @@ def use_dali(blocks: Sequence[Mapping], device: int = 0) -> dict[str, Any]:
         "same": same and again,
         "raised": raised,
         "borrowed_mib": nbytes >> 20,
-        "vacate_ms": round((vacated - began) * 1e3, 3),
+        "release_blocks_ms": round((vacated - began) * 1e3, 3),
         "build_and_run_again_ms": round((time.perf_counter() - built) * 1e3, 3),
     }
 

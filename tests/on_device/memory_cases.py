@@ -76,7 +76,7 @@ def a_part_of_an_allocation_goes_and_comes_back_and_its_neighbours_stay() -> Fig
         quarter = SIZE // 4
         memory.fill(0xAAAA0001)
         memory.driver.fill(memory.address + quarter, 0xBBBB0002, 2 * quarter, memory.stream)
-        with Peer(lender.invitation()) as peer:
+        with Peer(lender.ledger_handle()) as peer:
             grant = lender.yield_block(memory.block(quarter, 2 * quarter))
             loan = peer.ask("borrow", nbytes=MIB)
             assert loan["nbytes"] == 2 * quarter
@@ -90,7 +90,7 @@ def a_part_of_an_allocation_goes_and_comes_back_and_its_neighbours_stay() -> Fig
 
 
 def the_two_processes_pass_the_probe() -> Figures:
-    with lending() as (lender, _), Peer(lender.invitation()) as peer:
+    with lending() as (lender, _), Peer(lender.ledger_handle()) as peer:
         peer.tell("probe")
         refused = probe(lender)
         assert peer.answer() == {"refused": refused}
@@ -99,7 +99,7 @@ def the_two_processes_pass_the_probe() -> Figures:
 
 
 def a_block_is_on_offer_only_when_the_device_has_done_what_came_before() -> Figures:
-    with lending() as (lender, memory), Peer(lender.invitation()) as peer:
+    with lending() as (lender, memory), Peer(lender.ledger_handle()) as peer:
         rounds = 1 if FAKE else 400
         for number in range(rounds):
             memory.fill(number + 1)
@@ -114,7 +114,7 @@ def a_block_is_on_offer_only_when_the_device_has_done_what_came_before() -> Figu
 
 def a_worker_that_looks_returns_soon_after_it_is_asked() -> Figures:
     seconds = []
-    with lending() as (lender, memory), Peer(lender.invitation()) as peer:
+    with lending() as (lender, memory), Peer(lender.ledger_handle()) as peer:
         for number in range(3 if FAKE else 20):
             grant = lender.yield_block(memory.block())
             peer.ask("borrow", nbytes=MIB)
@@ -132,7 +132,7 @@ def after_a_kill_in_the_middle_of_writing_nothing_is_written_any_more() -> Figur
     seconds = []
     with lending() as (lender, memory):
         for number in range(2 if FAKE else 8):
-            with Peer(lender.invitation()) as peer:
+            with Peer(lender.ledger_handle()) as peer:
                 grant = lender.yield_block(memory.block())
                 peer.ask("borrow", nbytes=MIB)
                 peer.tell("hog", number=0, word=0xDEAD0000)
@@ -162,7 +162,7 @@ def a_late_borrower_is_killed_and_the_block_is_back() -> Figures:
     rounds = 8
     with lending() as (lender, memory):
         for number in range(1, rounds + 1):
-            with Peer(lender.invitation()) as peer:
+            with Peer(lender.ledger_handle()) as peer:
                 memory.fill(0)
                 grant = lender.yield_block(memory.block())
                 peer.ask("borrow", nbytes=MIB)
@@ -200,7 +200,7 @@ def the_borrower_s_memory_is_free_again_when_the_lender_is_killed() -> Figures:
 
 def lend_and_sleep() -> None:
     """The process that the case above kills, with a block of it in use."""
-    with lending() as (lender, memory), Peer(lender.invitation()) as peer:
+    with lending() as (lender, memory), Peer(lender.ledger_handle()) as peer:
         lender.yield_block(memory.block())
         peer.ask("borrow", nbytes=MIB)
         print(peer.pid, flush=True)
@@ -213,7 +213,7 @@ def opening_and_closing_cost() -> Figures:
         if not FAKE and nbytes > Driver().memory()[0] // 2:
             break
         opened, closed = [], []
-        with lending(nbytes) as (lender, memory), Peer(lender.invitation()) as peer:
+        with lending(nbytes) as (lender, memory), Peer(lender.ledger_handle()) as peer:
             for number in range(5):
                 grant = lender.yield_block(memory.block())
                 wait_until(lambda: grant.state == "yielded", "the block is not offered")  # noqa: B023

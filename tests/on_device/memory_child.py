@@ -12,7 +12,7 @@ from typing import Any
 
 from cuda_driver import Driver
 
-from fusionloader.gpu_memory import Borrower, Invitation, Mapping, answer_probe
+from fusionloader.gpu_memory import Borrower, LedgerHandle, Mapping, answer_probe
 
 _PR_SET_PDEATHSIG = 1
 
@@ -23,7 +23,7 @@ class Child:
     def __init__(self, ledger_fd: int, device: int) -> None:
         self.driver = Driver(device)
         self.stream = self.driver.stream()
-        self.borrower = Borrower(Invitation(ledger_fd))
+        self.borrower = Borrower(LedgerHandle(ledger_fd))
         self.blocks: list[Mapping] = []
 
     def probe(self) -> dict[str, Any]:

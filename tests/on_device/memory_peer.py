@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from fusionloader.gpu_memory import Invitation
+from fusionloader.gpu_memory import LedgerHandle
 
 _HERE = Path(__file__).parent
 _PATIENCE = 60.0
@@ -20,18 +20,18 @@ _PATIENCE = 60.0
 class Peer:
     """A borrower in a process of its own; it ends with the block."""
 
-    def __init__(self, invitation: Invitation, device: int = 0) -> None:
+    def __init__(self, ledger_handle: LedgerHandle, device: int = 0) -> None:
         paths = [str(_HERE), str(_HERE.parents[1]), os.environ.get("PYTHONPATH", "")]
         self._process = subprocess.Popen(
             [sys.executable, str(_HERE / "memory_child.py")]
-            + [str(number) for number in (invitation.fd, os.getpid(), device)],
+            + [str(number) for number in (ledger_handle.fd, os.getpid(), device)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            pass_fds=[invitation.fd],
+            pass_fds=[ledger_handle.fd],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         )
-        invitation.close()
+        ledger_handle.close()
         try:
             self.pid = self.answer()["pid"]
         except BaseException:

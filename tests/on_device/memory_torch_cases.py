@@ -42,9 +42,9 @@ def options(limit: int = _LIMIT) -> MemoryOptions:
 def borrowing(limit: int = _LIMIT) -> Iterator[tuple[MemoryLender, Peer]]:
     """Training's end of lending, and a borrower that can open what is lent."""
     memory = MemoryLender(options(limit))
-    invitation = memory.invite()
-    assert invitation is not None, memory.why_not
-    with Peer(invitation) as peer:
+    ledger_handle = memory.invite()
+    assert ledger_handle is not None, memory.why_not
+    with Peer(ledger_handle) as peer:
         assert peer.ask("probe") == {"refused": None}
         session = memory._session
         assert session is not None
@@ -225,7 +225,7 @@ def memory_of_graphs_is_not_lent() -> Figures:
 
 
 def torch_works_in_borrowed_memory_and_leaves_it_whole() -> Figures:
-    with lending() as (lender, memory), Peer(lender.invitation()) as peer:
+    with lending() as (lender, memory), Peer(lender.ledger_handle()) as peer:
         grant = lender.yield_block(memory.block())
         peer.ask("borrow", nbytes=MIB)
         found = peer.ask("torch_pool")
@@ -237,7 +237,7 @@ def torch_works_in_borrowed_memory_and_leaves_it_whole() -> Figures:
 
 
 def dali_decodes_in_borrowed_memory_and_leaves_it_whole() -> Figures:
-    with lending(1024 * MIB) as (lender, memory), Peer(lender.invitation()) as peer:
+    with lending(1024 * MIB) as (lender, memory), Peer(lender.ledger_handle()) as peer:
         grant = lender.yield_block(memory.block())
         peer.ask("borrow", nbytes=MIB)
         found = peer.ask("dali_pool")

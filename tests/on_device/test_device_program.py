@@ -10,7 +10,7 @@ import torch
 from conftest import NORMALIZE, photo
 from device_cases import (
     BORDERS,
-    COLOURS,
+    COLORS,
     FILL,
     PICTURES,
     WINDOWS,
@@ -21,23 +21,23 @@ from device_cases import (
 )
 from torchvision import transforms as v1
 
-from fusionloader import plan
+from fusionloader import compile_plan
 from fusionloader.executors.device import program as device_program
 from fusionloader.executors.device.program import (
-    DeviceError,
     DeviceProgram,
     DeviceSample,
+    KernelError,
     Launcher,
     check,
     load_library,
 )
-from fusionloader.sources.plan_source import result_like
+from fusionloader.executors.results import result_like
 
 
 def why_not() -> str | None:
     try:
         return None if device_program.device_count() > 0 else "no CUDA device"
-    except DeviceError as error:
+    except KernelError as error:
         return str(error)
 
 
@@ -99,7 +99,7 @@ def check_on_device(launcher: Launcher, cases) -> None:
         assert different == 0, (pixels.shape, operations, different)
 
 
-EVERYTHING = [[operation] for kind in COLOURS.values() for operation in kind]
+EVERYTHING = [[operation] for kind in COLORS.values() for operation in kind]
 EVERYTHING += [[operation] for operation in warps()] + WINDOWS
 EVERYTHING += [[("blur", 5, 3, 0.8, 2.0)], [("blur", 3, 13, 9.0, 0.3)]]
 EVERYTHING += [[operation] for operation in BORDERS if min(operation[1:5]) >= 0]
@@ -120,7 +120,7 @@ def test_every_operation(launcher, channels, part):
 )
 def test_batches_of_a_plan(launcher, policy):
     steps = [v1.CenterCrop(224), policy, v1.ToTensor(), v1.Normalize(*NORMALIZE)]
-    compiled = plan.compile(v1.Compose([*steps, v1.RandomErasing(0.5)]))
+    compiled = compile_plan(v1.Compose([*steps, v1.RandomErasing(0.5)]))
     program = DeviceProgram(compiled.plan)
     image = np.asarray(photo(np.random.default_rng(1), 260, 240))
     on_device = Memory.of(image)

@@ -69,7 +69,7 @@ def pixels_of(image):
 
 
 def ours(name, pixels, arguments, simd=None):
-    got = np.frombuffer(_native.colour_op(name, pixels, tuple(arguments), simd), np.uint8)
+    got = np.frombuffer(_native.color_op(name, pixels, tuple(arguments), simd), np.uint8)
     return got.reshape(*pixels.shape[:2], -1)
 
 
@@ -98,7 +98,7 @@ def test_any_factor_blends_as_pillow_does(name, factor, pixels):
 
 
 @pytest.mark.parametrize("hue", [-0.41, 0.0, 0.23])
-def test_hue_of_colours_all_over_the_cube(hue):
+def test_hue_of_colors_all_over_the_cube(hue):
     levels = np.r_[0:256:5, 1, 2, 3, 127, 128, 253, 254].astype(np.uint8)
     cube = np.stack(np.meshgrid(levels, levels, levels), axis=-1).reshape(len(levels), -1, 3)
     check("hue", np.ascontiguousarray(cube), (hue,))
@@ -151,18 +151,18 @@ def test_wrong_calls_are_refused():
         with pytest.raises(ValueError):
             ours(name, pixels, arguments)
     with pytest.raises(ValueError, match="contiguous"):
-        _native.colour_op("invert", pixels[:, ::2], ())
+        _native.color_op("invert", pixels[:, ::2], ())
 
 
 @pytest.mark.parametrize("radius", [0, 0.01, 0.1, 0.5, 1, 1.37, 2, 5.5, 40, 500])
 def test_box_blurs_are_those_of_pillow(radius):
     for pixels in PICTURES:
         expected = to_pillow(pixels).filter(ImageFilter.GaussianBlur(radius))
-        ours = _native.colour_op("box_blur", pixels, [radius])
+        ours = _native.color_op("box_blur", pixels, [radius])
         assert ours == pixels_of(expected).tobytes(), pixels.shape
 
 
 @pytest.mark.parametrize("radius", [-1.0, float("nan"), 1e5])
 def test_a_box_blur_without_sense_is_refused(radius):
     with pytest.raises(ValueError, match="radius"):
-        _native.colour_op("box_blur", PICTURES[0], [radius])
+        _native.color_op("box_blur", PICTURES[0], [radius])

@@ -49,8 +49,8 @@ def fill_of(image: Image.Image, fill: tuple[int, int, int]) -> list[int]:
 
 def transformed(image, size, method, numbers, mode, fill):
     """Pillow's own transform."""
-    colour = fill if image.mode == "RGB" else fill[0]
-    return image.transform(size, method, numbers, Image.Resampling[mode.upper()], fillcolor=colour)
+    color = fill if image.mode == "RGB" else fill[0]
+    return image.transform(size, method, numbers, Image.Resampling[mode.upper()], fillcolor=color)
 
 
 def check(expected: Image.Image, name: str, image: Image.Image, *arguments: object) -> None:

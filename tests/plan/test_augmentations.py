@@ -44,7 +44,7 @@ GREY_TOO = {
     "choice": v1.RandomChoice([v1.RandomInvert(1.0), v1.Pad(3)], [1, 3]),
     "order": v2.RandomOrder([v2.RandomEqualize(1.0), v2.RandomRotation(20), v2.Pad(2)]),
 }
-COLOUR = {
+COLOR = {
     "jitter": v1.ColorJitter(0.4, 0.4, 0.4, 0.2),
     "jitter v2": v2.ColorJitter(saturation=(0, 3), hue=0.5),
     "filled rotation": v1.RandomRotation(40, fill=FILL),
@@ -92,10 +92,10 @@ def check(transform, image, draws=40):
         assert executor.pixels_of_pixels(pixels, 7, 0, index, 0) == (result, (height, width))
 
 
-@pytest.mark.parametrize("name", [*GREY_TOO, *COLOUR])
+@pytest.mark.parametrize("name", [*GREY_TOO, *COLOR])
 @pytest.mark.parametrize("image", IMAGES)
 def test_pixels_are_those_of_torchvision_on_pillow_images(name, image):
-    check({**GREY_TOO, **COLOUR}[name], IMAGES[image])
+    check({**GREY_TOO, **COLOR}[name], IMAGES[image])
 
 
 @pytest.mark.parametrize("name", GREY_TOO)
@@ -117,7 +117,7 @@ def test_a_blur_differs_by_at_most_a_level(size):
         assert difference.mean() < 0.01
 
 
-def test_a_grey_result_of_colour_images_has_one_channel():
+def test_a_grey_result_of_color_images_has_one_channel():
     transform = v1.Compose([v1.Resize((20, 30)), v1.Grayscale(), v1.ToTensor()])
     plan = compile_transform(transform).plan
     image = IMAGES["photo"]

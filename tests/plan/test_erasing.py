@@ -10,7 +10,7 @@ from conftest import NORMALIZE, photo
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from fusionloader import plan
+from fusionloader import compile_plan
 from fusionloader.executors.native import make_executor
 from fusionloader.plan.stages import Convert, ImageKind, Plan
 
@@ -20,7 +20,7 @@ FLOATS = [v1.ToTensor(), v1.Normalize(*NORMALIZE)]
 VALUES = {
     "zero": 0,
     "number": 0.75,
-    "colour": (0.1, -2.0, 30.0),
+    "color": (0.1, -2.0, 30.0),
 }
 
 
@@ -49,7 +49,7 @@ def erased_by_hand(steps, value, place, box):
 def test_constant_values_are_converted_as_the_pixels_are(value, place):
     steps = [*FLOATS]
     steps.insert(place, v1.RandomErasing(1.0, value=value))
-    compiled = plan.compile(v1.Compose(steps), images=plan_images())
+    compiled = compile_plan(v1.Compose(steps), images=plan_images())
     assert compiled.tail is None
     for index in range(20):
         operations = compiled.draw(40, 30, index=index)
@@ -66,7 +66,7 @@ def test_levels_and_half_precision():
         ([*TENSOR, v1.RandomErasing(1.0, value=7)], 7),
         ([*TENSOR, v2.ToDtype(torch.float16, scale=True), v2.RandomErasing(1.0, value=0.3)], 0.3),
     ):
-        compiled = plan.compile(v2.Compose(steps), images=plan_images())
+        compiled = compile_plan(v2.Compose(steps), images=plan_images())
         assert compiled.tail is None
         operations = compiled.draw(40, 30)
         without = steps[:-1]
@@ -76,7 +76,7 @@ def test_levels_and_half_precision():
 
 def test_noise_is_normal_for_every_element():
     steps = [*FLOATS, v1.RandomErasing(1.0, (0.3, 0.5), (0.8, 1.2), value="random")]
-    compiled = plan.compile(v1.Compose(steps), images=plan_images())
+    compiled = compile_plan(v1.Compose(steps), images=plan_images())
     plain = v1.Compose(FLOATS)(IMAGE)
     noise = []
     for index in range(200):
@@ -119,7 +119,7 @@ def test_noise_of_one_value_per_channel_is_normal():
 
 def test_rectangles_are_distributed_as_torchvision_s():
     step = v1.RandomErasing(0.4, (0.05, 0.6), (0.3, 3.3))
-    compiled = plan.compile(v1.Compose([*FLOATS, step]), images=plan_images())
+    compiled = compile_plan(v1.Compose([*FLOATS, step]), images=plan_images())
     ours = [box_of(compiled.draw(40, 30, index=index)) for index in range(60_000)]
     assert abs(np.mean([box is not None for box in ours]) - 0.4) < 5 * (0.24 / 60_000) ** 0.5
     torch.manual_seed(3)
@@ -153,16 +153,16 @@ def test_rectangles_are_distributed_as_torchvision_s():
 )
 def test_what_cannot_be_equal_stays_in_python(steps):
     images = None if isinstance(steps[0], v1.Resize) else plan_images()
-    compiled = plan.compile(v1.Compose(steps), images=images)
+    compiled = compile_plan(v1.Compose(steps), images=images)
     assert compiled.tail is not None and "RandomErasing" in repr(compiled.tail.transforms)
 
 
 def test_copies_are_compiled_alike_and_scripts_are_left_alone():
     transform = v1.Compose([v1.RandomResizedCrop(16), v1.RandAugment(), *FLOATS])
-    compiled = plan.compile(transform)
+    compiled = compile_plan(transform)
     for twin in (copy.deepcopy(transform), pickle.loads(pickle.dumps(transform))):
-        assert plan.compile(twin).plan == compiled.plan
+        assert compile_plan(twin).plan == compiled.plan
     script = torch.jit.script(torch.nn.Sequential(v1.RandomHorizontalFlip(1.0)))
-    scripted = plan.compile(v1.Compose([v1.Resize((8, 8)), v1.PILToTensor(), script]))
+    scripted = compile_plan(v1.Compose([v1.Resize((8, 8)), v1.PILToTensor(), script]))
     assert scripted.tail is not None and len(scripted.plan.stages) == 1
     assert scripted.apply(IMAGE, scripted.draw(40, 30)).shape == (3, 8, 8)

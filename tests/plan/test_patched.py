@@ -12,7 +12,7 @@ from torchvision.datasets import CIFAR10, MNIST, ImageFolder
 from torchvision.datasets import folder as folders
 from torchvision.transforms import v2
 
-from fusionloader import FusionLoader, plan
+from fusionloader import FusionLoader, compile_plan
 from fusionloader.sources.datasets import compile_dataset
 
 PATCHED = "its methods were replaced or hooked"
@@ -48,21 +48,21 @@ def test_a_method_patched_on_a_class_means_python(monkeypatch, kind, name, trans
     else:
         monkeypatch.setattr(kind, name, wrap(getattr(kind, name)))
     steps = v1.Compose([transform] if kind is v1.ToTensor else [transform, v1.ToTensor()])
-    assert PATCHED in plan.compile(steps).explain()
+    assert PATCHED in compile_plan(steps).explain()
     monkeypatch.undo()
-    assert "python" not in plan.compile(steps).explain()
+    assert "python" not in compile_plan(steps).explain()
 
 
 def test_a_patched_compose_is_not_taken_apart(monkeypatch):
     monkeypatch.setattr(v1.Compose, "__call__", lambda self, image: torch.zeros(3))
-    assert PATCHED in plan.compile(eval_transform()).explain()
+    assert PATCHED in compile_plan(eval_transform()).explain()
 
 
 @pytest.mark.parametrize("transform", [train_transform(), eval_transform()])
 def test_methods_that_no_transform_calls_may_be_patched(monkeypatch, transform):
     monkeypatch.setattr(torch.nn.Module, "state_dict", lambda self: {})
     monkeypatch.setattr(v1.Resize, "__repr__", lambda self: "Resize")
-    assert "python" not in plan.compile(transform).explain()
+    assert "python" not in compile_plan(transform).explain()
 
 
 def test_a_patch_is_seen_in_the_batches(monkeypatch, image_folder):

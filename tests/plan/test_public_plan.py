@@ -1,4 +1,4 @@
-"""fusionloader.plan.compile: draws and results one can look at, those of a loader."""
+"""fusionloader.compile_plan: draws and results one can look at, those of a loader."""
 
 import pickle
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +10,7 @@ from conftest import photo
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
-from fusionloader import FusionLoader, plan
+from fusionloader import FusionLoader, compile_plan
 from fusionloader.executors.native import make_executor
 from fusionloader.plan import stages
 from fusionloader.plan.stages import Plan
@@ -23,7 +23,7 @@ def test_what_is_drawn_and_applied_is_what_a_loader_gives(image_folder):
     dataset = ImageFolder(str(image_folder), v1.Compose(TRAIN))
     loader = FusionLoader(dataset, 1, shuffle=True, num_workers=1, seed=9)
     loader.set_epoch(4)
-    compiled = plan.compile(dataset.transform)
+    compiled = compile_plan(dataset.transform)
     seen = []
     for images, _ in loader:
         seen.append(images[0])
@@ -35,7 +35,7 @@ def test_what_is_drawn_and_applied_is_what_a_loader_gives(image_folder):
 
 
 def test_operations_can_be_written_by_hand():
-    compiled = plan.compile(v1.Compose([v1.Resize((70, 90)), v1.ToTensor()]))
+    compiled = compile_plan(v1.Compose([v1.Resize((70, 90)), v1.ToTensor()]))
     dark = compiled.apply(IMAGE, [("brightness", 0.0)])
     assert dark.shape == (3, 70, 90) and dark.abs().max() == 0
     with pytest.raises(ValueError, match="unknown"):
@@ -47,27 +47,27 @@ def test_operations_can_be_written_by_hand():
 
 
 def test_a_tail_runs_on_the_native_result():
-    compiled = plan.compile(v1.Compose([v1.CenterCrop(20), v1.Lambda(lambda image: image.size)]))
+    compiled = compile_plan(v1.Compose([v1.CenterCrop(20), v1.Lambda(lambda image: image.size)]))
     assert compiled.apply(IMAGE, compiled.draw(90, 70)) == (20, 20)
     assert compiled.picture(IMAGE, compiled.draw(90, 70)).size == (20, 20)
     assert "python" in compiled.explain() and "python" in repr(compiled)
 
 
 def test_results_of_any_size_and_arrays():
-    compiled = plan.compile(v1.Compose([v1.Resize(30), v1.ToTensor()]))
+    compiled = compile_plan(v1.Compose([v1.Resize(30), v1.ToTensor()]))
     assert compiled.apply(np.asarray(IMAGE), compiled.draw(90, 70)).shape == (3, 30, 38)
     with pytest.raises(ValueError, match="uint8"):
         compiled.apply(np.zeros((5, 5, 3), np.float32), [])
 
 
 def test_a_compiled_plan_is_pickled():
-    compiled = pickle.loads(pickle.dumps(plan.compile(v1.Compose(TRAIN))))
+    compiled = pickle.loads(pickle.dumps(compile_plan(v1.Compose(TRAIN))))
     operations = compiled.draw(90, 70, index=3)
     assert compiled.apply(IMAGE, operations).shape == (3, 32, 32)
 
 
 def test_threads_may_share_a_plan():
-    compiled = plan.compile(v1.Compose([v1.Resize((50, 60)), v1.RandomAffine(20), v1.ToTensor()]))
+    compiled = compile_plan(v1.Compose([v1.Resize((50, 60)), v1.RandomAffine(20), v1.ToTensor()]))
     operations = compiled.draw(90, 70)
     expected = compiled.apply(IMAGE, operations)
     with ThreadPoolExecutor(4) as pool:
@@ -76,7 +76,7 @@ def test_threads_may_share_a_plan():
 
 
 def test_nothing_follows_the_erasing_of_a_result():
-    compiled = plan.compile(v1.Compose([v1.Resize((70, 90)), *TRAIN[2:]]))
+    compiled = compile_plan(v1.Compose([v1.Resize((70, 90)), *TRAIN[2:]]))
     erase = ("erase", 0, 0, 1, 1, b"", True, 1)
     with pytest.raises(ValueError, match="follow erasing"):
         compiled.apply(IMAGE, [erase, ("invert",)])

@@ -54,7 +54,7 @@ TRAINING = {
     "levels": {"normalize": False},
     "erasing": {"re_prob": 0.4, "re_count": 3},
     "noise": {"re_prob": 0.4, "re_mode": "pixel"},
-    "colours": {"re_prob": 0.4, "re_mode": "rand"},
+    "colors": {"re_prob": 0.4, "re_mode": "rand"},
 }
 EVALUATION = {
     "center": {},
@@ -274,8 +274,8 @@ def test_arrays_and_images_for_grey_are_left_to_python():
     compiled = compile_transform(v1.Compose([v1.Resize((4, 4)), windows.ToNumpy()]))
     assert compiled.tail is not None
     assert np.array_equal(compiled.tail(IMAGES["noise"]), windows.ToNumpy()(IMAGES["noise"]))
-    colour_fill = aug.rand_augment_transform("rand-m9")
-    assert compile_transform(colour_fill, images=ImageKind(1)).tail is not None
+    color_fill = aug.rand_augment_transform("rand-m9")
+    assert compile_transform(color_fill, images=ImageKind(1)).tail is not None
 
 
 def test_timm_is_found_when_it_is_imported_later():

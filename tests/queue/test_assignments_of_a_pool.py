@@ -36,20 +36,20 @@ def test_a_worker_is_sent_until_it_has_looked_where(pool):
     assert not pool.workers[1].is_sent
 
 
-def test_the_last_of_several_errands_counts(pool):
+def test_the_last_of_several_assignments_counts(pool):
     for loader in (5, 6, 65535):
         pool.orders.send(0, 0, loader, 0)
     assert pool.workers[0].answer() == 65535
     assert not pool.workers[0].is_sent
 
 
-def test_being_sent_to_the_same_loader_again_is_another_errand(pool):
+def test_being_sent_to_the_same_loader_again_is_another_assignment(pool):
     for _ in range(2):
         pool.orders.send(0, 0, 5, 0)
         assert pool.workers[0].is_sent and pool.workers[0].answer() == 5
 
 
-def test_an_errand_wakes_and_so_does_the_end(pool):
+def test_an_assignment_wakes_and_so_does_the_end(pool):
     seen = pool.workers[0].work_word
     pool.orders.send(0, 0, 5, 0)
     assert pool.workers[0].work_word != seen

@@ -1,4 +1,4 @@
-"""Seats and errands: what a worker of another rank may take, and what its death leaves."""
+"""Guest slots and assignments: what a borrowed worker may take, and what its death leaves."""
 
 import os
 import subprocess
@@ -10,21 +10,21 @@ from fusionloader import _native
 from fusionloader.shm import objects
 from fusionloader.shm.slots import Arena, SlotPool
 
-SEATS = 2
+GUEST_SLOTS = 2
 WORKERS = 1
-FIRST_SEAT = WORKERS
+FIRST_GUEST_SLOT = WORKERS
 NOWHERE = 0
 
 
 class Borrower:
-    """A queue with a worker of its own and seats for others."""
+    """A queue with a worker of its own and guest slots for others."""
 
     def __init__(self):
-        size = _native.ManagerQueue.control_bytes(WORKERS + SEATS, 8)
+        size = _native.ManagerQueue.control_bytes(WORKERS + GUEST_SLOTS, 8)
         self.control_fd = objects.create(size)
         self.arena = Arena()
         self.manager = _native.ManagerQueue(
-            self.control_fd, self.arena.fd, WORKERS, 8, SEATS, WORKERS
+            self.control_fd, self.arena.fd, WORKERS, 8, GUEST_SLOTS, WORKERS
         )
         self.slots = SlotPool(self.arena, self.manager, spare=8)
         self.worker = self.attach()
@@ -61,7 +61,7 @@ def me():
     return _native.process_identity(os.getpid())
 
 
-def errand(last):
+def assignment(last):
     """For mini-batches up to ``last``."""
     return last << 32
 
@@ -82,69 +82,71 @@ def test_a_process_that_has_ended_is_nobody_even_as_a_zombie():
     assert _native.process_identity(process.pid) == 0
 
 
-def test_a_seat_has_one_owner(borrower, me):
+def test_a_guest_slot_has_one_owner(borrower, me):
     first, second = borrower.attach(), borrower.attach()
-    assert borrower.view.free_seats() == [1, 2]
-    assert first.take_seat(FIRST_SEAT, me)
-    assert not second.take_seat(FIRST_SEAT, me)
-    assert borrower.view.free_seats() == [2]
-    first.leave_seat()
-    assert second.take_seat(FIRST_SEAT, me)
+    assert borrower.view.free_guest_slots() == [1, 2]
+    assert first.take_guest_slot(FIRST_GUEST_SLOT, me)
+    assert not second.take_guest_slot(FIRST_GUEST_SLOT, me)
+    assert borrower.view.free_guest_slots() == [2]
+    first.leave_guest_slot()
+    assert second.take_guest_slot(FIRST_GUEST_SLOT, me)
 
 
-@pytest.mark.parametrize("seat", [0, 3, 1 << 15])
-def test_what_is_no_seat_cannot_be_taken(borrower, me, seat):
-    assert not borrower.attach().take_seat(seat, me)
+@pytest.mark.parametrize("guest_slot", [0, 3, 1 << 15])
+def test_what_is_no_guest_slot_cannot_be_taken(borrower, me, guest_slot):
+    assert not borrower.attach().take_guest_slot(guest_slot, me)
 
 
-def test_a_guest_keeps_to_the_mini_batches_of_its_errand(borrower, me):
+def test_a_borrowed_worker_keeps_to_the_mini_batches_of_its_assignment(borrower, me):
     for sequence in range(3):
         borrower.publish(sequence, tiny_batches=1)
-    guest = borrower.attach()
-    assert guest.take_seat(FIRST_SEAT, me)
-    claims = [guest.claim_as_guest(errand(1)) for _ in range(3)]
+    borrowed_worker = borrower.attach()
+    assert borrowed_worker.take_guest_slot(FIRST_GUEST_SLOT, me)
+    claims = [borrowed_worker.claim_as_borrowed(assignment(1)) for _ in range(3)]
     assert [claim and claim.sequence for claim in claims] == [0, 1, None]
 
 
-def test_a_guest_does_not_take_what_came_back(borrower, me):
+def test_a_borrowed_worker_does_not_take_what_came_back(borrower, me):
     slot = borrower.publish(0, tiny_batches=1)
-    guest = borrower.attach()
-    assert guest.take_seat(FIRST_SEAT, me)
-    guest.give_back(guest.claim_as_guest(errand(0)), 0)
+    borrowed_worker = borrower.attach()
+    assert borrowed_worker.take_guest_slot(FIRST_GUEST_SLOT, me)
+    borrowed_worker.give_back(borrowed_worker.claim_as_borrowed(assignment(0)), 0)
     assert borrower.manager.status(slot)[:2] == (1, 0)
-    assert guest.claim_as_guest(errand(0)) is None
+    assert borrowed_worker.claim_as_borrowed(assignment(0)) is None
     assert borrower.worker.claim_next(1).first == 0
 
 
-def test_what_a_dead_guest_held_goes_to_the_borrowers_own_workers(borrower):
+def test_what_a_dead_borrowed_worker_held_goes_to_the_borrowers_own_workers(borrower):
     slot = borrower.publish(0, tiny_batches=3)
     code = f"""if True:
         import os
         from fusionloader import _native
         queue = _native.WorkerQueue({borrower.control_fd}, {borrower.arena.fd}, 0)
-        assert queue.take_seat({FIRST_SEAT}, _native.process_identity(os.getpid()))
-        queue.claim_as_guest(0)
+        assert queue.take_guest_slot({FIRST_GUEST_SLOT}, _native.process_identity(os.getpid()))
+        queue.claim_as_borrowed(0)
         os._exit(9)
     """
     fds = (borrower.control_fd, borrower.arena.fd)
     process = subprocess.Popen([sys.executable, "-c", code], pass_fds=fds)
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     assert borrower.manager.status(slot)[:2] == (2, 1)
-    assert borrower.view.free_seats() == [2]  # until its claims are back, nobody else's
-    assert borrower.manager.dead_guests() == [FIRST_SEAT]
-    assert len(borrower.manager.take_back(FIRST_SEAT)) == 1
-    borrower.manager.empty_seat(FIRST_SEAT)
+    assert borrower.view.free_guest_slots() == [2]  # until its claims are back, nobody else's
+    assert borrower.manager.dead_borrowed_workers() == [FIRST_GUEST_SLOT]
+    assert len(borrower.manager.take_back(FIRST_GUEST_SLOT)) == 1
+    borrower.manager.empty_guest_slot(FIRST_GUEST_SLOT)
     process.wait()
-    assert borrower.manager.dead_guests() == []
-    assert borrower.view.free_seats() == [1, 2]
+    assert borrower.manager.dead_borrowed_workers() == []
+    assert borrower.view.free_guest_slots() == [1, 2]
     assert all(borrower.worker.claim_next(1) for _ in range(3))
 
 
-def test_a_guest_that_lives_is_left_alone(borrower, me):
+def test_a_borrowed_worker_that_lives_is_left_alone(borrower, me):
     borrower.publish(0, tiny_batches=1)
-    guest = borrower.attach()
-    assert guest.take_seat(FIRST_SEAT, me) and guest.claim_as_guest(errand(0))
-    assert borrower.manager.dead_guests() == []
+    borrowed_worker = borrower.attach()
+    assert borrowed_worker.take_guest_slot(
+        FIRST_GUEST_SLOT, me
+    ) and borrowed_worker.claim_as_borrowed(assignment(0))
+    assert borrower.manager.dead_borrowed_workers() == []
 
 
 def test_the_global_manager_sees_what_waits_and_what_is_half_done(borrower):
@@ -161,7 +163,7 @@ def test_the_global_manager_sees_what_waits_and_what_is_half_done(borrower):
     assert borrower.view.progress() == [(1, 2, 0)]
 
 
-def test_an_errand_stands_until_it_is_answered(borrower):
+def test_an_assignment_stands_until_it_is_answered(borrower):
     assert borrower.view.workers() == [(NOWHERE, 0, 0)]
     borrower.view.send(0, 5, 77, 2)
     assert borrower.view.workers() == [(NOWHERE, 77, 2)]

@@ -16,13 +16,13 @@ from fusionloader.executors.native import make_executor
 from fusionloader.ranks import membership
 from fusionloader.ranks.discovery import Ranks
 from fusionloader.ranks.global_manager import GlobalManagerConfig
-from fusionloader.ranks.membership import SEATS, Lending, Membership
+from fusionloader.ranks.membership import GUEST_SLOTS, Membership, SharingOffer
 from fusionloader.shm import objects
 from fusionloader.shm.dataset_table import DatasetTable
 from fusionloader.shm.slots import Arena, SlotPool
 from fusionloader.sources.datasets import compile_dataset
 from fusionloader.workers import fd_messages
-from fusionloader.workers.assignments import Errands
+from fusionloader.workers.assignments import Assignments
 from fusionloader.workers.processes import BareProcess
 
 RING = 8
@@ -56,7 +56,7 @@ class FakeRank:
         self.plan, self.executor = compiled.plan, make_executor(compiled.plan)
         paths, targets = zip(*compiled.samples(images), strict=True)
         self.table = DatasetTable.of_files(paths, targets)
-        lending = Lending(
+        sharing_offer = SharingOffer(
             Ranks(rank, ranks, manager.address),
             0,
             {"plan": "p", "dataset": "d", **kind},
@@ -64,11 +64,11 @@ class FakeRank:
             self.table.fd,
             self.table.nbytes,
         )
-        self.membership = Membership(lending)
-        self.control_fd = objects.create(_native.ManagerQueue.control_bytes(1 + SEATS, RING))
+        self.membership = Membership(sharing_offer)
+        self.control_fd = objects.create(_native.ManagerQueue.control_bytes(1 + GUEST_SLOTS, RING))
         self.arena = Arena()
         self.queue = _native.ManagerQueue(
-            self.control_fd, self.arena.fd, 1, RING, SEATS, 1, self.membership.event_fd
+            self.control_fd, self.arena.fd, 1, RING, GUEST_SLOTS, 1, self.membership.event_fd
         )
         self.slots = SlotPool(self.arena, self.queue, spare=RING)
         self.published = []
@@ -82,9 +82,9 @@ class FakeRank:
         memory = _native.Mapping(self.table.fd, 0, self.table.nbytes)
         event_fd = self.membership.event_fd
         loop = _native.PlanWorker(queue, memory, self.executor, os.getppid(), event_fd)
-        errands = Errands(loop, address, self.plan, self.executor)
-        while loop.run() == "errand":
-            errands.follow()
+        assignments = Assignments(loop, address, self.plan, self.executor)
+        while loop.run() == "assignment":
+            assignments.follow()
 
     def publish(self, samples=4):
         rows = list(range(samples))
@@ -160,17 +160,17 @@ def test_a_worker_goes_home_when_its_own_rank_has_work(fake_rank):
     assert lender.queue.records()[0][5] == 12
 
 
-def test_an_errand_that_comes_to_nothing_is_sent_again(fake_rank, monkeypatch):
-    asked, ask = [], Errands._ask_for
+def test_an_assignment_that_comes_to_nothing_is_sent_again(fake_rank, monkeypatch):
+    asked, ask = [], Assignments._ask_for
 
-    def is_late(errands, member):
+    def is_late(assignments, member):
         asked.append(member)
         if len(asked) > 2:
-            return ask(errands, member)
+            return ask(assignments, member)
         time.sleep(0.5)  # as long as it waits for an answer; the manager has looked again by then
         return None
 
-    monkeypatch.setattr(Errands, "_ask_for", is_late)
+    monkeypatch.setattr(Assignments, "_ask_for", is_late)
     fake_rank(0, with_worker=True)
     borrower = fake_rank(1)
     borrower.publish()

@@ -41,7 +41,7 @@ def begin(loader, batches):
 
 
 def rest(loader, state):
-    loader.load_state_dict(state, ranks="redistribute")
+    loader.load_state_dict(state, ranks="reshard")
     return [sample for batch in loader for sample in batch.tolist()]
 
 
@@ -89,7 +89,7 @@ def test_the_state_of_one_rank_does_where_all_stand_at_one_place(data, size, job
         for rank in range(ranks):
             loader = loader_of(dataset, ranks, rank, sampling=sampling)
             if state is not None:
-                loader.load_state_dict(state, ranks="redistribute")
+                loader.load_state_dict(state, ranks="reshard")
             found, after = begin(loader, batches)
             now += found
             states.append(after)
@@ -137,18 +137,18 @@ def test_a_job_that_stays_as_it_is_goes_on_with_the_very_batches():
         expected.append(list(iterator))
     for rank in range(3):
         loader = loader_of(dataset, 3, rank)
-        loader.load_state_dict(states, ranks="redistribute")
+        loader.load_state_dict(states, ranks="reshard")
         assert same_batches(expected[rank], loader)
     loader = loader_of(dataset, 3, 1)
-    loader.load_state_dict(states[1], ranks="redistribute")
+    loader.load_state_dict(states[1], ranks="reshard")
     assert same_batches(expected[1], loader)
 
 
-def test_a_redistributed_epoch_is_resumed_by_the_same_ranks_batch_by_batch():
+def test_a_resharded_epoch_is_resumed_by_the_same_ranks_batch_by_batch():
     dataset = Numbers(50)
     _, state = begin(loader_of(dataset, 2, 0), 3)
     loader = loader_of(dataset, 3, 2)
-    loader.load_state_dict(state, ranks="redistribute")
+    loader.load_state_dict(state, ranks="reshard")
     iterator = iter(loader)
     next(iterator)
     halfway = loader.state_dict()
@@ -159,7 +159,7 @@ def test_a_redistributed_epoch_is_resumed_by_the_same_ranks_batch_by_batch():
     assert len(expected) > 1 and same_batches(expected, again)
 
 
-def test_the_epochs_after_a_redistributed_one_are_whole():
+def test_the_epochs_after_a_resharded_one_are_whole():
     dataset = Numbers(48)
     _, state = begin(loader_of(dataset, 2, 0, sampling={"epoch": 1}), 3)
     after = []
@@ -177,7 +177,7 @@ def test_setting_the_epoch_after_iter_does_not_lose_what_is_left():
     after = []
     for rank in range(2):
         loader = loader_of(dataset, 2, rank, workers=1)
-        loader.load_state_dict(state, ranks="redistribute")
+        loader.load_state_dict(state, ranks="reshard")
         iterator = iter(loader)
         loader.batch_sampler.sampler.set_epoch(1)
         after += [sample for batch in iterator for sample in batch.tolist()]
@@ -189,7 +189,7 @@ def test_after_a_finished_epoch_any_number_of_ranks_begins_the_next():
     loader = loader_of(dataset, 2, 1)
     list(loader)
     state = loader.state_dict()
-    with pytest.raises(ValueError, match='world_size = 2.*ranks="redistribute"'):
+    with pytest.raises(ValueError, match='world_size = 2.*ranks="reshard"'):
         loader_of(dataset, 3, 0).load_state_dict(state)
     assert len(rest(loader_of(dataset, 3, 0, sampling={"epoch": 1}), state)) == 16
 
@@ -246,7 +246,7 @@ def test_samples_are_drawn_as_in_an_uninterrupted_epoch(train_set, resumed_worke
         states.append(loader.state_dict())
     for rank in range(3):
         loader = loader_of(train_set, 3, rank, batch_size=4, workers=resumed_workers)
-        loader.load_state_dict(states, ranks="redistribute")
+        loader.load_state_dict(states, ranks="reshard")
         found += images_of(loader)
     assert len(found) == 40 and sorted(found) == sorted(expected)
 
@@ -316,7 +316,7 @@ def test_a_gpu_worker_may_come_or_go(without_resize, with_gpu, ranks):
     first.close()
     for rank in range(ranks):
         resumed = loader(ranks, rank, gpu=with_gpu == "after", workers=2)
-        resumed.load_state_dict(state, ranks="redistribute")
+        resumed.load_state_dict(state, ranks="reshard")
         found += images_of(resumed) if with_gpu == "before" else images_with_gpu_worker(resumed)
     assert len(found) == 800 and sorted(found) == sorted(expected)
     if ranks == 1:

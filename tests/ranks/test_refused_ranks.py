@@ -10,17 +10,17 @@ from fusionloader import FusionLoader
 
 def refused(loader, state, told):
     with pytest.raises(ValueError, match=told):
-        loader.load_state_dict(state, ranks="redistribute")
+        loader.load_state_dict(state, ranks="reshard")
 
 
 def test_without_the_option_another_number_of_ranks_is_refused_and_the_option_named():
     dataset = Numbers()
     state = begin(loader_of(dataset, 2, 0), 1)[1]
-    with pytest.raises(ValueError, match='world_size = 2.*3.*ranks="redistribute"'):
+    with pytest.raises(ValueError, match='world_size = 2.*3.*ranks="reshard"'):
         loader_of(dataset, 3, 0).load_state_dict(state)
-    with pytest.raises(ValueError, match='batch_size = 3.*4.*ranks="redistribute"'):
+    with pytest.raises(ValueError, match='batch_size = 3.*4.*ranks="reshard"'):
         loader_of(dataset, 2, 0, batch_size=4).load_state_dict(state)
-    with pytest.raises(ValueError, match='several ranks.*ranks="redistribute"'):
+    with pytest.raises(ValueError, match='several ranks.*ranks="reshard"'):
         loader_of(dataset, 2, 0).load_state_dict([state])
     with pytest.raises(ValueError, match="ranks should be one of"):
         loader_of(dataset, 2, 0).load_state_dict(state, ranks="any")

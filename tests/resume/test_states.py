@@ -298,7 +298,7 @@ def test_a_state_of_something_else_is_refused_by_name(other, told):
         other.load_state_dict(FusionLoader(Numbers(), 4).state_dict())
 
 
-@pytest.mark.parametrize("ranks", ["same", "redistribute"])
+@pytest.mark.parametrize("ranks", ["same", "reshard"])
 def test_a_state_that_lacks_anything_is_refused_by_name(ranks):
     loader = FusionLoader(Numbers(), 4, num_workers=1)
     next(iter(loader))

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from snapshots import MIB, block, segment
 
-from fusionloader.scheduler.claims import Claim, candidates, only_expandable, plan_claims
+from fusionloader.scheduler.claims import MemoryClaim, candidates, only_expandable, plan_claims
 
 
 def test_the_largest_blocks_come_first_up_to_the_limit():
@@ -16,7 +16,7 @@ def test_the_largest_blocks_come_first_up_to_the_limit():
     ]
     sizes = [claim.size for claim in plan_claims(snapshot, 100 * MIB)]
     assert sizes == [50 * MIB, 40 * MIB]
-    assert plan_claims(snapshot, 100 * MIB)[0] == Claim(
+    assert plan_claims(snapshot, 100 * MIB)[0] == MemoryClaim(
         0x2000_0000 + 30 * MIB, 50 * MIB, stream=0, whole_segment=False
     )
 
@@ -29,7 +29,7 @@ def test_a_block_beyond_the_limit_is_passed_over_for_smaller_ones():
 def test_a_whole_segment_is_preferred_to_a_part_of_the_same_size():
     part = segment(0, [block(20 * MIB, "active_allocated"), block(20 * MIB)])
     whole = segment(1 << 30, [block(20 * MIB)])
-    assert plan_claims([part, whole], 20 * MIB) == [Claim(1 << 30, 20 * MIB, 0, True)]
+    assert plan_claims([part, whole], 20 * MIB) == [MemoryClaim(1 << 30, 20 * MIB, 0, True)]
 
 
 def test_parts_of_segments_are_left_out_when_asked():

@@ -5,10 +5,10 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusionloader.scheduler.worker_sharing import Loan, Progress, lend
+from fusionloader.scheduler.worker_sharing import RankLoad, WorkerMove, share_workers
 
 progress = st.builds(
-    Progress,
+    RankLoad,
     unclaimed=st.lists(st.integers(0, 12), max_size=4).map(tuple),
     half_done=st.integers(0, 3),
     servers=st.integers(0, 6),
@@ -18,11 +18,11 @@ machines = st.lists(progress, max_size=6)
 
 
 def busy(*unclaimed, servers=1, half_done=0):
-    return Progress(unclaimed, half_done, servers, 0)
+    return RankLoad(unclaimed, half_done, servers, 0)
 
 
 def done(idle):
-    return Progress((0, 0), 0, 0, idle)
+    return RankLoad((0, 0), 0, 0, idle)
 
 
 def needs(ranks, ahead):
@@ -36,63 +36,63 @@ def needs(ranks, ahead):
 
 
 def test_equal_ranks_lend_nothing():
-    assert lend([busy(8, 16), busy(8, 16)]) == []
-    assert lend([done(2), done(2)]) == []
+    assert share_workers([busy(8, 16), busy(8, 16)]) == []
+    assert share_workers([done(2), done(2)]) == []
 
 
 def test_a_rank_that_is_done_lends_to_the_one_that_is_not():
-    assert lend([done(2), busy(8, 16)]) == [Loan(0, 1, 0, 2)]
+    assert share_workers([done(2), busy(8, 16)]) == [WorkerMove(0, 1, 0, 2)]
 
 
 def test_a_rank_with_a_tiny_batch_to_claim_keeps_its_workers():
-    assert lend([Progress((1,), 0, 0, 2), busy(8)]) == []
+    assert share_workers([RankLoad((1,), 0, 0, 2), busy(8)]) == []
 
 
 def test_work_that_its_workers_are_about_to_take_needs_no_help():
-    assert lend([done(3), busy(3, servers=3, half_done=3)]) == []
-    assert lend([done(3), busy(3, servers=3, half_done=2)]) == [Loan(0, 1, 0, 1)]
+    assert share_workers([done(3), busy(3, servers=3, half_done=3)]) == []
+    assert share_workers([done(3), busy(3, servers=3, half_done=2)]) == [WorkerMove(0, 1, 0, 1)]
 
 
 def test_workers_go_in_proportion_to_the_work_that_waits():
-    loans = lend([done(6), busy(40, servers=0), busy(20, servers=0)])
-    assert loans == [Loan(0, 1, 0, 4), Loan(0, 2, 0, 2)]
+    moves = share_workers([done(6), busy(40, servers=0), busy(20, servers=0)])
+    assert moves == [WorkerMove(0, 1, 0, 4), WorkerMove(0, 2, 0, 2)]
 
 
 def test_what_training_gets_next_comes_first():
-    assert lend([done(2), busy(0, 50), busy(2, 50)]) == [Loan(0, 2, 0, 2)]
-    assert lend([done(3), busy(0, 50), busy(2, 10)])[1:] == [Loan(0, 1, 1, 1)]
+    assert share_workers([done(2), busy(0, 50), busy(2, 50)]) == [WorkerMove(0, 2, 0, 2)]
+    assert share_workers([done(3), busy(0, 50), busy(2, 10)])[1:] == [WorkerMove(0, 1, 1, 1)]
 
 
 @given(machines)
 def test_only_idle_workers_of_ranks_without_work_are_lent(ranks):
     lent = Counter()
-    for loan in lend(ranks):
-        assert loan.workers > 0 and loan.lender != loan.borrower
-        lent[loan.lender] += loan.workers
+    for move in share_workers(ranks):
+        assert move.workers > 0 and move.source != move.destination
+        lent[move.source] += move.workers
     for rank, count in lent.items():
         assert not any(ranks[rank].unclaimed) and count <= ranks[rank].idle
 
 
 @given(machines)
 def test_nobody_gets_more_workers_than_it_has_tiny_batches(ranks):
-    for loan in lend(ranks):
-        assert loan.workers <= needs(ranks, loan.ahead)[loan.borrower]
+    for move in share_workers(ranks):
+        assert move.workers <= needs(ranks, move.ahead)[move.destination]
 
 
 @given(machines)
 def test_no_worker_is_idle_while_one_is_needed(ranks):
-    loans = lend(ranks)
+    moves = share_workers(ranks)
     places = max((len(rank.unclaimed) for rank in ranks), default=0)
     needed = sum(sum(needs(ranks, ahead)) for ahead in range(places))
     idle = sum(rank.yields for rank in ranks)
-    assert sum(loan.workers for loan in loans) == min(needed, idle)
+    assert sum(move.workers for move in moves) == min(needed, idle)
 
 
 @given(machines)
 def test_a_later_mini_batch_gets_help_only_when_the_earlier_ones_have_theirs(ranks):
     sent = Counter()
-    for loan in lend(ranks):
-        sent[loan.ahead] += loan.workers
+    for move in share_workers(ranks):
+        sent[move.ahead] += move.workers
     for last in sent:
         for ahead in range(last):
             assert sent[ahead] == sum(needs(ranks, ahead))
@@ -101,9 +101,9 @@ def test_a_later_mini_batch_gets_help_only_when_the_earlier_ones_have_theirs(ran
 @given(machines)
 def test_no_borrower_would_rather_have_had_the_worker_of_another(ranks):
     sent = Counter()
-    for loan in lend(ranks):
-        if loan.ahead == 0:
-            sent[loan.borrower] += loan.workers
+    for move in share_workers(ranks):
+        if move.ahead == 0:
+            sent[move.destination] += move.workers
     needed = needs(ranks, 0)
     for favoured, count in sent.items():
         for other in range(len(ranks)):
@@ -116,4 +116,6 @@ def test_no_borrower_would_rather_have_had_the_worker_of_another(ranks):
 @given(st.lists(progress, min_size=1, max_size=5), st.randoms())
 def test_how_many_leave_does_not_depend_on_the_order_of_the_ranks(ranks, random):
     shuffled = random.sample(ranks, len(ranks))
-    assert sum(loan.workers for loan in lend(ranks)) == sum(loan.workers for loan in lend(shuffled))
+    assert sum(move.workers for move in share_workers(ranks)) == sum(
+        move.workers for move in share_workers(shuffled)
+    )

@@ -16,7 +16,7 @@ from fusionloader.cli.measure.protocol import NOISY_SPREAD, Result, per_round_ra
 
 
 def announce(text: str) -> None:
-    """Progress of a measurement, on standard error so that the table stays clean."""
+    """Progress bar of a measurement, on standard error so that the table stays clean."""
     print(f"  {text}", file=sys.stderr, flush=True)
 
 

@@ -19,7 +19,7 @@ from torchvision.transforms.v2 import functional
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class TrainingTask:
     """Something to learn: images to train with, images to test on, and how long."""
 
     train: Any
@@ -60,16 +60,16 @@ def small_resnet(channels: int, classes: int = 10) -> nn.Module:
     )
 
 
-def digits_task(samples: int, epochs: int) -> Task:
+def digits_task(samples: int, epochs: int) -> TrainingTask:
     """Digits of many fonts' sizes, places and slants on noise, 28x28, in MNIST's class."""
     usual = [transforms.ToTensor(), transforms.Normalize((0.1307,), (0.3081,))]
     augmented = [transforms.RandomCrop(28, padding=2), transforms.RandomRotation(10), *usual]
-    return Task(
+    return TrainingTask(
         _digits(samples, 0, augmented), _digits(1000, 1, usual), 1, epochs=epochs, batch_size=32
     )
 
 
-def corpus_task(root: Path, epochs: int) -> Task:
+def corpus_task(root: Path, epochs: int) -> TrainingTask:
     """The demo's corpus at 64 pixels; every fifth image is kept for the test."""
     normalize = [
         transforms.ToTensor(),
@@ -85,7 +85,7 @@ def corpus_task(root: Path, epochs: int) -> Task:
     train, test = (ImageFolder(str(root), transforms.Compose(s)) for s in (augmented, plain))
     train.samples = [sample for i, sample in enumerate(train.samples) if i % 5]
     test.samples = test.samples[::5]
-    return Task(train, test, 3, epochs=epochs, batch_size=16)
+    return TrainingTask(train, test, 3, epochs=epochs, batch_size=16)
 
 
 def _digits(samples: int, seed: int, steps: list[Any]) -> MNIST:
@@ -117,7 +117,7 @@ def _digit(digit: int, rng: np.random.Generator) -> np.ndarray[Any, Any]:
 
 
 def accuracy(
-    task: Task, make_loader: Callable[..., DataLoader[Any]], seed: int, workers: int
+    task: TrainingTask, make_loader: Callable[..., DataLoader[Any]], seed: int, workers: int
 ) -> float:
     """Returns the share of right answers on the test images after training."""
     torch.manual_seed(seed)
@@ -163,7 +163,7 @@ class Comparison:
 
 
 def compare(
-    task: Task, ours: Callable[..., DataLoader[Any]], seeds: int = 5, workers: int = 2
+    task: TrainingTask, ours: Callable[..., DataLoader[Any]], seeds: int = 5, workers: int = 2
 ) -> Comparison:
     """Trains with both loaders, seed by seed, on one thread: small networks gain from no more."""
     threads = torch.get_num_threads()

@@ -12,11 +12,11 @@ import torch
 
 from fusionloader.cli.environment import machine, versions
 from fusionloader.cli.measure.workloads import pil_dataset, pil_transform
-from fusionloader.cli.progress_bar import Progress
-from fusionloader.executors.compiled_plan import compile as compile_plan
+from fusionloader.cli.progress_bar import ProgressBar
+from fusionloader.executors.compiled_plan import compile_plan
 from fusionloader.executors.native import make_executor
+from fusionloader.executors.results import result_like
 from fusionloader.sim.times import FORMAT
-from fusionloader.sources.plan_source import result_like
 
 EXECUTORS = ("torchvision", "native")
 # Everything below has not been measured: no GPU has run the GPU worker yet.
@@ -56,7 +56,7 @@ def measure_service_times(
     for index in order[:50]:
         load(index)
     sizes, milliseconds = [], []
-    with Progress(f"{executor} {workload}", len(order)) as progress:
+    with ProgressBar(f"{executor} {workload}", len(order)) as progress_bar:
         for index in order:
             nbytes = Path(dataset.samples[index][0]).stat().st_size
             Path(dataset.samples[index][0]).read_bytes()  # into the file cache
@@ -64,7 +64,7 @@ def measure_service_times(
             load(index)
             milliseconds.append(round((time.thread_time_ns() - started) / 1e6, 4))
             sizes.append(nbytes)
-            progress.advance()
+            progress_bar.advance()
     note = (
         f"CPU time of a worker, {executor}, workload {workload}, one sample at a time, warm files"
     )

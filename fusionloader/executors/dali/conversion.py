@@ -11,7 +11,7 @@ from nvidia.dali import fn, types
 
 from fusionloader.executors.dali.affine_tables import Affine, affine_of
 from fusionloader.executors.dali.operations import AFTER_CONVERSION, NotOnDali, Operation
-from fusionloader.executors.dali.task import Backend, Node, Task
+from fusionloader.executors.dali.task import Backend, Node, PipelineTask
 from fusionloader.executors.native import make_executor
 from fusionloader.plan.stages import Convert, Plan
 
@@ -33,10 +33,10 @@ class Conversion:
         if not backend.on_gpu:
             plan = Plan((), convert, height, width, "exact", backend.channels, backend.channels)
             self._by_table = make_executor(plan)
-        self._task: Task | None = None
+        self._task: PipelineTask | None = None
         affine = affine_of(convert, channels)
         if affine is not None and convert.element_type in _DALI_TYPES:
-            self._task = Task(backend, _graph(convert, affine), {})
+            self._task = PipelineTask(backend, _graph(convert, affine), {})
             self._task.build()
             if not backend.on_gpu:
                 self._task.run([np.zeros(shape, np.uint8)], [()])

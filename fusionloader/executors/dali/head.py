@@ -15,8 +15,8 @@ from fusionloader.executors.dali.memory.borrowing import may_borrow
 from fusionloader.executors.dali.memory.unused_memory import release_unused_memory
 from fusionloader.executors.dali.prebuilt import Prebuilt
 from fusionloader.executors.dali.task import Backend, Input, unpacked
-from fusionloader.executors.device.shortage import is_shortage
 from fusionloader.executors.native import make_executor
+from fusionloader.executors.shortage import is_shortage
 from fusionloader.plan.stages import Plan
 
 _INTERPOLATIONS = {
@@ -33,14 +33,14 @@ _FILTER = {"filter": Input("int32")}
 
 
 @dataclass(frozen=True, slots=True)
-class Decoded:
+class DaliDecoded:
     """A sample's pixels, height x width x channels; or ``None`` and the reason why."""
 
     image: Any
     reason: str = ""
 
 
-class Head:
+class DaliHead:
     """Decodes windows of JPEG files and resizes them."""
 
     def __init__(
@@ -73,7 +73,7 @@ class Head:
         )
         self._pipeline.build()
 
-    def run(self, encoded: Sequence[Any], steps: Sequence[HeadStep]) -> list[Decoded]:
+    def run(self, encoded: Sequence[Any], steps: Sequence[HeadStep]) -> list[DaliDecoded]:
         """The pixels of each file's bytes, and the reason for those that there are none of.
 
         Images are arrays, DALI's tensors on a GPU; their memory is theirs.
@@ -81,10 +81,10 @@ class Head:
         Raises:
             RuntimeError: there is too little memory, of which more might be borrowed.
         """
-        results: list[Decoded] = []
+        results: list[DaliDecoded] = []
         found = [self._refusal(file, step) for file, step in zip(encoded, steps, strict=True)]
         for reason in found:
-            results.append(Decoded(None, reason))
+            results.append(DaliDecoded(None, reason))
         good = [place for place, reason in enumerate(found) if not reason]
         for begin in range(0, len(good), self._backend.max_batch):
             places = good[begin : begin + self._backend.max_batch]
@@ -98,7 +98,7 @@ class Head:
         """Why a file must not get to DALI, where one bad sample fails all; empty if it may."""
         size = self._headers.image_size(file)
         if size is None:
-            return "not a whole JPEG file of 1 or 3 colour channels"
+            return "not a whole JPEG file of 1 or 3 color channels"
         x, y, width, height = step.window
         if min(x, y) < 0 or min(width, height) < 1 or x + width > size[0] or y + height > size[1]:
             return f"the window {step.window} is not within the image of {size[0]} x {size[1]}"
@@ -106,11 +106,11 @@ class Head:
             return f"the head was built for the filters {self._filters}, not {step.filter!r}"
         return ""
 
-    def _decode(self, files: list[Any], steps: list[HeadStep]) -> list[Decoded]:
+    def _decode(self, files: list[Any], steps: list[HeadStep]) -> list[DaliDecoded]:
         """One run; halves of it, down to the files that are bad, if it fails."""
         try:
             (images,) = self._pipeline.run(encoded=files, **self._values(steps))
-            return [Decoded(image) for image in unpacked(images, self._backend.on_gpu)]
+            return [DaliDecoded(image) for image in unpacked(images, self._backend.on_gpu)]
         except RuntimeError as error:
             short, cause = is_shortage(error), _cause(error)
             if short and may_borrow(self._backend.device):
@@ -120,7 +120,7 @@ class Head:
             release_unused_memory()
         self._pipeline.build()
         if len(files) == 1:
-            return [Decoded(None, cause)]
+            return [DaliDecoded(None, cause)]
         middle = len(files) // 2
         first = self._decode(files[:middle], steps[:middle])
         return first + self._decode(files[middle:], steps[middle:])

@@ -29,14 +29,14 @@ class NotOnDali(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class FamilyStep:
     """One operation on one sample: its family, and a value for each of the family's inputs."""
 
     family: str
     values: tuple[Any, ...] = ()
 
 
-def step_of(operation: Operation, height: int, width: int, channels: int = 3) -> Step | None:
+def step_of(operation: Operation, height: int, width: int, channels: int = 3) -> FamilyStep | None:
     """The step that does an operation to an image of that size, ``None`` if nothing changes.
 
     Raises:
@@ -45,7 +45,7 @@ def step_of(operation: Operation, height: int, width: int, channels: int = 3) ->
     name, *arguments = operation
     if name not in _STEPS:
         raise NotOnDali(f"{name} is not among the DALI families")
-    step: Step | None = _STEPS[name](_Size(height, width, channels), *arguments)
+    step: FamilyStep | None = _STEPS[name](_Size(height, width, channels), *arguments)
     return step
 
 
@@ -57,8 +57,8 @@ class _Size:
 
 
 def _blend(family: str) -> Any:
-    def step(size: _Size, factor: float) -> Step | None:
-        return None if factor == 1 else Step(family, (_factor(factor),))
+    def step(size: _Size, factor: float) -> FamilyStep | None:
+        return None if factor == 1 else FamilyStep(family, (_factor(factor),))
 
     return step
 
@@ -70,56 +70,56 @@ def _factor(factor: float) -> float:
     return min(max(factor, -1e6), 1e6)
 
 
-def _saturation(size: _Size, factor: float) -> Step | None:
+def _saturation(size: _Size, factor: float) -> FamilyStep | None:
     unchanged = factor == 1 or size.channels == 1
-    return None if unchanged else Step("saturation", (_factor(factor),))
+    return None if unchanged else FamilyStep("saturation", (_factor(factor),))
 
 
-def _sharpness(size: _Size, factor: float) -> Step | None:
+def _sharpness(size: _Size, factor: float) -> FamilyStep | None:
     """Pillow leaves images without inner pixels alone."""
     if factor == 1 or size.height < 3 or size.width < 3:
         return None
-    return Step("sharpness", (_factor(factor), (size.height - 2, size.width - 2)))
+    return FamilyStep("sharpness", (_factor(factor), (size.height - 2, size.width - 2)))
 
 
-def _bits(add: int = 0, mask: int = WHITE, inverted_from: int = WHITE + 1) -> Step:
-    return Step("bits", (add, mask, inverted_from))
+def _bits(add: int = 0, mask: int = WHITE, inverted_from: int = WHITE + 1) -> FamilyStep:
+    return FamilyStep("bits", (add, mask, inverted_from))
 
 
-def _posterize(size: _Size, bits: int) -> Step | None:
+def _posterize(size: _Size, bits: int) -> FamilyStep | None:
     mask = 0xFF00 >> min(max(int(bits), 0), 8) & WHITE
     return None if mask == WHITE else _bits(mask=mask)
 
 
-def _solarize(size: _Size, threshold: float) -> Step | None:
+def _solarize(size: _Size, threshold: float) -> FamilyStep | None:
     if threshold > WHITE:
         return None
     return _bits(inverted_from=max(math.ceil(threshold), 0))
 
 
-def _solarize_add(size: _Size, add: float) -> Step | None:
+def _solarize_add(size: _Size, add: float) -> FamilyStep | None:
     whole = min(max(int(add), -WHITE), WHITE)
     return _bits(add=whole) if whole else None
 
 
-def _equalize(size: _Size) -> Step:
-    return Step("equalize", (size.height * size.width,))
+def _equalize(size: _Size) -> FamilyStep:
+    return FamilyStep("equalize", (size.height * size.width,))
 
 
-def _blur(size: _Size, width: int, height: int, across: float, down: float) -> Step | None:
+def _blur(size: _Size, width: int, height: int, across: float, down: float) -> FamilyStep | None:
     if width // 2 >= size.width or height // 2 >= size.height:
         raise ValueError(f"a blur of {width} x {height} pixels needs a larger image")
     unchanged = width == height == 1
-    return None if unchanged else Step("blur", ((height, width), (down, across)))
+    return None if unchanged else FamilyStep("blur", ((height, width), (down, across)))
 
 
-def _affine(size: _Size, matrix: Any, interpolation: str, fill: Any) -> Step | None:
+def _affine(size: _Size, matrix: Any, interpolation: str, fill: Any) -> FamilyStep | None:
     return _warp(tuple(matrix), interpolation, fill, size)
 
 
 def _rotate(
     size: _Size, angle: float, interpolation: str, expand: bool, centre: Any, fill: Any
-) -> Step | None:
+) -> FamilyStep | None:
     turns = quarter_turns(angle) if centre is None else None
     square = size.width == size.height
     if turns == 0:
@@ -134,49 +134,49 @@ def _rotate(
     return _warp(rotation(angle, middle), interpolation, fill, size)
 
 
-def _warp(matrix: Matrix, interpolation: str, fill: Any, size: _Size) -> Step | None:
+def _warp(matrix: Matrix, interpolation: str, fill: Any, size: _Size) -> FamilyStep | None:
     if moves_whole_pixels(matrix) and matrix[2] == 0 and matrix[5] == 0:
         return None
     if interpolation == "nearest" or moves_whole_pixels(matrix):
         return _nearest(fixed_point(matrix, size.height, size.width), fill, size)
     if interpolation != "bilinear":
         raise NotOnDali(f"DALI's warps have no {interpolation} filter")
-    return Step("bilinear_warp", (_rows(matrix), _colour(fill, size)))
+    return FamilyStep("bilinear_warp", (_rows(matrix), _color(fill, size)))
 
 
-def _nearest(matrix: Matrix, fill: Any, size: _Size) -> Step:
+def _nearest(matrix: Matrix, fill: Any, size: _Size) -> FamilyStep:
     if any(fill[: size.channels]):
-        return Step("filled_warp", (_rows(matrix), _colour(fill, size)))
-    return Step("warp", (_rows(matrix),))
+        return FamilyStep("filled_warp", (_rows(matrix), _color(fill, size)))
+    return FamilyStep("warp", (_rows(matrix),))
 
 
 def _rows(matrix: Matrix) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return matrix[:3], matrix[3:]
 
 
-def _colour(fill: Any, size: _Size) -> tuple[int, ...]:
+def _color(fill: Any, size: _Size) -> tuple[int, ...]:
     return tuple(int(level) for level in fill[: size.channels])
 
 
-def _hflip(size: _Size) -> Step:
-    return Step("warp", (_rows((-1.0, 0.0, float(size.width), 0.0, 1.0, 0.0)),))
+def _hflip(size: _Size) -> FamilyStep:
+    return FamilyStep("warp", (_rows((-1.0, 0.0, float(size.width), 0.0, 1.0, 0.0)),))
 
 
-def _vflip(size: _Size) -> Step:
-    return Step("warp", (_rows((1.0, 0.0, 0.0, 0.0, -1.0, float(size.height))),))
+def _vflip(size: _Size) -> FamilyStep:
+    return FamilyStep("warp", (_rows((1.0, 0.0, 0.0, 0.0, -1.0, float(size.height))),))
 
 
-def _cutout(size: _Size, x: int, y: int, width: int, height: int, fill: Any) -> Step | None:
+def _cutout(size: _Size, x: int, y: int, width: int, height: int, fill: Any) -> FamilyStep | None:
     """Only the part of the rectangle within the image."""
     left, right = np.clip([x, x + width], 0, size.width).tolist()
     top, bottom = np.clip([y, y + height], 0, size.height).tolist()
     if right <= left or bottom <= top:
         return None
-    return Step("cutout", ((top, left), (bottom - top, right - left), _colour(fill, size)))
+    return FamilyStep("cutout", ((top, left), (bottom - top, right - left), _color(fill, size)))
 
 
 def _in_head(name: str) -> Any:
-    def step(size: _Size, *arguments: Any) -> Step:
+    def step(size: _Size, *arguments: Any) -> FamilyStep:
         raise NotOnDali(f"{name} is done by the head, before all other operations")
 
     return step
@@ -198,7 +198,7 @@ _STEPS: dict[str, Any] = {
     "solarize": _solarize,
     "solarize_add": _solarize_add,
     "invert": lambda size: _bits(inverted_from=0),
-    "autocontrast": lambda size: Step("autocontrast"),
+    "autocontrast": lambda size: FamilyStep("autocontrast"),
     "equalize": _equalize,
     "blur": _blur,
     "cutout": _cutout,

@@ -55,9 +55,9 @@ def _head(stage: Any) -> Iterator[str]:
 def _stage(stage: Any, on_gpu: bool) -> Iterator[str]:
     if isinstance(stage, st.RandomHorizontalFlip | st.RandomVerticalFlip | st.GaussianBlur):
         return
-    if isinstance(stage, st.ColourJitter):
+    if isinstance(stage, st.ColorJitter):
         if stage.hue is not None:
-            yield "hue of ColourJitter"
+            yield "hue of ColorJitter"
     elif isinstance(stage, st.RandomRotation | st.RandomAffine):
         yield from _warp(_name(stage), (stage.interpolation,))
         if getattr(stage, "expand", False):

@@ -70,7 +70,7 @@ class Input:
 Graph = Callable[..., Node]
 
 
-class Task:
+class PipelineTask:
     """A graph applied to any number of images of one size."""
 
     def __init__(self, backend: Backend, graph: Graph, inputs: Mapping[str, Input]) -> None:

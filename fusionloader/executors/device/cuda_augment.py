@@ -14,7 +14,7 @@ class CudaAugment:
     """Applies operations and writes rows by the kernel of ``csrc/device/``."""
 
     def __init__(self, plan: Plan, device_id: int) -> None:
-        """Raises ``DeviceError`` where the CUDA library or the device is missing."""
+        """Raises ``KernelError`` where the CUDA library or the device is missing."""
         import torch
 
         self._device_id = device_id

@@ -14,8 +14,8 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Protocol
 
-from fusionloader.executors.device.shortage import is_shortage
 from fusionloader.executors.device.task import EncodedSample
+from fusionloader.executors.shortage import is_shortage
 from fusionloader.gpu_memory import Borrower, Mapping, MemorySharingError
 
 log = logging.getLogger("fusionloader.gpu")
@@ -38,7 +38,7 @@ _SHORT = "no memory on the device"
 Launch = Callable[[Sequence[EncodedSample]], list[str | None]]
 
 
-class Pool(Protocol):
+class MemoryPool(Protocol):
     """Where allocations of a launch are served from."""
 
     def own(self, in_vain: bool = False) -> AbstractContextManager[None]:
@@ -74,7 +74,7 @@ class LaunchMemory:
     def __init__(
         self,
         borrower: Borrower,
-        pool: Pool,
+        pool: MemoryPool,
         wake_training: Callable[[], None],
         trims: bool,
         give_up_seconds: float = 60.0,

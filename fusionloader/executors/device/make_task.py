@@ -10,8 +10,8 @@ import numpy as np
 
 from fusionloader.executors.dali.memory.borrowing import may_borrow
 from fusionloader.executors.dali.operations import Operation
-from fusionloader.executors.device.shortage import is_shortage
 from fusionloader.executors.device.task import Augment, GpuTask, NativeAugment
+from fusionloader.executors.shortage import is_shortage
 from fusionloader.plan.stages import Plan
 
 if TYPE_CHECKING:
@@ -52,9 +52,9 @@ def make_task(
         ImportError: DALI is not there.
         RuntimeError: DALI cannot build a pipeline on the device.
     """
-    from fusionloader.executors.dali.head import Head
+    from fusionloader.executors.dali.head import DaliHead
 
-    head = Head(device_id, most_samples, threads, hw_decoder_load=hw_decoder_load)
+    head = DaliHead(device_id, most_samples, threads, hw_decoder_load=hw_decoder_load)
     task = GpuTask(plan, head, _augment(plan, device_id, prebuilt, most_samples), most_samples)
     try:
         task.warm_up(_an_image())

@@ -17,7 +17,7 @@ LIBRARY = Path(__file__).parents[1] / "_cuda_ops.so"
 _WAYS_IN = ("crop", "resize", "hflip", "vflip")
 
 
-class DeviceError(RuntimeError):
+class KernelError(RuntimeError):
     """The CUDA library is missing, or what the CUDA runtime said."""
 
 
@@ -114,7 +114,7 @@ class DeviceProgram:
             do them; then its row is not written.
 
         Raises:
-            DeviceError: what the CUDA runtime said.
+            KernelError: what the CUDA runtime said.
         """
         batch, refused = self._batch, list[str | None]()
         batch.clear()
@@ -134,7 +134,7 @@ class Launcher:
     """One device's staging and working memory. One per thread; ``close`` gives the memory back."""
 
     def __init__(self, device: int = 0) -> None:
-        """Raises ``DeviceError`` where there is no library or no such device."""
+        """Raises ``KernelError`` where there is no library or no such device."""
         self._library = load_library()
         made = ctypes.c_void_p()
         self._augmenter: ctypes.c_void_p | None = None
@@ -147,7 +147,7 @@ class Launcher:
         ``work`` is the address of working memory, 0 for the launcher's own.
         """
         if self._augmenter is None:
-            raise DeviceError("the launcher is closed")
+            raise KernelError("the launcher is closed")
         library, staging = self._library, ctypes.c_void_p()
         code = library.fl_augment_begin(self._augmenter, batch.nbytes, ctypes.byref(staging))
         check(library, code)
@@ -168,13 +168,13 @@ def load_library() -> ctypes.CDLL:
     """Returns the CUDA library.
 
     Raises:
-        DeviceError: it was not built, or cannot be loaded.
+        KernelError: it was not built, or cannot be loaded.
     """
     try:
         library = ctypes.CDLL(str(LIBRARY))
     except OSError as error:
         how = "build it with `python setup.py build_cuda`, which needs the CUDA compiler nvcc"
-        raise DeviceError(f"the CUDA library cannot be loaded: {error}; {how}") from None
+        raise KernelError(f"the CUDA library cannot be loaded: {error}; {how}") from None
     number, size, pointer = ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p
     for name, arguments in {
         "fl_error_text": (number,),
@@ -195,16 +195,16 @@ def load_library() -> ctypes.CDLL:
 
 
 def check(library: ctypes.CDLL, code: int) -> None:
-    """Raises ``DeviceError`` in the runtime's words unless ``code`` is 0."""
+    """Raises ``KernelError`` in the runtime's words unless ``code`` is 0."""
     if code != 0:
-        raise DeviceError(f"CUDA: {library.fl_error_text(code).decode()} (error {code})")
+        raise KernelError(f"CUDA: {library.fl_error_text(code).decode()} (error {code})")
 
 
 def device_count() -> int:
     """Returns how many CUDA devices there are.
 
     Raises:
-        DeviceError: the library is missing, or the driver says why there is none.
+        KernelError: the library is missing, or the driver says why there is none.
     """
     library, count = load_library(), ctypes.c_int()
     check(library, library.fl_device_count(ctypes.byref(count)))

@@ -9,7 +9,7 @@ from fusionloader.executors.dali.prebuilt import drop_all
 from fusionloader.gpu_memory import Mapping, pool
 
 
-def vacate(blocks: Sequence[Mapping], empty_cache: Callable[[], None]) -> None:
+def release_blocks(blocks: Sequence[Mapping], empty_cache: Callable[[], None]) -> None:
     """Takes blocks out of the pool, once nothing in them is allocated or used by the device.
 
     ``empty_cache`` gives the pool what is cached of it. What lives in a block until its owner is

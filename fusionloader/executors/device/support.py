@@ -31,7 +31,7 @@ _RESIZES = (RandomResizedCrop, Resize, ResizeKeepRatio, ResizeShorterSide)
 def why_not(plan: Plan, prebuilt: str, on_gpu: bool) -> str | None:
     """Returns the stage for which the GPU worker cannot run the plan, in words; ``None`` if none.
 
-    It resizes once, before anything that changes colours or warps. ``prebuilt`` is the flavour of
+    It resizes once, before anything that changes colors or warps. ``prebuilt`` is the flavour of
     its tasks, as ``GpuWorker`` has it.
     """
     if prebuilt != "fused":

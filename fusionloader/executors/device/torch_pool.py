@@ -7,12 +7,12 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from fusionloader.executors.dali.memory import borrowing
-from fusionloader.executors.device.release_blocks import vacate
+from fusionloader.executors.device.release_blocks import release_blocks
 from fusionloader.gpu_memory import Mapping, pool
 
 
 class TorchPool:
-    """Serves torch's allocations of one thread on a device; see ``launch_memory.Pool``.
+    """Serves torch's allocations of one thread on a device; see ``launch_memory.MemoryPool``.
 
     Torch caches what it gets, in a ``MemPool``: there is one for each time that blocks are
     borrowed, since only with its end does everything in it come back. DALI's allocations are
@@ -27,11 +27,11 @@ class TorchPool:
         self._blocks: list[Mapping] = []
 
     def own(self, in_vain: bool = False) -> AbstractContextManager[None]:
-        """See ``launch_memory.Pool``."""
+        """See ``launch_memory.MemoryPool``."""
         return borrowing.in_vain() if in_vain else nullcontext()
 
     def begin(self, blocks: Sequence[Mapping]) -> None:
-        """See ``launch_memory.Pool``."""
+        """See ``launch_memory.MemoryPool``."""
         import torch
 
         if self._allocator is None:  # kept: torch refers to it for as long as the process lives
@@ -44,22 +44,22 @@ class TorchPool:
         self._pool = torch.cuda.MemPool(self._allocator.allocator())
 
     def borrowed(self) -> AbstractContextManager[None]:
-        """See ``launch_memory.Pool``."""
+        """See ``launch_memory.MemoryPool``."""
         import torch
 
         return torch.cuda.use_mem_pool(self._pool, self._device)
 
     def end(self) -> None:
-        """See ``launch_memory.Pool``."""
+        """See ``launch_memory.MemoryPool``."""
         import torch
 
         torch.cuda.synchronize(self._device)
         self._pool = None
-        vacate(self._blocks, torch.cuda.empty_cache)
+        release_blocks(self._blocks, torch.cuda.empty_cache)
         self._blocks.clear()
 
     def trim(self) -> None:
-        """See ``launch_memory.Pool``; DALI's pool too, as far as its pipelines let go of it."""
+        """See ``launch_memory.MemoryPool``; also frees what DALI's pipelines no longer use."""
         import torch
 
         from fusionloader.executors.dali.memory.unused_memory import release_unused_memory

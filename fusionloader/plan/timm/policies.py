@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from fusionloader.plan.arguments import Context, NotCompiled, colour, interpolation_name
+from fusionloader.plan.arguments import Context, NotCompiled, color, interpolation_name
 from fusionloader.plan.stages import (
     AugMix,
     Interpolation,
@@ -128,7 +128,7 @@ def _look(op: Any, context: Context) -> tuple[tuple[Interpolation, ...], Any]:
     given = op.kwargs["resample"]
     modes = given if isinstance(given, (list, tuple)) else [given]
     names = tuple(interpolation_name(int(mode)) for mode in modes)
-    return names, colour(op.kwargs["fillcolor"], context.channels)
+    return names, color(op.kwargs["fillcolor"], context.channels)
 
 
 def _policy_step(op: Any) -> PolicyStep:

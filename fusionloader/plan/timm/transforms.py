@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fusionloader.plan.arguments import Context, NotCompiled, colour, filter_name, numbers, pair
+from fusionloader.plan.arguments import Context, NotCompiled, color, filter_name, numbers, pair
 from fusionloader.plan.stages import (
     CropOrPad,
     Filter,
@@ -84,7 +84,7 @@ def _crop_or_pad(step: Any, context: Context, random: bool) -> Stage:
     if step.padding_mode not in _PAD_MODES:
         raise NotCompiled(f"padding_mode={step.padding_mode!r}")
     height, width = pair(step.size)
-    fill = colour(step.fill, context.channels)
+    fill = color(step.fill, context.channels)
     return CropOrPad(height, width, random, _PAD_MODES[step.padding_mode], fill)
 
 

@@ -1,4 +1,4 @@
-"""torchvision's colour changes and blur to stages."""
+"""torchvision's color changes and blur to stages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fusionloader.plan.arguments import Context, NotCompiled, numbers
-from fusionloader.plan.stages import ColourJitter, Fixed, GaussianBlur, RandomApply, Range, Stage
+from fusionloader.plan.stages import ColorJitter, Fixed, GaussianBlur, RandomApply, Range, Stage
 
 
 def converters() -> dict[type, Any]:
@@ -15,7 +15,7 @@ def converters() -> dict[type, Any]:
     from torchvision.transforms import v2
 
     known = {
-        "ColorJitter": _colour_jitter,
+        "ColorJitter": _color_jitter,
         "Grayscale": _grayscale,
         "RandomGrayscale": _sometimes(lambda step: ("grayscale",)),
         "GaussianBlur": _gaussian_blur,
@@ -54,13 +54,13 @@ def _factor(step: Any) -> float:
     return float(step.sharpness_factor)
 
 
-def _colour_jitter(step: Any, context: Context) -> Stage:
+def _color_jitter(step: Any, context: Context) -> Stage:
     _require_levels(context)
 
     def factors(value: Any, name: str) -> Range | None:
         return None if value is None else numbers(value, name)
 
-    return ColourJitter(
+    return ColorJitter(
         factors(step.brightness, "brightness"),
         factors(step.contrast, "contrast"),
         factors(step.saturation, "saturation"),

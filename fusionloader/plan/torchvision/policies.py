@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from fusionloader.plan.arguments import Context, NotCompiled, colour, interpolation_name
+from fusionloader.plan.arguments import Context, NotCompiled, color, interpolation_name
 from fusionloader.plan.stages import AugMix, Magnitude, PolicyOp, PolicyStep, RandomPolicy, Stage
 
 _OPS: dict[str, PolicyOp] = {
@@ -104,7 +104,7 @@ def _policy(
     if context.held == "floats":
         raise NotCompiled("it works on what is converted to floats: put it before the conversion")
     interpolations = (interpolation_name(step.interpolation),)
-    return RandomPolicy(policies, repeats, interpolations, colour(step.fill, context.channels))
+    return RandomPolicy(policies, repeats, interpolations, color(step.fill, context.channels))
 
 
 def _spaces(step: Any, bins: int) -> list[Space]:

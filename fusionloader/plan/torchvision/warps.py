@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fusionloader.plan.arguments import Context, NotCompiled, colour, interpolation_name, numbers
+from fusionloader.plan.arguments import Context, NotCompiled, color, interpolation_name, numbers
 from fusionloader.plan.stages import (
     RandomAffine,
     RandomApply,
@@ -67,4 +67,4 @@ def _centre(step: Any) -> tuple[float, float] | None:
 def _fill(step: Any, context: Context) -> Any:
     if context.held == "floats":
         raise NotCompiled("it works on what is converted to floats: put it before the conversion")
-    return colour(step.fill, context.channels)
+    return color(step.fill, context.channels)

@@ -7,7 +7,7 @@ from typing import Any
 from fusionloader.plan.arguments import (
     Context,
     NotCompiled,
-    colour,
+    color,
     filter_name,
     padding_sides,
     pair,
@@ -99,12 +99,12 @@ def _random_crop(step: Any, context: Context) -> Stage:
     if context.held == "floats" and (any(sides) or step.pad_if_needed):
         raise NotCompiled("padding after the conversion to floats is not compiled")
     height, width = pair(step.size)
-    fill = colour(step.fill, context.channels)
+    fill = color(step.fill, context.channels)
     return RandomCrop(height, width, sides, bool(step.pad_if_needed), fill)
 
 
 def _pad(step: Any, context: Context) -> Stage:
     if context.held == "floats":
         raise NotCompiled("padding after the conversion to floats is not compiled")
-    fill = colour(step.fill, context.channels)
+    fill = color(step.fill, context.channels)
     return Fixed(("pad", *padding_sides(step.padding), step.padding_mode, fill))

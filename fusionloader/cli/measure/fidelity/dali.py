@@ -59,10 +59,10 @@ def family_row(row: str, chosen: dict[str, Image.Image], every: int = 1) -> Diff
 
 def head_rows(chosen: dict[str, Image.Image]) -> dict[str, Difference]:
     """The head's differences from native decoding and resizing, for each filter."""
-    from fusionloader.executors.dali.head import Head
+    from fusionloader.executors.dali.head import DaliHead
     from fusionloader.executors.dali.head_steps import head_of
 
-    head = Head(None, _WINDOWS)
+    head = DaliHead(None, _WINDOWS)
     made = {}
     for filter in _FILTERS:
         difference = made[f"head, {filter}"] = Difference()

@@ -80,7 +80,7 @@ _DECODE = """\
 _FAST = """\
 `decode="fast"` against `decode="exact"`, for images that are resized (bilinear) to that part of
 their sides: the inverse transform then gives fewer samples, which is another filter than Pillow's.
-The "leaves" are those that are like photographs, the others noise and pure colours.
+The "leaves" are those that are like photographs, the others noise and pure colors.
 """
 _CONVERT = """\
 `ToTensor` and `Normalize`, then a conversion to the element type, against torch, element by

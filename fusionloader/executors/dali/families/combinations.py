@@ -14,8 +14,8 @@ from nvidia.dali import fn
 
 from fusionloader.executors.dali.families.family import Family, families
 from fusionloader.executors.dali.families.tasks import Images
-from fusionloader.executors.dali.operations import NotOnDali, Operation, Step, step_of
-from fusionloader.executors.dali.task import Backend, Graph, Input, Node, Task
+from fusionloader.executors.dali.operations import FamilyStep, NotOnDali, Operation, step_of
+from fusionloader.executors.dali.task import Backend, Graph, Input, Node, PipelineTask
 
 # RandAugment's operations by the families that do them.
 RAND_AUGMENT = {
@@ -100,7 +100,7 @@ class CombinationTasks:
         return pair, tuple(values)
 
 
-def rand_augment_name(operation: Operation, step: Step) -> str:
+def rand_augment_name(operation: Operation, step: FamilyStep) -> str:
     """RandAugment's name of a drawn operation; a warp's is told by its matrix."""
     name = str(operation[0])
     if name == "affine" and step.family == "warp":
@@ -111,7 +111,7 @@ def rand_augment_name(operation: Operation, step: Step) -> str:
     return name
 
 
-def _task(backend: Backend, parts: list[Family | None]) -> Task:
+def _task(backend: Backend, parts: list[Family | None]) -> PipelineTask:
     """The pipeline of one family after the other; ``None`` is the identity."""
     inputs: dict[str, Input] = {}
     graphs: list[tuple[Graph, dict[str, str]]] = []
@@ -127,4 +127,4 @@ def _task(backend: Backend, parts: list[Family | None]) -> Task:
         # The input's memory is not the result's: it is the caller's after the run.
         return images if graphs else fn.copy(images)
 
-    return Task(backend, graph, inputs)
+    return PipelineTask(backend, graph, inputs)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fusionloader.executors.dali.families import level_graphs, place_graphs
 from fusionloader.executors.dali.operations import Operation
-from fusionloader.executors.dali.task import Backend, Graph, Input, Task
+from fusionloader.executors.dali.task import Backend, Graph, Input, PipelineTask
 
 _FACTOR = Input("float32")
 _MATRIX = Input("float32", (2, 3))
@@ -25,17 +25,17 @@ class Family:
 def families(channels: int) -> dict[str, Family]:
     """All families, for images of so many channels."""
     level, place = level_graphs, place_graphs
-    colour = Input("uint8", (channels,))
+    color = Input("uint8", (channels,))
     bits = {"add": Input("int16"), "mask": Input("uint8"), "inverted_from": Input("int16")}
     rectangle = {"corner": _PAIR, "size": _PAIR, "fill": Input("float32", (channels,))}
     factor = {"factor": _FACTOR}
     return {
         "warp": Family(place.warp, {"matrix": _MATRIX}, ("hflip",)),
         "filled_warp": Family(
-            place.filled_warp, {"matrix": _MATRIX, "fill": colour}, _rotation("nearest")
+            place.filled_warp, {"matrix": _MATRIX, "fill": color}, _rotation("nearest")
         ),
         "bilinear_warp": Family(
-            place.bilinear_warp, {"matrix": _MATRIX, "fill": colour}, _rotation("bilinear")
+            place.bilinear_warp, {"matrix": _MATRIX, "fill": color}, _rotation("bilinear")
         ),
         "brightness": Family(level.brightness, factor, ("brightness", 0.5)),
         "contrast": Family(level.contrast, factor, ("contrast", 0.5)),
@@ -53,9 +53,9 @@ def families(channels: int) -> dict[str, Family]:
     }
 
 
-def task_of(family: Family, backend: Backend) -> Task:
+def task_of(family: Family, backend: Backend) -> PipelineTask:
     """The family's pipeline, not built yet."""
-    return Task(backend, family.graph, family.inputs)
+    return PipelineTask(backend, family.graph, family.inputs)
 
 
 def _rotation(interpolation: str) -> Operation:

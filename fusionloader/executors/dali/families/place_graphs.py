@@ -27,13 +27,13 @@ def warp(backend: Backend, images: Node, matrix: Node) -> Node:
 
 
 def filled_warp(backend: Backend, images: Node, matrix: Node, fill: Node) -> Node:
-    """The nearest pixel; a colour of each sample's own outside.
+    """The nearest pixel; a color of each sample's own outside.
 
-    DALI's fill is one number of the pipeline: with the colour's bits flipped in all pixels, before
-    and after, its 0 is that colour.
+    DALI's fill is one number of the pipeline: with the color's bits flipped in all pixels, before
+    and after, its 0 is that color.
     """
-    colour = backend.operand(fill)
-    return warp(backend, images ^ colour, matrix) ^ colour
+    color = backend.operand(fill)
+    return warp(backend, images ^ color, matrix) ^ color
 
 
 def bilinear_warp(backend: Backend, images: Node, matrix: Node, fill: Node) -> Node:
@@ -48,8 +48,8 @@ def bilinear_warp(backend: Backend, images: Node, matrix: Node, fill: Node) -> N
     levels = fn.cast(exact - (0.5 - _ROUNDING), dtype=types.UINT8)
     white = images[:, :, 0:1] | types.Constant(255, dtype=types.UINT8)
     inside = warp(backend, white, matrix)
-    colour = backend.operand(fill)
-    return ((levels ^ colour) & inside) ^ colour
+    color = backend.operand(fill)
+    return ((levels ^ color) & inside) ^ color
 
 
 def sharpness(backend: Backend, images: Node, factor: Node, inner: Node) -> Node:
@@ -78,5 +78,5 @@ def blur(backend: Backend, images: Node, window: Node, sigma: Node) -> Node:
 
 
 def cutout(backend: Backend, images: Node, corner: Node, size: Node, fill: Node) -> Node:
-    """A rectangle of one colour."""
+    """A rectangle of one color."""
     return fn.erase(images, anchor=corner, shape=size, fill_value=fill, axes=_ROWS_AND_COLUMNS)

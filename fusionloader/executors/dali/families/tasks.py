@@ -11,7 +11,7 @@ import numpy.typing as npt
 from fusionloader.executors.dali.conversion import Conversion
 from fusionloader.executors.dali.families.family import families, task_of
 from fusionloader.executors.dali.families.schedule import runs
-from fusionloader.executors.dali.operations import AFTER_CONVERSION, Operation, Step, step_of
+from fusionloader.executors.dali.operations import AFTER_CONVERSION, FamilyStep, Operation, step_of
 from fusionloader.executors.dali.task import Backend
 from fusionloader.plan.stages import Convert
 
@@ -76,7 +76,7 @@ class FamilyTasks:
             return np.stack(results) if results else images
         return results
 
-    def steps(self, operations: Sequence[Operation]) -> list[Step]:
+    def steps(self, operations: Sequence[Operation]) -> list[FamilyStep]:
         """What the families do for one sample's operations."""
         size = (self._height, self._width, self._backend.channels)
         found = [step_of(each, *size) for each in operations if each[0] not in AFTER_CONVERSION]
@@ -97,7 +97,7 @@ class FamilyTasks:
             raise ValueError("FamilyTasks needs the plan's conversion to normalise")
         self._conversion.write(images, out, operations)
 
-    def _try_step(self, operation: Operation) -> Step | None:
+    def _try_step(self, operation: Operation) -> FamilyStep | None:
         try:
             return step_of(operation, self._height, self._width, self._backend.channels)
         except ValueError:  # of an image too small for it, which no sample will ask for

@@ -18,7 +18,7 @@ from fusionloader.gpu_memory import (
     Block,
     Borrower,
     GrantError,
-    Invitation,
+    LedgerHandle,
     NotReturnedError,
     PeerError,
 )
@@ -70,9 +70,9 @@ def test_a_stopped_child_is_killed(fake_cuda, lender, borrower, block):
 def test_all_blocks_of_a_late_child_come_back_at_once(fake_cuda, lender, start_borrower):
     blocks = [Block(fake_cuda.allocate(MIB), MIB) for _ in range(4)]
     grants = [lender.yield_block(block) for block in blocks]
-    late, dutiful = start_borrower(), start_borrower()
+    overdue, dutiful = start_borrower(), start_borrower()
     for _ in range(2):
-        late.borrow(MIB)
+        overdue.borrow(MIB)
     dutiful.borrow(MIB)
     dutiful.start("return_when_revoked")
     with pytest.raises(NotReturnedError):
@@ -144,8 +144,8 @@ child.wait()
 """
 GRANDCHILD = """
 import sys
-from fusionloader.gpu_memory import Borrower, Invitation
-borrower = Borrower(Invitation(int(sys.argv[1])))
+from fusionloader.gpu_memory import Borrower, Ledger handle
+borrower = Borrower(Ledger handle(int(sys.argv[1])))
 mapping = borrower.borrow_block(1, timeout=60)
 print("borrowed", flush=True)
 sys.stdin.read()
@@ -156,10 +156,10 @@ borrower.close()
 
 def test_a_process_that_is_no_child_is_not_killed(lender, block):
     grant = lender.yield_block(block)
-    invitation = lender.invitation()
+    ledger_handle = lender.ledger_handle()
     between = subprocess.Popen(
-        [sys.executable, "-c", GRANDPARENT, GRANDCHILD, str(invitation.fd)],
-        pass_fds=[invitation.fd],
+        [sys.executable, "-c", GRANDPARENT, GRANDCHILD, str(ledger_handle.fd)],
+        pass_fds=[ledger_handle.fd],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -199,8 +199,8 @@ fake, lender = FakeCuda(os.environ["FUSIONLOADER_LIBCUDA"]), Lender()
 address = fake.allocate(1 << 20)
 fake.fill(address, 0x22222222, 1 << 20)
 lender.yield_block(Block(address, 1 << 20))
-channel, invitation = socket.socket(fileno=int(sys.argv[1])), lender.invitation()
-socket.send_fds(channel, [b"x"], [invitation.fd])
+channel, ledger handle = socket.socket(fileno=int(sys.argv[1])), lender.ledger handle()
+socket.send_fds(channel, [b"x"], [ledger handle.fd])
 sys.stdin.read()
 """
 
@@ -216,8 +216,8 @@ def test_what_was_borrowed_outlives_a_lender_that_is_killed(fake_cuda):
     try:
         ours.settimeout(PATIENCE)
         (fd,) = socket.recv_fds(ours, 1, 1)[1]
-        invitation = Invitation(fd)
-        with Borrower(invitation) as borrower:
+        ledger_handle = LedgerHandle(fd)
+        with Borrower(ledger_handle) as borrower:
             mapping = borrower.borrow_block(MIB, PATIENCE)
             assert borrower.lender_lives
             lending.kill()
@@ -228,7 +228,7 @@ def test_what_was_borrowed_outlives_a_lender_that_is_killed(fake_cuda):
                 borrower.borrow_block(MIB, PATIENCE)
             mapping.return_()
         with pytest.raises(PeerError, match="the lender's process has ended"):
-            Borrower(invitation)
+            Borrower(ledger_handle)
     finally:
         lending.kill()
         lending.communicate()
