@@ -2,8 +2,8 @@
 
     torchrun --standalone --nproc-per-node 2 examples/imagenet_ddp.py /data/imagenet/train
 
-NCCL on CUDA devices, gloo on the CPU. Ranks of a machine lend each other idle CPU workers; nothing
-has to be configured for that. Without a folder the script makes photo-like images first.
+NCCL on CUDA devices, gloo on the CPU. Ranks of a machine share idle CPU workers; nothing
+has to be configured for that. Without a folder the script makes small images first.
 """
 
 from __future__ import annotations

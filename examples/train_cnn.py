@@ -1,6 +1,6 @@
 """Trains a small network on an image folder, on the CPU. One import is all that differs.
 
-Give it a folder of class folders; without one it makes photo-like images first.
+Give it a folder of class folders; without one it makes small images first.
 """
 
 from __future__ import annotations
