@@ -7,12 +7,12 @@ where another iterator stopped.
 
 from __future__ import annotations
 
-import time
-import warnings
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.utils.data import DataLoader
 from torch.utils.data._utils import MP_STATUS_CHECK_INTERVAL
 from torch.utils.data._utils.worker import _IterableDatasetStopIteration
 from torch.utils.data.dataloader import (
@@ -22,19 +22,32 @@ from torch.utils.data.dataloader import (
 )
 
 from fusionloader.delivery.device_batches import to_device
+from fusionloader.iterators.loader_state import LoaderState
 from fusionloader.iterators.stateful_workers import (
     Stamped,
     StampingContext,
     fetcher_state,
     make_fetcher,
 )
-from fusionloader.manager import stalls
+from fusionloader.manager.stalls import StallWatch
+from fusionloader.options import LoaderOptions
 from fusionloader.resume.epoch_state import EpochState
-from fusionloader.resume.epochs import Epochs, detached
+from fusionloader.resume.sampling import numbered_batches
 from fusionloader.resume.stateful import has_state
 
 Numbered = Iterator[tuple[int, Any]]
 """Mini-batches with their numbers in the epoch."""
+
+
+def detached(loader: DataLoader[Any]) -> DataLoader[Any]:
+    """Returns a copy of the loader for its iterator to keep.
+
+    It shares everything but the iterator: there is no cycle, so that dropping the last reference
+    to an iterator ends its workers at once.
+    """
+    view = copy.copy(loader)
+    view._iterator = None
+    return view
 
 
 def _not_delivered(batches: Numbered, epoch_state: EpochState) -> Numbered:
@@ -51,9 +64,11 @@ class _Tracked:
     _num_yielded: int
     _sampler_iter: Iterator[Any]
 
-    def _track(self, loader: Any, epochs: Epochs) -> None:
-        self._loader = detached(loader)
-        self._epochs = epochs
+    def _track(self, loader: DataLoader[Any], options: LoaderOptions, state: LoaderState) -> None:
+        self._view = detached(loader)
+        self._options = options
+        self._state = state
+        self._epochs = state.epochs
 
     @property
     def _base_seed(self) -> int:
@@ -65,8 +80,8 @@ class _Tracked:
 
     def _begin(self) -> EpochState:
         if self._epoch_state is None:
-            self._epoch_state = self._epochs.start(self._loader, self._base_seed)
-            batches = self._epochs.indices(self._loader, self._epoch_state, self._sampler_iter)
+            self._epoch_state = self._epochs.start(self._options, self._base_seed)
+            batches = numbered_batches(self._options, self._epoch_state, self._sampler_iter)
             self._remaining = _not_delivered(batches, self._epoch_state)
             stateful = any(self._epoch_state.worker_states())
             self._to_repeat = 0 if stateful else self._epoch_state.delivered
@@ -88,20 +103,20 @@ class _Tracked:
     def _note_end(self, epoch_state: EpochState) -> None:
         """Notes that there are no more mini-batches."""
 
-    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+    def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
         self._epoch_state = None
         if not first_iter:
-            self._loader = detached(loader)
+            self._view, self._options = detached(loader), LoaderOptions.of(loader)
         super()._reset(loader, first_iter)  # type: ignore[misc]
 
     def __next__(self) -> Any:
         epoch_state = self._begin()
-        if self._num_yielded == 0 and self._epochs.changed(self._loader):
+        if self._num_yielded == 0 and self._epochs.changed(self._options):
             self._epochs.restart()
-            self._reset(self._loader)
+            self._reset(self._view)
             epoch_state = self._begin()
         try:
-            if self._loader._dataset_kind == _DatasetKind.Iterable:
+            if self._options.dataset_kind == _DatasetKind.Iterable:
                 # One without a state can only be resumed by going through it once more.
                 while self._to_repeat > 0:
                     super().__next__()  # type: ignore[misc]
@@ -112,17 +127,17 @@ class _Tracked:
             self._epochs.finish(epoch_state)
             raise
         self._note_delivered(epoch_state)
-        self._epochs.counters.batches += 1
-        device = self._loader.device
+        self._state.statistics.batches += 1
+        device = self._options.device
         return batch if device is None else to_device(batch, torch.device(device))
 
 
 class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ignore[misc]
     """Each worker makes whole mini-batches."""
 
-    def __init__(self, loader: Any, epochs: Epochs) -> None:
-        self._track(loader, epochs)
-        super().__init__(_WithContext(loader, epochs.dataset_states()))
+    def __init__(self, loader: DataLoader[Any], options: LoaderOptions, state: LoaderState) -> None:
+        self._track(loader, options, state)
+        super().__init__(_WithContext(loader, options, state.epochs.dataset_states()))
 
     # ---- which mini-batch ----------------------------------------------------------------------
 
@@ -164,7 +179,7 @@ class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ign
             epoch_state.workers[epoch_state.last_worker] = state
         self._note_end(epoch_state)
         number = self._numbers.pop(task)
-        if self._loader._dataset_kind == _DatasetKind.Iterable:
+        if self._options.dataset_kind == _DatasetKind.Iterable:
             number = epoch_state.delivered  # workers end at different times: only a count
         epoch_state.deliver(number)
 
@@ -179,21 +194,16 @@ class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ign
     # ---- waiting -------------------------------------------------------------------------------
 
     def _next_data(self) -> Any:
-        start = time.monotonic()
-        self._warn_at = start + stalls.WARN_SECONDS
-        self._waits_since = start
+        self._watch = StallWatch()
         return super()._next_data()  # type: ignore[no-untyped-call]
 
     def _try_get_data(self, timeout: float = MP_STATUS_CHECK_INTERVAL) -> Any:
         if self._timeout > 0:  # torch's own error comes then
             return super()._try_get_data(timeout)  # type: ignore[no-untyped-call]
-        until = max(self._warn_at - time.monotonic(), 0.05)
+        until = max(self._watch.seconds_left, 0.05)
         found = super()._try_get_data(min(timeout, until))  # type: ignore[no-untyped-call]
-        now = time.monotonic()
-        if not found[0] and now >= self._warn_at:
-            self._warn_at = float("inf")
-            waited = f"no batch for {now - self._waits_since:.0f} s"
-            warnings.warn(f"FusionLoader: {waited}. {self._worker_report()}", stacklevel=8)
+        if not found[0]:
+            self._watch.check(self._worker_report)
         return found
 
     def _worker_report(self) -> str:
@@ -211,9 +221,11 @@ class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ign
 class SingleProcessIterator(_Tracked, _SingleProcessDataLoaderIter):  # type: ignore[misc]
     """``num_workers=0``."""
 
-    def __init__(self, loader: Any, epochs: Epochs) -> None:
-        self._track(loader, epochs)
-        state = (epochs.dataset_states() or [None])[0]
+    def __init__(
+        self, loader: DataLoader[Any], options: LoaderOptions, shared: LoaderState
+    ) -> None:
+        self._track(loader, options, shared)
+        state = (shared.epochs.dataset_states() or [None])[0]
         # A state may be that of the global generator, from which the base seed of an epoch under
         # way has been drawn already.
         under_way = state is not None and not state["between"]
@@ -246,14 +258,15 @@ class ContinuedIterator(WholeBatchIterator):
 
     def __init__(
         self,
-        loader: Any,
-        epochs: Epochs,
+        loader: DataLoader[Any],
+        options: LoaderOptions,
+        state: LoaderState,
         epoch_state: EpochState,
         remaining: Numbered,
         base_seed: int,
     ) -> None:
         """``remaining`` yields the mini-batches to do; ``base_seed`` seeds the workers."""
-        self._track(loader, epochs)
+        self._track(loader, options, state)
         self._handed: tuple[EpochState, Numbered] | None = (epoch_state, remaining)
         _MultiProcessingDataLoaderIter.__init__(self, _Seeded(loader, base_seed))
         self._index_sampler = loader._index_sampler
@@ -271,15 +284,17 @@ class ContinuedIterator(WholeBatchIterator):
 class _WithContext:
     """The loader, whose workers tell the states of their datasets, and begin with those given."""
 
-    def __init__(self, loader: Any, states: list[Any] | None) -> None:
+    def __init__(
+        self, loader: DataLoader[Any], options: LoaderOptions, states: list[Any] | None
+    ) -> None:
         self._loader = loader
-        context = loader.multiprocessing_context
-        if loader.pool is not None:  # off Linux, where pools have no processes
-            context = loader.pool.multiprocessing_context
+        context: Any = options.multiprocessing_context
+        if options.pool is not None:  # off Linux, where pools have no processes
+            context = options.pool.multiprocessing_context
         context = context or torch.multiprocessing
         self.multiprocessing_context = context
-        if loader._dataset_kind == _DatasetKind.Iterable or has_state(loader.dataset):
-            workers = _for_workers(states or [], loader.num_workers)
+        if options.dataset_kind == _DatasetKind.Iterable or has_state(options.dataset):
+            workers = _for_workers(states or [], options.num_workers)
             self.multiprocessing_context = StampingContext(context, workers)
 
     def __getattr__(self, name: str) -> Any:
@@ -294,7 +309,7 @@ def _for_workers(states: list[Any], workers: int) -> list[Any]:
 class _Seeded:
     """The loader, drawing from generators of its own: the user's have been drawn from already."""
 
-    def __init__(self, loader: Any, seed: int) -> None:
+    def __init__(self, loader: DataLoader[Any], seed: int) -> None:
         self._loader = loader
         self._index_sampler: list[Any] = []
         self.generator = torch.Generator().manual_seed(seed)

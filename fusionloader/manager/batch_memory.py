@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable
-from typing import Any
 
 from fusionloader import _native
+from fusionloader.delivery.device_ring import BufferOpener
 from fusionloader.executors.layout import Layout
-from fusionloader.manager.mini_batches import Job, MiniBatch
+from fusionloader.manager.in_flight import Job, MiniBatch
 from fusionloader.manager.options import ManagerOptions
 from fusionloader.shm import objects
-from fusionloader.shm.slots import Arena, Slot, SlotPool
+from fusionloader.shm.slots import Arena, Owner, Slot, SlotPool
 
 
 class BatchMemory:
@@ -46,8 +46,8 @@ class BatchMemory:
         for job in jobs:
             job.payload = self.rows_for(job.batch)
             assert job.payload is not None
-            rows = len(job.batch.items)
-            self._queue.set_payload(job.descriptor.number, job.payload.number + 1, rows)
+            rows = len(job.rows)
+            self._queue.set_payload(job.slot, job.payload.number + 1, rows)
         pickled = pickle.dumps(layout)
         self._queue.announce_layout(self._descriptors.acquire(len(pickled)).number, pickled)
 
@@ -77,7 +77,7 @@ class BatchMemory:
         if job.device is not None and self._options.ring is not None:
             self._options.ring.release(job.device)
 
-    def deliver(self, job: Job) -> Any:
+    def deliver(self, job: Job) -> Owner:
         """Returns an owner of the mini-batch's rows; the slot is free again when it is gone."""
         assert job.payload is not None
         self._descriptors.release(job.descriptor)
@@ -85,7 +85,7 @@ class BatchMemory:
 
     # ---- on the device -------------------------------------------------------------------------
 
-    def shared_buffers(self) -> list[Any]:
+    def shared_buffers(self) -> list[BufferOpener]:
         """Returns those that a GPU worker has to open."""
         ring = self._options.ring
         if ring is None:
@@ -102,7 +102,7 @@ class BatchMemory:
         assert self.layout is not None
         for job in jobs:
             if job.device is None and not job.discarded:
-                job.device = ring.acquire_shared(self.layout.batch_bytes(len(job.batch.items)))
+                job.device = ring.acquire_shared(self.layout.batch_bytes(len(job.rows)))
                 if job.device is None:
                     return
-                self._queue.set_gpu_rows(job.descriptor.number, job.device.number + 1)
+                self._queue.set_gpu_rows(job.slot, job.device.number + 1)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from fusionloader.options import LoaderOptions
 from fusionloader.resume.epoch_state import EpochState
 from fusionloader.resume.shares import RankStage, Share, of_same_order, share_of
 
@@ -16,12 +17,12 @@ _FREE = ("world_size", "batch_size", "drop_last")
 
 
 def load_resharded(
-    loader: Any, states: State | Sequence[State], identity: dict[str, Any]
+    options: LoaderOptions, states: State | Sequence[State], identity: dict[str, Any]
 ) -> EpochState:
     """Returns where a loader stands after ``load_state_dict(states, ranks="reshard")``.
 
     Args:
-        loader: that is to go on.
+        options: of the loader that is to go on.
         states: of all ranks, in any order, or that of one if all had delivered as many batches.
         identity: of the loader.
 
@@ -37,7 +38,7 @@ def load_resharded(
     given = [states] if isinstance(states, dict) else list(states)
     if not given:
         raise ValueError("states of all ranks are to be loaded, and the list is empty")
-    ours = share_of(loader)
+    ours = share_of(options)
     if (same := _own_state(given, ours, identity)) is not None:
         return EpochState.from_state(same, identity)
     fixed = {name: value for name, value in identity.items() if name not in _FREE}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeGuard
 
 from torch.utils.data import BatchSampler
 
@@ -37,7 +37,7 @@ def resting_state(sampler: Any) -> dict[str, Any] | None:
     return {"sampler": state_of(owner), "iterator": None, "ended": False}
 
 
-def is_plain_batch_sampler(sampler: Any) -> bool:
+def is_plain_batch_sampler(sampler: object) -> TypeGuard[BatchSampler]:
     """Whether mini-batches are put together as torch's ``BatchSampler`` does it."""
     return getattr(type(sampler), "__iter__", None) is BatchSampler.__iter__
 

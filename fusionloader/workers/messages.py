@@ -80,9 +80,10 @@ class DatasetChanged:
     """``worker_init_fn`` made the dataset another one than the plan is of."""
 
 
-Message = (
-    TinyBatchFailed | SampleSkipped | SamplesSpilled | LayoutFound | WorkerFailed | DatasetChanged
-)
+JobMessage = TinyBatchFailed | SampleSkipped | SamplesSpilled
+"""About a mini-batch."""
+
+Message = JobMessage | LayoutFound | WorkerFailed | DatasetChanged
 
 
 def send(fd: int, message: Message) -> None:
