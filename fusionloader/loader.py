@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, fields
 from pickle import PicklingError
 from types import TracebackType
@@ -14,7 +14,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from fusionloader.iterators.loader_state import LoaderState
+from fusionloader.aliases import Batch, Index, Sample, State
+from fusionloader.iterators.loader_state import LoaderState, Window
 from fusionloader.iterators.portable import PortableIteratorFactory, missing
 from fusionloader.options import (
     AugmentPer,
@@ -127,14 +128,14 @@ class FusionLoader(DataLoader[T_co]):
         dataset: Dataset[T_co],
         batch_size: int | None = 1,
         shuffle: bool | None = None,
-        sampler: Sampler[Any] | Iterable[Any] | None = None,
-        batch_sampler: Sampler[list[Any]] | Iterable[list[Any]] | None = None,
+        sampler: Sampler[Index] | Iterable[Index] | None = None,
+        batch_sampler: Sampler[list[Index]] | Iterable[list[Index]] | None = None,
         num_workers: int = 0,
-        collate_fn: Callable[[list[Any]], Any] | None = None,
+        collate_fn: Callable[[list[Sample]], Batch] | None = None,
         pin_memory: bool = False,
         drop_last: bool = False,
         timeout: float = 0,
-        worker_init_fn: Callable[[int], Any] | None = None,
+        worker_init_fn: Callable[[int], None] | None = None,
         multiprocessing_context: Any = None,
         generator: torch.Generator | None = None,
         *,
@@ -223,8 +224,8 @@ class FusionLoader(DataLoader[T_co]):
         """
         self._state.epochs.set_epoch(epoch)
         inner = getattr(self.batch_sampler, "sampler", None)
-        seen: list[Any] = []
-        samplers: tuple[Any, ...] = (self.sampler, self.batch_sampler, inner)
+        seen: list[object] = []
+        samplers: tuple[object, ...] = (self.sampler, self.batch_sampler, inner)
         for sampler in samplers:
             if hasattr(sampler, "set_epoch") and not any(sampler is s for s in seen):
                 sampler.set_epoch(epoch)
@@ -248,7 +249,7 @@ class FusionLoader(DataLoader[T_co]):
         self.num_workers = num_workers
         self._state.workers = num_workers
 
-    def lend_gpu_memory(self) -> AbstractContextManager[Any]:
+    def lend_gpu_memory(self) -> Window:
         """Lets the GPU worker work, and borrow memory, within a ``with`` block.
 
         It does so by itself while training waits for a batch. This is for other times at which
@@ -268,7 +269,7 @@ class FusionLoader(DataLoader[T_co]):
         seconds = self._state.statistics.part_seconds
         return self._iterator_factory.explain(LoaderOptions.of(self), seconds)
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> State:
         """Returns counters since the loader was made.
 
         ``epochs``, ``batches``, ``samples`` delivered; ``wait_seconds`` in ``__next__``;
@@ -287,7 +288,7 @@ class FusionLoader(DataLoader[T_co]):
         counted = asdict(self._state.statistics) | self._iterator_factory.kept_stats()
         return {"epochs": self._state.epochs.completed, **counted}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Returns where the current epoch stands; JSON-serialisable, a few KB.
 
         Counted are the batches that ``__next__`` has returned, not those prefetched.
@@ -297,7 +298,7 @@ class FusionLoader(DataLoader[T_co]):
 
     def load_state_dict(
         self,
-        state: dict[str, Any] | Sequence[dict[str, Any]],
+        state: State | Sequence[State],
         *,
         ranks: Literal["same", "reshard"] = "same",
     ) -> None:

@@ -8,11 +8,12 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from multiprocessing.context import BaseContext
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
     import torch
-    from torch.utils.data import DataLoader, Dataset, Sampler
+
+    from fusionloader.aliases import AnyDataset, AnyLoader, Batch, Index, Sample
 
 Sharing = Literal["auto", "off", "temporal", "spatial"]
 Prebuilt = Literal["fused", "families", "combinations"]
@@ -160,7 +161,7 @@ class WorkerPool:
     def __init__(
         self,
         num_workers: int,
-        multiprocessing_context: Any = None,
+        multiprocessing_context: BaseContext | str | None = None,
         cpu_affinity: Literal["auto", "off"] = "auto",
     ) -> None:
         if isinstance(num_workers, bool) or not isinstance(num_workers, int) or num_workers < 1:
@@ -201,10 +202,10 @@ class WorkerPool:
     def __copy__(self) -> WorkerPool:
         return self
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> WorkerPool:
+    def __deepcopy__(self, memo: dict[int, object]) -> WorkerPool:
         return self
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[type[WorkerPool], tuple[int, str | None, str]]:
         context = self.multiprocessing_context
         method = None if context is None else context.get_start_method()
         return WorkerPool, (self.num_workers, method, self.cpu_affinity)
@@ -285,14 +286,14 @@ class LoaderOptions(FusionOptions):
     ``dataset_kind`` and ``auto_collation`` are torch's.
     """
 
-    dataset: Dataset[Any]
+    dataset: AnyDataset
     batch_size: int | None
-    sampler: Sampler[Any] | Iterable[Any]
-    batch_sampler: Sampler[list[Any]] | Iterable[list[Any]] | None
-    index_sampler: Iterable[Any]
+    sampler: Iterable[Index]
+    batch_sampler: Iterable[list[Index]] | None
+    index_sampler: Iterable[Index]
     dataset_kind: int
     auto_collation: bool
-    collate_fn: Callable[[list[Any]], Any]
+    collate_fn: Callable[[list[Sample]], Batch]
     drop_last: bool
     timeout: float
     worker_init_fn: Callable[[int], None] | None
@@ -306,7 +307,7 @@ class LoaderOptions(FusionOptions):
         """Checks nothing: the loader did, when it was made."""
 
     @classmethod
-    def of(cls, loader: DataLoader[Any]) -> LoaderOptions:
+    def of(cls, loader: AnyLoader) -> LoaderOptions:
         """Returns the arguments of a ``FusionLoader``, which are attributes of the same names."""
         private = ("index_sampler", "dataset_kind", "auto_collation")
         names = {field.name: field.name for field in fields(cls)}
@@ -314,7 +315,7 @@ class LoaderOptions(FusionOptions):
         return cls(**{name: getattr(loader, attribute) for name, attribute in names.items()})
 
     @property
-    def inner_sampler(self) -> Iterable[Any] | None:
+    def inner_sampler(self) -> Iterable[Index] | None:
         """The sampler that the batch sampler draws from, where it has one."""
         return getattr(self.batch_sampler, "sampler", None)
 

@@ -8,13 +8,13 @@ from typing import NamedTuple, Protocol
 
 import torch
 
+from fusionloader.aliases import Index
 from fusionloader.executors.layout import Layout
 from fusionloader.gpu.control import GpuOptions
 from fusionloader.manager.options import StartWorker, WorkerConnection
 from fusionloader.options import LoaderOptions
 from fusionloader.pool.pool_processes import Payload
 from fusionloader.ranks.membership import SharingOffer
-from fusionloader.resume.sampling import Index
 from fusionloader.workers.processes import Process
 
 NO_ITEM = -1

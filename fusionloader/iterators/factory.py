@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Sequence
-from typing import Any
 
-from torch.utils.data import DataLoader, Dataset, Subset
+from torch.utils.data import Subset
 from torch.utils.data import _utils as torch_utils
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
 
+from fusionloader.aliases import AnyDataset, AnyLoader
 from fusionloader.executors.collate import is_of_collate
 from fusionloader.executors.python import DatasetSource, Seeding, Source
 from fusionloader.gpu import choice as gpu_choice
@@ -50,7 +50,7 @@ class IteratorFactory:
         return IteratorFactory, ()  # a copied or pickled loader finds out for itself
 
     def iterator(
-        self, loader: DataLoader[Any], options: LoaderOptions, state: LoaderState
+        self, loader: AnyLoader, options: LoaderOptions, state: LoaderState
     ) -> _BaseDataLoaderIter:
         """Returns a new iterator over ``loader``, whose arguments are ``options`` now."""
         compiled, why_not = self._compiled(options)
@@ -147,7 +147,7 @@ def _samples_of(options: LoaderOptions) -> Fingerprint:
     return Fingerprint(options.dataset, torch_utils.collate.default_collate_fn_map)
 
 
-def _source_here(dataset: Dataset[Any], compiled: Compiled) -> Source:
+def _source_here(dataset: AnyDataset, compiled: Compiled) -> Source:
     """Returns what makes samples in the training process."""
     if compiled.plan is None:
         source = DatasetSource(dataset)
@@ -161,7 +161,7 @@ def _renewed_source_here(options: LoaderOptions) -> Source:
     return _source_here(dataset, compile_dataset(dataset, options.decode, options.strict))
 
 
-def _why_whole(dataset: Dataset[Any]) -> str | None:
+def _why_whole(dataset: AnyDataset) -> str | None:
     while type(dataset) is Subset:  # whose __getitems__ is for that of the dataset within
         dataset = dataset.dataset
     if getattr(dataset, "__getitems__", None):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
 from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from fusionloader.aliases import AnyLoader, Batch, Index, Sample
 from fusionloader.delivery.device_batches import to_device
 from fusionloader.executors.python import SampleKey, Source, group_of
 from fusionloader.iterators.collation import collate_named
@@ -27,7 +26,7 @@ class InProcessIterator(_BaseDataLoaderIter):
 
     def __init__(
         self,
-        loader: DataLoader[Any],
+        loader: AnyLoader,
         options: LoaderOptions,
         state: LoaderState,
         source: Source,
@@ -54,7 +53,7 @@ class InProcessIterator(_BaseDataLoaderIter):
         )
         return self._epoch_state
 
-    def _next_data(self) -> Any:
+    def _next_data(self) -> Batch:
         epoch_state = self._epoch_state
         if epoch_state is None or (self._num_yielded == 0 and self._epochs.changed(self._options)):
             self._epochs.restart()
@@ -63,7 +62,7 @@ class InProcessIterator(_BaseDataLoaderIter):
         counters = self._statistics
         for number, *described in self._batches:
             self._notice_changes()
-            samples: list[Any] = []
+            samples: list[Sample] = []
             indices = described[0]
             for row, (index, key, count) in enumerate(zip(*described, strict=True)):
                 sample_key = SampleKey(
@@ -92,7 +91,7 @@ class InProcessIterator(_BaseDataLoaderIter):
             return 0
         return group_of(number, row, self._options.tiny_batch_size)
 
-    def _collate(self, samples: list[Any], indices: list[Any]) -> Any:
+    def _collate(self, samples: list[Sample], indices: list[Index]) -> Batch:
         whole = len(samples) == len(indices)  # otherwise some were left out: which, is not kept
 
         def name(place: int) -> str:
@@ -101,12 +100,12 @@ class InProcessIterator(_BaseDataLoaderIter):
 
         return collate_named(samples, name)
 
-    def __next__(self) -> Any:
+    def __next__(self) -> Batch:
         batch = super().__next__()
         device = self._options.device
         return batch if device is None else to_device(batch, torch.device(device))
 
-    def _load(self, row: int, key: SampleKey) -> list[Any]:
+    def _load(self, row: int, key: SampleKey) -> list[Sample]:
         """Returns the sample, its substitute, or nothing where it is left out."""
         try:
             return [self._source.load(key)]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
 
 from fusionloader.iterators.statistics import Statistics
 from fusionloader.resume.epochs import Epochs
 
-Window = AbstractContextManager[Any]
+Window = AbstractContextManager[object]
 
 
 class LoaderState:

@@ -6,10 +6,10 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from operator import index as as_integer
-from typing import Any
 
 from PIL import Image, ImageFile
 
+from fusionloader.aliases import AnyDataset, Index
 from fusionloader.executors.layout import Layout
 from fusionloader.gpu import choice as gpu_choice
 from fusionloader.gpu.choice import GpuChoice
@@ -25,7 +25,6 @@ from fusionloader.manager.options import StartWorker, WorkerConnection
 from fusionloader.options import LoaderOptions
 from fusionloader.pool.pool_processes import Payload
 from fusionloader.ranks.sharing_offer import SharingOffers
-from fusionloader.resume.sampling import Index
 from fusionloader.scheduler.tiny_batches import order_by_size
 from fusionloader.shm.dataset_table import DatasetTable
 from fusionloader.sources.datasets import Compiled
@@ -42,7 +41,7 @@ class NativeBackend:
 
     def __init__(
         self,
-        dataset: Any,
+        dataset: AnyDataset,
         compiled: Compiled,
         table: DatasetTable,
         choice: GpuChoice,

@@ -5,10 +5,8 @@ from __future__ import annotations
 import importlib
 import logging
 from collections.abc import Sequence
-from typing import Any
 
-from torch.utils.data import DataLoader
-
+from fusionloader.aliases import AnyLoader
 from fusionloader.iterators.loader_state import LoaderState
 from fusionloader.iterators.whole_batches import SingleProcessIterator, WholeBatchIterator
 from fusionloader.options import LoaderOptions
@@ -37,7 +35,7 @@ class PortableIteratorFactory:
         self._why = why
 
     def iterator(
-        self, loader: DataLoader[Any], options: LoaderOptions, state: LoaderState
+        self, loader: AnyLoader, options: LoaderOptions, state: LoaderState
     ) -> WholeBatchIterator | SingleProcessIterator:
         """Returns an iterator of torch's that knows states and epochs; says once that it does."""
         global _said

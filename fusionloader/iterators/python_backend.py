@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 
+from fusionloader.aliases import Index
 from fusionloader.executors.layout import Layout
 from fusionloader.executors.python import SampleKey, Source
 from fusionloader.gpu.control import GpuOptions
@@ -21,7 +22,6 @@ from fusionloader.options import LoaderOptions
 from fusionloader.pool.pool_processes import Payload
 from fusionloader.pool.user_code import UserCode
 from fusionloader.ranks.membership import SharingOffer
-from fusionloader.resume.sampling import Index
 from fusionloader.workers import processes, python_worker
 from fusionloader.workers.processes import Descriptor, Process
 

@@ -8,21 +8,22 @@ import pickle
 import time
 import weakref
 from collections import deque
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import NamedTuple
 
 import torch
 from torch.utils._pytree import tree_map
-from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from fusionloader.aliases import AnyLoader, Batch, Sample
 from fusionloader.delivery.device_batches import Arriving, make_delivery, to_device
 from fusionloader.delivery.page_locking import CudaPageLocking
 from fusionloader.executors.layout import Layout
 from fusionloader.gpu.idle_window import IdleWindow
 from fusionloader.iterators.backend import WorkerBackend, refuse_pool
 from fusionloader.iterators.collation import collate_named
-from fusionloader.iterators.loader_state import LoaderState
+from fusionloader.iterators.loader_state import LoaderState, Window
 from fusionloader.iterators.whole_batches import ContinuedIterator, detached
 from fusionloader.manager.in_flight import Job, MiniBatch
 from fusionloader.manager.local_manager import LocalManager, NoFixedLayout, PlanOutdated
@@ -49,7 +50,7 @@ class SlotIterator(_BaseDataLoaderIter):
 
     def __init__(
         self,
-        loader: DataLoader[Any],
+        loader: AnyLoader,
         options: LoaderOptions,
         state: LoaderState,
         backend: WorkerBackend,
@@ -69,17 +70,17 @@ class SlotIterator(_BaseDataLoaderIter):
         self._begin()
         state.idle_window = weakref.WeakMethod(self.idle_window)
 
-    def idle_window(self) -> AbstractContextManager[Any]:
+    def idle_window(self) -> Window:
         """Returns a block within which training asks for no batch and leaves the device alone."""
-        gpu = self._manager.gpu
-        if gpu is None or self._manager.closed or not gpu.is_temporal:
+        if self._gpu is None or self._manager.closed or not self._gpu.is_temporal:
             return nullcontext()
-        return IdleWindow(gpu, self._manager.queue)
+        return IdleWindow(self._gpu, self._manager.queue)
 
     def _start_manager(self) -> None:
         self._workers_wanted = self._options.num_workers
         start = self._backend.starter(self._options, self.base_seed)
         self._manager = LocalManager(self._manager_options(), self._backend.layout, start)
+        self._gpu, self._in_flight = self._manager.gpu, self._manager.in_flight
         self._finalizer = weakref.finalize(self, self._manager.close)
 
     def _manager_options(self) -> ManagerOptions:
@@ -134,7 +135,7 @@ class SlotIterator(_BaseDataLoaderIter):
             if not self._drawn or self._manager.room <= 0:
                 break
             self._submit(self._drawn.popleft())
-            if published >= _FEWEST and self._manager.has_done(self._in_order):
+            if published >= _FEWEST and self._in_flight.done(self._in_order):
                 break
         self._drawn.extend(fresh)
 
@@ -154,7 +155,7 @@ class SlotIterator(_BaseDataLoaderIter):
         )
         self._manager.submit(batch)
 
-    def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
+    def _reset(self, loader: AnyLoader, first_iter: bool = False) -> None:
         self._view, self._options = detached(loader), LoaderOptions.of(loader)
         if self._whole is not None:
             self._whole._reset(loader, first_iter)
@@ -175,19 +176,18 @@ class SlotIterator(_BaseDataLoaderIter):
 
     # ---- a batch -------------------------------------------------------------------------------
 
-    def __next__(self) -> Any:
-        gpu = self._manager.gpu
-        if gpu is not None:
-            gpu.asked()
+    def __next__(self) -> Batch:
+        if self._gpu is not None:
+            self._gpu.asked()
         batch = super().__next__()
         device = self._options.device
         return batch if device is None else to_device(batch, torch.device(device))
 
-    def _next_data(self) -> Any:
+    def _next_data(self) -> Batch:
         if self._whole is not None:
             return next(self._whole)
         self._notice_changes()
-        while self._manager.pending or self._arriving:
+        while self._in_flight.wanted or self._arriving:
             start = time.perf_counter()
             try:
                 finished = self._next_finished()
@@ -219,8 +219,8 @@ class SlotIterator(_BaseDataLoaderIter):
     def _end_epoch(self) -> None:
         self._epochs.finish(self._epoch_state)
         self._backend.epoch_ended()
-        if self._manager.gpu is not None:
-            self._manager.gpu.paused()
+        if self._gpu is not None:
+            self._gpu.paused()
         if not self._persistent_workers:
             self._shutdown_workers()
 
@@ -241,9 +241,9 @@ class SlotIterator(_BaseDataLoaderIter):
         if self._delivery is None or job.failures or job.spilled or not job.indices:
             return None
         buffer, there = job.device, []
-        if buffer is not None and self._manager.gpu is not None:
+        if buffer is not None and self._gpu is not None:
             size = self._options.tiny_batch_size
-            there = self._manager.gpu.rows_done(job.slot, size, job.rows)
+            there = self._gpu.rows_done(job.slot, size, job.rows)
             job.device = None
         owner = self._manager.deliver(job)
         return self._delivery.begin(self._layout, owner, buffer, len(job.rows), there)
@@ -254,7 +254,7 @@ class SlotIterator(_BaseDataLoaderIter):
         assert layout is not None
         return layout
 
-    def _batch(self, job: Job, arriving: Arriving | None) -> tuple[bool, Any]:
+    def _batch(self, job: Job, arriving: Arriving | None) -> tuple[bool, Batch]:
         """Returns whether anything of a mini-batch is left to deliver, and the batch."""
         self._epoch_state.deliver(job.number)
         self._statistics.add_skipped(job.skipped)
@@ -281,17 +281,16 @@ class SlotIterator(_BaseDataLoaderIter):
 
     def _tell_gpu(self, samples: int) -> None:
         """Reports a delivery to the GPU worker's control."""
-        gpu, in_flight = self._manager.gpu, self._manager.in_flight
-        if gpu is not None:
-            backlog = in_flight.completed * self._options.tiny_batch_size
-            gpu.delivered(samples, backlog, in_flight.ready + len(self._arriving))
-            self._statistics.gpu_worker = gpu.stats()
+        if self._gpu is not None:
+            backlog = self._in_flight.completed * self._options.tiny_batch_size
+            self._gpu.delivered(samples, backlog, self._in_flight.ready + len(self._arriving))
+            self._statistics.gpu_worker = self._gpu.stats()
 
-    def _collate(self, job: Job, dropped: set[int]) -> Any:
+    def _collate(self, job: Job, dropped: set[int]) -> Batch:
         """Puts a mini-batch together that is not whole in its slot."""
         count = len(job.indices)
         owner = self._manager.deliver(job)
-        samples: list[Any] = list(self._layout.samples(owner, count, range(count)))
+        samples: list[Sample] = list(self._layout.samples(owner, count, range(count)))
         size = self._options.tiny_batch_size
         for tiny_batch, pickled in job.spilled.items():
             spilled = pickle.loads(pickled)
@@ -304,11 +303,11 @@ class SlotIterator(_BaseDataLoaderIter):
 
     # ---- another way of making samples ---------------------------------------------------------
 
-    def _go_whole(self, why: str) -> Any:
+    def _go_whole(self, why: str) -> Batch:
         """Starts again with whole batches per worker, as torch does; nothing was delivered yet."""
         self._backend.no_layout(why)
         refuse_pool(self._options, why)
-        pending = [(job.number, list(job.indices)) for job in self._manager.pending]
+        pending = [(job.number, list(job.indices)) for job in self._in_flight.wanted]
         self._shutdown_workers()
         batches = itertools.chain(self._drawn, self._batches)
         remaining = itertools.chain(pending, ((each.number, each.indices) for each in batches))
@@ -321,7 +320,7 @@ class SlotIterator(_BaseDataLoaderIter):
         """Has workers make the samples that read the dataset as ``worker_init_fn`` left it."""
         failed = [finished.job for finished in self._arriving if finished.arriving is None]
         self._arriving = deque(each for each in self._arriving if each.arriving is not None)
-        jobs = [*failed, *self._manager.pending]
+        jobs = [*failed, *self._in_flight.wanted]
         self._backend = self._backend.of_workers_dataset()
         self._shutdown_workers()
         self._start_manager()
@@ -341,11 +340,11 @@ class SlotIterator(_BaseDataLoaderIter):
             self._whole._shutdown_workers()
 
     @property
-    def _workers(self) -> list[Any]:
+    def _workers(self) -> Sequence[object]:
         return self._manager.processes if self._whole is None else self._whole._workers
 
 
-def _without(batch: Any, count: int, dropped: set[int]) -> Any:
+def _without(batch: Batch, count: int, dropped: set[int]) -> Batch:
     """Returns a batch without some of its rows."""
     if not dropped:
         return batch

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from torch.utils.data import DataLoader
 from torch.utils.data._utils import MP_STATUS_CHECK_INTERVAL
 from torch.utils.data._utils.worker import _IterableDatasetStopIteration
 from torch.utils.data.dataloader import (
@@ -21,6 +20,7 @@ from torch.utils.data.dataloader import (
     _SingleProcessDataLoaderIter,
 )
 
+from fusionloader.aliases import AnyLoader, Batch, Index, State
 from fusionloader.delivery.device_batches import to_device
 from fusionloader.iterators.loader_state import LoaderState
 from fusionloader.iterators.stateful_workers import (
@@ -35,11 +35,12 @@ from fusionloader.resume.epoch_state import EpochState
 from fusionloader.resume.sampling import numbered_batches
 from fusionloader.resume.stateful import has_state
 
-Numbered = Iterator[tuple[int, Any]]
+Saved = TypeVar("Saved")
+Numbered = Iterator[tuple[int, list[Index]]]
 """Mini-batches with their numbers in the epoch."""
 
 
-def detached(loader: DataLoader[Any]) -> DataLoader[Any]:
+def detached(loader: AnyLoader) -> AnyLoader:
     """Returns a copy of the loader for its iterator to keep.
 
     It shares everything but the iterator: there is no cycle, so that dropping the last reference
@@ -62,9 +63,9 @@ class _Tracked:
 
     _epoch_state: EpochState | None = None
     _num_yielded: int
-    _sampler_iter: Iterator[Any]
+    _sampler_iter: Iterator[Index]
 
-    def _track(self, loader: DataLoader[Any], options: LoaderOptions, state: LoaderState) -> None:
+    def _track(self, loader: AnyLoader, options: LoaderOptions, state: LoaderState) -> None:
         self._view = detached(loader)
         self._options = options
         self._state = state
@@ -87,7 +88,7 @@ class _Tracked:
             self._to_repeat = 0 if stateful else self._epoch_state.delivered
         return self._epoch_state
 
-    def _next_index(self) -> Any:
+    def _next_index(self) -> list[Index]:
         self._begin()
         number, batch = next(self._remaining)
         self._note_sent(number)
@@ -103,13 +104,13 @@ class _Tracked:
     def _note_end(self, epoch_state: EpochState) -> None:
         """Notes that there are no more mini-batches."""
 
-    def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
+    def _reset(self, loader: AnyLoader, first_iter: bool = False) -> None:
         self._epoch_state = None
         if not first_iter:
             self._view, self._options = detached(loader), LoaderOptions.of(loader)
         super()._reset(loader, first_iter)  # type: ignore[misc]
 
-    def __next__(self) -> Any:
+    def __next__(self) -> Batch:
         epoch_state = self._begin()
         if self._num_yielded == 0 and self._epochs.changed(self._options):
             self._epochs.restart()
@@ -135,7 +136,7 @@ class _Tracked:
 class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ignore[misc]
     """Each worker makes whole mini-batches."""
 
-    def __init__(self, loader: DataLoader[Any], options: LoaderOptions, state: LoaderState) -> None:
+    def __init__(self, loader: AnyLoader, options: LoaderOptions, state: LoaderState) -> None:
         self._track(loader, options, state)
         super().__init__(_WithContext(loader, options, state.epochs.dataset_states()))
 
@@ -193,7 +194,7 @@ class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ign
 
     # ---- waiting -------------------------------------------------------------------------------
 
-    def _next_data(self) -> Any:
+    def _next_data(self) -> Batch:
         self._watch = StallWatch()
         return super()._next_data()  # type: ignore[no-untyped-call]
 
@@ -221,9 +222,7 @@ class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ign
 class SingleProcessIterator(_Tracked, _SingleProcessDataLoaderIter):  # type: ignore[misc]
     """``num_workers=0``."""
 
-    def __init__(
-        self, loader: DataLoader[Any], options: LoaderOptions, shared: LoaderState
-    ) -> None:
+    def __init__(self, loader: AnyLoader, options: LoaderOptions, shared: LoaderState) -> None:
         self._track(loader, options, shared)
         state = (shared.epochs.dataset_states() or [None])[0]
         # A state may be that of the global generator, from which the base seed of an epoch under
@@ -258,7 +257,7 @@ class ContinuedIterator(WholeBatchIterator):
 
     def __init__(
         self,
-        loader: DataLoader[Any],
+        loader: AnyLoader,
         options: LoaderOptions,
         state: LoaderState,
         epoch_state: EpochState,
@@ -285,7 +284,7 @@ class _WithContext:
     """The loader, whose workers tell the states of their datasets, and begin with those given."""
 
     def __init__(
-        self, loader: DataLoader[Any], options: LoaderOptions, states: list[Any] | None
+        self, loader: AnyLoader, options: LoaderOptions, states: list[State | None] | None
     ) -> None:
         self._loader = loader
         context: Any = options.multiprocessing_context
@@ -301,7 +300,7 @@ class _WithContext:
         return getattr(self._loader, name)
 
 
-def _for_workers(states: list[Any], workers: int) -> list[Any]:
+def _for_workers(states: list[Saved | None], workers: int) -> list[Saved | None]:
     """Returns a state for each worker, whatever the number of those that saved them."""
     return [states[worker % len(states)] if states else None for worker in range(workers)]
 
@@ -309,9 +308,9 @@ def _for_workers(states: list[Any], workers: int) -> list[Any]:
 class _Seeded:
     """The loader, drawing from generators of its own: the user's have been drawn from already."""
 
-    def __init__(self, loader: DataLoader[Any], seed: int) -> None:
+    def __init__(self, loader: AnyLoader, seed: int) -> None:
         self._loader = loader
-        self._index_sampler: list[Any] = []
+        self._index_sampler: list[Index] = []
         self.generator = torch.Generator().manual_seed(seed)
 
     def __getattr__(self, name: str) -> Any:

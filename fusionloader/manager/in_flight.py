@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from fusionloader import _native
+from fusionloader.aliases import Index
 from fusionloader.delivery.device_ring import DeviceBuffer
-from fusionloader.resume.sampling import Index
 from fusionloader.shm.slots import Slot
 from fusionloader.workers import messages
 

@@ -209,15 +209,6 @@ class LocalManager:
             watch.check(self._worker_report)
             self._sleep(seen)
 
-    @property
-    def pending(self) -> list[Job]:
-        """Mini-batches that the caller is still to get, the oldest first."""
-        return self.in_flight.wanted
-
-    def has_done(self, in_order: bool) -> bool:
-        """Whether there is a mini-batch that could be taken out."""
-        return self.in_flight.done(in_order) is not None
-
     def take_done(self, in_order: bool) -> Job | None:
         """Returns what ``next_done`` would if it is there already, without waiting."""
         self._receive()

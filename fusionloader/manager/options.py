@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fusionloader.aliases import Index
 from fusionloader.delivery.device_ring import DeviceRing
 from fusionloader.gpu.control import GpuOptions
 from fusionloader.options import Switch
 from fusionloader.pool.binding import PoolBinding
 from fusionloader.pool.pool_processes import PoolProcesses
 from fusionloader.ranks.membership import SharingOffer
-from fusionloader.resume.sampling import Index
 from fusionloader.shm.slots import PageLocking
 from fusionloader.workers.processes import Process
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable
 from typing import Any
 
+from fusionloader.aliases import Index
 from fusionloader.manager.in_flight import InFlight
 
 Record = tuple[Any, ...]
@@ -14,7 +15,7 @@ Record = tuple[Any, ...]
 def worker_report(
     records: Iterable[tuple[int, Record]],
     in_flight: InFlight,
-    name: Callable[[Any], str],
+    name: Callable[[Index], str],
     now: float,
     first_guest_slot: int,
     elsewhere: Container[int] = (),

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch.utils.data.dataloader import _DatasetKind
 
+from fusionloader.aliases import State
 from fusionloader.options import LoaderOptions
 from fusionloader.resume.epoch_state import EpochState, generator_state, set_generator_state
 from fusionloader.resume.sampling import sampling_generator
@@ -46,9 +45,9 @@ class Epochs:
         self._taken: tuple[EpochState | None, EpochState | None] = (None, None)
         self._numbered = False
         self._sets = 0
-        self._seen: tuple[Any, ...] = ()
+        self._seen: tuple[object, ...] = ()
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[type[Epochs], tuple[()]]:
         return Epochs, ()  # a copied or pickled loader begins anew
 
     def set_epoch(self, epoch: int) -> None:
@@ -62,7 +61,7 @@ class Epochs:
         coming = self._resume
         return drawn if coming is None or coming.base_seed is None else coming.base_seed
 
-    def dataset_states(self) -> list[Any] | None:
+    def dataset_states(self) -> list[State | None] | None:
         """Returns the states of a stateful dataset that the next iterator is to begin with."""
         loaded = self._loaded
         if loaded is None:
@@ -106,7 +105,7 @@ class Epochs:
         """Whether somebody set the epoch, here or on a sampler, since it was started."""
         return self._signs(options) != self._seen
 
-    def _signs(self, options: LoaderOptions) -> tuple[Any, ...]:
+    def _signs(self, options: LoaderOptions) -> tuple[object, ...]:
         samplers = (options.sampler, options.batch_sampler)
         inner = options.inner_sampler
         return (self._sets, *(getattr(s, "epoch", None) for s in (*samplers, inner)))

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import os
-from typing import Any
 
 import torch
 
+from fusionloader.aliases import AnyDataset, State
 from fusionloader.options import LoaderOptions
 from fusionloader.resume.stateful import is_plain_batch_sampler
 
 _LOOKED_AT = 16
 
 
-def describe_dataset(dataset: Any) -> dict[str, Any]:
+def describe_dataset(dataset: AnyDataset) -> State:
     """Returns type and length of a dataset, and a digest of a few file names where it has them.
 
     Folders may be moved: only the names of the files count.
     """
-    described: dict[str, Any] = {
+    described: State = {
         "dataset_size": None,
         "dataset_type": type(dataset).__qualname__,
         "dataset_files": None,
     }
     try:
-        described["dataset_size"] = len(dataset)
+        described["dataset_size"] = len(dataset)  # type: ignore[arg-type]
     except (TypeError, NotImplementedError):
         return described
     samples = getattr(dataset, "samples", None)
@@ -41,7 +41,7 @@ def describe_dataset(dataset: Any) -> dict[str, Any]:
     return described
 
 
-def describe_loader(options: LoaderOptions) -> dict[str, Any]:
+def describe_loader(options: LoaderOptions) -> State:
     """Returns what a loader that resumes a state must have in common with the one that saved it."""
     return {
         **describe_dataset(options.dataset),

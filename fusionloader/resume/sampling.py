@@ -6,22 +6,20 @@ import hashlib
 import pickle
 from collections.abc import Iterator, Sequence
 from operator import index as as_integer
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
+from fusionloader.aliases import Index
 from fusionloader.options import LoaderOptions
 from fusionloader.resume.epoch_state import EpochState, generator_state, set_generator_state
 from fusionloader.resume.shares import batches_left
 from fusionloader.resume.stateful import SamplerRun
 
-Index = Any
-"""What a sampler yields for a sample: an int, unless the user's sampler has other keys."""
-
 _MASK = (1 << 64) - 1
 
 
-def key_of(index: Any) -> int:
+def key_of(index: Index) -> int:
     """Returns 64 bits that stand for an index: an integer itself, anything else hashed."""
     try:
         return as_integer(index) & _MASK
@@ -80,7 +78,7 @@ def sampling_generator(options: LoaderOptions) -> torch.Generator | None:
 
 def numbered_batches(
     options: LoaderOptions, state: EpochState, fresh: Iterator[Index]
-) -> Iterator[tuple[int, Any]]:
+) -> Iterator[tuple[int, list[Index]]]:
     """Yields every mini-batch of the epoch with its number, delivered before or not.
 
     ``fresh`` is a new iterator over the loader's sampler. A resumed epoch has another one, which
@@ -110,7 +108,7 @@ def numbered_batches(
         yield from batches
 
 
-def _batches_of_stateful(run: SamplerRun, state: EpochState) -> Iterator[tuple[int, Any]]:
+def _batches_of_stateful(run: SamplerRun, state: EpochState) -> Iterator[tuple[int, list[Index]]]:
     number, saved = state.delivered, state.sampler
     if saved is not None and number == 0:
         run.begin_after(saved)

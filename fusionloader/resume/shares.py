@@ -11,11 +11,11 @@ import copy
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
-from typing import Any
 
 from torch.utils.data import BatchSampler
 from torch.utils.data.distributed import DistributedSampler
 
+from fusionloader.aliases import State
 from fusionloader.options import LoaderOptions
 from fusionloader.resume.stateful import has_state, is_plain_batch_sampler
 
@@ -39,7 +39,7 @@ class RankStage:
     delivered: list[int]
     ahead: list[list[int]]
 
-    def to_state(self) -> dict[str, Any]:
+    def to_state(self) -> State:
         """Returns a JSON-serialisable dictionary."""
         return {
             "ranks": self.ranks,
@@ -97,13 +97,13 @@ class Share:
     shuffle: bool
     before: tuple[RankStage, ...] = ()
 
-    def to_state(self) -> dict[str, Any]:
+    def to_state(self) -> State:
         """Returns a JSON-serialisable dictionary."""
         state = {name: getattr(self, name) for name in self.__slots__}
         return {**state, "before": [stage.to_state() for stage in self.before]}
 
     @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Share:
+    def from_state(cls, state: State) -> Share:
         """Undoes ``to_state``."""
         return cls(**{**state, "before": tuple(RankStage(**stage) for stage in state["before"])})
 
