@@ -30,6 +30,7 @@ class BatchMemory:
     ) -> None:
         """``most`` mini-batches are published at a time."""
         self._options = options
+        self._ring, self._gpu = options.ring, options.gpu
         self._queue = queue
         self._descriptors = SlotPool(arena, queue, spare=most)
         self._rows = SlotPool(arena, queue, options.in_flight + 2, options.page_locking)
@@ -74,8 +75,8 @@ class BatchMemory:
         self._descriptors.release(job.descriptor)
         if job.payload is not None:
             self._rows.release(job.payload)
-        if job.device is not None and self._options.ring is not None:
-            self._options.ring.release(job.device)
+        if job.device is not None and self._ring is not None:
+            self._ring.release(job.device)
 
     def deliver(self, job: Job) -> Owner:
         """Returns an owner of the mini-batch's rows; the slot is free again when it is gone."""
@@ -87,22 +88,20 @@ class BatchMemory:
 
     def shared_buffers(self) -> list[BufferOpener]:
         """Returns those that a GPU worker has to open."""
-        ring = self._options.ring
-        if ring is None:
+        if self._ring is None:
             return []
-        assert self.layout is not None and self._options.gpu is not None
+        assert self.layout is not None and self._gpu is not None
         nbytes = self.layout.batch_bytes(self._options.batch_size)
-        return ring.share(self._options.gpu.buffers, nbytes)
+        return self._ring.share(self._gpu.buffers, nbytes)
 
     def give_buffers(self, jobs: Iterable[Job]) -> None:
         """Lets the GPU worker write into the oldest mini-batches, as far as buffers go."""
-        ring = self._options.ring
-        if ring is None:
+        if self._ring is None:
             return
         assert self.layout is not None
         for job in jobs:
             if job.device is None and not job.discarded:
-                job.device = ring.acquire_shared(self.layout.batch_bytes(len(job.rows)))
+                job.device = self._ring.acquire_shared(self.layout.batch_bytes(len(job.rows)))
                 if job.device is None:
                     return
                 self._queue.set_gpu_rows(job.slot, job.device.number + 1)
