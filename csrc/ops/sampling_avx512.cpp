@@ -1,17 +1,13 @@
 // AVX-512 (F, BW, VL, VNNI): gathers of 16 pixels in fixed point, 8 points at a time in double
 // precision.
 #if defined(__x86_64__)
-// GCC 12 takes the undefined operands inside its own AVX-512 intrinsics for uninitialised values.
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#include <immintrin.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
 #include "ops/sampling.hpp"
 #include "ops/sampling_loops.hpp"
+#include "simd/avx512.hpp"
 
 #define FUSIONLOADER_TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni")))
 
