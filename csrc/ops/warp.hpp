@@ -10,8 +10,8 @@ namespace fusionloader {
 
 // Grey images get their one level in all places.
 inline uint32_t packed_colour(const Colour& colour, int channels) {
-  const Colour c = channels == 3 ? colour : Colour{colour[0], colour[0], colour[0]};
-  return c[0] | static_cast<uint32_t>(c[1]) << 8 | static_cast<uint32_t>(c[2]) << 16;
+  return channels == 3 ? packed(colour[0], colour[1], colour[2])
+                       : packed(colour[0], colour[0], colour[0]);
 }
 
 inline void fill_planes(Planes& out, const Colour& fill) {
