@@ -26,7 +26,7 @@ ORDER_SEED = 11
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The demo's options."""
-    parser.add_argument("--images", type=int, default=2000, help="training images (2000)")
+    parser.add_argument("--images", type=int, default=1000, help="training images (1000)")
     parser.add_argument("--data", type=Path, help="folder to keep the corpus in (the user's cache)")
     parser.add_argument("--epochs", type=int, default=2, help="epochs to train (2)")
     parser.add_argument("--batch-size", type=int, default=64, help="samples a batch (64)")
