@@ -16,6 +16,7 @@ import psutil
 from PIL import Image
 
 from benchmarks.study import publish
+from fusionloader import compile_plan
 from fusionloader.cli.dead_leaves import paint
 
 BATCHES = (4, 16, 64)
@@ -45,7 +46,7 @@ class Cost:
 
 def head(side: int) -> Build:
     """Decode, resize and mirror; a tiny file for a tiny side."""
-    from fusionloader.executors.dali.head import Head
+    from fusionloader.executors.dali.head import DaliHead
     from fusionloader.executors.dali.head_steps import head_of
 
     sizes = _sizes(side == SIDE)
@@ -53,7 +54,7 @@ def head(side: int) -> Build:
     recipe = _recipe(side)
 
     def build() -> Work:
-        made = Head(None, max(BATCHES), filters=("bilinear",))
+        made = DaliHead(None, max(BATCHES), filters=("bilinear",))
 
         def work(batch: int, draw: int) -> None:
             encoded, steps = [], []
@@ -77,7 +78,7 @@ def families(side: int) -> Build:
 
 def combinations(side: int) -> Build:
     """One pipeline per ordered pair of RandAugment's operations."""
-    from fusionloader.executors.dali.families.combinations import CombinationTasks
+    from benchmarks.dali_combinations import CombinationTasks
 
     return _augmentation(lambda: CombinationTasks(None, max(BATCHES), side), side)
 
@@ -86,7 +87,7 @@ def conversion(side: int) -> Build:
     """To normalised float32, channels first, in the rows of a batch."""
     from torchvision import transforms
 
-    from fusionloader.executors.dali.conversion import Conversion
+    from fusionloader.executors.dali.families.conversion import Conversion
     from fusionloader.executors.dali.task import Backend
 
     recipe = transforms.Compose(
@@ -96,7 +97,7 @@ def conversion(side: int) -> Build:
             transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
         ]
     )
-    convert = compile(recipe).plan.convert
+    convert = compile_plan(recipe).plan.convert
     assert convert is not None
     images = list(_images(side))
     out = np.zeros((max(BATCHES), 3, side, side), np.float32)
@@ -170,7 +171,7 @@ def _whole_recipe(side: int) -> Any:
         transforms.ToTensor(),
         transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     ]
-    return compile(transforms.Compose(steps))
+    return compile_plan(transforms.Compose(steps))
 
 
 # A further flavour is a further line: for a side it prepares inputs and returns what builds.
@@ -217,7 +218,7 @@ def _augmentation(make: Callable[[], Any], side: int) -> Build:
     from torchvision.transforms import RandAugment
 
     images = list(_images(side))
-    policy = compile(RandAugment(2, 9))
+    policy = compile_plan(RandAugment(2, 9))
     draws: list[Drawn] = [
         [policy.draw(side, side, epoch=draw, index=index) for index in range(max(BATCHES))]
         for draw in range(DRAWS)
@@ -233,7 +234,7 @@ def _augmentation(make: Callable[[], Any], side: int) -> Build:
 def _recipe(side: int) -> list[list[list[Any]]]:
     from torchvision import transforms
 
-    plan = compile(
+    plan = compile_plan(
         transforms.Compose([transforms.RandomResizedCrop(side), transforms.RandomHorizontalFlip()])
     )
     sizes = _sizes(side == SIDE)

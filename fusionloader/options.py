@@ -9,13 +9,13 @@ from multiprocessing.context import BaseContext
 from typing import Any, Literal
 
 Sharing = Literal["auto", "off", "temporal", "spatial"]
-Prebuilt = Literal["fused", "families", "combinations"]
+Prebuilt = Literal["fused", "families"]
 Memory = Literal["auto", "share", "own"]
 
 _SHARING = ("auto", "off", "temporal", "spatial")
 _MEMORY = ("auto", "share", "own")
 AFFINITIES = ("auto", "off")
-_PREBUILT = ("fused", "families", "combinations")
+_PREBUILT = ("fused", "families")
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _UNITS |= {f"{unit}i": 1024**power for power, unit in enumerate("KMGT", start=1)}
 
@@ -35,9 +35,8 @@ class GpuWorker:
             ``"auto"`` only if both peaks of memory were found not to fit on the device together,
             ``"own"`` never. Memory is lent in temporal sharing alone, and on CUDA devices alone.
         share_limit: of the memory lent at a time, in bytes or as ``"10GiB"``.
-        prebuilt: what applies the augmentations: ``"fused"``, one kernel for all operations;
-            ``"families"``, DALI pipelines for families of operations; ``"combinations"``, one DALI
-            pipeline for each ordered pair of operations, as FusionFlow has it (§5.1).
+        prebuilt: what applies the augmentations: ``"fused"``, one kernel for all operations; or
+            ``"families"``, DALI pipelines for families of operations, which need no CUDA compiler.
         group_size: samples in a launch at most; ``None`` lets measurements decide, up to 64.
         threads: of DALI on the CPU.
         hw_decoder_load: share of the images for the hardware JPEG decoder where there is one.
