@@ -15,10 +15,10 @@ import torch
 from PIL import Image
 
 from fusionloader.executors.native import make_executor
+from fusionloader.executors.replay import replay
 from fusionloader.plan import deep_autoaugment
 from fusionloader.plan.arguments import Context, NotCompiled, color, interpolation_name
 from fusionloader.plan.registry import register_stage_transform
-from fusionloader.plan.replay import replay
 from fusionloader.plan.stages import Magnitude, Plan, PolicyStep, RandomApply, Stage
 from fusionloader.plan.torchvision.policies import rand_augment_policy
 

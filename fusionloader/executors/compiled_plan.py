@@ -11,10 +11,9 @@ from PIL import Image
 
 from fusionloader.executors.native import make_executor
 from fusionloader.executors.results import converted, result_like
+from fusionloader.plan.operations import Operation
 from fusionloader.plan.stages import ImageKind, Plan
 from fusionloader.plan.transforms import CompiledTransform, compile_transform
-
-Operation = tuple[Any, ...]
 
 
 class CompiledPlan:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
+from fusionloader.plan.operations import Operation
 from fusionloader.plan.policy_stages import AugMix as AugMix
 from fusionloader.plan.policy_stages import Magnitude as Magnitude
 from fusionloader.plan.policy_stages import Mixing as Mixing
@@ -56,9 +57,9 @@ class Resize:
 class ResizeKeepRatio:
     """The image divided by a ratio between those of its sides to ``height`` x ``width`` pixels.
 
-    That is the smaller one for ``longest`` = 0 and the larger one for 1. With probabilities of
-    their own the result is scaled and stretched, by factors from the ranges ``scale`` (of the
-    inverse area if ``scale_is_area``) and ``aspect``. One of ``filters`` is chosen for each image.
+    That is the smaller one for ``longest`` = 0 and the larger one for 1. With a probability each
+    the result is scaled and stretched, by factors from the ranges ``scale`` (of the inverse area
+    if ``scale_is_area``) and ``aspect``. One of ``filters`` is chosen for each image.
     """
 
     height: int
@@ -192,7 +193,7 @@ class RandomPerspective:
 class Fixed:
     """An operation without random parameters, as ``Plan.draw`` writes it: ``("invert",)``."""
 
-    operation: tuple[Any, ...]
+    operation: Operation
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +237,7 @@ class RandomOrder:
     branches: tuple[tuple[Stage, ...], ...]
 
 
+Container = RandomApply | RandomChoice | RandomOrder
 Stage = (
     RandomResizedCrop
     | ResizeShorterSide
@@ -256,10 +258,15 @@ Stage = (
     | RandomPolicy
     | AugMix
     | RandomErasing
-    | RandomApply
-    | RandomChoice
-    | RandomOrder
+    | Container
 )
+
+
+def branches_of(stage: Stage) -> tuple[tuple[Stage, ...], ...]:
+    """Returns the lists of stages that a container holds, none for any other stage."""
+    if isinstance(stage, RandomApply):
+        return (stage.stages,)
+    return stage.branches if isinstance(stage, RandomChoice | RandomOrder) else ()
 
 
 @dataclass(frozen=True, slots=True)

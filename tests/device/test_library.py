@@ -116,7 +116,7 @@ def test_a_closed_launcher_is_refused():
         DeviceProgram(pixel_plan(3)).launch(launcher, [DeviceSample(0, 4, 4, [], 0)])
 
 
-def test_working_memory_is_the_caller_s_where_he_gives_some():
+def test_working_memory_is_the_caller_s_where_some_is_given():
     launcher, program, asked = RecordingLauncher(), DeviceProgram(pixel_plan(3)), []
     sample = DeviceSample(0, 10, 10, [("invert",)], 0)
 

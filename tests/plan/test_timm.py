@@ -16,7 +16,7 @@ from waiting import PATIENCE
 
 from fusionloader import FusionLoader
 from fusionloader.executors.native import make_executor
-from fusionloader.plan.replay import replay
+from fusionloader.executors.replay import replay
 from fusionloader.plan.stages import ImageKind
 from fusionloader.plan.transforms import compile_transform
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from fusionloader.plan.arguments import Context, NotCompiled
@@ -33,15 +33,6 @@ def converters(compile_all: CompileAll) -> dict[type, Any]:
 
     made = {"RandomApply": apply, "RandomChoice": choice, "RandomOrder": order}
     return {getattr(module, name): make for module in (v1, v2) for name, make in made.items()}
-
-
-def branches_of(stage: Stage) -> Sequence[Sequence[Stage]]:
-    """Returns the lists of stages that a stage holds."""
-    if isinstance(stage, RandomApply):
-        return (stage.stages,)
-    if isinstance(stage, (RandomChoice, RandomOrder)):
-        return stage.branches
-    return ()
 
 
 def makes_grey(stage: Stage) -> bool:
