@@ -12,7 +12,9 @@ from fusionloader.plan.policy_stages import Mixing as Mixing
 from fusionloader.plan.policy_stages import PolicyOp as PolicyOp
 from fusionloader.plan.policy_stages import PolicyStep as PolicyStep
 from fusionloader.plan.policy_stages import RandomPolicy as RandomPolicy
+from fusionloader.plan.values import Channels as Channels
 from fusionloader.plan.values import Color as Color
+from fusionloader.plan.values import Decode as Decode
 from fusionloader.plan.values import Filter as Filter
 from fusionloader.plan.values import Interpolation as Interpolation
 from fusionloader.plan.values import PadMode as PadMode
@@ -290,7 +292,7 @@ class ImageKind:
     differ.
     """
 
-    channels: Literal[1, 3] = 3
+    channels: Channels = 3
     height: int | None = None
     width: int | None = None
 
@@ -311,7 +313,7 @@ class Plan:
     convert: Convert | None
     height: int | None
     width: int | None
-    decode: Literal["exact", "fast"] = "exact"
-    channels: Literal[1, 3] = 3
-    result_channels: Literal[1, 3] = 3
+    decode: Decode = "exact"
+    channels: Channels = 3
+    result_channels: Channels = 3
     strict: bool = True
