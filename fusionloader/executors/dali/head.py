@@ -74,9 +74,9 @@ class DaliHead:
         self._pipeline.build()
 
     def run(self, encoded: Sequence[bytes], steps: Sequence[HeadStep]) -> list[DaliDecoded]:
-        """The pixels of each file's bytes, and the reason for those that there are none of.
+        """The pixels of each file's bytes, or the reason why there are none.
 
-        Images are arrays, DALI's tensors on a GPU; their memory is theirs.
+        Images are arrays, or DALI's tensors on a GPU, which no later run writes to.
 
         Raises:
             RuntimeError: there is too little memory, of which more might be borrowed.
@@ -109,7 +109,7 @@ class DaliHead:
     def _decode(
         self, files: Sequence[npt.NDArray[np.uint8]], steps: list[HeadStep]
     ) -> list[DaliDecoded]:
-        """One run; halves of it, down to the files that are bad, if it fails."""
+        """One run; if it fails, halves of it, down to the bad files."""
         try:
             (images,) = self._pipeline.run(encoded=files, **self._values(steps))
             return [DaliDecoded(image) for image in unpacked(images, self._backend.on_gpu)]
@@ -117,7 +117,7 @@ class DaliHead:
             short, cause = is_shortage(error), _cause(error)
             if short and may_borrow(self._backend.device):
                 raise
-        # Out here: the error's traceback holds the pipeline that has failed, and its memory.
+        # Outside of the handler, since the error's traceback holds the failed pipeline's memory.
         if short:  # halves need less of it at a time
             release_unused_memory()
         self._pipeline.build()
@@ -156,7 +156,7 @@ def _defined(
             shape=nodes["shape"],
             axes=[0, 1],
             output_type=types.RGB,
-            adjust_orientation=False,  # as Pillow's convert, which leaves EXIF's to the user
+            adjust_orientation=False,  # as Pillow's convert; EXIF's orientation is left to the user
             **(on_gpu if backend.on_gpu else {"device": "cpu"}),
         )
         chosen = (
@@ -175,7 +175,7 @@ def _signed_size(step: HeadStep) -> tuple[int, int]:
 
 
 def _cause(error: RuntimeError) -> str:
-    """What DALI says behind the traceback of the graph's definition."""
+    """DALI's message without the traceback of the graph's definition."""
     lines = str(error).partition("encountered:")[2].split("\n") or [str(error)]
-    told = [line.strip() for line in lines if line.strip()]
-    return told[0] if told else "DALI cannot decode it"
+    found = [line.strip() for line in lines if line.strip()]
+    return found[0] if found else "DALI cannot decode it"

@@ -20,7 +20,7 @@ class Prebuilt:
         _all.add(self)
 
     def build(self) -> None:
-        """Makes it ready to run, unless it is.
+        """Builds it, unless it is built.
 
         Raises:
             RuntimeError: what DALI says. The pipeline is dropped: DALI would take it for built the
@@ -33,7 +33,7 @@ class Prebuilt:
             raise
 
     def run(self, **inputs: object) -> Any:
-        """Runs it once; returns its outputs, whose memory is theirs.
+        """Runs it once; returns its outputs, which no later run writes to.
 
         Raises:
             RuntimeError: what DALI says. The pipeline is dropped: DALI says not to use it again.

@@ -39,7 +39,7 @@ class Backend:
         return self.device is not None
 
     def pipeline(self) -> Pipeline:
-        """An empty pipeline. One run at a time: what is asked for is wanted now."""
+        """An empty pipeline. Nothing is prefetched: each run is of inputs that were just given."""
         return Pipeline(
             batch_size=self.max_batch,
             num_threads=self.threads,
@@ -119,7 +119,7 @@ def _defined(backend: Backend, graph: Graph, inputs: Mapping[str, Input]) -> Pip
 def unpacked(results: Iterable[Image], on_gpu: bool) -> list[Image]:
     """A pipeline's output sample by sample: arrays, or DALI's tensors on a GPU.
 
-    They look into the output's memory, which is theirs: no later run writes to it.
+    They are views of the output's memory, which no later run writes to.
     """
     if on_gpu:
         return list(results)

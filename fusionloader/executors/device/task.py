@@ -109,8 +109,8 @@ class GpuTask:
         """Writes the rows of ``samples``.
 
         Returns:
-            For each sample ``None``, or in words why a CPU worker has to do it: no JPEG that the
-            native decoder vouches for, or nothing that its plan can transform.
+            For each sample ``None``, or in words why a CPU worker has to do it: not a JPEG that
+            the native decoder reads, or an image that its plan cannot transform.
         """
         most = self._most_samples
         return [
@@ -148,7 +148,7 @@ class GpuTask:
     def _part(self, sample: EncodedSample) -> tuple[HeadStep, list[Operation]] | str:
         size = self._executor.image_size(sample.encoded)
         if size is None:
-            return "not a JPEG that the native decoder vouches for"
+            return "not a JPEG that the native decoder reads"
         try:
             operations = self._executor.draw(
                 sample.seed, sample.epoch, sample.key, sample.occurrence, *size, sample.group
