@@ -1,6 +1,6 @@
-"""One prebuilt pipeline per ordered pair of operations, as FusionFlow §5.2 has it: to compare.
+"""One prebuilt pipeline per ordered pair of operations, as FusionFlow §5.2 has it: for comparison.
 
-A policy of two operations out of 14 makes 196 pipelines. The op families do the same in a dozen.
+A policy of two operations out of 14 makes 196 pipelines. Twelve op families do the same.
 """
 
 from __future__ import annotations

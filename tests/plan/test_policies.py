@@ -1,4 +1,4 @@
-"""Policies of our own: what they refuse, draw and do, with torch's DataLoader and compiled."""
+"""This package's policies: what they refuse, draw and do, with torch's DataLoader and compiled."""
 
 import json
 import pickle
