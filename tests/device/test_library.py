@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from device_cases import pixel_plan
 
+from fusionloader import _native
 from fusionloader.executors.device import program as device_program
 from fusionloader.executors.device.program import (
     DeviceProgram,
@@ -62,6 +63,10 @@ def test_asking_for_the_library_without_a_compiler_is_an_error():
     done = build(PATH="/usr/bin:/bin", CUDA_HOME="/nowhere")
     assert done.returncode != 0
     assert "nvcc) was not found" in done.stderr
+
+
+def test_the_library_lies_beside_the_extension():
+    assert Path(_native.__file__).with_name("_cuda_ops.so") == device_program.LIBRARY
 
 
 def test_a_missing_library_says_how_to_build_it(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from fusionloader.executors.native import make_executor
 from fusionloader.plan.operations import Operation
 from fusionloader.plan.stages import Plan
 
-LIBRARY = Path(__file__).parents[1] / "_cuda_ops.so"
+LIBRARY = Path(__file__).parents[2] / "_cuda_ops.so"
 
 
 class KernelError(RuntimeError):
