@@ -101,7 +101,9 @@ def measure(policy: object) -> dict[str, object]:
         "write": least(lambda: batch.write(staging.ctypes.data)),
         "native": least(lambda: [executor.run_pixels_with(image, o, out) for o in drawn]),
         "native, scalar": least(lambda: [scalar.run_pixels_with(image, o, out) for o in drawn]),
-        "body on the host": least(lambda: [program.run_on_host(image, o, out) for o in drawn]),
+        "body on the host": least(
+            lambda: [_native.run_device_program_on_host(executor, image, o, out, 1) for o in drawn]
+        ),
     }
     try:
         if device_count() > 0:

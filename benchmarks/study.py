@@ -15,7 +15,7 @@ def parser_of(summary: str | None, *, rounds: int) -> argparse.ArgumentParser:
     """The common flags of bench and ``--rounds``."""
     parser = argparse.ArgumentParser(description=summary)
     add_common_arguments(parser)
-    parser.add_argument("--rounds", type=int, default=rounds, help=f"rounds by turns ({rounds})")
+    parser.add_argument("--rounds", type=int, default=rounds, help=f"interleaved rounds ({rounds})")
     return parser
 
 

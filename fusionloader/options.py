@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fusionloader.aliases import AnyDataset, AnyLoader, Batch, Index, Sample
 
 Sharing = Literal["auto", "off", "temporal", "spatial"]
-Prebuilt = Literal["fused", "families", "combinations"]
+Prebuilt = Literal["fused", "families"]
 Memory = Literal["auto", "share", "own"]
 Decode = Literal["exact", "fast"]
 OnError = Literal["raise", "skip", "substitute"]
@@ -30,7 +30,7 @@ _GLOBAL_MANAGER = ("auto", "off")
 _AUGMENT_PER = ("sample", "tiny_batch")
 _ON_ERROR = ("raise", "skip", "substitute")
 _DECODE = ("exact", "fast")
-_PREBUILT = ("fused", "families", "combinations")
+_PREBUILT = ("fused", "families")
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _UNITS |= {f"{unit}i": 1024**power for power, unit in enumerate("KMGT", start=1)}
 
@@ -50,9 +50,8 @@ class GpuWorker:
             ``"auto"`` only if both peaks of memory were found not to fit on the device together,
             ``"own"`` never. Memory is lent in temporal sharing alone, and on CUDA devices alone.
         share_limit: of the memory lent at a time, in bytes or as ``"10GiB"``.
-        prebuilt: what applies the augmentations: ``"fused"``, one kernel for all operations;
-            ``"families"``, DALI pipelines for families of operations; ``"combinations"``, one DALI
-            pipeline for each ordered pair of operations, as FusionFlow has it (§5.1).
+        prebuilt: what applies the augmentations: ``"fused"``, one kernel for all operations; or
+            ``"families"``, DALI pipelines for families of operations, which need no CUDA compiler.
         group_size: samples in a launch at most; ``None`` lets measurements decide, up to 64.
         threads: of DALI on the CPU.
         hw_decoder_load: share of the images for the hardware JPEG decoder where there is one.

@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from fusionloader.executors.compiled_plan import CompiledPlan, compile_plan
-from fusionloader.plan.replay import replay
+from fusionloader.executors.replay import replay
 
 COLUMNS = 4
 SIDE = 224  # the longest side of a picture on the sheet, in pixels

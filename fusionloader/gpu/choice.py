@@ -17,7 +17,7 @@ from fusionloader.gpu.caching_allocator import TorchAllocator
 from fusionloader.gpu.control import Connections, GpuOptions
 from fusionloader.gpu.memory_lender import MemoryOptions
 from fusionloader.gpu.worker import BorrowedMemory, GpuWorkerConfig
-from fusionloader.options import GpuWorker, LoaderOptions, parse_bytes
+from fusionloader.options import GpuWorker, LoaderOptions, Prebuilt, parse_bytes
 from fusionloader.plan.stages import Plan
 from fusionloader.shm.dataset_table import DatasetTable
 from fusionloader.sources.datasets import Compiled
@@ -114,7 +114,7 @@ def _pip_command() -> str:
     return f"pip install nvidia-dali-cuda{suffix}"
 
 
-def _unsuitable(compiled: Compiled | None, prebuilt: str, on_gpu: bool) -> str | None:
+def _unsuitable(compiled: Compiled | None, prebuilt: Prebuilt, on_gpu: bool) -> str | None:
     if compiled is None or compiled.plan is None:
         return "the dataset's samples are made in Python"
     if not compiled.complete:

@@ -17,6 +17,7 @@ from fusionloader import _native
 from fusionloader.executors.device.launch_memory import LaunchMemory, MemoryPool
 from fusionloader.executors.device.task import EncodedSample, GpuTask
 from fusionloader.gpu_memory import Borrower, LedgerHandle, MemorySharingError, answer_probe
+from fusionloader.options import Prebuilt
 from fusionloader.plan.stages import Plan
 from fusionloader.scheduler.groups import GroupSize
 from fusionloader.shm.dataset_table import DatasetTable
@@ -62,7 +63,7 @@ class GpuWorkerConfig:
     plan: Plan
     row_bytes: int
     device_id: int | None
-    prebuilt: str
+    prebuilt: Prebuilt
     tiny_batch_size: int
     most_samples: int
     fixed_group: bool
