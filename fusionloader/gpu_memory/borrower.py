@@ -101,19 +101,19 @@ class Borrower:
     As a context manager it returns everything at the end.
 
     Args:
-        ledger handle: from ``Lender.ledger_handle()``.
+        ledger_handle: from ``Lender.ledger_handle()``.
 
     Raises:
         LedgerError: what was given is no ledger of this version, or all borrower slots are taken.
         PeerError: the lender belongs to another user, or has ended.
         UnavailableError: there is no CUDA driver here.
-        TypeError: it is no ledger handle.
+        TypeError: ``ledger_handle`` is not a ``LedgerHandle``.
     """
 
     def __init__(self, ledger_handle: LedgerHandle) -> None:
         if not isinstance(ledger_handle, LedgerHandle):
             raise TypeError(
-                "a borrower is made with the Ledger handle of a lender, or Ledger handle(fd), not "
+                "a borrower is made with a LedgerHandle, from Lender.ledger_handle(), not with "
                 f"{type(ledger_handle).__name__}"
             )
         self._native = native.Borrower(ledger_handle.fd)

@@ -121,7 +121,7 @@ def make_package(folder, objects):
     package = folder / "fusionloader"
     package.mkdir()
     (package / "__init__.py").touch()
-    (package / "memory").symlink_to(PACKAGE / "memory")
+    (package / "gpu_memory").symlink_to(PACKAGE / "gpu_memory")
     library = package / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
     command = ["g++", "-shared", *map(str, objects), "-o", str(library), "-pthread", "-ldl"]
     compile_with(command)

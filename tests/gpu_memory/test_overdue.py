@@ -144,8 +144,8 @@ child.wait()
 """
 GRANDCHILD = """
 import sys
-from fusionloader.gpu_memory import Borrower, Ledger handle
-borrower = Borrower(Ledger handle(int(sys.argv[1])))
+from fusionloader.gpu_memory import Borrower, LedgerHandle
+borrower = Borrower(LedgerHandle(int(sys.argv[1])))
 mapping = borrower.borrow_block(1, timeout=60)
 print("borrowed", flush=True)
 sys.stdin.read()
@@ -199,8 +199,8 @@ fake, lender = FakeCuda(os.environ["FUSIONLOADER_LIBCUDA"]), Lender()
 address = fake.allocate(1 << 20)
 fake.fill(address, 0x22222222, 1 << 20)
 lender.yield_block(Block(address, 1 << 20))
-channel, ledger handle = socket.socket(fileno=int(sys.argv[1])), lender.ledger handle()
-socket.send_fds(channel, [b"x"], [ledger handle.fd])
+channel, handle = socket.socket(fileno=int(sys.argv[1])), lender.ledger_handle()
+socket.send_fds(channel, [b"x"], [handle.fd])
 sys.stdin.read()
 """
 
