@@ -9,18 +9,22 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fusionloader import _native
 from fusionloader.executors.device.launch_memory import LaunchMemory, MemoryPool
 from fusionloader.executors.device.task import EncodedSample, GpuTask
+from fusionloader.executors.shortage import is_shortage
 from fusionloader.gpu_memory import Borrower, LedgerHandle, MemorySharingError, answer_probe
 from fusionloader.plan.stages import Plan
 from fusionloader.scheduler.groups import GroupSize
 from fusionloader.shm.dataset_table import DatasetTable
 from fusionloader.workers import failures, messages, processes
+
+if TYPE_CHECKING:
+    import torch
 
 log = logging.getLogger("fusionloader.gpu")
 
@@ -28,6 +32,10 @@ _COMPLETED = 3
 _IDLE_SECONDS = 0.5
 _PROBE_SECONDS = 10.0  # for training to notice that this process is there
 _ALIGN = 64
+
+
+SharedBuffer = tuple[Callable[..., "torch.Tensor"], tuple[Any, ...]]
+"""Opens memory of the training process on the device: a function and its arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +74,7 @@ class GpuWorkerConfig:
     tiny_batch_size: int
     most_samples: int
     fixed_group: bool
-    buffers: Sequence[Any]
+    buffers: Sequence[SharedBuffer]
     threads: int
     hw_decoder_load: float
     memory: BorrowedMemory | None = None
@@ -86,7 +94,8 @@ def main(config: GpuWorkerConfig) -> None:
         worker.serve()
     except Exception as error:
         failure = failures.capture(error, "in the GPU worker")
-        messages.send(config.message_fd, messages.WorkerFailed(failure))
+        short = is_shortage(error)
+        messages.send(config.message_fd, messages.WorkerFailed(failure, short))
         sys.exit(1)
 
 

@@ -19,7 +19,6 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from fusionloader.delivery.device_batches import Arriving, make_delivery, to_device
 from fusionloader.delivery.page_locking import CudaPageLocking
 from fusionloader.executors.layout import Layout
-from fusionloader.gpu.idle_window import IdleWindow
 from fusionloader.iterators.backend import WorkerBackend, refuse_pool
 from fusionloader.iterators.collation import collate_named
 from fusionloader.iterators.whole_batches import ContinuedIterator
@@ -59,7 +58,7 @@ class SlotIterator(_BaseDataLoaderIter):
         gpu = self._manager.gpu
         if gpu is None or self._manager.closed or not gpu.is_temporal:
             return nullcontext()
-        return IdleWindow(gpu, self._manager.queue)
+        return gpu.idle_window()
 
     def _start_manager(self, loader: Any) -> None:
         self._workers_wanted = loader.num_workers

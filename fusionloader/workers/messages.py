@@ -70,9 +70,13 @@ class LayoutFound:
 
 @dataclass(frozen=True, slots=True)
 class WorkerFailed:
-    """The worker cannot begin or go on: ``worker_init_fn`` raised, or the device was lost."""
+    """The worker cannot begin or go on: ``worker_init_fn`` raised, or the device was lost.
+
+    ``short_of_memory``: memory ran out, so that starting it again may succeed.
+    """
 
     failure: Failure
+    short_of_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True)
