@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import operator
+import os
 import time
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from multiprocessing import reduction
+from typing import NoReturn, Protocol
 
 from fusionloader._native import cuda as native
 from fusionloader.gpu_memory.errors import (
@@ -16,7 +18,6 @@ from fusionloader.gpu_memory.errors import (
     PeerError,
     SizeError,
 )
-from fusionloader.gpu_memory.ledger_handle import LedgerHandle
 
 # More than any device has: such numbers do not go into the ledger.
 _MOST_BYTES = 2**62
@@ -24,6 +25,42 @@ _MOST_BYTES = 2**62
 _LOOKING_SECONDS = 0.1
 
 open_borrowers: weakref.WeakSet[Borrower] = weakref.WeakSet()
+
+
+class _Duplicate(Protocol):
+    """A descriptor on its way to another process."""
+
+    def detach(self) -> int: ...
+
+
+class LedgerHandle:
+    """What a borrower opens its lender's ledger with: an argument of a ``multiprocessing`` process.
+
+    A process that is started otherwise inherits ``fd`` (``subprocess``'s ``pass_fds``) and makes a
+    ``LedgerHandle(fd)`` of it; keep this one until the process has started.
+
+    Attributes:
+        fd: descriptor of the ledger, closed with the handle; -1 afterwards.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _received, (reduction.DupFd(self.fd),)
+
+    def close(self) -> None:
+        """Closes the descriptor; a borrower that was made with it goes on."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _received(duplicate: _Duplicate) -> LedgerHandle:
+    return LedgerHandle(duplicate.detach())
 
 
 class Mapping:
@@ -72,7 +109,7 @@ class Mapping:
         return self._borrower._held.get(id(self)) is not self
 
     @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
+    def __cuda_array_interface__(self) -> dict[str, object]:
         return {
             "shape": (self.nbytes,),
             "typestr": "|u1",
@@ -91,12 +128,12 @@ class Mapping:
         if not self.returned:
             self.return_()
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> NoReturn:
         raise TypeError("a mapping is of use only in the process that borrowed it")
 
 
 class Borrower:
-    """A slot at a lender's ledger; a process has one, and keeps it until it ends or closes.
+    """One of a lender's borrowers; a process has one, and keeps it until it ends or closes it.
 
     As a context manager it returns everything at the end.
 
@@ -104,7 +141,7 @@ class Borrower:
         ledger_handle: from ``Lender.ledger_handle()``.
 
     Raises:
-        LedgerError: what was given is no ledger of this version, or all borrower slots are taken.
+        LedgerError: it is no ledger of this version, or it has 8 borrowers already.
         PeerError: the lender belongs to another user, or has ended.
         UnavailableError: there is no CUDA driver here.
         TypeError: ``ledger_handle`` is not a ``LedgerHandle``.

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
+from fusionloader.gpu_memory.block import Block, CudaArray
 from fusionloader.gpu_memory.borrower import Borrower, Mapping, open_borrowers
 from fusionloader.gpu_memory.errors import GrantError, LedgerError
-from fusionloader.gpu_memory.lender import PATIENCE, Grant, Lender, open_lenders
-from fusionloader.gpu_memory.overdue import WhenOverdue
+from fusionloader.gpu_memory.lender import PATIENCE, Grant, Lender, WhenOverdue, open_lenders
 
 _End = TypeVar("_End", Lender, Borrower)
 
 
-def yield_block(block: Any, lender: Lender | None = None) -> Grant:
+def yield_block(block: Block | CudaArray, lender: Lender | None = None) -> Grant:
     """Lends the use of GPU memory to other processes (FusionFlow's YieldBlk).
 
     It is on offer as soon as the GPU has done what it was given for that memory until now. From

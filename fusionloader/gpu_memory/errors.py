@@ -5,8 +5,6 @@ They travel between processes: each one can be pickled.
 
 from __future__ import annotations
 
-from typing import Any
-
 
 class MemorySharingError(RuntimeError):
     """Base of all errors of ``fusionloader.gpu_memory``."""
@@ -23,7 +21,7 @@ class CudaError(MemorySharingError):
         super().__init__(message)
         self.code = code
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return type(self), (str(self), self.code)
 
 
@@ -70,5 +68,5 @@ class NotReturnedError(MemorySharingError):
         super().__init__(message)
         self.nbytes = nbytes
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return type(self), (str(self), self.nbytes)

@@ -29,7 +29,7 @@ class Pair:
     def __init__(self, **options):
         self.allocator = StandInAllocator()
         self.lender = lender_of(self.allocator, **options)
-        self.peer = Peer(self.lender.invite())
+        self.peer = Peer(self.lender.open_ledger())
 
     def __enter__(self):
         self.peer.__enter__()

@@ -22,7 +22,7 @@ from fusionloader.gpu_memory import (
     NotReturnedError,
     PeerError,
 )
-from fusionloader.gpu_memory.overdue import under_mps
+from fusionloader.gpu_memory.lender import under_mps
 
 LENDERS, BORROWERS = 0x22222222, 0x33333333
 

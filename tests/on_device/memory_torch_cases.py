@@ -42,7 +42,7 @@ def options(limit: int = _LIMIT) -> MemoryOptions:
 def borrowing(limit: int = _LIMIT) -> Iterator[tuple[MemoryLender, Peer]]:
     """Training's end of lending, and a borrower that can open what is lent."""
     memory = MemoryLender(options(limit))
-    ledger_handle = memory.invite()
+    ledger_handle = memory.open_ledger()
     assert ledger_handle is not None, memory.why_not
     with Peer(ledger_handle) as peer:
         assert peer.ask("probe") == {"refused": None}
