@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
+from fusionloader.executors.device.launch_memory import TorchPool
 from fusionloader.executors.device.support import why_not
-from fusionloader.executors.device.torch_pool import TorchPool
 from fusionloader.gpu.caching_allocator import TorchAllocator
 from fusionloader.gpu.control import Connections, GpuOptions
 from fusionloader.gpu.memory_lender import MemoryOptions

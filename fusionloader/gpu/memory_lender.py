@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 
-from fusionloader.executors.device.launch_memory import USEFUL_BYTES, MemoryPool
+from fusionloader.executors.device.launch_memory import USEFUL_BYTES, TorchPool
 from fusionloader.gpu.caching_allocator import TorchAllocator
 from fusionloader.gpu_memory import (
     Block,
@@ -48,7 +48,7 @@ class MemoryOptions:
         limit: in bytes, at a time.
         always: lend whenever the worker wants memory; else only if the peaks do not fit together.
         allocator: that holds the memory.
-        pool: makes what the worker allocates from, over there.
+        pool: makes what the worker allocates from, in its process.
         patience: seconds that the worker has to return what is asked back.
     """
 
@@ -56,7 +56,7 @@ class MemoryOptions:
     limit: int
     always: bool
     allocator: TorchAllocator
-    pool: Callable[[], MemoryPool]
+    pool: Callable[[], TorchPool]
     patience: float = PATIENCE
 
 

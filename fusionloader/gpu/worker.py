@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fusionloader import _native
-from fusionloader.executors.device.launch_memory import LaunchMemory, MemoryPool
+from fusionloader.executors.device.launch_memory import LaunchMemory, TorchPool
 from fusionloader.executors.device.task import EncodedSample, GpuTask
 from fusionloader.executors.shortage import is_shortage
 from fusionloader.gpu_memory import Borrower, LedgerHandle, MemorySharingError, answer_probe
@@ -47,7 +47,7 @@ class BorrowedMemory:
     """
 
     ledger_fd: int
-    pool: Callable[[], MemoryPool]
+    pool: Callable[[], TorchPool]
     trims: bool
 
 
