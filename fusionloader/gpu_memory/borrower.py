@@ -13,7 +13,6 @@ from typing import NoReturn, Protocol
 from fusionloader._native import cuda as native
 from fusionloader.gpu_memory.errors import (
     GrantError,
-    LedgerError,
     NotOfferedError,
     PeerError,
     SizeError,
@@ -202,8 +201,6 @@ class Borrower:
         return self._borrow(nbytes, probe=False)
 
     def _borrow(self, nbytes: int, *, probe: bool) -> Mapping | None:
-        if self._closed:
-            raise LedgerError("the borrower is closed")
         nbytes = operator.index(nbytes)
         if nbytes < 1:
             raise SizeError(f"at least 1 byte must be borrowed, not {nbytes}")

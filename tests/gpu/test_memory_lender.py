@@ -120,33 +120,6 @@ def test_under_mps_a_late_block_stays_out_until_it_is_returned(pair, tmp_path, m
     assert pair.allocator.used == set()
 
 
-def test_a_borrower_that_has_died_leaves_its_blocks(pair):
-    pair.allocator.reserve(64 * MIB)
-    pair.want(10)
-    pair.lender.lend()
-    pair.peer.ask("borrow", nbytes=20 * MIB)
-    pair.peer.kill()
-    pair.peer.join()
-    pair.lender.take_back(None)
-    assert pair.allocator.used == set()
-
-
-def test_when_claims_miss_their_block_they_are_dropped(pair):
-    pair.allocator.reserve(64 * MIB)
-    take, others = pair.allocator.take, []
-
-    def somebody_is_faster(nbytes, stream):
-        others.append(take(nbytes, stream))
-        return take(nbytes, stream)
-
-    pair.allocator.take = somebody_is_faster
-    pair.want(10)
-    pair.lender.lend()
-    assert pair.lent == []
-    assert pair.allocator.used == set(others)
-    assert "take more memory" in pair.lender.why_not
-
-
 def test_an_allocator_that_rounds_sizes_up_ends_lending_and_the_log_says_why(pair, caplog):
     pair.allocator.reserve(64 * MIB)
     pair.allocator.rounds_to = 48 * MIB

@@ -166,20 +166,6 @@ def test_a_waiting_borrower_gets_what_is_lent_and_says_what_it_wants(fake_cuda, 
     grant.reclaim()
 
 
-def test_two_borrowers_never_have_one_block(fake_cuda, lender, start_borrower):
-    first, second = start_borrower(), start_borrower()
-    assert sorted(lender.borrowers) == sorted([first.process.pid, second.process.pid])
-    blocks = [Block(fake_cuda.allocate(size * MIB), size * MIB) for size in (1, 2)]
-    grants = [lender.yield_block(block) for block in blocks]
-    assert first.borrow(1) == 2 * MIB
-    assert second.borrow(1) == MIB
-    with pytest.raises(NotOfferedError):
-        second.borrow(1)
-    first.give_back()
-    second.give_back()
-    lender.reclaim(grants)
-
-
 def test_devices_are_matched_by_their_identity(fake_library, monkeypatch):
     from fake_cuda import FakeCuda
     from remote import Remote
@@ -274,8 +260,9 @@ def test_a_closed_borrower_has_returned_everything(fake_cuda, lender, borrower):
     borrower.close()
     assert [grant.state for grant in grants] == ["returned", "returned"]
     assert lender.borrowers == []
-    with pytest.raises(LedgerError, match="the borrower is closed"):
-        borrower.borrow(MIB)
+    for ask in (borrower.borrow, borrower.want):
+        with pytest.raises(LedgerError, match="the borrower is closed"):
+            ask(MIB)
     lender.reclaim(grants)
 
 

@@ -83,15 +83,6 @@ def test_all_blocks_of_a_late_child_come_back_at_once(fake_cuda, lender, start_b
     assert lender.borrowers == [dutiful.process.pid]
 
 
-def test_a_child_that_died_by_itself_keeps_nothing(fake_cuda, lender, borrower, block):
-    grant = lender.yield_block(block)
-    borrower.borrow(MIB)
-    borrower.process.kill()
-    grant.reclaim(PATIENCE, "quarantine")
-    assert lender.stats().killed == 0
-    stays_the_lenders(fake_cuda, block)
-
-
 def test_waiting_takes_as_long_as_it_takes(lender, borrower, block):
     grant = lender.yield_block(block)
     borrower.borrow(MIB)
