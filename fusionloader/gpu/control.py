@@ -104,7 +104,7 @@ class GpuControl:
         self._gate = TemporalGate()
         self._choice: SharingChoice | None = None
         if options.sharing == "auto":
-            self._choice = SharingChoice(both_fit=True, warm_up=in_flight)
+            self._choice = SharingChoice(warm_up=in_flight)
         self._rates = Rates(queue, number)
         self._delivered: float | None = None
         self._needed = True

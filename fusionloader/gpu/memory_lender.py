@@ -28,7 +28,6 @@ from fusionloader.gpu_memory import (
 )
 from fusionloader.gpu_memory.lender import PATIENCE, under_mps
 from fusionloader.scheduler.claims import candidates, only_expandable, plan_claims
-from fusionloader.scheduler.sharing import peaks_fit
 from fusionloader.workers.processes import Process
 
 log = logging.getLogger("fusionloader.gpu")
@@ -162,7 +161,7 @@ class MemoryLender:
         free, device = self._allocator.device_memory()
         others = max(device - free - self._allocator.reserved(), 0)
         peak = self._allocator.peak()
-        if peaks_fit(peak, others + wanted, device):
+        if peak + others + wanted <= device:
             return False
         self.short = True
         log.info(

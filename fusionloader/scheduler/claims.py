@@ -40,7 +40,6 @@ def candidates(
     *,
     device: int = 0,
     smallest: int = SMALLEST,
-    whole_segments_only: bool = False,
 ) -> list[MemoryClaim]:
     """Returns the blocks that may be lent, largest first, whole segments first among equals.
 
@@ -53,7 +52,6 @@ def candidates(
         snapshot: of all devices.
         device: index of the one that counts.
         smallest: block in bytes, more than 1 MiB.
-        whole_segments_only: leave out blocks whose segment has other blocks too.
 
     Raises:
         ValueError: ``smallest`` is within what the allocator's pool for small requests serves.
@@ -68,8 +66,7 @@ def candidates(
         for block in segment["blocks"]:
             size = block["size"]
             whole = size == total
-            free = block["state"] == "inactive" and size >= smallest
-            if free and (whole or not whole_segments_only):
+            if block["state"] == "inactive" and size >= smallest:
                 found.append(MemoryClaim(address, size, segment["stream"], whole))
             address += size
     return sorted(found, key=lambda claim: (-claim.size, not claim.whole_segment, claim.address))
@@ -81,7 +78,6 @@ def plan_claims(
     *,
     device: int = 0,
     smallest: int = SMALLEST,
-    whole_segments_only: bool = False,
 ) -> list[MemoryClaim]:
     """Returns the blocks to lend: the largest ones that together stay within ``limit`` bytes.
 
@@ -89,9 +85,7 @@ def plan_claims(
     smaller ones. See ``candidates`` for the rest.
     """
     chosen, left = [], limit
-    for claim in candidates(
-        snapshot, device=device, smallest=smallest, whole_segments_only=whole_segments_only
-    ):
+    for claim in candidates(snapshot, device=device, smallest=smallest):
         if claim.size <= left:
             chosen.append(claim)
             left -= claim.size

@@ -57,7 +57,7 @@ class SimulatedLoader:
         self._queue = TwoEndedQueue()
         self._batches: list[_MiniBatch] = []
         self._search, self._groups, self._gate = ThresholdSearch(), GroupSize(), TemporalGate()
-        self._choice = SharingChoice(both_fit=True)
+        self._choice = SharingChoice()
         self._workers = 0
         self._working: set[int] = set()
         self._gpu_working = False
