@@ -1,6 +1,6 @@
 #pragma once
-// Who has which block: the words of record.hpp, as the lender and as a borrower may change them.
-// Nothing here knows the CUDA driver.
+// Which process has which block: the words of record.hpp, as the lender and as a borrower may
+// change them. Nothing here knows the CUDA driver.
 #include <sys/types.h>
 
 #include <cstdint>

@@ -28,7 +28,7 @@ log = logging.getLogger("fusionloader.gpu")
 _MOST_RESTARTS = 3
 _OFF, _CLOSED, _OPEN = 0, 1, 2
 _LEAVING_SECONDS = 0.001
-# Of an idle window: what its thread does next is looked for at least so often.
+# Between two looks of an idle window's thread at most.
 _IDLE_SECONDS = 0.01
 
 StartGpuWorker = Callable[["Connections", int, int, int], Process]
@@ -182,7 +182,7 @@ class GpuControl:
             self._memory.take_back(next(iter(self.processes), None))
 
     def delivered(self, samples: int, backlog: int, ready: int) -> None:
-        """Training has its batch of so many samples.
+        """Training has a batch of ``samples``.
 
         ``backlog`` others are complete too; ``ready`` mini-batches can be delivered now.
         """
@@ -197,7 +197,7 @@ class GpuControl:
         self.busy()
 
     def busy(self) -> None:
-        """Training goes to work on the device: in temporal sharing the worker leaves it."""
+        """Training uses the device again: in temporal sharing the worker stops to."""
         self._gate.delivered()
         self._update()
         if self._mode is Mode.TEMPORAL:
@@ -228,7 +228,7 @@ class GpuControl:
         self._update()
 
     def look(self) -> None:
-        """Reads its messages, notices its death, and lets it work when it may."""
+        """Reads its messages, restarts it if it has ended, and updates what it may do."""
         for message in self._set.receive():
             self._note(message)
         for death in self._set.deaths():
@@ -325,7 +325,7 @@ class GpuControl:
         ]
 
     def end(self) -> None:
-        """Waits for it, which was told to stop, and kills it if it does not."""
+        """Waits for its end, and kills it if it does not stop."""
         self._set.end()
         if self._memory is not None:
             self._memory.close()

@@ -135,7 +135,7 @@ class MemoryLender:
                 self._nothing_left = False
                 break
             address = allocator.take(claim.size, claim.stream)
-            # Another one if sizes are rounded up, or somebody else was faster.
+            # Another one if sizes are rounded up, or another thread was faster.
             if (address, claim.size, claim.stream) not in known:
                 allocator.give(address)
                 break

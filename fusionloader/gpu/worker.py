@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from fusionloader.workers import failures, messages, processes
 
 if TYPE_CHECKING:
     import torch
+    from numpy.typing import NDArray
 
 log = logging.getLogger("fusionloader.gpu")
 
@@ -33,8 +34,7 @@ _IDLE_SECONDS = 0.5
 _PROBE_SECONDS = 10.0  # for training to notice that this process is there
 _ALIGN = 64
 
-
-SharedBuffer = tuple[Callable[..., "torch.Tensor"], tuple[Any, ...]]
+SharedBuffer = tuple[Callable[..., "torch.Tensor"], tuple[object, ...]]
 """Opens memory of the training process on the device: a function and its arguments."""
 
 
@@ -83,7 +83,7 @@ class GpuWorkerConfig:
 def main(config: GpuWorkerConfig) -> None:
     """Serves until the manager says stop or the training process is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the training process's to handle
-    if config.memory is not None:  # training's memory is free when nobody has it open any more
+    if config.memory is not None:  # training's memory is free when no process has it open
         processes.leave_with(config.parent)
     queue = _native.WorkerQueue(config.control_fd, config.data_fd, config.worker, gpu=True)
     queue.announce(os.getpid())
@@ -124,7 +124,7 @@ class _GpuWorkerLoop:
             self._group.size = most
         self._sequence = -1
         self._sequence_since = 0.0
-        self._views: dict[tuple[int, int], tuple[memoryview, np.ndarray[Any, Any]]] = {}
+        self._views: dict[tuple[int, int], tuple[memoryview, NDArray[np.int64]]] = {}
 
     def serve(self) -> None:
         queue = self._queue
@@ -200,12 +200,12 @@ class _GpuWorkerLoop:
         self._table.sizes[item] = min(len(encoded), 0xFFFFFFFF)
         return encoded
 
-    def _place(self, claim: _native.Claim, row: int) -> Any:
+    def _place(self, claim: _native.Claim, row: int) -> memoryview | torch.Tensor:
         begin = row * self._config.row_bytes
         memory = self._buffers[claim.gpu_rows - 1] if self._buffers else self._rows(claim)[0]
         return memory[begin : begin + self._config.row_bytes]
 
-    def _rows(self, claim: _native.Claim) -> tuple[memoryview, np.ndarray[Any, Any]]:
+    def _rows(self, claim: _native.Claim) -> tuple[memoryview, NDArray[np.int64]]:
         """Returns the mini-batch's images and targets, as ``PlanWorker`` lays them out."""
         where = (claim.payload, claim.payload_rows)
         if where not in self._views:

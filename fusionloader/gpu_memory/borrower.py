@@ -20,7 +20,7 @@ from fusionloader.gpu_memory.errors import (
 
 # More than any device has: such numbers do not go into the ledger.
 _MOST_BYTES = 2**62
-# How often it is looked whether the lender lives: no futex tells.
+# Between two looks whether the lender lives: no futex wakes for that.
 _LOOKING_SECONDS = 0.1
 
 open_borrowers: weakref.WeakSet[Borrower] = weakref.WeakSet()
@@ -84,7 +84,7 @@ class Mapping:
             GrantError: the block was returned.
         """
         if self.returned:
-            raise GrantError("the block was returned: its address is another's")
+            raise GrantError("the block was returned: its address is no longer valid")
         return self._loan.address
 
     @property
@@ -117,7 +117,7 @@ class Mapping:
         }
 
     def return_(self, streams: Sequence[int] | None = None) -> None:
-        """Gives it back, see ``return_block``."""
+        """Returns the block, see ``return_block``."""
         self._borrower.return_block(self, streams)
 
     def __enter__(self) -> Mapping:
@@ -159,7 +159,7 @@ class Borrower:
         open_borrowers.add(self)
 
     def want(self, nbytes: int) -> None:
-        """Says how many more bytes would be of use; 0 when none. Lenders lend by this.
+        """Publishes how many more bytes are wanted, which the lender reads as ``wanted_bytes``.
 
         Raises:
             SizeError: ``nbytes`` is negative.

@@ -40,7 +40,7 @@ def borrow_block(nbytes: int, borrower: Borrower | None = None, timeout: float =
     Args:
         nbytes: that it must have at least.
         borrower: ``None`` for the only one of this process.
-        timeout: seconds to wait for one. Meanwhile the lender is told how much is wanted.
+        timeout: seconds to wait for one. Meanwhile the lender's ``wanted_bytes`` counts it.
 
     Raises:
         SizeError: ``nbytes`` is not positive.
@@ -56,8 +56,8 @@ def borrow_block(nbytes: int, borrower: Borrower | None = None, timeout: float =
 def return_block(mapping: Mapping, streams: Sequence[int] | None = None) -> None:
     """Gives a borrowed block back. Nothing may be launched on it any more.
 
-    It waits until the GPU has done what it was given, and closes the mapping, before the lender
-    hears of it.
+    It waits until the GPU has done what it was given, and closes the mapping, before the block is
+    the lender's.
 
     Args:
         mapping: of this process.
@@ -77,7 +77,7 @@ def reclaim_block(
 ) -> None:
     """Takes a block back: when this returns, it is the lender's alone.
 
-    What nobody has borrowed is back at once. Otherwise the borrower is asked, and waited for.
+    A block that is not borrowed is back at once. Otherwise the borrower is asked, and waited for.
 
     Args:
         grant: of this process.

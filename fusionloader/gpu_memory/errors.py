@@ -11,7 +11,7 @@ class MemorySharingError(RuntimeError):
 
 
 class CudaError(MemorySharingError):
-    """What the CUDA driver said, in its own words.
+    """A call of the CUDA driver failed; the message is the driver's.
 
     Attributes:
         code: CUDA's number of the error (a ``CUresult``).
@@ -34,7 +34,7 @@ class DeviceError(MemorySharingError):
 
 
 class LedgerError(MemorySharingError):
-    """The record that both processes share is full, closed, or none of ours."""
+    """The ledger is full, closed, damaged, or of another version."""
 
 
 class PeerError(MemorySharingError):
@@ -54,7 +54,7 @@ class GrantError(MemorySharingError, ValueError):
 
 
 class NotOfferedError(MemorySharingError):
-    """Nobody offers a block of so many bytes now."""
+    """No block of so many bytes is on offer now."""
 
 
 class NotReturnedError(MemorySharingError):

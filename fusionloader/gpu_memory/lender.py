@@ -37,7 +37,7 @@ out. ``"wait"``: as long as it takes. ``"quarantine"``: the block stays out, whi
 _MOST_SLOTS = 4096
 # A killed process ends when its system calls do; one that is stuck in the kernel may never.
 _ENDING_SECONDS = 10.0
-# How often it is looked whether borrowers live: no futex tells. A killed process ends soon.
+# Between two looks whether borrowers live: no futex wakes for that. A killed process ends soon.
 _LOOKING_SECONDS = 0.005
 _LOOKING_AFTER_A_KILL_SECONDS = 0.0005
 
@@ -159,7 +159,7 @@ class Lender:
         self._native.empty_borrower_slots()
         with _opening:
             others = [lender for lender in open_lenders if lender is not self]
-        for other in others:  # of its own blocks the ledger knows
+        for other in others:  # the ledger refuses overlaps of its own
             other._refuse_overlap(block)
         ticket = self._native.lend(block.address, block.nbytes, block.stream, probe)
         grant = Grant(self, block, ticket)

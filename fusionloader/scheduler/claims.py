@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 
 SMALLEST = 4 << 20
 # Smaller requests go to another pool of the allocator: a block can be claimed by its size only
@@ -12,8 +12,31 @@ SMALLEST = 4 << 20
 _SMALL_POOL = 1 << 20
 _DEFAULT_POOL = (0, 0)
 
-Snapshot = Sequence[Mapping[str, Any]]
-"""What ``torch.cuda.memory_snapshot()`` returns: segments with their blocks."""
+
+class CachedBlock(TypedDict):
+    """A block of a segment; ``state`` is ``"inactive"`` where it is free."""
+
+    size: int
+    state: str
+
+
+class _Segment(TypedDict):
+    device: int
+    address: int
+    total_size: int
+    stream: int
+    blocks: Sequence[CachedBlock]
+
+
+class Segment(_Segment, total=False):
+    """Memory that the allocator got from the device at once; old versions of torch say less."""
+
+    segment_pool_id: Sequence[int]
+    is_expandable: bool
+
+
+Snapshot = Sequence[Segment]
+"""What ``torch.cuda.memory_snapshot()`` returns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +48,8 @@ class MemoryClaim:
         size: in bytes. The allocator gives out this very block, or another one of the same size
             and stream, for a request of exactly so many bytes on its stream.
         stream: whose free list it is in, as a raw ``cudaStream_t``.
-        whole_segment: whether nothing else lies in its segment. CUDA shares whole segments: what
-            a borrower writes beyond such a block hits nobody.
+        whole_segment: whether nothing else lies in its segment. CUDA shares whole segments:
+            writes beyond the end of such a block damage no other.
     """
 
     address: int
@@ -100,7 +123,7 @@ def only_expandable(snapshot: Snapshot, *, device: int = 0) -> bool:
     return bool(segments) and all(segment.get("is_expandable", False) for segment in segments)
 
 
-def _lendable(segment: Mapping[str, Any], device: int) -> bool:
+def _lendable(segment: Segment, device: int) -> bool:
     return (
         segment["device"] == device
         and _in_default_pool(segment)
@@ -108,6 +131,6 @@ def _lendable(segment: Mapping[str, Any], device: int) -> bool:
     )
 
 
-def _in_default_pool(segment: Mapping[str, Any]) -> bool:
+def _in_default_pool(segment: Segment) -> bool:
     pool = segment.get("segment_pool_id")
     return pool is not None and tuple(pool) == _DEFAULT_POOL

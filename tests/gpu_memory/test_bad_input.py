@@ -124,7 +124,7 @@ def test_a_returned_mapping_has_no_address(lender, borrower, block):
     assert borrower.address() > 0
     borrower.give_back()
     for ask in (borrower.address, borrower.interface):
-        with pytest.raises(GrantError, match="its address is another's"):
+        with pytest.raises(GrantError, match="its address is no longer valid"):
             ask()
     grant.reclaim()
 
