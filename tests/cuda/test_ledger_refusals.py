@@ -1,4 +1,4 @@
-"""What the ledger refuses, and that damage to it crashes nobody."""
+"""What the ledger refuses, and that damage to it crashes no process."""
 
 import os
 import struct
@@ -72,7 +72,7 @@ def test_eight_processes_can_borrow_at_a_time(lender):
     cuda.BorrowerLedger(lender.fd)
 
 
-def test_who_has_borrowed_something_keeps_its_borrower_slot(lender):
+def test_a_borrower_with_a_block_keeps_its_slot(lender):
     lend(lender)
     borrower = cuda.BorrowerLedger(lender.fd)
     ticket = borrower.borrow(1)[0]
@@ -108,11 +108,11 @@ def test_a_borrower_of_another_user_is_told_so(lender):
         cuda.BorrowerLedger(lender.fd)
 
 
-def test_a_block_on_offer_that_names_a_borrower_holds_up_nobody(lender):
+def test_a_block_on_offer_that_names_a_borrower_blocks_no_borrower(lender):
     borrower = cuda.BorrowerLedger(lender.fd)
     lend(lender)
     size, yielded = os.fstat(lender.fd).st_size, 2
-    on_offer = struct.pack("<BBHI", yielded, 0xFF, 1, 0)  # by nobody, the first loan
+    on_offer = struct.pack("<BBHI", yielded, 0xFF, 1, 0)  # by no borrower, the first loan
     place = os.pread(lender.fd, size, 0).index(on_offer)
     os.pwrite(lender.fd, b"\x05", place + 1)
     assert borrower.borrow(1) is not None
@@ -121,7 +121,7 @@ def test_a_block_on_offer_that_names_a_borrower_holds_up_nobody(lender):
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 4000), st.binary(min_size=1, max_size=16)), max_size=20))
-def test_a_damaged_ledger_crashes_nobody(damage):
+def test_a_damaged_ledger_crashes_no_process(damage):
     lender = cuda.LenderLedger(4)
     borrower = cuda.BorrowerLedger(lender.fd)
     tickets = [lend(lender) for _ in range(3)]

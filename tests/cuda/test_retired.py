@@ -103,7 +103,7 @@ def test_what_a_second_thread_retires_meanwhile_does_not_wait_and_is_not_lost(
     assert pool.live_bytes() == 0
 
 
-def test_what_is_not_of_the_pool_is_somebody_elses_to_free(block, entry_points):
+def test_memory_that_is_not_of_the_pool_is_not_retired(block, entry_points):
     _, retire = entry_points
     assert not retire(block.address)
     assert not retire(None)

@@ -56,13 +56,13 @@ def pair():
         yield made
 
 
-def test_nothing_is_lent_and_nothing_looked_at_while_nobody_wants_anything(pair):
+def test_nothing_is_lent_and_nothing_looked_at_while_nothing_is_wanted(pair):
     pair.allocator.reserve(64 * MIB)
     pair.lender.lend()
     assert (pair.lent, pair.allocator.looks) == ([], 0)
 
 
-def test_the_largest_blocks_are_lent_until_the_wish_is_met(pair):
+def test_the_largest_blocks_are_lent_until_the_request_is_met(pair):
     for size in (24, 64, 40):
         pair.allocator.reserve(size * MIB)
     pair.want(50)
@@ -92,7 +92,7 @@ def test_what_is_borrowed_comes_back_when_it_is_asked_for(pair):
     assert told["borrowed_bytes"] == told["revoked_bytes"] == 64 * MIB
 
 
-def test_a_borrower_that_is_late_is_killed(pair):
+def test_an_overdue_borrower_is_killed(pair):
     pair.allocator.reserve(64 * MIB)
     pair.want(10)
     pair.lender.lend()
@@ -103,7 +103,7 @@ def test_a_borrower_that_is_late_is_killed(pair):
         pair.peer.answer()
 
 
-def test_under_mps_a_late_block_stays_out_until_it_is_returned(pair, tmp_path, monkeypatch):
+def test_under_mps_an_overdue_block_stays_out_until_it_is_returned(pair, tmp_path, monkeypatch):
     (tmp_path / "control").touch()
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
     first = pair.allocator.reserve(64 * MIB)
@@ -113,7 +113,7 @@ def test_under_mps_a_late_block_stays_out_until_it_is_returned(pair, tmp_path, m
     pair.peer.ask("borrow", nbytes=20 * MIB)
     pair.lender.take_back(pair.peer)
     assert pair.allocator.used == {first}
-    pair.want(10)  # again: who has waited for a block wants nothing afterwards
+    pair.want(10)  # again: a borrower that has waited for a block wants nothing afterwards
     pair.lender.lend()
     assert pair.lent == [32, 64]
     pair.peer.ask("give_back", number=0)
@@ -208,9 +208,7 @@ STEPS = st.lists(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(steps=STEPS)
-def test_no_byte_is_training_s_and_lent_at_once_and_reserved_memory_is_training_s_own(
-    lasting_pair, steps
-):
+def test_no_byte_is_used_and_lent_at_once_and_reserved_memory_does_not_grow(lasting_pair, steps):
     pair, mine = lasting_pair, []
     allocator, lender, peer = pair.allocator, pair.lender, pair.peer
     allocator.close()

@@ -1,4 +1,4 @@
-"""Blocks that go to another process and come back, over a driver of ours."""
+"""Blocks that are borrowed by another process and come back, over the fake driver."""
 
 import pickle
 
@@ -107,7 +107,7 @@ def test_a_return_waits_for_the_borrowers_work(fake_cuda, lender, borrower, with
     assert fake_cuda.words(address, MIB) == {BORROWERS}
 
 
-def test_what_nobody_has_borrowed_is_back_at_once(fake_cuda, lender, borrower):
+def test_a_block_that_is_not_borrowed_is_back_at_once(fake_cuda, lender, borrower):
     address, stream = fake_cuda.allocate(MIB), fake_cuda.stream()
     fake_cuda.hold(stream, True)
     armed = lender.yield_block(Block(address, MIB, stream))
@@ -144,7 +144,7 @@ def test_what_an_earlier_loan_left_in_a_stream_does_not_offer_a_later_one(
     grant.reclaim()
 
 
-def test_a_borrower_hears_that_its_block_is_asked_for(fake_cuda, lender, borrower):
+def test_a_borrower_sees_that_its_block_is_revoked(fake_cuda, lender, borrower):
     address = fake_cuda.allocate(MIB)
     grant = lender.yield_block(Block(address, MIB))
     borrower.borrow(MIB)
