@@ -70,13 +70,10 @@ class LayoutFound:
 
 @dataclass(frozen=True, slots=True)
 class WorkerFailed:
-    """The worker cannot begin or go on: ``worker_init_fn`` raised, or the device was lost.
-
-    ``short_of_memory``: memory ran out, so that starting it again may succeed.
-    """
+    """The worker cannot begin or go on: ``worker_init_fn`` raised, or the device was lost."""
 
     failure: Failure
-    short_of_memory: bool = False
+    short_of_memory: bool = False  # memory ran out: with less to do it may start
 
 
 @dataclass(frozen=True, slots=True)

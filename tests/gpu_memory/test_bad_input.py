@@ -189,7 +189,7 @@ def test_a_ledger_has_a_number_of_slots(fake_cuda, slots):
 
 @pytest.mark.parametrize("thing", [None, 7, "ledger_handle"])
 def test_what_is_no_ledger_handle_is_refused(fake_cuda, thing):
-    with pytest.raises(TypeError, match="is made with a LedgerHandle"):
+    with pytest.raises(TypeError, match="is made with the LedgerHandle of a lender"):
         Borrower(thing)
 
 

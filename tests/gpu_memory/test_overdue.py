@@ -190,8 +190,8 @@ fake, lender = FakeCuda(os.environ["FUSIONLOADER_LIBCUDA"]), Lender()
 address = fake.allocate(1 << 20)
 fake.fill(address, 0x22222222, 1 << 20)
 lender.yield_block(Block(address, 1 << 20))
-channel, handle = socket.socket(fileno=int(sys.argv[1])), lender.ledger_handle()
-socket.send_fds(channel, [b"x"], [handle.fd])
+channel, ledger_handle = socket.socket(fileno=int(sys.argv[1])), lender.ledger_handle()
+socket.send_fds(channel, [b"x"], [ledger_handle.fd])
 sys.stdin.read()
 """
 
