@@ -1,5 +1,5 @@
 #pragma once
-// Who has which block of lent GPU memory: the words of record.hpp, as the lender and as a borrower
+// Which process has which block of lent GPU memory: the words of record.hpp, as the lender and as a borrower
 // may change them. Nothing here knows the CUDA driver.
 //
 // How it works. Lender and borrowers map the same memory, an array of records; each serves one loan

@@ -110,7 +110,7 @@ def memory_sharing() -> str:
     try:
         from fusionloader._native import cuda
         from fusionloader.gpu_memory import MemorySharingError
-        from fusionloader.gpu_memory.overdue import under_mps
+        from fusionloader.gpu_memory.lender import under_mps
     except ImportError:
         return "no: the native extension does not load"
     try:

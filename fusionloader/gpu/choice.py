@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import torch
 
+from fusionloader.executors.device.launch_memory import TorchPool
 from fusionloader.executors.device.support import why_not
-from fusionloader.executors.device.torch_pool import TorchPool
 from fusionloader.gpu.caching_allocator import TorchAllocator
 from fusionloader.gpu.control import Connections, GpuOptions
 from fusionloader.gpu.memory_lender import MemoryOptions
@@ -33,7 +33,7 @@ _DEVICE_BUFFERS = 4  # the batch in use, the one behind it, and two that are bei
 
 @dataclass(frozen=True, slots=True)
 class GpuChoice:
-    """The GPU worker of a loader, or in words why there is none; neither where nobody asked."""
+    """The GPU worker of a loader, or why there is none, in words; neither if none was asked for."""
 
     worker: GpuWorker | None = None
     device_id: int | None = None
@@ -42,7 +42,7 @@ class GpuChoice:
     batch_size: int = 0
 
     def explain(self) -> str:
-        """Returns a line for ``explain()``, empty where nobody asked for a GPU worker."""
+        """Returns a line for ``explain()``, empty if no GPU worker was requested."""
         if self.why_not is not None:
             return f"no GPU worker: {self.why_not}"
         if self.worker is None:
@@ -143,8 +143,8 @@ def mark_stream(device_id: int | None) -> Callable[[], Callable[[], bool]]:
 def within(limit: int, batch_bytes: int, most: int, on_gpu: bool) -> tuple[int, int]:
     """Returns samples in a launch and device buffers for a limit in bytes: half of it for each.
 
-    Launches are reckoned at 16 MiB a sample, an image of 4 megapixels on its way; DALI's own pool
-    has no limit that could be set.
+    A launch is estimated at 16 MiB a sample, a decoded image of 4 megapixels. DALI's own pool
+    cannot be limited.
 
     Raises:
         ValueError: not even one sample, or one batch, goes into the limit.

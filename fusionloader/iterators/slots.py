@@ -20,7 +20,6 @@ from fusionloader.aliases import AnyLoader, Batch, Sample
 from fusionloader.delivery.device_batches import Arriving, make_delivery, to_device
 from fusionloader.delivery.page_locking import CudaPageLocking
 from fusionloader.executors.layout import Layout
-from fusionloader.gpu.idle_window import IdleWindow
 from fusionloader.iterators.backend import WorkerBackend, refuse_pool
 from fusionloader.iterators.collation import collate_named
 from fusionloader.iterators.loader_state import LoaderState, Window
@@ -74,7 +73,7 @@ class SlotIterator(_BaseDataLoaderIter):
         """Returns a block within which training asks for no batch and leaves the device alone."""
         if self._gpu is None or self._manager.closed or not self._gpu.is_temporal:
             return nullcontext()
-        return IdleWindow(self._gpu, self._manager.queue)
+        return self._gpu.idle_window()
 
     def _start_manager(self) -> None:
         self._workers_wanted = self._options.num_workers

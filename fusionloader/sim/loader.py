@@ -57,7 +57,7 @@ class SimulatedLoader:
         self._queue = TwoEndedQueue()
         self._batches: list[_MiniBatch] = []
         self._search, self._groups, self._gate = ThresholdSearch(), GroupSize(), TemporalGate()
-        self._choice = SharingChoice(both_fit=True)
+        self._choice = SharingChoice()
         self._workers = 0
         self._working: set[int] = set()
         self._gpu_working = False
@@ -146,10 +146,7 @@ class SimulatedLoader:
         )
         if self._mode is not Mode.OFF:
             self._groups.finished(done.makespan)
-            restarts = self._search.restarts
             self._search.finished(done)
-            if self._search.restarts > restarts:
-                self._groups.restart()
         self._deliver()
         self._wake()  # what is left to the GPU worker may have changed
 
@@ -185,8 +182,6 @@ class SimulatedLoader:
         if claim is None:
             return
         self._gpu_working = True
-        if temporal:
-            self._gate.enter()
         begun, gpu = self._engine.now, self._setup.times.gpu
         on_host = gpu.launch + (0.0 if self._variant.ahead_of_time else gpu.build)
         per_tiny = self._batches[claim.sequence].seconds[Side.GPU]
@@ -194,8 +189,6 @@ class SimulatedLoader:
 
         def end() -> None:
             self._gpu_working = False
-            if temporal:
-                self._gate.leave()
             self._finish(GPU_WORKER, Side.GPU, claim, self._engine.now - begun)
             self._start_step()
             self._wake()

@@ -73,6 +73,7 @@ class WorkerFailed:
     """The worker cannot begin or go on: ``worker_init_fn`` raised, or the device was lost."""
 
     failure: Failure
+    short_of_memory: bool = False  # memory ran out: with less to do it may start
 
 
 @dataclass(frozen=True, slots=True)
