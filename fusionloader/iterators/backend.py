@@ -11,7 +11,7 @@ import torch
 from fusionloader.executors.layout import Layout
 from fusionloader.gpu.control import GpuOptions
 from fusionloader.pool.pool_processes import Payload
-from fusionloader.ranks.membership import SharingOffer
+from fusionloader.ranks.sharing_offer import SharingOffer
 from fusionloader.workers.processes import Process
 
 Starter = Callable[[Any, int, int], Process]

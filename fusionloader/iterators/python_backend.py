@@ -19,7 +19,7 @@ from fusionloader.iterators.backend import (
 )
 from fusionloader.pool.pool_processes import Payload
 from fusionloader.pool.user_code import UserCode
-from fusionloader.ranks.membership import SharingOffer
+from fusionloader.ranks.sharing_offer import SharingOffer
 from fusionloader.workers import processes, python_worker
 from fusionloader.workers.processes import Descriptor, Process
 

@@ -142,7 +142,7 @@ class LocalManager:
         assert self._workers is not None
         self._most_in_flight = max(self._options.in_flight * wanted // self._options.workers, 1)
         for death in self._workers.retire(wanted):
-            for message in death.last_words:
+            for message in death.last_messages:
                 self._handle(message)
             self.queue.take_back(death.number)
         before, self._count = self._count, wanted
@@ -187,7 +187,7 @@ class LocalManager:
         if self.gpu is not None and self._options.ring is None:
             self.queue.set_gpu_rows(descriptor.number, 1)
         if self.pool_binding is not None:
-            self.pool_binding.call()
+            self.pool_binding.request_workers()
         self.queue.publish(descriptor.number, job.sequence)
         if self.gpu is not None:
             self.memory.give_buffers(self.outstanding)
@@ -217,7 +217,7 @@ class LocalManager:
             if (
                 self.pool_binding is not None
             ):  # again and again: other threads may wait for other loaders
-                self.pool_binding.call()
+                self.pool_binding.request_workers()
             self._look()
             job = self._done(in_order)
             if job is not None:
@@ -280,7 +280,7 @@ class LocalManager:
         self._receive()
         assert self._workers is not None
         for death in self._workers.deaths():
-            for message in death.last_words:
+            for message in death.last_messages:
                 self._handle(message)
             lost = self.queue.take_back(death.number)
             if not death.is_accident:
@@ -293,7 +293,7 @@ class LocalManager:
         if self.gpu is not None:
             self.gpu.look()
         if self._borrowed_workers is not None:
-            for held in self._borrowed_workers.look():
+            for held in self._borrowed_workers.collect_lost():
                 self._count_death(held.sequence, held.tiny_batch, held.pid, "of another rank died")
         for job in [job for job in self.outstanding if job.discarded]:
             if self.queue.status(job.descriptor.number)[1] == 0:
@@ -362,7 +362,7 @@ class LocalManager:
         missing = range(self._count, self._most)
         records = [(n, record) for n, record in enumerate(self.queue.records()) if n not in missing]
         elsewhere = (
-            () if self.pool_binding is None else self.pool_binding.elsewhere(range(self._count))
+            () if self.pool_binding is None else self.pool_binding.busy_elsewhere(range(self._count))
         )
         return worker_report(
             records, self.outstanding, self._options.name, now, self._first_guest_slot, elsewhere

@@ -9,7 +9,7 @@ from typing import Any
 from fusionloader.delivery.device_ring import DeviceRing
 from fusionloader.gpu.control import GpuOptions
 from fusionloader.pool.pool_processes import PoolProcesses
-from fusionloader.ranks.membership import SharingOffer
+from fusionloader.ranks.sharing_offer import SharingOffer
 from fusionloader.shm.slots import PageLocking
 
 
