@@ -362,7 +362,9 @@ class LocalManager:
         missing = range(self._count, self._most)
         records = [(n, record) for n, record in enumerate(self.queue.records()) if n not in missing]
         elsewhere = (
-            () if self.pool_binding is None else self.pool_binding.busy_elsewhere(range(self._count))
+            ()
+            if self.pool_binding is None
+            else self.pool_binding.busy_elsewhere(range(self._count))
         )
         return worker_report(
             records, self.outstanding, self._options.name, now, self._first_guest_slot, elsewhere

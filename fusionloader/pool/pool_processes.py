@@ -191,9 +191,7 @@ class PoolProcesses:
             all_fds = {**payload.fds, **fds}
             fields = {"loader": number, "descriptors": list(all_fds)}
             try:
-                fd_messages.send(
-                    handle.loaders, FdMessage(fields, b"", tuple(all_fds.values()))
-                )
+                fd_messages.send(handle.loaders, FdMessage(fields, b"", tuple(all_fds.values())))
             except BlockingIOError:  # it has not read for long: replace it
                 handle.process.kill()
             except OSError:

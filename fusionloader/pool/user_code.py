@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+
 from fusionloader import _native
 from fusionloader.executors.python import Source
 from fusionloader.pool.served_loader import ServedLoader

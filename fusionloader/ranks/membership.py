@@ -84,9 +84,7 @@ class Membership:
             "table_bytes": sharing_offer.table_bytes,
         }
         try:
-            fd_messages.send(
-                connection, FdMessage(fields, sharing_offer.pickled_plan, self._fds)
-            )
+            fd_messages.send(connection, FdMessage(fields, sharing_offer.pickled_plan, self._fds))
         except OSError:
             connection.close()
             return None

@@ -1,4 +1,4 @@
-"""What cannot be sent to a worker, by the name under which the user knows it."""
+"""Errors for objects that cannot be pickled: the attribute's name, as the user wrote it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 _DEPTH = 6
-_LONGEST = 100  # lists of transforms are shorter, lists of samples longer
-_SENT = ("dataset", "collate_fn", "worker_init_fn")
+_MOST_ITEMS = 100  # lists of transforms are shorter, lists of samples longer
+_PICKLED = ("dataset", "collate_fn", "worker_init_fn")
 
 
 def explain_pickling(error: Exception, loader: Any) -> Exception | None:
@@ -26,7 +26,7 @@ def explain_pickling(error: Exception, loader: Any) -> Exception | None:
     if loader.pool is not None:
         where = "the workers of a WorkerPool"
         instead = "give the loader workers of its own (num_workers=... instead of pool=...)"
-    for name in _SENT:
+    for name in _PICKLED:
         value = getattr(loader, name)
         if not _pickles(value):
             path, culprit = _deepest(value, name, _DEPTH)
@@ -48,7 +48,7 @@ def _pickles(value: Any) -> bool:
 
 
 def _deepest(value: Any, path: str, depth: int) -> tuple[str, Any]:
-    """Follows attributes and elements as long as one of them cannot be pickled."""
+    """Follows attributes and elements while one of them cannot be pickled."""
     if depth > 0:
         for part, inner in _parts(value):
             if not _pickles(inner):
@@ -57,14 +57,14 @@ def _deepest(value: Any, path: str, depth: int) -> tuple[str, Any]:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, (list, tuple)) and len(value) <= _LONGEST:
-        yield from ((f"[{place}]", inner) for place, inner in enumerate(value))
-    elif isinstance(value, dict) and len(value) <= _LONGEST:
+    if isinstance(value, (list, tuple)) and len(value) <= _MOST_ITEMS:
+        yield from ((f"[{position}]", inner) for position, inner in enumerate(value))
+    elif isinstance(value, dict) and len(value) <= _MOST_ITEMS:
         yield from ((f"[{key!r}]", inner) for key, inner in value.items())
     elif not isinstance(value, type) and hasattr(value, "__dict__") and not callable_name(value):
         yield from ((f".{name}", inner) for name, inner in vars(value).items())
 
 
 def callable_name(value: Any) -> str:
-    """Returns the name of a function, nothing for what is none."""
+    """Returns the qualified name of a function, ``""`` for any other value."""
     return getattr(value, "__qualname__", "") if callable(value) else ""

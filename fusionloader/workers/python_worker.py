@@ -1,4 +1,4 @@
-"""A CPU worker for samples that are Python objects: the user's dataset and transforms run here."""
+"""The Python worker: a CPU worker that runs the user's dataset and transforms."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from fusionloader.executors.layout import Layout, LayoutMismatch, Writer
 from fusionloader.executors.python import SampleKey, Source
 from fusionloader.workers import failures, messages
 from fusionloader.workers.preparation import prepare_process
-from fusionloader.workers.processes import Descriptor, leave_with
+from fusionloader.workers.processes import Descriptor, exit_with_parent
 from fusionloader.workers.substitutes import ATTEMPTS, substitutes
 
 _COMPLETED, _FAILED, _SPILLED = 3, 4, 5
-_CLAIM_SECONDS = 0.5e-3  # of work in a claim, when samples are cheap
+_CLAIM_SECONDS = 0.5e-3  # work in one claim, where samples are cheap
 _MOST_TINY_BATCHES = 64
 _IDLE_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class PythonWorkerConfig:
-    """What a worker needs to know; made for one process, pickled where it is spawned."""
+    """Configuration of one worker process, pickled where it is spawned."""
 
     worker: int
     workers: int
@@ -36,14 +36,14 @@ class PythonWorkerConfig:
     message: Descriptor
     source: Source
     base_seed: int
-    worker_init_fn: Callable[[int], Any] | None
+    worker_init_fn: Callable[[int], object] | None
     on_error: str
 
 
 def main(config: PythonWorkerConfig) -> None:
-    """Serves until the manager says stop or the training process is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the training process's to handle
-    leave_with(config.parent)
+    """Serves until the manager stops the queue or the training process has ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the training process handles Ctrl-C
+    exit_with_parent(config.parent)
     worker = prepared(config)
     if worker is not None:
         worker.serve()
@@ -52,9 +52,10 @@ def main(config: PythonWorkerConfig) -> None:
 def prepared(
     config: PythonWorkerConfig, pool: _native.WorkerQueue | None = None
 ) -> PythonWorker | None:
-    """Returns the worker, with the process as torch prepares it; ``None`` if that has failed.
+    """Prepares the process as torch does and returns its worker.
 
-    The manager is told why. ``pool`` is the queue of the pool that it works from, if it does.
+    Sends the manager a failure and returns ``None`` on an error. ``pool`` is the queue of the pool
+    that the worker belongs to, if any.
     """
     try:
         seeding = prepare_process(
@@ -84,7 +85,7 @@ _SKIPPED = object()
 
 
 class PythonWorker:
-    """Claims tiny-batches, has the source make their samples, and writes these."""
+    """Claims tiny-batches, loads their samples from the source, and writes them."""
 
     def __init__(
         self, config: PythonWorkerConfig, source: Source, pool: _native.WorkerQueue | None
@@ -103,13 +104,13 @@ class PythonWorker:
 
     @property
     def uses_generators(self) -> bool:
-        """Whether samples depend on what others leave of the process's global generators."""
+        """Whether samples depend on global generators that other loaders of the pool advance."""
         return not all(self._source.seeding)
 
     def serve(self, once: bool = False) -> str:
-        """Works until the manager says stop, or the pool otherwise; with ``once`` for one claim.
+        """Works until the manager stops the queue or the pool assigns another; or for one claim.
 
-        Returns why not, as the native loop of plans does.
+        Returns why it ended, as the native loop does.
         """
         queue = self.queue
         while not queue.stopping:
@@ -118,7 +119,7 @@ class PythonWorker:
             seen = queue.work_word
             count = int(_CLAIM_SECONDS / self._seconds_per_tiny_batch)
             claim = None
-            if not once or queue.layout_version:  # who only helps is not to wait for the manager
+            if not once or queue.layout_version:  # a single claim must not wait for the manager
                 claim = queue.claim(False, 0, min(max(count, 1), _MOST_TINY_BATCHES))
             if claim is None:
                 queue.idle()
@@ -135,7 +136,7 @@ class PythonWorker:
         return self._end("stopped")
 
     def rest(self, seen: int) -> None:
-        """Sleeps until there may be something to do."""
+        """Sleeps until there may be work."""
         self.queue.sleep(seen, _IDLE_SECONDS)
 
     def _end(self, why: str) -> str:
@@ -158,7 +159,7 @@ class PythonWorker:
         for tiny_batch, _ in whole:
             self.queue.give_back(claim, tiny_batch)
 
-    # ---- making samples ------------------------------------------------------------------------
+    # ---- loading samples -----------------------------------------------------------------------
 
     def _load(self, claim: _native.Claim, tiny_batch: int, indices: list[Any] | None) -> list[Any]:
         start = tiny_batch * claim.tiny_size
@@ -201,7 +202,7 @@ class PythonWorker:
         self, key: SampleKey, failure: messages.Failure, position: int
     ) -> tuple[Any, int]:
         count = self._source.count()
-        if count == 0:  # nobody knows which indices there are
+        if count == 0:  # the dataset has no length, so no index can be drawn
             raise _BadSample(failure)
         for index in substitutes(key.seed, key.epoch, key.key, key.occurrence, count):
             try:
@@ -218,9 +219,9 @@ class PythonWorker:
     # ---- writing them --------------------------------------------------------------------------
 
     def _agree_on_layout(self, claim: _native.Claim, samples: list[Any]) -> bool:
-        """Waits until the layout is known and the batch has rows; False when stopped meanwhile.
+        """Waits until the layout is known and the batch has rows.
 
-        Or sent elsewhere.
+        Returns ``False`` when the queue is stopped or the pool assigns another loader meanwhile.
         """
         queue = self.queue
         while True:
@@ -256,10 +257,10 @@ class PythonWorker:
             except LayoutMismatch:
                 contiguous = False
         for tiny_batch, samples in whole:
-            result = _COMPLETED if contiguous else self._write_apart(claim, tiny_batch, samples)
+            result = _COMPLETED if contiguous else self._write_singly(claim, tiny_batch, samples)
             self.queue.finish(claim, tiny_batch, result)
 
-    def _write_apart(self, claim: _native.Claim, tiny_batch: int, samples: list[Any]) -> int:
+    def _write_singly(self, claim: _native.Claim, tiny_batch: int, samples: list[Any]) -> int:
         writer = self._writer(claim)
         start = tiny_batch * claim.tiny_size
         try:
@@ -269,16 +270,16 @@ class PythonWorker:
         except LayoutMismatch:
             kept = [None if sample is _SKIPPED else sample for sample in samples]
             spilled = messages.SamplesSpilled(claim.sequence, tiny_batch, pickle.dumps(kept))
-            self.queue.wake_manager()  # so that it reads while a large message is being written
+            self.queue.wake_manager()  # so that it reads while a large message is written
             messages.send(self._message_fd, spilled)
             return _SPILLED
         return _COMPLETED
 
     def _writer(self, claim: _native.Claim) -> Writer:
         assert self._layout is not None
-        where = (self._layout_version, claim.payload, claim.payload_rows)
-        writer = self._writers.get(where)
+        key = (self._layout_version, claim.payload, claim.payload_rows)
+        writer = self._writers.get(key)
         if writer is None:
             writer = Writer(self._layout, self.queue.rows(claim), claim.payload_rows)
-            self._writers[where] = writer
+            self._writers[key] = writer
         return writer
