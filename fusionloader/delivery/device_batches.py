@@ -1,4 +1,4 @@
-"""Batches on a device: what CPU workers wrote is copied, what the GPU worker wrote is there."""
+"""Batches on a device: rows that CPU workers wrote are copied, the GPU worker's are there."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def to_device(batch: Any, device: torch.device) -> Any:
 
 
 @dataclass(slots=True)
-class Arriving:
-    """A batch on its way: ``ready`` is the point at which it is whole."""
+class PendingBatch:
+    """A batch that is being copied; it is complete when the device has passed ``ready``."""
 
     batch: Any
     ready: Mark
@@ -39,7 +39,7 @@ class DeviceDelivery:
     """Copies batches to a device ahead of their delivery.
 
     Attributes:
-        ring: the device memory that they are copied to.
+        ring: the device memory that batches are copied to.
     """
 
     def __init__(self, copies: Copies, ring: DeviceRing) -> None:
@@ -54,22 +54,22 @@ class DeviceDelivery:
         owner: Any,
         buffer: DeviceBuffer | None,
         count: int,
-        there: Sequence[int] = (),
-    ) -> Arriving:
+        on_device: Sequence[int] = (),
+    ) -> PendingBatch:
         """Starts copying a batch.
 
         Args:
             layout: of the samples.
             owner: host memory of the whole batch.
-            buffer: device memory for it, ``None`` to take any.
+            buffer: device memory for it, ``None`` to acquire some.
             count: rows of the batch.
-            there: rows whose first leaf the GPU worker has written into ``buffer``.
+            on_device: rows whose first leaf the GPU worker has written into ``buffer``.
         """
         if buffer is None:
             buffer = self.ring.acquire(layout.batch_bytes(count))
         host = layout.tensors(owner, count, count)
         device = layout.tensors(buffer.memory, count, count)
-        runs = list(runs_without(there, count))
+        runs = list(runs_without(on_device, count))
 
         def copy() -> None:
             for number, (source, target) in enumerate(zip(host, device, strict=True)):
@@ -82,15 +82,15 @@ class DeviceDelivery:
             self._read.popleft()
         batch = layout.build(device)
         self.ring.deliver(buffer)
-        return Arriving(batch, ready)
+        return PendingBatch(batch, ready)
 
-    def finish(self, arriving: Arriving) -> Any:
-        """Returns the batch; what training does with it waits until it is whole."""
-        self._copies.consumer_waits(arriving.ready)
-        return arriving.batch
+    def finish(self, pending: PendingBatch) -> Any:
+        """Returns the batch; the current stream waits until it is complete."""
+        self._copies.consumer_waits(pending.ready)
+        return pending.batch
 
 
-def make_delivery(device: Any) -> DeviceDelivery | None:
+def make_delivery(device: torch.device | str | int | None) -> DeviceDelivery | None:
     """Returns the delivery for a loader's device, ``None`` where it is no CUDA device."""
     if device is None or torch.device(device).type != "cuda":
         return None

@@ -9,9 +9,9 @@ from typing import Any
 
 from fusionloader.shm import objects, saved_store
 from fusionloader.shm.dataset_table import DatasetTable
-from fusionloader.shm.file_store import FileStore
+from fusionloader.shm.file_store import SharedFileStore
 from fusionloader.shm.objects import SharedMemoryExhausted
-from fusionloader.shm.saved_store import NotTheStore
+from fusionloader.shm.saved_store import SavedStoreMismatch
 
 log = logging.getLogger("fusionloader.loader")
 
@@ -30,8 +30,8 @@ class KeptFiles:
     """
 
     def __init__(self) -> None:
-        self.pixels: FileStore | None = None
-        self.indexes: FileStore | None = None
+        self.pixels: SharedFileStore | None = None
+        self.indexes: SharedFileStore | None = None
         self._table: DatasetTable | None = None
         self._options: tuple[Any, ...] = ()
         self._said_closed = False
@@ -84,7 +84,7 @@ class KeptFiles:
             saved_store.load(store, self._path, _fingerprint(table))
         except FileNotFoundError:
             log.info("the first epoch makes %s", self._path)
-        except (OSError, NotTheStore) as error:
+        except (OSError, SavedStoreMismatch) as error:
             log.warning("the entry index is made anew: %s", error)
         self._saved = store.kept
 
@@ -116,7 +116,7 @@ def _fingerprint(table: DatasetTable) -> bytes:
     return saved_store.fingerprint([table.path(item) for item in range(len(table))])
 
 
-def _pixel_store(files: int, budget: int) -> FileStore | None:
+def _pixel_store(files: int, budget: int) -> SharedFileStore | None:
     """Returns a store of ``budget`` bytes, or of less where ``/dev/shm`` is small."""
     free = objects.free()
     spared = int(free * _SPARED_SHARE)
@@ -134,9 +134,9 @@ def _pixel_store(files: int, budget: int) -> FileStore | None:
     return _store(files, budget, spared, "no image is kept decoded")
 
 
-def _store(files: int, budget: int, spared: int, otherwise: str) -> FileStore | None:
+def _store(files: int, budget: int, spared: int, otherwise: str) -> SharedFileStore | None:
     try:
-        return FileStore(files, budget, spared)
+        return SharedFileStore(files, budget, spared)
     except (SharedMemoryExhausted, ValueError) as error:
         log.warning("%s: %s", otherwise, error)
         return None

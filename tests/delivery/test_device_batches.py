@@ -95,7 +95,7 @@ def test_rows_that_are_there_are_not_overwritten():
     targets.copy_(torch.arange(4))
     buffer = delivery.ring.acquire(layout.batch_bytes(4))
     layout.tensors(buffer.memory, 4, 4)[0].fill_(-1.0)
-    batch = delivery.finish(delivery.begin(layout, host, buffer, 4, there=[1, 3]))
+    batch = delivery.finish(delivery.begin(layout, host, buffer, 4, on_device=[1, 3]))
     assert torch.equal(batch[0][[0, 2]], images[[0, 2]])
     assert bool((batch[0][[1, 3]] == -1).all())
     assert torch.equal(batch[1], targets)
