@@ -1,4 +1,4 @@
-"""What the machine and the installation are: versions, cores, shared memory, GPU."""
+"""Facts about the machine and the installation: versions, cores, shared memory, GPU."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SIMD_LEVELS = (
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python, of the packages that matter and of the peers that are installed."""
+    """Returns versions of Python, of required packages and of other loaders that are installed."""
     found = {"python": platform.python_version(), "fusionloader": fusionloader.__version__}
     for name in (*PACKAGES, *PEERS):
         try:
@@ -37,7 +37,7 @@ def versions() -> dict[str, str]:
 
 
 def source_commit() -> str | None:
-    """The git commit of the source tree, ``None`` for an installed copy; "+" marks changes."""
+    """Returns the source tree's git commit, ``None`` for an installed copy; "+" marks changes."""
     tree = Path(fusionloader.__file__).parents[1]
     if not (tree / ".git").exists():
         return None
@@ -54,7 +54,7 @@ def _git(tree: Path, *arguments: str) -> str:
 
 
 def cpu_model() -> str:
-    """The processor's name as the kernel gives it; with its family and model, which names hide."""
+    """Returns the processor's name, family and model as the kernel reports them."""
     name = _cpuinfo("model name")
     if name is None:
         return platform.processor() or platform.machine()
@@ -62,7 +62,7 @@ def cpu_model() -> str:
 
 
 def simd_level() -> str:
-    """The widest instruction set of interest that the processor has."""
+    """Returns the widest instruction set of the processor for which there are pixel kernels."""
     flags = set((_cpuinfo("flags") or _cpuinfo("Features") or "").split())
     return next((name for flag, name in SIMD_LEVELS if flag in flags), "none known")
 
@@ -80,7 +80,7 @@ def _cpuinfo(key: str) -> str | None:
 
 
 def cpu_quota() -> float | None:
-    """The cores' worth of CPU time that the control group allows, ``None`` without a limit."""
+    """Returns the control group's CPU quota in cores, ``None`` without a limit."""
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         return None if quota == "max" else int(quota) / int(period)
@@ -95,7 +95,7 @@ def cpu_quota() -> float | None:
 
 
 def gpu() -> str | None:
-    """Name and driver of the first GPU, ``None`` without one."""
+    """Returns name and driver of the first GPU, ``None`` without one."""
     command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20)
@@ -106,7 +106,7 @@ def gpu() -> str | None:
 
 
 def memory_sharing() -> str:
-    """Whether training could lend a GPU worker memory, as far as it shows without trying."""
+    """Returns whether training could lend a GPU worker memory, as far as known without trying."""
     try:
         from fusionloader._native import cuda
         from fusionloader.gpu_memory import MemorySharingError
@@ -130,7 +130,7 @@ def memory_sharing() -> str:
 
 
 def machine() -> dict[str, object]:
-    """What a measurement's report says about the machine it ran on."""
+    """Returns the facts about the machine for a measurement's report."""
     return {
         "cpu": cpu_model(),
         "simd": simd_level(),

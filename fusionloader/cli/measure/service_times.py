@@ -1,4 +1,4 @@
-"""Service times for the simulator: every sample's size and the CPU time that it costs a worker."""
+"""Measures service times for the simulator: each sample's size and its CPU time in a worker."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ ASSUMED_MODELS = {
 def measure_service_times(
     root: Path, workload: str, executor: str, samples: int, seed: int = 0
 ) -> dict[str, Any]:
-    """Runs samples of an image folder one by one, warm; returns what the file will hold.
+    """Runs samples of an image folder one by one, warm; returns the contents of the file.
 
-    CPU seconds of the thread, reading included: other processes on the machine disturb them least.
+    Measures CPU time of the thread, reading included, which other processes disturb least.
     """
     torch.set_num_threads(1)
     torch.manual_seed(seed)
@@ -86,7 +86,7 @@ def measure_service_times(
 
 
 def _native(dataset: Any, workload: str, seed: int) -> Callable[[int], Any]:
-    """What a worker does with a sample of a wholly compiled plan."""
+    """Returns a function that processes a sample as a native worker does."""
     plan = compile_plan(pil_transform(workload)).plan
     executor = make_executor(plan)
     out: Any = result_like(plan).view(torch.uint8).numpy().reshape(-1)
