@@ -1,4 +1,4 @@
-"""Every workload side by side in one run: the table of the README."""
+"""Throughput of all loaders on every workload, in one run: the table of the README."""
 
 from __future__ import annotations
 
