@@ -28,7 +28,7 @@ def to_device(batch: Any, device: torch.device) -> Any:
 
 
 @dataclass(slots=True)
-class PendingBatch:
+class Arriving:
     """A batch that is being copied; it is complete when the device has passed ``ready``."""
 
     batch: Any
@@ -55,7 +55,7 @@ class DeviceDelivery:
         buffer: DeviceBuffer | None,
         count: int,
         on_device: Sequence[int] = (),
-    ) -> PendingBatch:
+    ) -> Arriving:
         """Starts copying a batch.
 
         Args:
@@ -82,9 +82,9 @@ class DeviceDelivery:
             self._read.popleft()
         batch = layout.build(device)
         self.ring.deliver(buffer)
-        return PendingBatch(batch, ready)
+        return Arriving(batch, ready)
 
-    def finish(self, pending: PendingBatch) -> Any:
+    def finish(self, pending: Arriving) -> Any:
         """Returns the batch; the current stream waits until it is complete."""
         self._copies.consumer_waits(pending.ready)
         return pending.batch

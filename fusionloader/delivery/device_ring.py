@@ -51,10 +51,10 @@ class DeviceRing:
         self.allocated_bytes = 0
 
     def share(self, count: int, nbytes: int) -> list[Any]:
-        """Allocates buffers for the GPU worker; returns their IPC handles, by number. Call it once.
+        """Allocates buffers for the GPU worker; returns what it opens them with, by number.
 
-        A handle is a function and its arguments, as ``torch.multiprocessing`` reduces a CUDA
-        tensor.
+        Each is a function and its arguments, as ``torch.multiprocessing`` reduces a CUDA tensor:
+        an IPC handle. To be called once.
         """
         from torch.multiprocessing.reductions import reduce_tensor
 

@@ -16,7 +16,7 @@ import torch
 from torch.utils._pytree import tree_map
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from fusionloader.delivery.device_batches import PendingBatch, make_delivery, to_device
+from fusionloader.delivery.device_batches import Arriving, make_delivery, to_device
 from fusionloader.delivery.page_locking import CudaPageLocking
 from fusionloader.executors.layout import Layout
 from fusionloader.gpu.idle_window import IdleWindow
@@ -49,7 +49,7 @@ class SlotIterator(_BaseDataLoaderIter):
         self._in_order = loader.in_order
         self._whole: ContinuedIterator | None = None
         self._delivery = make_delivery(loader.device)
-        self._arriving: deque[tuple[Job, PendingBatch | None]] = deque()
+        self._arriving: deque[tuple[Job, Arriving | None]] = deque()
         self._start_manager(loader)
         self._begin()
         epochs.idle_window = weakref.WeakMethod(self.idle_window)
@@ -181,7 +181,7 @@ class SlotIterator(_BaseDataLoaderIter):
             self._shutdown_workers()
         raise StopIteration
 
-    def _next_job(self) -> tuple[Job, PendingBatch | None]:
+    def _next_job(self) -> tuple[Job, Arriving | None]:
         """Returns the next mini-batch; batches behind it that are done set off to the device."""
         if self._delivery is not None:
             while len(self._arriving) < _AHEAD and (
@@ -193,7 +193,7 @@ class SlotIterator(_BaseDataLoaderIter):
         job = self._manager.next_done(self._in_order)
         return job, self._set_off(job)
 
-    def _set_off(self, job: Job) -> PendingBatch | None:
+    def _set_off(self, job: Job) -> Arriving | None:
         if self._delivery is None or job.failures or job.spilled or not job.batch.indices:
             return None
         layout, rows = self._manager.memory.layout, job.batch.rows
@@ -206,7 +206,7 @@ class SlotIterator(_BaseDataLoaderIter):
         owner = self._manager.memory.deliver(job)
         return self._delivery.begin(layout, owner, buffer, len(rows), there)
 
-    def _batch(self, job: Job, arriving: PendingBatch | None) -> tuple[bool, Any]:
+    def _batch(self, job: Job, arriving: Arriving | None) -> tuple[bool, Any]:
         self._epoch_state.deliver(job.number)
         self._epochs.note_skipped(job.skipped)
         if job.failures:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from fusionloader import _native
 from fusionloader.executors.python import Source
@@ -20,7 +21,7 @@ class UserCode:
     workers: int
     source: Source
     base_seed: int
-    worker_init_fn: Callable[[int], object] | None
+    worker_init_fn: Callable[[int], Any] | None
     on_error: str
 
 

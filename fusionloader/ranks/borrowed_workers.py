@@ -12,7 +12,7 @@ _CHECK_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class LostTinyBatch:
+class LostClaim:
     """A tiny-batch that a borrowed worker had claimed when it died."""
 
     sequence: int
@@ -29,17 +29,17 @@ class BorrowedWorkers:
         self._first = first
         self._checked = 0.0
 
-    def collect_lost(self) -> list[LostTinyBatch]:
+    def collect_lost(self) -> list[LostClaim]:
         """Takes back the claims of borrowed workers that have died; checks every 0.1 s at most."""
         self._membership.poll()
         now = time.monotonic()
         if now - self._checked < _CHECK_SECONDS:
             return []
         self._checked = now
-        lost: list[LostTinyBatch] = []
+        lost: list[LostClaim] = []
         for guest_slot in self._queue.dead_borrowed_workers():
             pid = self._queue.records()[guest_slot][0]
-            lost += [LostTinyBatch(*claim, pid) for claim in self._queue.take_back(guest_slot)]
+            lost += [LostClaim(*claim, pid) for claim in self._queue.take_back(guest_slot)]
             self._queue.empty_guest_slot(guest_slot)
         return lost
 

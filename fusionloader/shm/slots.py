@@ -7,7 +7,7 @@ import mmap
 import os
 import weakref
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from fusionloader import _native
 from fusionloader.shm import objects
@@ -148,8 +148,8 @@ class SlotPool:
         """Takes back a slot that was not delivered."""
         self._returned.append(slot)
 
-    def lease(self, slot: Slot) -> ctypes.Array[ctypes.c_char]:
-        """Returns an object over the slot's memory; the slot is returned when it is collected."""
+    def lease(self, slot: Slot) -> Any:
+        """Returns an object with the slot's buffer; the slot comes back when it is gone."""
         owner = (ctypes.c_char * slot.nbytes).from_buffer(slot.map)
         weakref.finalize(owner, _give_back, weakref.ref(self), slot).atexit = False
         return owner

@@ -129,8 +129,8 @@ class NativeWorker:
             self._loop.sample_done()
             return
         if self._config.on_error == "raise":
-            failed = messages.TinyBatchFailed(sequence, -1, failure)
-            messages.send(self._config.message_fd, failed)
+            tiny_batch = messages.TinyBatchFailed(sequence, -1, failure)
+            messages.send(self._config.message_fd, tiny_batch)
             self._loop.sample_failed()
             return
         replaced_by = None

@@ -13,7 +13,7 @@ import torch
 
 _DEPTH = 6
 _MOST_ITEMS = 100  # lists of transforms are shorter, lists of samples longer
-_PICKLED = ("dataset", "collate_fn", "worker_init_fn")
+_SENT = ("dataset", "collate_fn", "worker_init_fn")
 
 
 def explain_pickling(error: Exception, loader: Any) -> Exception | None:
@@ -26,7 +26,7 @@ def explain_pickling(error: Exception, loader: Any) -> Exception | None:
     if loader.pool is not None:
         where = "the workers of a WorkerPool"
         instead = "give the loader workers of its own (num_workers=... instead of pool=...)"
-    for name in _PICKLED:
+    for name in _SENT:
         value = getattr(loader, name)
         if not _pickles(value):
             path, culprit = _deepest(value, name, _DEPTH)

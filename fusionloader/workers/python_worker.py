@@ -36,7 +36,7 @@ class PythonWorkerConfig:
     message: Descriptor
     source: Source
     base_seed: int
-    worker_init_fn: Callable[[int], object] | None
+    worker_init_fn: Callable[[int], Any] | None
     on_error: str
 
 
@@ -202,7 +202,7 @@ class PythonWorker:
         self, key: SampleKey, failure: messages.Failure, position: int
     ) -> tuple[Any, int]:
         count = self._source.count()
-        if count == 0:  # the dataset has no length, so no index can be drawn
+        if count == 0:  # nobody knows which indices there are
             raise _BadSample(failure)
         for index in substitutes(key.seed, key.epoch, key.key, key.occurrence, count):
             try:

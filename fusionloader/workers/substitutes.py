@@ -1,4 +1,4 @@
-"""The substitutes of a bad sample under ``on_error="substitute"``: the same in every run."""
+"""What replaces a bad sample under ``on_error="substitute"``: the same one in every run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ATTEMPTS = 10
 def substitutes(seed: int, epoch: int, key: int, occurrence: int, count: int) -> Iterator[int]:
     """Yields up to ``ATTEMPTS`` dataset indices below ``count`` to try in place of a bad sample.
 
-    Yields none where ``count`` is 0: the dataset has no length.
+    None where ``count`` is 0: the dataset does not say how many it has.
     """
     for attempt in range(ATTEMPTS if count else 0):
         words = struct.pack("<5Q", seed, epoch, key, occurrence, attempt)
