@@ -44,8 +44,7 @@ PlanWorker::PlanWorker(const Site& home, int parent, int event_fd, FileStore* pi
       pool_(pool) {
   if (event_fd < 0) return;
   me_ = identity_of(static_cast<uint32_t>(getpid()));
-  // What its predecessor was sent on is not this one's: that guest slot is for the borrower to
-  // empty.
+  // An assignment of a dead predecessor is void: only the destination empties that guest slot.
   WorkerRecord& record = home_.queue->record();
   record.answered.store(record.assignment.load());
   if (pool != nullptr) place_ = Place::nowhere;
@@ -101,22 +100,21 @@ bool PlanWorker::claim_away() {
   return true;
 }
 
-// False when the assignment needs a queue that is not attached.
+// False if the assignment needs a queue that is not attached.
 bool PlanWorker::obey() {
   WorkerRecord& record = home_.queue->record();
   const uint64_t assignment = record.assignment.load();
   if (assignment == record.answered.load()) return true;
   leave_guest_slot();
   if (!away_ || Assignment::member(assignment) != away_member_ || away_is_gone()) return false;
-  // A guest slot that is not free is not worth waiting for: the manager looks again when this
-  // rests.
+  // No waiting for a guest slot that is not free: the manager decides again when this is idle.
   in_guest_slot_ = away_->queue->take_guest_slot(Assignment::guest_slot(assignment), me_);
   assignment_ = assignment;
   record.answered.store(assignment);
   return true;
 }
 
-// Memory of a loader that has ended is not to be kept; who was killed does not say so.
+// Memory of a loader that has ended must be unmapped; one that was killed has set no flag.
 bool PlanWorker::away_is_gone() {
   if (away_->queue->stopping()) return true;
   const uint64_t now = monotonic_ns();
@@ -144,7 +142,7 @@ void PlanWorker::rest(uint32_t seen) {
 }
 
 Event PlanWorker::recall() {
-  if (event_fd_ >= 0) {  // on another rank's assignment nobody comes for the time being
+  if (event_fd_ >= 0) {  // an assignment to another rank is void for the time being
     WorkerRecord& record = home_.queue->record();
     record.answered.store(record.assignment.load());
     say(Place::nowhere);
@@ -201,21 +199,21 @@ CurrentSample PlanWorker::current() {
 bool PlanWorker::run_sample() {
   const CurrentSample sample = current();
   const auto item = static_cast<uint64_t>(sample.item);
-  if (item >= at_->table->count) return false;  // also what is no index at all, -1
+  if (item >= at_->table->count) return false;  // also -1, which stands for no index
   try {
     if (at_->table->holds_pixels())
       run_pixels(sample, item);
     else if (!run_file(sample, item))
       return false;
   } catch (const std::exception&) {
-    return false;  // the caller meets the same error where it can be reported
+    return false;  // the caller gets the same error where it can be reported
   }
   *sample.target = at_->table->target(item);
   return true;
 }
 
 std::optional<PixelView> PlanWorker::kept_pixels(uint64_t item) {
-  if (!is_home()) return std::nullopt;  // the files of another rank are not kept here
+  if (!is_home()) return std::nullopt;  // files of another rank are not in this rank's stores
   const PartTimes::Timed timed(at_->executor->times(), Part::read);
   return kept_.pixels(item, at_->table->path(item));
 }

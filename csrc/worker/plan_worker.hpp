@@ -15,18 +15,17 @@
 namespace fusionloader {
 
 enum class Event {
-  stopped,     // the manager said so
-  orphaned,    // the training process is gone
-  sample,      // current() needs Python: Pillow decodes it, or words the error
-  assignment,  // attach() what assignment() asks for or decline it; what was attached is not needed
-               // more
-  // Of a worker of a pool, which rests nowhere but where the caller decides:
-  recalled,  // look at the pool's assignment
+  stopped,     // the manager stopped the queue
+  orphaned,    // the training process has ended
+  sample,      // current() needs Python: Pillow decodes it, or raises the error
+  assignment,  // detach(), then attach() the queue that assignment() names, or decline() it
+  // Of a worker of a pool, where the caller decides on which queue it sleeps:
+  recalled,  // the pool has another assignment
   idle,      // there is nothing to claim
-  served,    // what was asked for, one claim, is done
+  served,    // the one claim that was requested is done
 };
 
-// A queue to work on, with what its mini-batches are made of.
+// A queue to serve, with its dataset and its plan's executor.
 struct Site {
   WorkerQueue* queue;
   DatasetTable* table;
@@ -53,8 +52,8 @@ class PlanWorker {
 
   // With `once` no more than one claim.
   Event run(bool once = false);
-  // Sleeps at home, until there may be something to do; `seen` is the queue's word from before the
-  // last look.
+  // Sleeps on the own rank's queue until there may be work; `seen` is that queue's word from before
+  // the last attempt to claim.
   void rest(uint32_t seen);
   DatasetTable& table() { return *at_->table; }
   CurrentSample current();
@@ -63,8 +62,8 @@ class PlanWorker {
   void sample_failed();
   void count_pillow_sample();  // Pillow has decoded the row that the caller wrote
 
-  // Whether the current sample is another rank's: it hears of no failures, so the tiny-batch is
-  // given back to its own workers.
+  // Whether the current sample is another rank's: failures are not reported to it, so the
+  // tiny-batch is given back to its own workers.
   bool is_borrowed() const { return at_ != &home_; }
   void give_back();
 
@@ -103,8 +102,8 @@ class PlanWorker {
   bool served_ = false;  // a claim of a run() that makes one only
   uint64_t me_ = 0;
   uint32_t away_member_ = 0;
-  uint64_t assignment_ = 0;  // the one that is obeyed
-  uint64_t wanted_ = 0;      // the one that the caller was told of
+  uint64_t assignment_ = 0;  // the one being followed
+  uint64_t wanted_ = 0;      // the one that assignment() returned last
   bool in_guest_slot_ = false;
   uint64_t looked_ns_ = 0;  // when the owner of away_ was last seen alive
   Place place_ = Place::home;
