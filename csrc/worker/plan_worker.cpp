@@ -107,14 +107,15 @@ bool PlanWorker::obey() {
   if (assignment == record.answered.load()) return true;
   leave_guest_slot();
   if (!away_ || Assignment::member(assignment) != away_member_ || away_is_gone()) return false;
-  // No waiting for a guest slot that is not free: the manager decides again when this is idle.
+  // A guest slot that is not free is not worth waiting for: the manager looks again when this
+  // rests.
   in_guest_slot_ = away_->queue->take_guest_slot(Assignment::guest_slot(assignment), me_);
   assignment_ = assignment;
   record.answered.store(assignment);
   return true;
 }
 
-// Memory of a loader that has ended must be unmapped; one that was killed has set no flag.
+// Memory of a loader that has ended is not to be kept; who was killed does not say so.
 bool PlanWorker::away_is_gone() {
   if (away_->queue->stopping()) return true;
   const uint64_t now = monotonic_ns();
@@ -142,7 +143,7 @@ void PlanWorker::rest(uint32_t seen) {
 }
 
 Event PlanWorker::recall() {
-  if (event_fd_ >= 0) {  // an assignment to another rank is void for the time being
+  if (event_fd_ >= 0) {  // on another rank's assignment nobody comes for the time being
     WorkerRecord& record = home_.queue->record();
     record.answered.store(record.assignment.load());
     say(Place::nowhere);

@@ -15,9 +15,9 @@
 namespace fusionloader {
 
 enum class Event {
-  stopped,     // the manager stopped the queue
-  orphaned,    // the training process has ended
-  sample,      // current() needs Python: Pillow decodes it, or raises the error
+  stopped,     // the manager said so
+  orphaned,    // the training process is gone
+  sample,      // current() needs Python: Pillow decodes it, or words the error
   assignment,  // detach(), then attach() the queue that assignment() names, or decline() it
   // Of a worker of a pool, where the caller decides on which queue it sleeps:
   recalled,  // the pool has another assignment
@@ -52,8 +52,8 @@ class PlanWorker {
 
   // With `once` no more than one claim.
   Event run(bool once = false);
-  // Sleeps on the own rank's queue until there may be work; `seen` is that queue's word from before
-  // the last attempt to claim.
+  // Sleeps at home, until there may be something to do; `seen` is the queue's word from before the
+  // last look.
   void rest(uint32_t seen);
   DatasetTable& table() { return *at_->table; }
   CurrentSample current();
@@ -102,8 +102,8 @@ class PlanWorker {
   bool served_ = false;  // a claim of a run() that makes one only
   uint64_t me_ = 0;
   uint32_t away_member_ = 0;
-  uint64_t assignment_ = 0;  // the one being followed
-  uint64_t wanted_ = 0;      // the one that assignment() returned last
+  uint64_t assignment_ = 0;  // the one that is obeyed
+  uint64_t wanted_ = 0;      // the one that the caller was told of
   bool in_guest_slot_ = false;
   uint64_t looked_ns_ = 0;  // when the owner of away_ was last seen alive
   Place place_ = Place::home;

@@ -28,7 +28,7 @@ RECORD = np.dtype(
 """A file's record: state, position and size of its data, and the file's stamp."""
 
 
-class SharedFileStore:
+class FileStore:
     """The store of ``csrc/worker/file_store.hpp``: records of all files, and room for their data.
 
     Memory is allocated as the store is filled, by the process that fills it.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fusionloader.shm.file_store import RECORD, SharedFileStore
+from fusionloader.shm.file_store import RECORD, FileStore
 
 _MAGIC = b"FusionLoader index 1\n\0\0\0"
 _HEADER = struct.Struct("<24s32sQQI")  # magic, fingerprint, records and data in bytes, checksum
@@ -33,7 +33,7 @@ def fingerprint(paths: Sequence[bytes]) -> bytes:
     return digest.digest()
 
 
-def save(store: SharedFileStore, path: Path, of_files: bytes) -> None:
+def save(store: FileStore, path: Path, of_files: bytes) -> None:
     """Writes what the store has so far, also while workers fill it.
 
     Raises:
@@ -60,7 +60,7 @@ def save(store: SharedFileStore, path: Path, of_files: bytes) -> None:
         raise
 
 
-def load(store: SharedFileStore, path: Path, of_files: bytes) -> None:
+def load(store: FileStore, path: Path, of_files: bytes) -> None:
     """Fills an empty store.
 
     Raises:

@@ -9,7 +9,7 @@ from typing import Any
 
 from fusionloader.shm import objects, saved_store
 from fusionloader.shm.dataset_table import DatasetTable
-from fusionloader.shm.file_store import SharedFileStore
+from fusionloader.shm.file_store import FileStore
 from fusionloader.shm.objects import SharedMemoryExhausted
 from fusionloader.shm.saved_store import SavedStoreMismatch
 
@@ -30,8 +30,8 @@ class KeptFiles:
     """
 
     def __init__(self) -> None:
-        self.pixels: SharedFileStore | None = None
-        self.indexes: SharedFileStore | None = None
+        self.pixels: FileStore | None = None
+        self.indexes: FileStore | None = None
         self._table: DatasetTable | None = None
         self._options: tuple[Any, ...] = ()
         self._said_closed = False
@@ -116,7 +116,7 @@ def _fingerprint(table: DatasetTable) -> bytes:
     return saved_store.fingerprint([table.path(item) for item in range(len(table))])
 
 
-def _pixel_store(files: int, budget: int) -> SharedFileStore | None:
+def _pixel_store(files: int, budget: int) -> FileStore | None:
     """Returns a store of ``budget`` bytes, or of less where ``/dev/shm`` is small."""
     free = objects.free()
     spared = int(free * _SPARED_SHARE)
@@ -134,9 +134,9 @@ def _pixel_store(files: int, budget: int) -> SharedFileStore | None:
     return _store(files, budget, spared, "no image is kept decoded")
 
 
-def _store(files: int, budget: int, spared: int, otherwise: str) -> SharedFileStore | None:
+def _store(files: int, budget: int, spared: int, otherwise: str) -> FileStore | None:
     try:
-        return SharedFileStore(files, budget, spared)
+        return FileStore(files, budget, spared)
     except (SharedMemoryExhausted, ValueError) as error:
         log.warning("%s: %s", otherwise, error)
         return None

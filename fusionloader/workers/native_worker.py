@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class NativeWorkerConfig:
     """Configuration of a worker process; the descriptors are open in it under these numbers.
 
-    A shared worker has ``event_fd`` and the ``address`` of the global manager.
+    One that may be lent has ``event_fd`` and the ``address`` of the global manager.
     ``load_truncated``, ``max_pixels``, ``formats`` are Pillow's settings in the training process.
     A descriptor that the loader does not use is -1.
     """
@@ -88,7 +88,7 @@ class NativeWorker:
         self.queue.announce(os.getpid())
 
     def serve(self, once: bool = False) -> str:
-        """Works until the native loop ends; with ``once`` for one claim. Returns why it ended."""
+        """Works until the native loop says why not, and returns that; ``once`` for one claim."""
         while True:
             event = self._loop.run(once)
             if event == "sample":
@@ -115,7 +115,7 @@ class NativeWorker:
         return self._made_assignments
 
     def _serve_sample(self) -> None:
-        """Processes the sample that the native loop could not."""
+        """Does the sample that the native loop could not."""
         sequence, position, row, item, seed, epoch, key, occurrence, _ = self._loop.current()
         try:
             self._write(item, key, occurrence)

@@ -19,7 +19,7 @@ from fusionloader.workers.processes import Descriptor, exit_with_parent
 from fusionloader.workers.substitutes import ATTEMPTS, substitutes
 
 _COMPLETED, _FAILED, _SPILLED = 3, 4, 5
-_CLAIM_SECONDS = 0.5e-3  # work in one claim, where samples are cheap
+_CLAIM_SECONDS = 0.5e-3  # of work in a claim, when samples are cheap
 _MOST_TINY_BATCHES = 64
 _IDLE_SECONDS = 0.5
 
@@ -108,7 +108,7 @@ class PythonWorker:
         return not all(self._source.seeding)
 
     def serve(self, once: bool = False) -> str:
-        """Works until the manager stops the queue or the pool assigns another; or for one claim.
+        """Works until the manager says stop, or the pool otherwise; with ``once`` for one claim.
 
         Returns why it ended, as the native loop does.
         """
@@ -119,7 +119,7 @@ class PythonWorker:
             seen = queue.work_word
             count = int(_CLAIM_SECONDS / self._seconds_per_tiny_batch)
             claim = None
-            if not once or queue.layout_version:  # a single claim must not wait for the manager
+            if not once or queue.layout_version:  # who only helps is not to wait for the manager
                 claim = queue.claim(False, 0, min(max(count, 1), _MOST_TINY_BATCHES))
             if claim is None:
                 queue.idle()
@@ -257,10 +257,10 @@ class PythonWorker:
             except LayoutMismatch:
                 contiguous = False
         for tiny_batch, samples in whole:
-            result = _COMPLETED if contiguous else self._write_singly(claim, tiny_batch, samples)
+            result = _COMPLETED if contiguous else self._write_apart(claim, tiny_batch, samples)
             self.queue.finish(claim, tiny_batch, result)
 
-    def _write_singly(self, claim: _native.Claim, tiny_batch: int, samples: list[Any]) -> int:
+    def _write_apart(self, claim: _native.Claim, tiny_batch: int, samples: list[Any]) -> int:
         writer = self._writer(claim)
         start = tiny_batch * claim.tiny_size
         try:
@@ -277,9 +277,9 @@ class PythonWorker:
 
     def _writer(self, claim: _native.Claim) -> Writer:
         assert self._layout is not None
-        key = (self._layout_version, claim.payload, claim.payload_rows)
-        writer = self._writers.get(key)
+        where = (self._layout_version, claim.payload, claim.payload_rows)
+        writer = self._writers.get(where)
         if writer is None:
             writer = Writer(self._layout, self.queue.rows(claim), claim.payload_rows)
-            self._writers[key] = writer
+            self._writers[where] = writer
         return writer

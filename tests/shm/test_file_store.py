@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fusionloader import _native
-from fusionloader.shm.file_store import SharedFileStore
+from fusionloader.shm.file_store import FileStore
 
 TABLE = 64 + 48 * 10 + 32  # of ten files, rounded up to a cache line
 
@@ -19,7 +19,7 @@ def opened(store):
 
 
 def test_what_was_put_in_is_found_by_everybody():
-    store = SharedFileStore(10, 4096)
+    store = FileStore(10, 4096)
     first, second = opened(store), opened(store)
     assert first.put(3, 100, 7, 5, 4, b"pixels")
     assert second.find(3, 100, 7) == (b"pixels", 5, 4)
@@ -29,7 +29,7 @@ def test_what_was_put_in_is_found_by_everybody():
 
 
 def test_what_is_kept_never_changes():
-    store = opened(SharedFileStore(10, 4096))
+    store = opened(FileStore(10, 4096))
     assert store.put(3, 100, 7, 5, 4, b"pixels")
     assert not store.lacks(3, 1)
     assert not store.put(3, 200, 8, 1, 1, b"others")
@@ -38,7 +38,7 @@ def test_what_is_kept_never_changes():
 
 @pytest.mark.parametrize("room", [0, 63, 64, 200])
 def test_the_budget_holds_to_the_byte(room):
-    store = SharedFileStore(10, TABLE + room)
+    store = FileStore(10, TABLE + room)
     here = opened(store)
     for item in range(10):
         fits = (item + 1) * 64 <= room
@@ -50,7 +50,7 @@ def test_the_budget_holds_to_the_byte(room):
 
 
 def test_it_stops_before_others_lack_memory():
-    store = SharedFileStore(10, 4096, spared=1 << 62)
+    store = FileStore(10, 4096, spared=1 << 62)
     here = opened(store)
     assert here.lacks(0, 6) and not here.put(0, 1, 1, 1, 1, b"pixels")
     assert store.closed and not here.lacks(1, 6)
@@ -59,7 +59,7 @@ def test_it_stops_before_others_lack_memory():
 
 def test_a_budget_below_the_table_is_refused():
     with pytest.raises(ValueError, match="10 files need a table of 576 bytes, there are 575"):
-        SharedFileStore(10, TABLE - 1)
+        FileStore(10, TABLE - 1)
 
 
 def set_state(store, item, state):
@@ -70,7 +70,7 @@ def set_state(store, item, state):
 def test_a_file_left_by_a_killed_process_is_filled_by_the_next():
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    store = SharedFileStore(10, 4096)
+    store = FileStore(10, 4096)
     here = opened(store)
     set_state(store, 0, os.getppid() << 1)
     set_state(store, 1, gone.pid << 1)
@@ -87,7 +87,7 @@ def fill(store, start):
 
 
 def test_processes_that_fill_it_at_once_keep_every_file_once():
-    store = SharedFileStore(400, 1 << 20)
+    store = FileStore(400, 1 << 20)
     context = multiprocessing.get_context("fork")
     start = context.Event()
     fillers = [context.Process(target=fill, args=(store, start)) for _ in range(4)]

@@ -5,14 +5,14 @@ import pytest
 
 from fusionloader import _native
 from fusionloader.shm import saved_store
-from fusionloader.shm.file_store import SharedFileStore
+from fusionloader.shm.file_store import FileStore
 from fusionloader.shm.saved_store import SavedStoreMismatch, fingerprint
 
 FILES = [b"/data/a/0.jpg", b"/data/a/1.jpg", b"/data/b/0.jpg"]
 
 
 def filled():
-    store = SharedFileStore(3, 4096)
+    store = FileStore(3, 4096)
     here = _native.FileStore(store.fd, store.nbytes)
     assert here.put(2, 100, 7, 1, 2, b"two") and here.put(0, 200, 8, 0, 0, b"")
     return store
@@ -26,7 +26,7 @@ def kept(store):
 def test_what_was_saved_is_read_back(tmp_path):
     store, path = filled(), tmp_path / "index"
     saved_store.save(store, path, fingerprint(FILES))
-    other = SharedFileStore(3, 2048)
+    other = FileStore(3, 2048)
     saved_store.load(other, path, fingerprint(FILES))
     assert kept(other) == kept(store) == [(b"", 0, 0), None, (b"two", 1, 2)]
     assert (other.kept, other.used) == (2, store.used)
@@ -40,7 +40,7 @@ def test_what_is_being_filled_is_not_saved(tmp_path):
     memory = memoryview(_native.Mapping(store.fd, 0, store.nbytes))
     np.frombuffer(memory, np.uint64, 1, 64 + 48 * 1)[:] = 2  # process 1
     saved_store.save(store, path, fingerprint(FILES))
-    other = SharedFileStore(3, 2048)
+    other = FileStore(3, 2048)
     saved_store.load(other, path, fingerprint(FILES))
     assert _native.FileStore(other.fd, other.nbytes).lacks(1, 1)
 
@@ -59,21 +59,21 @@ def test_every_damaged_byte_is_noticed(tmp_path):
     whole = path.read_bytes()
     for at in range(len(whole)):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
-        store = SharedFileStore(3, 4096)
+        store = FileStore(3, 4096)
         with pytest.raises(SavedStoreMismatch):
             saved_store.load(store, path, fingerprint(FILES))
         assert store.kept == 0
     for size in range(len(whole)):
         path.write_bytes(whole[:size])
         with pytest.raises(SavedStoreMismatch):
-            saved_store.load(SharedFileStore(3, 4096), path, fingerprint(FILES))
+            saved_store.load(FileStore(3, 4096), path, fingerprint(FILES))
 
 
 def test_it_has_to_fit(tmp_path):
     path = tmp_path / "index"
     saved_store.save(filled(), path, fingerprint(FILES))
     with pytest.raises(SavedStoreMismatch, match="there is room for 0"):
-        saved_store.load(SharedFileStore(3, 64 + 48 * 3 + 63), path, fingerprint(FILES))
+        saved_store.load(FileStore(3, 64 + 48 * 3 + 63), path, fingerprint(FILES))
 
 
 def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path):
