@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,6 +13,10 @@ if TYPE_CHECKING:
     from fusionloader.shm.slots import Mark
 
 _NO_NUMBER = -1
+
+
+BufferOpener = tuple[Callable[..., torch.Tensor], tuple[Any, ...]]
+"""A function, and the arguments with which it opens a buffer in another process."""
 
 
 class DeviceBuffer:
@@ -50,7 +55,7 @@ class DeviceRing:
         self._ending: list[DeviceBuffer] = []
         self.allocated_bytes = 0
 
-    def share(self, count: int, nbytes: int) -> list[Any]:
+    def share(self, count: int, nbytes: int) -> list[BufferOpener]:
         """Allocates buffers for the GPU worker; returns what it opens them with, by number.
 
         Each is a function and its arguments, as ``torch.multiprocessing`` reduces a CUDA tensor:

@@ -8,7 +8,6 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -18,7 +17,7 @@ from fusionloader.gpu.caching_allocator import TorchAllocator
 from fusionloader.gpu.control import Connections, GpuOptions
 from fusionloader.gpu.memory_lender import MemoryOptions
 from fusionloader.gpu.worker import BorrowedMemory, GpuWorkerConfig
-from fusionloader.options import GpuWorker, parse_bytes
+from fusionloader.options import GpuWorker, LoaderOptions, parse_bytes
 from fusionloader.plan.stages import Plan
 from fusionloader.shm.dataset_table import DatasetTable
 from fusionloader.sources.datasets import Compiled
@@ -56,23 +55,23 @@ class GpuChoice:
         return f"{text}; {when} {self.worker.share_limit} of training's while training waits"
 
 
-def choose(loader: Any, compiled: Compiled | None) -> GpuChoice:
+def choose(options: LoaderOptions, compiled: Compiled | None) -> GpuChoice:
     """Returns the choice for a loader whose dataset was compiled to that, if it was.
 
     Raises:
         ValueError: an explicit ``GpuWorker`` that cannot be, whatever the dataset.
         ImportError: an explicit ``GpuWorker`` without DALI.
     """
-    wanted = loader.gpu_worker
-    device = torch.device(loader.device) if loader.device is not None else torch.device("cpu")
+    wanted = options.gpu_worker
+    device = torch.device(options.device) if options.device is not None else torch.device("cpu")
     explicit = isinstance(wanted, GpuWorker)
-    if wanted is None or (explicit and wanted.sharing == "off"):
+    if wanted is None or (isinstance(wanted, GpuWorker) and wanted.sharing == "off"):
         return GpuChoice()
     if not explicit and device.type != "cuda":
         return GpuChoice()
-    worker = wanted if explicit else GpuWorker()
+    worker = wanted if isinstance(wanted, GpuWorker) else GpuWorker()
     device_id = _device_id(worker, device)
-    if loader.num_workers == 0:
+    if options.num_workers == 0:
         return GpuChoice(why_not="num_workers=0")
     if importlib.util.find_spec("nvidia") is None or not importlib.util.find_spec("nvidia.dali"):
         if explicit:
@@ -80,9 +79,9 @@ def choose(loader: Any, compiled: Compiled | None) -> GpuChoice:
         _say_once(f"no GPU worker, because DALI is not installed: {_pip_command()}")
         return GpuChoice(why_not=f"DALI is not installed: {_pip_command()}")
     why = _unsuitable(compiled, worker.prebuilt, device_id is not None)
-    if why is None and device_id is not None and not loader.batch_size:
+    if why is None and device_id is not None and not options.batch_size:
         why = "the size of a batch_sampler's batches is not known"
-    return GpuChoice(worker, device_id, why, loader.tiny_batch_size, loader.batch_size or 0)
+    return GpuChoice(worker, device_id, why, options.tiny_batch_size, options.batch_size or 0)
 
 
 def _device_id(worker: GpuWorker, device: torch.device) -> int | None:

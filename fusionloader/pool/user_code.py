@@ -8,6 +8,7 @@ from typing import Any
 
 from fusionloader import _native
 from fusionloader.executors.python import Source
+from fusionloader.options import OnError
 from fusionloader.pool.served_loader import ServedLoader
 from fusionloader.workers.preparation import ProcessState
 from fusionloader.workers.processes import Descriptor, restore_affinity
@@ -22,7 +23,7 @@ class UserCode:
     source: Source
     base_seed: int
     worker_init_fn: Callable[[int], Any] | None
-    on_error: str
+    on_error: OnError
 
 
 def user_code_loader(

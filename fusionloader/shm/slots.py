@@ -7,7 +7,7 @@ import mmap
 import os
 import weakref
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from fusionloader import _native
 from fusionloader.shm import objects
@@ -16,6 +16,9 @@ _PAGE = mmap.PAGESIZE
 _FALLOC_FL_KEEP_SIZE = 1
 _FALLOC_FL_PUNCH_HOLE = 2
 _libc = ctypes.CDLL(None, use_errno=True)
+
+Owner = ctypes.Array[ctypes.c_char]
+"""A delivered slot's bytes: the slot is in use for as long as something refers to it."""
 
 
 class Slot:
@@ -148,7 +151,7 @@ class SlotPool:
         """Takes back a slot that was not delivered."""
         self._returned.append(slot)
 
-    def lease(self, slot: Slot) -> Any:
+    def lease(self, slot: Slot) -> Owner:
         """Returns an object with the slot's buffer; the slot comes back when it is gone."""
         owner = (ctypes.c_char * slot.nbytes).from_buffer(slot.map)
         weakref.finalize(owner, _give_back, weakref.ref(self), slot).atexit = False

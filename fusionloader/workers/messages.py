@@ -83,9 +83,10 @@ class DatasetChanged:
     """``worker_init_fn`` changed the dataset that the plan was compiled from."""
 
 
-Message = (
-    TinyBatchFailed | SampleSkipped | SamplesSpilled | LayoutFound | WorkerFailed | DatasetChanged
-)
+JobMessage = TinyBatchFailed | SampleSkipped | SamplesSpilled
+"""About a mini-batch."""
+
+Message = JobMessage | LayoutFound | WorkerFailed | DatasetChanged
 
 
 def send(fd: int, message: Message) -> None:

@@ -15,10 +15,11 @@ from fusionloader import _native
 from fusionloader.executors.native import make_executor
 from fusionloader.plan.stages import Plan
 from fusionloader.workers import failures, messages
+from fusionloader.workers.bad_samples import BadSample, resolve
 from fusionloader.workers.pillow_formats import AddedFormats
-from fusionloader.workers.substitutes import ATTEMPTS, substitutes
 
 if TYPE_CHECKING:
+    from fusionloader.options import OnError
     from fusionloader.workers.assignments import Assignments
 
 
@@ -39,7 +40,7 @@ class NativeWorkerConfig:
     table_bytes: int
     message_fd: int
     plan: Plan
-    on_error: str
+    on_error: OnError
     event_fd: int = -1
     address: str = ""
     load_truncated: bool = False
@@ -128,37 +129,22 @@ class NativeWorker:
         else:
             self._loop.sample_done()
             return
-        if self._config.on_error == "raise":
-            tiny_batch = messages.TinyBatchFailed(sequence, -1, failure)
-            messages.send(self._config.message_fd, tiny_batch)
+        try:
+            found = resolve(
+                self._config.on_error,
+                failure,
+                (seed, epoch, key, occurrence),
+                self._loop.items(),
+                lambda item: self._write(item, key, occurrence),
+            )
+        except BadSample as bad:
+            failed = messages.TinyBatchFailed(sequence, -1, bad.failure)
+            messages.send(self._config.message_fd, failed)
             self._loop.sample_failed()
             return
-        replaced_by = None
-        if self._config.on_error == "substitute":
-            replaced_by = self._substitute(seed, epoch, key, occurrence)
-            if replaced_by is None:
-                failure = messages.Failure(
-                    failure.kind,
-                    f"{ATTEMPTS} samples drawn as substitutes were bad too.\n{failure.text}",
-                    position,
-                )
-                failed = messages.TinyBatchFailed(sequence, -1, failure)
-                messages.send(self._config.message_fd, failed)
-                self._loop.sample_failed()
-                return
-        messages.send(
-            self._config.message_fd, messages.SampleSkipped(sequence, row, replaced_by, failure)
-        )
+        skipped = messages.SampleSkipped(sequence, row, found.index, failure)
+        messages.send(self._config.message_fd, skipped)
         self._loop.sample_done()
-
-    def _substitute(self, seed: int, epoch: int, key: int, occurrence: int) -> int | None:
-        for item in substitutes(seed, epoch, key, occurrence, self._loop.items()):
-            try:
-                self._write(item, key, occurrence)
-            except Exception:
-                continue
-            return item
-        return None
 
     def _write(self, item: int, key: int, occurrence: int) -> None:
         """Runs the plan on the sample's pixels and writes the row."""

@@ -11,23 +11,25 @@ from typing import Any
 
 import torch
 
+from fusionloader.options import LoaderOptions
+
 _DEPTH = 6
 _MOST_ITEMS = 100  # lists of transforms are shorter, lists of samples longer
 _SENT = ("dataset", "collate_fn", "worker_init_fn")
 
 
-def explain_pickling(error: Exception, loader: Any) -> Exception | None:
+def explain_pickling(error: Exception, options: LoaderOptions) -> Exception | None:
     """Returns an error that names the attribute which cannot be pickled, ``None`` if all can be."""
-    context = loader.multiprocessing_context or torch.multiprocessing.get_context()
-    if loader.num_workers == 0 or (context.get_start_method() == "fork" and loader.pool is None):
+    context = options.multiprocessing_context or torch.multiprocessing.get_context()
+    if options.num_workers == 0 or (context.get_start_method() == "fork" and options.pool is None):
         return None
     where = f"workers that are started by {context.get_start_method()!r}"
     instead = "start workers by 'fork' (multiprocessing_context='fork')"
-    if loader.pool is not None:
+    if options.pool is not None:
         where = "the workers of a WorkerPool"
         instead = "give the loader workers of its own (num_workers=... instead of pool=...)"
     for name in _SENT:
-        value = getattr(loader, name)
+        value = getattr(options, name)
         if not _pickles(value):
             path, culprit = _deepest(value, name, _DEPTH)
             kind = type(error) if type(error) in (AttributeError, TypeError) else PicklingError

@@ -13,10 +13,11 @@ from typing import Any
 from fusionloader import _native
 from fusionloader.executors.layout import Layout, LayoutMismatch, Writer
 from fusionloader.executors.python import SampleKey, Source
+from fusionloader.options import OnError
 from fusionloader.workers import failures, messages
+from fusionloader.workers.bad_samples import BadSample, resolve
 from fusionloader.workers.preparation import prepare_process
 from fusionloader.workers.processes import Descriptor, exit_with_parent
-from fusionloader.workers.substitutes import ATTEMPTS, substitutes
 
 _COMPLETED, _FAILED, _SPILLED = 3, 4, 5
 _CLAIM_SECONDS = 0.5e-3  # of work in a claim, when samples are cheap
@@ -37,7 +38,7 @@ class PythonWorkerConfig:
     source: Source
     base_seed: int
     worker_init_fn: Callable[[int], Any] | None
-    on_error: str
+    on_error: OnError
 
 
 def main(config: PythonWorkerConfig) -> None:
@@ -74,11 +75,6 @@ def prepared(
         queue = _native.WorkerQueue(config.control.fd, config.data.fd, config.worker)
         queue.wake_manager()
         return None
-
-
-class _BadSample(Exception):
-    def __init__(self, failure: messages.Failure) -> None:
-        self.failure = failure
 
 
 _SKIPPED = object()
@@ -149,7 +145,7 @@ class PythonWorker:
         for tiny_batch in range(claim.first, claim.first + claim.count):
             try:
                 whole.append((tiny_batch, self._load(claim, tiny_batch, indices)))
-            except _BadSample as bad:
+            except BadSample as bad:
                 message = messages.TinyBatchFailed(claim.sequence, tiny_batch, bad.failure)
                 messages.send(self._message_fd, message)
                 self.queue.finish(claim, tiny_batch, _FAILED)
@@ -189,28 +185,16 @@ class PythonWorker:
             return self._source.load(key)
         except Exception as error:
             failure = self._capture(error, self._source.name(key), position)
-        if self._config.on_error == "raise":
-            raise _BadSample(failure)
-        sample, replaced_by = _SKIPPED, None
-        if self._config.on_error == "substitute":
-            sample, replaced_by = self._substitute(key, failure, position)
-        skipped = messages.SampleSkipped(claim.sequence, position, replaced_by, failure)
+        found = resolve(
+            self._config.on_error,
+            failure,
+            (key.seed, key.epoch, key.key, key.occurrence),
+            self._source.count(),
+            lambda index: self._source.load(key.replaced(index)),
+        )
+        skipped = messages.SampleSkipped(claim.sequence, position, found.index, failure)
         messages.send(self._message_fd, skipped)
-        return sample
-
-    def _substitute(
-        self, key: SampleKey, failure: messages.Failure, position: int
-    ) -> tuple[Any, int]:
-        count = self._source.count()
-        if count == 0:  # nobody knows which indices there are
-            raise _BadSample(failure)
-        for index in substitutes(key.seed, key.epoch, key.key, key.occurrence, count):
-            try:
-                return self._source.load(key.replaced(index)), index
-            except Exception:
-                continue
-        text = f"{ATTEMPTS} samples drawn as substitutes were bad too.\n{failure.text}"
-        raise _BadSample(messages.Failure(failure.kind, text, position))
+        return _SKIPPED if found.index is None else found.sample
 
     def _capture(self, error: Exception, sample: str, position: int) -> messages.Failure:
         where = f"in DataLoader worker process {self._config.worker}"
