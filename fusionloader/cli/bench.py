@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from fusionloader.cli.corpus import KINDS, Corpus, ensure_corpus
+from fusionloader.cli.environment import JsonObject
 from fusionloader.cli.measure.contenders import Setting, contenders_for
 from fusionloader.cli.measure.protocol import measure
 from fusionloader.cli.measure.report import announce, comparison, report_of, write_json
@@ -41,10 +41,10 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, help="write all figures to this file")
 
 
-def setting_of(options: argparse.Namespace, workload: str) -> tuple[Setting, dict[str, Any]]:
+def setting_of(options: argparse.Namespace, workload: str) -> tuple[Setting, JsonObject]:
     """Returns the setting of a workload, and figures of its corpus, which is made if missing."""
     root: Path | None = None
-    facts: dict[str, Any] = {}
+    facts: JsonObject = {}
     if workload in IMAGE_WORKLOADS:
         root, facts = _images(options)
     setting = Setting(
@@ -53,7 +53,7 @@ def setting_of(options: argparse.Namespace, workload: str) -> tuple[Setting, dic
     return setting, facts
 
 
-def _images(options: argparse.Namespace) -> tuple[Path, dict[str, Any]]:
+def _images(options: argparse.Namespace) -> tuple[Path, JsonObject]:
     if options.data is None:
         corpus = ensure_corpus(options.images, kind=options.corpus, folder=options.cache)
         return corpus.train, _corpus_facts(corpus)
@@ -64,7 +64,7 @@ def _images(options: argparse.Namespace) -> tuple[Path, dict[str, Any]]:
     return options.data, {"kind": "given", "files": len(files), "mean_bytes": mean_bytes}
 
 
-def _corpus_facts(corpus: Corpus) -> dict[str, Any]:
+def _corpus_facts(corpus: Corpus) -> JsonObject:
     return {
         "kind": corpus.kind,
         "files": corpus.train_images,
@@ -73,7 +73,7 @@ def _corpus_facts(corpus: Corpus) -> dict[str, Any]:
     }
 
 
-def flags_of(options: argparse.Namespace) -> dict[str, Any]:
+def flags_of(options: argparse.Namespace) -> JsonObject:
     """Returns the flags as a report shows them; folders by name, without their parents."""
     return {
         name: value.name if isinstance(value, Path) else value

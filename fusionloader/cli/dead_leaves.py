@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -59,7 +58,7 @@ def texture_atlas() -> Floats:
     return np.stack(tiles).astype(np.float32)
 
 
-def _colors(rng: np.random.Generator, hues: npt.NDArray[Any], count: int) -> Floats:
+def _colors(rng: np.random.Generator, hues: npt.NDArray[np.float64], count: int) -> Floats:
     """Random RGB colors around the given hues; shape (count, 3), levels 0-255."""
     saturation = rng.beta(2.5, 2.0, count)
     value = rng.uniform(0.25, 0.95, count)

@@ -6,13 +6,13 @@ import argparse
 import statistics
 import time
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader
+from fusionloader.aliases import AnyLoader
 from fusionloader.cli.corpus import available_cores, ensure_corpus
 from fusionloader.cli.measure.contenders import close_loader
 from fusionloader.cli.measure.protocol import NOISY_SPREAD
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
     dataset = pil_dataset(corpus.train, "default")
     _read_once(dataset)
 
-    def loader_of(kind: type[DataLoader[Any]]) -> DataLoader[Any]:
+    def loader_of(kind: type[AnyLoader]) -> AnyLoader:
         return kind(
             dataset,
             batch_size=options.batch_size,
@@ -94,7 +94,7 @@ def _read_once(dataset: ImageFolder) -> None:
         Path(path).read_bytes()
 
 
-def time_loading(loaders: dict[str, DataLoader[Any]], rounds: int) -> dict[str, list[float]]:
+def time_loading(loaders: dict[str, AnyLoader], rounds: int) -> dict[str, list[float]]:
     """Returns samples/s of whole epochs without training; the loaders' epochs are interleaved."""
     rates: dict[str, list[float]] = {name: [] for name in loaders}
     if rounds < 1:
@@ -111,7 +111,7 @@ def time_loading(loaders: dict[str, DataLoader[Any]], rounds: int) -> dict[str, 
     return rates
 
 
-def _epoch_rate(loader: DataLoader[Any], name: str) -> float:
+def _epoch_rate(loader: AnyLoader, name: str) -> float:
     samples = 0
     started = time.perf_counter()
     with ProgressBar(f"{name} loading", len(loader)) as progress_bar:

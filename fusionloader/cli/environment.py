@@ -7,8 +7,12 @@ import os
 import platform
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import fusionloader
+
+JsonObject = dict[str, Any]
+"""A JSON object, as reports and files of service times have it."""
 
 PACKAGES = ("torch", "torchvision", "pillow", "numpy", "posix_ipc")
 PEERS = ("nvidia-dali-cuda120", "nvidia-dali-cuda130", "spdl", "ffcv")
@@ -129,7 +133,7 @@ def memory_sharing() -> str:
     return "possible"
 
 
-def machine() -> dict[str, object]:
+def machine() -> JsonObject:
     """Returns the facts about the machine for a measurement's report."""
     return {
         "cpu": cpu_model(),

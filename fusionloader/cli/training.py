@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
 
+from fusionloader.aliases import AnyLoader
 from fusionloader.cli.dead_leaves import CLASSES
 from fusionloader.cli.progress_bar import ProgressBar
 
@@ -69,7 +68,7 @@ class Trainer:
             self.network.parameters(), lr=0.2, momentum=0.9, weight_decay=1e-4
         )
 
-    def epoch(self, loader: DataLoader[Any], label: str) -> EpochReport:
+    def epoch(self, loader: AnyLoader, label: str) -> EpochReport:
         """Trains on every batch of ``loader`` once."""
         self.network.train()
         samples = 0
@@ -116,7 +115,7 @@ class Trainer:
 
 
 def train_interleaved(
-    loaders: dict[str, DataLoader[Any]], *, epochs: int, device: torch.device, model_seed: int
+    loaders: dict[str, AnyLoader], *, epochs: int, device: torch.device, model_seed: int
 ) -> dict[str, list[EpochReport]]:
     """Trains one network per loader, their epochs interleaved; prints a line for every epoch.
 

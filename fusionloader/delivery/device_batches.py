@@ -5,23 +5,24 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch.utils._pytree import tree_map
 
+from fusionloader.aliases import Batch
 from fusionloader.delivery.device_copies import Copies, CudaCopies
 from fusionloader.delivery.device_ring import DeviceBuffer, DeviceRing
 from fusionloader.executors.layout import Layout
 
 if TYPE_CHECKING:
-    from fusionloader.shm.slots import Mark
+    from fusionloader.shm.slots import Mark, Owner
 
 
-def to_device(batch: Any, device: torch.device) -> Any:
+def to_device(batch: Batch, device: torch.device) -> Batch:
     """Returns ``batch`` with its tensors on ``device``; copies from page-locked memory overlap."""
 
-    def move(leaf: Any) -> Any:
+    def move(leaf: object) -> object:
         return leaf.to(device, non_blocking=True) if isinstance(leaf, torch.Tensor) else leaf
 
     return tree_map(move, batch)
@@ -31,7 +32,7 @@ def to_device(batch: Any, device: torch.device) -> Any:
 class Arriving:
     """A batch that is being copied; it is complete when the device has passed ``ready``."""
 
-    batch: Any
+    batch: Batch
     ready: Mark
 
 
@@ -46,12 +47,12 @@ class DeviceDelivery:
         self._copies = copies
         self.ring = ring
         # Host memory that a copy may still be reading.
-        self._read: deque[tuple[Mark, Any]] = deque()
+        self._read: deque[tuple[Mark, Owner]] = deque()
 
     def begin(
         self,
         layout: Layout,
-        owner: Any,
+        owner: Owner,
         buffer: DeviceBuffer | None,
         count: int,
         on_device: Sequence[int] = (),
@@ -84,7 +85,7 @@ class DeviceDelivery:
         self.ring.deliver(buffer)
         return Arriving(batch, ready)
 
-    def finish(self, pending: Arriving) -> Any:
+    def finish(self, pending: Arriving) -> Batch:
         """Returns the batch; the current stream waits until it is complete."""
         self._copies.consumer_waits(pending.ready)
         return pending.batch

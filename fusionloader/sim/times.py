@@ -108,7 +108,7 @@ def _parsed(name: str, found: Any) -> ServiceTimes:
     )
 
 
-def _positive(value: Any, name: str) -> float:
+def _positive(value: float, name: str) -> float:
     if not value > 0:
         raise ValueError(f"{name} must be above 0, not {value!r}")
     return float(value)

@@ -7,7 +7,6 @@ import pickle
 from collections.abc import Iterator
 from multiprocessing.reduction import ForkingPickler
 from pickle import PicklingError
-from typing import Any
 
 import torch
 
@@ -41,7 +40,7 @@ def explain_pickling(error: Exception, options: LoaderOptions) -> Exception | No
     return None
 
 
-def _pickles(value: Any) -> bool:
+def _pickles(value: object) -> bool:
     try:
         ForkingPickler(io.BytesIO(), pickle.HIGHEST_PROTOCOL).dump(value)
     except Exception:
@@ -49,7 +48,7 @@ def _pickles(value: Any) -> bool:
     return True
 
 
-def _deepest(value: Any, path: str, depth: int) -> tuple[str, Any]:
+def _deepest(value: object, path: str, depth: int) -> tuple[str, object]:
     """Follows attributes and elements while one of them cannot be pickled."""
     if depth > 0:
         for part, inner in _parts(value):
@@ -58,7 +57,7 @@ def _deepest(value: Any, path: str, depth: int) -> tuple[str, Any]:
     return path, value
 
 
-def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+def _parts(value: object) -> Iterator[tuple[str, object]]:
     if isinstance(value, (list, tuple)) and len(value) <= _MOST_ITEMS:
         yield from ((f"[{position}]", inner) for position, inner in enumerate(value))
     elif isinstance(value, dict) and len(value) <= _MOST_ITEMS:
@@ -67,6 +66,6 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f".{name}", inner) for name, inner in vars(value).items())
 
 
-def callable_name(value: Any) -> str:
+def callable_name(value: object) -> str:
     """Returns the qualified name of a function, ``""`` for any other value."""
     return getattr(value, "__qualname__", "") if callable(value) else ""

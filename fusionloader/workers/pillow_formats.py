@@ -10,11 +10,10 @@ import functools
 import logging
 import pickle
 from dataclasses import dataclass
-from typing import Any
 
 log = logging.getLogger("fusionloader.loader")
 
-_Entry = tuple[str, str, Any]
+_Entry = tuple[str, str, object]
 """Kind of entry (``open`` or ``decoder``), name, and the registered functions."""
 
 

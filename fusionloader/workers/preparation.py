@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch.utils.data import _utils as torch_utils
 
+from fusionloader.aliases import AnyDataset
 from fusionloader.executors.python import Seeding
 
 
@@ -17,8 +18,8 @@ def prepare_process(
     worker: int,
     workers: int,
     base_seed: int,
-    dataset: Any,
-    worker_init_fn: Callable[[int], Any] | None,
+    dataset: AnyDataset,
+    worker_init_fn: Callable[[int], object] | None,
 ) -> Seeding:
     """Seeds, sets what ``get_worker_info`` returns and calls ``worker_init_fn``, as torch does.
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from fusionloader import _native
+from fusionloader.aliases import AnyDataset
 from fusionloader.plan.stages import Plan
 from fusionloader.sources.datasets import compile_dataset
 from fusionloader.workers import failures, messages, native_worker
@@ -19,8 +20,11 @@ from fusionloader.workers.native_worker import NativeWorkerConfig
 from fusionloader.workers.preparation import prepare_process
 from fusionloader.workers.processes import Descriptor, exit_with_parent
 
-Info = tuple[int, int, Any, Callable[[int], object] | None]
+Info = tuple[int, int, AnyDataset, Callable[[int], object] | None]
 """Number of workers, base seed, dataset, worker_init_fn."""
+
+_Contents = tuple[Any, ...]
+"""The list of a folder's samples, or the arrays of images and targets."""
 
 
 def main(config: NativeWorkerConfig, descriptors: dict[str, Descriptor], info: Info) -> None:
@@ -54,7 +58,7 @@ def prepare(config: NativeWorkerConfig, info: Info) -> bool:
     return unchanged
 
 
-def _samples(dataset: Any, plan: Plan) -> tuple[Any, ...] | None:
+def _samples(dataset: AnyDataset, plan: Plan) -> _Contents | None:
     """Returns a dataset's images and targets if ``plan`` is its whole plan, else ``None``."""
     compiled = compile_dataset(dataset, plan.decode, plan.strict)
     if not compiled.complete or compiled.plan != plan:
@@ -65,7 +69,7 @@ def _samples(dataset: Any, plan: Plan) -> tuple[Any, ...] | None:
     return (list(compiled.samples(dataset)),) if compiled.kind == "folder" else None
 
 
-def _same(before: tuple[Any, ...] | None, after: tuple[Any, ...] | None) -> bool:
+def _same(before: _Contents | None, after: _Contents | None) -> bool:
     if before is None or after is None or len(before) != len(after):
         return False
     if len(before) == 1:

@@ -63,7 +63,7 @@ class BareProcess:
     def __init__(
         self,
         module: str,
-        argument: Any,
+        argument: object,
         fds: tuple[int, ...],
         apart: bool = False,
         cpus: tuple[int, ...] = (),
@@ -123,7 +123,7 @@ class BareProcess:
 
 
 def start(
-    context: Any, target: Callable[..., None], *args: Any, cpus: tuple[int, ...] = ()
+    context: Any, target: Callable[..., None], *args: object, cpus: tuple[int, ...] = ()
 ) -> Process:
     """Starts ``target(*args)`` in a daemonic process of a multiprocessing context.
 
@@ -135,7 +135,7 @@ def start(
     return process  # type: ignore[no-any-return]
 
 
-def _run_on(cpus: tuple[int, ...], target: Callable[..., None], *args: Any) -> None:
+def _run_on(cpus: tuple[int, ...], target: Callable[..., None], *args: object) -> None:
     global _initial_affinity
     if cpus:
         _initial_affinity = os.sched_getaffinity(0)

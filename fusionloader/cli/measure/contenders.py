@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from fusionloader.aliases import AnyDataset, AnyLoader, Batch
 from fusionloader.cli.measure.protocol import Contender, Running
 from fusionloader.cli.measure.workloads import (
     FULL_SIZE,
@@ -121,7 +122,7 @@ def _memory_contenders(setting: Setting) -> tuple[list[Contender], set[str]]:
     kind = IN_MEMORY[setting.workload]
     samples = setting.samples or kind.samples
 
-    def dataset() -> Any:
+    def dataset() -> AnyDataset:
         return kind.dataset(samples)
 
     known = [
@@ -135,7 +136,9 @@ def _memory_contenders(setting: Setting) -> tuple[list[Contender], set[str]]:
     return known, {contender.name for contender in known}
 
 
-def _fusion(name: str, dataset: Callable[[], Any], setting: Setting, **extra: Any) -> Contender:
+def _fusion(
+    name: str, dataset: Callable[[], AnyDataset], setting: Setting, **extra: Any
+) -> Contender:
     def start() -> Running:
         from fusionloader import FusionLoader
 
@@ -146,7 +149,7 @@ def _fusion(name: str, dataset: Callable[[], Any], setting: Setting, **extra: An
 
 
 def start_loader(
-    kind: type[DataLoader[Any]], dataset: Any, setting: Setting, **extra: Any
+    kind: type[AnyLoader], dataset: AnyDataset, setting: Setting, **extra: Any
 ) -> Running:
     """Starts a DataLoader of the given class over ``dataset``, with persistent workers if any."""
     some = setting.workers > 0
@@ -171,7 +174,7 @@ def start_loader(
     return Running(epoch, close)
 
 
-def batch_length(batch: Any) -> int:
+def batch_length(batch: Batch) -> int:
     """Returns the number of samples of a collated batch: the length of its first tensor."""
     if isinstance(batch, torch.Tensor):
         return len(batch)
@@ -179,7 +182,7 @@ def batch_length(batch: Any) -> int:
     return batch_length(first)
 
 
-def close_loader(loader: DataLoader[Any]) -> None:
+def close_loader(loader: AnyLoader) -> None:
     """Ends a loader's workers now; for torch's loader this needs a private attribute."""
     closing = getattr(loader, "close", None)
     if closing is not None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from fusionloader.cli.environment import machine, versions
+from fusionloader.cli.environment import JsonObject, machine, versions
 from fusionloader.cli.measure.processes import MEGABYTE, Memory
 from fusionloader.cli.measure.protocol import NOISY_SPREAD, Result, per_round_ratios
 
@@ -34,7 +34,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def summary(result: Result, baseline: Result) -> dict[str, Any]:
+def summary(result: Result, baseline: Result) -> JsonObject:
     """Returns the figures of one contender: medians over the counted epochs, and every epoch."""
     ratios = per_round_ratios(result, baseline)
     workers = result.workers
@@ -66,7 +66,7 @@ def _most(workers: Sequence[Memory], name: str) -> float | None:
     return max((getattr(w, name) for w in workers), default=0) / MEGABYTE if workers else None
 
 
-def report_of(results: Sequence[Result], flags: Mapping[str, Any], **facts: Any) -> dict[str, Any]:
+def report_of(results: Sequence[Result], flags: JsonObject, **facts: Any) -> JsonObject:
     """Returns all that a reader needs to judge the figures and to repeat them."""
     return {
         "versions": versions(),
@@ -78,7 +78,7 @@ def report_of(results: Sequence[Result], flags: Mapping[str, Any], **facts: Any)
     }
 
 
-def comparison(report: Mapping[str, Any]) -> str:
+def comparison(report: JsonObject) -> str:
     """Returns the table of a report, with the meaning of its columns below."""
     header = (
         "contender", "samples/s", "ratio", "spread", "whole epoch", "first cold s", "first s",
@@ -114,14 +114,14 @@ def _megabytes(value: float | None) -> str:
     return "-" if value is None else f"{value:.0f}"
 
 
-def write_json(report: Mapping[str, Any], path: Path | None) -> None:
+def write_json(report: JsonObject, path: Path | None) -> None:
     """Writes a report, if a file was asked for."""
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(report, indent=2, default=_plain) + "\n")
 
 
-def _plain(value: object) -> dict[str, Any] | str:
+def _plain(value: object) -> JsonObject | str:
     """Returns values as JSON can represent them: dataclasses as objects, others as text."""
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)

@@ -6,7 +6,6 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,13 +17,15 @@ from torchvision import transforms
 from torchvision.datasets import MNIST, ImageFolder
 from torchvision.transforms.v2 import functional
 
+from fusionloader.aliases import AnyDataset, AnyLoader
+
 
 @dataclass(frozen=True, slots=True)
 class TrainingTask:
     """A classification task: images to train and to test on, and the training's parameters."""
 
-    train: Any
-    test: Any
+    train: AnyDataset
+    test: AnyDataset
     channels: int
     epochs: int
     batch_size: int
@@ -89,7 +90,7 @@ def corpus_task(root: Path, epochs: int) -> TrainingTask:
     return TrainingTask(train, test, 3, epochs=epochs, batch_size=16)
 
 
-def _digits(samples: int, seed: int, steps: list[Any]) -> MNIST:
+def _digits(samples: int, seed: int, steps: list[object]) -> MNIST:
     rng = np.random.default_rng(seed)
     dataset = MNIST.__new__(MNIST)
     dataset.targets = torch.from_numpy(rng.integers(0, 10, samples))
@@ -117,7 +118,7 @@ def _digit(digit: int, rng: np.random.Generator) -> npt.NDArray[np.uint8]:
 
 
 def accuracy(
-    task: TrainingTask, make_loader: Callable[..., DataLoader[Any]], seed: int, workers: int
+    task: TrainingTask, make_loader: Callable[..., AnyLoader], seed: int, workers: int
 ) -> float:
     """Returns the accuracy on the test images after training."""
     torch.manual_seed(seed)
@@ -163,7 +164,7 @@ class Comparison:
 
 
 def compare(
-    task: TrainingTask, ours: Callable[..., DataLoader[Any]], seeds: int = 5, workers: int = 2
+    task: TrainingTask, ours: Callable[..., AnyLoader], seeds: int = 5, workers: int = 2
 ) -> Comparison:
     """Trains with both loaders, seed by seed, on one thread: small networks gain from no more."""
     threads = torch.get_num_threads()

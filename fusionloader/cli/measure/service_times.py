@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torchvision.datasets import ImageFolder
 
-from fusionloader.cli.environment import machine, versions
+from fusionloader.cli.environment import JsonObject, machine, versions
 from fusionloader.cli.measure.workloads import pil_dataset, pil_transform
 from fusionloader.cli.progress_bar import ProgressBar
 from fusionloader.executors.compiled_plan import compile_plan
@@ -43,7 +44,7 @@ ASSUMED_MODELS = {
 
 def measure_service_times(
     root: Path, workload: str, executor: str, samples: int, seed: int = 0
-) -> dict[str, Any]:
+) -> JsonObject:
     """Runs samples of an image folder one by one, warm; returns the contents of the file.
 
     Measures CPU time of the thread, reading included, which other processes disturb least.
@@ -85,7 +86,7 @@ def measure_service_times(
     }
 
 
-def _native(dataset: Any, workload: str, seed: int) -> Callable[[int], Any]:
+def _native(dataset: ImageFolder, workload: str, seed: int) -> Callable[[int], None]:
     """Returns a function that processes a sample as a native worker does."""
     plan = compile_plan(pil_transform(workload)).plan
     executor = make_executor(plan)
@@ -98,7 +99,7 @@ def _native(dataset: Any, workload: str, seed: int) -> Callable[[int], Any]:
     return load
 
 
-def write_service_times(found: dict[str, Any], path: Path) -> None:
+def write_service_times(found: JsonObject, path: Path) -> None:
     """Writes the file, a line for each part."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [f"  {json.dumps(name)}: {json.dumps(part)}" for name, part in found.items()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,12 @@ from torchvision.datasets import MNIST, ImageFolder
 from torchvision.io import ImageReadMode, decode_image
 from torchvision.transforms import v2
 
+from fusionloader.aliases import AnyDataset
+
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SIDE = 224
 # The augmentations between flip and conversion, by workload: v1's, v2's and their arguments.
-POLICIES: dict[str, tuple[type[Any], type[Any], dict[str, int]]] = {
+POLICIES: dict[str, tuple[type[object], type[object], dict[str, int]]] = {
     "randaugment": (transforms.RandAugment, v2.RandAugment, {"num_ops": 2, "magnitude": 9}),
     "autoaugment": (transforms.AutoAugment, v2.AutoAugment, {}),
     "trivial": (transforms.TrivialAugmentWide, v2.TrivialAugmentWide, {}),
@@ -29,7 +32,7 @@ IMAGE_WORKLOADS = ("default", *POLICIES, FULL_SIZE)
 
 def pil_transform(workload: str) -> Any:
     """Returns v1 transforms on PIL images, as most scripts have them."""
-    steps: list[Any] = [
+    steps: list[object] = [
         transforms.RandomResizedCrop(SIDE),
         transforms.RandomHorizontalFlip(),
     ]
@@ -43,7 +46,7 @@ def pil_transform(workload: str) -> Any:
 
 def tensor_transform(workload: str) -> Any:
     """Returns v2 transforms on uint8 tensors, as torchvision's documentation advises for speed."""
-    steps: list[Any] = [
+    steps: list[object] = [
         v2.RandomResizedCrop(SIDE, antialias=True),
         v2.RandomHorizontalFlip(),
     ]
@@ -147,7 +150,7 @@ class HandmadeDigits(Dataset[tuple[torch.Tensor, int]]):
 class InMemory:
     """A workload without files: its dataset class and the samples of an epoch."""
 
-    dataset: type[Any]
+    dataset: Callable[[int], AnyDataset]
     samples: int
 
 
