@@ -1,8 +1,8 @@
 """Gain of sharing workers: two ranks by torchrun, one with samples three times as costly.
 
 In every step both ranks take a batch and wait for each other, as for gradients. The contenders are
-interleaved in the same two processes: with sharing, without, and one loader with the workers of
-both ranks that makes the batches of both (no pool can do better). Then with equal ranks.
+interleaved in the same two processes: with sharing, without, and one pool. The pool is one loader
+with the workers of both ranks that makes the batches of both. Then the same with equal ranks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Dead-leaves images: overlapping shapes whose sizes follow a power law, as in photographs.
 
-Occlusion at all scales gives the edge and frequency statistics of natural images, so that a JPEG
-of such an image costs about as much to decode as a photograph of the same size. The class of an
+Occlusion at all scales gives the edge and frequency statistics of natural images. So a JPEG of such
+an image costs about as much to decode as a photograph of the same size. The class of an
 image decides its palette, its shapes and its textures; everything else is random.
 """
 

@@ -163,7 +163,7 @@ def test_workers_killed_at_another_loader_are_no_error_of_one_that_waits_for_the
             next(slow)  # starts the worker again, which begins a sample
         batches.append(
             next(iterator)
-        )  # this loader is sent to the worker, which does not read it yet
+        )  # the worker has not read yet that this loader exists
         killed = slow._workers[0].pid
         slow._workers[0].kill()
         wait_until(lambda: restarts() > count)  # noqa: B023
