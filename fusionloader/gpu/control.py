@@ -232,7 +232,7 @@ class GpuControl:
         for message in self._set.receive():
             self._note(message)
         for death in self._set.deaths():
-            for message in death.last_words:
+            for message in death.last_messages:
                 self._note(message)
             self._replace(death)
         self._update()

@@ -14,7 +14,7 @@ from fusionloader.gpu.control import GpuOptions
 from fusionloader.manager.options import StartWorker, WorkerConnection
 from fusionloader.options import LoaderOptions
 from fusionloader.pool.pool_processes import Payload
-from fusionloader.ranks.membership import SharingOffer
+from fusionloader.ranks.sharing_offer import SharingOffer
 from fusionloader.workers.processes import Process
 
 NO_ITEM = -1

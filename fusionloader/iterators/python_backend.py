@@ -21,7 +21,7 @@ from fusionloader.manager.options import StartWorker, WorkerConnection
 from fusionloader.options import LoaderOptions
 from fusionloader.pool.pool_processes import Payload
 from fusionloader.pool.user_code import UserCode
-from fusionloader.ranks.membership import SharingOffer
+from fusionloader.ranks.sharing_offer import SharingOffer
 from fusionloader.workers import processes, python_worker
 from fusionloader.workers.processes import Descriptor, Process
 

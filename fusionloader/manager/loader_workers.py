@@ -124,7 +124,7 @@ class LoaderWorkers:
     def call(self) -> None:
         """Has a pool's workers serve this loader: there is work, or somebody waits."""
         if self._binding is not None:
-            self._binding.call()
+            self._binding.request_workers()
 
     def receive(self) -> list[messages.Message]:
         """Returns what they have reported, without waiting."""
@@ -146,7 +146,7 @@ class LoaderWorkers:
         ``handle`` gets what they reported before they died.
         """
         for death in self._workers.deaths():
-            handle(death.last_words)
+            handle(death.last_messages)
             lost = self._queue.take_back(death.number)
             if not death.is_accident:
                 self._workers.restart(death)
@@ -155,7 +155,7 @@ class LoaderWorkers:
             announced = self._queue.records()[death.number][0] == death.pid
             self._workers.replace(death, fruitful=bool(lost) or announced or death.at_work)
         if self._borrowed is not None:
-            for held in self._borrowed.look():
+            for held in self._borrowed.collect_lost():
                 manner = "of another rank died"
                 yield LostTinyBatch(held.sequence, held.tiny_batch, held.pid, manner)
 
@@ -189,7 +189,7 @@ class LoaderWorkers:
         ]
         elsewhere: Container[int] = ()
         if self._binding is not None:
-            elsewhere = self._binding.elsewhere(range(self.count))
+            elsewhere = self._binding.busy_elsewhere(range(self.count))
         name, first_guest_slot = self._options.name, self._first_guest_slot
         now = time.monotonic()
         return worker_report(records, in_flight, name, now, first_guest_slot, elsewhere)

@@ -129,7 +129,7 @@ class LocalManager:
             log.warning("this iterator goes on with %d workers: it has no room for more", wanted)
         self._most_in_flight = max(self._options.in_flight * wanted // self._options.workers, 1)
         for death in self._workers.resize(wanted):
-            self._handle_all(death.last_words)
+            self._handle_all(death.last_messages)
             self.queue.take_back(death.number)
         if self.gpu is not None:
             self.gpu.cpu_workers = wanted

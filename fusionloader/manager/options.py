@@ -11,7 +11,7 @@ from fusionloader.gpu.control import GpuOptions
 from fusionloader.options import Switch
 from fusionloader.pool.binding import PoolBinding
 from fusionloader.pool.pool_processes import PoolProcesses
-from fusionloader.ranks.membership import SharingOffer
+from fusionloader.ranks.sharing_offer import SharingOffer
 from fusionloader.shm.slots import PageLocking
 from fusionloader.workers.processes import Process
 

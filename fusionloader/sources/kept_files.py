@@ -12,7 +12,7 @@ from fusionloader.shm import objects, saved_store
 from fusionloader.shm.dataset_table import DatasetTable
 from fusionloader.shm.file_store import FileStore
 from fusionloader.shm.objects import SharedMemoryExhausted
-from fusionloader.shm.saved_store import NotTheStore
+from fusionloader.shm.saved_store import SavedStoreMismatch
 
 log = logging.getLogger("fusionloader.loader")
 
@@ -85,7 +85,7 @@ class KeptFiles:
             saved_store.load(store, self._path, _fingerprint(table))
         except FileNotFoundError:
             log.info("the first epoch makes %s", self._path)
-        except (OSError, NotTheStore) as error:
+        except (OSError, SavedStoreMismatch) as error:
             log.warning("the entry index is made anew: %s", error)
         self._saved = store.kept
 

@@ -1,4 +1,4 @@
-"""A CPU worker for samples that are Python objects: the user's dataset and transforms run here."""
+"""The Python worker: a CPU worker that runs the user's dataset and transforms."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fusionloader.options import OnError
 from fusionloader.workers import failures, messages
 from fusionloader.workers.bad_samples import BadSample, resolve
 from fusionloader.workers.preparation import prepare_process
-from fusionloader.workers.processes import Descriptor, leave_with
+from fusionloader.workers.processes import Descriptor, exit_with_parent
 
 _COMPLETED, _FAILED, _SPILLED = 3, 4, 5
 _CLAIM_SECONDS = 0.5e-3  # of work in a claim, when samples are cheap
@@ -27,7 +27,7 @@ _IDLE_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class PythonWorkerConfig:
-    """What a worker needs to know; made for one process, pickled where it is spawned."""
+    """Configuration of one worker process, pickled where it is spawned."""
 
     worker: int
     workers: int
@@ -42,9 +42,9 @@ class PythonWorkerConfig:
 
 
 def main(config: PythonWorkerConfig) -> None:
-    """Serves until the manager says stop or the training process is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the training process's to handle
-    leave_with(config.parent)
+    """Serves until the manager stops the queue or the training process has ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the training process handles Ctrl-C
+    exit_with_parent(config.parent)
     worker = prepared(config)
     if worker is not None:
         worker.serve()
@@ -53,9 +53,10 @@ def main(config: PythonWorkerConfig) -> None:
 def prepared(
     config: PythonWorkerConfig, pool: _native.WorkerQueue | None = None
 ) -> PythonWorker | None:
-    """Returns the worker, with the process as torch prepares it; ``None`` if that has failed.
+    """Prepares the process as torch does and returns its worker.
 
-    The manager is told why. ``pool`` is the queue of the pool that it works from, if it does.
+    Sends the manager a failure and returns ``None`` on an error. ``pool`` is the queue of the pool
+    that the worker belongs to, if any.
     """
     try:
         seeding = prepare_process(
@@ -80,7 +81,7 @@ _SKIPPED = object()
 
 
 class PythonWorker:
-    """Claims tiny-batches, has the source make their samples, and writes these."""
+    """Claims tiny-batches, loads their samples from the source, and writes them."""
 
     def __init__(
         self, config: PythonWorkerConfig, source: Source, pool: _native.WorkerQueue | None
@@ -99,13 +100,13 @@ class PythonWorker:
 
     @property
     def uses_generators(self) -> bool:
-        """Whether samples depend on what others leave of the process's global generators."""
+        """Whether samples depend on global generators that other loaders of the pool advance."""
         return not all(self._source.seeding)
 
     def serve(self, once: bool = False) -> str:
         """Works until the manager says stop, or the pool otherwise; with ``once`` for one claim.
 
-        Returns why not, as the native loop of plans does.
+        Returns why it ended, as the native loop does.
         """
         queue = self.queue
         while not queue.stopping:
@@ -131,7 +132,7 @@ class PythonWorker:
         return self._end("stopped")
 
     def rest(self, seen: int) -> None:
-        """Sleeps until there may be something to do."""
+        """Sleeps until there may be work."""
         self.queue.sleep(seen, _IDLE_SECONDS)
 
     def _end(self, why: str) -> str:
@@ -154,7 +155,7 @@ class PythonWorker:
         for tiny_batch, _ in whole:
             self.queue.give_back(claim, tiny_batch)
 
-    # ---- making samples ------------------------------------------------------------------------
+    # ---- loading samples -----------------------------------------------------------------------
 
     def _load(self, claim: _native.Claim, tiny_batch: int, indices: list[Any] | None) -> list[Any]:
         start = tiny_batch * claim.tiny_size
@@ -202,9 +203,9 @@ class PythonWorker:
     # ---- writing them --------------------------------------------------------------------------
 
     def _agree_on_layout(self, claim: _native.Claim, samples: list[Any]) -> bool:
-        """Waits until the layout is known and the batch has rows; False when stopped meanwhile.
+        """Waits until the layout is known and the batch has rows.
 
-        Or sent elsewhere.
+        Returns ``False`` when the queue is stopped or the pool assigns another loader meanwhile.
         """
         queue = self.queue
         while True:
@@ -253,7 +254,7 @@ class PythonWorker:
         except LayoutMismatch:
             kept = [None if sample is _SKIPPED else sample for sample in samples]
             spilled = messages.SamplesSpilled(claim.sequence, tiny_batch, pickle.dumps(kept))
-            self.queue.wake_manager()  # so that it reads while a large message is being written
+            self.queue.wake_manager()  # so that it reads while a large message is written
             messages.send(self._message_fd, spilled)
             return _SPILLED
         return _COMPLETED
