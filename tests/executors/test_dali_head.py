@@ -8,9 +8,9 @@ import pytest
 from PIL import Image
 
 from fusionloader.cli.dead_leaves import paint
+from fusionloader.executors.dali.errors import NotOnDali
 from fusionloader.executors.dali.head import DaliHead
 from fusionloader.executors.dali.head_steps import HeadStep, head_of
-from fusionloader.executors.dali.operations import NotOnDali
 
 WIDTH, HEIGHT = 90, 70
 PICTURE = Image.fromarray(paint(5, WIDTH, HEIGHT, np.random.default_rng(8)))

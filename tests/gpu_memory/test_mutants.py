@@ -86,14 +86,14 @@ MUTANTS = {
         "devices_are_matched",
     ),
     "free before the device was waited for": Mutant(
-        "retired.cpp",
-        "OnDevice(device).synchronize();",
-        "static_cast<void>(device);",
+        "pool.cpp",
+        "for (const int device : devices) OnDevice(device).synchronize();",
+        "",
         "its_room_is_given_again",
     ),
     "forgotten where waiting failed": Mutant(
-        "retired.cpp",
-        "blocks_.insert(blocks_.end(), settled.begin(), settled.end());",
+        "pool.cpp",
+        "retired_.insert(retired_.end(), settled.begin(), settled.end());",
         "",
         "of_a_lost_device",
     ),
@@ -121,7 +121,7 @@ def make_package(folder, objects):
     package = folder / "fusionloader"
     package.mkdir()
     (package / "__init__.py").touch()
-    (package / "memory").symlink_to(PACKAGE / "memory")
+    (package / "gpu_memory").symlink_to(PACKAGE / "gpu_memory")
     library = package / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
     command = ["g++", "-shared", *map(str, objects), "-o", str(library), "-pthread", "-ldl"]
     compile_with(command)

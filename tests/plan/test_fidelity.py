@@ -15,7 +15,7 @@ from fusionloader.cli.measure.fidelity.perspective import (
     corners,
     torchvision_coefficients,
 )
-from fusionloader.plan.replay import OPERATION_NAMES
+from fusionloader.executors.replay import OPERATION_NAMES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "fidelity.md").read_text()
 IMAGES = images()

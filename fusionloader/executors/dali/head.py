@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
-from nvidia.dali import fn, types
+import numpy.typing as npt
+from nvidia.dali import Pipeline, fn, types
 
 from fusionloader.executors.dali.head_steps import FILTERS, HeadStep
 from fusionloader.executors.dali.memory.borrowing import may_borrow
 from fusionloader.executors.dali.memory.unused_memory import release_unused_memory
 from fusionloader.executors.dali.prebuilt import Prebuilt
-from fusionloader.executors.dali.task import Backend, Input, unpacked
+from fusionloader.executors.dali.task import Backend, Image, Input, unpacked
 from fusionloader.executors.native import make_executor
 from fusionloader.executors.shortage import is_shortage
 from fusionloader.plan.stages import Plan
@@ -36,7 +36,7 @@ _FILTER = {"filter": Input("int32")}
 class DaliDecoded:
     """A sample's pixels, height x width x channels; or ``None`` and the reason why."""
 
-    image: Any
+    image: Image
     reason: str = ""
 
 
@@ -73,10 +73,10 @@ class DaliHead:
         )
         self._pipeline.build()
 
-    def run(self, encoded: Sequence[Any], steps: Sequence[HeadStep]) -> list[DaliDecoded]:
-        """The pixels of each file's bytes, and the reason for those that there are none of.
+    def run(self, encoded: Sequence[bytes], steps: Sequence[HeadStep]) -> list[DaliDecoded]:
+        """The pixels of each file's bytes, or the reason why there are none.
 
-        Images are arrays, DALI's tensors on a GPU; their memory is theirs.
+        Images are arrays, or DALI's tensors on a GPU, which no later run writes to.
 
         Raises:
             RuntimeError: there is too little memory, of which more might be borrowed.
@@ -94,7 +94,7 @@ class DaliHead:
                 results[place] = decoded
         return results
 
-    def _refusal(self, file: Any, step: HeadStep) -> str:
+    def _refusal(self, file: bytes, step: HeadStep) -> str:
         """Why a file must not get to DALI, where one bad sample fails all; empty if it may."""
         size = self._headers.image_size(file)
         if size is None:
@@ -106,8 +106,10 @@ class DaliHead:
             return f"the head was built for the filters {self._filters}, not {step.filter!r}"
         return ""
 
-    def _decode(self, files: list[Any], steps: list[HeadStep]) -> list[DaliDecoded]:
-        """One run; halves of it, down to the files that are bad, if it fails."""
+    def _decode(
+        self, files: Sequence[npt.NDArray[np.uint8]], steps: list[HeadStep]
+    ) -> list[DaliDecoded]:
+        """One run; if it fails, halves of it, down to the bad files."""
         try:
             (images,) = self._pipeline.run(encoded=files, **self._values(steps))
             return [DaliDecoded(image) for image in unpacked(images, self._backend.on_gpu)]
@@ -115,7 +117,7 @@ class DaliHead:
             short, cause = is_shortage(error), _cause(error)
             if short and may_borrow(self._backend.device):
                 raise
-        # Out here: the error's traceback holds the pipeline that has failed, and its memory.
+        # Outside of the handler, since the error's traceback holds the failed pipeline's memory.
         if short:  # halves need less of it at a time
             release_unused_memory()
         self._pipeline.build()
@@ -125,8 +127,8 @@ class DaliHead:
         first = self._decode(files[:middle], steps[:middle])
         return first + self._decode(files[middle:], steps[middle:])
 
-    def _values(self, steps: list[HeadStep]) -> dict[str, Any]:
-        values: dict[str, Any] = {
+    def _values(self, steps: list[HeadStep]) -> dict[str, npt.NDArray[np.generic]]:
+        values: dict[str, list[object]] = {
             "start": [(step.window[1], step.window[0]) for step in steps],
             "shape": [(step.window[3], step.window[2]) for step in steps],
             "size": [_signed_size(step) for step in steps],
@@ -137,12 +139,12 @@ class DaliHead:
 
 def _defined(
     backend: Backend, filters: Sequence[str], inputs: Mapping[str, Input], hw_decoder_load: float
-) -> Any:
+) -> Pipeline:
     pipeline = backend.pipeline()
     with pipeline:
         encoded = fn.external_source(name="encoded", dtype=types.UINT8, ndim=1)
         nodes = {name: given.node(name) for name, given in inputs.items()}
-        on_gpu: dict[str, Any] = {
+        on_gpu: dict[str, object] = {
             "device": "mixed",
             "hw_decoder_load": hw_decoder_load,
             # What libjpeg does, and nvJPEG only when asked.
@@ -154,7 +156,7 @@ def _defined(
             shape=nodes["shape"],
             axes=[0, 1],
             output_type=types.RGB,
-            adjust_orientation=False,  # as Pillow's convert, which leaves EXIF's to the user
+            adjust_orientation=False,  # as Pillow's convert; EXIF's orientation is left to the user
             **(on_gpu if backend.on_gpu else {"device": "cpu"}),
         )
         chosen = (
@@ -173,7 +175,7 @@ def _signed_size(step: HeadStep) -> tuple[int, int]:
 
 
 def _cause(error: RuntimeError) -> str:
-    """What DALI says behind the traceback of the graph's definition."""
+    """DALI's message without the traceback of the graph's definition."""
     lines = str(error).partition("encountered:")[2].split("\n") or [str(error)]
-    told = [line.strip() for line in lines if line.strip()]
-    return told[0] if told else "DALI cannot decode it"
+    found = [line.strip() for line in lines if line.strip()]
+    return found[0] if found else "DALI cannot decode it"
