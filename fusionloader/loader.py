@@ -94,10 +94,10 @@ class FusionLoader(DataLoader[T_co]):
         jpeg_index: ``"auto"`` keeps in shared memory, for plans like those, where the decoder stood
             here and there in each JPEG, so that epochs after the first begin near the crop; a path
             also saves that to a file, from which the next loader takes it.
-        global_manager: ``"auto"`` lets ranks that ``torchrun`` started on one machine lend each
-            other idle workers, which changes no batch; ``"off"`` does not.
-        pool: a ``WorkerPool`` whose workers serve this loader and others by turns; ``num_workers``
-            is then the pool's, and need not be given.
+        global_manager: ``"auto"`` lets ranks that ``torchrun`` started on one machine share
+            idle workers, which changes no batch; ``"off"`` does not.
+        pool: a ``WorkerPool`` whose workers serve this loader and others; ``num_workers`` is
+            then the pool's, and need not be given.
         cpu_affinity: ``"auto"`` gives each worker of a plan a core of its own where the machine has
             enough of them, and leaves all to the kernel where not; ``"off"`` always does. What
             ``worker_init_fn`` sets holds. Workers of a pool are as the pool says.
