@@ -55,7 +55,7 @@ def head(side: int) -> Build:
     draws = _head_draws(side)
 
     def build() -> Work:
-        made = DaliHead(None, max(BATCHES), filters=("bilinear",))
+        made = DaliHead(None, max(BATCHES))
 
         def work(batch: int, draw: int) -> None:
             encoded, steps = [], []

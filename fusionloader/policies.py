@@ -77,7 +77,7 @@ class _Policy:
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_executors": {}}
 
-    def _borders(self, context: Context) -> tuple[Interpolation, Color]:
+    def _warp_options(self, context: Context) -> tuple[Interpolation, Color]:
         if context.held != "pil":
             raise NotCompiled("it works on PIL images only: put it before the conversion")
         return interpolation_name(self.interpolation), color(self.fill, context.channels)
@@ -119,7 +119,7 @@ class ExtendedRandAugment(_Policy):
 
     def stage(self, context: Context) -> Stage:
         """Returns what is drawn, as a stage of a plan."""
-        interpolation, fill = self._borders(context)
+        interpolation, fill = self._warp_options(context)
         part = self.magnitude / _LARGEST_MAGNITUDE
         made = rand_augment_policy(self.num_ops, self.magnitude, _LARGEST_MAGNITUDE + 1)
         added = Magnitude(levels=(part,), scale=110.0, truncate=True)
@@ -186,7 +186,7 @@ class DeepAutoAugment(_Policy):
 
     def stage(self, context: Context) -> Stage:
         """Returns what is drawn, as a stage of a plan."""
-        return RandomApply(1.0, deep_autoaugment.stages(self.layers, *self._borders(context)))
+        return RandomApply(1.0, deep_autoaugment.stages(self.layers, *self._warp_options(context)))
 
     def __repr__(self) -> str:
         entries = sum(map(len, self.layers))

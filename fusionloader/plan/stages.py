@@ -193,7 +193,7 @@ class RandomPerspective:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """An operation without random parameters, as ``Plan.draw`` writes it: ``("invert",)``."""
+    """An operation without random parameters, as it is drawn: ``("invert",)``."""
 
     operation: Operation
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -28,8 +28,8 @@ _INPUTS = {
     "start": Input("int32", (2,)),
     "shape": Input("int32", (2,)),
     "size": Input("float32", (2,)),
+    "filter": Input("int32"),
 }
-_FILTER = {"filter": Input("int32")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,28 +49,20 @@ class DaliHead:
         max_batch: int,
         threads: int = 1,
         *,
-        filters: tuple[str, ...] = FILTERS,
         hw_decoder_load: float = 0.65,
     ) -> None:
-        """Builds the pipeline; raises ValueError for a filter that DALI does not have.
+        """Builds the pipeline.
 
         Args:
             device: index of a CUDA device, ``None`` for DALI's CPU backend.
             max_batch: samples of a run; more are done in several.
             threads: that decode.
-            filters: that samples may ask for; with one alone a run costs a little less.
             hw_decoder_load: the part of the samples for a GPU's hardware decoder.
         """
-        if not filters or not set(filters) <= set(FILTERS):
-            raise ValueError(f"the head has the filters {FILTERS}, not all of {filters}")
         self._backend = Backend(device, max_batch, threads=threads)
-        self._filters = filters
-        self._inputs = _INPUTS | (_FILTER if len(filters) > 1 else {})
         # Reads headers in 2 us, so that few files that DALI cannot decode get there.
         self._headers = make_executor(Plan((), None, None, None))
-        self._pipeline = Prebuilt(
-            partial(_defined, self._backend, filters, self._inputs, hw_decoder_load)
-        )
+        self._pipeline = Prebuilt(partial(_defined, self._backend, hw_decoder_load))
         self._pipeline.build()
 
     def run(self, encoded: Sequence[bytes], steps: Sequence[HeadStep]) -> list[DaliDecoded]:
@@ -102,8 +94,8 @@ class DaliHead:
         x, y, width, height = step.window
         if min(x, y) < 0 or min(width, height) < 1 or x + width > size[0] or y + height > size[1]:
             return f"the window {step.window} is not within the image of {size[0]} x {size[1]}"
-        if step.filter not in self._filters:
-            return f"the head was built for the filters {self._filters}, not {step.filter!r}"
+        if step.filter not in FILTERS:
+            return f"the head has the filters {FILTERS}, not {step.filter!r}"
         return ""
 
     def _decode(
@@ -111,7 +103,7 @@ class DaliHead:
     ) -> list[DaliDecoded]:
         """One run; if it fails, halves of it, down to the bad files."""
         try:
-            (images,) = self._pipeline.run(encoded=files, **self._values(steps))
+            (images,) = self._pipeline.run(encoded=files, **_values(steps))
             return [DaliDecoded(image) for image in unpacked(images, self._backend.on_gpu)]
         except RuntimeError as error:
             short, cause = is_shortage(error), _cause(error)
@@ -127,23 +119,22 @@ class DaliHead:
         first = self._decode(files[:middle], steps[:middle])
         return first + self._decode(files[middle:], steps[middle:])
 
-    def _values(self, steps: list[HeadStep]) -> dict[str, npt.NDArray[np.generic]]:
-        values: dict[str, list[object]] = {
-            "start": [(step.window[1], step.window[0]) for step in steps],
-            "shape": [(step.window[3], step.window[2]) for step in steps],
-            "size": [_signed_size(step) for step in steps],
-            "filter": [int(_INTERPOLATIONS[step.filter]) for step in steps],
-        }
-        return {name: given.array(values[name]) for name, given in self._inputs.items()}
+
+def _values(steps: list[HeadStep]) -> dict[str, npt.NDArray[np.generic]]:
+    values: dict[str, list[object]] = {
+        "start": [(step.window[1], step.window[0]) for step in steps],
+        "shape": [(step.window[3], step.window[2]) for step in steps],
+        "size": [_signed_size(step) for step in steps],
+        "filter": [int(_INTERPOLATIONS[step.filter]) for step in steps],
+    }
+    return {name: given.array(values[name]) for name, given in _INPUTS.items()}
 
 
-def _defined(
-    backend: Backend, filters: Sequence[str], inputs: Mapping[str, Input], hw_decoder_load: float
-) -> Pipeline:
+def _defined(backend: Backend, hw_decoder_load: float) -> Pipeline:
     pipeline = backend.pipeline()
     with pipeline:
         encoded = fn.external_source(name="encoded", dtype=types.UINT8, ndim=1)
-        nodes = {name: given.node(name) for name, given in inputs.items()}
+        nodes = {name: given.node(name) for name, given in _INPUTS.items()}
         on_gpu: dict[str, object] = {
             "device": "mixed",
             "hw_decoder_load": hw_decoder_load,
@@ -159,12 +150,8 @@ def _defined(
             adjust_orientation=False,  # as Pillow's convert; EXIF's orientation is left to the user
             **(on_gpu if backend.on_gpu else {"device": "cpu"}),
         )
-        chosen = (
-            fn.reinterpret(nodes["filter"], dtype=types.INTERP_TYPE)
-            if "filter" in nodes
-            else _INTERPOLATIONS[filters[0]]
-        )
-        resized = fn.resize(images, size=nodes["size"], interp_type=chosen, antialias=True)
+        filter = fn.reinterpret(nodes["filter"], dtype=types.INTERP_TYPE)
+        resized = fn.resize(images, size=nodes["size"], interp_type=filter, antialias=True)
         pipeline.set_outputs(resized)
     return pipeline
 

@@ -125,14 +125,14 @@ def _policy(
         if type(op) is not timm_name("auto_augment", "AugmentOp") or "__call__" in op.__dict__:
             raise NotCompiled(f"it contains a custom {type(op).__name__}")
     made = tuple(tuple(_policy_step(op) for op in policy) for policy in policies)
-    borders = {_borders(op, context) for op in operations}
-    if len(borders) != 1:
+    options = {_warp_options(op, context) for op in operations}
+    if len(options) != 1:
         raise NotCompiled("its operations differ in fill or interpolation")
-    ((interpolations, fill),) = borders
+    ((interpolations, fill),) = options
     return RandomPolicy(made, repeats, interpolations, fill)
 
 
-def _borders(op: Transform, context: Context) -> tuple[tuple[Interpolation, ...], Color]:
+def _warp_options(op: Transform, context: Context) -> tuple[tuple[Interpolation, ...], Color]:
     known = {"fillcolor", "resample"}
     if set(op.kwargs) != known:
         raise NotCompiled(f"{op.name} with {sorted(set(op.kwargs) ^ known)}")
