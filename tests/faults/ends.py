@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from waiting import gone, left_behind, wait_until
+from support.waiting import gone, left_behind, wait_until
 
 HERE = Path(__file__).parent
 PATH = os.pathsep.join(str(folder) for folder in (HERE.parents[1], HERE.parent, HERE))
@@ -51,3 +51,9 @@ def check_end(folder, script, how, *arguments):
         process.send_signal(getattr(signal, how))
     wait_until(lambda: process.poll() is not None and all(map(gone, pids)))
     assert not left_behind()
+
+
+def kill_all(iterator):
+    """Leaves a loader nobody to go on with: it has to start others."""
+    for process in iterator._workers:
+        process.kill()

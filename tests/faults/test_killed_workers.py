@@ -5,7 +5,9 @@ import random
 
 import pytest
 import torch
-from conftest import kill_all, same_batches, train_transform
+from ends import kill_all
+from support.batches import same_batches
+from support.images import train_transform
 from torch.utils.data import Dataset
 from torchvision.datasets import ImageFolder
 

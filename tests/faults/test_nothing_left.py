@@ -8,8 +8,8 @@ import sys
 import psutil
 import pytest
 from ends import check_end
-from test_batches import Nested
-from waiting import gone, left_behind, wait_until
+from support.datasets import Nested
+from support.waiting import gone, left_behind, wait_until
 
 from fusionloader import FusionLoader
 from fusionloader.shm import objects
@@ -19,7 +19,7 @@ import sys, time
 from ends import end
 from torch.utils.data import Dataset
 from torchvision.datasets import ImageFolder
-from conftest import train_transform
+from support.images import train_transform
 from fusionloader import FusionLoader
 
 class Slow(Dataset):

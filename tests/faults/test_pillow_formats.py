@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from waiting import PATIENCE
+from support.waiting import PATIENCE
 
 # A format of one's own: pixels after a signature. As a plugin has it, and as a script may.
 PLUGIN = """

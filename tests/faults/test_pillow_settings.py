@@ -1,8 +1,8 @@
 """What the training script sets in Pillow holds in workers however they are started."""
 
 import pytest
-from conftest import same_batches
 from PIL import ImageFile
+from support.batches import same_batches
 from torch.utils.data import DataLoader
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder

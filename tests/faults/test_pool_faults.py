@@ -9,10 +9,10 @@ import time
 import psutil
 import pytest
 import torch
-from conftest import kill_all, same_batches
-from ends import check_end
+from ends import check_end, kill_all
+from support.batches import same_batches
+from support.waiting import PATIENCE, gone, left_behind, wait_until
 from torch.utils.data import Dataset
-from waiting import PATIENCE, gone, left_behind, wait_until
 
 from fusionloader import FusionLoader, WorkerPool
 from fusionloader.pool import pool_processes
@@ -306,7 +306,7 @@ BEGIN = """
 import sys
 from ends import end
 from torchvision.datasets import ImageFolder
-from conftest import eval_transform, train_transform
+from support.images import eval_transform, train_transform
 from fusionloader import FusionLoader, WorkerPool
 
 if __name__ == "__main__":

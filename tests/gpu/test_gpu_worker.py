@@ -11,11 +11,11 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from conftest import NORMALIZE, photo, train_transform
 from PIL import Image
+from support.images import NORMALIZE, photo, train_transform
+from support.waiting import PATIENCE, wait_until
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
-from waiting import PATIENCE, wait_until
 
 from fusionloader import FusionLoader, GpuWorker
 from fusionloader.gpu.choice import GpuChoice, memory_options, within

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pybind11
 import pytest
-from fake_cuda import CSRC, compile_with
-from waiting import PATIENCE
+from support.fake_cuda import CSRC, compile_with
+from support.waiting import PATIENCE
 
 pytestmark = pytest.mark.skipif(
     "libasan" in os.environ.get("LD_PRELOAD", ""), reason="mutants are built without sanitizers"
@@ -24,6 +24,7 @@ pytestmark = pytest.mark.skipif(
 
 HERE = Path(__file__).parent
 TESTS_FAILED = 1
+PLUGINS = ("no:cacheprovider", "pytest_timeout", "support.fake_cuda", "support.lending_fixtures")
 PACKAGE = HERE.parents[1] / "fusionloader"
 SOURCES = [
     *sorted((CSRC / "cuda").glob("*.cpp")),
@@ -121,7 +122,7 @@ def make_package(folder, objects):
     package = folder / "fusionloader"
     package.mkdir()
     (package / "__init__.py").touch()
-    (package / "memory").symlink_to(PACKAGE / "memory")
+    (package / "gpu_memory").symlink_to(PACKAGE / "gpu_memory")
     library = package / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
     command = ["g++", "-shared", *map(str, objects), "-o", str(library), "-pthread", "-ldl"]
     compile_with(command)
@@ -129,12 +130,17 @@ def make_package(folder, objects):
 
 def run_tests(folder, killers):
     command = [sys.executable, "-m", "pytest", "-q", "-x", "--timeout=150"]
-    for plugin in ("no:cacheprovider", "pytest_timeout", "fake_cuda", "lending_fixtures"):
+    for plugin in (
+        "no:cacheprovider",
+        "pytest_timeout",
+        "support.fake_cuda",
+        "support.lending_fixtures",
+    ):
         command += ["-p", plugin]
     command += ["--noconftest", "-k", killers]
     command += [str(HERE / f"test_{name}.py") for name in ("loans", "overdue", "bad_input")]
     command += [str(HERE.parent / "cuda" / "test_retired.py")]
-    path = os.pathsep.join(map(str, (folder, HERE, HERE.parent, HERE.parent / "cuda")))
+    path = os.pathsep.join(map(str, (folder, HERE.parent)))
     return subprocess.run(
         command,
         cwd=HERE.parents[1],

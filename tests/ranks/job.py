@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import psutil
-from waiting import PATIENCE, wait_until
+from support.waiting import PATIENCE, wait_until
 
 from fusionloader.ranks.discovery import ranks_here
 from fusionloader.workers import fd_messages
@@ -149,7 +149,7 @@ class Job:
 
 def is_manager(process):
     with contextlib.suppress(psutil.Error):
-        return any("runtime.global_manager" in word for word in process.cmdline())
+        return any("ranks.global_manager" in word for word in process.cmdline())
     return False
 
 

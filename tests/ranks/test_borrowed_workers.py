@@ -13,9 +13,9 @@ import time
 import numpy as np
 import psutil
 import pytest
-from conftest import photo
 from job import UNEVEN, Job, children, is_manager
-from waiting import gone, left_behind, wait_until
+from support.images import photo
+from support.waiting import gone, left_behind, wait_until
 
 KILLS = int(os.environ.get("FUSIONLOADER_KILLS", "10"))
 MOST_IN_A_JOB = 16
