@@ -50,7 +50,7 @@ def check_end(folder, script, how, *arguments):
     if how.startswith("SIG"):
         process.send_signal(getattr(signal, how))
     wait_until(lambda: process.poll() is not None and all(map(gone, pids)))
-    assert not left_behind()
+    assert not left_behind(process.pid)
 
 
 def kill_all(iterator):

@@ -103,6 +103,10 @@ class Job:
             self.ranks.append(Rank(root, environment, own))
             self._environment = {**os.environ, **environment}
 
+    @property
+    def pids(self):
+        return [rank.process.pid for rank in self.ranks]
+
     def managers(self):
         """Global managers that a rank of this job has started, as far as the rank lives."""
         found = []
