@@ -1,5 +1,5 @@
 # Every target works alone on a fresh machine: the first one sets everything up.
-.PHONY: demo test lint format bench asan fuzz neon gpu compliance clean
+.PHONY: demo test lint format bench asan fuzz neon gpu compliance clean ready ready-to-test
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3
@@ -7,8 +7,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 # The compiler and libjpeg-turbo, checked once; .ci/system-packages installs what is missing.
 SYSTEM := $(VENV)/system.stamp
+# What building needs, what running needs, what tests and checks need besides; and the extension.
+BUILD_TOOLS := $(VENV)/build-tools.stamp
 INSTALLED := $(VENV)/installed.stamp
+TEST_INSTALLED := $(VENV)/test-installed.stamp
 EXTENSION := $(VENV)/extension.stamp
+# No bytecode by pip: Python writes it, for the few modules that it imports.
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-compile
 SOURCES := $(wildcard csrc/*/*.cpp csrc/*/*.hpp csrc/*/*.cu) setup.py
 # Shipped as it is: built where DALI is, by `fusionloader build-dali`.
 SHIPPED_SOURCES := fusionloader/executors/dali/memory/memory_resource.cpp
@@ -32,23 +37,23 @@ WITH_LIBJPEG := csrc/jpeg/describe_scan.cpp csrc/jpeg/region_decoder.cpp
 PYTEST_FLAGS ?= -q
 GPU_RESULTS ?= benchmarks/results/gpu
 
-demo: $(EXTENSION)
+demo: ready
 	$(BIN)/python -m fusionloader demo $(ARGS)
 
-test: $(EXTENSION)
+test: ready-to-test
 	$(BIN)/python -m pytest $(PYTEST_FLAGS)
 
-bench: $(EXTENSION)
+bench: ready-to-test
 	$(BIN)/python -m fusionloader bench $(ARGS)
 
-lint: $(INSTALLED)
+lint: $(TEST_INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/clang-format --dry-run --Werror $(filter csrc/%,$(SOURCES)) $(SHIPPED_SOURCES) $(TEST_SOURCES)
 
-format: $(INSTALLED)
+format: $(TEST_INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(filter csrc/%,$(SOURCES)) $(SHIPPED_SOURCES) $(TEST_SOURCES)
@@ -56,7 +61,7 @@ format: $(INSTALLED)
 # A copy of the package with an instrumented extension, and the tests of csrc/ run against it.
 # The sanitizer's library has to be loaded before Python; Python itself leaks by design.
 # What it says goes past Python, so that pytest must not hold it back.
-asan: $(INSTALLED)
+asan: $(TEST_INSTALLED)
 	FUSIONLOADER_SANITIZE=1 $(BIN)/python setup.py -q build \
 	    --build-base build/asan-objects --build-lib $(ASAN)
 	FUSIONLOADER_FUZZ_SECONDS=$(ASAN_FUZZ_SECONDS) FUSIONLOADER_FUZZ_LOG=build/fuzz-case \
@@ -90,7 +95,7 @@ neon:
 	.ci/neon build/neon
 
 # On a machine with a CUDA device and nvcc: what only a device can show, and its figures.
-gpu: $(EXTENSION)
+gpu: ready-to-test
 	mkdir -p $(GPU_RESULTS)
 	$(BIN)/python setup.py -q build_cuda
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) -rs tests/device tests/on_device tests/gpu/test_gpu_worker.py \
@@ -103,7 +108,7 @@ gpu: $(EXTENSION)
 	$(BIN)/python -m benchmarks.largest_batch --workers 4 --json $(GPU_RESULTS)/largest_batch.json
 
 # PyTorch's and torchdata's own tests, which are not kept here: SUITES is the folder they are in.
-compliance: $(EXTENSION)
+compliance: ready-to-test
 	$(BIN)/python tests/compat/compliance.py $(SUITES) $(ARGS)
 
 $(SYSTEM): .ci/system-packages
@@ -111,13 +116,28 @@ $(SYSTEM): .ci/system-packages
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	touch $@
 
+# pip waits for the network while the compiler has the cores, so that the two run side by side.
+ready:
+	@$(MAKE) --no-print-directory --jobs=2 $(INSTALLED) $(EXTENSION)
+
+ready-to-test:
+	@$(MAKE) --no-print-directory --jobs=2 $(TEST_INSTALLED) $(EXTENSION)
+
 # The build tools go in first: the build then runs in this environment and not in one of its own.
-$(INSTALLED): $(SYSTEM) pyproject.toml
-	$(BIN)/python -m pip install --quiet --upgrade pip 'setuptools>=68' 'pybind11>=2.12'
-	$(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[test]'
+$(BUILD_TOOLS): $(SYSTEM) pyproject.toml
+	$(PIP_INSTALL) --upgrade pip 'setuptools>=77' 'pybind11>=2.12'
 	touch $@
 
-$(EXTENSION): $(INSTALLED) $(SOURCES)
+# Without the native code, which pip would compile in a folder of its own, all of it every time.
+$(INSTALLED): $(BUILD_TOOLS)
+	FUSIONLOADER_NATIVE=0 $(PIP_INSTALL) --no-build-isolation --editable .
+	touch $@
+
+$(TEST_INSTALLED): $(INSTALLED)
+	FUSIONLOADER_NATIVE=0 $(PIP_INSTALL) --no-build-isolation --editable '.[test]'
+	touch $@
+
+$(EXTENSION): $(BUILD_TOOLS) $(SOURCES)
 	$(BIN)/python setup.py -q build_ext --inplace
 	touch $@
 

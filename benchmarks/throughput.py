@@ -1,4 +1,4 @@
-"""Every workload side by side in one run: the table of the README."""
+"""Every workload side by side in one run."""
 
 from __future__ import annotations
 

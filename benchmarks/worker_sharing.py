@@ -179,7 +179,7 @@ def main() -> None:
     with TemporaryDirectory() as folder:
         make_images(Path(folder))
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        command += ["--nproc-per-node", "2", "-m", "benchmarks.lending", "--as-rank", folder]
+        command += ["--nproc-per-node", "2", "-m", "benchmarks.worker_sharing", "--as-rank", folder]
         for name in ("rounds", "steps", "batch_size", "workers"):
             command += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
