@@ -19,8 +19,6 @@ BEGIN = """
 import sys, time
 from ends import end
 from torch.utils.data import Dataset
-from torchvision.datasets import ImageFolder
-from support.images import train_transform
 from fusionloader import FusionLoader
 
 class Slow(Dataset):
@@ -30,6 +28,8 @@ class Slow(Dataset):
         return index
 
 if __name__ == "__main__":
+    from torchvision.datasets import ImageFolder
+    from support.images import train_transform
     kind, method, root = sys.argv[2:]
     dataset = Slow() if kind == "objects" else ImageFolder(root, train_transform(224))
     loader = FusionLoader(dataset, 8, num_workers=2, multiprocessing_context=method)
