@@ -1,14 +1,21 @@
 # Every target works alone on a fresh machine: the first one sets everything up.
-.PHONY: demo test lint format bench asan fuzz neon gpu compliance clean
+.PHONY: demo test kills draws mutants lint format bench asan fuzz neon gpu compliance clean ready ready-to-test
 .DELETE_ON_ERROR:
+# Without bytecode each of the processes that tests start would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # The compiler and libjpeg-turbo, checked once; .ci/system-packages installs what is missing.
 SYSTEM := $(VENV)/system.stamp
+# What building needs, what running needs, what tests and checks need besides; and the extension.
+BUILD_TOOLS := $(VENV)/build-tools.stamp
 INSTALLED := $(VENV)/installed.stamp
+TEST_INSTALLED := $(VENV)/test-installed.stamp
 EXTENSION := $(VENV)/extension.stamp
+# No bytecode by pip: Python writes it, for the few modules that it imports.
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-compile
 SOURCES := $(wildcard csrc/*/*.cpp csrc/*/*.hpp csrc/*/*.cu) setup.py
 # Shipped as it is: built where DALI is, by `fusionloader build-dali`.
 SHIPPED_SOURCES := fusionloader/executors/dali/memory/memory_resource.cpp
@@ -30,25 +37,42 @@ FUZZ_FLAGS := -std=c++17 -O1 -g -ffp-contract=off -fno-omit-frame-pointer -fno-s
     -Icsrc -Itests/fuzz/targets
 WITH_LIBJPEG := csrc/jpeg/describe_scan.cpp csrc/jpeg/region_decoder.cpp
 PYTEST_FLAGS ?= -q
+# Tests wait for processes and compilers a good part of their time: one more at once than cores.
+TEST_PROCESSES ?= $(shell expr $$(nproc) + 1)
+# Of the campaigns: processes killed at random, and draws of another library compared with ours.
+KILLS ?= 150
+DRAWS ?= 25000
 GPU_RESULTS ?= benchmarks/results/gpu
 
-demo: $(EXTENSION)
+demo: ready
 	$(BIN)/python -m fusionloader demo $(ARGS)
 
-test: $(EXTENSION)
-	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+test: ready-to-test
+	$(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=worksteal $(PYTEST_FLAGS)
 
-bench: $(EXTENSION)
+# What the tests do shortly, for long. FUSIONLOADER_SEED says where random choices begin.
+kills: ready-to-test
+	FUSIONLOADER_KILLS=$(KILLS) $(BIN)/python -m pytest $(PYTEST_FLAGS) -m kills
+
+draws: ready-to-test
+	FUSIONLOADER_DRAWS=$(DRAWS) $(BIN)/python -m pytest $(PYTEST_FLAGS) \
+	    tests/plan/test_distributions.py tests/plan/test_timm_distributions.py
+
+# Whether the tests of lent memory notice mistakes in the native code.
+mutants: ready-to-test
+	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m mutants tests/gpu_memory/test_mutants.py
+
+bench: ready-to-test
 	$(BIN)/python -m fusionloader bench $(ARGS)
 
-lint: $(INSTALLED)
+lint: $(TEST_INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/clang-format --dry-run --Werror $(filter csrc/%,$(SOURCES)) $(SHIPPED_SOURCES) $(TEST_SOURCES)
 
-format: $(INSTALLED)
+format: $(TEST_INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(filter csrc/%,$(SOURCES)) $(SHIPPED_SOURCES) $(TEST_SOURCES)
@@ -56,7 +80,7 @@ format: $(INSTALLED)
 # A copy of the package with an instrumented extension, and the tests of csrc/ run against it.
 # The sanitizer's library has to be loaded before Python; Python itself leaks by design.
 # What it says goes past Python, so that pytest must not hold it back.
-asan: $(INSTALLED)
+asan: $(TEST_INSTALLED)
 	FUSIONLOADER_SANITIZE=1 $(BIN)/python setup.py -q build \
 	    --build-base build/asan-objects --build-lib $(ASAN)
 	FUSIONLOADER_FUZZ_SECONDS=$(ASAN_FUZZ_SECONDS) FUSIONLOADER_FUZZ_LOG=build/fuzz-case \
@@ -90,7 +114,7 @@ neon:
 	.ci/neon build/neon
 
 # On a machine with a CUDA device and nvcc: what only a device can show, and its figures.
-gpu: $(EXTENSION)
+gpu: ready-to-test
 	mkdir -p $(GPU_RESULTS)
 	$(BIN)/python setup.py -q build_cuda
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) -rs tests/device tests/on_device tests/gpu/test_gpu_worker.py \
@@ -103,7 +127,7 @@ gpu: $(EXTENSION)
 	$(BIN)/python -m benchmarks.largest_batch --workers 4 --json $(GPU_RESULTS)/largest_batch.json
 
 # PyTorch's and torchdata's own tests, which are not kept here: SUITES is the folder they are in.
-compliance: $(EXTENSION)
+compliance: ready-to-test
 	$(BIN)/python tests/compat/compliance.py $(SUITES) $(ARGS)
 
 $(SYSTEM): .ci/system-packages
@@ -111,13 +135,28 @@ $(SYSTEM): .ci/system-packages
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	touch $@
 
+# pip waits for the network while the compiler has the cores, so that the two run side by side.
+ready:
+	@$(MAKE) --no-print-directory --jobs=2 $(INSTALLED) $(EXTENSION)
+
+ready-to-test:
+	@$(MAKE) --no-print-directory --jobs=2 $(TEST_INSTALLED) $(EXTENSION)
+
 # The build tools go in first: the build then runs in this environment and not in one of its own.
-$(INSTALLED): $(SYSTEM) pyproject.toml
-	$(BIN)/python -m pip install --quiet --upgrade pip 'setuptools>=68' 'pybind11>=2.12'
-	$(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[test]'
+$(BUILD_TOOLS): $(SYSTEM) pyproject.toml
+	$(PIP_INSTALL) --upgrade pip 'setuptools>=77' 'pybind11>=2.12'
 	touch $@
 
-$(EXTENSION): $(INSTALLED) $(SOURCES)
+# Without the native code, which pip would compile in a folder of its own, all of it every time.
+$(INSTALLED): $(BUILD_TOOLS)
+	FUSIONLOADER_NATIVE=0 $(PIP_INSTALL) --no-build-isolation --editable .
+	touch $@
+
+$(TEST_INSTALLED): $(INSTALLED)
+	FUSIONLOADER_NATIVE=0 $(PIP_INSTALL) --no-build-isolation --editable '.[test]'
+	touch $@
+
+$(EXTENSION): $(BUILD_TOOLS) $(SOURCES)
 	$(BIN)/python setup.py -q build_ext --inplace
 	touch $@
 

@@ -131,8 +131,9 @@ class BuildExt(build_extensions):
             print(f"fusionloader: built without the CUDA library: {error}", file=sys.stderr)
 
 
-# Elsewhere torch's own workers serve: the native part is of Linux.
-NATIVE = sys.platform == "linux"
+# Elsewhere torch's own workers serve: the native part is of Linux. FUSIONLOADER_NATIVE=0 leaves it
+# to a later build_ext --inplace.
+NATIVE = sys.platform == "linux" and os.environ.get("FUSIONLOADER_NATIVE") != "0"
 if NATIVE:
     require_libjpeg_turbo()
 ParallelCompile("FUSIONLOADER_BUILD_JOBS").install()

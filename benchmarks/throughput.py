@@ -1,4 +1,4 @@
-"""Throughput of all loaders on every workload, in one run: the table of the README."""
+"""Throughput of all loaders on every workload, in one run."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class Borrower:
     def __init__(self, ledger_handle: LedgerHandle) -> None:
         if not isinstance(ledger_handle, LedgerHandle):
             raise TypeError(
-                "a borrower is made with the Ledger handle of a lender, or Ledger handle(fd), not "
+                "a borrower is made with the LedgerHandle of a lender, or LedgerHandle(fd), not "
                 f"{type(ledger_handle).__name__}"
             )
         self._native = native.Borrower(ledger_handle.fd)

@@ -8,8 +8,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from fake_cuda import PoolBlock
-from waiting import PATIENCE
+from support.fake_cuda import PoolBlock
+from support.waiting import PATIENCE
 
 from fusionloader._native import cuda
 from fusionloader.gpu_memory import pool
@@ -137,7 +137,7 @@ def test_a_pool_without_blocks_is_empty(block):
 LOST_DEVICE = """
 import ctypes
 import os
-from fake_cuda import FakeCuda, PoolBlock
+from support.fake_cuda import FakeCuda, PoolBlock
 from fusionloader._native import cuda
 from fusionloader.gpu_memory import CudaError, GrantError
 from test_retired import SIZE, pool

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from conftest import NORMALIZE, photo
+from support.images import NORMALIZE, photo
 from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode, v2
 

@@ -7,8 +7,8 @@ from random import Random
 
 import numpy as np
 import pytest
-from device_cases import by_device_body, native, pixel_plan
-from random_operations import operation, pixels
+from support.device_cases import by_device_body, native, pixel_plan
+from support.random_operations import operation, pixels
 
 from fusionloader.executors.device.program import DeviceProgram
 

@@ -3,8 +3,8 @@
 import pickle
 
 import pytest
-from remote import MIB
-from waiting import PATIENCE, wait_until
+from support.remote import MIB
+from support.waiting import PATIENCE, wait_until
 
 from fusionloader import gpu_memory
 from fusionloader.gpu_memory import (
@@ -181,8 +181,8 @@ def test_two_borrowers_never_have_one_block(fake_cuda, lender, start_borrower):
 
 
 def test_devices_are_matched_by_their_identity(fake_library, monkeypatch):
-    from fake_cuda import FakeCuda
-    from remote import Remote
+    from support.fake_cuda import FakeCuda
+    from support.remote import Remote
 
     monkeypatch.setenv("FAKE_CUDA_DEVICES", "ab")
     fake, lender = FakeCuda(fake_library), Lender()

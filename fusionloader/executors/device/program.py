@@ -13,7 +13,7 @@ from fusionloader.executors.native import make_executor
 from fusionloader.plan.stages import Plan
 
 Operation = tuple[Any, ...]
-LIBRARY = Path(__file__).parents[1] / "_cuda_ops.so"
+LIBRARY = Path(__file__).parents[2] / "_cuda_ops.so"
 _WAYS_IN = ("crop", "resize", "hflip", "vflip")
 
 
