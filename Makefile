@@ -1,6 +1,8 @@
 # Every target works alone on a fresh machine: the first one sets everything up.
-.PHONY: demo test lint format bench asan fuzz neon gpu compliance clean ready ready-to-test
+.PHONY: demo test kills draws mutants lint format bench asan fuzz neon gpu compliance clean ready ready-to-test
 .DELETE_ON_ERROR:
+# Without bytecode each of the processes that tests start would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON ?= python3
 VENV := .venv
@@ -35,13 +37,30 @@ FUZZ_FLAGS := -std=c++17 -O1 -g -ffp-contract=off -fno-omit-frame-pointer -fno-s
     -Icsrc -Itests/fuzz/targets
 WITH_LIBJPEG := csrc/jpeg/describe_scan.cpp csrc/jpeg/region_decoder.cpp
 PYTEST_FLAGS ?= -q
+# Tests wait for processes and compilers a good part of their time: one more at once than cores.
+TEST_PROCESSES ?= $(shell expr $$(nproc) + 1)
+# Of the campaigns: processes killed at random, and draws of another library compared with ours.
+KILLS ?= 150
+DRAWS ?= 25000
 GPU_RESULTS ?= benchmarks/results/gpu
 
 demo: ready
 	$(BIN)/python -m fusionloader demo $(ARGS)
 
 test: ready-to-test
-	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=worksteal $(PYTEST_FLAGS)
+
+# What the tests do shortly, for long. FUSIONLOADER_SEED says where random choices begin.
+kills: ready-to-test
+	FUSIONLOADER_KILLS=$(KILLS) $(BIN)/python -m pytest $(PYTEST_FLAGS) -m kills
+
+draws: ready-to-test
+	FUSIONLOADER_DRAWS=$(DRAWS) $(BIN)/python -m pytest $(PYTEST_FLAGS) \
+	    tests/plan/test_distributions.py tests/plan/test_timm_distributions.py
+
+# Whether the tests of lent memory notice mistakes in the native code.
+mutants: ready-to-test
+	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m mutants tests/gpu_memory/test_mutants.py
 
 bench: ready-to-test
 	$(BIN)/python -m fusionloader bench $(ARGS)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from waiting import PATIENCE
+from support.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "fusionloader"

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from waiting import PATIENCE
+from support.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[1]
 # Whatever is compiled, on the user's machine too, and what type checkers read.

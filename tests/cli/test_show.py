@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from conftest import photo
 from PIL import Image
+from support.images import photo
 
 from fusionloader.__main__ import main
 

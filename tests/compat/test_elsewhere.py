@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from waiting import PATIENCE
+from support.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 
@@ -63,53 +63,3 @@ def test_torchs_workers_serve_where_a_part_is_missing(hidden, tmp_path):
         env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
     )
     assert found.stdout.strip() == "all there", found.stderr[-2000:]
-
-
-USER_FILE = """
-from __future__ import annotations
-
-from typing import Any
-
-import torch
-from torch.utils.data import Dataset
-
-from fusionloader import FusionLoader, GpuWorker
-
-
-class Squares(Dataset[torch.Tensor]):
-    def __len__(self) -> int:
-        return 9
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        return torch.tensor(index**2)
-
-
-def total(loader: FusionLoader[torch.Tensor]) -> float:
-    with loader:
-        return float(sum(batch.sum().item() for batch in loader))
-
-
-loader = FusionLoader(Squares(), batch_size=3, num_workers=2, gpu_worker=GpuWorker(threads=2))
-state: dict[str, Any] = loader.state_dict()
-loader.load_state_dict(state)
-loader.set_epoch(1)
-print(total(loader), loader.explain(), loader.stats()["batches"], len(loader))
-"""
-
-
-def test_mypy_strict_passes_on_a_users_file(tmp_path):
-    pytest.importorskip("mypy")
-    (tmp_path / "user.py").write_text(USER_FILE)
-    # As for an installed package: its types are read, its errors are its own.
-    (tmp_path / "mypy.ini").write_text("[mypy]\n[mypy-fusionloader.*]\nfollow_imports = silent\n")
-    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache")]
-    found = subprocess.run(
-        [*command, str(tmp_path / "user.py")],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={"MYPYPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
-    )
-    assert (ROOT / "fusionloader/py.typed").exists()
-    assert "user.py" not in found.stdout, found.stdout
-    assert found.returncode == 0, found.stdout[-2000:]

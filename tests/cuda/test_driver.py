@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from fake_cuda import CSRC, HERE
-from waiting import PATIENCE
+from support.fake_cuda import CSRC, CUDA_TESTS
+from support.waiting import PATIENCE
 
 from fusionloader._native import cuda
 from fusionloader.gpu_memory.errors import CudaError
@@ -108,7 +108,7 @@ class TestDeclarations:
         return subprocess.run([*command, str(source)], capture_output=True, text=True)
 
     def test_they_are_those_of_cuda(self):
-        done = self.check(HERE / "abi_check.cpp")
+        done = self.check(CUDA_TESTS / "abi_check.cpp")
         assert done.returncode == 0, done.stderr
 
     @pytest.mark.parametrize(
@@ -125,4 +125,6 @@ class TestDeclarations:
         assert text.count(right) == 1
         (tmp_path / "cuda").mkdir()
         (tmp_path / "cuda" / "driver_table.hpp").write_text(text.replace(right, wrong))
-        assert "static assertion failed" in self.check(HERE / "abi_check.cpp", tmp_path).stderr
+        assert (
+            "static assertion failed" in self.check(CUDA_TESTS / "abi_check.cpp", tmp_path).stderr
+        )

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 from ledger_loans import lend
-from waiting import PATIENCE
+from support.waiting import PATIENCE
 
 from fusionloader import _native
 from fusionloader._native import cuda

@@ -8,8 +8,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from fake_cuda import PoolBlock
-from waiting import PATIENCE
+from support.fake_cuda import PoolBlock
+from support.waiting import PATIENCE
 
 from fusionloader.gpu_memory import pool
 
@@ -112,7 +112,7 @@ def test_memory_that_is_not_of_the_pool_is_not_retired(block, entry_points):
 LOST_DEVICE = """
 import ctypes
 import os
-from fake_cuda import FakeCuda, PoolBlock
+from support.fake_cuda import FakeCuda, PoolBlock
 from fusionloader._native import cuda
 from fusionloader.gpu_memory import CudaError, GrantError
 from test_retired import SIZE, pool

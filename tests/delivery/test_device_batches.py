@@ -2,9 +2,10 @@
 
 import pytest
 import torch
-from conftest import same_batches, train_transform
 from hypothesis import given
 from hypothesis import strategies as st
+from support.batches import same_batches
+from support.images import train_transform
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from device_cases import pixel_plan
+from support.device_cases import pixel_plan
 
 from fusionloader import _native
 from fusionloader.executors.device import program as device_program

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from device_cases import (
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from support.device_cases import (
     BORDERS,
     COLORS,
     FILL,
@@ -19,9 +22,6 @@ from device_cases import (
     run_on_host,
     warps,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as arrays
 
 from fusionloader import _native
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from conftest import NORMALIZE, photo
-from device_cases import run_on_host
+from support.device_cases import run_on_host
+from support.images import NORMALIZE, photo
 from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode, v2
 

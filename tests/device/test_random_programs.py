@@ -7,8 +7,8 @@ from random import Random
 
 import numpy as np
 import pytest
-from device_cases import by_device_body, native
-from random_operations import operation, pixels
+from support.device_cases import by_device_body, native
+from support.random_operations import operation, pixels
 
 from fusionloader import _native
 

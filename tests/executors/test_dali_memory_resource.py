@@ -8,12 +8,11 @@ import sys
 
 import dali_or_skip  # noqa: F401
 import pytest
-from fake_cuda import HERE as CUDA_TESTS
-from fake_cuda import WARNINGS, PoolBlock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nvidia import dali
-from waiting import PATIENCE
+from support.fake_cuda import CUDA_TESTS, WARNINGS, PoolBlock
+from support.waiting import PATIENCE
 
 from fusionloader.executors.dali.memory import borrowing, resource_library
 from fusionloader.executors.dali.memory.resource_library import (

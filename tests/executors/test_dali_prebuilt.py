@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from nvidia.dali import fn, types
 from PIL import Image
-from waiting import PATIENCE
+from support.waiting import PATIENCE
 
 from fusionloader.cli.dead_leaves import paint
 from fusionloader.executors.dali.families.tasks import FamilyTasks

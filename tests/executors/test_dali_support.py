@@ -6,9 +6,9 @@ import sys
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.waiting import PATIENCE
 from torchvision import transforms
 from torchvision.transforms import InterpolationMode
-from waiting import PATIENCE
 
 from fusionloader import compile_plan
 from fusionloader.executors.dali.families.schedule import runs

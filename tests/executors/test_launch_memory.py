@@ -1,9 +1,9 @@
 """The GPU worker's memory: its own first, then borrowed, which it returns when it is asked to."""
 
 import pytest
-from memory_cases import wait_until
-from memory_peer import Peer
-from scripted_launches import WAITING
+from support.memory_peer import Peer
+from support.scripted_launches import WAITING
+from support.waiting import wait_until
 
 from fusionloader.gpu_memory import Block
 

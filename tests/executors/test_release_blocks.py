@@ -1,7 +1,7 @@
 """Borrowed blocks made empty: nothing leaves the pool while something lives in it."""
 
 import pytest
-from fake_cuda import PoolBlock
+from support.fake_cuda import PoolBlock
 
 from fusionloader._native import cuda
 from fusionloader.executors.dali.prebuilt import Prebuilt

@@ -1,16 +1,15 @@
 """Training scripts that end in every way, and what is left of a process then."""
 
-import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
-from waiting import gone, left_behind, wait_until
+from support import warm_start
+from support.waiting import gone, left_behind, wait_until
 
 HERE = Path(__file__).parent
-PATH = os.pathsep.join(str(folder) for folder in (HERE.parents[1], HERE.parent, HERE))
+PATH = [str(folder) for folder in (HERE.parents[1], HERE.parent, HERE)]
 
 
 def end(iterator):
@@ -38,16 +37,16 @@ def check_end(folder, script, how, *arguments):
     """
     file = folder / "train.py"
     file.write_text(script)
-    process = subprocess.Popen(
-        [sys.executable, str(file), how, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env={**os.environ, "PYTHONPATH": PATH},
-    )
+    process = warm_start.start(file, how, *arguments, path=PATH)
     pids = [int(word) for word in process.stdout.readline().split()]
     assert len(pids) == 2
     if how.startswith("SIG"):
         process.send_signal(getattr(signal, how))
     wait_until(lambda: process.poll() is not None and all(map(gone, pids)))
-    assert not left_behind()
+    assert not left_behind(process.pid)
+
+
+def kill_all(iterator):
+    """Leaves a loader nobody to go on with: it has to start others."""
+    for process in iterator._workers:
+        process.kill()

@@ -6,8 +6,9 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from conftest import eval_transform, photo, same_batches
 from PIL import Image, UnidentifiedImageError
+from support.batches import same_batches
+from support.images import eval_transform, photo
 from torch.utils.data import DataLoader
 from torchvision import transforms
 from torchvision.datasets import ImageFolder

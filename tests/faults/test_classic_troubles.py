@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import same_batches, train_transform
+from support.batches import same_batches
+from support.images import train_transform
+from support.waiting import PATIENCE, wait_until
 from torch.utils.data import Dataset
 from torchvision.datasets import ImageFolder
-from waiting import PATIENCE, wait_until
 
 from fusionloader import FusionLoader
 from fusionloader.cli.measure.processes import read_memory
@@ -48,7 +49,7 @@ def test_keeping_every_batch_opens_no_file_for_each(tmp_path):
 LEFT_UNDER_WAY = """
 import sys
 from torchvision.datasets import ImageFolder
-from conftest import train_transform
+from support.images import train_transform
 from fusionloader import FusionLoader
 
 if __name__ == "__main__":

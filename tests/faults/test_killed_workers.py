@@ -5,7 +5,10 @@ import random
 
 import pytest
 import torch
-from conftest import kill_all, same_batches, train_transform
+from ends import kill_all
+from support.batches import same_batches
+from support.campaigns import seeds
+from support.images import train_transform
 from torch.utils.data import Dataset
 from torchvision.datasets import ImageFolder
 
@@ -43,8 +46,9 @@ def killed_along_the_way(loader, generator):
             return batches
 
 
+@pytest.mark.kills
 @pytest.mark.usefixtures("any_may_die")
-@pytest.mark.parametrize("trial", range(6))
+@pytest.mark.parametrize("trial", seeds(2))
 def test_killed_workers_of_a_plan_lose_no_sample(image_folder, trial):
     dataset = ImageFolder(str(image_folder), train_transform())
     batches = [list(range(start, start + 4)) for start in range(0, 40, 4)] * 5
@@ -55,8 +59,9 @@ def test_killed_workers_of_a_plan_lose_no_sample(image_folder, trial):
     assert loader.stats()["worker_restarts"] > 0
 
 
+@pytest.mark.kills
 @pytest.mark.usefixtures("any_may_die")
-@pytest.mark.parametrize("trial", range(3))
+@pytest.mark.parametrize("trial", seeds(1))
 def test_workers_killed_while_they_fill_a_cache_lose_no_sample(image_folder, trial):
     dataset = ImageFolder(str(image_folder), train_transform())
     arguments = {"batch_size": 4, "num_workers": 2, "seed": trial}
@@ -69,8 +74,9 @@ def test_workers_killed_while_they_fill_a_cache_lose_no_sample(image_folder, tri
     assert 30 < loader.stats()["decoded_cache"]["images"] <= 40
 
 
+@pytest.mark.kills
 @pytest.mark.usefixtures("any_may_die")
-@pytest.mark.parametrize("trial", range(6))
+@pytest.mark.parametrize("trial", seeds(2))
 def test_killed_workers_of_user_code_lose_no_sample(trial):
     expected = list(FusionLoader(Noise(), 8, num_workers=2, seed=trial))
     loader = FusionLoader(Noise(), 8, num_workers=2, seed=trial)

@@ -1,6 +1,7 @@
 """However a training process ends, nothing of the loader is left."""
 
 import gc
+import itertools
 import os
 import subprocess
 import sys
@@ -8,8 +9,8 @@ import sys
 import psutil
 import pytest
 from ends import check_end
-from test_batches import Nested
-from waiting import gone, left_behind, wait_until
+from support.datasets import Nested
+from support.waiting import gone, left_behind, wait_until
 
 from fusionloader import FusionLoader
 from fusionloader.shm import objects
@@ -18,8 +19,6 @@ BEGIN = """
 import sys, time
 from ends import end
 from torch.utils.data import Dataset
-from torchvision.datasets import ImageFolder
-from conftest import train_transform
 from fusionloader import FusionLoader
 
 class Slow(Dataset):
@@ -29,6 +28,8 @@ class Slow(Dataset):
         return index
 
 if __name__ == "__main__":
+    from torchvision.datasets import ImageFolder
+    from support.images import train_transform
     kind, method, root = sys.argv[2:]
     dataset = Slow() if kind == "objects" else ImageFolder(root, train_transform(224))
     loader = FusionLoader(dataset, 8, num_workers=2, multiprocessing_context=method)
@@ -38,10 +39,19 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-@pytest.mark.parametrize("kind", ["plan", "objects"])
-@pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM", "SIGINT", "exception", "exit"])
-def test_nothing_is_left(tmp_path, image_folder, how, kind, method):
+ENDS = ["SIGKILL", "SIGTERM", "SIGINT", "exception", "exit"]
+METHODS = ["fork", "spawn", "forkserver"]
+
+
+# Every end with every method; both kinds meet each of them.
+@pytest.mark.parametrize(
+    ("how", "method", "kind"),
+    [
+        (how, method, ("plan", "objects")[number % 2])
+        for number, (how, method) in enumerate(itertools.product(ENDS, METHODS))
+    ],
+)
+def test_nothing_is_left(tmp_path, image_folder, how, method, kind):
     check_end(tmp_path, BEGIN, how, kind, method, str(image_folder))
 
 

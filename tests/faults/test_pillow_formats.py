@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from waiting import PATIENCE
+from support.waiting import PATIENCE
 
 # A custom format: pixels after a signature. It is defined in a plugin, and in a script.
 PLUGIN = """

@@ -1,8 +1,8 @@
 """The training script's Pillow settings apply in workers however they are started."""
 
 import pytest
-from conftest import same_batches
 from PIL import ImageFile
+from support.batches import same_batches
 from torch.utils.data import DataLoader
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder

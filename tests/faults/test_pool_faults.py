@@ -9,10 +9,11 @@ import time
 import psutil
 import pytest
 import torch
-from conftest import kill_all, same_batches
-from ends import check_end
+from ends import check_end, kill_all
+from support.batches import same_batches
+from support.campaigns import seeds
+from support.waiting import PATIENCE, gone, left_behind, wait_until
 from torch.utils.data import Dataset
-from waiting import PATIENCE, gone, left_behind, wait_until
 
 from fusionloader import FusionLoader, WorkerPool
 from fusionloader.pool import pool_processes
@@ -78,8 +79,9 @@ def alone(dataset):
     return list(FusionLoader(dataset, 4, num_workers=WORKERS, seed=3))
 
 
+@pytest.mark.kills
 @pytest.mark.usefixtures("any_may_die")
-@pytest.mark.parametrize("trial", range(3))
+@pytest.mark.parametrize("trial", seeds(1))
 @pytest.mark.parametrize("kinds", [["plan", "plan"], ["plan", "user code"]])
 def test_killed_workers_lose_no_sample_of_any_loader(sets, pool, kinds, trial):
     generator = random.Random(trial)
@@ -306,7 +308,7 @@ BEGIN = """
 import sys
 from ends import end
 from torchvision.datasets import ImageFolder
-from conftest import eval_transform, train_transform
+from support.images import eval_transform, train_transform
 from fusionloader import FusionLoader, WorkerPool
 
 if __name__ == "__main__":
@@ -319,7 +321,16 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-@pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM", "SIGINT", "exception", "exit"])
+# test_nothing_left has every end with every method.
+@pytest.mark.parametrize(
+    ("how", "method"),
+    [
+        ("SIGKILL", "spawn"),
+        ("SIGTERM", "fork"),
+        ("SIGINT", "spawn"),
+        ("exception", "fork"),
+        ("exit", "fork"),
+    ],
+)
 def test_nothing_is_left_of_a_process_with_a_pool(tmp_path, image_folder, how, method):
     check_end(tmp_path, BEGIN, how, method, str(image_folder))

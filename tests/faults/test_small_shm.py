@@ -62,7 +62,7 @@ def run_with_small_shm(script, *arguments):
 
 def test_a_plan_that_needs_more_is_refused_before_any_worker(image_folder):
     script = """
-    from conftest import train_transform
+    from support.images import train_transform
     from torchvision.datasets import ImageFolder
 
     loader = FusionLoader(ImageFolder(sys.argv[1], train_transform(224)), 8, num_workers=2)
@@ -119,7 +119,7 @@ def test_a_loader_that_fits_works():
 
 CACHED = """
 import logging
-from conftest import train_transform
+from support.images import train_transform
 from torchvision.datasets import ImageFolder
 from fusionloader import DecodedCache
 

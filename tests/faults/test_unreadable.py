@@ -16,7 +16,7 @@ NOBODY = 65534
 SCRIPT = """
 import multiprocessing.popen_fork, os, sys
 from PIL import Image
-from conftest import eval_transform, train_transform
+from support.images import eval_transform, train_transform
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 from fusionloader import FusionLoader

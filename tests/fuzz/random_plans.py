@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from random_operations import FILTERS, INTERPOLATIONS, fill, operation, real, whole
+from support.random_operations import FILTERS, INTERPOLATIONS, fill, operation, real, whole
 
 from fusionloader.plan import stages
 from fusionloader.plan.stages import Stage

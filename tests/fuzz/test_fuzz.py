@@ -16,7 +16,9 @@ from random import Random
 import numpy as np
 import pytest
 from damaged_files import damaged
-from random_operations import (
+from random_plans import stage
+from random_windows import compare_window
+from support.random_operations import (
     INTERPOLATIONS,
     PAD_MODES,
     fill,
@@ -27,8 +29,6 @@ from random_operations import (
     rotation,
     whole,
 )
-from random_plans import stage
-from random_windows import compare_window
 
 from fusionloader import _native
 from fusionloader.executors.native import make_executor

@@ -11,11 +11,12 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from conftest import NORMALIZE, photo, train_transform
 from PIL import Image
+from support.campaigns import seeds
+from support.images import NORMALIZE, photo, train_transform
+from support.waiting import PATIENCE, wait_until
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
-from waiting import PATIENCE, wait_until
 
 from fusionloader import FusionLoader, GpuWorker
 from fusionloader.gpu.choice import GpuChoice, memory_options, within
@@ -197,6 +198,7 @@ def test_a_killed_gpu_worker_loses_no_sample_and_is_started_again_three_times(im
         assert distances(list(loader), expected).max() == 0
 
 
+@pytest.mark.kills
 @pytest.mark.usefixtures("any_may_die")
 def test_two_ends_and_deaths_give_every_sample_once(image_folder):
     dataset = ImageFolder(str(image_folder), v1.Compose([v1.CenterCrop(32), v1.PILToTensor()]))
@@ -204,7 +206,7 @@ def test_two_ends_and_deaths_give_every_sample_once(image_folder):
     with with_gpu_worker(dataset, num_workers=2) as loader, warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         epoch_with_gpu(loader)
-        for trial in range(6):
+        for trial in seeds(3):
             loader.set_epoch(7)
             iterator = iter(loader)
             batches = []

@@ -5,9 +5,9 @@ import logging
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from memory_cases import wait_until
-from memory_peer import Peer
 from stand_in_allocator import MIB, StandInAllocator
+from support.memory_peer import Peer
+from support.waiting import wait_until
 
 from fusionloader.gpu.memory_lender import MemoryLender, MemoryOptions
 

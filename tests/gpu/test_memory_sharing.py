@@ -15,12 +15,12 @@ import warnings
 from pathlib import Path
 
 import pytest
-from conftest import same_batches
 from stand_in_allocator import MIB, StandInAllocator
 from stand_in_pool import StandInPool, times
+from support.batches import same_batches
+from support.waiting import PATIENCE, gone, wait_until
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
-from waiting import PATIENCE, gone, wait_until
 
 from fusionloader import FusionLoader, GpuWorker, _native
 from fusionloader.gpu import choice as gpu_choice

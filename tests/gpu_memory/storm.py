@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from fake_cuda import FakeCuda
+from support.fake_cuda import FakeCuda
 
 from fusionloader.gpu_memory import Block, Grant, Lender, NotReturnedError
 

@@ -12,7 +12,7 @@ import sys
 
 sys.path[:0] = os.environ["STORM_PATH"].split(os.pathsep)
 
-from fake_cuda import FakeCuda  # noqa: E402
+from support.fake_cuda import FakeCuda  # noqa: E402
 
 from fusionloader.gpu_memory import Borrower, CudaError, LedgerHandle, NotOfferedError, PeerError  # noqa: E402
 

@@ -1,7 +1,7 @@
 """What is asked wrongly is refused by a typed error, and leaves nothing lent or open."""
 
 import pytest
-from remote import MIB
+from support.remote import MIB
 
 from fusionloader.gpu_memory import (
     Block,

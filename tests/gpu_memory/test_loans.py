@@ -3,8 +3,8 @@
 import pickle
 
 import pytest
-from remote import MIB
-from waiting import PATIENCE, wait_until
+from support.remote import MIB
+from support.waiting import PATIENCE, wait_until
 
 from fusionloader import gpu_memory
 from fusionloader.gpu_memory import (
@@ -167,8 +167,8 @@ def test_a_waiting_borrower_gets_what_is_lent_and_says_what_it_wants(fake_cuda, 
 
 
 def test_devices_are_matched_by_their_identity(fake_library, monkeypatch):
-    from fake_cuda import FakeCuda
-    from remote import Remote
+    from support.fake_cuda import FakeCuda
+    from support.remote import Remote
 
     monkeypatch.setenv("FAKE_CUDA_DEVICES", "ab")
     fake, lender = FakeCuda(fake_library), Lender()

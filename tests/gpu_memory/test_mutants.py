@@ -5,6 +5,7 @@ with one passage replaced.
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,8 +16,8 @@ from pathlib import Path
 
 import pybind11
 import pytest
-from fake_cuda import CSRC, compile_with
-from waiting import PATIENCE
+from support.fake_cuda import CSRC, compile_with
+from support.waiting import PATIENCE
 
 pytestmark = pytest.mark.skipif(
     "libasan" in os.environ.get("LD_PRELOAD", ""), reason="mutants are built without sanitizers"
@@ -24,6 +25,9 @@ pytestmark = pytest.mark.skipif(
 
 HERE = Path(__file__).parent
 TESTS_FAILED = 1
+PLUGINS = ("no:cacheprovider", "pytest_timeout", "support.fake_cuda", "support.lending_fixtures")
+KILLERS = [HERE / f"test_{name}.py" for name in ("loans", "overdue", "bad_input")]
+KILLERS.append(HERE.parent / "cuda" / "test_retired.py")
 PACKAGE = HERE.parents[1] / "fusionloader"
 SOURCES = [
     *sorted((CSRC / "cuda").glob("*.cpp")),
@@ -129,12 +133,16 @@ def make_package(folder, objects):
 
 def run_tests(folder, killers):
     command = [sys.executable, "-m", "pytest", "-q", "-x", "--timeout=150"]
-    for plugin in ("no:cacheprovider", "pytest_timeout", "fake_cuda", "lending_fixtures"):
+    for plugin in (
+        "no:cacheprovider",
+        "pytest_timeout",
+        "support.fake_cuda",
+        "support.lending_fixtures",
+    ):
         command += ["-p", plugin]
     command += ["--noconftest", "-k", killers]
-    command += [str(HERE / f"test_{name}.py") for name in ("loans", "overdue", "bad_input")]
-    command += [str(HERE.parent / "cuda" / "test_retired.py")]
-    path = os.pathsep.join(map(str, (folder, HERE, HERE.parent, HERE.parent / "cuda")))
+    command += map(str, KILLERS)
+    path = os.pathsep.join(map(str, (folder, HERE.parent)))
     return subprocess.run(
         command,
         cwd=HERE.parents[1],
@@ -150,6 +158,25 @@ def run_tests(folder, killers):
     )
 
 
+def changed(mutant):
+    text = (CSRC / "cuda" / mutant.source).read_text()
+    assert text.count(mutant.right) == 1, "the source has changed: write the mutant anew"
+    return text.replace(mutant.right, mutant.wrong)
+
+
+def test_mutants_are_of_the_sources_as_they_are_and_have_tests_that_may_find_them():
+    names = [
+        name
+        for file in KILLERS
+        for name in re.findall(r"^def test_(\w+)", file.read_text(), re.MULTILINE)
+    ]
+    for mutant in MUTANTS.values():
+        changed(mutant)
+        named = mutant.killers.partition(" and ")[0]  # a parameter may follow
+        assert any(named in name for name in names), mutant.killers
+
+
+@pytest.mark.mutants
 @pytest.mark.timeout(600)
 def test_the_tests_that_find_mutants_pass_without_one(tmp_path, objects, fake_library):
     make_package(tmp_path, objects.values())
@@ -159,15 +186,14 @@ def test_the_tests_that_find_mutants_pass_without_one(tmp_path, objects, fake_li
     assert passed >= len(MUTANTS), done.stdout
 
 
+@pytest.mark.mutants
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_is_found(tmp_path, objects, fake_library, name):
     mutant = MUTANTS[name]
-    text = (CSRC / "cuda" / mutant.source).read_text()
-    assert text.count(mutant.right) == 1, "the source has changed: write the mutant anew"
-    changed = tmp_path / mutant.source
-    changed.write_text(text.replace(mutant.right, mutant.wrong))
-    compile_source(changed, tmp_path / "changed.o")
+    source = tmp_path / mutant.source
+    source.write_text(changed(mutant))
+    compile_source(source, tmp_path / "changed.o")
     others = [made for source, made in objects.items() if source != mutant.source]
     make_package(tmp_path, [*others, tmp_path / "changed.o"])
     done = run_tests(tmp_path, mutant.killers)

@@ -8,10 +8,9 @@ import sys
 import threading
 from pathlib import Path
 
-import fake_cuda as fake_driver
 import pytest
-from remote import MIB
-from waiting import PATIENCE
+from support.remote import MIB
+from support.waiting import PATIENCE
 
 from fusionloader._native import cuda
 from fusionloader.gpu_memory import (
@@ -184,7 +183,7 @@ def test_a_lender_that_cannot_close_stays_open(lender, borrower, block):
 LENDING = """
 import os, socket, sys
 sys.path[:0] = sys.argv[2:]
-from fake_cuda import FakeCuda
+from support.fake_cuda import FakeCuda
 from fusionloader.gpu_memory import Block, Lender
 fake, lender = FakeCuda(os.environ["FUSIONLOADER_LIBCUDA"]), Lender()
 address = fake.allocate(1 << 20)
@@ -198,7 +197,7 @@ sys.stdin.read()
 
 def test_what_was_borrowed_outlives_a_lender_that_is_killed(fake_cuda):
     ours, theirs = socket.socketpair()
-    folder = str(Path(fake_driver.__file__).parent)
+    folder = str(Path(__file__).parents[1])
     lending = subprocess.Popen(
         [sys.executable, "-c", LENDING, str(theirs.fileno()), folder],
         pass_fds=[theirs.fileno()],

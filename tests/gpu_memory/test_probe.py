@@ -3,8 +3,8 @@
 import threading
 
 import pytest
-from remote import MIB
-from waiting import PATIENCE
+from support.remote import MIB
+from support.waiting import PATIENCE
 
 from fusionloader._native import cuda
 from fusionloader.gpu_memory import Block, NotOfferedError, probe

@@ -1,15 +1,13 @@
 """SIGKILL at any moment loses no block and lets nobody write into another's memory."""
 
-import os
-import random
-
 import pytest
 from storm import Storm
+from support.campaigns import SEED, kills
 
-KILLS = int(os.environ.get("FUSIONLOADER_KILLS", 15))
-SEED = int(os.environ.get("FUSIONLOADER_SEED", random.randrange(1 << 30)))
+KILLS = kills(8)
 
 
+@pytest.mark.kills
 @pytest.mark.timeout(300 + KILLS)
 def test_killed_borrowers_lose_no_block_and_write_into_no_others_memory(fake_cuda):
     print("seed", SEED)

@@ -10,9 +10,9 @@ import torch
 
 accelerate = pytest.importorskip("accelerate", reason="pip install accelerate")
 
+from support.waiting import PATIENCE  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 from toy import Points, port  # noqa: E402
-from waiting import PATIENCE  # noqa: E402
 
 from fusionloader import DecodedCache, FusionLoader, WorkerPool  # noqa: E402
 from fusionloader.integrations.accelerate import prepare  # noqa: E402

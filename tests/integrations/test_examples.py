@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from waiting import PATIENCE
+from support.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = [

@@ -9,8 +9,8 @@ import torch
 
 lightning = pytest.importorskip("lightning", reason="pip install lightning")
 
+from support.waiting import PATIENCE  # noqa: E402
 from toy import Points, port  # noqa: E402
-from waiting import PATIENCE  # noqa: E402
 
 from fusionloader import FusionLoader, WorkerPool  # noqa: E402
 

@@ -6,8 +6,8 @@ import tarfile
 import numpy as np
 import pytest
 import torch
-from conftest import same_batches
 from PIL import Image
+from support.batches import same_batches
 from torch.utils.data import DataLoader
 from toy import Points
 

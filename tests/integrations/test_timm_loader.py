@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import same_batches
+from support.batches import same_batches
 
 timm_data = pytest.importorskip("timm.data", reason="pip install timm")
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from conftest import equal
 from PIL import Image
+from support.batches import equal
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 

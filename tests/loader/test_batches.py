@@ -1,12 +1,10 @@
 """FusionLoader yields what DataLoader yields."""
 
-import collections
-import random
-
-import numpy as np
 import pytest
 import torch
-from conftest import equal, same_batches
+from support.batches import equal, same_batches
+from support.datasets import Nested, Random, Words
+from support.waiting import wait_until
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -18,34 +16,8 @@ from torch.utils.data import (
     WeightedRandomSampler,
     get_worker_info,
 )
-from waiting import wait_until
 
 from fusionloader import FusionLoader
-
-Point = collections.namedtuple("Point", "x y")
-
-
-class Nested(Dataset):
-    """Every kind of leaf and container that the default collate knows to have a fixed shape."""
-
-    def __len__(self):
-        return 23
-
-    def __getitem__(self, index):
-        return {
-            "tensor": torch.full((2, 3), index, dtype=torch.float16),
-            "array": np.full(4, index, np.float64),
-            "numbers": (index, index * 0.5, index % 2 == 0, np.float32(index)),
-            "point": Point(torch.tensor(index), [index]),
-        }
-
-
-class Words(Dataset):
-    def __len__(self):
-        return 11
-
-    def __getitem__(self, index):
-        return {"text": f"word {index}", "label": index}
 
 
 class Growing(Dataset):
@@ -56,14 +28,6 @@ class Growing(Dataset):
 
     def __getitem__(self, index):
         return torch.full((3 if index < 4 else 5,), index)
-
-
-class Random(Dataset):
-    def __len__(self):
-        return 40
-
-    def __getitem__(self, index):
-        return torch.rand(2), np.random.rand(), random.random(), index
 
 
 class Failing(Dataset):

@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from conftest import eval_transform, same_batches
+from support.batches import same_batches
+from support.images import eval_transform
 from torch.utils.data import DataLoader, Dataset, Subset
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder

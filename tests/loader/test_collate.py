@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from conftest import equal, eval_transform, same_batches
+from support.batches import equal, same_batches
+from support.images import eval_transform
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data._utils import collate
 from torchvision import tv_tensors

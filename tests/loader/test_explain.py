@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 import torch
-from conftest import equal
+from support.batches import equal
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import same_batches
+from support.batches import same_batches
 from torch.utils.data import DataLoader, Subset
 
 from fusionloader import FusionLoader

@@ -4,8 +4,9 @@ import io
 
 import pytest
 import torch
-from conftest import equal, eval_transform, same_batches, train_transform
 from PIL import Image
+from support.batches import equal, same_batches
+from support.images import eval_transform, train_transform
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 from torchvision import transforms as v1
 

@@ -10,10 +10,10 @@ import warnings
 
 import pytest
 import torch
-from conftest import eval_transform
+from support.images import eval_transform
+from support.waiting import Flag, wait_until
 from torch.utils.data import Dataset
 from torchvision.datasets import ImageFolder
-from waiting import Flag, wait_until
 
 from fusionloader import FusionLoader, WorkerPool
 from fusionloader.manager import stalls

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from conftest import same_batches
+from support.batches import same_batches
 from torch.utils.data import DataLoader, Dataset, Subset, get_worker_info
 from torchvision import transforms as v1
 

@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from cuda_driver import Driver
-from memory_peer import Peer
+from support.cuda_driver import Driver
+from support.memory_peer import Peer
 
 from fusionloader.gpu_memory import Block, Grant, Lender, NotReturnedError, probe
 from fusionloader.gpu_memory.lender import PATIENCE

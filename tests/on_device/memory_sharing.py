@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
+PATHS = [str(HERE), str(HERE.parent), str(HERE.parents[1])]
 NO_DEVICE = 77
 WORK_US = "20000"  # of a launch over the fake driver, or nothing would ever be under way
 _MARK = "@@ "
@@ -49,7 +50,7 @@ def run_here(module: str, name: str) -> None:
 
 def run_case(module: str, name: str, limit: float) -> dict[str, Any]:
     """Runs a case in a process of its own; kills it and its children when the time is over."""
-    paths = [str(HERE), str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")]
+    paths = [*PATHS, os.environ.get("PYTHONPATH", "")]
     began = time.perf_counter()
     process = subprocess.Popen(
         [sys.executable, __file__, "--case", module, name],
@@ -80,6 +81,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="where figures go")
     parser.add_argument("--case", nargs=2, help=argparse.SUPPRESS)
     asked = parser.parse_args()
+    sys.path[:0] = PATHS
     if asked.case:
         run_here(*asked.case)
     if asked.fake:
@@ -91,8 +93,7 @@ def main() -> int:
 
 def use_fake_driver(folder: Path) -> None:
     """Builds the stand-in, for the processes that are started from here on."""
-    sys.path[:0] = [str(HERE.parent / "cuda"), str(HERE.parents[1])]
-    from fake_cuda import build_fake_driver
+    from support.fake_cuda import build_fake_driver
 
     os.environ["FUSIONLOADER_LIBCUDA"] = str(build_fake_driver(folder))
     os.environ.setdefault("FAKE_CUDA_WORK_US", WORK_US)
@@ -100,7 +101,7 @@ def use_fake_driver(folder: Path) -> None:
 
 def run_all(asked: argparse.Namespace, modules: list[str]) -> int:
     """Runs the cases of some modules; returns the exit code."""
-    from cuda_driver import why_not
+    from support.cuda_driver import why_not
 
     why = why_not()
     if why is not None:

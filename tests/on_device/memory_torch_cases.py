@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from memory_cases import MIB, Case, Figures, lending, milliseconds, wait_until
-from memory_peer import Peer
+from support.memory_peer import Peer
 
 from fusionloader.executors.device.launch_memory import USEFUL_BYTES
 from fusionloader.gpu.caching_allocator import TorchAllocator

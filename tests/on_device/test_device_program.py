@@ -7,8 +7,7 @@ import ctypes
 import numpy as np
 import pytest
 import torch
-from conftest import NORMALIZE, photo
-from device_cases import (
+from support.device_cases import (
     BORDERS,
     COLORS,
     FILL,
@@ -19,6 +18,7 @@ from device_cases import (
     pixel_plan,
     warps,
 )
+from support.images import NORMALIZE, photo
 from torchvision import transforms as v1
 
 from fusionloader import compile_plan

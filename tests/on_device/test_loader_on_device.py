@@ -5,7 +5,7 @@ import time
 
 import pytest
 import torch
-from conftest import same_batches
+from support.batches import same_batches
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 

@@ -4,11 +4,11 @@ import os
 import subprocess
 import sys
 
-import cuda_driver
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from memory_sharing import HERE, NO_DEVICE, WORK_US, names, run_case
+from support import cuda_driver
 
 from benchmarks.largest_batch import largest
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from conftest import photo
 from PIL import Image
+from support.images import photo
 from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode, v2
 

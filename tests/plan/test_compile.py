@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from conftest import NORMALIZE, photo, same_batches
+from support.batches import same_batches
+from support.images import NORMALIZE, photo
 from torch.utils.data import DataLoader
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder

@@ -5,10 +5,10 @@ import warnings
 
 import numpy as np
 import torch
-from conftest import photo
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from support.images import photo
 from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode, v2
 

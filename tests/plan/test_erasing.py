@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from conftest import NORMALIZE, photo
+from support.images import NORMALIZE, photo
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 

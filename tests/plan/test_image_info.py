@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from conftest import photo, same_batches
 from PIL import Image, ImageOps
+from support.batches import same_batches
+from support.images import photo
 from torch.utils.data import DataLoader
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder

@@ -4,8 +4,9 @@ import functools
 
 import pytest
 import torch
-from conftest import eval_transform, same_batches, train_transform
-from test_arrays import in_memory
+from support.batches import same_batches
+from support.downloaded import in_memory
+from support.images import eval_transform, train_transform
 from torch.utils.data import DataLoader
 from torchvision import transforms as v1
 from torchvision.datasets import CIFAR10, MNIST, ImageFolder

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import NORMALIZE
+from support.images import NORMALIZE
 from test_augmentations import IMAGES, check
 from torch.utils.data import DataLoader
 from torchvision import transforms as v1

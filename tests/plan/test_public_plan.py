@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from conftest import photo
+from support.images import photo
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 

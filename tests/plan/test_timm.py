@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from support.waiting import PATIENCE
 from test_augmentations import IMAGES, check
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
-from waiting import PATIENCE
 
 from fusionloader import FusionLoader
 from fusionloader.executors.native import make_executor

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from support.campaigns import DRAWS
 from test_distributions import assert_same_distribution, flat
 
 from fusionloader.executors.native import make_executor
@@ -19,7 +20,7 @@ aug = pytest.importorskip("timm.data.auto_augment")
 windows = pytest.importorskip("timm.data.transforms")
 erasing = pytest.importorskip("timm.data.random_erasing")
 
-OURS, THEIRS = 60_000, 20_000
+OURS, THEIRS = 3 * DRAWS, DRAWS
 SIZE = (331, 200)
 HPARAMS = {"img_mean": (1, 2, 3), "translate_const": 100}
 RAND = [

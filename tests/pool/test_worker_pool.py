@@ -7,9 +7,9 @@ import threading
 import psutil
 import pytest
 import torch
-from conftest import equal, same_batches
+from support.batches import equal, same_batches
+from support.waiting import PATIENCE, gone
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
-from waiting import PATIENCE, gone
 
 from fusionloader import DecodedCache, FusionLoader, WorkerPool
 

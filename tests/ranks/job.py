@@ -4,14 +4,13 @@ import contextlib
 import json
 import os
 import secrets
-import subprocess
-import sys
 import threading
 from itertools import pairwise
 from pathlib import Path
 
 import psutil
-from waiting import PATIENCE, wait_until
+from support import warm_start
+from support.waiting import PATIENCE, wait_until
 
 from fusionloader.ranks.discovery import ranks_here
 from fusionloader.workers import fd_messages
@@ -26,16 +25,14 @@ class Rank:
     """A process running ``rank_script.py``, and what it has printed so far."""
 
     def __init__(self, root, environment, options):
-        path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
         self.lines = []
         self._printed = threading.Condition()
-        self.process = subprocess.Popen(
-            [sys.executable, str(SCRIPT), str(root), *(f"{k}={v}" for k, v in options.items())],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": path, **environment},
-            start_new_session=True,
+        self.process = warm_start.start(
+            SCRIPT,
+            str(root),
+            *(f"{name}={value}" for name, value in options.items()),
+            path=[str(ROOT), str(ROOT / "tests")],
+            **environment,
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -102,6 +99,10 @@ class Job:
             of_rank = {**common, **((options or {}).get(rank, {}))}
             self.ranks.append(Rank(root, environment, of_rank))
             self._environment = {**os.environ, **environment}
+
+    @property
+    def pids(self):
+        return [rank.process.pid for rank in self.ranks]
 
     def managers(self):
         """Global managers that live ranks of this job have started."""

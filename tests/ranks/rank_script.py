@@ -17,10 +17,10 @@ import select
 import sys
 import time
 
-from conftest import train_transform
+from support.images import train_transform
+from support.waiting import PATIENCE
 from torch.utils.data import Subset
 from torchvision.datasets import ImageFolder
-from waiting import PATIENCE
 
 from fusionloader import FusionLoader, WorkerPool
 from fusionloader.manager import local_manager

@@ -13,11 +13,12 @@ import time
 import numpy as np
 import psutil
 import pytest
-from conftest import photo
 from job import UNEVEN, Job, children, is_manager
-from waiting import gone, left_behind, wait_until
+from support.campaigns import SEED, kills, seeds
+from support.images import photo
+from support.waiting import gone, left_behind, wait_until
 
-KILLS = int(os.environ.get("FUSIONLOADER_KILLS", "10"))
+KILLS = kills(10)
 MOST_IN_A_JOB = 16
 
 
@@ -51,26 +52,16 @@ def expected(uneven_folder):
     return digests
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_borrowed_workers_make_the_same_batches(uneven_folder, expected, method):
-    with Job(uneven_folder, method=method, **UNEVEN) as job:
-        job.ranks[1].wait_for_a_borrowed_worker()
-        assert job.finish() == expected
-
-
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_workers_of_a_pool_are_shared_too(uneven_folder, expected, method):
-    with Job(uneven_folder, method=method, pool=1, **UNEVEN) as job:
-        job.ranks[1].wait_for_a_borrowed_worker()
-        assert job.finish() == expected
-
-
-def test_nothing_of_a_job_is_left(uneven_folder):
-    with Job(uneven_folder, **UNEVEN) as job:
+@pytest.mark.parametrize(("method", "pool"), [("fork", 0), ("spawn", 0), ("spawn", 1)])
+def test_borrowed_workers_make_the_same_batches_and_leave_nothing(
+    uneven_folder, expected, method, pool
+):
+    with Job(uneven_folder, method=method, pool=pool, **UNEVEN) as job:
         manager = job.manager()
-        job.finish()
+        job.ranks[1].wait_for_a_borrowed_worker()
+        assert job.finish() == expected
         wait_until(lambda: gone(manager.pid))
-    assert not left_behind()
+    assert not left_behind(*job.pids)
 
 
 def test_without_its_global_manager_a_job_goes_on_and_starts_another(uneven_folder, expected):
@@ -83,7 +74,8 @@ def test_without_its_global_manager_a_job_goes_on_and_starts_another(uneven_fold
         assert job.finish() == expected
 
 
-@pytest.mark.parametrize("trial", range(2))
+@pytest.mark.kills
+@pytest.mark.parametrize("trial", seeds(1))
 @pytest.mark.parametrize("pool", [0, 1])
 def test_killed_borrowed_workers_lose_no_sample(uneven_folder, expected, trial, pool):
     generator = random.Random(trial)
@@ -93,7 +85,7 @@ def test_killed_borrowed_workers_lose_no_sample(uneven_folder, expected, trial, 
             time.sleep(generator.uniform(0, 0.1))
             wait_until(lambda: kill_workers(job.ranks[0]))
         assert job.finish() == expected
-    assert not left_behind()
+    assert not left_behind(*job.pids)
 
 
 def kill_workers(rank):
@@ -115,7 +107,7 @@ def test_the_death_of_a_rank_costs_the_other_nothing(uneven_folder, expected, vi
         os.killpg(doomed.pid, signal.SIGKILL)
         assert job.ranks[survivor].finish()[0] == expected[survivor]
         wait_until(lambda: all(map(gone, members)))
-    assert not left_behind()
+    assert not left_behind(*job.pids)
 
 
 # ---- unusual jobs -------------------------------------------------------------------------------
@@ -157,7 +149,7 @@ def test_what_a_crashed_job_of_the_same_name_has_left_does_no_harm(uneven_folder
     with Job(uneven_folder, id=crashed.id, **UNEVEN) as job:
         job.ranks[1].wait_for_a_borrowed_worker()
         assert job.finish() == expected
-    wait_until(lambda: not left_behind())
+    wait_until(lambda: not left_behind(*crashed.pids, *job.pids))
 
 
 def test_incomplete_variables_are_a_warning_and_training_goes_on(uneven_folder, expected):
@@ -183,26 +175,27 @@ def kill_one(job, generator):
     return True
 
 
+@pytest.mark.kills
 @pytest.mark.timeout(300 + 10 * KILLS)
 def test_random_kills_lose_nothing(uneven_folder, expected):
-    generator = random.Random(5)
-    kills = 0
+    generator = random.Random(5 + SEED)
+    killed = 0
     for trial in itertools.count():
-        if kills >= KILLS:
+        if killed >= KILLS:
             break
         with Job(uneven_folder, any_may_die=1, **UNEVEN) as job:
             for rank in job.ranks:
                 rank.wait_for("batch")
             for _ in range(generator.randint(1, MOST_IN_A_JOB)):
                 time.sleep(generator.uniform(0.05, 0.4))
-                kills += kill_one(job, generator)
+                killed += kill_one(job, generator)
             survivors = [0, 1]
             if trial % 2:
                 doomed = job.ranks[survivors.pop(generator.randrange(2))].process
                 os.killpg(doomed.pid, signal.SIGKILL)
-                kills += 1
+                killed += 1
             for number in survivors:
                 assert job.ranks[number].finish()[0] == expected[number]
             processes = [rank.process.pid for rank in job.ranks]
         wait_until(lambda pids=processes: all(map(gone, pids)))
-    assert not left_behind()
+        assert not left_behind(*processes)

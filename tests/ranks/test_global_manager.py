@@ -9,7 +9,7 @@ import time
 
 import psutil
 import pytest
-from waiting import PATIENCE, gone, wait_until
+from support.waiting import PATIENCE, gone, wait_until
 
 from fusionloader import _native
 from fusionloader.executors.native import make_executor

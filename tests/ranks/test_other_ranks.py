@@ -10,15 +10,16 @@ from itertools import islice, pairwise
 import numpy as np
 import pytest
 import torch
-from conftest import NORMALIZE, photo, same_batches
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_states import Numbers
+from support.batches import same_batches
+from support.datasets import Numbers
+from support.images import NORMALIZE, photo
+from support.waiting import wait_until
 from torch.utils.data import BatchSampler
 from torch.utils.data.distributed import DistributedSampler
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
-from waiting import wait_until
 
 from fusionloader import FusionLoader, GpuWorker
 

@@ -1,8 +1,8 @@
 """States that cannot be resharded are refused by name."""
 
 import pytest
+from support.datasets import Counting, Numbers, Stream
 from test_other_ranks import begin, loader_of
-from test_states import Counting, Numbers, Stream
 from torch.utils.data.distributed import DistributedSampler
 
 from fusionloader import FusionLoader

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from waiting import PATIENCE
+from support.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 

@@ -4,10 +4,10 @@ import json
 
 import pytest
 import torch
-from conftest import same_batches
-from test_batches import Nested, Random, Words
+from support.batches import same_batches
+from support.datasets import Nested, Random, Words
+from support.waiting import Flag
 from torch.utils.data import Dataset
-from waiting import Flag
 
 from fusionloader import FusionLoader
 

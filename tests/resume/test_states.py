@@ -7,48 +7,12 @@ import sys
 
 import pytest
 import torch
-from conftest import same_batches
-from test_batches import Nested
-from torch.utils.data import Dataset, IterableDataset, RandomSampler, Sampler
+from support.batches import same_batches
+from support.datasets import Counting, Nested, Numbers, Stream
+from torch.utils.data import Dataset, RandomSampler, Sampler
 from torch.utils.data.distributed import DistributedSampler
 
 from fusionloader import FusionLoader
-
-
-class Numbers(Dataset):
-    def __init__(self, size=24):
-        self.size = size
-
-    def __len__(self):
-        return self.size
-
-    def __getitem__(self, index):
-        return torch.tensor(index)
-
-
-class Counting(Sampler):
-    """Begins where it was told to, and counts its epochs."""
-
-    def __init__(self, size=24):
-        self.size = size
-        self.position = 0
-        self.epoch = 0
-
-    def __iter__(self):
-        for position in range(self.position, self.size):
-            self.position = position + 1
-            yield (position * 5 + self.epoch) % self.size
-        self.position = 0
-        self.epoch += 1
-
-    def __len__(self):
-        return self.size
-
-    def state_dict(self):
-        return {"position": self.position, "epoch": self.epoch}
-
-    def load_state_dict(self, state):
-        self.position, self.epoch = state["position"], state["epoch"]
 
 
 class CountingIterator:
@@ -90,30 +54,6 @@ class Batches(Counting):
     def __iter__(self):
         for index in super().__iter__():
             yield [index, 0]
-
-
-class Stream(IterableDataset):
-    """Counts on in every worker, and knows where it is."""
-
-    def __init__(self, sizes):
-        self.sizes = sizes
-        self.position = 0
-        self.read = 0
-
-    def __iter__(self):
-        info = torch.utils.data.get_worker_info()
-        number = info.id if info else 0
-        while self.position < self.sizes[number]:
-            self.position += 1
-            self.read += 1
-            yield torch.tensor([number, self.position, self.read])
-        self.position = 0
-
-    def state_dict(self):
-        return {"position": self.position}
-
-    def load_state_dict(self, state):
-        self.position = state["position"]
 
 
 def resumed(make, taken, epochs=0):

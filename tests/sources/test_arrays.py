@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from conftest import same_batches
+from support.batches import same_batches
+from support.downloaded import in_memory
 from torch.utils.data import DataLoader, Subset
 from torchvision import transforms as v1
 from torchvision.datasets import CIFAR10, CIFAR100, MNIST, SVHN, FashionMNIST
@@ -13,24 +14,6 @@ from fusionloader.sources import datasets
 from fusionloader.sources.datasets import compile_dataset
 
 DIGITS = [v1.ToTensor(), v1.Normalize((0.1307,), (0.3081,))]
-
-
-def in_memory(family, transform, count=50):
-    """A dataset as if it had been downloaded."""
-    generator = np.random.default_rng(count)
-    dataset = object.__new__(family)
-    dataset.transform, dataset.target_transform = v1.Compose(transform), None
-    targets = generator.integers(0, 10, count)
-    if issubclass(family, MNIST):
-        dataset.data = torch.from_numpy(generator.integers(0, 256, (count, 28, 28), np.uint8))
-        dataset.targets = torch.from_numpy(targets)
-    elif issubclass(family, CIFAR10):
-        dataset.data = generator.integers(0, 256, (count, 32, 32, 3), np.uint8)
-        dataset.targets = targets.tolist()
-    else:
-        dataset.data = generator.integers(0, 256, (count, 3, 32, 32), np.uint8)
-        dataset.labels = targets
-    return dataset
 
 
 @pytest.mark.parametrize("family", [MNIST, FashionMNIST, CIFAR10, CIFAR100, SVHN])

@@ -4,8 +4,9 @@ import os
 
 import numpy as np
 import pytest
-from conftest import photo, same_batches, train_transform
 from PIL import Image
+from support.batches import same_batches
+from support.images import photo, train_transform
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import train_transform
+from support.images import train_transform
 from test_decoded_cache import assert_same, epochs, kinds_of_files
 from torchvision.datasets import ImageFolder
 

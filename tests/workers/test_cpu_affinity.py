@@ -4,9 +4,9 @@ import os
 
 import pytest
 import torch
-from conftest import same_batches
+from support.batches import same_batches
+from support.waiting import PATIENCE, wait_until
 from torch.utils.data import Dataset
-from waiting import PATIENCE, wait_until
 
 from fusionloader import FusionLoader, WorkerPool
 from fusionloader.scheduler.cores import Machine

@@ -10,9 +10,8 @@ import sys
 import time
 from typing import Any
 
-from cuda_driver import Driver
-
 from fusionloader.gpu_memory import Borrower, LedgerHandle, Mapping, answer_probe
+from support.cuda_driver import Driver
 
 _PR_SET_PDEATHSIG = 1
 
@@ -87,7 +86,7 @@ class Child:
         return {"lives": self.borrower.lender_lives}
 
     def prepare_launches(self, most_own: int, most_borrowed: int) -> None:
-        from scripted_launches import Launches
+        from support.scripted_launches import Launches
 
         self.launches = Launches(self.borrower, most_own, most_borrowed)
 
@@ -98,12 +97,12 @@ class Child:
         return self.launches.rest()
 
     def torch_pool(self) -> dict[str, Any]:
-        from torch_in_pool import use_torch
+        from support.torch_in_pool import use_torch
 
         return use_torch(self.blocks)
 
     def dali_pool(self) -> dict[str, Any]:
-        from dali_in_pool import use_dali
+        from support.dali_in_pool import use_dali
 
         return use_dali(self.blocks)
 

@@ -56,11 +56,11 @@ def gone(pid: int) -> bool:
         return True
 
 
-def left_behind() -> set[str]:
-    """Shared-memory objects with names whose owners are this process, or have ended.
+def left_behind(*others: int) -> set[str]:
+    """Shared-memory objects with names that this process has made, or others that it started.
 
-    Those of others that live are their own: tests may run more than once on a machine.
+    Those of all others are not its concern: tests run beside one another on a machine.
     """
     found = {name: _OBJECT.fullmatch(name) for name in os.listdir("/dev/shm")}
     owners = {name: int(match[1]) for name, match in found.items() if match}
-    return {name for name, owner in owners.items() if owner == os.getpid() or gone(owner)}
+    return {name for name, owner in owners.items() if owner in (os.getpid(), *others)}

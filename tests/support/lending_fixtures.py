@@ -1,9 +1,9 @@
 """A lender over the fake driver, and borrowers in processes of their own."""
 
 import pytest
-from remote import Remote
 
 from fusionloader.gpu_memory import Lender
+from support.remote import Remote
 
 
 @pytest.fixture

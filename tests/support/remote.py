@@ -7,9 +7,6 @@ import os
 from multiprocessing.connection import Connection
 from typing import Any
 
-from fake_cuda import FakeCuda
-from waiting import PATIENCE, wait_until
-
 from fusionloader._native import cuda
 from fusionloader.gpu_memory import (
     Borrower,
@@ -19,6 +16,8 @@ from fusionloader.gpu_memory import (
     answer_probe,
     return_block,
 )
+from support.fake_cuda import FakeCuda
+from support.waiting import PATIENCE, wait_until
 
 MIB = 1 << 20
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from fusionloader.gpu_memory import LedgerHandle
 
-_HERE = Path(__file__).parent
+_TESTS = Path(__file__).parents[1]
 _PATIENCE = 60.0
 
 
@@ -21,9 +21,9 @@ class Peer:
     """A borrower in a process of its own; it ends with the block."""
 
     def __init__(self, ledger_handle: LedgerHandle, device: int = 0) -> None:
-        paths = [str(_HERE), str(_HERE.parents[1]), os.environ.get("PYTHONPATH", "")]
+        paths = [str(_TESTS), str(_TESTS.parent), os.environ.get("PYTHONPATH", "")]
         self._process = subprocess.Popen(
-            [sys.executable, str(_HERE / "memory_child.py")]
+            [sys.executable, "-m", "support.memory_child"]
             + [str(number) for number in (ledger_handle.fd, os.getpid(), device)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -12,8 +12,8 @@ import pytest
 
 from fusionloader._native import cuda
 
-HERE = Path(__file__).parent
-CSRC = HERE.parents[1] / "csrc"
+CUDA_TESTS = Path(__file__).parents[1] / "cuda"
+CSRC = CUDA_TESTS.parents[1] / "csrc"
 NAME = "libfakecuda.so"
 WARNINGS = ["-Wall", "-Wextra", "-Wconversion", "-Werror"]
 
@@ -120,7 +120,7 @@ class FakeCuda:
 
 
 def build_fake_driver(folder: Path) -> Path:
-    return compile_library([HERE / "fake_driver.cpp"], folder / NAME, *WARNINGS)
+    return compile_library([CUDA_TESTS / "fake_driver.cpp"], folder / NAME, *WARNINGS)
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,19 @@
+"""How long random trials run: shortly in the suite, as long as asked in campaigns of their own."""
+
+import os
+
+# Of processes: `make kills` asks for more.
+KILLS = int(os.environ.get("FUSIONLOADER_KILLS", "0"))
+# Of another library, which ours are compared with: `make draws` asks for more.
+DRAWS = int(os.environ.get("FUSIONLOADER_DRAWS", "10000"))
+SEED = int(os.environ.get("FUSIONLOADER_SEED", "0"))
+
+
+def kills(few: int) -> int:
+    """How many processes a test kills, at least ``few``."""
+    return max(few, KILLS)
+
+
+def seeds(few: int) -> range:
+    """Where the trials of a test begin, at least ``few`` of them."""
+    return range(SEED, SEED + max(few, KILLS // 10))

@@ -1,0 +1,185 @@
+"""Python scripts as processes of their own that need not import torch first.
+
+A process that has imported it, and does nothing else, forks for each script: most of what a script
+of ten lines costs is that import. What runs then is as if Python had been started with it: its own
+session, environment, arguments, ``__main__`` and end. Nothing of FusionLoader is imported before.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import types
+from functools import cache
+from pathlib import Path
+from typing import IO
+
+from support.waiting import PATIENCE
+
+_MOST_BYTES = 1 << 20  # of a request: arguments and environment
+
+
+class Script:
+    """A script that runs: what tests use of ``subprocess.Popen``."""
+
+    def __init__(self, pid: int, stdin: IO[str], stdout: IO[str]) -> None:
+        self.pid, self.stdin, self.stdout = pid, stdin, stdout
+        self.returncode: int | None = None
+        self._ended = threading.Event()
+
+    def ended(self, returncode: int) -> None:
+        self.returncode = returncode
+        self._ended.set()
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def wait(self, timeout: float = PATIENCE) -> int:
+        assert self._ended.wait(timeout), f"process {self.pid} does not end"
+        assert self.returncode is not None
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.returncode is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def start(script: Path, *arguments: str, path: list[str], **environment: str) -> Script:
+    """Starts a script.
+
+    Args:
+        script: its file.
+        arguments: its arguments.
+        path: folders to import from, as in ``PYTHONPATH``.
+        environment: what differs from this process's.
+    """
+    return _starter().start(script, arguments, path, {**os.environ, **environment})
+
+
+@cache
+def _starter() -> Starter:
+    return Starter()
+
+
+class Starter:
+    """This end of the process that forks."""
+
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        tests = str(Path(__file__).parents[1])
+        process = subprocess.Popen(
+            [sys.executable, "-m", "support.warm_start", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            env={**os.environ, "PYTHONPATH": tests},
+        )
+        theirs.close()
+        self._process = process  # ends with this process, when the socket closes
+        self._scripts: dict[int, Script] = {}
+        self._one_at_a_time = threading.Lock()
+        self._begun = threading.Condition()
+        self._newest: int | None = None
+        threading.Thread(target=self._listen, name="scripts", daemon=True).start()
+
+    def start(
+        self, script: Path, arguments: tuple[str, ...], path: list[str], environment: dict[str, str]
+    ) -> Script:
+        request = {
+            "script": str(script),
+            "arguments": arguments,
+            "path": path,
+            "environment": environment,
+        }
+        their_stdin, stdin = os.pipe()
+        stdout, their_stdout = os.pipe()
+        with self._one_at_a_time, self._begun:
+            self._newest = None
+            message = json.dumps(request).encode()
+            socket.send_fds(self._socket, [message], [their_stdin, their_stdout])
+            os.close(their_stdin), os.close(their_stdout)
+            assert self._begun.wait_for(lambda: self._newest, PATIENCE), "no script is started"
+            assert self._newest is not None
+            made = Script(self._newest, os.fdopen(stdin, "w"), os.fdopen(stdout))
+            self._scripts[made.pid] = made
+        return made
+
+    def _listen(self) -> None:
+        while event := self._socket.recv(_MOST_BYTES):
+            told = json.loads(event)
+            with self._begun:
+                if "returncode" in told:
+                    self._scripts.pop(told["pid"]).ended(told["returncode"])
+                else:
+                    self._newest = told["pid"]
+                    self._begun.notify_all()
+
+
+def serve(fd: int) -> None:
+    """Forks for each request, and tells what becomes of the scripts."""
+    requests = socket.socket(fileno=fd)
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    running: dict[int, int] = {}  # process ids by descriptor
+    while True:
+        for ready, _ in poll.poll():
+            if ready != fd:
+                pid = running.pop(ready)
+                poll.unregister(ready)
+                os.close(ready)
+                returncode = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+                requests.send(json.dumps({"pid": pid, "returncode": returncode}).encode())
+                continue
+            message, fds, *_ = socket.recv_fds(requests, _MOST_BYTES, 2)
+            if not message:
+                return
+            pid = os.fork()
+            if pid == 0:
+                requests.close()
+                for descriptor in running:
+                    os.close(descriptor)
+                run(fds, **json.loads(message))
+                return
+            os.close(fds[0]), os.close(fds[1])
+            pidfd = os.pidfd_open(pid)
+            running[pidfd] = pid
+            poll.register(pidfd, select.POLLIN)
+            requests.send(json.dumps({"pid": pid}).encode())
+
+
+def run(
+    fds: list[int],
+    script: str,
+    arguments: list[str],
+    path: list[str],
+    environment: dict[str, str],
+) -> None:
+    """Becomes the script."""
+    os.setsid()
+    for target, fd in enumerate(fds):
+        os.dup2(fd, target)
+        os.close(fd)
+    os.environ.clear()
+    os.environ.update(environment, PYTHONPATH=os.pathsep.join(path))
+    sys.argv[:] = [script, *arguments]
+    sys.path[:0] = [str(Path(script).parent), *path]
+    main = types.ModuleType("__main__")
+    main.__file__ = script
+    main.__dict__["__builtins__"] = __builtins__
+    sys.modules["__main__"] = main
+    exec(compile(Path(script).read_text(), script, "exec"), main.__dict__)
+
+
+if __name__ == "__main__":
+    import torch  # noqa: F401
+    import torchvision.datasets
+    import torchvision.transforms  # noqa: F401
+
+    serve(int(sys.argv[1]))
