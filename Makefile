@@ -156,8 +156,9 @@ $(TEST_INSTALLED): $(INSTALLED)
 	FUSIONLOADER_NATIVE=0 $(PIP_INSTALL) --no-build-isolation --editable '.[test]'
 	touch $@
 
+# The CUDA library takes nvcc minutes, and without a device nothing here needs it.
 $(EXTENSION): $(BUILD_TOOLS) $(SOURCES)
-	$(BIN)/python setup.py -q build_ext --inplace
+	$(if $(wildcard /dev/nvidiactl),,FUSIONLOADER_CUDA=0) $(BIN)/python setup.py -q build_ext --inplace
 	touch $@
 
 clean:
