@@ -10,7 +10,7 @@ from fusionloader.cli.measure.protocol import Contender, Running, measure, per_r
 from fusionloader.cli.measure.report import announce, summary
 from fusionloader.cli.measure.workloads import pil_dataset
 from fusionloader.gpu.control import GpuControl
-from fusionloader.scheduler.sharing import Mode
+from fusionloader.scheduler.gpu_sharing import Mode
 
 
 def start(setting: Setting, gpu_worker: GpuWorker | None) -> Running:

@@ -2,7 +2,7 @@
 // Weights and roundings of the two blurs.
 #include <cstdint>
 
-#include "arithmetic/both.hpp"
+#include "arithmetic/host_and_device.hpp"
 
 namespace fusionloader {
 

@@ -1,6 +1,6 @@
 #pragma once
 // What stands for places outside an image.
-#include "arithmetic/both.hpp"
+#include "arithmetic/host_and_device.hpp"
 
 namespace fusionloader {
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "arithmetic/both.hpp"
+#include "arithmetic/host_and_device.hpp"
 
 namespace fusionloader {
 

@@ -2,7 +2,7 @@
 // Arithmetic of one level of one pixel.
 #include <cstdint>
 
-#include "arithmetic/both.hpp"
+#include "arithmetic/host_and_device.hpp"
 
 namespace fusionloader {
 

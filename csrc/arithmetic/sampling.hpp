@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "arithmetic/both.hpp"
+#include "arithmetic/host_and_device.hpp"
 
 namespace fusionloader {
 

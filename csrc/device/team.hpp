@@ -8,7 +8,7 @@
 //   void add(counter, value)  adds to a counter in scratch, for lanes at the same time
 #include <cstdint>
 
-#include "arithmetic/both.hpp"
+#include "arithmetic/host_and_device.hpp"
 
 namespace fusionloader::device {
 

@@ -1,1 +1,1 @@
-"""Finished batches on their way to the caller: page-locking and copies to a device."""
+"""Finished batches: put together on the host, page-locked, copied to a device."""

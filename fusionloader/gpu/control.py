@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from fusionloader import _native
 from fusionloader.gpu.memory_lender import MemoryLender, MemoryOptions
 from fusionloader.scheduler.affinity import MiniBatchDone, ThresholdSearch
-from fusionloader.scheduler.gate import TemporalGate, needed_beside_training
-from fusionloader.scheduler.sharing import Mode, SharingChoice
+from fusionloader.scheduler.gpu_sharing import Mode, SharingChoice
+from fusionloader.scheduler.temporal_gate import TemporalGate, needed_beside_training
 from fusionloader.workers import messages
 from fusionloader.workers.processes import Process
 from fusionloader.workers.worker_set import Death, WorkerSet

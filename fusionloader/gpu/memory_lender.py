@@ -27,7 +27,7 @@ from fusionloader.gpu_memory import (
     probe,
 )
 from fusionloader.gpu_memory.lender import PATIENCE, under_mps
-from fusionloader.scheduler.claims import candidates, only_expandable, plan_claims
+from fusionloader.scheduler.memory_claims import candidates, only_expandable, plan_claims
 from fusionloader.workers.processes import Process
 
 log = logging.getLogger("fusionloader.gpu")

@@ -20,7 +20,7 @@ from fusionloader.executors.shortage import is_shortage
 from fusionloader.gpu_memory import Borrower, LedgerHandle, MemorySharingError, answer_probe
 from fusionloader.options import Prebuilt
 from fusionloader.plan.stages import Plan
-from fusionloader.scheduler.groups import GroupSize
+from fusionloader.scheduler.group_size import GroupSize
 from fusionloader.shm.dataset_table import DatasetTable
 from fusionloader.workers import failures, messages, processes
 

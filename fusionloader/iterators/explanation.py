@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fusionloader.gpu import choice as gpu_choice
+from fusionloader.gpu import eligibility
 from fusionloader.options import LoaderOptions
 from fusionloader.sources import kept_files
 from fusionloader.sources.datasets import Compiled
@@ -33,7 +33,7 @@ def explained(
         assert compiled is not None
         lines.append(compiled.explain(part_seconds))
     lines += kept_files.explain(options, _why_nothing_is_kept(options, compiled, why_not))
-    if gpu := gpu_choice.choose(options, None if why_not else compiled).explain():
+    if gpu := eligibility.choose(options, None if why_not else compiled).explain():
         lines.append(gpu)
     return "\n".join(lines)
 

@@ -13,14 +13,14 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
 from fusionloader.aliases import AnyDataset, AnyLoader
 from fusionloader.executors.collate import is_of_collate
 from fusionloader.executors.python import DatasetSource, Seeding, Source
-from fusionloader.gpu import choice as gpu_choice
+from fusionloader.gpu import eligibility
 from fusionloader.iterators.backend import WorkerBackend, refuse_pool
 from fusionloader.iterators.explanation import explained
 from fusionloader.iterators.in_process import InProcessIterator
 from fusionloader.iterators.loader_state import LoaderState
 from fusionloader.iterators.native_backend import NativeBackend
 from fusionloader.iterators.python_backend import PythonBackend
-from fusionloader.iterators.slots import SlotIterator
+from fusionloader.iterators.slot_iterator import SlotIterator
 from fusionloader.iterators.whole_batches import SingleProcessIterator, WholeBatchIterator
 from fusionloader.options import LoaderOptions
 from fusionloader.ranks.discovery import ranks_here
@@ -85,7 +85,7 @@ class IteratorFactory:
             options.dataset,
             compiled,
             table,
-            gpu_choice.choose(options, compiled),
+            eligibility.choose(options, compiled),
             self._kept.of(options, table, compiled.kind == "folder"),
             functools.partial(self._remember_change, of_init, python),
             self._offers(options),

@@ -10,15 +10,15 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from fusionloader.aliases import AnyLoader, Batch, Index, Sample
 from fusionloader.delivery.device_batches import to_device
+from fusionloader.delivery.host_batches import collate_named
 from fusionloader.executors.python import SampleKey, Source, group_of
-from fusionloader.iterators.collation import collate_named
 from fusionloader.iterators.loader_state import LoaderState
 from fusionloader.options import LoaderOptions
 from fusionloader.resume.epoch_state import EpochState
 from fusionloader.resume.sampling import SampledBatch, undelivered_batches
 from fusionloader.sources.fingerprint import Fingerprint
 from fusionloader.workers import failures, messages
-from fusionloader.workers.bad_samples import BadSample, resolve
+from fusionloader.workers.on_error import BadSample, resolve
 
 
 class InProcessIterator(_BaseDataLoaderIter):

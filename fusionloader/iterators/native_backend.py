@@ -11,8 +11,8 @@ from PIL import Image, ImageFile
 
 from fusionloader.aliases import AnyDataset, Index
 from fusionloader.executors.layout import Layout
-from fusionloader.gpu import choice as gpu_choice
-from fusionloader.gpu.choice import GpuChoice
+from fusionloader.gpu import eligibility
+from fusionloader.gpu.eligibility import GpuChoice
 from fusionloader.iterators.backend import (
     NO_ITEM,
     Described,
@@ -61,7 +61,7 @@ class NativeBackend:
         assert isinstance(layout, Layout)
         self.layout: Layout | None = layout
         row_bytes = layout.leaves[0].nbytes
-        self.gpu = gpu_choice.gpu_options(choice, compiled.plan, table, row_bytes)
+        self.gpu = eligibility.gpu_options(choice, compiled.plan, table, row_bytes)
         self.single_threaded = True
         self.sharing_offer = offers.of(self._plan, table) if offers is not None else None
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from fusionloader.aliases import State
-from fusionloader.resume.shares import Share
+from fusionloader.resume.rank_shares import Share
 
 VERSION = 3
 

@@ -8,8 +8,8 @@ from torch.utils.data.dataloader import _DatasetKind
 from fusionloader.aliases import State
 from fusionloader.options import LoaderOptions
 from fusionloader.resume.epoch_state import EpochState, generator_state, set_generator_state
+from fusionloader.resume.rank_shares import share_of, taken_on
 from fusionloader.resume.sampling import sampling_generator
-from fusionloader.resume.shares import share_of, taken_on
 from fusionloader.resume.stateful import resting_state
 
 _MASK = (1 << 64) - 1

@@ -8,7 +8,7 @@ from dataclasses import replace
 from fusionloader.aliases import State
 from fusionloader.options import LoaderOptions
 from fusionloader.resume.epoch_state import EpochState
-from fusionloader.resume.shares import RankStage, Share, of_same_order, share_of
+from fusionloader.resume.rank_shares import RankStage, Share, of_same_order, share_of
 
 # What a loader may have otherwise than the one that saved the state.
 _FREE = ("world_size", "batch_size", "drop_last")

@@ -13,7 +13,7 @@ import torch
 from fusionloader.aliases import Index
 from fusionloader.options import LoaderOptions
 from fusionloader.resume.epoch_state import EpochState, generator_state, set_generator_state
-from fusionloader.resume.shares import batches_left
+from fusionloader.resume.rank_shares import batches_left
 from fusionloader.resume.stateful import SamplerRun
 
 _MASK = (1 << 64) - 1

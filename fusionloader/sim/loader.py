@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 
 from fusionloader.scheduler.affinity import MiniBatchDone, Side, ThresholdSearch
-from fusionloader.scheduler.gate import TemporalGate, needed_beside_training
-from fusionloader.scheduler.groups import GroupSize
-from fusionloader.scheduler.sharing import Mode, SharingChoice
+from fusionloader.scheduler.gpu_sharing import Mode, SharingChoice
+from fusionloader.scheduler.group_size import GroupSize
+from fusionloader.scheduler.temporal_gate import TemporalGate, needed_beside_training
 from fusionloader.scheduler.tiny_batches import order_by_size
 from fusionloader.sim.engine import Device, Engine, Tenant
 from fusionloader.sim.setup import Outcome, Setup, Step

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fusionloader.scheduler.sharing import Mode
+from fusionloader.scheduler.gpu_sharing import Mode
 from fusionloader.sim.times import ServiceTimes
 
 

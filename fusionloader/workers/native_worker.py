@@ -15,7 +15,7 @@ from fusionloader import _native
 from fusionloader.executors.native import make_executor
 from fusionloader.plan.stages import Plan
 from fusionloader.workers import failures, messages
-from fusionloader.workers.bad_samples import BadSample, resolve
+from fusionloader.workers.on_error import BadSample, resolve
 from fusionloader.workers.pillow_formats import AddedFormats
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from fusionloader.executors.layout import Layout, LayoutMismatch, Writer
 from fusionloader.executors.python import SampleKey, Source
 from fusionloader.options import OnError
 from fusionloader.workers import failures, messages
-from fusionloader.workers.bad_samples import BadSample, resolve
+from fusionloader.workers.on_error import BadSample, resolve
 from fusionloader.workers.preparation import prepare_process
 from fusionloader.workers.processes import Descriptor, exit_with_parent
 

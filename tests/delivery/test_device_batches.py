@@ -13,7 +13,7 @@ from fusionloader.delivery.device_batches import DeviceDelivery, runs_without
 from fusionloader.delivery.device_copies import HostCopies
 from fusionloader.delivery.device_ring import DeviceRing
 from fusionloader.executors.layout import Layout
-from fusionloader.iterators import slots as slot_iterator
+from fusionloader.iterators import slot_iterator as slot_iterator
 
 HOST = torch.device("cpu")
 

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from fusionloader import FusionLoader
-from fusionloader.iterators.slots import SlotIterator
+from fusionloader.iterators.slot_iterator import SlotIterator
 
 
 def mapped(address):

@@ -19,7 +19,7 @@ from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader, GpuWorker
-from fusionloader.gpu.choice import GpuChoice, memory_options, within
+from fusionloader.gpu.eligibility import GpuChoice, memory_options, within
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("nvidia") is None or importlib.util.find_spec("nvidia.dali") is None,

@@ -23,7 +23,7 @@ from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader, GpuWorker, _native
-from fusionloader.gpu import choice as gpu_choice
+from fusionloader.gpu import eligibility
 from fusionloader.gpu.memory_lender import MemoryOptions
 
 pytestmark = [
@@ -64,7 +64,7 @@ class Training:
             self.allocator.reserve(size)
         pool = functools.partial(StandInPool, str(marks), fate, scarce)
         options = MemoryOptions(0, 40 * MIB, always, self.allocator, pool, patience)
-        monkeypatch.setattr(gpu_choice, "memory_options", lambda choice: options)
+        monkeypatch.setattr(eligibility, "memory_options", lambda choice: options)
         steps = v1.Compose([v1.CenterCrop(32), v1.PILToTensor()])
         self.dataset = ImageFolder(str(image_folder), steps)
         self.loader = FusionLoader(

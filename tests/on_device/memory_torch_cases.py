@@ -22,7 +22,7 @@ from support.memory_peer import Peer
 from fusionloader.executors.device.launch_memory import USEFUL_BYTES
 from fusionloader.gpu.caching_allocator import TorchAllocator
 from fusionloader.gpu.memory_lender import MemoryLender, MemoryOptions
-from fusionloader.scheduler.claims import candidates
+from fusionloader.scheduler.memory_claims import candidates
 
 _LIMIT = 10 << 30
 # Without it cuBLAS may add in another order each time; read when torch first uses it.

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from made_times import made_times
 from offline import exact, shortest
 
-from fusionloader.scheduler.sharing import Mode
+from fusionloader.scheduler.gpu_sharing import Mode
 from fusionloader.sim.loader import simulate
 from fusionloader.sim.setup import ALL, CPU_ONLY, NAIVE, Setup
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fusionloader.scheduler.sharing import Mode
+from fusionloader.scheduler.gpu_sharing import Mode
 from fusionloader.sim import figures
 from fusionloader.sim.loader import simulate
 from fusionloader.sim.setup import AHEAD, ALL, BOTH, CPU_ONLY, GPU_ONLY, NAIVE, Setup, Variant

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_times import made_times
 
-from fusionloader.scheduler.sharing import Mode, SharingChoice
+from fusionloader.scheduler.gpu_sharing import Mode, SharingChoice
 from fusionloader.sim.loader import simulate
 from fusionloader.sim.setup import BOTH, CPU_ONLY, Setup
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import pickle
 import time
 import weakref
 from collections import deque
@@ -13,15 +12,14 @@ from contextlib import nullcontext
 from typing import NamedTuple
 
 import torch
-from torch.utils._pytree import tree_map
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from fusionloader.aliases import AnyLoader, Batch, Sample
+from fusionloader.aliases import AnyLoader, Batch
 from fusionloader.delivery.device_batches import Arriving, make_delivery, to_device
+from fusionloader.delivery.host_batches import collate_named, collate_rest, without_rows
 from fusionloader.delivery.page_locking import CudaPageLocking
 from fusionloader.executors.layout import Layout
 from fusionloader.iterators.backend import WorkerBackend, refuse_pool
-from fusionloader.iterators.collation import collate_named
 from fusionloader.iterators.loader_state import LoaderState, Window
 from fusionloader.iterators.whole_batches import ContinuedIterator, detached
 from fusionloader.manager.in_flight import Job, MiniBatch
@@ -270,7 +268,9 @@ class SlotIterator(_BaseDataLoaderIter):
         self._tell_gpu(count)
         if arriving is not None:
             assert self._delivery is not None
-            return len(dropped) < count, _without(self._delivery.finish(arriving), count, dropped)
+            return len(dropped) < count, without_rows(
+                self._delivery.finish(arriving), count, dropped
+            )
         if len(dropped) == count:
             self._manager.release(job)
             return False, None
@@ -287,17 +287,14 @@ class SlotIterator(_BaseDataLoaderIter):
 
     def _collate(self, job: Job, dropped: set[int]) -> Batch:
         """Puts a mini-batch together that is not whole in its slot."""
-        count = len(job.indices)
-        owner = self._manager.deliver(job)
-        samples: list[Sample] = list(self._layout.samples(owner, count, range(count)))
-        size = self._options.tiny_batch_size
-        for tiny_batch, pickled in job.spilled.items():
-            spilled = pickle.loads(pickled)
-            samples[tiny_batch * size : tiny_batch * size + len(spilled)] = spilled
-        kept = [row for row in range(count) if row not in dropped]
-        indices = job.indices
-        return collate_named(
-            [samples[row] for row in kept], lambda place: self._backend.name(indices[kept[place]])
+        size, indices = self._options.tiny_batch_size, job.indices
+        return collate_rest(
+            self._layout,
+            self._manager.deliver(job),
+            len(indices),
+            {tiny_batch * size: pickled for tiny_batch, pickled in job.spilled.items()},
+            dropped,
+            lambda row: self._backend.name(indices[row]),
         )
 
     # ---- another way of making samples ---------------------------------------------------------
@@ -341,11 +338,3 @@ class SlotIterator(_BaseDataLoaderIter):
     @property
     def _workers(self) -> Sequence[object]:
         return self._manager.processes if self._whole is None else self._whole._workers
-
-
-def _without(batch: Batch, count: int, dropped: set[int]) -> Batch:
-    """Returns a batch without some of its rows."""
-    if not dropped:
-        return batch
-    kept = [row for row in range(count) if row not in dropped]
-    return tree_map(lambda leaf: leaf[kept], batch)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusionloader.scheduler.gate import TemporalGate, needed_beside_training
+from fusionloader.scheduler.temporal_gate import TemporalGate, needed_beside_training
 
 
 class Event:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fusionloader.scheduler.groups import GroupSize
+from fusionloader.scheduler.group_size import GroupSize
 
 TINY = 4
 

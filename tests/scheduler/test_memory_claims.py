@@ -5,7 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from snapshots import MIB, block, segment
 
-from fusionloader.scheduler.claims import MemoryClaim, candidates, only_expandable, plan_claims
+from fusionloader.scheduler.memory_claims import (
+    MemoryClaim,
+    candidates,
+    only_expandable,
+    plan_claims,
+)
 
 
 def test_the_largest_blocks_come_first_up_to_the_limit():

@@ -1,13 +1,56 @@
-"""Samples of one mini-batch that do not go together: torch's error, and which samples they are."""
+"""Batches in host memory that are not whole in their slot, or whose samples differ.
+
+A whole one needs nothing of this: ``Layout.batch`` makes tensors over the slot's memory.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import pickle
+from collections.abc import Callable, Mapping, Sequence
 
+from torch.utils._pytree import tree_map
 from torch.utils.data._utils.collate import default_collate
 
 from fusionloader.aliases import Batch, Sample
 from fusionloader.executors.layout import Layout
+from fusionloader.shm.slots import Owner
+
+
+def collate_rest(
+    layout: Layout,
+    owner: Owner,
+    rows: int,
+    spilled: Mapping[int, bytes],
+    dropped: set[int],
+    name: Callable[[int], str],
+) -> Batch:
+    """Returns a mini-batch of which some samples are not in their rows.
+
+    Args:
+        layout: of the rows.
+        owner: of the slot.
+        rows: of the mini-batch.
+        spilled: pickled samples that do not fit the layout, by the row of the first.
+        dropped: rows that are left out.
+        name: gives the name of a row's sample.
+
+    Raises:
+        Exception: the samples cannot be collated; see ``collate_named``.
+    """
+    samples: list[Sample] = list(layout.samples(owner, rows, range(rows)))
+    for first, pickled in spilled.items():
+        apart = pickle.loads(pickled)
+        samples[first : first + len(apart)] = apart
+    kept = [row for row in range(rows) if row not in dropped]
+    return collate_named([samples[row] for row in kept], lambda place: name(kept[place]))
+
+
+def without_rows(batch: Batch, rows: int, dropped: set[int]) -> Batch:
+    """Returns a batch of so many rows without some of them."""
+    if not dropped:
+        return batch
+    kept = [row for row in range(rows) if row not in dropped]
+    return tree_map(lambda leaf: leaf[kept], batch)
 
 
 def collate_named(samples: Sequence[Sample], name: Callable[[int], str]) -> Batch:
