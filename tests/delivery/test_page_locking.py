@@ -27,7 +27,7 @@ class Point:
 
 
 class Driver:
-    """Keeps account as a CUDA driver does; ``locked`` are the blocks it believes in."""
+    """Counts as a CUDA driver does; ``locked`` are the blocks that it takes for locked."""
 
     def __init__(self):
         self.locked = set()
@@ -39,7 +39,7 @@ class Driver:
         self.locked.add(address)
 
     def unlock(self, address):
-        # A finalizer: what is wrong here must show in the figures that the tests compare.
+        # Called by a finalizer, which cannot fail a test: the tests compare the counts.
         if mapped(address) and address in self.locked:
             self.locked.remove(address)
             self.unlocked += 1
@@ -51,12 +51,12 @@ class Driver:
 
 @pytest.fixture
 def driver(monkeypatch):
-    driver, options = Driver(), SlotIterator._options
+    driver, options = Driver(), SlotIterator._manager_options
 
-    def injected(iterator, loader):
-        return replace(options(iterator, loader), page_locking=driver)
+    def injected(iterator):
+        return replace(options(iterator), page_locking=driver)
 
-    monkeypatch.setattr(SlotIterator, "_options", injected)
+    monkeypatch.setattr(SlotIterator, "_manager_options", injected)
     return driver
 
 
