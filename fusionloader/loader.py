@@ -98,7 +98,7 @@ class FusionLoader(DataLoader[T_co]):
             idle workers, which changes no batch; ``"off"`` does not.
         pool: a ``WorkerPool`` whose workers serve this loader and others; ``num_workers`` is
             then the pool's, and need not be given.
-        cpu_affinity: ``"auto"`` gives each worker of a plan a core of its own where the machine has
+        cpu_affinity: ``"auto"`` gives each worker of a plan a dedicated core where the machine has
             enough of them, and leaves all to the kernel where not; ``"off"`` always does. What
             ``worker_init_fn`` sets holds. Workers of a pool are as the pool says.
 
@@ -212,10 +212,10 @@ class FusionLoader(DataLoader[T_co]):
         try:
             return self._iterator_factory.iterator(self, options, self._state)
         except (AttributeError, TypeError, PicklingError) as error:
-            told = explain_pickling(error, options)
-            if told is None:
+            explained = explain_pickling(error, options)
+            if explained is None:
                 raise
-            raise told from error
+            raise explained from error
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the number of the next epoch, here and on the sampler if it has ``set_epoch``.

@@ -32,7 +32,7 @@ class PythonBackend:
     layout: Layout | None = None
     gpu: GpuOptions | None = None
     sharing_offer: SharingOffer | None = None
-    single_threaded = False  # user code may have threads of its own
+    single_threaded = False  # user code may start threads
 
     def __init__(self, source: Source, no_layout: Callable[[str], None]) -> None:
         self._source = source

@@ -119,7 +119,7 @@ class SlotIterator(_BaseDataLoaderIter):
         self._fill()
 
     def _fill(self) -> None:
-        """Publishes what there is room for, but lets nobody wait for that who need not wait.
+        """Publishes what there is room for, without delaying a batch that is done.
 
         To make room for a mini-batch is what takes long at the start of an epoch. The sampler is
         always asked for all of them, so that how far it is ahead does not depend on speed.

@@ -281,7 +281,7 @@ class ContinuedIterator(WholeBatchIterator):
 
 
 class _WithContext:
-    """The loader, whose workers tell the states of their datasets, and begin with those given."""
+    """The loader, whose workers report the states of their datasets, and begin with those given."""
 
     def __init__(
         self, loader: AnyLoader, options: LoaderOptions, states: list[State | None] | None
@@ -306,7 +306,7 @@ def _for_workers(states: list[Saved | None], workers: int) -> list[Saved | None]
 
 
 class _Seeded:
-    """The loader, drawing from generators of its own: the user's have been drawn from already."""
+    """The loader with a separate generator: the user's has been drawn from already."""
 
     def __init__(self, loader: AnyLoader, seed: int) -> None:
         self._loader = loader

@@ -106,7 +106,7 @@ class InFlight:
         return next((job for job in self.jobs if job.sequence == sequence), None)
 
     def discard(self) -> None:
-        """Marks all as wanted by nobody."""
+        """Marks all as not wanted any more."""
         for job in self.jobs:
             job.discarded = True
 

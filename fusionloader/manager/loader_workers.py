@@ -122,7 +122,7 @@ class LoaderWorkers:
     # ---- while the manager waits ---------------------------------------------------------------
 
     def call(self) -> None:
-        """Has a pool's workers serve this loader: there is work, or somebody waits."""
+        """Has a pool's workers serve this loader: there is work, or training waits."""
         if self._binding is not None:
             self._binding.request_workers()
 

@@ -2,7 +2,7 @@
 
 How it works. Workers need no manager in order to claim: they find the published mini-batches in
 shared memory and take tiny-batches from them by compare-and-swap. Since several mini-batches are
-published ahead, there is nothing to decide while nobody asks for a batch. So the manager is no
+published ahead, there is nothing to decide while no batch is asked for. So the manager is no
 thread: it runs inside ``__next__``. There it waits on one futex for the oldest mini-batch to be
 complete, reads what workers report through their pipes, looks for dead workers every 0.1 s, takes
 the mini-batch out, and publishes the next one into the slots that have come free.
@@ -313,7 +313,7 @@ class LocalManager:
         return self._memory.layout
 
     def deliver(self, job: Job) -> Owner:
-        """Returns the owner of a mini-batch's rows; the slot is free when nobody refers to it."""
+        """Returns the owner of a mini-batch's rows; the slot is free when nothing refers to it."""
         return self._memory.deliver(job)
 
     def release(self, job: Job) -> None:

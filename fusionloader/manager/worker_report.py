@@ -27,7 +27,7 @@ def worker_report(
         in_flight: the mini-batches.
         name: returns a sample's name from its index.
         now: ``CLOCK_MONOTONIC``, in seconds.
-        first_guest_slot: the number from which on workers of other ranks sit, or nobody.
+        first_guest_slot: number of the first slot for workers of other ranks.
         elsewhere: numbers of those that are at other loaders of their pool.
     """
     places = []

@@ -64,7 +64,7 @@ class EpochState:
             self.delivered += 1
 
     def copy(self) -> EpochState:
-        """Returns one that goes its own way."""
+        """Returns an independent copy."""
         own: State = {"ahead": set(self.ahead), "drawn": dict(self.drawn)}
         return replace(self, workers=list(self.workers), **own)
 

@@ -102,7 +102,7 @@ class Epochs:
             self._next = self.current.epoch
 
     def changed(self, options: LoaderOptions) -> bool:
-        """Whether somebody set the epoch, here or on a sampler, since it was started."""
+        """Whether the epoch was set, here or on a sampler, since it was started."""
         return self._signs(options) != self._seen
 
     def _signs(self, options: LoaderOptions) -> tuple[object, ...]:
