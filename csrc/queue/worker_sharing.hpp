@@ -8,14 +8,14 @@
 //                  it, so it is never old and never half written.
 //   action list    one Assignment per worker, in the worker's record of its home's control block.
 //                  Written by the global manager, answered by the worker; each is one word.
-//   guest slots          records of the borrower's control block behind those of its own workers.
-//   Who
+//   guest slots    records of the borrower's control block behind those of its own workers. Who
 //                  works there has put its identity into `owner` by compare-and-swap from 0.
 //
-// A worker sits down before it claims, under the number of its guest slot, and gets up when it
-// holds no claim. The borrower alone empties the guest slot of a dead one, after it has taken its
-// claims back. So a claim always has an owner who lives or is found dead, whatever an assignment
-// says, however many managers there are: a manager that is wrong costs time and no sample.
+// A worker takes its guest slot before it claims, claims under that number, and leaves the slot
+// when it holds no claim. The borrower alone empties the guest slot of a dead one, after it has
+// taken its claims back. So a claim always has an owner that lives or is found dead, whatever an
+// assignment says, however many managers there are: a manager that is wrong costs time and no
+// sample.
 //
 // A pool of workers for several loaders of one process is a control block without mini-batches. Its
 // workers are sent by the same words, to a loader until they are sent to another one. There each
@@ -49,9 +49,6 @@ struct Assignment {
   }
 };
 
-// Where a worker is at, as it last said; nowhere: there is no such worker now.
-enum class Place : uint32_t { nowhere = 0, idle = 1, home = 2, away = 3 };
-
 // What the global manager sees of a published mini-batch.
 struct MiniBatchProgress {
   uint64_t sequence;
@@ -59,10 +56,13 @@ struct MiniBatchProgress {
   uint32_t half_done;  // tiny-batches under way of which more than half is done
 };
 
+// What it sees of a worker that it may send.
 struct WorkerView {
-  uint64_t assignment;
-  uint64_t answered;
-  Place place;
+  WorkerActivity activity;
+  // Of the assignment that the worker has not answered: the member that it is sent to, 0 where
+  // there is none, and its guest slot there.
+  uint32_t member;
+  uint32_t guest_slot;
 };
 
 // A member's lists as the global manager reads and writes them.

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fusionloader import _native
+from fusionloader._native import GpuState
 from fusionloader.gpu.memory_lender import MemoryLender, MemoryOptions
 from fusionloader.gpu.rates import Rates
 from fusionloader.scheduler.affinity import MiniBatchDone, ThresholdSearch
@@ -22,7 +23,6 @@ from fusionloader.workers.worker_set import Death, WorkerSet
 log = logging.getLogger("fusionloader.gpu")
 
 _MOST_RESTARTS = 3
-_OFF, _CLOSED, _OPEN = 0, 1, 2
 _LEAVING_SECONDS = 0.001
 
 StartGpuWorker = Callable[["Connections", int, int, int], Process]
@@ -87,7 +87,7 @@ class GpuControl:
         self._options = options
         self._most_samples = options.most_samples
         self._why = ""
-        self._state = _OFF
+        self._state = GpuState.OFF
         self._threshold = 0
         self._samples = 0
         self._search = ThresholdSearch()
@@ -149,7 +149,7 @@ class GpuControl:
     @property
     def waits_for_device(self) -> bool:
         """Whether it may begin as soon as the device has come to where training asked."""
-        return self._state == _CLOSED and self._mode is Mode.TEMPORAL
+        return self._state is GpuState.CLOSED and self._mode is Mode.TEMPORAL
 
     def asked(self) -> None:
         """Training asks for a batch."""
@@ -161,7 +161,11 @@ class GpuControl:
         """Training waits for a batch, and may lend memory until ``waited``."""
         self._needed = True
         self._update()
-        if self._memory is not None and self._mode is Mode.TEMPORAL and self._state == _OPEN:
+        if (
+            self._memory is not None
+            and self._mode is Mode.TEMPORAL
+            and self._state is GpuState.OPEN
+        ):
             self._memory.lend()
             if self._memory.short and self._choice is not None:
                 self._choice.forbid(Mode.SPATIAL)
@@ -199,18 +203,19 @@ class GpuControl:
 
     def finished(self, slot: int, tiny_batches: int) -> None:
         """Learns from a mini-batch whose last tiny-batch is complete."""
-        begun, threshold, cpu, gpu = self._queue.shares(slot)
-        self._samples += gpu[1]
-        if self._state == _OFF:
+        shares = self._queue.shares(slot)
+        begun, cpu, gpu = shares.begun_seconds, shares.cpu, shares.gpu
+        self._samples += gpu.samples
+        if self._state is GpuState.OFF:
             return
         cpu_rate, gpu_rate = self._rates.since_last()
         self._search.finished(
             MiniBatchDone(
                 tiny_batches,
-                threshold,
+                shares.threshold,
                 self.cpu_workers,
-                cpu[2] - begun if cpu[0] else None,
-                gpu[2] - begun if gpu[0] else None,
+                cpu.finished_seconds - begun if cpu.tiny_batches else None,
+                gpu.finished_seconds - begun if gpu.tiny_batches else None,
                 cpu_rate,
                 gpu_rate,
             )
@@ -228,11 +233,11 @@ class GpuControl:
         self._update()
 
     def _update(self) -> None:
-        state = _OFF
+        state = GpuState.OFF
         if self._queue.gpu_is_ready and self._mode is not Mode.OFF:
             open_now = self._gate.open if self._mode is Mode.TEMPORAL else self._needed
-            state = _OPEN if open_now else _CLOSED
-        threshold = self._search.threshold if state != _OFF else 0
+            state = GpuState.OPEN if open_now else GpuState.CLOSED
+        threshold = self._search.threshold if state is not GpuState.OFF else 0
         if (state, threshold) != (self._state, self._threshold):
             self._state, self._threshold = state, threshold
             self._queue.set_gpu(state, threshold)

@@ -16,8 +16,8 @@ class Rates:
 
     def since_last(self) -> tuple[float | None, float | None]:
         """Returns both rates since the last call, ``None`` where a side has done nothing."""
-        records = self._queue.records(0, self._gpu_worker + 1)
-        counted = [(record[5], record[6]) for record in records]
+        workers = self._queue.workers(0, self._gpu_worker + 1)
+        counted = [(worker.samples, worker.busy_seconds) for worker in workers]
         now = (_sum(counted[:-1]), _sum(counted[-1:]))
         rates = tuple(
             (samples - samples_before) / (busy - busy_before)

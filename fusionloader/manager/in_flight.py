@@ -29,7 +29,7 @@ class InFlight:
     def completed(self) -> int:
         """Tiny-batches that are complete."""
         wanted = [job for job in self._jobs if not job.discarded]
-        return sum(self._queue.status(job.descriptor.number)[2] for job in wanted)
+        return sum(self._queue.status(job.descriptor.number).completed for job in wanted)
 
     @property
     def ready(self) -> int:
@@ -49,5 +49,4 @@ class InFlight:
         return None
 
     def _is_done(self, job: Job) -> bool:
-        waiting, active, *_ = self._queue.status(job.descriptor.number)
-        return waiting == active == 0
+        return self._queue.status(job.descriptor.number).done

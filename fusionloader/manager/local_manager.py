@@ -168,19 +168,18 @@ class LocalManager:
         job = Job(batch, number, self._sequence, descriptor, rows)
         self.queue.describe(
             descriptor.number,
-            job.sequence,
-            batch.rows,
-            batch.items,
-            batch.keys,
-            batch.occurrences,
-            self._options.tiny_batch_size,
-            batch.seed,
-            batch.epoch,
-            number,
-            self._options.group_size,
-            rows.number + 1 if rows else 0,
-            len(batch.items),
-            batch.pickled,
+            sequence=job.sequence,
+            rows=batch.rows,
+            items=batch.items,
+            keys=batch.keys,
+            occurrences=batch.occurrences,
+            tiny_size=self._options.tiny_batch_size,
+            seed=batch.seed,
+            epoch=batch.epoch,
+            number=number,
+            group_size=self._options.group_size,
+            payload=rows.number if rows else None,
+            indices=batch.pickled,
         )
         self.outstanding.append(job)
         self._sequence += 1
@@ -286,9 +285,9 @@ class LocalManager:
             if not death.is_accident:
                 self._workers.restart(death)
                 continue
-            for sequence, tiny_batch in lost:
-                self._count_death(sequence, tiny_batch, death.pid, death.manner)
-            announced = self.queue.records()[death.number][0] == death.pid
+            for one in lost:
+                self._count_death(one.sequence, one.tiny_batch, death.pid, death.manner)
+            announced = self.queue.worker(death.number).pid == death.pid
             self._workers.replace(death, fruitful=bool(lost) or announced or death.at_work)
         if self.gpu is not None:
             self.gpu.look()
@@ -296,7 +295,7 @@ class LocalManager:
             for held in self._borrowed_workers.look():
                 self._count_death(held.sequence, held.tiny_batch, held.pid, "of another rank died")
         for job in [job for job in self.outstanding if job.discarded]:
-            if self.queue.status(job.descriptor.number)[1] == 0:
+            if self.queue.status(job.descriptor.number).active == 0:
                 self.outstanding.remove(job)
                 self.memory.release(job)
                 self._advance()
@@ -360,12 +359,12 @@ class LocalManager:
 
     def _worker_report(self, now: float) -> str:
         missing = range(self._count, self._most)
-        records = [(n, record) for n, record in enumerate(self.queue.records()) if n not in missing]
+        workers = [(n, worker) for n, worker in enumerate(self.queue.workers()) if n not in missing]
         elsewhere = (
             () if self.pool_binding is None else self.pool_binding.elsewhere(range(self._count))
         )
         return worker_report(
-            records, self.outstanding, self._options.name, now, self._first_guest_slot, elsewhere
+            workers, self.outstanding, self._options.name, now, self._first_guest_slot, elsewhere
         )
 
     # ---- ending --------------------------------------------------------------------------------

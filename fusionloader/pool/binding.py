@@ -66,8 +66,7 @@ class PoolBinding:
 
     def is_at_work(self, worker: int) -> bool:
         """Whether a worker is at a tiny-batch of this loader."""
-        ((_, sequence, *_),) = self.queue.records(worker, 1)
-        return bool(sequence)
+        return self.queue.worker(worker).sequence is not None
 
     def close(self) -> None:
         """The queue was stopped: workers leave it when they have done what they are at."""

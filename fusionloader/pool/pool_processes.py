@@ -73,8 +73,8 @@ class WorkerHandle:
     @property
     def was_prepared(self) -> bool:
         """Whether it was not preparing for a loader, nor before that, when last seen or it died."""
-        ((announced, *_),) = self.orders.records(self.worker, 1)
-        return self._was_prepared or bool(announced == self.process.pid)
+        announced = self.orders.worker(self.worker).pid
+        return self._was_prepared or announced == self.process.pid
 
     def close(self) -> None:
         """Another process takes its binding."""

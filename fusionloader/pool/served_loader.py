@@ -15,7 +15,7 @@ class LoaderWorker(Protocol):
 
     queue: _native.WorkerQueue
 
-    def serve(self, once: bool = False) -> str:
+    def serve(self, once: bool = False) -> _native.WorkerEvent:
         """Works until there is nothing to do, until it is sent elsewhere, or for one claim."""
 
     def rest(self, seen: int) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fusionloader import _native
+from fusionloader._native import WorkerEvent
 from fusionloader.pool.served_loader import ServedLoader, close_all
 from fusionloader.workers import failures, fd_messages, messages
 from fusionloader.workers.native_worker import NativeWorker, NativeWorkerConfig
@@ -77,7 +78,7 @@ class _PoolWorker:
             if self._orders.is_sent:
                 self._sent_to = self._orders.answer()
                 self._meet_loaders()
-            elif here is not None and self._serve(here) != "idle":
+            elif here is not None and self._serve(here) is not WorkerEvent.IDLE:
                 pass  # it has ended, or there is an assignment
             elif not self._help(here):
                 rest(seen)
@@ -86,7 +87,7 @@ class _PoolWorker:
     def _rest(self, seen: int) -> None:
         self._orders.sleep(seen, _IDLE_SECONDS)
 
-    def _serve(self, loader: ServedLoader, once: bool = False) -> str:
+    def _serve(self, loader: ServedLoader, once: bool = False) -> WorkerEvent:
         if loader is not self._at:
             self._step_out()
             self._at = loader
@@ -101,7 +102,7 @@ class _PoolWorker:
     def _help(self, here: ServedLoader | None) -> bool:
         """Does a little for another loader; tells whether there was something to do."""
         others = [loader for loader in self._served.values() if loader is not here]
-        return any(self._serve(loader, once=True) == "served" for loader in others)
+        return any(self._serve(loader, once=True) is WorkerEvent.SERVED for loader in others)
 
     # ---- loaders -------------------------------------------------------------------------------
 

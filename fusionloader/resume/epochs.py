@@ -308,10 +308,10 @@ class Epochs:
         counters.worker_restarts += manager.restarts
         counters.borrowed_samples += manager.borrowed_samples
         counters.shared_memory_bytes = manager.memory.peak_bytes
-        for record in manager.queue.records():
-            counters.worker_seconds += record[6]
-            counters.pillow_samples += record[7]
-            counters.add_part_seconds(record[8])
+        for worker in manager.queue.workers():
+            counters.worker_seconds += worker.busy_seconds
+            counters.pillow_samples += worker.pillow_samples
+            counters.add_part_seconds(worker.part_seconds)
 
     def note_skipped(self, skipped: Sequence[SampleSkipped]) -> None:
         """Counts, keeps and logs samples that were left out or replaced."""

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from fusionloader._native import RunStatus
 from fusionloader.executors.native import make_executor
 from fusionloader.executors.python import (
     DatasetSource,
@@ -113,7 +114,7 @@ class PlanSource:
         out = image.view(torch.uint8).numpy().reshape(-1)
         if isinstance(stored, np.ndarray):
             self._executor.run_pixels(stored, *draws, out, group)
-        elif self._executor.run(stored, *draws, out, group) != 0:
+        elif self._executor.run(stored, *draws, out, group) is not RunStatus.OK:
             self._executor.run_pixels(decode_with_pillow(stored), *draws, out, group)
         return image
 

@@ -70,7 +70,7 @@ class Assignments:
             self._data_fd = os.dup(data)  # slots are mapped through it as they are met
             # The loop takes a guest slot before it claims; until then the number says nothing.
             queue = _native.WorkerQueue(control, self._data_fd, 0)
-            memory = _native.Mapping(table, 0, int(answer.fields["table_bytes"]))
+            memory = _native.SharedMapping(table, 0, int(answer.fields["table_bytes"]))
             plan = pickle.loads(answer.payload)
             executor = self._executor if plan == self._plan else make_executor(plan)
         except (RuntimeError, KeyError, ValueError, OSError):
