@@ -1,5 +1,5 @@
 # Every target works alone on a fresh machine: the first one sets everything up.
-.PHONY: demo test lint format bench asan fuzz neon gpu compliance clean
+.PHONY: demo test lint format stubs bench asan fuzz neon gpu compliance clean
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3
@@ -41,17 +41,22 @@ test: $(EXTENSION)
 bench: $(EXTENSION)
 	$(BIN)/python -m fusionloader bench $(ARGS)
 
-lint: $(INSTALLED)
+lint: $(EXTENSION)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python .ci/stubs --check
 	$(BIN)/clang-format --dry-run --Werror $(filter csrc/%,$(SOURCES)) $(SHIPPED_SOURCES) $(TEST_SOURCES)
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(filter csrc/%,$(SOURCES)) $(SHIPPED_SOURCES) $(TEST_SOURCES)
+
+# The types of the extension, from its signatures.
+stubs: $(EXTENSION)
+	$(BIN)/python .ci/stubs
 
 # A copy of the package with an instrumented extension, and the tests of csrc/ run against it.
 # The sanitizer's library has to be loaded before Python; Python itself leaks by design.
@@ -113,7 +118,7 @@ $(SYSTEM): .ci/system-packages
 
 # The build tools go in first: the build then runs in this environment and not in one of its own.
 $(INSTALLED): $(SYSTEM) pyproject.toml
-	$(BIN)/python -m pip install --quiet --upgrade pip 'setuptools>=68' 'pybind11>=2.12'
+	$(BIN)/python -m pip install --quiet --upgrade pip 'setuptools>=68' 'pybind11>=3.1,<3.2'
 	$(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[test]'
 	touch $@
 
