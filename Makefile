@@ -1,5 +1,5 @@
 # Every target works alone on a fresh machine: the first one sets everything up.
-.PHONY: demo test kills draws mutants lint format bench asan fuzz neon gpu compliance clean ready ready-to-test
+.PHONY: demo test kills draws mutants lint format stubs bench asan fuzz neon gpu compliance clean ready ready-to-test
 .DELETE_ON_ERROR:
 # Without bytecode each of the processes that tests start would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -65,17 +65,22 @@ mutants: ready-to-test
 bench: ready-to-test
 	$(BIN)/python -m fusionloader bench $(ARGS)
 
-lint: $(TEST_INSTALLED)
+lint: ready-to-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python .ci/stubs --check
 	$(BIN)/clang-format --dry-run --Werror $(filter csrc/%,$(SOURCES)) $(SHIPPED_SOURCES) $(TEST_SOURCES)
 
 format: $(TEST_INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(filter csrc/%,$(SOURCES)) $(SHIPPED_SOURCES) $(TEST_SOURCES)
+
+# The types of the extension, from its signatures.
+stubs: ready-to-test
+	$(BIN)/python .ci/stubs
 
 # A copy of the package with an instrumented extension, and the tests of csrc/ run against it.
 # The sanitizer's library has to be loaded before Python; Python itself leaks by design.
@@ -144,7 +149,7 @@ ready-to-test:
 
 # The build tools go in first: the build then runs in this environment and not in one of its own.
 $(BUILD_TOOLS): $(SYSTEM) pyproject.toml
-	$(PIP_INSTALL) --upgrade pip 'setuptools>=77' 'pybind11>=2.12'
+	$(PIP_INSTALL) --upgrade pip 'setuptools>=77' 'pybind11>=3.1,<3.2'
 	touch $@
 
 # Without the native code, which pip would compile in a folder of its own, all of it every time.

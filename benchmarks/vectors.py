@@ -24,7 +24,7 @@ def pass_over(
     def once() -> float:
         start = time.thread_time()
         for index, data in enumerate(files):
-            if executor.run(data, 1, 0, index, 0, out) != 0:
+            if executor.run(data, 1, 0, index, 0, out) is not _native.RunStatus.OK:
                 raise SystemExit("vectors: a file is not for the native decoder")
         return (time.thread_time() - start) / len(files) * 1e3
 

@@ -14,6 +14,7 @@ from PIL import Image
 
 from benchmarks.study import interleaved, parser_of, publish
 from fusionloader import _native
+from fusionloader._native import testing
 from fusionloader.cli.bench import setting_of
 
 Window = tuple[int, int, int, int]
@@ -40,7 +41,7 @@ def encoded(path: Path, optimise: bool) -> bytes:
 
 
 def pass_over(
-    reader: _native.WindowReader, samples: list[tuple[bytes, Window]]
+    reader: testing.WindowReader, samples: list[tuple[bytes, Window]]
 ) -> Callable[[], float]:
     """Returns a measurement: milliseconds of one thread's CPU time per window."""
 
@@ -71,9 +72,9 @@ def main() -> None:
         data = encoded(path, options.optimise)
         with Image.open(io.BytesIO(data)) as image:
             samples.append((data, window_of(random, *image.size)))
-    readers = {"libjpeg-turbo, partial": _native.WindowReader("libjpeg")}
+    readers = {"libjpeg-turbo, partial": testing.WindowReader(testing.BaselineDecoder.LIBJPEG)}
     for level in _native.simd_levels():
-        readers[f"own, {level}"] = _native.WindowReader("own", level)
+        readers[f"own, {level}"] = testing.WindowReader(testing.BaselineDecoder.OWN, level)
     times = interleaved(
         {name: pass_over(r, samples) for name, r in readers.items()}, options.rounds
     )

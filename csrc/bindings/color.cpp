@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "bindings/module.hpp"
+#include "bindings/testing.hpp"
 #include "ops/color.hpp"
 
 namespace py = pybind11;

@@ -1,6 +1,7 @@
 // Memory shared between processes, as the submodule `cuda`. The GIL is released around whatever
 // may wait for the device or another process. What lends and borrows; its parts are in
 // cuda_parts.cpp.
+#include <pybind11/native_enum.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -20,7 +21,6 @@ namespace fusionloader {
 namespace {
 
 using namespace cuda;
-using fusionloader::name_of;
 using Unlocked = py::call_guard<py::gil_scoped_release>;
 
 const char* name_of(Fault fault) {
@@ -55,18 +55,6 @@ void say_memory_error(std::exception_ptr error) {
   }
 }
 
-const char* name_of(Outcome outcome) {
-  switch (outcome) {
-    case Outcome::out:
-      return "out";
-    case Outcome::back:
-      return "back";
-    case Outcome::freed:
-      break;
-  }
-  return "freed";
-}
-
 Purpose purpose(bool probe) { return probe ? Purpose::probe : Purpose::use; }
 
 // At most a day: whoever waits looks again.
@@ -75,24 +63,40 @@ int64_t to_ns(double seconds) {
 }
 
 void bind_values(py::module_& m) {
-  py::class_<Ticket>(m, "Ticket")
+  py::native_enum<State>(m, "LoanState", "enum.Enum", "Of a record of the ledger.")
+      .value("FREE", State::free)
+      .value("ARMED", State::armed)
+      .value("YIELDED", State::yielded)
+      .value("BORROWED", State::borrowed)
+      .value("REVOKING", State::revoking)
+      .value("RETURNED", State::returned)
+      .value("QUARANTINED", State::quarantined)
+      .finalize();
+  py::native_enum<Outcome>(m, "Outcome", "enum.Enum",
+                           "Where a block is when the lender wants it back.")
+      .value("OUT", Outcome::out)
+      .value("BACK", Outcome::back)
+      .value("FREED", Outcome::freed, "It is back, and its memory is gone.")
+      .finalize();
+  py::class_<Ticket>(m, "Ticket", "One loan of one record of a ledger.")
       .def(
           py::init([](uint32_t record, uint64_t generation) { return Ticket{record, generation}; }),
           "record"_a, "generation"_a)
       .def_readonly("record", &Ticket::record)
       .def_readonly("generation", &Ticket::generation);
-  py::class_<Loan>(m, "Loan")
+  py::class_<Loan>(m, "Loan", "A borrowed block, opened.")
       .def_readonly("ticket", &Loan::ticket)
       .def_readonly("address", &Loan::address)
       .def_readonly("nbytes", &Loan::bytes)
       .def_readonly("device", &Loan::device);
   m.def("ended", &ended, "identity"_a);
-  m.def("kill_child", &kill_child, "identity"_a);
+  m.def("kill_child", &kill_child, "identity"_a,
+        "Kills a process; False where it is no child of this one.");
   m.def("pid_of", &pid_of, "identity"_a);
 }
 
 void bind_lender(py::module_& m) {
-  py::class_<Lender>(m, "Lender")
+  py::class_<Lender>(m, "Lender", "The lender's half of a ledger, with the driver.")
       .def(py::init<uint32_t>(), "slots"_a, Unlocked())
       .def_property_readonly("fd", [](Lender& self) { return self.ledger().fd(); })
       .def(
@@ -100,16 +104,11 @@ void bind_lender(py::module_& m) {
           [](Lender& self, uint64_t address, uint64_t bytes, std::optional<uint64_t> stream,
              bool probe) { return self.lend(address, bytes, stream, purpose(probe)); },
           "address"_a, "nbytes"_a, "stream"_a, "probe"_a = false, Unlocked())
-      .def(
-          "revoke", [](Lender& self, const Ticket& ticket) { return name_of(self.revoke(ticket)); },
-          Unlocked())
-      .def(
-          "take_back",
-          [](Lender& self, const Ticket& ticket) { return name_of(self.take_back(ticket)); },
-          Unlocked())
-      .def("quarantine", &Lender::quarantine)
-      .def("state", [](Lender& self, const Ticket& ticket) { return name_of(self.state(ticket)); })
-      .def("owner", &Lender::owner)
+      .def("revoke", &Lender::revoke, "ticket"_a, Unlocked())
+      .def("take_back", &Lender::take_back, "ticket"_a, Unlocked())
+      .def("quarantine", &Lender::quarantine, "ticket"_a)
+      .def("state", &Lender::state, "ticket"_a)
+      .def("owner", &Lender::owner, "ticket"_a, "Identity of the process that has the block, or 0.")
       .def("empty_borrower_slots", &Lender::empty_borrower_slots)
       .def("close", [](Lender& self) { self.ledger().close(); })
       .def_property_readonly("borrowers", [](Lender& self) { return self.ledger().borrowers(); })
@@ -128,7 +127,7 @@ void bind_lender(py::module_& m) {
 }
 
 void bind_borrower(py::module_& m) {
-  py::class_<Borrower>(m, "Borrower")
+  py::class_<Borrower>(m, "Borrower", "One borrower slot at the ledger behind a descriptor.")
       .def(py::init<int>(), "fd"_a, Unlocked())
       .def(
           "borrow",
@@ -137,9 +136,9 @@ void bind_borrower(py::module_& m) {
           },
           "least_nbytes"_a, "probe"_a = false, Unlocked())
       .def("give_back", &Borrower::give_back, "ticket"_a, "streams"_a, Unlocked())
-      .def("is_revoked", &Borrower::is_revoked)
+      .def("is_revoked", &Borrower::is_revoked, "ticket"_a)
       .def("any_revoked", &Borrower::any_revoked)
-      .def("want", &Borrower::want)
+      .def("want", &Borrower::want, "nbytes"_a)
       .def("leave", &Borrower::leave)
       .def_property_readonly("lender_lives",
                              [](const Borrower& self) { return self.ledger().lender_lives(); })
@@ -158,7 +157,9 @@ void bind_borrower(py::module_& m) {
 }  // namespace
 
 void bind_cuda(py::module_& m) {
-  py::module_ cuda = m.def_submodule("cuda", "Memory shared between processes.");
+  py::module_ cuda = m.def_submodule(
+      "cuda",
+      "Memory shared between processes. Errors are those of fusionloader.gpu_memory.errors.");
   py::register_local_exception_translator(&say_memory_error);
   bind_values(cuda);
   bind_lender(cuda);

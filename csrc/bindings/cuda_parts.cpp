@@ -1,9 +1,7 @@
-// Parts of the submodule `cuda`, each of use by itself: the ledger for tests of the protocol, the
-// arena for what is borrowed, the driver for the probe.
+// Parts of the submodule `cuda`, each of use by itself: the arena for what is borrowed, the driver
+// for the probe.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
-
-#include <cstring>
 
 #include "bindings/cuda.hpp"
 #include "cuda/driver.hpp"
@@ -19,61 +17,9 @@ namespace {
 using namespace cuda;
 using Unlocked = py::call_guard<py::gil_scoped_release>;
 
-template <size_t size>
-std::array<uint8_t, size> array_of(const py::bytes& bytes) {
-  const std::string_view view = bytes;
-  if (view.size() != size) throw std::invalid_argument("bytes of another length");
-  std::array<uint8_t, size> array;
-  std::memcpy(array.data(), view.data(), size);
-  return array;
-}
-
-void bind_ledger(py::module_& m) {
-  py::class_<LenderLedger>(m, "LenderLedger")
-      .def(py::init<uint32_t>(), "slots"_a)
-      .def_property_readonly("fd", &LenderLedger::fd)
-      .def(
-          "arm",
-          [](LenderLedger& self, const py::bytes& handle, const py::bytes& uuid,
-             uint64_t allocation_bytes, uint64_t offset, uint64_t bytes) {
-            return self.arm({array_of<64>(handle), array_of<16>(uuid), allocation_bytes, offset,
-                             bytes, Purpose::use});
-          },
-          "handle"_a, "uuid"_a, "allocation_bytes"_a, "offset"_a, "nbytes"_a)
-      .def("publish",
-           [](LenderLedger& self, const Ticket& ticket) { self.publication(ticket).publish(); })
-      .def("revoke", &LenderLedger::revoke)
-      .def("take_back", &LenderLedger::take_back)
-      .def("quarantine", &LenderLedger::quarantine)
-      .def("state",
-           [](LenderLedger& self, const Ticket& ticket) { return name_of(self.state(ticket)); })
-      .def("owner", &LenderLedger::owner)
-      .def("empty_borrower_slots", &LenderLedger::empty_borrower_slots)
-      .def("close", &LenderLedger::close)
-      .def_property_readonly("borrowers", &LenderLedger::borrowers)
-      .def_property_readonly("wanted_bytes", &LenderLedger::wanted_bytes)
-      .def_property_readonly("borrowed_ever", &LenderLedger::borrowed_ever);
-  py::class_<BorrowerLedger>(m, "BorrowerLedger")
-      .def(py::init<int>(), "fd"_a)
-      .def(
-          "borrow",
-          [](BorrowerLedger& self, uint64_t least) -> std::optional<py::tuple> {
-            const auto got = self.borrow(least, Purpose::use);
-            if (!got) return std::nullopt;
-            const auto* handle = reinterpret_cast<const char*>(got->offer.handle.data());
-            return py::make_tuple(got->ticket, py::bytes(handle, got->offer.handle.size()),
-                                  got->offer.offset, got->offer.bytes);
-          },
-          "least_nbytes"_a)
-      .def("give_back", &BorrowerLedger::give_back)
-      .def("is_revoked", &BorrowerLedger::is_revoked)
-      .def("any_revoked", &BorrowerLedger::any_revoked)
-      .def("want", &BorrowerLedger::want)
-      .def("leave", &BorrowerLedger::leave);
-}
-
 void bind_arena(py::module_& m) {
-  py::class_<Arena>(m, "Arena")
+  py::class_<Arena>(m, "Arena",
+                    "Allocates within ranges of memory, first fit; it never touches the memory.")
       .def(py::init<>())
       .def("add", &Arena::add, "address"_a, "nbytes"_a, "device"_a)
       .def("remove", &Arena::remove, "address"_a)
@@ -90,10 +36,13 @@ void bind_arena(py::module_& m) {
 void bind_driver(py::module_& m) {
   m.def("library", [] { return Driver::get().library(); }, Unlocked());
   m.def("device_count", [] { return Driver::get().device_count(); }, Unlocked());
-  m.def("uuid", [](int device) {
-    const Uuid uuid = Driver::get().uuid(device);
-    return py::bytes(reinterpret_cast<const char*>(uuid.data()), uuid.size());
-  });
+  m.def(
+      "uuid",
+      [](int device) {
+        const Uuid uuid = Driver::get().uuid(device);
+        return py::bytes(reinterpret_cast<const char*>(uuid.data()), uuid.size());
+      },
+      "device"_a);
   m.def(
       "allocate", [](int device, size_t bytes) { return OnDevice(device).allocate(bytes); },
       "device"_a, "nbytes"_a, Unlocked());
@@ -122,7 +71,6 @@ void bind_driver(py::module_& m) {
 }  // namespace
 
 void bind_cuda_parts(py::module_& m) {
-  bind_ledger(m);
   bind_arena(m);
   bind_driver(m);
 }

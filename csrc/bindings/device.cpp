@@ -18,15 +18,16 @@ namespace {
 
 using device::BatchBuilder;
 
-std::optional<std::string> unsupported(const py::sequence& operations) {
+std::optional<std::string> unsupported(const OperationSequence& operations) {
   return device::unsupported(operations_from_list(operations));
 }
 
 uint64_t address(const void* memory) { return reinterpret_cast<uint64_t>(memory); }
 
 // Returns the height and width of the result.
-py::tuple run_on_host(const Executor& executor, const py::object& image,
-                      const py::sequence& operations, const py::object& out, int lanes) {
+std::pair<int, int> run_on_host(const Executor& executor, const py::buffer& image,
+                                const OperationSequence& operations, const py::buffer& out,
+                                int lanes) {
   const Buffer from(image, shaped), to(out, writable);
   const PixelView view = from.pixels();
   if (view.channels != executor.plan().channels)
@@ -40,10 +41,10 @@ py::tuple run_on_host(const Executor& executor, const py::object& image,
     to.writable(batch.result_bytes());
     device::run_on_host(batch, lanes);
   }
-  return py::make_tuple(batch.height(), batch.width());
+  return {batch.height(), batch.width()};
 }
 
-void add(BatchBuilder& batch, const py::sequence& operations, uint64_t pixels, int width,
+void add(BatchBuilder& batch, const OperationSequence& operations, uint64_t pixels, int width,
          int height, uint64_t out) {
   batch.add(operations_from_list(operations), {pixels, width, height}, out);
 }
@@ -59,10 +60,14 @@ void add_drawn(BatchBuilder& batch, const Executor& executor, uint64_t seed, uin
 
 void bind_device(py::module_& m) {
   using namespace py::literals;
-  m.def("device_unsupported", &unsupported, "operations"_a);
+  m.def("device_unsupported", &unsupported, "operations"_a,
+        "Why no device program does these operations; None where one does.");
   m.def("run_device_program_on_host", &run_on_host, "executor"_a, "image"_a, "operations"_a,
-        "out"_a, "lanes"_a);
-  py::class_<BatchBuilder>(m, "DeviceBatch")
+        "out"_a, "lanes"_a,
+        "Runs operations on an image as a device would; height and width of the result.");
+  py::class_<BatchBuilder>(
+      m, "DeviceBatch",
+      "Programs of samples, for one launch; addresses are those of the memory it will run on.")
       .def(py::init([](const Executor& executor) { return BatchBuilder(executor.plan()); }),
            "executor"_a)
       .def("clear", &BatchBuilder::clear)

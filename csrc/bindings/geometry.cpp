@@ -1,13 +1,14 @@
 // Geometric operations on one image, for tests and the fidelity table: pixels in, pixels out.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <pybind11/typing.h>
 
 #include <cmath>
 #include <stdexcept>
 #include <string>
 
-#include "bindings/module.hpp"
 #include "bindings/names.hpp"
+#include "bindings/testing.hpp"
 #include "ops/geometry.hpp"
 #include "ops/limits.hpp"
 #include "ops/perspective.hpp"
@@ -32,13 +33,15 @@ Planes planes_of(const py::buffer& pixels) {
   return planes;
 }
 
-py::tuple interleaved(const Planes& planes) {
+using Arguments = py::typing::Tuple<py::object, py::ellipsis>;
+
+std::pair<py::bytes, std::pair<int, int>> interleaved(const Planes& planes) {
   std::string bytes;
   bytes.reserve(planes.size() * static_cast<size_t>(planes.channels()));
   for (size_t i = 0; i < planes.size(); ++i)
     for (int channel = 0; channel < planes.channels(); ++channel)
       bytes.push_back(static_cast<char>(planes.plane(channel)[i]));
-  return py::make_tuple(py::bytes(bytes), py::make_tuple(planes.height(), planes.width()));
+  return {py::bytes(bytes), {planes.height(), planes.width()}};
 }
 
 std::optional<AffineMatrix> one_number_matrix(const std::string& name, double number,
@@ -95,8 +98,10 @@ void apply(const std::string& name, const Planes& in, Planes& out, const py::tup
   affine_transform(in, out, in.width(), in.height(), *matrix, interpolation(1), fill(2), workspace);
 }
 
-py::tuple geometry_op(const std::string& name, const py::buffer& pixels, const py::tuple& arguments,
-                      const std::optional<std::string>& simd) {
+std::pair<py::bytes, std::pair<int, int>> geometry_op(const std::string& name,
+                                                      const py::buffer& pixels,
+                                                      const Arguments& arguments,
+                                                      const std::optional<std::string>& simd) {
   const Planes in = planes_of(pixels);
   // Kept between calls, as in a worker: what an earlier image has left must not show.
   thread_local Planes out;

@@ -1,4 +1,5 @@
 // The decoder alone, for tests and measurements.
+#include <pybind11/native_enum.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -8,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "bindings/module.hpp"
+#include "bindings/testing.hpp"
 #include "jpeg/region_decoder.hpp"
 #include "resize/kernels.hpp"  // rows_at_once
 
@@ -19,13 +20,13 @@ namespace {
 
 class WindowReader {
  public:
-  WindowReader(const std::string& baseline, const std::optional<std::string>& simd)
-      : decoder_(simd ? simd_level_from_name(*simd) : best_simd_level(), decoder_named(baseline)) {}
+  WindowReader(BaselineDecoder baseline, const std::optional<std::string>& simd)
+      : decoder_(simd ? simd_level_from_name(*simd) : best_simd_level(), baseline) {}
 
   // RGB of a window of the image at 1/`denominator` of its size; none where the file is left to
   // Pillow. `index` is the file's, as index() gives it.
   std::optional<py::bytes> read(const py::buffer& encoded, int x, int y, int width, int height,
-                                const std::string& index, int denominator) {
+                                const py::bytes& index, int denominator) {
     const Opened opened(decoder_, encoded);
     const std::vector<ScanEntry> entries = entries_of(index);
     if (!opened.started({x, y, width, height}, {entries.data(), entries.size()}, denominator))
@@ -40,8 +41,8 @@ class WindowReader {
   }
 
   // The same work without keeping the pixels; false where the file is left to Pillow.
-  bool skim(const py::buffer& encoded, int x, int y, int width, int height,
-            const std::string& index, int denominator) {
+  bool skim(const py::buffer& encoded, int x, int y, int width, int height, const py::bytes& index,
+            int denominator) {
     const Opened opened(decoder_, encoded);
     const std::vector<ScanEntry> entries = entries_of(index);
     return opened.started({x, y, width, height}, {entries.data(), entries.size()}, denominator) &&
@@ -57,9 +58,7 @@ class WindowReader {
                      entries.size() * sizeof(ScanEntry));
   }
 
-  const char* started() const {
-    return decoder_.started() == BaselineDecoder::own ? "own" : "libjpeg";
-  }
+  BaselineDecoder started() const { return decoder_.started(); }
 
  private:
   // A file for as long as this lives.
@@ -86,17 +85,11 @@ class WindowReader {
     const bool open_;
   };
 
-  static std::vector<ScanEntry> entries_of(const std::string& bytes) {
+  static std::vector<ScanEntry> entries_of(std::string_view bytes) {
     std::vector<ScanEntry> entries(bytes.size() / sizeof(ScanEntry));
     if (!entries.empty())
       std::memcpy(entries.data(), bytes.data(), entries.size() * sizeof(ScanEntry));
     return entries;
-  }
-
-  static BaselineDecoder decoder_named(const std::string& name) {
-    if (name == "own") return BaselineDecoder::own;
-    if (name == "libjpeg") return BaselineDecoder::libjpeg;
-    throw py::value_error("baseline decoder must be own or libjpeg, not " + name);
   }
 
   template <class Visit>
@@ -117,13 +110,23 @@ class WindowReader {
 
 void bind_jpeg(py::module_& m) {
   using namespace py::literals;
-  py::class_<WindowReader>(m, "WindowReader", "Windows of JPEG files, for tests and measurements.")
-      .def(py::init<const std::string&, const std::optional<std::string>&>(), "baseline"_a = "own",
-           "simd"_a = py::none())
+  py::native_enum<BaselineDecoder>(m, "BaselineDecoder", "enum.Enum",
+                                   "What decodes the baseline files that both can.")
+      .value("OWN", BaselineDecoder::own)
+      .value("LIBJPEG", BaselineDecoder::libjpeg)
+      .finalize();
+  py::class_<WindowReader>(
+      m, "WindowReader",
+      "Windows of JPEG files; nothing where Pillow has to decode.\n\n"
+      "`index` is the file's entry index, as `index()` gives it; a window is one\n"
+      "of the image at 1/`denominator` of its size.")
+      .def(py::init<BaselineDecoder, const std::optional<std::string>&>(),
+           "baseline"_a = BaselineDecoder::own, "simd"_a = py::none())
       .def("read", &WindowReader::read, "encoded"_a, "x"_a, "y"_a, "width"_a, "height"_a,
-           "index"_a = py::bytes(), "denominator"_a = 1)
+           "index"_a = py::bytes(), "denominator"_a = 1, "RGB, row by row.")
       .def("skim", &WindowReader::skim, "encoded"_a, "x"_a, "y"_a, "width"_a, "height"_a,
-           "index"_a = py::bytes(), "denominator"_a = 1)
+           "index"_a = py::bytes(), "denominator"_a = 1,
+           "The same work without keeping the pixels.")
       .def("index", &WindowReader::index, "encoded"_a)
       .def_property_readonly("started", &WindowReader::started);
 }

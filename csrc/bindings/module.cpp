@@ -1,6 +1,10 @@
 // The Python module: each subject binds itself in a file of its own in this folder.
 #include "bindings/module.hpp"
 
+#include <string>
+
+#include "bindings/testing.hpp"
+
 namespace py = pybind11;
 
 namespace {
@@ -19,12 +23,18 @@ void say_value_error(std::exception_ptr error) {
 PYBIND11_MODULE(_native, m) {
   py::register_local_exception_translator(&say_value_error);
   m.doc() = "Native parts of fusionloader; private, see the Python modules that use them.";
-  fusionloader::bind_color(m);
-  fusionloader::bind_cuda(m);
-  fusionloader::bind_device(m);
-  fusionloader::bind_geometry(m);
-  fusionloader::bind_jpeg(m);
-  fusionloader::bind_lending(m);
+  // Classes before the signatures that name them.
   fusionloader::bind_plan(m);
-  fusionloader::bind_queue(m);
+  fusionloader::bind_device(m);
+  fusionloader::bind_manager_queue(m);
+  fusionloader::bind_worker_queue(m);
+  fusionloader::bind_plan_worker(m);
+  fusionloader::bind_worker_sharing(m);
+  fusionloader::bind_cuda(m);
+  // Training needs nothing of the submodule `testing`: it is made when somebody asks for it.
+  m.def("__getattr__", [self = py::handle(m)](const std::string& name) {
+    auto native = py::reinterpret_borrow<py::module_>(self);
+    if (name == "testing") return fusionloader::testing_module(native);
+    throw py::attribute_error("module 'fusionloader._native' has no attribute '" + name + "'");
+  });
 }

@@ -138,8 +138,8 @@ MixOf mix_of(const Arguments& given, int depth) {
 
 }  // namespace
 
-py::list list_from_operations(const Parameters& operations) {
-  py::list result;
+OperationList list_from_operations(const Parameters& operations) {
+  OperationList result;
   for (const Operation& operation : operations) result.append(std::visit(AsTuple{}, operation));
   return result;
 }

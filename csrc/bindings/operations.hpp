@@ -2,11 +2,12 @@
 // Operations as tuples: a name and its arguments.
 #include <pybind11/pybind11.h>
 
+#include "bindings/python_types.hpp"
 #include "plan/operations.hpp"
 
 namespace fusionloader {
 
-pybind11::list list_from_operations(const Parameters& operations);
+OperationList list_from_operations(const Parameters& operations);
 
 // Throws std::invalid_argument for an unknown name and lists in lists that are too deep, pybind11's
 // errors for other arguments. `depth` lists hold this one.

@@ -1,8 +1,11 @@
 // Plans and executors: values of fusionloader.plan come in as tuples, buffers as buffers.
+#include <pybind11/native_enum.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <pybind11/typing.h>
 
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -11,10 +14,11 @@
 #include "bindings/buffers.hpp"
 #include "bindings/module.hpp"
 #include "bindings/operations.hpp"
+#include "bindings/python_types.hpp"
 #include "bindings/stages.hpp"
 #include "ops/limits.hpp"
 #include "plan/executor.hpp"
-#include "rng/philox.hpp"
+#include "rng/mix.hpp"
 
 namespace py = pybind11;
 
@@ -40,8 +44,10 @@ ConvertSpec convert_from_tuple(const py::tuple& fields) {
   return spec;
 }
 
-std::unique_ptr<Executor> make_executor(const py::sequence& stages,
-                                        const std::optional<py::tuple>& convert, int channels,
+using Convert = py::typing::Tuple<py::str, py::bytes>;
+
+std::unique_ptr<Executor> make_executor(const StageSequence& stages,
+                                        const std::optional<Convert>& convert, int channels,
                                         int result_channels, int height, int width,
                                         bool fast_decode, bool strict, bool vertical_first_allowed,
                                         const std::optional<std::string>& simd) {
@@ -67,38 +73,38 @@ auto without_gil(Executor& executor, Work work) {
   return work();
 }
 
-py::tuple pixels_tuple(const Pixels& pixels) {
-  return py::make_tuple(
-      py::bytes(reinterpret_cast<const char*>(pixels.bytes.data()), pixels.bytes.size()),
-      py::make_tuple(pixels.height, pixels.width));
+// The bytes, and height and width.
+using PixelsAndSize = std::pair<py::bytes, std::pair<int, int>>;
+
+PixelsAndSize with_size(const Pixels& pixels) {
+  return {py::bytes(reinterpret_cast<const char*>(pixels.bytes.data()), pixels.bytes.size()),
+          {pixels.height, pixels.width}};
 }
 
-py::list draw_list(const Executor& self, uint64_t seed, uint64_t epoch, uint64_t index,
-                   uint64_t occurrence, int width, int height, uint64_t group) {
+OperationList draw_list(const Executor& self, uint64_t seed, uint64_t epoch, uint64_t index,
+                        uint64_t occurrence, int width, int height, uint64_t group) {
   return list_from_operations(
       draw(self.plan(), {seed, epoch, index, occurrence, group}, width, height));
 }
 
-int run(Executor& self, const py::object& encoded, uint64_t seed, uint64_t epoch, uint64_t index,
-        uint64_t occurrence, const py::object& out, uint64_t group) {
+Status run(Executor& self, const py::buffer& encoded, uint64_t seed, uint64_t epoch, uint64_t index,
+           uint64_t occurrence, const py::buffer& out, uint64_t group) {
   const Buffer from(encoded, readable), to(out, writable);
   uint8_t* target = to.writable(self.result_bytes());
   const SampleKey key{seed, epoch, index, occurrence, group};
-  return static_cast<int>(
-      without_gil(self, [&] { return self.run_encoded(from.bytes(), key, target); }));
+  return without_gil(self, [&] { return self.run_encoded(from.bytes(), key, target); });
 }
 
-int run_with(Executor& self, const py::object& encoded, const py::sequence& parameters,
-             const py::object& out) {
+Status run_with(Executor& self, const py::buffer& encoded, const OperationSequence& parameters,
+                const py::buffer& out) {
   const Buffer from(encoded, readable), to(out, writable);
   uint8_t* target = to.writable(self.result_bytes());
   const Parameters given = operations_from_list(parameters);
-  return static_cast<int>(
-      without_gil(self, [&] { return self.run_encoded_with(from.bytes(), given, target); }));
+  return without_gil(self, [&] { return self.run_encoded_with(from.bytes(), given, target); });
 }
 
-void run_pixels(Executor& self, const py::object& image, uint64_t seed, uint64_t epoch,
-                uint64_t index, uint64_t occurrence, const py::object& out, uint64_t group) {
+void run_pixels(Executor& self, const py::buffer& image, uint64_t seed, uint64_t epoch,
+                uint64_t index, uint64_t occurrence, const py::buffer& out, uint64_t group) {
   const Buffer from(image, shaped), to(out, writable);
   const PixelView view = from.pixels();
   uint8_t* target = to.writable(self.result_bytes());
@@ -106,8 +112,8 @@ void run_pixels(Executor& self, const py::object& image, uint64_t seed, uint64_t
   without_gil(self, [&] { self.run_pixels(view, key, target); });
 }
 
-void run_pixels_with(Executor& self, const py::object& image, const py::sequence& parameters,
-                     const py::object& out) {
+void run_pixels_with(Executor& self, const py::buffer& image, const OperationSequence& parameters,
+                     const py::buffer& out) {
   const Buffer from(image, shaped), to(out, writable);
   const PixelView view = from.pixels();
   uint8_t* target = to.writable(self.result_bytes());
@@ -115,46 +121,50 @@ void run_pixels_with(Executor& self, const py::object& image, const py::sequence
   without_gil(self, [&] { self.run_pixels_with(view, given, target); });
 }
 
-std::optional<py::tuple> pixels(Executor& self, const py::object& encoded, uint64_t seed,
-                                uint64_t epoch, uint64_t index, uint64_t occurrence,
-                                uint64_t group) {
+std::optional<PixelsAndSize> pixels(Executor& self, const py::buffer& encoded, uint64_t seed,
+                                    uint64_t epoch, uint64_t index, uint64_t occurrence,
+                                    uint64_t group) {
   const Buffer from(encoded, readable);
   const SampleKey key{seed, epoch, index, occurrence, group};
   Pixels result;
   const Status status =
       without_gil(self, [&] { return self.pixels_of_encoded(from.bytes(), key, result); });
   if (status != Status::ok) return std::nullopt;
-  return pixels_tuple(result);
+  return with_size(result);
 }
 
-py::tuple pixels_of_pixels(Executor& self, const py::object& image, uint64_t seed, uint64_t epoch,
-                           uint64_t index, uint64_t occurrence, uint64_t group) {
+PixelsAndSize pixels_of_pixels(Executor& self, const py::buffer& image, uint64_t seed,
+                               uint64_t epoch, uint64_t index, uint64_t occurrence,
+                               uint64_t group) {
   const Buffer from(image, shaped);
   const PixelView view = from.pixels();
   const SampleKey key{seed, epoch, index, occurrence, group};
   Pixels result;
   without_gil(self, [&] { self.pixels_of_pixels(view, key, result); });
-  return pixels_tuple(result);
+  return with_size(result);
 }
 
-py::tuple pixels_with(Executor& self, const py::object& image, const py::sequence& parameters) {
+PixelsAndSize pixels_with(Executor& self, const py::buffer& image,
+                          const OperationSequence& parameters) {
   const Buffer from(image, shaped);
   const PixelView view = from.pixels();
   const Parameters given = operations_from_list(parameters);
   Pixels result;
   without_gil(self, [&] { self.pixels_with(view, given, result); });
-  return pixels_tuple(result);
+  return with_size(result);
 }
 
-std::optional<py::tuple> image_size(Executor& self, const py::object& encoded) {
+std::optional<std::pair<int, int>> image_size(Executor& self, const py::buffer& encoded) {
   const Buffer from(encoded, readable);
   int width = 0, height = 0;
   if (!self.image_size(from.bytes(), width, height)) return std::nullopt;
-  return py::make_tuple(width, height);
+  return std::pair(width, height);
 }
 
-std::array<uint32_t, 4> philox(PhiloxCounter counter, PhiloxKey key) {
-  return philox4x32(counter, key);
+std::vector<double> take_part_seconds(Executor& self) {
+  std::vector<double> seconds;
+  for (const uint64_t ns : self.times().take()) seconds.push_back(to_seconds(ns));
+  return seconds;
 }
 
 }  // namespace
@@ -169,24 +179,29 @@ void bind_plan(py::module_& m) {
         return names;
       },
       "Which vector instructions this processor has, from none to the widest.");
-  m.def("philox4x32", &philox, "counter"_a, "key"_a);
-  py::class_<Executor>(m, "Executor")
+  m.def("mix_key", &mix_key, "seed"_a, "epoch"_a, "key"_a, "occurrence"_a,
+        "A seed of 64 bits from what identifies the draws of a sample.");
+  py::native_enum<Status>(m, "RunStatus", "enum.Enum", "Whether an executor could run a file.")
+      .value("OK", Status::ok)
+      .value("NEEDS_PILLOW", Status::needs_pillow, "Pillow decodes it, or words the error.")
+      .finalize();
+  py::class_<Executor>(
+      m, "Executor",
+      "Runs a plan on one sample at a time.\n\n"
+      "A sample is named by seed, epoch, index, occurrence and group, and comes as an\n"
+      "encoded file or as pixels. Methods that end in `_with` are given the drawn\n"
+      "operations; those named for pixels return bytes with their height and width.")
       .def(py::init(&make_executor), "stages"_a, "convert"_a, "channels"_a, "result_channels"_a,
            "height"_a, "width"_a, "fast_decode"_a, "strict"_a, "vertical_first_allowed"_a,
            "simd"_a = py::none())
       .def_property_readonly("result_bytes", &Executor::result_bytes)
       .def_property_readonly("conversion", &Executor::conversion)
-      .def("take_part_seconds",
-           [](Executor& self) {
-             std::vector<double> seconds;
-             for (uint64_t& ns : self.times().ns)
-               seconds.push_back(static_cast<double>(std::exchange(ns, 0)) * 1e-9);
-             return seconds;
-           })
       .def_property_readonly("simd_level",
                              [](const Executor& self) { return simd_level_name(self.plan().simd); })
+      .def("take_part_seconds", &take_part_seconds,
+           "Wall time of the plan's parts since the last call.")
       .def("draw", &draw_list, "seed"_a, "epoch"_a, "index"_a, "occurrence"_a, "width"_a,
-           "height"_a, "group"_a = 0)
+           "height"_a, "group"_a = 0, "The operations for an image of that size.")
       .def("run", &run, "encoded"_a, "seed"_a, "epoch"_a, "index"_a, "occurrence"_a, "out"_a,
            "group"_a = 0)
       .def("run_with", &run_with, "encoded"_a, "parameters"_a, "out"_a)
@@ -194,11 +209,12 @@ void bind_plan(py::module_& m) {
            "out"_a, "group"_a = 0)
       .def("run_pixels_with", &run_pixels_with, "image"_a, "parameters"_a, "out"_a)
       .def("pixels", &pixels, "encoded"_a, "seed"_a, "epoch"_a, "index"_a, "occurrence"_a,
-           "group"_a = 0)
+           "group"_a = 0, "None where Pillow has to decode.")
       .def("pixels_of_pixels", &pixels_of_pixels, "image"_a, "seed"_a, "epoch"_a, "index"_a,
            "occurrence"_a, "group"_a = 0)
       .def("pixels_with", &pixels_with, "image"_a, "parameters"_a)
-      .def("image_size", &image_size, "encoded"_a);
+      .def("image_size", &image_size, "encoded"_a,
+           "Width and height; None where Pillow has to decode.");
 }
 
 }  // namespace fusionloader

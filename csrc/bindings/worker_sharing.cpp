@@ -1,40 +1,45 @@
 #include "queue/worker_sharing.hpp"
 
+#include <pybind11/native_enum.h>
 #include <pybind11/stl.h>
 
 #include "bindings/module.hpp"
 #include "queue/identity.hpp"
 
 namespace py = pybind11;
+using namespace py::literals;
 
 namespace fusionloader {
 
-void bind_lending(py::module_& m) {
-  m.def("process_identity", &identity_of);
-  py::class_<MemberView>(m, "MemberView")
-      .def(py::init<int, int>())
-      .def("progress",
-           [](MemberView& view) {
-             py::list all;
-             for (const MiniBatchProgress& p : view.progress())
-               all.append(py::make_tuple(p.sequence, p.waiting, p.half_done));
-             return all;
-           })
-      .def("workers",
-           [](MemberView& view) {
-             py::list all;
-             for (const WorkerView& w : view.workers()) {
-               const bool answered = w.assignment == w.answered;
-               all.append(py::make_tuple(static_cast<uint32_t>(w.place),
-                                         answered ? 0 : Assignment::member(w.assignment),
-                                         answered ? 0 : Assignment::guest_slot(w.assignment)));
-             }
-             return all;
-           })
+void bind_worker_sharing(py::module_& m) {
+  m.def("process_identity", &identity_of, "pid"_a,
+        "Start time and pid of a running process in one number, never used twice; else 0.");
+  py::native_enum<WorkerActivity>(m, "WorkerActivity", "enum.Enum", "What a worker does.")
+      .value("ABSENT", WorkerActivity::absent, "There is no such worker now.")
+      .value("IDLE", WorkerActivity::idle)
+      .value("HOME", WorkerActivity::home, "It works for its own rank.")
+      .value("BORROWED", WorkerActivity::borrowed, "It works for another one.")
+      .finalize();
+  py::class_<MiniBatchProgress>(m, "MiniBatchProgress", "Of a mini-batch in flight.")
+      .def_readonly("sequence", &MiniBatchProgress::sequence)
+      .def_readonly("waiting", &MiniBatchProgress::waiting, "Tiny-batches that nobody holds.")
+      .def_readonly("half_done", &MiniBatchProgress::half_done,
+                    "Tiny-batches under way of which more than half is done.");
+  py::class_<WorkerView>(m, "WorkerView", "A worker that may be sent to other ranks.")
+      .def_readonly("activity", &WorkerView::activity)
+      .def_readonly("member", &WorkerView::member,
+                    "Where it is sent by an assignment that it has not answered; 0: nowhere.")
+      .def_readonly("guest_slot", &WorkerView::guest_slot);
+  py::class_<MemberView>(m, "MemberView",
+                         "A loader's queue as the global manager sees it; assigns its workers.")
+      .def(py::init<int, int>(), "control_fd"_a, "data_fd"_a)
+      .def("progress", &MemberView::progress, "Of the mini-batches in flight, the oldest first.")
+      .def("workers", &MemberView::workers)
       .def("free_guest_slots", &MemberView::free_guest_slots)
       .def("borrowed_at_work", &MemberView::borrowed_at_work)
-      .def("send", &MemberView::send)
-      .def("watch", &MemberView::watch);
+      .def("send", &MemberView::send, "worker"_a, "last"_a, "member"_a, "guest_slot"_a,
+           "Sends a worker to a guest slot of a member, for mini-batches up to `last`.")
+      .def("watch", &MemberView::watch, "on"_a, "Whether the member tells of what it publishes.");
 }
 
 }  // namespace fusionloader

@@ -34,7 +34,7 @@
 #include <vector>
 
 #include "cuda/record.hpp"
-#include "queue/queue.hpp"
+#include "queue/mapping.hpp"
 
 namespace fusionloader::cuda {
 

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "queue/parts.hpp"
@@ -40,6 +41,9 @@ struct PartTimes {
         ns[i] = 0;
       }
   }
+
+  // What was counted; starts anew.
+  std::array<uint64_t, kParts> take() { return std::exchange(ns, {}); }
 
   class Timed {
    public:

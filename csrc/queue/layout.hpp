@@ -23,8 +23,8 @@ constexpr size_t kAlign = 64;  // a cache line: neighbours do not disturb each o
 struct alignas(kAlign) ControlHeader {
   uint64_t magic;
   uint32_t workers;         // of the loader itself; guest slots have the numbers behind them
-  uint32_t guest_slots;     // records for workers that other ranks lend, see lending.hpp
-  uint32_t shareable;       // the first so many workers may be lent
+  uint32_t guest_slots;     // records for workers of other ranks, see worker_sharing.hpp
+  uint32_t shareable;       // the first so many workers may be sent to other ranks
   uint32_t ring_size;       // mini-batches that can be in flight
   Atomic64 published;       // mini-batches published so far; their numbers are 0 .. published - 1
   Atomic64 oldest;          // the oldest one not delivered: workers look from here on
@@ -56,6 +56,14 @@ enum class GpuState : uint32_t {
 // Who works on a mini-batch.
 enum class Side : uint32_t { cpu = 0, gpu = 1 };
 
+// What a worker that may be sent to other ranks does, as it last said.
+enum class WorkerActivity : uint32_t {
+  absent = 0,  // there is no such worker now
+  idle = 1,
+  home = 2,      // works for its own rank
+  borrowed = 3,  // works for another one
+};
+
 // What a worker is at; read by the manager for warnings, statistics and recovery.
 struct alignas(kAlign) WorkerRecord {
   Atomic32 pid;
@@ -67,11 +75,11 @@ struct alignas(kAlign) WorkerRecord {
   Atomic64 busy_ns;          // wall time spent on samples
   Atomic64 pillow_samples;   // samples of a compiled plan that Pillow decoded
   Atomic64 part_ns[kParts];  // wall time of a compiled plan's parts, as in plan/part_times.hpp
-  // Of a worker that may be lent, see lending.hpp.
+  // Of a worker that may be sent to other ranks, see worker_sharing.hpp.
   Atomic64 assignment;
   Atomic64 answered;
-  Atomic32 place;
-  Atomic64 owner;  // of a guest slot: identity of the process that has it; 0: free
+  Atomic32 activity;  // a WorkerActivity
+  Atomic64 owner;     // of a guest slot: identity of the process that has it; 0: free
 };
 
 struct SlotEntry {  // where a slot lies in the data object; never changes once written
@@ -96,7 +104,7 @@ struct Control {
 
 // ---- descriptor of a mini-batch, in a slot of its own: it is free again on delivery -------------
 
-enum class TinyState : uint16_t {
+enum class TinyBatchState : uint16_t {
   waiting = 1,
   active = 2,
   completed = 3,
@@ -107,10 +115,10 @@ enum class TinyState : uint16_t {
 // One tiny-batch: [mini-batch number : 32 | claimant : 16 | state : 16]. The compare-and-swap on
 // this word decides who does a tiny-batch; the queue word below only says where to look next.
 struct StateWord {
-  static uint64_t make(uint64_t sequence, uint32_t worker, TinyState state) {
+  static uint64_t make(uint64_t sequence, uint32_t worker, TinyBatchState state) {
     return (sequence << 32) | (uint64_t{worker & 0xffff} << 16) | static_cast<uint16_t>(state);
   }
-  static TinyState state(uint64_t word) { return static_cast<TinyState>(word & 0xffff); }
+  static TinyBatchState state(uint64_t word) { return static_cast<TinyBatchState>(word & 0xffff); }
 };
 
 // The unclaimed middle of a mini-batch: [tag : 16 | tail : 24 | head : 24]. CPU workers take at the
@@ -129,7 +137,7 @@ struct Entry {          // one sample, in the order of the tiny-batches (smalles
   int64_t item;         // number of the sample in the dataset's table, or its position
   uint64_t key;         // index for the random draws
   uint32_t occurrence;  // how often this index came up before in the epoch
-  uint32_t row;         // its place in the batch
+  uint32_t row;         // of the batch
 };
 
 // What one side has done of a mini-batch.

@@ -23,12 +23,12 @@ std::vector<MiniBatchProgress> MemberView::progress() {
     const uint32_t count = batch.header.tiny_batches, size = batch.header.tiny_size;
     if (batch.header.sequence.load() == sequence &&
         Batch::descriptor_bytes(0, count) <= memory.bytes()) {
-      const uint64_t waiting = StateWord::make(sequence, 0, TinyState::waiting);
+      const uint64_t waiting = StateWord::make(sequence, 0, TinyBatchState::waiting);
       for (uint32_t t = 0; t < count; ++t) {
         const uint64_t word = batch.states()[t].load();
         if (word == waiting)
           ++found.waiting;
-        else if (StateWord::state(word) == TinyState::active &&
+        else if (StateWord::state(word) == TinyBatchState::active &&
                  2 * reinterpret_cast<Atomic32*>(batch.states() + count)[t].load() > size)
           ++found.half_done;
       }
@@ -42,8 +42,11 @@ std::vector<WorkerView> MemberView::workers() {
   std::vector<WorkerView> all;
   for (uint32_t w = 0; w < control_->header.shareable; ++w) {
     const WorkerRecord& record = control_->records()[w];
-    all.push_back({record.assignment.load(), record.answered.load(),
-                   static_cast<Place>(record.place.load())});
+    const uint64_t assignment = record.assignment.load();
+    const bool open = assignment != record.answered.load();
+    all.push_back({static_cast<WorkerActivity>(record.activity.load()),
+                   open ? Assignment::member(assignment) : 0,
+                   open ? Assignment::guest_slot(assignment) : 0});
   }
   return all;
 }

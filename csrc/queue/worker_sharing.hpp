@@ -49,9 +49,6 @@ struct Assignment {
   }
 };
 
-// Where a worker is at, as it last said; nowhere: there is no such worker now.
-enum class Place : uint32_t { nowhere = 0, idle = 1, home = 2, away = 3 };
-
 // What the global manager sees of a published mini-batch.
 struct MiniBatchProgress {
   uint64_t sequence;
@@ -59,10 +56,13 @@ struct MiniBatchProgress {
   uint32_t half_done;  // tiny-batches in process of which more than half is done
 };
 
+// What it sees of a worker that it may send.
 struct WorkerView {
-  uint64_t assignment;
-  uint64_t answered;
-  Place place;
+  WorkerActivity activity;
+  // Of the assignment that the worker has not answered: the member that it is sent to, 0 where
+  // there is none, and its guest slot there.
+  uint32_t member;
+  uint32_t guest_slot;
 };
 
 // A member's lists as the global manager reads and writes them.

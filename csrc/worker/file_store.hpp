@@ -9,7 +9,7 @@
 #include <optional>
 
 #include "jpeg/scan.hpp"  // ByteView
-#include "queue/queue.hpp"
+#include "queue/mapping.hpp"
 
 namespace fusionloader {
 

@@ -47,32 +47,32 @@ PlanWorker::PlanWorker(const Site& home, int parent, int event_fd, FileStore* pi
   // An assignment of a dead predecessor is void: only the destination empties that guest slot.
   WorkerRecord& record = home_.queue->record();
   record.answered.store(record.assignment.load());
-  if (pool != nullptr) place_ = Place::nowhere;
-  record.place.store(static_cast<uint32_t>(place_));
+  if (pool != nullptr) activity_ = WorkerActivity::absent;
+  record.activity.store(static_cast<uint32_t>(activity_));
 }
 
-Event PlanWorker::run(bool once) {
+WorkerEvent PlanWorker::run(bool once) {
   for (;;) {
     while (claim_) {
-      if (!run_sample()) return Event::sample;
+      if (!run_sample()) return WorkerEvent::sample;
       sample_done();
     }
-    if (served_) return end(Event::served);
-    if (home_.queue->stopping()) return end(Event::stopped);
-    if (getppid() != parent_) return end(Event::orphaned);
+    if (served_) return end(WorkerEvent::served);
+    if (home_.queue->stopping()) return end(WorkerEvent::stopped);
+    if (getppid() != parent_) return end(WorkerEvent::orphaned);
     if (pool_ != nullptr && pool_->is_sent()) return recall();
     const uint32_t seen = home_.queue->work_word();
     if (claim_at_home()) {
       served_ = once;
-      if (!once) say(Place::home);
+      if (!once) report(WorkerActivity::home);
       continue;
     }
-    if (once) return end(Event::idle);  // who only helps is not for others to send
+    if (once) return end(WorkerEvent::idle);  // who only helps is not for others to send
     if (event_fd_ >= 0) {
-      if (!obey() || (away_ && away_is_gone())) return end(Event::assignment);
-      if (claim_away()) continue;
+      if (!obey() || (borrower_ && borrower_is_gone())) return end(WorkerEvent::assignment);
+      if (claim_as_borrowed()) continue;
     }
-    if (pool_ != nullptr) return end(Event::idle);
+    if (pool_ != nullptr) return end(WorkerEvent::idle);
     rest(seen);
   }
 }
@@ -86,15 +86,15 @@ bool PlanWorker::claim_at_home() {
   return true;
 }
 
-bool PlanWorker::claim_away() {
+bool PlanWorker::claim_as_borrowed() {
   if (!in_guest_slot_) return false;
-  claim_ = away_->queue->claim_as_borrowed(assignment_);
+  claim_ = borrower_->queue->claim_as_borrowed(assignment_);
   if (!claim_) {
     leave_guest_slot();
     return false;
   }
-  at_ = &*away_;
-  say(Place::away);
+  at_ = &*borrower_;
+  report(WorkerActivity::borrowed);
   tiny_batch_ = claim_->first;
   advance();
   return true;
@@ -106,52 +106,53 @@ bool PlanWorker::obey() {
   const uint64_t assignment = record.assignment.load();
   if (assignment == record.answered.load()) return true;
   leave_guest_slot();
-  if (!away_ || Assignment::member(assignment) != away_member_ || away_is_gone()) return false;
+  if (!borrower_ || Assignment::member(assignment) != borrower_member_ || borrower_is_gone())
+    return false;
   // A guest slot that is not free is not worth waiting for: the manager looks again when this
   // rests.
-  in_guest_slot_ = away_->queue->take_guest_slot(Assignment::guest_slot(assignment), me_);
+  in_guest_slot_ = borrower_->queue->take_guest_slot(Assignment::guest_slot(assignment), me_);
   assignment_ = assignment;
   record.answered.store(assignment);
   return true;
 }
 
 // Memory of a loader that has ended is not to be kept; who was killed does not say so.
-bool PlanWorker::away_is_gone() {
-  if (away_->queue->stopping()) return true;
+bool PlanWorker::borrower_is_gone() {
+  if (borrower_->queue->stopping()) return true;
   const uint64_t now = monotonic_ns();
   if (now - looked_ns_ < static_cast<uint64_t>(kOrphanCheckNs)) return false;
   looked_ns_ = now;
-  return !runs(away_->queue->owner());
+  return !runs(borrower_->queue->owner());
 }
 
 void PlanWorker::leave_guest_slot() {
-  if (in_guest_slot_) away_->queue->leave_guest_slot();
+  if (in_guest_slot_) borrower_->queue->leave_guest_slot();
   in_guest_slot_ = false;
 }
 
-void PlanWorker::say(Place place) {
-  if (event_fd_ < 0 || place == place_) return;
-  place_ = place;
-  home_.queue->record().place.store(static_cast<uint32_t>(place));
-  if (place == Place::idle) notify(event_fd_);
+void PlanWorker::report(WorkerActivity activity) {
+  if (event_fd_ < 0 || activity == activity_) return;
+  activity_ = activity;
+  home_.queue->record().activity.store(static_cast<uint32_t>(activity));
+  if (activity == WorkerActivity::idle) notify(event_fd_);
 }
 
 void PlanWorker::rest(uint32_t seen) {
   home_.queue->idle();
-  say(Place::idle);
+  report(WorkerActivity::idle);
   home_.queue->sleep(seen, kOrphanCheckNs);
 }
 
-Event PlanWorker::recall() {
+WorkerEvent PlanWorker::recall() {
   if (event_fd_ >= 0) {  // on another rank's assignment nobody comes for the time being
     WorkerRecord& record = home_.queue->record();
     record.answered.store(record.assignment.load());
-    say(Place::nowhere);
+    report(WorkerActivity::absent);
   }
-  return end(Event::recalled);
+  return end(WorkerEvent::recalled);
 }
 
-Event PlanWorker::end(Event event) {
+WorkerEvent PlanWorker::end(WorkerEvent event) {
   leave_guest_slot();
   home_.queue->idle();
   served_ = false;
@@ -166,8 +167,8 @@ uint32_t PlanWorker::assignment() {
 }
 
 void PlanWorker::attach(uint32_t member, const Site& site) {
-  away_ = site;
-  away_member_ = member;
+  borrower_ = site;
+  borrower_member_ = member;
   looked_ns_ = monotonic_ns();
 }
 
@@ -253,19 +254,19 @@ void PlanWorker::sample_done() {
   if (++position_ < stop_)
     at_->queue->begin_sample(*claim_, tiny_batch_, position_);
   else
-    finish_tiny_batch(TinyState::completed);
+    finish_tiny_batch(TinyBatchState::completed);
 }
 
 void PlanWorker::count_pillow_sample() { at_->queue->record().pillow_samples.fetch_add(1); }
 
-void PlanWorker::sample_failed() { finish_tiny_batch(TinyState::failed); }
+void PlanWorker::sample_failed() { finish_tiny_batch(TinyBatchState::failed); }
 
 void PlanWorker::give_back() {
   at_->queue->give_back(*claim_, tiny_batch_);
   next_tiny_batch();
 }
 
-void PlanWorker::finish_tiny_batch(TinyState result) {
+void PlanWorker::finish_tiny_batch(TinyBatchState result) {
   at_->queue->finish(*claim_, tiny_batch_, result);
   next_tiny_batch();
 }

@@ -1,20 +1,20 @@
 #pragma once
 // The loop of a CPU worker on a wholly compiled plan: claim, read, run, finish, without Python. It
 // comes back to its caller only for what needs Python: a file that is not a plain JPEG, the queue
-// of another rank that it is lent to, or the end.
+// of another rank that it is sent to, or the end.
 #include <cstdint>
 #include <optional>
 #include <vector>
 
 #include "plan/executor.hpp"
-#include "queue/queue.hpp"
+#include "queue/worker_queue.hpp"
 #include "queue/worker_sharing.hpp"
 #include "worker/dataset_table.hpp"
 #include "worker/kept_files.hpp"
 
 namespace fusionloader {
 
-enum class Event {
+enum class WorkerEvent {
   stopped,     // the manager said so
   orphaned,    // the training process is gone
   sample,      // current() needs Python: Pillow decodes it, or words the error
@@ -44,20 +44,21 @@ struct CurrentSample {
 
 class PlanWorker {
  public:
-  // A worker that may be lent tells of idleness through the eventfd `event_fd`. `pixels` and
-  // `indexes`, of files at home, are null where the loader keeps none. `pool` is the queue of the
-  // pool that the worker is of, if it is.
+  // A worker that may be sent to other ranks tells of idleness through the eventfd `event_fd`.
+  // `pixels` and `indexes`, of files at home, are null where the loader keeps none. `pool` is the
+  // queue of the pool that the worker is of, if it is.
   PlanWorker(const Site& home, int parent, int event_fd = -1, FileStore* pixels = nullptr,
              FileStore* indexes = nullptr, WorkerQueue* pool = nullptr);
 
   // With `once` no more than one claim.
-  Event run(bool once = false);
+  WorkerEvent run(bool once = false);
   // Sleeps at home, until there may be something to do; `seen` is the queue's word from before the
   // last look.
   void rest(uint32_t seen);
   DatasetTable& table() { return *at_->table; }
   CurrentSample current();
-  // After Event::sample: the caller has written the row, or given up on the sample's tiny-batch.
+  // After WorkerEvent::sample: the caller has written the row, or given up on the sample's
+  // tiny-batch.
   void sample_done();
   void sample_failed();
   void count_pillow_sample();  // Pillow has decoded the row that the caller wrote
@@ -67,9 +68,9 @@ class PlanWorker {
   bool is_borrowed() const { return at_ != &home_; }
   void give_back();
 
-  // After Event::assignment: the member whose queue is wanted, 0 for none.
+  // After WorkerEvent::assignment: the member whose queue is wanted, 0 for none.
   uint32_t assignment();
-  void detach() { away_.reset(); }
+  void detach() { borrower_.reset(); }
   void attach(uint32_t member, const Site& site);
   void decline();
 
@@ -80,20 +81,20 @@ class PlanWorker {
   bool is_home() const { return at_ == &home_; }
   std::optional<PixelView> kept_pixels(uint64_t item);
   bool claim_at_home();
-  bool claim_away();
+  bool claim_as_borrowed();
   bool obey();
-  bool away_is_gone();
+  bool borrower_is_gone();
   void leave_guest_slot();
-  void say(Place place);
-  Event recall();
-  Event end(Event event);
+  void report(WorkerActivity activity);
+  WorkerEvent recall();
+  WorkerEvent end(WorkerEvent event);
   void advance();
-  void finish_tiny_batch(TinyState result);
+  void finish_tiny_batch(TinyBatchState result);
   void next_tiny_batch();
   bool read_file(uint64_t item);
 
   Site home_;
-  std::optional<Site> away_;
+  std::optional<Site> borrower_;
   const Site* at_;
   int parent_;
   KeptFiles kept_;
@@ -101,12 +102,12 @@ class PlanWorker {
   WorkerQueue* pool_;
   bool served_ = false;  // a claim of a run() that makes one only
   uint64_t me_ = 0;
-  uint32_t away_member_ = 0;
+  uint32_t borrower_member_ = 0;
   uint64_t assignment_ = 0;  // the one that is obeyed
   uint64_t wanted_ = 0;      // the one that the caller was told of
   bool in_guest_slot_ = false;
-  uint64_t looked_ns_ = 0;  // when the owner of away_ was last seen alive
-  Place place_ = Place::home;
+  uint64_t looked_ns_ = 0;  // when the owner of borrower_ was last seen alive
+  WorkerActivity activity_ = WorkerActivity::home;
   std::optional<Claim> claim_;
   uint32_t tiny_batch_ = 0;  // of the claim
   uint32_t position_ = 0;    // of the sample in the mini-batch

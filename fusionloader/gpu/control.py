@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fusionloader import _native
+from fusionloader._native import GpuState
 from fusionloader.gpu.memory_lender import MemoryLender, MemoryOptions
 from fusionloader.scheduler.affinity import MiniBatchDone, ThresholdSearch
 from fusionloader.scheduler.gpu_sharing import Mode, SharingChoice
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("fusionloader.gpu")
 
 _MOST_RESTARTS = 3
-_OFF, _CLOSED, _OPEN = 0, 1, 2
 _LEAVING_SECONDS = 0.001
 # Between two looks of an idle window's thread at most.
 _IDLE_SECONDS = 0.01
@@ -97,7 +97,7 @@ class GpuControl:
         self._options = options
         self._most_samples = options.most_samples
         self._failure: messages.WorkerFailed | None = None
-        self._state = _OFF
+        self._state = GpuState.OFF
         self._threshold = 0
         self._samples = 0
         self._search = ThresholdSearch()
@@ -159,7 +159,7 @@ class GpuControl:
     @property
     def waits_for_device(self) -> bool:
         """Whether it may begin as soon as the device has come to where training asked."""
-        return self._state == _CLOSED and self._mode is Mode.TEMPORAL
+        return self._state is GpuState.CLOSED and self._mode is Mode.TEMPORAL
 
     def asked(self) -> None:
         """Training asks for a batch."""
@@ -171,7 +171,11 @@ class GpuControl:
         """Training waits for a batch, and may lend memory until ``waited``."""
         self._needed = True
         self._update()
-        if self._memory is not None and self._mode is Mode.TEMPORAL and self._state == _OPEN:
+        if (
+            self._memory is not None
+            and self._mode is Mode.TEMPORAL
+            and self._state is GpuState.OPEN
+        ):
             self._memory.lend()
             if self._memory.short and self._choice is not None:
                 self._choice.forbid(Mode.SPATIAL)
@@ -209,18 +213,19 @@ class GpuControl:
 
     def finished(self, slot: int, tiny_batches: int) -> None:
         """Learns from a mini-batch whose last tiny-batch is complete."""
-        begun, threshold, cpu, gpu = self._queue.shares(slot)
-        self._samples += gpu[1]
-        if self._state == _OFF:
+        shares = self._queue.shares(slot)
+        begun, cpu, gpu = shares.begun_seconds, shares.cpu, shares.gpu
+        self._samples += gpu.samples
+        if self._state is GpuState.OFF:
             return
         cpu_rate, gpu_rate = self._rates.since_last()
         self._search.finished(
             MiniBatchDone(
                 tiny_batches,
-                threshold,
+                shares.threshold,
                 self.cpu_workers,
-                cpu[2] - begun if cpu[0] else None,
-                gpu[2] - begun if gpu[0] else None,
+                cpu.finished_seconds - begun if cpu.tiny_batches else None,
+                gpu.finished_seconds - begun if gpu.tiny_batches else None,
                 cpu_rate,
                 gpu_rate,
             )
@@ -264,11 +269,11 @@ class GpuControl:
             self.busy()
 
     def _update(self) -> None:
-        state = _OFF
+        state = GpuState.OFF
         if self._queue.gpu_is_ready and self._mode is not Mode.OFF:
             open_now = self._gate.open if self._mode is Mode.TEMPORAL else self._needed
-            state = _OPEN if open_now else _CLOSED
-        threshold = self._search.threshold if state != _OFF else 0
+            state = GpuState.OPEN if open_now else GpuState.CLOSED
+        threshold = self._search.threshold if state is not GpuState.OFF else 0
         if (state, threshold) != (self._state, self._threshold):
             self._state, self._threshold = state, threshold
             self._queue.set_gpu(state, threshold)
@@ -342,8 +347,8 @@ class Rates:
 
     def since_last(self) -> tuple[float | None, float | None]:
         """Returns both rates since the last call, ``None`` where a side has done nothing."""
-        records = self._queue.records(0, self._gpu_worker + 1)
-        counted = [(record[5], record[6]) for record in records]
+        workers = self._queue.workers(0, self._gpu_worker + 1)
+        counted = [(worker.samples, worker.busy_seconds) for worker in workers]
         now = (_sum(counted[:-1]), _sum(counted[-1:]))
         rates = tuple(
             (samples - samples_before) / (busy - busy_before)

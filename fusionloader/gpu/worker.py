@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fusionloader import _native
+from fusionloader._native import TinyBatchState
 from fusionloader.executors.device.launch_memory import LaunchMemory, TorchPool
 from fusionloader.executors.device.task import EncodedSample, GpuTask
 from fusionloader.executors.shortage import is_shortage
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("fusionloader.gpu")
 
-_COMPLETED = 3
 _IDLE_SECONDS = 0.5
 _PROBE_SECONDS = 10.0  # for training to notice that this process is there
 _ALIGN = 64
@@ -154,14 +154,14 @@ class _GpuWorkerLoop:
         samples: list[EncodedSample] = []
         bad: set[int] = set()
         for position in range(begin, stop):
-            item, key, occurrence, row = claim.entry(position)
-            encoded = self._read(item)
+            entry = claim.entry(position)
+            encoded = self._read(entry.item)
             if encoded is None:
                 bad.add(position // claim.tiny_size)
                 continue
-            draws = (claim.seed, claim.epoch, key, occurrence, claim.group(row))
-            samples.append(EncodedSample(encoded, *draws, self._place(claim, row), position))
-            targets[row] = self._table.targets[item]
+            draws = (claim.seed, claim.epoch, entry.key, entry.occurrence, entry.group)
+            samples.append(EncodedSample(encoded, *draws, self._place(claim, entry.row), position))
+            targets[entry.row] = self._table.targets[entry.item]
         for sample, why in zip(samples, self._run(samples), strict=True):
             if why is not None:
                 log.debug("a CPU worker does sample %d: %s", sample.key, why)
@@ -171,7 +171,7 @@ class _GpuWorkerLoop:
             if tiny_batch in bad:
                 self._queue.give_back(claim, tiny_batch)
             else:
-                self._queue.finish(claim, tiny_batch, _COMPLETED)
+                self._queue.finish(claim, tiny_batch, TinyBatchState.COMPLETED)
 
     def _run(self, samples: list[EncodedSample]) -> list[str | None]:
         if self._memory is None:
@@ -208,6 +208,7 @@ class _GpuWorkerLoop:
 
     def _rows(self, claim: _native.Claim) -> tuple[memoryview, NDArray[np.int64]]:
         """Returns the mini-batch's images and targets, as ``PlanWorker`` lays them out."""
+        assert claim.payload is not None
         where = (claim.payload, claim.payload_rows)
         if where not in self._views:
             slot = self._queue.rows(claim)

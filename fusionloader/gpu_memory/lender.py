@@ -202,18 +202,18 @@ class Lender:
     def _back(
         self,
         grants: list[Grant],
-        look: Callable[[native.Ticket], str],
+        look: Callable[[native.Ticket], native.Outcome],
         freed: list[Grant],
     ) -> list[Grant]:
         """Returns those that are still out; forgets the others."""
         out = []
         for grant in grants:
             outcome = look(grant._ticket)
-            if outcome == "out":
+            if outcome is native.Outcome.OUT:
                 out.append(grant)
                 continue
             self._out.pop(id(grant), None)
-            if outcome == "freed":
+            if outcome is native.Outcome.FREED:
                 freed.append(grant)
         return out
 
@@ -311,7 +311,7 @@ class Lender:
     def _state(self, grant: Grant) -> str:
         if self._out.get(id(grant)) is not grant:
             return "free"
-        return self._native.state(grant._ticket)
+        return self._native.state(grant._ticket).name.lower()
 
 
 def under_mps() -> bool:

@@ -47,8 +47,7 @@ class BatchMemory:
         for job in jobs:
             job.payload = self.rows_for(job.batch)
             assert job.payload is not None
-            rows = len(job.rows)
-            self._queue.set_payload(job.slot, job.payload.number + 1, rows)
+            self._queue.set_payload(job.slot, job.payload.number)
         pickled = pickle.dumps(layout)
         self._queue.announce_layout(self._descriptors.acquire(len(pickled)).number, pickled)
 

@@ -118,7 +118,7 @@ class InFlight:
     @property
     def completed(self) -> int:
         """Tiny-batches that are complete."""
-        return sum(self._queue.status(job.slot)[2] for job in self.wanted)
+        return sum(self._queue.status(job.slot).completed for job in self.wanted)
 
     @property
     def ready(self) -> int:
@@ -132,8 +132,9 @@ class InFlight:
 
     def dropped(self) -> list[Job]:
         """Returns discarded ones that no worker writes into any more."""
-        return [job for job in self.jobs if job.discarded and self._queue.status(job.slot)[1] == 0]
+        return [
+            job for job in self.jobs if job.discarded and self._queue.status(job.slot).active == 0
+        ]
 
     def _is_done(self, job: Job) -> bool:
-        waiting, active, *_ = self._queue.status(job.slot)
-        return waiting == active == 0
+        return self._queue.status(job.slot).done

@@ -151,8 +151,11 @@ class LoaderWorkers:
             if not death.is_accident:
                 self._workers.restart(death)
                 continue
-            yield from (LostTinyBatch(*held, death.pid, death.manner) for held in lost)
-            announced = self._queue.records()[death.number][0] == death.pid
+            yield from (
+                LostTinyBatch(held.sequence, held.tiny_batch, death.pid, death.manner)
+                for held in lost
+            )
+            announced = self._queue.worker(death.number).pid == death.pid
             self._workers.replace(death, fruitful=bool(lost) or announced or death.at_work)
         if self._borrowed is not None:
             for held in self._borrowed.collect_lost():
@@ -184,15 +187,15 @@ class LoaderWorkers:
     def report(self, in_flight: InFlight) -> str:
         """Returns what each worker is at, in words."""
         missing = range(self.count, self._most)
-        records = [
-            (n, record) for n, record in enumerate(self._queue.records()) if n not in missing
+        workers = [
+            (n, worker) for n, worker in enumerate(self._queue.workers()) if n not in missing
         ]
         elsewhere: Container[int] = ()
         if self._binding is not None:
             elsewhere = self._binding.busy_elsewhere(range(self.count))
         name, first_guest_slot = self._options.name, self._first_guest_slot
         now = time.monotonic()
-        return worker_report(records, in_flight, name, now, first_guest_slot, elsewhere)
+        return worker_report(workers, in_flight, name, now, first_guest_slot, elsewhere)
 
     # ---- the end -------------------------------------------------------------------------------
 

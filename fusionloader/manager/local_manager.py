@@ -151,19 +151,18 @@ class LocalManager:
         job = Job(batch, self._sequence, descriptor, rows)
         self.queue.describe(
             job.slot,
-            job.sequence,
-            batch.rows,
-            batch.items,
-            batch.keys,
-            batch.occurrences,
-            self._options.tiny_batch_size,
-            batch.seed,
-            batch.epoch,
-            batch.number,
-            self._options.group_size,
-            rows.number + 1 if rows else 0,
-            len(batch.items),
-            batch.pickled,
+            sequence=job.sequence,
+            rows=batch.rows,
+            items=batch.items,
+            keys=batch.keys,
+            occurrences=batch.occurrences,
+            tiny_size=self._options.tiny_batch_size,
+            seed=batch.seed,
+            epoch=batch.epoch,
+            number=batch.number,
+            group_size=self._options.group_size,
+            payload=rows.number if rows else None,
+            indices=batch.pickled,
         )
         self.in_flight.jobs.append(job)
         self._sequence += 1
@@ -339,14 +338,14 @@ class LocalManager:
 
     def totals(self) -> WorkerTotals:
         """Returns what its workers have counted."""
-        records = self.queue.records()
-        parts = zip_longest(*(record[8] for record in records), fillvalue=0.0)
+        workers = self.queue.workers()
+        parts = zip_longest(*(worker.part_seconds for worker in workers), fillvalue=0.0)
         return WorkerTotals(
             self.restarts,
             self.borrowed_samples,
             self._memory.peak_bytes,
-            sum(record[6] for record in records),
-            sum(record[7] for record in records),
+            sum(worker.busy_seconds for worker in workers),
+            sum(worker.pillow_samples for worker in workers),
             [sum(part) for part in parts],
         )
 

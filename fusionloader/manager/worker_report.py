@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable
-from typing import Any
 
+from fusionloader import _native
 from fusionloader.aliases import Index
 from fusionloader.manager.in_flight import InFlight
 
-Record = tuple[Any, ...]
-"""Of a worker, as ``ManagerQueue.records`` gives it."""
-
 
 def worker_report(
-    records: Iterable[tuple[int, Record]],
+    workers: Iterable[tuple[int, _native.WorkerSnapshot]],
     in_flight: InFlight,
     name: Callable[[Index], str],
     now: float,
@@ -23,7 +20,7 @@ def worker_report(
     """Returns what each worker is at.
 
     Args:
-        records: of the workers, with their numbers.
+        workers: what they are at, with their numbers.
         in_flight: the mini-batches.
         name: returns a sample's name from its index.
         now: ``CLOCK_MONOTONIC``, in seconds.
@@ -31,16 +28,16 @@ def worker_report(
         elsewhere: numbers of those that are at other loaders of their pool.
     """
     places = []
-    for number, (pid, sequence, _, position, since, *_) in records:
-        job = in_flight.find(sequence - 1)
+    for number, worker in workers:
+        job = None if worker.sequence is None else in_flight.find(worker.sequence)
         if job is None and number >= first_guest_slot:
             continue
-        who = f"worker {number} (pid {pid})" if pid else f"worker {number}"
-        if job is not None and position < len(job.rows):
-            sample = name(job.indices[job.rows[position]])
-            places.append(f"{who} at {sample} for {now - since:.1f} s")
+        who = f"worker {number} (pid {worker.pid})" if worker.pid else f"worker {number}"
+        if job is not None and worker.position < len(job.rows):
+            sample = name(job.indices[job.rows[worker.position]])
+            places.append(f"{who} at {sample} for {now - worker.since_seconds:.1f} s")
         elif number in elsewhere:
             places.append(f"{who} is at a sample of another loader of the pool")
         else:
-            places.append(f"{who} is idle" if pid else f"{who} has not begun")
+            places.append(f"{who} is idle" if worker.pid else f"{who} has not begun")
     return "; ".join(places)

@@ -69,8 +69,7 @@ class PoolBinding:
 
     def is_busy(self, worker: int) -> bool:
         """Whether a worker is processing a tiny-batch of this loader."""
-        ((_, sequence, *_),) = self.queue.records(worker, 1)
-        return bool(sequence)
+        return self.queue.worker(worker).sequence is not None
 
     def close(self) -> None:
         """Called when the queue was stopped: workers detach after their current tiny-batch."""

@@ -89,8 +89,8 @@ class WorkerHandle:
     @property
     def was_prepared(self) -> bool:
         """Whether it had started and was not preparing for a loader when it was last seen."""
-        ((announced, *_),) = self.queue.records(self.worker, 1)
-        return self._was_prepared or bool(announced == self.process.pid)
+        announced = self.queue.worker(self.worker).pid
+        return self._was_prepared or announced == self.process.pid
 
     def close(self) -> None:
         """Called before another process gets its number."""

@@ -15,7 +15,7 @@ class LoaderWorker(Protocol):
 
     queue: _native.WorkerQueue
 
-    def serve(self, once: bool = False) -> str:
+    def serve(self, once: bool = False) -> _native.WorkerEvent:
         """Works until there is no work or another assignment; with ``once`` for one claim."""
 
     def rest(self, seen: int) -> None:

@@ -31,6 +31,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fusionloader import _native
+from fusionloader._native import WorkerEvent
 from fusionloader.pool.served_loader import ServedLoader, close_all
 from fusionloader.workers import failures, fd_messages, messages
 from fusionloader.workers.native_worker import NativeWorker, NativeWorkerConfig
@@ -97,7 +98,7 @@ class _PoolWorker:
             if self._pool.is_sent:
                 self._assigned_to = self._pool.answer()
                 self._receive_loaders()
-            elif assigned is not None and self._serve(assigned) != "idle":
+            elif assigned is not None and self._serve(assigned) is not WorkerEvent.IDLE:
                 pass  # it has ended, or there is an assignment
             elif not self._serve_another(assigned):
                 rest(seen)
@@ -106,7 +107,7 @@ class _PoolWorker:
     def _rest(self, seen: int) -> None:
         self._pool.sleep(seen, _IDLE_SECONDS)
 
-    def _serve(self, loader: ServedLoader, once: bool = False) -> str:
+    def _serve(self, loader: ServedLoader, once: bool = False) -> WorkerEvent:
         if loader is not self._active:
             self._deactivate()
             self._active = loader
@@ -121,7 +122,7 @@ class _PoolWorker:
     def _serve_another(self, assigned: ServedLoader | None) -> bool:
         """Serves one claim of another loader; returns whether there was one."""
         others = [loader for loader in self._served.values() if loader is not assigned]
-        return any(self._serve(loader, once=True) == "served" for loader in others)
+        return any(self._serve(loader, once=True) is WorkerEvent.SERVED for loader in others)
 
     # ---- loaders -------------------------------------------------------------------------------
 

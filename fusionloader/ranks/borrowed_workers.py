@@ -38,12 +38,13 @@ class BorrowedWorkers:
         self._checked = now
         lost: list[LostClaim] = []
         for guest_slot in self._queue.dead_borrowed_workers():
-            pid = self._queue.records()[guest_slot][0]
-            lost += [LostClaim(*claim, pid) for claim in self._queue.take_back(guest_slot)]
+            pid = self._queue.worker(guest_slot).pid
+            for claim in self._queue.take_back(guest_slot):
+                lost.append(LostClaim(claim.sequence, claim.tiny_batch, pid))
             self._queue.empty_guest_slot(guest_slot)
         return lost
 
     @property
     def samples(self) -> int:
         """Samples that borrowed workers have made."""
-        return sum(record[5] for record in self._queue.records()[self._first :])
+        return sum(worker.samples for worker in self._queue.workers(self._first))

@@ -34,11 +34,11 @@ import time
 from dataclasses import dataclass, field
 
 from fusionloader import _native
+from fusionloader._native import WorkerActivity
 from fusionloader.scheduler.worker_sharing import RankLoad, share_workers
 from fusionloader.workers import fd_messages
 from fusionloader.workers.fd_messages import FdMessage, Fields
 
-_IDLE, _HOME = 1, 2
 _FIRST_SECONDS = 10.0  # how long to wait for the first member
 _LAST_SECONDS = 2.0  # how long to wait after the last one, which may be between two epochs
 _RETRY_SECONDS = 0.05  # when a worker is idle although there is work, or has an assignment
@@ -272,7 +272,11 @@ class GlobalManager:
 def _assign_among(members: list[Member]) -> bool:
     workers = [member.view.workers() for member in members]
     idle = [
-        [number for number, (place, target, _) in enumerate(own) if place == _IDLE and not target]
+        [
+            number
+            for number, worker in enumerate(own)
+            if worker.activity is WorkerActivity.IDLE and not worker.member
+        ]
         for own in workers
     ]
     watch = any(idle) and len(members) > 1
@@ -280,16 +284,18 @@ def _assign_among(members: list[Member]) -> bool:
         if member.watched != watch:
             member.watched = watch
             member.view.watch(watch)
-    sent = [(target, guest_slot) for own in workers for _, target, guest_slot in own if target]
+    sent = [
+        (worker.member, worker.guest_slot) for own in workers for worker in own if worker.member
+    ]
     if not watch:
         # An assignment may come to nothing; the worker, still idle, would raise no event.
         return bool(sent) and len(members) > 1
     in_flight = [member.view.progress() for member in members]
     ranks = [
         RankLoad(
-            tuple(waiting for _, waiting, _ in mini_batches),
-            sum(half_done for _, _, half_done in mini_batches),
-            sum(place == _HOME for place, _, _ in own)
+            tuple(mini_batch.waiting for mini_batch in mini_batches),
+            sum(mini_batch.half_done for mini_batch in mini_batches),
+            sum(worker.activity is WorkerActivity.HOME for worker in own)
             + member.view.borrowed_at_work()
             + sum(target == member.name for target, _ in sent),
             len(free),
@@ -304,7 +310,7 @@ def _assign_among(members: list[Member]) -> bool:
             for guest_slot in destination.view.free_guest_slots()
             if guest_slot not in taken
         ]
-        last = in_flight[move.destination][move.ahead][0]
+        last = in_flight[move.destination][move.ahead].sequence
         for guest_slot in guest_slots[: move.workers]:
             worker = idle[move.source].pop()
             source.view.send(worker, last, destination.name, guest_slot)

@@ -45,7 +45,7 @@ class DatasetTable:
         objects.check_room(nbytes, "the dataset's table")
         fd = objects.create(nbytes)
         objects.reserve(fd, 0, nbytes)
-        mapping = memoryview(_native.Mapping(fd, 0, nbytes))
+        mapping = memoryview(_native.SharedMapping(fd, 0, nbytes))
         words = np.frombuffer(mapping, np.uint64, _HEADER + len(path_offsets))
         words[:_HEADER] = (count, 8 * _HEADER, at_targets, at_sizes, at_blob, *shape)
         words[_HEADER:] = path_offsets
@@ -56,7 +56,7 @@ class DatasetTable:
         self.fd = fd
         self.nbytes = nbytes
         self._digest: str | None = None
-        mapping = memoryview(_native.Mapping(fd, 0, nbytes))
+        mapping = memoryview(_native.SharedMapping(fd, 0, nbytes))
         header = np.frombuffer(mapping, np.uint64, _HEADER)
         count, at_offsets, at_targets, at_sizes, at_blob = (int(word) for word in header[:5])
         self.offsets = np.frombuffer(mapping, np.uint64, (at_targets - at_offsets) // 8, at_offsets)

@@ -58,7 +58,7 @@ class FileStore:
         except objects.SharedMemoryExhausted:
             self.close()
             raise
-        table = memoryview(_native.Mapping(self.fd, 0, data))
+        table = memoryview(_native.SharedMapping(self.fd, 0, data))
         self._header = np.frombuffer(table, np.uint64, _HEADER)
         self._records = np.frombuffer(table, RECORD, files, records)
         self.files = files

@@ -29,7 +29,9 @@ class Slot:
 
     __slots__ = ("__weakref__", "address", "map", "nbytes", "number", "offset", "resident")
 
-    def __init__(self, number: int, offset: int, nbytes: int, memory: _native.Mapping) -> None:
+    def __init__(
+        self, number: int, offset: int, nbytes: int, memory: _native.SharedMapping
+    ) -> None:
         self.number = number
         self.offset = offset
         self.nbytes = nbytes
@@ -58,7 +60,7 @@ class Arena:
         """
         size = -(-nbytes // _PAGE) * _PAGE
         objects.reserve(self.fd, self._end, size)
-        slot = Slot(self._count, self._end, size, _native.Mapping(self.fd, self._end, size))
+        slot = Slot(self._count, self._end, size, _native.SharedMapping(self.fd, self._end, size))
         queue.add_slot(slot.number, slot.offset, size)
         self._end += size
         self._count += 1

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from PIL import Image
 
-from fusionloader import _native
+from fusionloader._native import Executor, RunStatus
 from fusionloader.executors.native import make_executor
 from fusionloader.executors.python import (
     Dataset,
@@ -46,7 +46,7 @@ class PlanSource:
         self._compiled = compiled
         self._plan: Plan = compiled.plan
         self._sized = self._plan.height is not None and self._plan.width is not None
-        self._made: _native.Executor | None = None
+        self._made: Executor | None = None
         self._arrays: PixelArrays | None = None
         self._seconds = {READ: 0.0, PYTHON: 0.0}
 
@@ -100,7 +100,7 @@ class PlanSource:
         return seconds
 
     @property
-    def _executor(self) -> _native.Executor:
+    def _executor(self) -> Executor:
         if self._made is None:
             self._made = make_executor(self._plan)
         return self._made
@@ -117,7 +117,7 @@ class PlanSource:
         out = image.view(torch.uint8).numpy().reshape(-1).data
         if isinstance(stored, np.ndarray):
             self._executor.run_pixels(stored.data, *draws, out, group)
-        elif self._executor.run(stored, *draws, out, group) != 0:
+        elif self._executor.run(stored, *draws, out, group) is not RunStatus.OK:
             self._executor.run_pixels(decode_with_pillow(stored).data, *draws, out, group)
         return image
 

@@ -26,7 +26,9 @@ class Assignments:
         self._plan = plan
         self._executor = executor
         # Referenced here because the native loop only points to them.
-        self._attached: tuple[_native.WorkerQueue, _native.Mapping, _native.Executor] | None = None
+        self._attached: (
+            tuple[_native.WorkerQueue, _native.SharedMapping, _native.Executor] | None
+        ) = None
         self._data_fd = -1
 
     @property
@@ -71,7 +73,7 @@ class Assignments:
             self._data_fd = os.dup(data)  # slots are mapped through it when they are first claimed
             # The loop takes a guest slot before it claims; until then the number has no meaning.
             queue = _native.WorkerQueue(control, self._data_fd, 0)
-            memory = _native.Mapping(table, 0, int(answer.fields["table_bytes"]))
+            memory = _native.SharedMapping(table, 0, int(answer.fields["table_bytes"]))
             plan = pickle.loads(answer.payload)
             executor = self._executor if plan == self._plan else make_executor(plan)
         except (RuntimeError, KeyError, ValueError, OSError):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fusionloader import _native
+from fusionloader._native import WorkerEvent
 from fusionloader.executors.native import make_executor
 from fusionloader.plan.stages import Plan
 from fusionloader.workers import failures, messages
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 class NativeWorkerConfig:
     """Configuration of a worker process; the descriptors are open in it under these numbers.
 
-    One that may be lent has ``event_fd`` and the ``address`` of the global manager.
+    One that may be sent to other ranks has ``event_fd`` and the ``address`` of the global manager.
     ``load_truncated``, ``max_pixels``, ``formats`` are Pillow's settings in the training process.
     A descriptor that the loader does not use is -1.
     """
@@ -65,8 +66,8 @@ def main(config: NativeWorkerConfig) -> None:
     NativeWorker(config).serve()
 
 
-def _store(fd: int, nbytes: int) -> _native.FileStore | None:
-    return _native.FileStore(fd, nbytes) if fd >= 0 else None
+def _store(fd: int, nbytes: int) -> _native.FileStoreView | None:
+    return _native.FileStoreView(fd, nbytes) if fd >= 0 else None
 
 
 class NativeWorker:
@@ -76,7 +77,7 @@ class NativeWorker:
         """``pool`` is the queue of the pool that the worker belongs to, if any."""
         self._config = config
         self.queue = _native.WorkerQueue(config.control_fd, config.data_fd, config.worker)
-        table = _native.Mapping(config.table_fd, 0, config.table_bytes)
+        table = _native.SharedMapping(config.table_fd, 0, config.table_bytes)
         self._executor = make_executor(config.plan)
         self._kept = _store(config.pixels_fd, config.pixels_bytes)
         indexes = _store(config.indexes_fd, config.indexes_bytes)
@@ -88,16 +89,16 @@ class NativeWorker:
         self._knows_formats = False
         self.queue.announce(os.getpid())
 
-    def serve(self, once: bool = False) -> str:
+    def serve(self, once: bool = False) -> WorkerEvent:
         """Works until the native loop says why not, and returns that; ``once`` for one claim."""
         while True:
             event = self._loop.run(once)
-            if event == "sample":
+            if event is WorkerEvent.SAMPLE:
                 self._serve_sample()
-            elif event == "assignment":
+            elif event is WorkerEvent.ASSIGNMENT:
                 self._assignments.follow()
             else:
-                if event == "recalled" and self._made_assignments is not None:
+                if event is WorkerEvent.RECALLED and self._made_assignments is not None:
                     self._made_assignments.detach()
                 return event
 
@@ -117,15 +118,15 @@ class NativeWorker:
 
     def _serve_sample(self) -> None:
         """Does the sample that the native loop could not."""
-        sequence, position, row, item, seed, epoch, key, occurrence, _ = self._loop.current()
+        at = self._loop.current()
         try:
-            self._write(item, key, occurrence)
+            self._write(at, at.item)
         except Exception as error:
             if self._loop.is_borrowed:  # the rank's own worker repeats it and reports the failure
                 self._loop.give_back()
                 return
             where = f"in DataLoader worker process {self._config.worker}"
-            failure = failures.capture(error, where, self._name(key, item), position)
+            failure = failures.capture(error, where, self._name(at), at.position)
         else:
             self._loop.sample_done()
             return
@@ -133,28 +134,27 @@ class NativeWorker:
             found = resolve(
                 self._config.on_error,
                 failure,
-                (seed, epoch, key, occurrence),
+                (at.seed, at.epoch, at.key, at.occurrence),
                 self._loop.items(),
-                lambda item: self._write(item, key, occurrence),
+                lambda item: self._write(at, item),
             )
         except BadSample as bad:
-            failed = messages.TinyBatchFailed(sequence, -1, bad.failure)
+            failed = messages.TinyBatchFailed(at.sequence, -1, bad.failure)
             messages.send(self._config.message_fd, failed)
             self._loop.sample_failed()
             return
-        skipped = messages.SampleSkipped(sequence, row, found.index, failure)
+        skipped = messages.SampleSkipped(at.sequence, at.row, found.index, failure)
         messages.send(self._config.message_fd, skipped)
         self._loop.sample_done()
 
-    def _write(self, item: int, key: int, occurrence: int) -> None:
-        """Runs the plan on the sample's pixels and writes the row."""
+    def _write(self, at: _native.CurrentSample, item: int) -> None:
+        """Runs the plan on the pixels of ``item`` and writes the sample's row."""
         if not 0 <= item < self._loop.items():
             raise IndexError(f"the dataset has {self._loop.items()} samples and no such index")
-        *_, seed, epoch, _, _, group = self._loop.current()
         pixels = self._loop.pixels(item) if self._loop.holds_pixels() else self._decode(item)
         executor = self._assignments.executor if self._loop.is_borrowed else self._executor
         row = self._loop.image(executor.result_bytes)
-        executor.run_pixels(pixels, seed, epoch, key, occurrence, row, group)
+        executor.run_pixels(pixels, at.seed, at.epoch, at.key, at.occurrence, row, at.group)
         self._loop.set_target(self._loop.target(item))
         if not self._loop.holds_pixels():
             self._loop.count_pillow_sample()
@@ -177,7 +177,7 @@ class NativeWorker:
             self._kept.put(item, *stamp, image.width, image.height, pixels)
         return memoryview(pixels).cast("B", (image.height, image.width, 3))
 
-    def _name(self, key: int, item: int) -> str:
-        if self._loop.holds_pixels() or not 0 <= item < self._loop.items():
-            return f"index {key}"
-        return f"index {key} ({os.fsdecode(self._loop.path(item))})"
+    def _name(self, at: _native.CurrentSample) -> str:
+        if self._loop.holds_pixels() or not 0 <= at.item < self._loop.items():
+            return f"index {at.key}"
+        return f"index {at.key} ({os.fsdecode(self._loop.path(at.item))})"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusionloader import _native
+from fusionloader._native import End, TinyBatchState, WorkerEvent
 from fusionloader.executors.layout import Layout, LayoutMismatch, Writer
 from fusionloader.executors.python import SampleKey, Source
 from fusionloader.options import OnError
@@ -19,7 +20,6 @@ from fusionloader.workers.on_error import BadSample, resolve
 from fusionloader.workers.preparation import prepare_process
 from fusionloader.workers.processes import Descriptor, exit_with_parent
 
-_COMPLETED, _FAILED, _SPILLED = 3, 4, 5
 _CLAIM_SECONDS = 0.5e-3  # of work in a claim, when samples are cheap
 _MOST_TINY_BATCHES = 64
 _IDLE_SECONDS = 0.5
@@ -103,7 +103,7 @@ class PythonWorker:
         """Whether samples depend on global generators that other loaders of the pool advance."""
         return not all(self._source.seeding)
 
-    def serve(self, once: bool = False) -> str:
+    def serve(self, once: bool = False) -> WorkerEvent:
         """Works until the manager says stop, or the pool otherwise; with ``once`` for one claim.
 
         Returns why it ended, as the native loop does.
@@ -111,16 +111,16 @@ class PythonWorker:
         queue = self.queue
         while not queue.stopping:
             if self._pool is not None and self._pool.is_sent:
-                return self._end("recalled")
+                return self._end(WorkerEvent.RECALLED)
             seen = queue.work_word
             count = int(_CLAIM_SECONDS / self._seconds_per_tiny_batch)
             claim = None
             if not once or queue.layout_version:  # who only helps is not to wait for the manager
-                claim = queue.claim(False, 0, min(max(count, 1), _MOST_TINY_BATCHES))
+                claim = queue.claim(End.SMALL, 0, min(max(count, 1), _MOST_TINY_BATCHES))
             if claim is None:
                 queue.idle()
                 if self._pool is not None:
-                    return "idle"
+                    return WorkerEvent.IDLE
                 self.rest(seen)
                 continue
             start = time.perf_counter()
@@ -128,14 +128,14 @@ class PythonWorker:
             seconds = (time.perf_counter() - start) / claim.count
             self._seconds_per_tiny_batch += (seconds - self._seconds_per_tiny_batch) / 4
             if once:
-                return self._end("served")
-        return self._end("stopped")
+                return self._end(WorkerEvent.SERVED)
+        return self._end(WorkerEvent.STOPPED)
 
     def rest(self, seen: int) -> None:
         """Sleeps until there may be work."""
         self.queue.sleep(seen, _IDLE_SECONDS)
 
-    def _end(self, why: str) -> str:
+    def _end(self, why: WorkerEvent) -> WorkerEvent:
         self.queue.idle()
         return why
 
@@ -148,7 +148,7 @@ class PythonWorker:
             except BadSample as bad:
                 message = messages.TinyBatchFailed(claim.sequence, tiny_batch, bad.failure)
                 messages.send(self._message_fd, message)
-                self.queue.finish(claim, tiny_batch, _FAILED)
+                self.queue.finish(claim, tiny_batch, TinyBatchState.FAILED)
         if whole and self._agree_on_layout(claim, whole[0][1]):
             self._write(claim, whole)
             return
@@ -160,12 +160,12 @@ class PythonWorker:
     def _load(self, claim: _native.Claim, tiny_batch: int, indices: list[Any] | None) -> list[Any]:
         start = tiny_batch * claim.tiny_size
         stop = min(start + claim.tiny_size, claim.samples)
+        seed, epoch = claim.seed, claim.epoch
         keys = []
         for position in range(start, stop):
-            item, key, occurrence, row = claim.entry(position)
-            index = item if indices is None else indices[position]
-            group = claim.group(row)
-            keys.append(SampleKey(index, claim.seed, claim.epoch, key, occurrence, group))
+            entry = claim.entry(position)
+            index = entry.item if indices is None else indices[position]
+            keys.append(SampleKey(index, seed, epoch, entry.key, entry.occurrence, entry.group))
         self.queue.begin_sample(claim, tiny_batch, start)
         samples = []
         for position, sample_key in zip(range(start, stop), keys, strict=True):
@@ -214,7 +214,7 @@ class PythonWorker:
                 self._layout_version = queue.layout_version
                 self._layout = pickle.loads(queue.layout())
                 self._writers.clear()
-            if self._layout is not None and claim.payload:
+            if self._layout is not None and claim.payload is not None:
                 return True
             if queue.stopping:
                 return False
@@ -241,10 +241,16 @@ class PythonWorker:
             except LayoutMismatch:
                 contiguous = False
         for tiny_batch, samples in whole:
-            result = _COMPLETED if contiguous else self._write_apart(claim, tiny_batch, samples)
+            result = (
+                TinyBatchState.COMPLETED
+                if contiguous
+                else self._write_apart(claim, tiny_batch, samples)
+            )
             self.queue.finish(claim, tiny_batch, result)
 
-    def _write_apart(self, claim: _native.Claim, tiny_batch: int, samples: list[Any]) -> int:
+    def _write_apart(
+        self, claim: _native.Claim, tiny_batch: int, samples: list[Any]
+    ) -> TinyBatchState:
         writer = self._writer(claim)
         start = tiny_batch * claim.tiny_size
         try:
@@ -256,11 +262,11 @@ class PythonWorker:
             spilled = messages.SamplesSpilled(claim.sequence, tiny_batch, pickle.dumps(kept))
             self.queue.wake_manager()  # so that it reads while a large message is written
             messages.send(self._message_fd, spilled)
-            return _SPILLED
-        return _COMPLETED
+            return TinyBatchState.SPILLED
+        return TinyBatchState.COMPLETED
 
     def _writer(self, claim: _native.Claim) -> Writer:
-        assert self._layout is not None
+        assert self._layout is not None and claim.payload is not None
         where = (self._layout_version, claim.payload, claim.payload_rows)
         writer = self._writers.get(where)
         if writer is None:

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from native_samples import SIMD_LEVELS, jpeg, photo, pillow_pixels
 from test_window_decoder import RESTARTS, SAMPLINGS, encoded_as, part, restarts, some_window
 
-from fusionloader import _native
+from fusionloader._native import testing
 
-READERS = {level: _native.WindowReader("own", level) for level in SIMD_LEVELS}
+OWN, LIBJPEG = testing.BaselineDecoder.OWN, testing.BaselineDecoder.LIBJPEG
+READERS = {level: testing.WindowReader(OWN, level) for level in SIMD_LEVELS}
 READER = READERS[SIMD_LEVELS[-1]]
 ENTRY = np.dtype([("bit", np.uint32), ("predictors", np.int16, 3), ("unused", np.uint16)])
 STEP = 8  # MCUs
@@ -44,7 +45,7 @@ def test_every_window_has_pillow_s_pixels(size, sampling, quality, optimize, res
     assert index is not None and len(index) == 12 * ((mcus_of(sampling, *size) - 1) // STEP)
     for window in [(0, 0, *size), *(some_window(random, *size) for _ in range(4))]:
         assert reader.read(encoded, *window, index) == part(expected, window)
-        assert reader.started == "own"
+        assert reader.started is OWN
 
 
 def test_entries_are_what_is_started_from():
@@ -65,7 +66,7 @@ def test_entries_are_what_is_started_from():
 @pytest.mark.parametrize("options", [{"progressive": True}, {"keep_rgb": True, "subsampling": 0}])
 def test_what_libjpeg_decodes_has_no_index(options):
     assert READER.index(jpeg(photo(90, 70, 1), **options)) is None
-    assert _native.WindowReader("libjpeg").index(jpeg(photo(90, 70, 1))) is None
+    assert testing.WindowReader(LIBJPEG).index(jpeg(photo(90, 70, 1))) is None
 
 
 @pytest.mark.parametrize("restart", [{}, {"restart_marker_rows": 1}])

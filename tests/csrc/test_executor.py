@@ -18,6 +18,7 @@ from native_samples import (
 from PIL import Image
 from torchvision.transforms import InterpolationMode as Mode
 
+from fusionloader._native import RunStatus
 from fusionloader.executors.native import make_executor
 from fusionloader.plan.stages import (
     CenterCrop,
@@ -61,7 +62,7 @@ def raw(tensor):
 
 def result(executor, encoded, index=0):
     out = np.zeros(executor.result_bytes, np.uint8)
-    assert executor.run(encoded, 1, 0, index, 0, out) == 0
+    assert executor.run(encoded, 1, 0, index, 0, out) is RunStatus.OK
     return out
 
 

@@ -9,6 +9,7 @@ import pytest
 from native_samples import jpeg, photo, pillow_pixels, pixel_plan, plan_for_size
 from PIL import Image
 
+from fusionloader._native import RunStatus
 from fusionloader.executors.native import make_executor
 from fusionloader.plan.stages import RandomResizedCrop
 
@@ -89,7 +90,7 @@ def assert_windows_match(encoded: bytes, rng, count: int) -> None:
     for x, y, w, h in windows(rng, width, height, count):
         executor = make_executor(plan_for_size(h, w))
         out = np.zeros((h, w, 3), np.uint8)
-        assert executor.run_with(encoded, [("crop", x, y, w, h, (0, 0, 0))], out) == 0
+        assert executor.run_with(encoded, [("crop", x, y, w, h, (0, 0, 0))], out) is RunStatus.OK
         np.testing.assert_array_equal(
             out, expected[y : y + h, x : x + w], err_msg=f"{(x, y, w, h)} of {(width, height)}"
         )
@@ -142,7 +143,7 @@ def test_unusual_sampling_gives_pillow_s_pixels_or_is_left_to_it(name):
     out = np.zeros((5, 9, 3), np.uint8)
     x, y = int(rng.integers(0, 30)), 3
     status = executor.run_with(bytes(encoded), [("crop", x, y, 9, 5, (0, 0, 0))], out)
-    if status == 0:
+    if status is RunStatus.OK:
         np.testing.assert_array_equal(out, pillow_pixels(bytes(encoded))[y : y + 5, x : x + 9])
 
 
@@ -154,9 +155,9 @@ def test_fast_decoding_stays_near_the_exact_pixels(sampling):
     plan = pixel_plan(height=100, width=100)
     parameters = [("crop", 31, 17, 700, 500, (0, 0, 0)), ("resize", 100, 100, "bilinear")]
     exact, fast = np.zeros((2, 100, 100, 3), np.uint8)
-    assert make_executor(plan).run_with(encoded, parameters, exact) == 0
+    assert make_executor(plan).run_with(encoded, parameters, exact) is RunStatus.OK
     faster = type(plan)((), None, 100, 100, "fast")
-    assert make_executor(faster).run_with(encoded, parameters, fast) == 0
+    assert make_executor(faster).run_with(encoded, parameters, fast) is RunStatus.OK
     difference = np.abs(exact.astype(int) - fast)
     assert 0 < difference.mean() < 1.0  # not the same decoder, not another picture
     assert difference.max() < 16
@@ -193,7 +194,9 @@ def other_files():
 def test_what_is_not_a_plain_jpeg_is_left_to_pillow(encoded):
     plan = pixel_plan(RandomResizedCrop(8, 8, (0.1, 1), (1, 1), ("box",)), height=8, width=8)
     executor = make_executor(plan)
-    assert executor.run(encoded, 0, 0, 0, 0, np.zeros((8, 8, 3), np.uint8)) == 1
+    assert (
+        executor.run(encoded, 0, 0, 0, 0, np.zeros((8, 8, 3), np.uint8)) is RunStatus.NEEDS_PILLOW
+    )
     assert executor.pixels(encoded, 0, 0, 0, 0) is None
 
 

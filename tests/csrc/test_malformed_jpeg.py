@@ -9,6 +9,7 @@ import pytest
 from native_samples import apply, jpeg, photo, pixel_plan
 from PIL import Image, UnidentifiedImageError
 
+from fusionloader._native import RunStatus
 from fusionloader.executors.native import make_executor
 from fusionloader.plan.stages import RandomResizedCrop
 
@@ -41,9 +42,9 @@ def pillow_window(encoded, executor, index):
 def test_a_file_cut_anywhere_is_left_to_pillow(kind):
     encoded = jpeg(photo(60, 45, 3), **FILES[kind])
     executor = make_executor(PLAN)
-    assert run(executor, encoded, 0)[0] == 0
+    assert run(executor, encoded, 0)[0] is RunStatus.OK
     for length in range(len(encoded)):
-        assert run(executor, encoded[:length], length)[0] == 1
+        assert run(executor, encoded[:length], length)[0] is RunStatus.NEEDS_PILLOW
     # and the executor is as good as before
     np.testing.assert_array_equal(run(executor, encoded, 0)[1], pillow_window(encoded, executor, 0))
 
@@ -53,7 +54,7 @@ def test_whatever_bytes_change_the_pixels_are_pillow_s_or_left_to_it(kind):
     rng = np.random.default_rng(8)
     original = np.frombuffer(jpeg(photo(60, 45, 4), **FILES[kind]), np.uint8)
     executor = make_executor(PLAN)
-    outcomes = {0: 0, 1: 0}
+    outcomes = dict.fromkeys(RunStatus, 0)
     for index in range(1200):
         changed = original.copy()
         places = rng.integers(0, len(changed), rng.integers(1, 4))
@@ -63,7 +64,7 @@ def test_whatever_bytes_change_the_pixels_are_pillow_s_or_left_to_it(kind):
         encoded = changed.tobytes()
         status, out = run(executor, encoded, index)
         outcomes[status] += 1
-        expected = pillow_window(encoded, executor, index) if status == 0 else None
+        expected = pillow_window(encoded, executor, index) if status is RunStatus.OK else None
         if expected is not None:
             np.testing.assert_array_equal(out, expected, err_msg=f"mutation {index}")
     assert min(outcomes.values()) > 50
@@ -79,7 +80,7 @@ def test_a_piece_missing_from_the_middle_is_noticed_or_decoded_as_pillow_does(ki
         end = int(rng.integers(begin + 1, len(encoded) - 1))
         damaged = encoded[:begin] + encoded[end:]
         status, out = run(executor, damaged, index)
-        expected = pillow_window(damaged, executor, index) if status == 0 else None
+        expected = pillow_window(damaged, executor, index) if status is RunStatus.OK else None
         if expected is not None:
             np.testing.assert_array_equal(out, expected, err_msg=f"piece {begin}:{end}")
 
@@ -91,17 +92,17 @@ def test_a_file_without_a_table_does_not_get_the_one_of_the_file_before(marker):
     at = encoded.index(bytes([0xFF, marker]))
     end = at + 2 + int.from_bytes(encoded[at + 2 : at + 4], "big")
     executor = make_executor(PLAN)
-    assert run(executor, encoded, 0)[0] == 0
+    assert run(executor, encoded, 0)[0] is RunStatus.OK
     lacking = encoded[:at] + encoded[end:]
     status, out = run(executor, lacking, 0)
     expected = pillow_window(lacking, executor, 0)
-    assert status == 1 or np.array_equal(out, expected)
+    assert status is RunStatus.NEEDS_PILLOW or np.array_equal(out, expected)
 
 
 def test_a_progressive_file_without_its_last_scans_is_left_to_pillow():
     encoded = jpeg(photo(60, 45, 7), progressive=True)
     scans = [at for at in range(len(encoded)) if encoded[at : at + 2] == b"\xff\xda"]
     executor = make_executor(PLAN)
-    assert run(executor, encoded, 0)[0] == 0
+    assert run(executor, encoded, 0)[0] is RunStatus.OK
     for at in scans[1:]:
-        assert run(executor, encoded[:at] + b"\xff\xd9", 0)[0] == 1
+        assert run(executor, encoded[:at] + b"\xff\xd9", 0)[0] is RunStatus.NEEDS_PILLOW

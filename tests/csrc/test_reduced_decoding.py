@@ -14,9 +14,10 @@ from native_samples import SIMD_LEVELS, photo
 from PIL import Image
 from test_window_decoder import RESTARTS, encoded_as, part, random_block, some_window
 
-from fusionloader import _native
+from fusionloader._native import testing
 
-READERS = {level: _native.WindowReader("own", level) for level in SIMD_LEVELS}
+OWN, LIBJPEG = testing.BaselineDecoder.OWN, testing.BaselineDecoder.LIBJPEG
+READERS = {level: testing.WindowReader(OWN, level) for level in SIMD_LEVELS}
 DENOMINATORS = (2, 4, 8)
 
 
@@ -62,7 +63,7 @@ def test_every_window_has_libjpeg_s_pixels(
         read = reader.read(encoded, *window, index, denominator)
         assert read == part(expected, window)
         one_way = sampling in ("4:2:2", "4:4:0")  # made larger in one direction: libjpeg's
-        assert reader.started == ("libjpeg" if one_way else "own")
+        assert reader.started is (LIBJPEG if one_way else OWN)
 
 
 @pytest.mark.parametrize("denominator", DENOMINATORS)
@@ -84,7 +85,7 @@ def test_any_coefficients_give_libjpeg_s_pixels(factors, level, denominator):
         window = some_window(random, expected.shape[1], expected.shape[0])
         read = READERS[level].read(encoded, *window, b"", denominator)
         assert read == part(expected, window)
-        assert READERS[level].started == "own"
+        assert READERS[level].started is OWN
 
 
 @pytest.mark.parametrize("level", SIMD_LEVELS)

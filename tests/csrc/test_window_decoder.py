@@ -14,9 +14,10 @@ from native_samples import SIMD_LEVELS, jpeg, photo, pillow_pixels
 from PIL import Image
 from test_jpeg_region import relaid
 
-from fusionloader import _native
+from fusionloader._native import testing
 
-READERS = {level: _native.WindowReader("own", level) for level in SIMD_LEVELS}
+OWN, LIBJPEG = testing.BaselineDecoder.OWN, testing.BaselineDecoder.LIBJPEG
+READERS = {level: testing.WindowReader(OWN, level) for level in SIMD_LEVELS}
 SAMPLINGS = ("4:4:4", "4:2:2", "4:2:0", "4:4:0", "grey")
 RESTARTS = ({}, {"restart_marker_blocks": 1}, {"restart_marker_blocks": 5})
 RESTARTS += ({"restart_marker_rows": 1}, {"restart_marker_rows": 2})
@@ -67,7 +68,7 @@ def test_every_window_has_pillow_s_pixels(size, sampling, quality, optimize, res
         assert reader.read(encoded, *window) == part(expected, window)
         # Fewer than three chroma samples are not interpolated: left to libjpeg.
         narrow = sampling in ("4:2:2", "4:2:0") and size[0] <= 4
-        assert reader.started == ("libjpeg" if narrow else "own")
+        assert reader.started is (LIBJPEG if narrow else OWN)
 
 
 def random_block(random: Random, largest: int, density: float) -> list[int]:
@@ -97,7 +98,7 @@ def test_any_coefficients_give_pillow_s_pixels(factors, level):
         encoded = write(frame, blocks, random.choice((1, 1, 4, 8)))
         window = some_window(random, width, height)
         assert READERS[level].read(encoded, *window) == part(pillow_pixels(encoded), window)
-        assert READERS[level].started == "own"
+        assert READERS[level].started is OWN
 
 
 @pytest.mark.parametrize("level", SIMD_LEVELS)
@@ -136,7 +137,7 @@ def test_other_layouts_are_left_to_libjpeg(options):
     encoded = relaid(image, sampling, {}) if sampling else jpeg(image, **options)
     reader = READERS[SIMD_LEVELS[-1]]
     assert reader.read(encoded, 5, 6, 50, 40) == part(pillow_pixels(encoded), (5, 6, 50, 40))
-    assert reader.started == "libjpeg"
+    assert reader.started is LIBJPEG
 
 
 # --- damage ---------------------------------------------------------------------------------------
@@ -199,7 +200,7 @@ def test_changed_bytes_give_pillow_s_pixels_or_are_left_to_it(sampling):
         data = bytes(changed)
         if READERS[SIMD_LEVELS[-1]].read(data, *window) is not None:
             started = READERS[SIMD_LEVELS[-1]].started
-            if started == "libjpeg":  # which stops at the window's end
+            if started is LIBJPEG:  # which stops at the window's end
                 continue
         outcomes.append(outcome(data, window))
     assert min(outcomes.count(kind) for kind in ("decoded", "left to Pillow")) > 50

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from ledger_loans import HANDLE, arm
 
-from fusionloader._native import cuda
+from fusionloader._native import cuda, testing
 from fusionloader.gpu_memory.errors import GrantError, LedgerError
 
 SLOTS = 3
@@ -33,8 +33,8 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @initialize()
     def begin(self):
-        self.lender = cuda.LenderLedger(SLOTS)
-        self.borrowers = [cuda.BorrowerLedger(self.lender.fd) for _ in range(2)]
+        self.lender = testing.LenderLedger(SLOTS)
+        self.borrowers = [testing.BorrowerLedger(self.lender.fd) for _ in range(2)]
         self.loans = {}
         self.stale = []
         self.wanted = [0, 0]
@@ -69,13 +69,13 @@ class LedgerMachine(RuleBasedStateMachine):
         if not fit:
             assert got is None
             return
-        ticket, handle, offset, nbytes = got
-        loan = self.loans[ticket.record]
+        loan = self.loans[got.ticket.record]
         assert loan.state == "yielded"
-        assert nbytes == loan.nbytes == max(a.nbytes for a in fit)
-        assert (handle, offset, ticket.generation) == (HANDLE, 512, loan.ticket.generation)
+        assert got.nbytes == loan.nbytes == max(a.nbytes for a in fit)
+        assert (got.handle, got.offset) == (HANDLE, 512)
+        assert got.ticket.generation == loan.ticket.generation
         loan.state, loan.owner = "borrowed", who
-        self.borrowed_ever += nbytes
+        self.borrowed_ever += got.nbytes
 
     @rule(slot=slots)
     def revoke(self, slot):
@@ -151,7 +151,7 @@ class LedgerMachine(RuleBasedStateMachine):
             return
         me = os.getpid()
         for loan in self.loans.values():
-            assert self.lender.state(loan.ticket) == loan.state
+            assert self.lender.state(loan.ticket) is cuda.LoanState[loan.state.upper()]
             owner = self.lender.owner(loan.ticket)
             assert (owner and cuda.pid_of(owner)) == (me if loan.state in HELD else 0)
         for who, borrower in enumerate(self.borrowers):

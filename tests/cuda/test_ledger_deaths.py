@@ -10,12 +10,12 @@ from ledger_loans import lend
 from support.waiting import PATIENCE
 
 from fusionloader import _native
-from fusionloader._native import cuda
+from fusionloader._native import cuda, testing
 
 CHILD = """
 import sys
-from fusionloader._native import cuda
-borrower = cuda.BorrowerLedger(int(sys.argv[1]))
+from fusionloader._native import testing
+borrower = testing.BorrowerLedger(int(sys.argv[1]))
 borrower.want(100)
 print(borrower.borrow(1) is not None, flush=True)
 sys.stdin.read()
@@ -24,7 +24,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def lender():
-    return cuda.LenderLedger(4)
+    return testing.LenderLedger(4)
 
 
 @pytest.fixture

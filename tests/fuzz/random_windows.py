@@ -9,10 +9,12 @@ import numpy as np
 from damaged_files import damaged
 from PIL import Image
 
-from fusionloader import _native
+from fusionloader._native import testing
+
+OWN, LIBJPEG = testing.BaselineDecoder.OWN, testing.BaselineDecoder.LIBJPEG
 
 # Reused from file to file, as loaders do: nothing may stay from one to the next.
-_readers: dict[tuple[str, str], _native.WindowReader] = {}
+_readers: dict[tuple[testing.BaselineDecoder, str], testing.WindowReader] = {}
 
 
 def compare_window(random: Random, level: str) -> None:
@@ -25,21 +27,21 @@ def compare_window(random: Random, level: str) -> None:
             whole = _whole(image)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         # Pillow's own look at the header is stricter than libjpeg's.
-        _reader("own", level).read(encoded, 0, 0, 8, 8)
+        _reader(OWN, level).read(encoded, 0, 0, 8, 8)
         raise ValueError("no image") from error
     read = None
     for _ in range(2):
         window = _window(random, width, height)
-        read = _check("own", level, encoded, window, whole)
+        read = _check(OWN, level, encoded, window, whole)
         _check_index(random, level, encoded, window, read)
         _check_reduced(random, level, encoded, (width, height))
-        _check("libjpeg", level, encoded, window, whole)
+        _check(LIBJPEG, level, encoded, window, whole)
     if read is None:
         raise ValueError("left to Pillow")
 
 
 def _check(
-    baseline: str,
+    baseline: testing.BaselineDecoder,
     level: str,
     encoded: np.ndarray,
     window: tuple[int, int, int, int],
@@ -54,7 +56,7 @@ def _check(
         assert read == whole[y : y + height, x : x + width].tobytes(), (baseline, window)
     else:
         # libjpeg's partial decoding does not look below the window.
-        assert reader.started == "libjpeg", "decoded what Pillow refuses"
+        assert reader.started is LIBJPEG, "decoded what Pillow refuses"
     return read
 
 
@@ -65,7 +67,7 @@ def _check_index(
     window: tuple[int, int, int, int],
     expected: bytes | None,
 ) -> None:
-    reader = _reader("own", level)
+    reader = _reader(OWN, level)
     index = reader.index(encoded)
     if index is not None:
         assert reader.read(encoded, *window, index) == expected, ("index", window)
@@ -78,7 +80,7 @@ def _check_reduced(random: Random, level: str, encoded: np.ndarray, size: tuple[
     window = _window(random, *(-(-side // denominator) for side in size))
     own, libjpeg = (
         _reader(baseline, level).read(encoded, *window, b"", denominator)
-        for baseline in ("own", "libjpeg")
+        for baseline in (OWN, LIBJPEG)
     )
     assert None in (own, libjpeg) or own == libjpeg, ("reduced", denominator, window)
 
@@ -100,8 +102,8 @@ def _window(random: Random, width: int, height: int) -> tuple[int, int, int, int
     return random.randint(0, width - w), random.randint(0, height - h), w, h
 
 
-def _reader(baseline: str, level: str) -> _native.WindowReader:
+def _reader(baseline: testing.BaselineDecoder, level: str) -> testing.WindowReader:
     key = baseline, level
     if key not in _readers:
-        _readers[key] = _native.WindowReader(baseline, level)
+        _readers[key] = testing.WindowReader(baseline, level)
     return _readers[key]

@@ -31,6 +31,7 @@ from support.random_operations import (
 )
 
 from fusionloader import _native
+from fusionloader._native import testing
 from fusionloader.executors.native import make_executor
 from fusionloader.plan.stages import Convert, Plan, RandomHorizontalFlip, RandomResizedCrop, Resize
 
@@ -105,7 +106,7 @@ def run_color(random: Random) -> None:
         arguments[:2] = [random.choice((1, 3, 5, 23)), random.choice((1, 3, 5, 511))]
     if name == "to_grayscale":
         arguments = [random.choice((1, 3))]
-    _native.color_op(name, pixels(random), arguments, random.choice(LEVELS))
+    testing.color_op(name, pixels(random), arguments, random.choice(LEVELS))
 
 
 def run_geometry(random: Random) -> None:
@@ -129,12 +130,12 @@ def run_geometry(random: Random) -> None:
         **{name: (real(random, -50, 50), interpolation, color) for name in ONE_NUMBER},
     }
     name = random.choice(tuple(calls))
-    _native.geometry_op(name, image, calls[name], random.choice(LEVELS))
+    testing.geometry_op(name, image, calls[name], random.choice(LEVELS))
 
 
 def run_corners(random: Random) -> None:
     corners = [[(real(random, -9, 99), real(random, -9, 99)) for _ in range(4)] for _ in range(2)]
-    _native.perspective_coefficients(*corners)
+    testing.perspective_coefficients(*corners)
 
 
 COLOR_OPS = {"brightness": 1, "contrast": 1, "saturation": 1, "sharpness": 1, "hue": 1}

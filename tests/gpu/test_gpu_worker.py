@@ -54,7 +54,7 @@ def epoch_with_gpu(loader):
     manager = loader._iterator._manager
 
     def made_by_gpu():
-        return manager.queue.records()[manager.gpu._number][5]
+        return manager.queue.worker(manager.gpu._number).samples
 
     before = made_by_gpu()
     cpu_workers = [process.pid for process in loader._iterator._workers[: loader.num_workers]]

@@ -32,7 +32,7 @@ PACKAGE = HERE.parents[1] / "fusionloader"
 SOURCES = [
     *sorted((CSRC / "cuda").glob("*.cpp")),
     CSRC / "queue" / "identity.cpp",
-    CSRC / "queue" / "queue.cpp",
+    CSRC / "queue" / "mapping.cpp",
     *sorted((CSRC / "bindings").glob("cuda*.cpp")),
     HERE / "native_alone.cpp",
 ]

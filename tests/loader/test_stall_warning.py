@@ -156,7 +156,7 @@ def test_it_is_said_that_a_pools_worker_is_at_another_loader(tmp_path):
         waiting = FusionLoader(At(), 2, pool=pool, timeout=1)
         held = iter(holding)
         deadline = time.monotonic() + 120
-        while not any(record[1] for record in held._manager.queue.records()):
+        while not any(worker.sequence is not None for worker in held._manager.queue.workers()):
             assert time.monotonic() < deadline, "the worker has not begun"
             time.sleep(0.01)
         with pytest.raises(RuntimeError, match="worker 0 is at a sample of another loader of the"):

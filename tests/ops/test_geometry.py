@@ -14,6 +14,7 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms.autoaugment import _apply_op
 
 from fusionloader import _native
+from fusionloader._native import testing
 
 SIMD_LEVELS = _native.simd_levels()
 MODES = {name: InterpolationMode(name) for name in ("nearest", "bilinear", "bicubic")}
@@ -57,7 +58,7 @@ def check(expected: Image.Image, name: str, image: Image.Image, *arguments: obje
     pixels = np.ascontiguousarray(np.asarray(image).reshape(image.height, image.width, -1))
     wanted = np.asarray(expected).reshape(expected.height, expected.width, -1)
     for simd in SIMD_LEVELS:
-        result, size = _native.geometry_op(name, pixels, arguments, simd)
+        result, size = testing.geometry_op(name, pixels, arguments, simd)
         assert size == wanted.shape[:2], (name, arguments, simd)
         got = np.frombuffer(result, np.uint8).reshape(wanted.shape)
         different = int((got != wanted).sum())
@@ -194,6 +195,6 @@ def test_padding(image, mode):
 def test_what_cannot_be_is_refused():
     pixels = np.zeros((2, 2, 3), np.uint8)
     with pytest.raises(ValueError, match="leaves nothing"):
-        _native.geometry_op("pad", pixels, (-2, 0, 1, 0, "edge", FILLS[0]))
+        testing.geometry_op("pad", pixels, (-2, 0, 1, 0, "edge", FILLS[0]))
     with pytest.raises(ValueError, match="unknown operation"):
-        _native.geometry_op("twirl", pixels, (1.0, "nearest", FILLS[0]))
+        testing.geometry_op("twirl", pixels, (1.0, "nearest", FILLS[0]))

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fusionloader import _native
+from fusionloader._native import testing
 from fusionloader.cli.measure.fidelity import page
 from fusionloader.cli.measure.fidelity.cases import images, operation_of, rows
 from fusionloader.cli.measure.fidelity.decoding import conversion, exact_decode, fast_decode
@@ -80,4 +80,4 @@ def test_many_coefficients_at_once_are_those_of_torchvision_one_by_one():
 def test_corners_on_a_line_are_refused():
     square = [[0, 0], [9, 0], [9, 9], [0, 9]]
     with pytest.raises(ValueError, match="on one line"):
-        _native.perspective_coefficients(square, [[0, 0], [3, 3], [5, 5], [9, 9]])
+        testing.perspective_coefficients(square, [[0, 0], [3, 3], [5, 5], [9, 9]])

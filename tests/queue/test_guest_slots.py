@@ -7,13 +7,13 @@ import sys
 import pytest
 
 from fusionloader import _native
+from fusionloader._native import TinyBatchState, WorkerActivity
 from fusionloader.shm import objects
 from fusionloader.shm.slots import Arena, SlotPool
 
 GUEST_SLOTS = 2
 WORKERS = 1
 FIRST_GUEST_SLOT = WORKERS
-NOWHERE = 0
 
 
 class Borrower:
@@ -37,12 +37,34 @@ class Borrower:
         samples = tiny_batches * tiny_size
         slot = self.slots.acquire(_native.ManagerQueue.descriptor_bytes(samples, tiny_batches))
         rows = list(range(samples))
-        ones = [0] * samples
         self.manager.describe(
-            slot.number, sequence, rows, rows, rows, ones, tiny_size, 1, 2, 0, 0, 0, samples, b""
+            slot.number,
+            sequence=sequence,
+            rows=rows,
+            items=rows,
+            keys=rows,
+            occurrences=[0] * samples,
+            tiny_size=tiny_size,
+            seed=1,
+            epoch=2,
+            number=0,
         )
         self.manager.publish(slot.number, sequence)
         return slot.number
+
+    def open(self, slot):
+        """How many tiny-batches wait, and how many are claimed."""
+        status = self.manager.status(slot)
+        return status.waiting, status.active
+
+    def progress(self):
+        return [(p.sequence, p.waiting, p.half_done) for p in self.view.progress()]
+
+    def sent_to(self):
+        """Where the one worker is sent, which has never begun."""
+        (worker,) = self.view.workers()
+        assert worker.activity is WorkerActivity.ABSENT
+        return worker.member, worker.guest_slot
 
     def close(self):
         os.close(self.control_fd)
@@ -111,7 +133,7 @@ def test_a_borrowed_worker_does_not_take_what_came_back(borrower, me):
     borrowed_worker = borrower.attach()
     assert borrowed_worker.take_guest_slot(FIRST_GUEST_SLOT, me)
     borrowed_worker.give_back(borrowed_worker.claim_as_borrowed(assignment(0)), 0)
-    assert borrower.manager.status(slot)[:2] == (1, 0)
+    assert borrower.open(slot) == (1, 0)
     assert borrowed_worker.claim_as_borrowed(assignment(0)) is None
     assert borrower.worker.claim_next(1).first == 0
 
@@ -129,7 +151,7 @@ def test_what_a_dead_borrowed_worker_held_goes_to_the_borrowers_own_workers(borr
     fds = (borrower.control_fd, borrower.arena.fd)
     process = subprocess.Popen([sys.executable, "-c", code], pass_fds=fds)
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    assert borrower.manager.status(slot)[:2] == (2, 1)
+    assert borrower.open(slot) == (2, 1)
     assert borrower.view.free_guest_slots() == [2]  # until its claims are back, nobody else's
     assert borrower.manager.dead_borrowed_workers() == [FIRST_GUEST_SLOT]
     assert len(borrower.manager.take_back(FIRST_GUEST_SLOT)) == 1
@@ -154,21 +176,21 @@ def test_the_global_manager_sees_what_waits_and_what_is_half_done(borrower):
     borrower.publish(1, tiny_batches=2)
     claim = borrower.worker.claim_next(2)
     borrower.worker.begin_sample(claim, claim.first, claim.first * 2)
-    assert borrower.view.progress() == [(0, 2, 0), (1, 2, 0)]
+    assert borrower.progress() == [(0, 2, 0), (1, 2, 0)]
     borrower.worker.end_samples(claim, claim.first, 2)
-    assert borrower.view.progress() == [(0, 2, 1), (1, 2, 0)]
+    assert borrower.progress() == [(0, 2, 1), (1, 2, 0)]
     for tiny_batch in (claim.first, claim.first + 1):
-        borrower.worker.finish(claim, tiny_batch, 3)
+        borrower.worker.finish(claim, tiny_batch, TinyBatchState.COMPLETED)
     borrower.manager.deliver_until(1)
-    assert borrower.view.progress() == [(1, 2, 0)]
+    assert borrower.progress() == [(1, 2, 0)]
 
 
 def test_an_assignment_stands_until_it_is_answered(borrower):
-    assert borrower.view.workers() == [(NOWHERE, 0, 0)]
+    assert borrower.sent_to() == (0, 0)
     borrower.view.send(0, 5, 77, 2)
-    assert borrower.view.workers() == [(NOWHERE, 77, 2)]
+    assert borrower.sent_to() == (77, 2)
     borrower.manager.take_back(0)  # its worker has died: nobody will come
-    assert borrower.view.workers() == [(NOWHERE, 0, 0)]
+    assert borrower.sent_to() == (0, 0)
     with pytest.raises(IndexError):
         borrower.view.send(WORKERS, 5, 77, 2)
 

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fusionloader import _native
+from fusionloader._native import End, GpuState, TinyBatchState
 from fusionloader.shm import objects
 from fusionloader.shm.slots import Arena, SlotPool
 
-COMPLETED = 3
 WORKERS = 3
 
 
@@ -36,19 +36,15 @@ class Bench:
         rows = list(range(samples))
         self.manager.describe(
             slot.number,
-            sequence,
-            rows,
-            rows,
-            rows,
-            [0] * samples,
-            tiny_size,
-            1,
-            2,
-            0,
-            0,
-            0,
-            samples,
-            b"",
+            sequence=sequence,
+            rows=rows,
+            items=rows,
+            keys=rows,
+            occurrences=[0] * samples,
+            tiny_size=tiny_size,
+            seed=1,
+            epoch=2,
+            number=0,
         )
         self.manager.set_gpu_rows(slot.number, 1 if for_gpu else 0)
         self.manager.publish(slot.number, sequence)
@@ -57,6 +53,11 @@ class Bench:
 
     def status(self, sequence):
         return self.manager.status(self.slot_of[sequence].number)
+
+    def open(self, sequence):
+        """How many tiny-batches wait, and how many are claimed."""
+        status = self.status(sequence)
+        return status.waiting, status.active
 
     def close(self):
         os.close(self.control_fd)
@@ -70,56 +71,58 @@ def bench():
     made.close()
 
 
+def lost_by(bench, worker):
+    """What is taken back from a worker that has died."""
+    return sorted((lost.sequence, lost.tiny_batch) for lost in bench.manager.take_back(worker))
+
+
 @pytest.mark.parametrize("how", ["died", "gave back"])
 def test_nobody_claims_what_comes_back_to_a_mini_batch_that_was_withdrawn(bench, how):
     bench.publish(0, 4, 2)
-    claim = bench.workers[0].claim(False, 0, 1)
+    claim = bench.workers[0].claim(End.SMALL, 0, 1)
     bench.manager.withdraw()
     if how == "died":
         bench.manager.take_back(0)
     else:
         bench.workers[0].give_back(claim, claim.first)
-    assert bench.status(0)[:2] == (0, 0)
-    assert bench.workers[1].claim(False, 0, 1) is None
+    assert bench.status(0).done
+    assert bench.workers[1].claim(End.SMALL, 0, 1) is None
 
 
 def test_tiny_batches_are_claimed_from_the_oldest_mini_batch_first(bench):
     bench.publish(0, 4, 2)
     bench.publish(1, 4, 2)
-    sequences = [bench.workers[0].claim(False, 0, 1).sequence for _ in range(4)]
+    sequences = [bench.workers[0].claim(End.SMALL, 0, 1).sequence for _ in range(4)]
     assert sequences == [0, 0, 1, 1]
-    assert bench.workers[0].claim(False, 0, 1) is None
+    assert bench.workers[0].claim(End.SMALL, 0, 1) is None
 
 
 def test_the_two_ends_meet_and_never_overlap(bench):
     bench.publish(0, 20, 2)
     taken = []
     for turn in range(10):
-        claim = bench.workers[turn % 2].claim(turn % 2 == 1, 0, 1)
+        claim = bench.workers[turn % 2].claim(End.LARGE if turn % 2 else End.SMALL, 0, 1)
         taken.append(claim.first)
     assert taken[0::2] == [0, 1, 2, 3, 4]
     assert taken[1::2] == [9, 8, 7, 6, 5]
-    assert bench.workers[0].claim(False, 0, 1) is None
+    assert bench.workers[0].claim(End.SMALL, 0, 1) is None
 
 
 def test_the_threshold_keeps_the_largest_for_the_other_end(bench):
     bench.publish(0, 10, 2)
-    small = [bench.workers[0].claim(False, 2, 1) for _ in range(4)]
+    small = [bench.workers[0].claim(End.SMALL, 2, 1) for _ in range(4)]
     assert [claim.first for claim in small[:3]] == [0, 1, 2]
     assert small[3] is None
-    assert bench.workers[1].claim(True, 0, 4).count == 2
-
-
-OFF, CLOSED, OPEN = range(3)
+    assert bench.workers[1].claim(End.LARGE, 0, 4).count == 2
 
 
 def test_cpu_workers_take_the_large_end_when_they_are_alone(bench):
     bench.publish(0, 12, 2)
     assert bench.workers[0].claim_next(1).first == 5
-    bench.manager.set_gpu(OPEN, 2)
+    bench.manager.set_gpu(GpuState.OPEN, 2)
     assert [bench.workers[0].claim_next(1).first for _ in range(4)] == [0, 1, 2, 3]
     assert bench.workers[0].claim_next(1) is None
-    bench.manager.set_gpu(OFF, 2)
+    bench.manager.set_gpu(GpuState.OFF, 2)
     assert bench.workers[0].claim_next(1).first == 4
 
 
@@ -127,29 +130,29 @@ def test_the_gpu_worker_claims_only_while_it_may_and_only_what_is_for_it(bench):
     gpu = bench.attach(WORKERS - 1, gpu=True)
     bench.publish(0, 4, 2, for_gpu=False)
     bench.publish(1, 10, 2)
-    for state in (OFF, CLOSED):
+    for state in (GpuState.OFF, GpuState.CLOSED):
         bench.manager.set_gpu(state, 2)
         assert gpu.claim_next(3) is None
         assert not bench.manager.gpu_is_inside
-    bench.manager.set_gpu(OPEN, 2)
+    bench.manager.set_gpu(GpuState.OPEN, 2)
     claim = gpu.claim_next(3)
     assert (claim.sequence, claim.first, claim.count) == (1, 2, 3)
     assert bench.manager.gpu_is_inside
     gpu.leave()
     assert not bench.manager.gpu_is_inside
     # The threshold is for mini-batches that the GPU worker may work on.
-    bench.manager.set_gpu(OPEN, 4)
+    bench.manager.set_gpu(GpuState.OPEN, 4)
     assert [bench.workers[0].claim_next(1).sequence for _ in range(3)] == [0, 0, 1]
     assert bench.workers[0].claim_next(1) is None
 
 
 def test_what_the_gpu_worker_gives_back_is_for_cpu_workers(bench):
     gpu = bench.attach(WORKERS - 1, gpu=True)
-    bench.manager.set_gpu(OPEN, 0)
+    bench.manager.set_gpu(GpuState.OPEN, 0)
     bench.publish(0, 8, 2)
     claim = gpu.claim_next(2)
     gpu.give_back(claim, 3)
-    assert gpu.finish(claim, 2, COMPLETED)
+    assert gpu.finish(claim, 2, TinyBatchState.COMPLETED)
     assert gpu.claim_next(2).count == 2
     assert gpu.claim_next(2) is None
     assert bench.workers[0].claim_next(1).first == 3
@@ -159,18 +162,22 @@ def test_a_mini_batch_tells_who_did_what_of_it(bench):
     gpu = bench.attach(WORKERS - 1, gpu=True)
     bench.publish(0, 9, 2)
     slot = bench.slot_of[0].number
-    assert bench.manager.shares(slot) == (0.0, 0, (0, 0, 0.0), (0, 0, 0.0))
-    bench.manager.set_gpu(OPEN, 1)
+    shares = bench.manager.shares(slot)
+    assert (shares.begun_seconds, shares.threshold) == (0.0, 0)
+    assert all(side.samples == side.tiny_batches == 0 for side in (shares.cpu, shares.gpu))
+    bench.manager.set_gpu(GpuState.OPEN, 1)
     of_gpu = gpu.claim_next(2)
     of_cpu = [bench.workers[0].claim_next(1) for _ in range(3)]
-    bench.manager.set_gpu(OPEN, 7)
+    bench.manager.set_gpu(GpuState.OPEN, 7)
     for claim in of_cpu:
-        bench.workers[0].finish(claim, claim.first, COMPLETED)
+        bench.workers[0].finish(claim, claim.first, TinyBatchState.COMPLETED)
     for tiny_batch in (3, 4):
-        gpu.finish(of_gpu, tiny_batch, COMPLETED)
-    begun, threshold, cpu, by_gpu = bench.manager.shares(slot)
-    assert (threshold, cpu[:2], by_gpu[:2]) == (1, (3, 6), (2, 3))
-    assert 0 < begun <= cpu[2] <= by_gpu[2]
+        gpu.finish(of_gpu, tiny_batch, TinyBatchState.COMPLETED)
+    shares = bench.manager.shares(slot)
+    assert shares.threshold == 1
+    assert (shares.cpu.tiny_batches, shares.cpu.samples) == (3, 6)
+    assert (shares.gpu.tiny_batches, shares.gpu.samples) == (2, 3)
+    assert 0 < shares.begun_seconds <= shares.cpu.finished_seconds <= shares.gpu.finished_seconds
     assert bench.manager.done_by(slot, WORKERS - 1) == [3, 4]
     assert bench.manager.done_by(slot, 0) == [0, 1, 2]
 
@@ -179,43 +186,57 @@ def test_an_entry_names_its_row_and_item(bench):
     rows = [2, 0, 1]
     slot = bench.slots.acquire(_native.ManagerQueue.descriptor_bytes(3, 1))
     bench.manager.describe(
-        slot.number, 0, rows, [10, 11, 12], [7, 8, 9], [0, 1, 2], 4, 5, 6, 7, 2, 0, 3, b"abc"
+        slot.number,
+        sequence=0,
+        rows=rows,
+        items=[10, 11, 12],
+        keys=[7, 8, 9],
+        occurrences=[0, 1, 2],
+        tiny_size=4,
+        seed=5,
+        epoch=6,
+        number=7,
+        group_size=2,
+        indices=b"abc",
     )
     bench.manager.publish(slot.number, 0)
-    claim = bench.workers[0].claim(False, 0, 1)
-    assert [claim.entry(p) for p in range(3)] == [(12, 9, 2, 2), (10, 7, 0, 0), (11, 8, 1, 1)]
+    claim = bench.workers[0].claim(End.SMALL, 0, 1)
+    entries = [claim.entry(position) for position in range(3)]
+    assert [(entry.item, entry.key) for entry in entries] == [(12, 9), (10, 7), (11, 8)]
+    assert [(entry.occurrence, entry.row) for entry in entries] == [(2, 2), (0, 0), (1, 1)]
     assert (claim.seed, claim.epoch, bytes(claim.indices())) == (5, 6, b"abc")
-    assert [claim.group(row) for row in range(3)] == [7 << 25 | 1, 7 << 25 | 1, 7 << 25 | 3]
+    groups = {entry.row: entry.group for entry in entries}
+    assert groups == {0: 7 << 25 | 1, 1: 7 << 25 | 1, 2: 7 << 25 | 3}
     with pytest.raises(IndexError):
         claim.entry(3)
 
 
 def test_what_a_dead_worker_held_is_done_by_another(bench):
     bench.publish(0, 8, 2)
-    bench.workers[0].claim(False, 0, 2)
-    assert sorted(bench.manager.take_back(0)) == [(0, 0), (0, 1)]
+    bench.workers[0].claim(End.SMALL, 0, 2)
+    assert lost_by(bench, 0) == [(0, 0), (0, 1)]
     firsts = set()
-    while (claim := bench.workers[1].claim(False, 0, 1)) is not None:
+    while (claim := bench.workers[1].claim(End.SMALL, 0, 1)) is not None:
         firsts.add(claim.first)
     assert firsts == {0, 1, 2, 3}
 
 
 def test_a_worker_declared_dead_cannot_finish(bench):
     bench.publish(0, 2, 2)
-    claim = bench.workers[0].claim(False, 0, 1)
+    claim = bench.workers[0].claim(End.SMALL, 0, 1)
     bench.manager.take_back(0)
-    assert not bench.workers[0].finish(claim, 0, COMPLETED)
-    assert bench.status(0) == (1, 0, 0, 0, 0)
+    assert not bench.workers[0].finish(claim, 0, TinyBatchState.COMPLETED)
+    assert bench.open(0) == (1, 0) and not bench.status(0).done
 
 
 def test_a_withdrawn_mini_batch_is_claimed_no_more(bench):
     bench.publish(0, 8, 2)
-    held = bench.workers[0].claim(False, 0, 1)
+    held = bench.workers[0].claim(End.SMALL, 0, 1)
     bench.manager.withdraw()
-    assert bench.workers[1].claim(False, 0, 1) is None
-    assert bench.status(0)[:2] == (0, 1)
-    assert bench.workers[0].finish(held, 0, COMPLETED)
-    assert bench.status(0)[:2] == (0, 0)
+    assert bench.workers[1].claim(End.SMALL, 0, 1) is None
+    assert bench.open(0) == (0, 1)
+    assert bench.workers[0].finish(held, 0, TinyBatchState.COMPLETED)
+    assert bench.status(0).done
 
 
 @settings(max_examples=200, deadline=None)
@@ -244,7 +265,7 @@ def test_every_tiny_batch_is_done_exactly_once_whatever_dies(sizes, tiny_size, m
         done = []
 
         def claim(number, large, count):
-            claimed = bench.workers[number].claim(large, 0, count)
+            claimed = bench.workers[number].claim(End.LARGE if large else End.SMALL, 0, count)
             if claimed is not None:
                 span = range(claimed.first, claimed.first + claimed.count)
                 held[number] += [(claimed, tiny) for tiny in span]
@@ -252,7 +273,7 @@ def test_every_tiny_batch_is_done_exactly_once_whatever_dies(sizes, tiny_size, m
 
         def finish(number):
             claimed, tiny = held[number].pop()
-            assert bench.workers[number].finish(claimed, tiny, COMPLETED)
+            assert bench.workers[number].finish(claimed, tiny, TinyBatchState.COMPLETED)
             done.append((claimed.sequence, tiny))
 
         for number, move, large, count in moves:
@@ -261,8 +282,7 @@ def test_every_tiny_batch_is_done_exactly_once_whatever_dies(sizes, tiny_size, m
             elif move == "finish" and held[number]:
                 finish(number)
             elif move == "die":
-                lost = bench.manager.take_back(number)
-                assert sorted(lost) == sorted((c.sequence, t) for c, t in held[number])
+                assert lost_by(bench, number) == sorted((c.sequence, t) for c, t in held[number])
                 held[number].clear()
                 bench.workers[number] = bench.attach(number)
         for number in range(WORKERS):
@@ -272,7 +292,7 @@ def test_every_tiny_batch_is_done_exactly_once_whatever_dies(sizes, tiny_size, m
             while held[0]:
                 finish(0)
         assert sorted(done) == sorted(expected)
-        assert all(bench.status(sequence)[:2] == (0, 0) for sequence in range(len(sizes)))
+        assert all(bench.status(sequence).done for sequence in range(len(sizes)))
     finally:
         bench.close()
 
@@ -287,10 +307,10 @@ def test_processes_that_race_claim_everything_once(bench):
         pid = os.fork()
         if pid == 0:
             queue = bench.attach(number)
-            mine = []
-            while (claim := queue.claim(number == 0, 0, 1 + number)) is not None:
+            mine, end = [], End.LARGE if number == 0 else End.SMALL
+            while (claim := queue.claim(end, 0, 1 + number)) is not None:
                 for tiny in range(claim.first, claim.first + claim.count):
-                    queue.finish(claim, tiny, COMPLETED)
+                    queue.finish(claim, tiny, TinyBatchState.COMPLETED)
                     mine.append(tiny)
             with os.fdopen(write, "w") as file:
                 file.write(" ".join(map(str, mine)))
@@ -303,4 +323,4 @@ def test_processes_that_race_claim_everything_once(bench):
             done += [int(word) for word in file.read().split()]
         os.waitpid(pid, 0)
     assert sorted(done) == list(range(samples))
-    assert bench.status(0)[2] == samples
+    assert bench.status(0).completed == samples

@@ -80,11 +80,11 @@ class FakeRank:
 
     def work(self, address):
         queue = _native.WorkerQueue(self.control_fd, self.arena.fd, 0)
-        memory = _native.Mapping(self.table.fd, 0, self.table.nbytes)
+        memory = _native.SharedMapping(self.table.fd, 0, self.table.nbytes)
         event_fd = self.membership.event_fd
         loop = _native.PlanWorker(queue, memory, self.executor, os.getppid(), event_fd)
         assignments = Assignments(loop, address, self.plan, self.executor)
-        while loop.run() == "assignment":
+        while loop.run() is _native.WorkerEvent.ASSIGNMENT:
             assignments.follow()
 
     def publish(self, samples=4):
@@ -93,15 +93,23 @@ class FakeRank:
         descriptor = self.slots.acquire(_native.ManagerQueue.descriptor_bytes(samples, samples))
         payload = self.slots.acquire(samples * (self.executor.result_bytes + 8) + 64)
         self.queue.describe(
-            descriptor.number, sequence, rows, rows, rows, [0] * samples, 1, 1, 2, sequence, 0,
-            payload.number + 1, samples, b"",
-        )  # fmt: skip
+            descriptor.number,
+            sequence=sequence,
+            rows=rows,
+            items=rows,
+            keys=rows,
+            occurrences=[0] * samples,
+            tiny_size=1,
+            seed=1,
+            epoch=2,
+            number=sequence,
+            payload=payload.number,
+        )
         self.queue.publish(descriptor.number, sequence)
         self.published.append((descriptor, payload))
 
     def done(self):
-        waiting, active, *_ = self.queue.status(self.published[-1][0].number)
-        return waiting == active == 0
+        return self.queue.status(self.published[-1][0].number).done
 
     def deliver(self):
         self.queue.deliver_until(len(self.published))
@@ -149,7 +157,7 @@ def test_an_idle_worker_does_the_mini_batch_of_another_rank(fake_rank):
     destination = fake_rank(1)
     destination.publish()
     wait_until(destination.done)
-    assert sum(record[5] for record in destination.queue.records()[1:]) == 4
+    assert sum(worker.samples for worker in destination.queue.workers(1)) == 4
 
 
 def test_a_worker_returns_when_its_own_rank_has_work(fake_rank):
@@ -158,7 +166,7 @@ def test_a_worker_returns_when_its_own_rank_has_work(fake_rank):
         destination.publish()
         source.publish()
         wait_until(lambda: destination.done() and source.done())
-    assert source.queue.records()[0][5] == 12
+    assert source.queue.worker(0).samples == 12
 
 
 def test_an_assignment_that_comes_to_nothing_is_repeated(fake_rank, monkeypatch):

@@ -15,14 +15,19 @@ TABLE = 64 + 48 * 10 + 32  # of ten files, rounded up to a cache line
 
 
 def opened(store):
-    return _native.FileStore(store.fd, store.nbytes)
+    return _native.FileStoreView(store.fd, store.nbytes)
+
+
+def found(store, item, nbytes, mtime_ns):
+    kept = store.find(item, nbytes, mtime_ns)
+    return kept and (kept.data, kept.width, kept.height)
 
 
 def test_what_was_put_in_is_found_by_everybody():
     store = FileStore(10, 4096)
     first, second = opened(store), opened(store)
     assert first.put(3, 100, 7, 5, 4, b"pixels")
-    assert second.find(3, 100, 7) == (b"pixels", 5, 4)
+    assert found(second, 3, 100, 7) == (b"pixels", 5, 4)
     assert second.find(3, 101, 7) is None and second.find(3, 100, 8) is None
     assert second.find(2, 100, 7) is None and second.find(10, 100, 7) is None
     assert (store.kept, store.used) == (1, TABLE + 64)
@@ -33,7 +38,7 @@ def test_what_is_kept_never_changes():
     assert store.put(3, 100, 7, 5, 4, b"pixels")
     assert not store.lacks(3, 1)
     assert not store.put(3, 200, 8, 1, 1, b"others")
-    assert store.find(3, 100, 7) == (b"pixels", 5, 4)
+    assert found(store, 3, 100, 7) == (b"pixels", 5, 4)
 
 
 @pytest.mark.parametrize("room", [0, 63, 64, 200])
@@ -63,7 +68,7 @@ def test_a_budget_below_the_table_is_refused():
 
 
 def set_state(store, item, state):
-    memory = memoryview(_native.Mapping(store.fd, 0, store.nbytes))
+    memory = memoryview(_native.SharedMapping(store.fd, 0, store.nbytes))
     np.frombuffer(memory, np.uint64, 1, 64 + 48 * item)[:] = state
 
 
@@ -76,7 +81,7 @@ def test_a_file_left_by_a_killed_process_is_filled_by_the_next():
     set_state(store, 1, ended.pid << 1)
     assert not here.lacks(0, 8) and not here.put(0, 1, 1, 1, 1, b"dead")
     assert here.lacks(1, 8) and here.put(1, 1, 1, 1, 1, b"dead")
-    assert here.find(0, 1, 1) is None and here.find(1, 1, 1) == (b"dead", 1, 1)
+    assert here.find(0, 1, 1) is None and found(here, 1, 1, 1) == (b"dead", 1, 1)
 
 
 def fill(store, start):
@@ -97,7 +102,7 @@ def test_processes_that_fill_it_at_once_keep_every_file_once():
     for filler in fillers:
         filler.join()
     here, used = opened(store), store.used
-    kept = [here.find(item, 1, 1) for item in range(400)]
+    kept = [found(here, item, 1, 1) for item in range(400)]
     for item, (data, width, pid) in enumerate(kept):
         assert width == item and data == (b"%07d" % pid) * (1 + item % 50)
     sizes = [-(-7 * (1 + item % 50) // 64) * 64 for item in range(400)]

@@ -13,14 +13,18 @@ FILES = [b"/data/a/0.jpg", b"/data/a/1.jpg", b"/data/b/0.jpg"]
 
 def filled():
     store = FileStore(3, 4096)
-    here = _native.FileStore(store.fd, store.nbytes)
+    here = _native.FileStoreView(store.fd, store.nbytes)
     assert here.put(2, 100, 7, 1, 2, b"two") and here.put(0, 200, 8, 0, 0, b"")
     return store
 
 
+def found(store, item, nbytes, mtime_ns):
+    kept = _native.FileStoreView(store.fd, store.nbytes).find(item, nbytes, mtime_ns)
+    return kept and (kept.data, kept.width, kept.height)
+
+
 def kept(store):
-    here = _native.FileStore(store.fd, store.nbytes)
-    return [here.find(0, 200, 8), here.find(1, 1, 1), here.find(2, 100, 7)]
+    return [found(store, 0, 200, 8), found(store, 1, 1, 1), found(store, 2, 100, 7)]
 
 
 def test_what_was_saved_is_read_back(tmp_path):
@@ -30,19 +34,19 @@ def test_what_was_saved_is_read_back(tmp_path):
     saved_store.load(other, path, fingerprint(FILES))
     assert kept(other) == kept(store) == [(b"", 0, 0), None, (b"two", 1, 2)]
     assert (other.kept, other.used) == (2, store.used)
-    here = _native.FileStore(other.fd, other.nbytes)
-    assert here.put(1, 1, 1, 0, 0, b"one") and here.find(2, 100, 7) == (b"two", 1, 2)
+    here = _native.FileStoreView(other.fd, other.nbytes)
+    assert here.put(1, 1, 1, 0, 0, b"one") and found(other, 2, 100, 7) == (b"two", 1, 2)
     assert [file.name for file in tmp_path.iterdir()] == ["index"]
 
 
 def test_what_is_being_filled_is_not_saved(tmp_path):
     store, path = filled(), tmp_path / "index"
-    memory = memoryview(_native.Mapping(store.fd, 0, store.nbytes))
+    memory = memoryview(_native.SharedMapping(store.fd, 0, store.nbytes))
     np.frombuffer(memory, np.uint64, 1, 64 + 48 * 1)[:] = 2  # process 1
     saved_store.save(store, path, fingerprint(FILES))
     other = FileStore(3, 2048)
     saved_store.load(other, path, fingerprint(FILES))
-    assert _native.FileStore(other.fd, other.nbytes).lacks(1, 1)
+    assert _native.FileStoreView(other.fd, other.nbytes).lacks(1, 1)
 
 
 def test_a_folder_may_move_and_nothing_else():

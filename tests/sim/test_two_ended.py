@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fusionloader import _native
+from fusionloader._native import End, TinyBatchState
 from fusionloader.scheduler.affinity import Side
 from fusionloader.shm import objects
 from fusionloader.shm.slots import Arena, SlotPool
 from fusionloader.sim.two_ended import TwoEndedQueue
 
-COMPLETED = 3
 WORKERS = 3
 
 sizes = st.lists(st.integers(1, 12), min_size=1, max_size=5)
@@ -42,8 +42,18 @@ class NativeQueue:
         for sequence, samples in enumerate(mini_batches):
             room = _native.ManagerQueue.descriptor_bytes(samples, samples)
             slot, rows = slots.acquire(room), list(range(samples))
-            same = (rows, rows, rows, [0] * samples)
-            self.manager.describe(slot.number, sequence, *same, 1, 1, 2, 0, 0, 0, samples, b"")
+            self.manager.describe(
+                slot.number,
+                sequence=sequence,
+                rows=rows,
+                items=rows,
+                keys=rows,
+                occurrences=[0] * samples,
+                tiny_size=1,
+                seed=1,
+                epoch=2,
+                number=0,
+            )
             self.manager.set_gpu_rows(slot.number, 1)
             self.manager.publish(slot.number, sequence)
         self.workers = [
@@ -53,8 +63,8 @@ class NativeQueue:
         self.held = {}
 
     def claim(self, worker, threshold, count):
-        large_end = side_of(worker) is Side.GPU
-        claim = self.workers[worker].claim(large_end, threshold, count)
+        end = End.LARGE if side_of(worker) is Side.GPU else End.SMALL
+        claim = self.workers[worker].claim(end, threshold, count)
         if claim is None:
             return None
         for tiny in range(claim.first, claim.first + claim.count):
@@ -63,7 +73,7 @@ class NativeQueue:
 
     def finish(self, worker, sequence, tiny):
         claim = self.held[worker, sequence, tiny]
-        return self.workers[worker].finish(claim, tiny, COMPLETED)
+        return self.workers[worker].finish(claim, tiny, TinyBatchState.COMPLETED)
 
     def close(self):
         os.close(self.control_fd)
@@ -89,7 +99,10 @@ def test_the_model_moves_as_the_native_queue_does(mini_batches, moves):
                 task = held.pop(count % len(held))
                 assert model.finish(*task) == native.finish(*task)
             elif move == "die":
-                assert model.take_back(worker) == sorted(native.manager.take_back(worker))
+                lost = native.manager.take_back(worker)
+                assert model.take_back(worker) == sorted(
+                    (one.sequence, one.tiny_batch) for one in lost
+                )
     finally:
         native.close()
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fusionloader import _native
+from fusionloader._native import testing
 
 # Coefficients smaller than this are zeros with rounding errors.
 ZERO = 1e-10
@@ -96,7 +96,7 @@ def _compare(start: npt.NDArray[np.int64], end: npt.NDArray[np.int64], found: Co
     kept, rows = [], []
     for place, (before, after) in enumerate(zip(start.tolist(), end.tolist(), strict=True)):
         try:
-            rows.append(_native.perspective_coefficients(before, after))
+            rows.append(testing.perspective_coefficients(before, after))
             kept.append(place)
         except ValueError:  # torch's solver raises too
             found.singular += 1

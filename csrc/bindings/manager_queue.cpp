@@ -1,0 +1,170 @@
+// The local manager's half of the queue, and what it reads there.
+#include "queue/manager_queue.hpp"
+
+#include <pybind11/native_enum.h>
+#include <pybind11/stl.h>
+
+#include <utility>
+
+#include "bindings/module.hpp"
+#include "bindings/python_types.hpp"
+
+namespace py = pybind11;
+using namespace py::literals;
+
+namespace fusionloader {
+namespace {
+
+using Unlocked = py::call_guard<py::gil_scoped_release>;
+
+void bind_states(py::module_& m) {
+  py::native_enum<TinyBatchState>(m, "TinyBatchState", "enum.Enum", "What becomes of a tiny-batch.")
+      .value("WAITING", TinyBatchState::waiting)
+      .value("ACTIVE", TinyBatchState::active)
+      .value("COMPLETED", TinyBatchState::completed)
+      .value("FAILED", TinyBatchState::failed)
+      .value("SPILLED", TinyBatchState::spilled)
+      .finalize();
+  py::native_enum<GpuState>(m, "GpuState", "enum.Enum",
+                            "Whether the GPU worker may claim; OFF: there is none.")
+      .value("OFF", GpuState::off)
+      .value("CLOSED", GpuState::closed)
+      .value("OPEN", GpuState::open)
+      .finalize();
+}
+
+void bind_values(py::module_& m) {
+  py::class_<BatchStatus>(m, "BatchStatus",
+                          "How many tiny-batches of a mini-batch are in which state.")
+      .def_readonly("waiting", &BatchStatus::waiting)
+      .def_readonly("active", &BatchStatus::active)
+      .def_readonly("completed", &BatchStatus::completed)
+      .def_readonly("failed", &BatchStatus::failed)
+      .def_readonly("spilled", &BatchStatus::spilled)
+      .def_property_readonly("done", &BatchStatus::done, "Whether none is waiting or active.");
+  py::class_<SideShare>(m, "SideShare",
+                        "What the CPU workers or the GPU worker did of a mini-batch.")
+      .def_readonly("tiny_batches", &SideShare::tiny_batches)
+      .def_readonly("samples", &SideShare::samples)
+      .def_property_readonly("finished_seconds", in_seconds(&SideShare::finished_ns),
+                             "CLOCK_MONOTONIC when the last of them was finished.");
+  py::class_<BatchShares>(m, "BatchShares", "Who did how much of a mini-batch.")
+      .def_property_readonly("begun_seconds", in_seconds(&BatchShares::begun_ns),
+                             "CLOCK_MONOTONIC at the first claim; 0.0 before it.")
+      .def_readonly("threshold", &BatchShares::threshold, "The one in force at the first claim.")
+      .def_readonly("cpu", &BatchShares::cpu)
+      .def_readonly("gpu", &BatchShares::gpu);
+  py::class_<LostTinyBatch>(m, "LostTinyBatch", "A tiny-batch that a dead worker had claimed.")
+      .def_readonly("sequence", &LostTinyBatch::sequence)
+      .def_readonly("tiny_batch", &LostTinyBatch::tiny_batch);
+  py::class_<WorkerSnapshot>(m, "WorkerSnapshot", "A worker's record, as it is at one moment.")
+      .def_readonly("pid", &WorkerSnapshot::pid, "0 before it has begun.")
+      .def_readonly("sequence", &WorkerSnapshot::sequence,
+                    "The mini-batch that it works on; None when idle.")
+      .def_readonly("tiny_batch", &WorkerSnapshot::tiny_batch)
+      .def_readonly("position", &WorkerSnapshot::position,
+                    "Of its sample, in the order of the tiny-batches.")
+      .def_property_readonly("since_seconds", in_seconds(&WorkerSnapshot::since_ns),
+                             "CLOCK_MONOTONIC at the start of that sample.")
+      .def_readonly("samples", &WorkerSnapshot::samples, "Samples done so far.")
+      .def_property_readonly("busy_seconds", in_seconds(&WorkerSnapshot::busy_ns),
+                             "Wall time spent on samples.")
+      .def_readonly("pillow_samples", &WorkerSnapshot::pillow_samples,
+                    "Samples of a compiled plan that Pillow decoded.")
+      .def_property_readonly(
+          "part_seconds",
+          [](const WorkerSnapshot& seen) {
+            std::vector<double> seconds;
+            for (const uint64_t ns : seen.part_ns) seconds.push_back(to_seconds(ns));
+            return seconds;
+          },
+          "Wall time of the parts of a compiled plan.");
+}
+
+void describe(ManagerQueue& queue, uint64_t slot, uint64_t sequence, std::vector<uint32_t> rows,
+              std::vector<int64_t> items, std::vector<uint64_t> keys,
+              std::vector<uint32_t> occurrences, uint32_t tiny_size, uint64_t seed, uint64_t epoch,
+              uint64_t number, uint32_t group_size, std::optional<uint64_t> payload,
+              const py::bytes& indices) {
+  queue.describe(
+      slot, {sequence, std::move(rows), std::move(items), std::move(keys), std::move(occurrences),
+             tiny_size, seed, epoch, number, group_size, payload, indices});
+}
+
+void bind_queue_of_manager(py::module_& m) {
+  py::class_<ManagerQueue>(m, "ManagerQueue", "The local manager's half of the queue.")
+      .def(py::init<int, int, uint32_t, uint32_t, uint32_t, uint32_t, int>(), "control_fd"_a,
+           "data_fd"_a, "workers"_a, "ring_size"_a, "guest_slots"_a = 0, "shareable"_a = 0,
+           "event_fd"_a = -1,
+           "Lays the control block out.\n\n"
+           "The first `shareable` workers may be sent to other ranks, whose own come to the guest\n"
+           "slots; publications add to `event_fd` where the global manager wants to know.")
+      .def_static("control_bytes", &Control::bytes, "records"_a, "ring_size"_a,
+                  "Size of a control block with so many records of workers and guest slots.")
+      .def_static("descriptor_bytes", &Batch::descriptor_bytes, "samples"_a, "tiny_batches"_a,
+                  "Size of a mini-batch's descriptor, without pickled indices.")
+      .def("add_slot", &ManagerQueue::add_slot, "slot"_a, "offset"_a, "nbytes"_a)
+      .def("describe", &describe, "slot"_a, py::kw_only(), "sequence"_a, "rows"_a, "items"_a,
+           "keys"_a, "occurrences"_a, "tiny_size"_a, "seed"_a, "epoch"_a, "number"_a,
+           "group_size"_a = 0, "payload"_a = py::none(), "indices"_a = py::bytes(),
+           "Writes the descriptor of a mini-batch into a slot.\n\n"
+           "`items`, `keys` and `occurrences` have an entry per row of the batch; `rows` are its "
+           "rows\n"
+           "in the order in which they are cut into tiny-batches. `payload` is the slot for the "
+           "rows,\n"
+           "`indices` is pickled.")
+      .def("set_payload", &ManagerQueue::set_payload, "slot"_a, "payload"_a,
+           "Says which slot is for the rows of a mini-batch that was described without.")
+      .def(
+          "announce_layout",
+          [](ManagerQueue& queue, uint64_t slot, const py::bytes& pickled) {
+            queue.announce_layout(slot, pickled);
+          },
+          "slot"_a, "pickled"_a, "Lets workers know the layout of Python samples, through a slot.")
+      .def("set_gpu_rows", &ManagerQueue::set_gpu_rows, "slot"_a, "rows"_a,
+           "The device buffer for the GPU worker's rows, plus 1; 0: it leaves them alone.")
+      .def("publish", &ManagerQueue::publish, "slot"_a, "sequence"_a)
+      .def("status", &ManagerQueue::status, "slot"_a)
+      .def("shares", &ManagerQueue::shares, "slot"_a)
+      .def("done_by", &ManagerQueue::done_by, "slot"_a, "worker"_a,
+           "The tiny-batches that a worker has completed.")
+      .def("give_up", &ManagerQueue::give_up, "slot"_a, "tiny_batch"_a,
+           "Marks a tiny-batch as failed that nobody holds.")
+      .def("deliver_until", &ManagerQueue::deliver_until, "sequence"_a,
+           "Workers look for work from this mini-batch on.")
+      .def("take_back", &ManagerQueue::take_back, "worker"_a,
+           "Makes what a worker had claimed wait again, once it writes no more.")
+      .def("dead_borrowed_workers", &ManagerQueue::dead_borrowed_workers,
+           "Guest slots whose process has ended.")
+      .def("empty_guest_slot", &ManagerQueue::empty_guest_slot, "guest_slot"_a)
+      .def("withdraw", &ManagerQueue::withdraw,
+           "Nobody claims anything of the published mini-batches any more.")
+      .def("set_gpu", &ManagerQueue::set_gpu, "state"_a, "threshold"_a,
+           "CPU workers leave the last `threshold` tiny-batches of a mini-batch to the GPU worker.")
+      .def_property_readonly("gpu_is_ready", &ManagerQueue::gpu_is_ready)
+      .def_property_readonly("gpu_is_inside", &ManagerQueue::gpu_is_inside,
+                             "Once it is not open any more, False: the GPU worker stays outside.")
+      .def("forget_gpu", &ManagerQueue::forget_gpu)
+      .def("stop", &ManagerQueue::stop, "Tells workers to end.")
+      .def("wake_workers", &ManagerQueue::wake_workers)
+      .def("done_word", &ManagerQueue::done_word)
+      .def(
+          "sleep",
+          [](ManagerQueue& queue, uint32_t seen, double seconds) {
+            queue.sleep(seen, to_ns(seconds));
+          },
+          "seen"_a, "seconds"_a, Unlocked(), "Sleeps unless `done_word()` is no longer `seen`.")
+      .def("worker", &ManagerQueue::worker, "number"_a)
+      .def("workers", &ManagerQueue::workers, "first"_a = 0, "count"_a = UINT32_MAX,
+           "At most `count` from number `first` on; guest slots come last.");
+}
+
+}  // namespace
+
+void bind_manager_queue(py::module_& m) {
+  bind_states(m);
+  bind_values(m);
+  bind_queue_of_manager(m);
+}
+
+}  // namespace fusionloader

@@ -1,0 +1,130 @@
+// The workers' half of the queue.
+#include "queue/worker_queue.hpp"
+
+#include <pybind11/native_enum.h>
+#include <pybind11/stl.h>
+
+#include "bindings/module.hpp"
+#include "bindings/python_types.hpp"
+
+namespace py = pybind11;
+using namespace py::literals;
+
+namespace fusionloader {
+namespace {
+
+using Unlocked = py::call_guard<py::gil_scoped_release>;
+
+// A getter for a plain field of the mini-batch's header.
+template <class Value>
+auto of_header(Value BatchHeader::* field) {
+  return [field](const Claim& claim) -> Value { return claim.header().*field; };
+}
+
+void bind_claim(py::module_& m) {
+  py::class_<SampleEntry>(m, "SampleEntry", "One sample of a mini-batch.")
+      .def_readonly("item", &SampleEntry::item,
+                    "Its number in the dataset's table, or its position.")
+      .def_readonly("key", &SampleEntry::key, "The index for its random draws.")
+      .def_readonly("occurrence", &SampleEntry::occurrence,
+                    "How often the index came up before in the epoch.")
+      .def_readonly("row", &SampleEntry::row, "Of the batch.")
+      .def_readonly("group", &SampleEntry::group,
+                    "What it shares its draws by; 0 where it shares them with none.");
+  py::class_<Claim>(m, "Claim",
+                    "Tiny-batches `first .. first + count - 1` of a mini-batch, held by a worker.")
+      .def_readonly("sequence", &Claim::sequence)
+      .def_readonly("first", &Claim::first)
+      .def_readonly("count", &Claim::count)
+      .def_property_readonly("samples", of_header(&BatchHeader::samples), "Of the mini-batch.")
+      .def_property_readonly("tiny_size", of_header(&BatchHeader::tiny_size))
+      .def_property_readonly("seed", of_header(&BatchHeader::seed))
+      .def_property_readonly("epoch", of_header(&BatchHeader::epoch))
+      .def_property_readonly("payload", &Claim::payload,
+                             "The slot for the rows; None until their layout is known.")
+      .def_property_readonly(
+          "payload_rows", [](const Claim& claim) { return claim.header().payload_rows.load(); },
+          "Rows that the payload is laid out for.")
+      .def_property_readonly(
+          "gpu_rows", [](const Claim& claim) { return claim.header().gpu_rows.load(); },
+          "The device buffer for the GPU worker's rows, plus 1.")
+      .def(
+          "indices", [](const Claim& claim) { return view_of(claim.indices()); },
+          "The pickled indices; empty where they are plain integers.")
+      .def("entry", &Claim::entry, "position"_a,
+           "The sample at a position in the order of the tiny-batches.");
+}
+
+void bind_queue_of_worker(py::module_& m) {
+  py::native_enum<End>(m, "End", "enum.Enum", "Of the samples of a mini-batch, by their size.")
+      .value("SMALL", End::small)
+      .value("LARGE", End::large)
+      .finalize();
+  py::class_<WorkerQueue>(m, "WorkerQueue", "A worker's half of the queue.")
+      .def(py::init([](int control_fd, int data_fd, uint32_t worker, bool gpu) {
+             return WorkerQueue(control_fd, data_fd, worker, gpu ? Side::gpu : Side::cpu);
+           }),
+           "control_fd"_a, "data_fd"_a, "worker"_a, "gpu"_a = false)
+      .def("claim", &WorkerQueue::claim, "end"_a, "threshold"_a, "count"_a,
+           "Claims up to `count` neighbours of the oldest mini-batch that has any waiting.\n\n"
+           "The last `threshold` are left to the other end.")
+      .def("claim_next", &WorkerQueue::claim_next, "count"_a,
+           "Claims at the end that is this worker's now.")
+      .def("claim_as_borrowed", &WorkerQueue::claim_as_borrowed, "assignment"_a,
+           "Claims of the mini-batches that an assignment covers.")
+      .def("finish", &WorkerQueue::finish, "claim"_a, "tiny_batch"_a, "result"_a,
+           "False when the tiny-batch is not this worker's any more.")
+      .def("give_back", &WorkerQueue::give_back, "claim"_a, "tiny_batch"_a,
+           "Leaves a tiny-batch of a claim to CPU workers.")
+      .def(
+          "rows",
+          [](WorkerQueue& queue, const Claim& claim) {
+            const Mapping& rows = queue.rows(claim);
+            return view_of(rows.data(), rows.bytes());
+          },
+          "claim"_a, "The slot for the rows of a claim, to write to.")
+      .def("begin_sample", &WorkerQueue::begin_sample, "claim"_a, "tiny_batch"_a, "position"_a)
+      .def("end_samples", &WorkerQueue::end_samples, "claim"_a, "tiny_batch"_a, "samples"_a,
+           "So many samples of a tiny-batch are done.")
+      .def(
+          "add_part_seconds",
+          [](WorkerQueue& queue, const std::vector<double>& seconds) {
+            std::vector<uint64_t> ns;
+            for (const double part : seconds) ns.push_back(static_cast<uint64_t>(to_ns(part)));
+            queue.add_part_ns(ns);
+          },
+          "seconds"_a, "Adds to the wall time of a plan's parts.")
+      .def("idle", &WorkerQueue::idle, "The worker is at no mini-batch.")
+      .def(
+          "sleep",
+          [](WorkerQueue& queue, uint32_t seen, double seconds) {
+            queue.sleep(seen, to_ns(seconds));
+          },
+          "seen"_a, "seconds"_a, Unlocked(), "Sleeps unless `work_word` is no longer `seen`.")
+      .def("wake_manager", &WorkerQueue::wake_manager)
+      .def("announce", &WorkerQueue::announce, "pid"_a)
+      .def("gpu_ready", &WorkerQueue::gpu_ready, "The GPU worker has built what it needs.")
+      .def("leave", &WorkerQueue::leave, "Nothing of the GPU worker is on the device any more.")
+      .def("take_guest_slot", &WorkerQueue::take_guest_slot, "guest_slot"_a, "identity"_a,
+           "Makes this the queue of a worker of another rank; False where the slot is not free.")
+      .def("leave_guest_slot", &WorkerQueue::leave_guest_slot)
+      .def_property_readonly("is_sent", &WorkerQueue::is_sent,
+                             "Of a pool's queue: whether there is an assignment not answered.")
+      .def("answer", &WorkerQueue::answer, "Answers it; the member that the worker is sent to.")
+      .def(
+          "layout", [](WorkerQueue& queue) { return view_of(queue.layout()); },
+          "The pickled layout of Python samples.")
+      .def_property_readonly("layout_version", &WorkerQueue::layout_version,
+                             "0 until the layout is known.")
+      .def_property_readonly("work_word", &WorkerQueue::work_word)
+      .def_property_readonly("stopping", &WorkerQueue::stopping);
+}
+
+}  // namespace
+
+void bind_worker_queue(py::module_& m) {
+  bind_claim(m);
+  bind_queue_of_worker(m);
+}
+
+}  // namespace fusionloader

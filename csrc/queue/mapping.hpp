@@ -1,0 +1,25 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace fusionloader {
+
+// A file descriptor's memory, mapped whole and shared.
+class Mapping {
+ public:
+  Mapping(int fd, uint64_t offset, size_t bytes);
+  ~Mapping();
+  Mapping(Mapping&& other) noexcept : data_(other.data_), bytes_(other.bytes_) {
+    other.data_ = nullptr;
+  }
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+  uint8_t* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  uint8_t* data_;
+  size_t bytes_;
+};
+
+}  // namespace fusionloader

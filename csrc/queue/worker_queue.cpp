@@ -1,0 +1,218 @@
+#include "queue/worker_queue.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "queue/futex.hpp"
+#include "queue/identity.hpp"
+#include "queue/worker_sharing.hpp"
+
+namespace fusionloader {
+
+WorkerQueue::WorkerQueue(int control_fd, int data_fd, uint32_t worker, Side side)
+    : Shared(control_fd, data_fd), worker_(worker), side_(side) {
+  if (control_->header.magic != kMagic)
+    throw std::runtime_error("not a fusionloader control block");
+  if (worker >= control_->record_count()) throw std::out_of_range("worker number");
+}
+
+std::optional<Claim> WorkerQueue::claim(End end, uint32_t threshold, uint32_t count) {
+  ControlHeader& header = control_->header;
+  const uint64_t published = header.published.load();
+  for (uint64_t sequence = header.oldest.load(); sequence < published; ++sequence) {
+    Batch* batch = this->batch(control_->ring()[sequence % header.ring_size].load());
+    if (auto claimed = claim_from(*batch, sequence, end, threshold, count)) return claimed;
+  }
+  return std::nullopt;
+}
+
+std::optional<Claim> WorkerQueue::claim_next(uint32_t count) {
+  if (side_ == Side::gpu) return claim_when_open(count);
+  ControlHeader& header = control_->header;
+  const auto state = static_cast<GpuState>(header.gpu_state.load());
+  if (state == GpuState::off) return claim(End::large, 0, count);
+  return claim(End::small, header.threshold.load(), count);
+}
+
+bool WorkerQueue::take_guest_slot(uint32_t guest_slot, uint64_t identity) {
+  if (guest_slot < control_->header.workers || guest_slot >= control_->record_count()) return false;
+  uint64_t nobody = 0;
+  if (!control_->records()[guest_slot].owner.compare_exchange_strong(nobody, identity))
+    return false;
+  worker_ = guest_slot;
+  borrowed_ = true;
+  record().pid.store(pid_of(identity));
+  return true;
+}
+
+void WorkerQueue::leave_guest_slot() {
+  idle();
+  record().owner.store(0);
+}
+
+uint32_t WorkerQueue::answer() {
+  const uint64_t assignment = record().assignment.load();
+  record().answered.store(assignment);
+  return Assignment::member(assignment);
+}
+
+std::optional<Claim> WorkerQueue::claim_as_borrowed(uint64_t assignment) {
+  ControlHeader& header = control_->header;
+  const bool alone = static_cast<GpuState>(header.gpu_state.load()) == GpuState::off;
+  const End end = alone ? End::large : End::small;
+  const uint32_t threshold = alone ? 0 : header.threshold.load();
+  const uint64_t published = header.published.load();
+  for (uint64_t sequence = header.oldest.load(); sequence < published; ++sequence) {
+    if (!Assignment::covers(assignment, sequence)) break;
+    Batch* batch = this->batch(control_->ring()[sequence % header.ring_size].load());
+    if (auto claimed = claim_from(*batch, sequence, end, threshold, 1)) return claimed;
+  }
+  return std::nullopt;
+}
+
+std::optional<Claim> WorkerQueue::claim_when_open(uint32_t count) {
+  ControlHeader& header = control_->header;
+  header.gpu_inside.store(1);  // before the look: who closes sees one of the two
+  std::optional<Claim> claimed;
+  if (static_cast<GpuState>(header.gpu_state.load()) == GpuState::open)
+    claimed = claim(End::large, 0, count);
+  if (!claimed) leave();
+  return claimed;
+}
+
+void WorkerQueue::leave() {
+  ControlHeader& header = control_->header;
+  header.gpu_inside.store(0);
+  // Who has closed may be waiting for this.
+  if (static_cast<GpuState>(header.gpu_state.load()) != GpuState::open) wake_manager();
+}
+
+std::optional<Claim> WorkerQueue::claim_from(Batch& batch, uint64_t sequence, End end,
+                                             uint32_t threshold, uint32_t count) {
+  const bool for_gpu = batch.header.gpu_rows.load() != 0;
+  if (side_ == Side::gpu && !for_gpu) return std::nullopt;
+  const uint32_t all = batch.header.tiny_batches;
+  const uint32_t ours = for_gpu ? all - std::min(threshold, all) : all;
+  uint64_t word = batch.header.queue.load();
+  while (QueueWord::of(word, sequence)) {
+    const uint32_t head = QueueWord::head(word);
+    const uint32_t tail = QueueWord::tail(word);
+    const uint32_t limit = end == End::small ? std::min(tail, ours) : tail;
+    if (head >= limit) break;
+    const uint32_t taken = std::min(count, limit - head);
+    const uint32_t first = end == End::small ? head : tail - taken;
+    const uint64_t next = end == End::small ? QueueWord::make(sequence, head + taken, tail)
+                                            : QueueWord::make(sequence, head, first);
+    if (!batch.header.queue.compare_exchange_weak(word, next)) continue;
+    // Between the two steps a tiny-batch can go to somebody who looks through the states; the
+    // claim is then what is left of it.
+    uint32_t begin = first;
+    while (begin < first + taken && !take(batch, sequence, begin)) ++begin;
+    uint32_t stop = begin;
+    while (stop < first + taken && (stop == begin || take(batch, sequence, stop))) ++stop;
+    if (stop < first + taken) batch.header.returned.store(1);  // the rest is found by looking
+    if (stop > begin) return Claim{sequence, begin, stop - begin, &batch};
+    word = batch.header.queue.load();
+  }
+  // What comes back may be what a GPU worker or a borrowed worker could not do.
+  if (side_ == Side::gpu || borrowed_ || batch.header.returned.load() == 0 ||
+      batch.header.sequence.load() != sequence)
+    return std::nullopt;
+  const uint64_t now = batch.header.queue.load();
+  for (uint32_t t = 0; t < batch.header.tiny_batches; ++t) {
+    if (t >= QueueWord::head(now) && t < QueueWord::tail(now)) continue;
+    if (take(batch, sequence, t)) return Claim{sequence, t, 1, &batch};
+  }
+  return std::nullopt;
+}
+
+bool WorkerQueue::take(Batch& batch, uint64_t sequence, uint32_t tiny_batch) {
+  uint64_t expected = StateWord::make(sequence, 0, TinyBatchState::waiting);
+  if (!batch.states()[tiny_batch].compare_exchange_strong(
+          expected, StateWord::make(sequence, worker_, TinyBatchState::active)))
+    return false;
+  batch.progress()[tiny_batch].store(0);
+  uint64_t never = 0;
+  if (batch.header.begun_ns.load() == 0 &&
+      batch.header.begun_ns.compare_exchange_strong(never, monotonic_ns()))
+    batch.header.threshold.store(control_->header.threshold.load());
+  return true;
+}
+
+bool WorkerQueue::finish(const Claim& claim, uint32_t tiny_batch, TinyBatchState result) {
+  note_share(claim, tiny_batch);  // before: who sees the mini-batch done sees all of it
+  uint64_t expected = StateWord::make(claim.sequence, worker_, TinyBatchState::active);
+  if (!claim.batch->states()[tiny_batch].compare_exchange_strong(
+          expected, StateWord::make(claim.sequence, worker_, result)))
+    return false;
+  // Whoever finishes last sees every other state final, so one of two simultaneous ones wakes.
+  for (uint32_t t = 0; t < claim.batch->header.tiny_batches; ++t) {
+    const TinyBatchState state = StateWord::state(claim.batch->states()[t].load());
+    if (state == TinyBatchState::waiting || state == TinyBatchState::active) return true;
+  }
+  wake_manager();
+  return true;
+}
+
+void WorkerQueue::note_share(const Claim& claim, uint32_t tiny_batch) {
+  BatchHeader& header = claim.batch->header;
+  Share& mine = header.shares[static_cast<size_t>(side_)];
+  const uint32_t begin = tiny_batch * header.tiny_size;
+  mine.samples.fetch_add(std::min(header.tiny_size, header.samples - begin));
+  mine.tiny_batches.fetch_add(1);
+  mine.finished_ns.store(monotonic_ns());
+}
+
+void WorkerQueue::give_back(const Claim& claim, uint32_t tiny_batch) {
+  uint64_t held = StateWord::make(claim.sequence, worker_, TinyBatchState::active);
+  if (!claim.batch->states()[tiny_batch].compare_exchange_strong(
+          held, StateWord::make(claim.sequence, 0, TinyBatchState::waiting)))
+    return;
+  claim.batch->header.returned.store(1);
+  // A look at the word after the state: withdraw() does it the other way round, so one of the two
+  // sees the other.
+  if (!QueueWord::of(claim.batch->header.queue.load(), claim.sequence))
+    drop_waiting(*claim.batch, claim.sequence, tiny_batch);
+  wake_workers();
+}
+
+void WorkerQueue::wake_manager() {
+  ControlHeader& header = control_->header;
+  header.done_word.fetch_add(1);
+  if (header.manager_sleeps.load() != 0) futex_wake_all(header.done_word);
+}
+
+void WorkerQueue::sleep(uint32_t seen, int64_t timeout_ns) {
+  ControlHeader& header = control_->header;
+  header.sleeping_workers.fetch_add(1);
+  futex_wait(header.work_word, seen, timeout_ns);
+  header.sleeping_workers.fetch_sub(1);
+}
+
+void WorkerQueue::begin_sample(const Claim& claim, uint32_t tiny_batch, uint64_t position) {
+  WorkerRecord& mine = record();
+  mine.since_ns.store(monotonic_ns(), std::memory_order_relaxed);
+  mine.tiny_batch.store(tiny_batch, std::memory_order_relaxed);
+  mine.position.store(position, std::memory_order_relaxed);
+  mine.sequence.store(claim.sequence + 1, std::memory_order_release);
+}
+
+void WorkerQueue::end_samples(const Claim& claim, uint32_t tiny_batch, uint32_t samples) {
+  WorkerRecord& mine = record();
+  mine.busy_ns.fetch_add(monotonic_ns() - mine.since_ns.load());
+  mine.samples.fetch_add(samples);
+  claim.batch->progress()[tiny_batch].store(samples);
+}
+
+void WorkerQueue::add_part_ns(const std::vector<uint64_t>& ns) {
+  for (size_t part = 0; part < std::min(ns.size(), kParts); ++part)
+    record().part_ns[part].fetch_add(ns[part]);
+}
+
+std::string_view WorkerQueue::layout() {
+  const ControlHeader& header = control_->header;
+  return {reinterpret_cast<const char*>(slot(header.layout_slot.load()).data()),
+          header.layout_bytes.load()};
+}
+
+}  // namespace fusionloader

@@ -1,0 +1,74 @@
+#pragma once
+// The workers' half of the queue; see queue.hpp for how it works.
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "queue/queue.hpp"
+
+namespace fusionloader {
+
+class WorkerQueue : public Shared {
+ public:
+  WorkerQueue(int control_fd, int data_fd, uint32_t worker, Side side = Side::cpu);
+
+  // Takes up to `count` neighbouring tiny-batches of the oldest mini-batch that has any waiting,
+  // leaving the last `threshold` ones (largest samples) to the other end.
+  std::optional<Claim> claim(End end, uint32_t threshold, uint32_t count);
+  // Makes this the queue of a worker from elsewhere, under the number of a guest slot; false when
+  // the guest slot is not free. `identity` is its process's. It takes nothing that has come back:
+  // that may be what a borrowed worker could not do, since it cannot report an error here.
+  bool take_guest_slot(uint32_t guest_slot, uint64_t identity);
+  // Holding no claim, gives the guest slot up.
+  void leave_guest_slot();
+  // As a borrowed worker, of mini-batches that the assignment covers.
+  std::optional<Claim> claim_as_borrowed(uint64_t assignment);
+  // The same at the end that is this side's now: CPU workers take from the small end while there is
+  // a GPU worker, which takes from the large end when the manager lets it, and from the large end
+  // when they are alone.
+  std::optional<Claim> claim_next(uint32_t count);
+  // False when it is no longer ours to finish. Wakes the manager when the mini-batch is done.
+  bool finish(const Claim& claim, uint32_t tiny_batch, TinyBatchState result);
+  // Leaves a tiny-batch of the claim to CPU workers.
+  void give_back(const Claim& claim, uint32_t tiny_batch);
+  void gpu_ready() { control_->header.gpu_ready.store(1); }
+  // After a claim of the GPU worker: nothing of it is on the device any more.
+  void leave();
+  // Sleeps until there may be something to claim, at most `timeout_ns`.
+  void sleep(uint32_t seen, int64_t timeout_ns);
+  void wake_manager();
+  uint32_t work_word() { return control_->header.work_word.load(); }
+  bool stopping() { return control_->header.stop.load() != 0; }
+  WorkerRecord& record() { return control_->records()[worker_]; }
+  // Writes down that process `pid` is the worker, and does what it has to.
+  void announce(uint32_t pid) { record().pid.store(pid); }
+  // The slot with the rows of a claim whose payload() is known.
+  const Mapping& rows(const Claim& claim) { return slot(claim.payload().value()); }
+  void begin_sample(const Claim& claim, uint32_t tiny_batch, uint64_t position);
+  // `samples` of the tiny-batch are done, since begin_sample(); counts them and the time.
+  void end_samples(const Claim& claim, uint32_t tiny_batch, uint32_t samples);
+  // Adds to the wall time of a plan's parts; what is beyond kParts is left out.
+  void add_part_ns(const std::vector<uint64_t>& ns);
+  void idle() { record().sequence.store(0); }
+  uint64_t owner() { return control_->header.owner.load(); }
+  // Counts up when the layout of Python samples becomes known; then layout() is its pickle.
+  uint32_t layout_version() { return control_->header.layout_version.load(); }
+  std::string_view layout();
+  // Of the queue of a pool, see worker_sharing.hpp: whether there is an assignment that was not
+  // looked at, or an end of all assignments; and the member that the worker is sent to from now on.
+  bool is_sent() { return stopping() || record().assignment.load() != record().answered.load(); }
+  uint32_t answer();
+
+ private:
+  std::optional<Claim> claim_from(Batch& batch, uint64_t sequence, End end, uint32_t threshold,
+                                  uint32_t count);
+  std::optional<Claim> claim_when_open(uint32_t count);
+  bool take(Batch& batch, uint64_t sequence, uint32_t tiny_batch);
+  void note_share(const Claim& claim, uint32_t tiny_batch);
+  uint32_t worker_;
+  Side side_;
+  bool borrowed_ = false;
+};
+
+}  // namespace fusionloader
