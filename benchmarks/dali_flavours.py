@@ -1,4 +1,4 @@
-"""The flavours of the GPU worker's tasks on DALI's CPU backend: what each costs, side by side."""
+"""The parts and flavours of the GPU worker's tasks on DALI's CPU backend: what each costs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ import psutil
 from PIL import Image
 
 from benchmarks.study import publish
+from fusionloader import CompiledPlan, compile_plan
 from fusionloader.cli.dead_leaves import paint
+from fusionloader.plan.operations import Operation
 
 BATCHES = (4, 16, 64)
 SIDE = 224
@@ -25,7 +27,7 @@ TINY = 8
 # Different draws, so that batches have different operations.
 DRAWS = 24
 
-Drawn = list[list[tuple[Any, ...]]]
+Drawn = list[list[Operation]]
 # Does one batch of so many samples, with the draw of that number.
 Work = Callable[[int, int], None]
 # Builds a flavour whose inputs are prepared.
@@ -45,22 +47,22 @@ class Cost:
 
 def head(side: int) -> Build:
     """Decode, resize and mirror; a tiny file for a tiny side."""
-    from fusionloader.executors.dali.head import Head
+    from fusionloader.executors.dali.head import DaliHead
     from fusionloader.executors.dali.head_steps import head_of
 
     sizes = _sizes(side == SIDE)
     files = [_jpeg(width, height) for width, height in sizes]
-    recipe = _recipe(side)
+    draws = _head_draws(side)
 
     def build() -> Work:
-        made = Head(None, max(BATCHES), filters=("bilinear",))
+        made = DaliHead(None, max(BATCHES))
 
         def work(batch: int, draw: int) -> None:
             encoded, steps = [], []
             for sample in range(batch):
                 place = sample % len(files)
                 encoded.append(files[place])
-                steps.append(head_of(recipe[draw][sample][place], *sizes[place])[0])
+                steps.append(head_of(draws[draw][sample][place], *sizes[place])[0])
             made.run(encoded, steps)
 
         return work
@@ -77,7 +79,7 @@ def families(side: int) -> Build:
 
 def combinations(side: int) -> Build:
     """One pipeline per ordered pair of RandAugment's operations."""
-    from fusionloader.executors.dali.families.combinations import CombinationTasks
+    from benchmarks.dali_combinations import CombinationTasks
 
     return _augmentation(lambda: CombinationTasks(None, max(BATCHES), side), side)
 
@@ -86,17 +88,17 @@ def conversion(side: int) -> Build:
     """To normalised float32, channels first, in the rows of a batch."""
     from torchvision import transforms
 
-    from fusionloader.executors.dali.conversion import Conversion
+    from fusionloader.executors.dali.families.conversion import Conversion
     from fusionloader.executors.dali.task import Backend
 
-    recipe = transforms.Compose(
+    transform = transforms.Compose(
         [
             transforms.Resize((side, side)),
             transforms.ToTensor(),
             transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
         ]
     )
-    convert = compile(recipe).plan.convert
+    convert = compile_plan(transform).plan.convert
     assert convert is not None
     images = list(_images(side))
     out = np.zeros((max(BATCHES), 3, side, side), np.float32)
@@ -109,18 +111,18 @@ def conversion(side: int) -> Build:
 
 
 def fused(side: int) -> Build:
-    """RandAugment's operations, the conversion and the write into the rows, by our own kernels."""
+    """RandAugment's operations, the conversion and the write into the rows, by native kernels."""
     from fusionloader.executors.device.task import NativeAugment
 
-    recipe = _whole_recipe(side)
+    compiled = _whole(side)
     draws: list[Drawn] = [
-        [recipe.draw(side, side, epoch=draw, index=index)[2:] for index in range(max(BATCHES))]
+        [compiled.draw(side, side, epoch=draw, index=index)[2:] for index in range(max(BATCHES))]
         for draw in range(DRAWS)
     ]
     images, rows = list(_images(side)), _rows(side)
 
     def build() -> Work:
-        made = NativeAugment(recipe.plan)
+        made = NativeAugment(compiled.plan)
         return lambda batch, draw: _check(
             made.run(images[:batch], draws[draw][:batch], rows[:batch])
         )
@@ -134,10 +136,10 @@ def whole(side: int) -> Build:
     from fusionloader.executors.device.task import EncodedSample
 
     files = [_jpeg(width, height) for width, height in _sizes(side == SIDE)]
-    recipe, rows = _whole_recipe(side), _rows(side)
+    compiled, rows = _whole(side), _rows(side)
 
     def build() -> Work:
-        task = make_task(recipe.plan, None, "fused", max(BATCHES), 1, 0.0)
+        task = make_task(compiled.plan, None, "fused", max(BATCHES), 1, 0.0)
 
         def work(batch: int, draw: int) -> None:
             samples = [
@@ -161,7 +163,7 @@ def _rows(side: int) -> list[memoryview]:
     return [memoryview(row) for row in batch]
 
 
-def _whole_recipe(side: int) -> Any:
+def _whole(side: int) -> CompiledPlan:
     from torchvision import transforms
 
     steps = [
@@ -170,10 +172,10 @@ def _whole_recipe(side: int) -> Any:
         transforms.ToTensor(),
         transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     ]
-    return compile(transforms.Compose(steps))
+    return compile_plan(transforms.Compose(steps))
 
 
-# A further flavour is a further line: for a side it prepares inputs and returns what builds.
+# For a side of images each prepares inputs and returns what builds.
 FLAVOURS: dict[str, Callable[[int], Build]] = {
     "head": head,
     "families": families,
@@ -217,7 +219,7 @@ def _augmentation(make: Callable[[], Any], side: int) -> Build:
     from torchvision.transforms import RandAugment
 
     images = list(_images(side))
-    policy = compile(RandAugment(2, 9))
+    policy = compile_plan(RandAugment(2, 9))
     draws: list[Drawn] = [
         [policy.draw(side, side, epoch=draw, index=index) for index in range(max(BATCHES))]
         for draw in range(DRAWS)
@@ -230,10 +232,10 @@ def _augmentation(make: Callable[[], Any], side: int) -> Build:
     return build
 
 
-def _recipe(side: int) -> list[list[list[Any]]]:
+def _head_draws(side: int) -> list[list[Drawn]]:
     from torchvision import transforms
 
-    plan = compile(
+    plan = compile_plan(
         transforms.Compose([transforms.RandomResizedCrop(side), transforms.RandomHorizontalFlip()])
     )
     sizes = _sizes(side == SIDE)

@@ -1,4 +1,4 @@
-"""What device programs cost: flattening, the kernel's body on the host, and on a device if any.
+"""Cost of device programs: flattening, the kernel's body on the host, and on a device if any.
 
     python -m benchmarks.device_program
 
@@ -34,7 +34,7 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def least(work: Callable[[], object], clock: Callable[[], float] = time.process_time) -> float:
-    """Microseconds per sample."""
+    """Returns the least time of several rounds, in microseconds per sample."""
     times = []
     for _ in range(ROUNDS):
         begin = clock()
@@ -44,7 +44,7 @@ def least(work: Callable[[], object], clock: Callable[[], float] = time.process_
 
 
 def on_device(program: DeviceProgram, image: np.ndarray, drawn: list, row: int) -> dict[str, float]:
-    """Wall time of whole launches of one, 16 and all samples, from call to end."""
+    """Returns the wall time of whole launches of one, 16 and all samples, from call to end."""
     library, launcher = load_library(), Launcher(0)
     pixels, out = ctypes.c_void_p(), ctypes.c_void_p()
     library.fl_allocate(image.nbytes, ctypes.byref(pixels))
@@ -71,7 +71,7 @@ def on_device(program: DeviceProgram, image: np.ndarray, drawn: list, row: int) 
 
 
 def measure(policy: object) -> dict[str, object]:
-    """The costs of a plan with that policy."""
+    """Returns the costs of a plan with that policy."""
     compiled = compile_plan(
         v1.Compose([v1.CenterCrop(SIDE), policy, v1.ToTensor(), v1.Normalize(MEAN, STD)])
     )
@@ -101,7 +101,9 @@ def measure(policy: object) -> dict[str, object]:
         "write": least(lambda: batch.write(staging.ctypes.data)),
         "native": least(lambda: [executor.run_pixels_with(image, o, out) for o in drawn]),
         "native, scalar": least(lambda: [scalar.run_pixels_with(image, o, out) for o in drawn]),
-        "body on the host": least(lambda: [program.run_on_host(image, o, out) for o in drawn]),
+        "body on the host": least(
+            lambda: [_native.run_device_program_on_host(executor, image, o, out, 1) for o in drawn]
+        ),
     }
     try:
         if device_count() > 0:

@@ -1,4 +1,4 @@
-"""What a GPU worker costs that is there and does nothing: the same loader with and without one."""
+"""Cost of an idle GPU worker: the same loader with and without one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def start(setting: Setting, gpu_worker: GpuWorker | None) -> Running:
 def main() -> None:
     options = parser_of(__doc__, rounds=7).parse_args()
     setting, corpus = setting_of(options, "default")
-    # As when the sharing choice has found that it does not help, without its trials.
+    # As after the sharing choice has switched the worker off, without its trials.
     GpuControl._mode = property(lambda self: Mode.OFF)  # type: ignore[assignment,method-assign]
     idle = GpuWorker(device="cpu", sharing="spatial")
     results, _ = measure(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
+from argparse import Namespace
 from collections.abc import Iterable
 from itertools import cycle
 from pathlib import Path
@@ -32,11 +33,11 @@ from fusionloader.cli.measure.processes import (
 )
 from fusionloader.cli.measure.workloads import pil_dataset
 
-_STATES = 1000  # calls of state_dict that the median is of
+_STATES = 1000  # calls of state_dict, for their median
 
 
 def enlarge(dataset: ImageFolder, links: Path, count: int) -> None:
-    """Gives a dataset ``count`` files with names of their own, all of which can be read."""
+    """Gives a dataset ``count`` files with distinct names, all of which can be read."""
     inside: dict[Path, list[tuple[str, int]]] = {}
     for path, target in dataset.samples:
         inside.setdefault(Path(path).parent, []).append((Path(path).name, target))
@@ -52,7 +53,9 @@ def enlarge(dataset: ImageFolder, links: Path, count: int) -> None:
     dataset.targets = [target for _, target in samples]
 
 
-def new_loader(kind: type[DataLoader[Any]], dataset: ImageFolder, options: Any) -> DataLoader[Any]:
+def new_loader(
+    kind: type[DataLoader[Any]], dataset: ImageFolder, options: Namespace
+) -> DataLoader[Any]:
     return kind(
         dataset,
         batch_size=options.batch_size,
@@ -64,9 +67,9 @@ def new_loader(kind: type[DataLoader[Any]], dataset: ImageFolder, options: Any) 
 
 
 def start_of_epoch(
-    kind: type[DataLoader[Any]], dataset: ImageFolder, options: Any
+    kind: type[DataLoader[Any]], dataset: ImageFolder, options: Namespace
 ) -> dict[str, float]:
-    """Seconds to the first batch, and what the workers hold after a few."""
+    """Returns seconds to the first batch, and the workers' memory after a few batches."""
     wait_until_idle()
     others, shared = set(descendants()), shared_memory_used()
     before, started = read_cpu(), time.perf_counter()
@@ -77,7 +80,7 @@ def start_of_epoch(
         next(iterator)
         first = time.perf_counter()
         main_cpu, worker_cpu = cpu_between(before, read_cpu())
-        for _ in range(4 * options.workers):  # every worker has then made some samples
+        for _ in range(4 * options.workers):  # every worker has then processed some samples
             next(iterator)
         workers = read_workers(others)
         return {
@@ -92,8 +95,8 @@ def start_of_epoch(
         close_loader(loader)
 
 
-def saving(dataset: ImageFolder, options: Any) -> dict[str, float]:
-    """What ``state_dict`` costs, and what it takes to go on in the middle of the epoch."""
+def saving(dataset: ImageFolder, options: Namespace) -> dict[str, float]:
+    """Returns the cost of ``state_dict``, and the time to resume in the middle of the epoch."""
     with FusionLoader(dataset, options.batch_size, shuffle=True, num_workers=2) as loader:
         next(iter(loader))
         times = []

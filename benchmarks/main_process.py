@@ -1,4 +1,4 @@
-"""CPU time that the training process itself pays per sample: its share of the loader's work."""
+"""CPU time per sample in the training process itself: its share of the loader's work."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from itertools import chain, islice, repeat
 from typing import Any
 
@@ -14,14 +15,14 @@ from fusionloader.cli.measure.contenders import close_loader
 from fusionloader.cli.measure.processes import MEGABYTE, Memory, descendants, read_workers
 from fusionloader.cli.measure.workloads import pil_dataset
 
-# Read after this many samples first: every worker has then seen all sizes of images.
+# The first reading is after this many samples: every worker has then seen all sizes of images.
 SETTLED_SAMPLES = 2000
 
 
 def worker_memory(
-    kind: type[DataLoader[Any]], dataset: Dataset[Any], order: list[int], options: Any
+    kind: type[DataLoader[Any]], dataset: Dataset[Any], order: list[int], options: Namespace
 ) -> tuple[list[Memory], list[Memory]]:
-    """The workers' memory once they have settled, and at the end of the epoch."""
+    """Returns the workers' memory after ``SETTLED_SAMPLES``, and at the end of the epoch."""
     before = set(descendants())
     loader = kind(
         dataset,
@@ -47,7 +48,7 @@ def worker_memory(
 
 
 def growth(settled: list[Memory], at_end: list[Memory]) -> float:
-    """The largest growth of one worker's private memory in MB; the workers must be the same."""
+    """Returns the largest growth of a worker's private memory in MB."""
     first = {memory.pid: memory.uss for memory in settled}
     return max((m.uss - first[m.pid]) / MEGABYTE for m in at_end if m.pid in first)
 

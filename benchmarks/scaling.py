@@ -1,4 +1,4 @@
-"""Throughput of no worker, one, and two: what a worker costs, and what the second one brings."""
+"""Throughput with no worker, one and two: the overhead of one, and the gain of the second."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fusionloader.cli.measure.report import announce, summary
 
 
 def contender(name: str, setting: Setting, workers: int) -> Contender:
-    """A contender of the default workload with another number of workers."""
+    """Returns a contender of the default workload with another number of workers."""
     (found,) = contenders_for(replace(setting, workers=workers), [name])
     return replace(found, name=f"{name}, {workers} workers")
 
@@ -24,8 +24,8 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=2, help="workers of the last line (2)")
     options = parser.parse_args()
     setting, corpus = setting_of(options, "default")
-    # Without workers torch's own threads would decide the figure, and decide it badly: on a busy
-    # machine they wait for one another in every small operation.
+    # Without workers the figure would depend on torch's threads, which on a busy machine wait for
+    # one another in every small operation.
     torch.set_num_threads(1)
     counts = [1, *range(2, options.most + 1)]
     contenders = [

@@ -1,4 +1,4 @@
-"""Time to the first batch from nothing, workers spawned: what one waits for at every start."""
+"""Time to the first batch of a new loader with spawned workers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from benchmarks.study import by_turns, parser_of, publish
+from benchmarks.study import interleaved, parser_of, publish
 from fusionloader.cli.bench import setting_of
 from fusionloader.cli.measure.contenders import contenders_for
 from fusionloader.cli.measure.processes import wait_until_idle
@@ -17,7 +17,7 @@ NAMES = ("torch-pil", "fusionloader")
 
 
 def time_to_first_batch(contender: Contender) -> float:
-    """Seconds from the construction of a fresh loader to its first batch."""
+    """Returns the seconds from the construction of a new loader to its first batch."""
     wait_until_idle()
     started = time.perf_counter()
     running = contender.start()
@@ -37,7 +37,7 @@ def main() -> None:
         contender.name: partial(time_to_first_batch, contender)
         for contender in contenders_for(setting, NAMES)
     }
-    values = by_turns(measurements, options.rounds)
+    values = interleaved(measurements, options.rounds)
     base = values[NAMES[0]]
     rows = []
     for name, seconds in values.items():

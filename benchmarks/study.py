@@ -1,4 +1,4 @@
-"""What the studies share: flags, the report around their rows, the order of turns."""
+"""What the studies share: flags, interleaved measurements, the report around their rows."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from fusionloader.cli.measure.report import table, write_json
 
 
 def parser_of(summary: str | None, *, rounds: int) -> argparse.ArgumentParser:
-    """The common flags of bench and ``--rounds``."""
+    """Returns a parser with the common flags of bench and ``--rounds``."""
     parser = argparse.ArgumentParser(description=summary)
     add_common_arguments(parser)
-    parser.add_argument("--rounds", type=int, default=rounds, help=f"rounds by turns ({rounds})")
+    parser.add_argument("--rounds", type=int, default=rounds, help=f"interleaved rounds ({rounds})")
     return parser
 
 
-def by_turns(measure: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
-    """Calls every measurement ``rounds`` times in turns; returns the values."""
+def interleaved(measure: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+    """Calls every measurement ``rounds`` times, interleaved; returns the values."""
     values: dict[str, list[float]] = {name: [] for name in measure}
     for _ in range(rounds):
         for name, once in measure.items():

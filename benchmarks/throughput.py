@@ -1,4 +1,4 @@
-"""Every workload side by side in one run."""
+"""Throughput of all loaders on every workload, in one run."""
 
 from __future__ import annotations
 

@@ -1,15 +1,16 @@
-"""Training speed with each loader, as a share of what the device reaches on data of its own.
+"""Training speed with each loader, as a share of the speed on data already on the device.
 
     python -m benchmarks.training --models resnet18,resnet50,vit_b_16 --json FILE
     python -m benchmarks.training --device cpu --batch-size 16 --steps 4 --warm-up 1
 
-Contenders take turns, round by round; a round trains ``--steps`` steps after ``--warm-up`` ones
-that are not counted. ``ceiling`` trains on one batch that stays on the device.
+Contenders' rounds are interleaved; a round trains ``--steps`` steps after ``--warm-up`` ones that
+are not counted. ``ceiling`` trains on one batch that stays on the device.
 """
 
 from __future__ import annotations
 
 import time
+from argparse import Namespace
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from statistics import median
@@ -68,7 +69,7 @@ class Training:
             torch.cuda.synchronize(self.device)
 
 
-class Contender:
+class TrainingContender:
     """Endless batches on the device, from a loader that stays set up."""
 
     def __init__(self, device: torch.device, loader: Any) -> None:
@@ -97,16 +98,16 @@ def ceiling(device: torch.device, batch_size: int) -> Batches:
         yield images, targets
 
 
-def torch_loader(setting: Setting, device: torch.device, samples: int) -> Contender:
+def torch_loader(setting: Setting, device: torch.device, samples: int) -> TrainingContender:
     extra = {"pin_memory": device.type == "cuda"}
-    return Contender(device, loader_of(DataLoader, setting, samples, extra))
+    return TrainingContender(device, loader_of(DataLoader, setting, samples, extra))
 
 
 def fusion_loader(
     setting: Setting, device: torch.device, samples: int, gpu_worker: Any
-) -> Contender:
+) -> TrainingContender:
     extra = {"device": device, "gpu_worker": gpu_worker}
-    return Contender(device, loader_of(FusionLoader, setting, samples, extra))
+    return TrainingContender(device, loader_of(FusionLoader, setting, samples, extra))
 
 
 def loader_of(kind: Any, setting: Setting, samples: int, extra: dict[str, Any]) -> Any:
@@ -122,17 +123,17 @@ def loader_of(kind: Any, setting: Setting, samples: int, extra: dict[str, Any]) 
     )
 
 
-def dali_loader(setting: Setting, device: torch.device) -> Contender:
+def dali_loader(setting: Setting, device: torch.device) -> TrainingContender:
     from fusionloader.cli.measure.dali import DaliBatches
 
     folder, device_id = setting.folder(), device.index or 0
     batches = DaliBatches(folder, setting.workload, setting.batch_size, setting.workers, device_id)
-    return Contender(device, batches)
+    return TrainingContender(device, batches)
 
 
 def contenders(
     setting: Setting, device: torch.device, samples: int
-) -> dict[str, Callable[[], Contender]]:
+) -> dict[str, Callable[[], TrainingContender]]:
     on = None if device.type == "cuda" else "cpu"
     workers = {
         "fusion-off": None,
@@ -140,7 +141,7 @@ def contenders(
         "fusion-spatial": GpuWorker(device=on, sharing="spatial"),
         "fusion-auto": GpuWorker(device=on),
     }
-    found: dict[str, Callable[[], Contender]] = {
+    found: dict[str, Callable[[], TrainingContender]] = {
         "torch": lambda: torch_loader(setting, device, samples)
     }
     if device.type == "cuda" and dali_is_installed():
@@ -151,9 +152,9 @@ def contenders(
 
 
 def measure(
-    model: str, setting: Setting, device: torch.device, options: Any
+    model: str, setting: Setting, device: torch.device, options: Namespace
 ) -> tuple[dict[str, float], dict[str, Any]]:
-    """The median rate of each contender and of the ceiling, and what loaders say of themselves."""
+    """Returns the median rate of each contender and of the ceiling, and loaders' statistics."""
     training = Training(model, device)
     samples = setting.batch_size * max(options.steps, 50)
     chosen = {
@@ -162,25 +163,25 @@ def measure(
         if options.contenders is None or name in options.contenders
     }
     rates: dict[str, list[float]] = {"ceiling": [], **{name: [] for name in chosen}}
-    told: dict[str, Any] = {}
+    statistics: dict[str, Any] = {}
     for _ in range(options.rounds):
         fixed = ceiling(device, setting.batch_size)
         rates["ceiling"].append(training.rate(fixed, options.warm_up, options.steps))
-        # One at a time: workers of others would take the cores, and memory of the device.
+        # One at a time: other contenders' workers would use cores and device memory.
         for name, start in chosen.items():
             contender = start()
             try:
                 rate = training.rate(contender.batches, options.warm_up, options.steps)
                 rates[name].append(rate)
                 stats = getattr(contender.loader, "stats", dict)()
-                told[name] = {"gpu_worker": stats.get("gpu_worker"), **device_memory(device)}
+                statistics[name] = {"gpu_worker": stats.get("gpu_worker"), **device_memory(device)}
             finally:
                 contender.close()
-    return {name: median(found) for name, found in rates.items()}, told
+    return {name: median(found) for name, found in rates.items()}, statistics
 
 
 def device_memory(device: torch.device) -> dict[str, int]:
-    """Bytes in use on the device by everybody, and this process's own peak."""
+    """Returns the bytes in use on the device by all processes, and this process's peak."""
     if device.type != "cuda":
         return {}
     free, total = torch.cuda.mem_get_info(device)
@@ -205,9 +206,9 @@ def main() -> None:
         for workers in counts:
             setting = Setting(workload, workers, base.batch_size, base.root, base.start_method)
             for model in options.models:
-                rates, told = measure(model, setting, options.device, options)
+                rates, statistics = measure(model, setting, options.device, options)
                 case = {"model": model, "workload": workload, "workers": workers}
-                figures.append({**case, "rates": rates, "told": told, "corpus": corpus})
+                figures.append({**case, "rates": rates, "told": statistics, "corpus": corpus})
                 for name, rate in rates.items():
                     share, ratio = rate / rates["ceiling"], rate / rates.get("torch", rate)
                     shown = (f"{rate:,.0f}", f"{share:.2f}", f"{ratio:.2f}x")

@@ -1,4 +1,4 @@
-"""CPU time of a sample's plan, by the vector instructions that it may use."""
+"""CPU time of a plan per sample, by the vector instructions that it may use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from statistics import median
 
 import numpy as np
 
-from benchmarks.study import by_turns, parser_of, publish
+from benchmarks.study import interleaved, parser_of, publish
 from fusionloader import _native
 from fusionloader.cli.bench import setting_of
 from fusionloader.cli.measure.workloads import pil_transform
@@ -19,7 +19,7 @@ from fusionloader.plan.transforms import compile_transform
 def pass_over(
     executor: _native.Executor, files: list[bytes], out: np.ndarray
 ) -> Callable[[], float]:
-    """Gives the milliseconds of one thread's CPU time per sample; the draws are the same."""
+    """Returns a measurement: milliseconds of one thread's CPU time per sample, for equal draws."""
 
     def once() -> float:
         start = time.thread_time()
@@ -46,7 +46,7 @@ def main() -> None:
         executors = {level: make_executor(plan, simd=level) for level in levels}
         out = np.empty(executors["scalar"].result_bytes, np.uint8)
         passes = {level: pass_over(each, files, out) for level, each in executors.items()}
-        times = by_turns(passes, options.rounds)
+        times = interleaved(passes, options.rounds)
         widest = times[levels[-1]]
         rows += [
             (

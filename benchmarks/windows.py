@@ -12,7 +12,7 @@ from statistics import median
 
 from PIL import Image
 
-from benchmarks.study import by_turns, parser_of, publish
+from benchmarks.study import interleaved, parser_of, publish
 from fusionloader import _native
 from fusionloader.cli.bench import setting_of
 
@@ -20,7 +20,7 @@ Window = tuple[int, int, int, int]
 
 
 def window_of(random: Random, width: int, height: int) -> Window:
-    """As torchvision draws it: x, y, width, height."""
+    """Returns a window as torchvision draws it: x, y, width, height."""
     for _ in range(10):
         area = width * height * random.uniform(0.08, 1)
         ratio = math.exp(random.uniform(math.log(3 / 4), math.log(4 / 3)))
@@ -42,7 +42,7 @@ def encoded(path: Path, optimise: bool) -> bytes:
 def pass_over(
     reader: _native.WindowReader, samples: list[tuple[bytes, Window]]
 ) -> Callable[[], float]:
-    """Gives the milliseconds of one thread's CPU time per window."""
+    """Returns a measurement: milliseconds of one thread's CPU time per window."""
 
     def once() -> float:
         start = time.thread_time()
@@ -58,7 +58,9 @@ def main() -> None:
     parser = parser_of(__doc__, rounds=9)
     parser.add_argument("--files", type=int, default=300, help="files of the corpus to use (300)")
     parser.add_argument(
-        "--optimise", action="store_true", help="encode them anew, with Huffman tables of their own"
+        "--optimise",
+        action="store_true",
+        help="encode them again, with custom Huffman tables",
     )
     options = parser.parse_args()
     setting, corpus = setting_of(options, "default")
@@ -72,7 +74,9 @@ def main() -> None:
     readers = {"libjpeg-turbo, partial": _native.WindowReader("libjpeg")}
     for level in _native.simd_levels():
         readers[f"own, {level}"] = _native.WindowReader("own", level)
-    times = by_turns({name: pass_over(r, samples) for name, r in readers.items()}, options.rounds)
+    times = interleaved(
+        {name: pass_over(r, samples) for name, r in readers.items()}, options.rounds
+    )
     base = times["libjpeg-turbo, partial"]
     rows = [
         (

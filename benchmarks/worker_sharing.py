@@ -1,8 +1,8 @@
-"""Two ranks by torchrun, one with samples three times as costly: what does lending workers bring?
+"""Gain of sharing workers: two ranks by torchrun, one with samples three times as costly.
 
-Every step both ranks take a batch and wait for each other, as gradients make them. Contenders take
-turns in the same two processes: with lending, without, and one loader with the workers of both
-ranks that makes the batches of both (no pool can do better). Then with equal ranks.
+In every step both ranks take a batch and wait for each other, as for gradients. The contenders are
+interleaved in the same two processes: with sharing, without, and one pool. The pool is one loader
+with the workers of both ranks that makes the batches of both. Then the same with equal ranks.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ TRANSFORM = transforms.Compose(
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rounds", type=int, default=7, help="turns of each contender (7)")
-    parser.add_argument("--steps", type=int, default=40, help="counted in a turn (40)")
+    parser.add_argument("--rounds", type=int, default=7, help="rounds of each contender (7)")
+    parser.add_argument("--steps", type=int, default=40, help="counted in a round (40)")
     parser.add_argument("--batch-size", type=int, default=64, help="of a rank (64)")
     parser.add_argument("--workers", type=int, default=1, help="of a rank (1)")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
@@ -67,7 +67,7 @@ def make_images(folder: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class Round:
     """Steps per second, seconds of work for a batch of this rank, the borrowed workers' share."""
 
     rate: float
@@ -75,7 +75,7 @@ class Turn:
     borrowed: float
 
 
-class Turns:
+class RankContenders:
     """One rank's side of the contenders."""
 
     def __init__(self, options: argparse.Namespace) -> None:
@@ -92,8 +92,8 @@ class Turns:
         many = list(samples) * (size * steps // len(samples) + 1)
         return [many[step * size : (step + 1) * size] for step in range(steps)]
 
-    def take(self, uneven: bool, how: str) -> Turn:
-        """Runs one contender."""
+    def measure(self, uneven: bool, how: str) -> Round:
+        """Runs one round of a contender."""
         costly = self._costly if uneven else self._light
         parts = [self._batches(self._light), self._batches(costly)]
         batches = parts[self._rank]
@@ -106,7 +106,7 @@ class Turns:
             batch_sampler=batches,
             num_workers=workers,
             seed=0,
-            global_manager="auto" if how == "lending" else "off",
+            global_manager="auto" if how == "sharing" else "off",
         )
         iterator = iter(loader)
         dist.barrier()
@@ -118,30 +118,30 @@ class Turns:
                 next(iterator)
             dist.barrier()
         rate = self._options.steps / (time.perf_counter() - begun)
-        next(iterator, None)  # its end, with which workers hand in what they counted
+        next(iterator, None)  # ends the epoch, after which the counters are complete
         dist.barrier()
         stats = loader.stats()
         seconds = stats["worker_seconds"] / max(stats["batches"], 1)
-        return Turn(rate, seconds, stats["borrowed_samples"] / max(stats["samples"], 1))
+        return Round(rate, seconds, stats["borrowed_samples"] / max(stats["samples"], 1))
 
 
 def as_rank(options: argparse.Namespace) -> None:
     dist.init_process_group("gloo", timeout=timedelta(minutes=5))
-    turns = Turns(options)
+    here = RankContenders(options)
     rates: dict[str, list[float]] = {}
     costs: list[float] = []
     borrowed: list[float] = []
-    contenders = [(u, how) for u in (True, False) for how in ("lending", "without", "one pool")]
-    for turn in range(options.rounds):
+    contenders = [(u, how) for u in (True, False) for how in ("sharing", "without", "one pool")]
+    for number in range(options.rounds):
         for uneven, how in contenders:
-            taken = turns.take(uneven, how)
-            rates.setdefault(f"{'uneven' if uneven else 'equal'}, {how}", []).append(taken.rate)
+            measured = here.measure(uneven, how)
+            rates.setdefault(f"{'uneven' if uneven else 'equal'}, {how}", []).append(measured.rate)
             if uneven and how == "without":
-                costs.append(taken.batch_seconds)
-            if uneven and how == "lending":
-                borrowed.append(taken.borrowed)
+                costs.append(measured.batch_seconds)
+            if uneven and how == "sharing":
+                borrowed.append(measured.borrowed)
         if dist.get_rank() == 0:
-            announce(f"round {turn + 1} of {options.rounds}")
+            announce(f"round {number + 1} of {options.rounds}")
     mine = torch.tensor([statistics.median(costs), statistics.median(borrowed)])
     of_ranks = [torch.zeros_like(mine) for _ in range(2)]
     dist.all_gather(of_ranks, mine)

@@ -23,7 +23,9 @@ def queue(palette: Palette) -> Drawing:
     """Returns a mini-batch whose tiny-batches are claimed from both ends."""
     drawing = Drawing(720, 338, "Tiny-batches of a mini-batch, claimed from both ends", palette)
     right = LEFT + TINY_BATCHES * CELL
-    drawing.text(LEFT, 24, "One mini-batch: tiny-batches of 4 samples, sorted by file size", bold=True)
+    drawing.text(
+        LEFT, 24, "One mini-batch: tiny-batches of 4 samples, sorted by file size", bold=True
+    )
     _claimants(drawing, right)
     for number, state in enumerate(STATES):
         _tiny_batch(drawing, LEFT + number * CELL, number, state)
@@ -31,7 +33,9 @@ def queue(palette: Palette) -> Drawing:
     drawing.text(LEFT, y, "small", size=12, color=palette.muted)
     drawing.text(right, y, "large", size=12, anchor="end", color=palette.muted)
     reserved = right - 4 * CELL
-    drawing.line((reserved, CELL_TOP - 8), (reserved, CELL_TOP + 50), color=palette.gpu[1], dash="3 3")
+    drawing.line(
+        (reserved, CELL_TOP - 8), (reserved, CELL_TOP + 50), color=palette.gpu[1], dash="3 3"
+    )
     drawing.text(
         reserved, CELL_TOP - 14, "threshold", size=12, anchor="middle", color=palette.gpu[1]
     )
@@ -79,12 +83,14 @@ def _batch_slot(drawing: Drawing, right: float) -> None:
         if number in SHOWN:
             start = LEFT + (number + 0.5) * CELL
             drawing.arrow(
-                (start, CELL_TOP + 46), (x + width / 2, SLOT_TOP - 2), color=_pair(palette, state)[1]
+                (start, CELL_TOP + 46),
+                (x + width / 2, SLOT_TOP - 2),
+                color=_pair(palette, state)[1],
             )
     lines = (
-        "The batch slot: shared memory, a row a sample, in the sampler's order. Each sample is written",
-        "once, into its row. When the last tiny-batch is COMPLETED, the training loop gets a tensor over",
-        "the slot: nothing is collated, pickled or copied.",
+        "The batch slot: shared memory, a row a sample, in the sampler's order. Each sample is",
+        "written once, into its row. When the last tiny-batch is COMPLETED, the training loop gets",
+        "a tensor over the slot: nothing is collated, pickled or copied.",
     )
     for number, words in enumerate(lines):
         drawing.text(LEFT, SLOT_TOP + 56 + 18 * number, words, size=12, color=palette.muted)
@@ -131,7 +137,12 @@ def _shared_memory(drawing: Drawing) -> None:
     palette = drawing.palette
     drawing.box(20, 166, 720, 64, ("none", palette.muted), dash="5 4")
     drawing.text(32, 185, "shared memory, without names", bold=True)
-    parts = ("control block: queues, states", "batch slots", "dataset table", "decoded cache, JPEG index")
+    parts = (
+        "control block: queues, states",
+        "batch slots",
+        "dataset table",
+        "decoded cache, JPEG index",
+    )
     x = 32.0
     for words in parts:
         width = 24 + 6.6 * len(words)

@@ -110,20 +110,26 @@ class Drawing:
             f"{dashed}{head}/>"
         )
 
-    def save(self, name: str) -> Path:
-        """Writes ``name-light.svg`` or ``name-dark.svg`` to ``docs/images``; returns its path."""
+    def svg(self) -> str:
+        """Returns the drawing as a file's text."""
         head = (
             '<marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7"'
             f' markerHeight="7" orient="auto"><path d="M0,0 L8,4 L0,8 z"'
             f' fill="{self.palette.muted}"/></marker>'
         )
-        path = IMAGES / f"{name}-{self.palette.name}.svg"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(
+        return (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {self.height}"'
             f' width="{self.width}" height="{self.height}" font-family="{FONT}" role="img">\n'
             f"<title>{escape(self.title)}</title>\n<defs>{head}</defs>\n"
             + "\n".join(self.shapes)
             + "\n</svg>\n"
         )
-        return path
+
+    def path(self, name: str) -> Path:
+        """Returns ``docs/images/name-light.svg`` or ``name-dark.svg``."""
+        return IMAGES / f"{name}-{self.palette.name}.svg"
+
+    def save(self, name: str) -> None:
+        """Writes the drawing to its path."""
+        IMAGES.mkdir(exist_ok=True)
+        self.path(name).write_text(self.svg())

@@ -2,8 +2,8 @@
 
     torchrun --standalone --nproc-per-node 2 examples/imagenet_ddp.py /data/imagenet/train
 
-NCCL on CUDA devices, gloo on the CPU. Ranks of a machine lend each other idle CPU workers; nothing
-has to be configured for that. Without a folder the script makes photo-like images first.
+NCCL on CUDA devices, gloo on the CPU. Ranks of a machine share idle CPU workers; nothing
+has to be configured for that. Without a folder the script makes small images first.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from sample_images import image_folder
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data.distributed import DistributedSampler
@@ -24,7 +25,6 @@ from torchvision import models, transforms
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader
-from fusionloader.cli.corpus import ensure_corpus
 
 RANK, RANKS, LOCAL_RANK = (int(os.environ[n]) for n in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
 
@@ -148,9 +148,9 @@ def main() -> None:
     dist.init_process_group(backend, timeout=timedelta(minutes=10))
     if options.folder is None:
         if RANK == 0:
-            ensure_corpus(options.images)
+            image_folder(options.images)
         dist.barrier()
-        options.folder = ensure_corpus(options.images).train
+        options.folder = image_folder(options.images)
     training = Training(options, options.folder, device)
     training.resume()
     training.run()

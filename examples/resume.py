@@ -12,11 +12,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from sample_images import image_folder
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader
-from fusionloader.cli.corpus import ensure_corpus
 
 
 def new_loader(folder: Path) -> FusionLoader[Any]:
@@ -47,7 +47,7 @@ def train(loader: FusionLoader[Any], steps: int | None = None) -> list[torch.Ten
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--images", type=int, default=200, help="images to make (200)")
-    folder = ensure_corpus(parser.parse_args().images).train
+    folder = image_folder(parser.parse_args().images)
     with new_loader(folder) as loader:
         whole_epoch = train(loader)
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from sample_images import image_folder
 from torch import nn
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader, WorkerPool
-from fusionloader.cli.corpus import ensure_corpus
 
 SIZE = 64
 
@@ -48,9 +48,10 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2, help="processes of the pool (2)")
     parser.add_argument("--epochs", type=int, default=2)
     options = parser.parse_args()
-    corpus = ensure_corpus(options.images)
-    train_set = images(corpus.train, transforms.RandomResizedCrop(SIZE))
-    val_set = images(corpus.val, transforms.Resize(SIZE), transforms.CenterCrop(SIZE))
+    train_folder = image_folder(options.images)
+    val_folder = image_folder(max(10, options.images // 10), "val")
+    train_set = images(train_folder, transforms.RandomResizedCrop(SIZE))
+    val_set = images(val_folder, transforms.Resize(SIZE), transforms.CenterCrop(SIZE))
     model = nn.Sequential(
         nn.Conv2d(3, 16, 5, stride=4),
         nn.ReLU(),

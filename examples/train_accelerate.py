@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import torch
 from accelerate import Accelerator
+from sample_images import image_folder
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader
-from fusionloader.cli.corpus import ensure_corpus
 from fusionloader.integrations.accelerate import prepare
 
 
 def main() -> None:
     accelerator = Accelerator()
     transform = transforms.Compose([transforms.RandomResizedCrop(32), transforms.ToTensor()])
-    dataset = ImageFolder(str(ensure_corpus(200).train), transform)
+    dataset = ImageFolder(str(image_folder(200)), transform)
     classes = len(dataset.classes)
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 32 * 32, classes))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

@@ -1,6 +1,6 @@
 """Trains a small network on an image folder, on the CPU. One import is all that differs.
 
-Give it a folder of class folders; without one it makes photo-like images first.
+Give it a folder of class folders; without one it makes small images first.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import time
 from pathlib import Path
 
 import torch
+from sample_images import image_folder
 from torch import nn
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 # from torch.utils.data import DataLoader
 from fusionloader import FusionLoader as DataLoader
-from fusionloader.cli.corpus import ensure_corpus
 
 
 def network(classes: int) -> nn.Module:
@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
 
-    folder = options.folder or ensure_corpus(options.images).train
+    folder = options.folder or image_folder(options.images)
     dataset = ImageFolder(
         str(folder),
         transforms.Compose(

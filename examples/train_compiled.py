@@ -9,12 +9,12 @@ from __future__ import annotations
 import argparse
 
 import torch
+from sample_images import image_folder
 from torch import nn
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader
-from fusionloader.cli.corpus import ensure_corpus
 
 
 def main() -> None:
@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument("--backend", default="inductor", help="torch.compile's (inductor)")
     options = parser.parse_args()
     transform = transforms.Compose([transforms.RandomResizedCrop(32), transforms.ToTensor()])
-    dataset = ImageFolder(str(ensure_corpus(options.images).train), transform)
+    dataset = ImageFolder(str(image_folder(options.images)), transform)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     loader = FusionLoader(
         dataset,

@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 from datasets import ClassLabel, Dataset, Features, Image
+from sample_images import image_folder
 from torch import nn
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader
-from fusionloader.cli.corpus import ensure_corpus
 
 to_tensor = transforms.Compose([transforms.RandomResizedCrop(32), transforms.ToTensor()])
 
@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=200, help="images to make (200)")
     parser.add_argument("--stream", action="store_true", help="iterate instead of indexing")
     options = parser.parse_args()
-    images = ImageFolder(str(ensure_corpus(options.images).train))
+    images = ImageFolder(str(image_folder(options.images)))
     dataset = of_folder(images)
     if options.stream:
         stream = dataset.to_iterable_dataset(num_shards=4).shuffle(seed=0)

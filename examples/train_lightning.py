@@ -6,11 +6,11 @@ from typing import Any
 
 import lightning
 import torch
+from sample_images import image_folder
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader
-from fusionloader.cli.corpus import ensure_corpus
 
 
 class Classifier(lightning.LightningModule):
@@ -28,7 +28,7 @@ class Classifier(lightning.LightningModule):
 
 def main() -> None:
     transform = transforms.Compose([transforms.RandomResizedCrop(32), transforms.ToTensor()])
-    dataset = ImageFolder(str(ensure_corpus(200).train), transform)
+    dataset = ImageFolder(str(image_folder(200)), transform)
     loader = FusionLoader(dataset, 16, shuffle=True, num_workers=2, persistent_workers=True)
     trainer = lightning.Trainer(max_epochs=2, accelerator="auto", logger=False)
     trainer.fit(Classifier(len(dataset.classes)), loader)

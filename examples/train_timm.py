@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import timm
 import torch
+from sample_images import image_folder
 from timm.data import create_dataset
 
-from fusionloader.cli.corpus import ensure_corpus
 from fusionloader.integrations.timm import create_loader
 
 
 def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     loader = create_loader(
-        create_dataset("", str(ensure_corpus(200).train)),
+        create_dataset("", str(image_folder(200))),
         input_size=(3, 64, 64),
         batch_size=16,
         is_training=True,

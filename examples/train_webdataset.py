@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 import webdataset
+from sample_images import image_folder
 from torch import nn
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader
-from fusionloader.cli.corpus import ensure_corpus
 
 
 def write_shards(images: ImageFolder, folder: Path, per_shard: int) -> list[str]:
@@ -43,7 +43,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--images", type=int, default=200, help="images to make (200)")
     options = parser.parse_args()
-    images = ImageFolder(str(ensure_corpus(options.images).train))
+    images = ImageFolder(str(image_folder(options.images)))
     with TemporaryDirectory() as folder:
         shards = write_shards(images, Path(folder), per_shard=max(1, len(images) // 8))
         loader: FusionLoader[Any] = FusionLoader(

@@ -5,6 +5,9 @@ from typing import Any
 
 from typing_extensions import Buffer
 
+from fusionloader.plan.operations import Operation
+from fusionloader.plan.stages import Stage
+
 # --- plan ---------------------------------------------------------------------------------------
 
 def simd_levels() -> list[str]: ...
@@ -15,7 +18,7 @@ class Executor:
 
     def __init__(
         self,
-        stages: Sequence[Any],
+        stages: Sequence[Stage],
         convert: tuple[str, bytes] | None,
         channels: int,
         result_channels: int,
@@ -42,7 +45,7 @@ class Executor:
         width: int,
         height: int,
         group: int = 0,
-    ) -> list[tuple[Any, ...]]: ...
+    ) -> list[Operation]: ...
     def run(
         self,
         encoded: Buffer,
@@ -53,9 +56,7 @@ class Executor:
         out: Buffer,
         group: int = 0,
     ) -> int: ...
-    def run_with(
-        self, encoded: Buffer, parameters: Sequence[tuple[Any, ...]], out: Buffer
-    ) -> int: ...
+    def run_with(self, encoded: Buffer, parameters: Sequence[Operation], out: Buffer) -> int: ...
     def run_pixels(
         self,
         image: Buffer,
@@ -67,7 +68,7 @@ class Executor:
         group: int = 0,
     ) -> None: ...
     def run_pixels_with(
-        self, image: Buffer, parameters: Sequence[tuple[Any, ...]], out: Buffer
+        self, image: Buffer, parameters: Sequence[Operation], out: Buffer
     ) -> None: ...
     def pixels(
         self, encoded: Buffer, seed: int, epoch: int, index: int, occurrence: int, group: int = 0
@@ -76,17 +77,17 @@ class Executor:
         self, image: Buffer, seed: int, epoch: int, index: int, occurrence: int, group: int = 0
     ) -> tuple[bytes, tuple[int, int]]: ...
     def pixels_with(
-        self, image: Buffer, parameters: Sequence[tuple[Any, ...]]
+        self, image: Buffer, parameters: Sequence[Operation]
     ) -> tuple[bytes, tuple[int, int]]: ...
     def image_size(self, encoded: Buffer) -> tuple[int, int] | None: ...
 
 # --- device programs ----------------------------------------------------------------------------
 
-def device_unsupported(operations: Sequence[tuple[Any, ...]]) -> str | None: ...
+def device_unsupported(operations: Sequence[Operation]) -> str | None: ...
 def run_device_program_on_host(
     executor: Executor,
     image: Buffer,
-    operations: Sequence[tuple[Any, ...]],
+    operations: Sequence[Operation],
     out: Buffer,
     lanes: int,
 ) -> tuple[int, int]: ...
@@ -98,7 +99,7 @@ class DeviceBatch:
     def clear(self) -> None: ...
     def add(
         self,
-        operations: Sequence[tuple[Any, ...]],
+        operations: Sequence[Operation],
         pixels: int,
         width: int,
         height: int,

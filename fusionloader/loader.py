@@ -3,31 +3,42 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
+from contextlib import nullcontext
+from dataclasses import asdict, fields
 from pickle import PicklingError
 from types import TracebackType
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from fusionloader.aliases import Batch, Index, Sample, State
+from fusionloader.iterators.loader_state import LoaderState, Window
 from fusionloader.iterators.portable import PortableIteratorFactory, missing
-from fusionloader.options import AFFINITIES, DecodedCache, GpuWorker, WorkerPool
+from fusionloader.options import (
+    AugmentPer,
+    Decode,
+    DecodedCache,
+    FusionOptions,
+    GpuWorker,
+    LoaderOptions,
+    OnError,
+    Switch,
+    WorkerPool,
+)
 from fusionloader.resume.epoch_state import EpochState
-from fusionloader.resume.epochs import Epochs
-from fusionloader.resume.identity import batch_size, describe_dataset, world_size
+from fusionloader.resume.identity import describe_loader
 from fusionloader.resume.resharding import load_resharded
+from fusionloader.user_warnings import warn_user
 from fusionloader.workers.pickling import explain_pickling
+
+if TYPE_CHECKING:
+    from fusionloader.iterators.factory import IteratorFactory
 
 T_co = TypeVar("T_co", covariant=True)
 
-_AUGMENT_PER = ("sample", "tiny_batch")
-_ON_ERROR = ("raise", "skip", "substitute")
-_DECODE = ("exact", "fast")
-_GLOBAL_MANAGER = ("auto", "off")
 _RANKS = ("same", "reshard")
 
 
@@ -83,10 +94,10 @@ class FusionLoader(DataLoader[T_co]):
         jpeg_index: ``"auto"`` keeps in shared memory, for plans like those, where the decoder stood
             here and there in each JPEG, so that epochs after the first begin near the crop; a path
             also saves that to a file, from which the next loader takes it.
-        global_manager: ``"auto"`` lets ranks that ``torchrun`` started on one machine lend each
-            other idle workers, which changes no batch; ``"off"`` does not.
-        pool: a ``WorkerPool`` whose workers serve this loader and others by turns; ``num_workers``
-            is then the pool's, and need not be given.
+        global_manager: ``"auto"`` lets ranks that ``torchrun`` started on one machine share
+            idle workers, which changes no batch; ``"off"`` does not.
+        pool: a ``WorkerPool`` whose workers serve this loader and others; ``num_workers`` is
+            then the pool's, and need not be given.
         cpu_affinity: ``"auto"`` gives each worker of a plan a core of its own where the machine has
             enough of them, and leaves all to the kernel where not; ``"off"`` always does. What
             ``worker_init_fn`` sets holds. Workers of a pool are as the pool says.
@@ -94,6 +105,20 @@ class FusionLoader(DataLoader[T_co]):
     Raises:
         ValueError: as ``DataLoader`` does, and for the arguments above when they are out of range.
     """
+
+    tiny_batch_size: int
+    device: torch.device | str | int | None
+    gpu_worker: GpuWorker | Literal["auto"] | None
+    seed: int | None
+    decode: Decode
+    strict: bool
+    on_error: OnError
+    augment_per: AugmentPer
+    cache: DecodedCache | None
+    jpeg_index: str | os.PathLike[str] | None
+    global_manager: Switch
+    pool: WorkerPool | None
+    cpu_affinity: Switch
 
     _prepared = False
     _adopted = False
@@ -103,14 +128,14 @@ class FusionLoader(DataLoader[T_co]):
         dataset: Dataset[T_co],
         batch_size: int | None = 1,
         shuffle: bool | None = None,
-        sampler: Sampler[Any] | Iterable[Any] | None = None,
-        batch_sampler: Sampler[list[Any]] | Iterable[list[Any]] | None = None,
+        sampler: Sampler[Index] | Iterable[Index] | None = None,
+        batch_sampler: Sampler[list[Index]] | Iterable[list[Index]] | None = None,
         num_workers: int = 0,
-        collate_fn: Callable[[list[Any]], Any] | None = None,
+        collate_fn: Callable[[list[Sample]], Batch] | None = None,
         pin_memory: bool = False,
         drop_last: bool = False,
         timeout: float = 0,
-        worker_init_fn: Callable[[int], Any] | None = None,
+        worker_init_fn: Callable[[int], None] | None = None,
         multiprocessing_context: Any = None,
         generator: torch.Generator | None = None,
         *,
@@ -133,54 +158,30 @@ class FusionLoader(DataLoader[T_co]):
         cpu_affinity: Literal["auto", "off"] = "auto",
     ) -> None:
         if pool is not None:
-            num_workers = _workers_of(pool, num_workers, multiprocessing_context)
-        if not isinstance(tiny_batch_size, int) or tiny_batch_size < 1:
-            raise ValueError(f"tiny_batch_size should be a positive int, not {tiny_batch_size!r}")
-        if seed is not None and not isinstance(seed, int):
-            raise ValueError(f"seed should be an int or None, not {seed!r}")
-        if decode not in _DECODE:
-            raise ValueError(f"decode should be one of {_DECODE}, not {decode!r}")
-        if not isinstance(strict, bool):
-            raise ValueError(f"strict should be True or False, not {strict!r}")
-        if on_error not in _ON_ERROR:
-            raise ValueError(f"on_error should be one of {_ON_ERROR}, not {on_error!r}")
-        if augment_per not in _AUGMENT_PER:
-            raise ValueError(f"augment_per should be one of {_AUGMENT_PER}, not {augment_per!r}")
-        if global_manager not in _GLOBAL_MANAGER:
-            raise ValueError(
-                f"global_manager should be one of {_GLOBAL_MANAGER}, not {global_manager!r}"
-            )
-        if cpu_affinity not in AFFINITIES:
-            raise ValueError(f"cpu_affinity should be one of {AFFINITIES}, not {cpu_affinity!r}")
-        if gpu_worker not in ("auto", None) and not isinstance(gpu_worker, GpuWorker):
-            raise ValueError(
-                f'gpu_worker should be "auto", None or a GpuWorker, not {gpu_worker!r}'
-            )
-        if isinstance(gpu_worker, GpuWorker) and num_workers == 0:
-            raise ValueError("a GpuWorker works beside CPU workers: num_workers should be positive")
-        if cache is not None and not isinstance(cache, DecodedCache):
-            raise ValueError(f"cache should be a DecodedCache or None, not {cache!r}")
-        if jpeg_index is not None and not isinstance(jpeg_index, (str, os.PathLike)):
-            raise ValueError(f'jpeg_index should be "auto", a path or None, not {jpeg_index!r}')
-        if cache is not None and decode != "exact":
-            raise ValueError('a DecodedCache holds images as they are: decode should be "exact"')
-        if cache is not None and not strict:
-            raise ValueError("a DecodedCache holds whole images: strict should be True")
-        self.tiny_batch_size = tiny_batch_size
-        self.device = device
-        self.gpu_worker = gpu_worker
-        self.seed = seed
-        self.decode = decode
-        self.strict = strict
-        self.on_error = on_error
-        self.augment_per = augment_per
-        self.cache = cache
-        self.jpeg_index = jpeg_index
-        self.global_manager = global_manager
-        self.pool = pool
-        self.cpu_affinity = cpu_affinity
+            if not isinstance(pool, WorkerPool):
+                raise ValueError(f"pool should be a WorkerPool or None, not {pool!r}")
+            num_workers = pool.number_of_workers(num_workers, multiprocessing_context)
+        options = FusionOptions(
+            num_workers=num_workers,
+            tiny_batch_size=tiny_batch_size,
+            device=device,
+            gpu_worker=gpu_worker,
+            seed=seed,
+            decode=decode,
+            strict=strict,
+            on_error=on_error,
+            augment_per=augment_per,
+            cache=cache,
+            jpeg_index=jpeg_index,
+            global_manager=global_manager,
+            pool=pool,
+            cpu_affinity=cpu_affinity,
+        )
+        for field in fields(options):
+            if field.name != "num_workers":  # DataLoader's own
+                setattr(self, field.name, getattr(options, field.name))
         self.shuffle = shuffle
-        self._epochs = Epochs()
+        self._state = LoaderState()
         self._iterator_factory = _iterator_factory()
         super().__init__(
             dataset,
@@ -202,15 +203,16 @@ class FusionLoader(DataLoader[T_co]):
             in_order=in_order,
         )
 
-    def _get_iterator(self) -> Any:
-        if self.pool is not None:
-            _workers_of(self.pool, self.num_workers, None)  # it may have been set since
+    def _get_iterator(self) -> _BaseDataLoaderIter:
+        if self.pool is not None:  # num_workers may have been set since
+            self.pool.number_of_workers(self.num_workers, None)
         if self.num_workers > 0:
             self.check_worker_number_rationality()
+        options = LoaderOptions.of(self)
         try:
-            return self._iterator_factory.iterator(self, self._epochs)
+            return self._iterator_factory.iterator(self, options, self._state)
         except (AttributeError, TypeError, PicklingError) as error:
-            told = explain_pickling(error, self)
+            told = explain_pickling(error, options)
             if told is None:
                 raise
             raise told from error
@@ -220,10 +222,10 @@ class FusionLoader(DataLoader[T_co]):
 
         An iterator that has delivered nothing yet begins again with the new number.
         """
-        self._epochs.set_epoch(epoch)
+        self._state.epochs.set_epoch(epoch)
         inner = getattr(self.batch_sampler, "sampler", None)
-        seen: list[Any] = []
-        samplers: tuple[Any, ...] = (self.sampler, self.batch_sampler, inner)
+        seen: list[object] = []
+        samplers: tuple[object, ...] = (self.sampler, self.batch_sampler, inner)
         for sampler in samplers:
             if hasattr(sampler, "set_epoch") and not any(sampler is s for s in seen):
                 sampler.set_epoch(epoch)
@@ -245,9 +247,9 @@ class FusionLoader(DataLoader[T_co]):
         if self.pool is not None:
             raise ValueError("the workers are those of a pool, whose number does not change")
         self.num_workers = num_workers
-        self._epochs.workers = num_workers
+        self._state.workers = num_workers
 
-    def lend_gpu_memory(self) -> AbstractContextManager[Any]:
+    def lend_gpu_memory(self) -> Window:
         """Lets the GPU worker work, and borrow memory, within a ``with`` block.
 
         It does so by itself while training waits for a batch. This is for other times at which
@@ -256,7 +258,7 @@ class FusionLoader(DataLoader[T_co]):
 
         Without a GPU worker in temporal sharing the block has no effect.
         """
-        block = self._epochs.idle_window()
+        block = self._state.idle_window()
         return nullcontext() if block is None else block()
 
     def explain(self) -> str:
@@ -264,10 +266,10 @@ class FusionLoader(DataLoader[T_co]):
 
         After an epoch each line says its share of the time of the workers that have ended.
         """
-        text: str = self._iterator_factory.explain(self, self._epochs.counters.part_seconds)
-        return text
+        seconds = self._state.statistics.part_seconds
+        return self._iterator_factory.explain(LoaderOptions.of(self), seconds)
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> State:
         """Returns counters since the loader was made.
 
         ``epochs``, ``batches``, ``samples`` delivered; ``wait_seconds`` in ``__next__``;
@@ -283,19 +285,20 @@ class FusionLoader(DataLoader[T_co]):
         ``images`` in it, the ``bytes`` taken, and its ``budget``. ``borrowed_samples``: made by
         workers of other ranks, for iterators that have ended.
         """
-        kept: dict[str, Any] = self._iterator_factory.kept_stats()
-        return asdict(self._epochs.counters) | kept
+        counted = asdict(self._state.statistics) | self._iterator_factory.kept_stats()
+        return {"epochs": self._state.epochs.completed, **counted}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Returns where the current epoch stands; JSON-serialisable, a few KB.
 
         Counted are the batches that ``__next__`` has returned, not those prefetched.
         """
-        return self._epochs.state(self).to_state(self._identity())
+        options = LoaderOptions.of(self)
+        return self._state.epochs.state(options).to_state(describe_loader(options))
 
     def load_state_dict(
         self,
-        state: dict[str, Any] | Sequence[dict[str, Any]],
+        state: State | Sequence[State],
         *,
         ranks: Literal["same", "reshard"] = "same",
     ) -> None:
@@ -321,9 +324,10 @@ class FusionLoader(DataLoader[T_co]):
         """
         if ranks not in _RANKS:
             raise ValueError(f"ranks should be one of {_RANKS}, not {ranks!r}")
-        identity = self._identity()
+        options = LoaderOptions.of(self)
+        identity = describe_loader(options)
         if ranks == "reshard":
-            epoch_state = load_resharded(self, state, identity)
+            epoch_state = load_resharded(options, state, identity)
         elif isinstance(state, dict):
             epoch_state = EpochState.from_state(state, identity)
         else:
@@ -332,15 +336,7 @@ class FusionLoader(DataLoader[T_co]):
                 'loaded with ranks="reshard"'
             )
         self._shutdown_iterator()
-        self._epochs.resume(self, epoch_state)
-
-    def _identity(self) -> dict[str, Any]:
-        return {
-            **describe_dataset(self.dataset),
-            "batch_size": batch_size(self),
-            "drop_last": self.drop_last,
-            "world_size": world_size(self),
-        }
+        self._state.epochs.resume(options, epoch_state)
 
     def close(self) -> None:
         """Ends persistent workers now; the loader can be iterated again.
@@ -353,11 +349,10 @@ class FusionLoader(DataLoader[T_co]):
     def _is_accelerate_prepared(self) -> bool:
         """What Accelerate asks before it rebuilds a loader as a plain ``DataLoader``."""
         if not self._prepared and not self._adopted:
-            warnings.warn(
+            warn_user(
                 "Accelerate's prepare() puts a plain DataLoader in the place of this FusionLoader, "
                 "without its speed and its options. fusionloader.integrations.accelerate.prepare("
                 "accelerator, ...) does the same and keeps it.",
-                stacklevel=4,
             )
         return self._prepared
 
@@ -383,23 +378,7 @@ class FusionLoader(DataLoader[T_co]):
         self.close()
 
 
-def _workers_of(pool: WorkerPool, num_workers: int, context: Any) -> int:
-    """Returns the number of workers; what else is said of them has to agree with the pool."""
-    if not isinstance(pool, WorkerPool):
-        raise ValueError(f"pool should be a WorkerPool or None, not {pool!r}")
-    if num_workers not in (0, pool.num_workers):
-        raise ValueError(
-            f"num_workers is {num_workers!r}, and the pool has {pool.num_workers} workers, all of "
-            "which serve each of its loaders: leave num_workers out"
-        )
-    if context is not None and context is not pool.multiprocessing_context:
-        raise ValueError(
-            "the workers are started by the pool: give multiprocessing_context to the WorkerPool"
-        )
-    return pool.num_workers
-
-
-def _iterator_factory() -> Any:
+def _iterator_factory() -> IteratorFactory | PortableIteratorFactory:
     why = missing()
     if why is not None:
         return PortableIteratorFactory(why)

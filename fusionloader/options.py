@@ -1,21 +1,36 @@
-"""Options of a loader that are more than a number: plain values, checked once."""
+"""Options of a loader: plain values, frozen, checked once."""
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import re
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
 from multiprocessing.context import BaseContext
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
+
+if TYPE_CHECKING:
+    import torch
+
+    from fusionloader.aliases import AnyDataset, AnyLoader, Batch, Index, Sample
 
 Sharing = Literal["auto", "off", "temporal", "spatial"]
-Prebuilt = Literal["fused", "families", "combinations"]
+Prebuilt = Literal["fused", "families"]
 Memory = Literal["auto", "share", "own"]
+Decode = Literal["exact", "fast"]
+OnError = Literal["raise", "skip", "substitute"]
+AugmentPer = Literal["sample", "tiny_batch"]
+Switch = Literal["auto", "off"]
 
 _SHARING = ("auto", "off", "temporal", "spatial")
 _MEMORY = ("auto", "share", "own")
 AFFINITIES = ("auto", "off")
-_PREBUILT = ("fused", "families", "combinations")
+_GLOBAL_MANAGER = ("auto", "off")
+_AUGMENT_PER = ("sample", "tiny_batch")
+_ON_ERROR = ("raise", "skip", "substitute")
+_DECODE = ("exact", "fast")
+_PREBUILT = ("fused", "families")
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _UNITS |= {f"{unit}i": 1024**power for power, unit in enumerate("KMGT", start=1)}
 
@@ -35,9 +50,8 @@ class GpuWorker:
             ``"auto"`` only if both peaks of memory were found not to fit on the device together,
             ``"own"`` never. Memory is lent in temporal sharing alone, and on CUDA devices alone.
         share_limit: of the memory lent at a time, in bytes or as ``"10GiB"``.
-        prebuilt: what applies the augmentations: ``"fused"``, one kernel for all operations;
-            ``"families"``, DALI pipelines for families of operations; ``"combinations"``, one DALI
-            pipeline for each ordered pair of operations, as FusionFlow has it (§5.1).
+        prebuilt: what applies the augmentations: ``"fused"``, one kernel for all operations; or
+            ``"families"``, DALI pipelines for families of operations, which need no CUDA compiler.
         group_size: samples in a launch at most; ``None`` lets measurements decide, up to 64.
         threads: of DALI on the CPU.
         hw_decoder_load: share of the images for the hardware JPEG decoder where there is one.
@@ -116,6 +130,13 @@ class DecodedCache:
         return parse_bytes(self.budget)
 
 
+class Closable(Protocol):
+    """What ends with ``close()``."""
+
+    def close(self) -> None:
+        """Ends it."""
+
+
 class WorkerPool:
     """Worker processes for several loaders of a process, which serve the one that is asked.
 
@@ -139,7 +160,7 @@ class WorkerPool:
     def __init__(
         self,
         num_workers: int,
-        multiprocessing_context: Any = None,
+        multiprocessing_context: BaseContext | str | None = None,
         cpu_affinity: Literal["auto", "off"] = "auto",
     ) -> None:
         if isinstance(num_workers, bool) or not isinstance(num_workers, int) or num_workers < 1:
@@ -157,7 +178,7 @@ class WorkerPool:
         self.cpu_affinity = cpu_affinity
         self.num_workers = num_workers
         self.multiprocessing_context = multiprocessing_context
-        self._processes: Any = None  # made, and known, by fusionloader.pool.pool_processes
+        self._processes: Closable | None = None  # made by fusionloader.pool.pool_processes
 
     def close(self) -> None:
         """Ends the processes; the next ``iter()`` of a loader starts new ones.
@@ -180,13 +201,131 @@ class WorkerPool:
     def __copy__(self) -> WorkerPool:
         return self
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> WorkerPool:
+    def __deepcopy__(self, memo: dict[int, object]) -> WorkerPool:
         return self
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[type[WorkerPool], tuple[int, str | None, str]]:
         context = self.multiprocessing_context
         method = None if context is None else context.get_start_method()
         return WorkerPool, (self.num_workers, method, self.cpu_affinity)
+
+    def number_of_workers(self, num_workers: int, context: BaseContext | None) -> int:
+        """Returns the number of workers of a loader of this pool.
+
+        Raises:
+            ValueError: what the loader says of its workers does not agree with the pool.
+        """
+        if num_workers not in (0, self.num_workers):
+            raise ValueError(
+                f"num_workers is {num_workers!r}, and the pool has {self.num_workers} workers, all "
+                "of which serve each of its loaders: leave num_workers out"
+            )
+        if context is not None and context is not self.multiprocessing_context:
+            raise ValueError(
+                "the workers are started by the pool: give multiprocessing_context to the "
+                "WorkerPool"
+            )
+        return self.num_workers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FusionOptions:
+    """What a ``FusionLoader`` takes beyond the arguments of ``DataLoader``, which see there.
+
+    Raises:
+        ValueError: a value is out of its range, or two of them contradict each other.
+    """
+
+    num_workers: int
+    tiny_batch_size: int
+    device: torch.device | str | int | None
+    gpu_worker: GpuWorker | Literal["auto"] | None
+    seed: int | None
+    decode: Decode
+    strict: bool
+    on_error: OnError
+    augment_per: AugmentPer
+    cache: DecodedCache | None
+    jpeg_index: str | os.PathLike[str] | None
+    global_manager: Switch
+    pool: WorkerPool | None
+    cpu_affinity: Switch
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.tiny_batch_size, int) or self.tiny_batch_size < 1:
+            raise _unfit("tiny_batch_size", "a positive int", self.tiny_batch_size)
+        if self.seed is not None and not isinstance(self.seed, int):
+            raise _unfit("seed", "an int or None", self.seed)
+        _check_choice("decode", self.decode, _DECODE)
+        if not isinstance(self.strict, bool):
+            raise _unfit("strict", "True or False", self.strict)
+        _check_choice("on_error", self.on_error, _ON_ERROR)
+        _check_choice("augment_per", self.augment_per, _AUGMENT_PER)
+        _check_choice("global_manager", self.global_manager, _GLOBAL_MANAGER)
+        _check_choice("cpu_affinity", self.cpu_affinity, AFFINITIES)
+        if self.gpu_worker not in ("auto", None) and not isinstance(self.gpu_worker, GpuWorker):
+            raise _unfit("gpu_worker", '"auto", None or a GpuWorker', self.gpu_worker)
+        if isinstance(self.gpu_worker, GpuWorker) and self.num_workers == 0:
+            raise ValueError("a GpuWorker works beside CPU workers: num_workers should be positive")
+        if self.cache is not None and not isinstance(self.cache, DecodedCache):
+            raise _unfit("cache", "a DecodedCache or None", self.cache)
+        if self.jpeg_index is not None and not isinstance(self.jpeg_index, (str, os.PathLike)):
+            raise _unfit("jpeg_index", '"auto", a path or None', self.jpeg_index)
+        if self.cache is not None and self.decode != "exact":
+            raise ValueError('a DecodedCache holds images as they are: decode should be "exact"')
+        if self.cache is not None and not self.strict:
+            raise ValueError("a DecodedCache holds whole images: strict should be True")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderOptions(FusionOptions):
+    """A loader's arguments as they are when an iterator begins; for all floors below the loader.
+
+    ``index_sampler`` yields mini-batches, or single indices with ``batch_size=None``.
+    ``dataset_kind`` and ``auto_collation`` are torch's.
+    """
+
+    dataset: AnyDataset
+    batch_size: int | None
+    sampler: Iterable[Index]
+    batch_sampler: Iterable[list[Index]] | None
+    index_sampler: Iterable[Index]
+    dataset_kind: int
+    auto_collation: bool
+    collate_fn: Callable[[list[Sample]], Batch]
+    drop_last: bool
+    timeout: float
+    worker_init_fn: Callable[[int], None] | None
+    multiprocessing_context: BaseContext | None
+    generator: torch.Generator | None
+    prefetch_factor: int | None
+    persistent_workers: bool
+    in_order: bool
+
+    def __post_init__(self) -> None:
+        """Checks nothing: the loader did, when it was made."""
+
+    @classmethod
+    def of(cls, loader: AnyLoader) -> LoaderOptions:
+        """Returns the arguments of a ``FusionLoader``, which are attributes of the same names."""
+        private = ("index_sampler", "dataset_kind", "auto_collation")
+        names = {field.name: field.name for field in fields(cls)}
+        names |= {name: f"_{name}" for name in private}
+        return cls(**{name: getattr(loader, attribute) for name, attribute in names.items()})
+
+    @property
+    def inner_sampler(self) -> Iterable[Index] | None:
+        """The sampler that the batch sampler draws from, where it has one."""
+        return getattr(self.batch_sampler, "sampler", None)
+
+
+def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise _unfit(name, f"one of {choices}", value)
+
+
+def _unfit(name: str, expected: str, found: object) -> ValueError:
+    return ValueError(f"{name} should be {expected}, not {found!r}")
 
 
 def parse_bytes(amount: int | str) -> int:

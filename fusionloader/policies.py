@@ -9,32 +9,41 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from PIL import Image
 
+from fusionloader import _native
 from fusionloader.executors.native import make_executor
+from fusionloader.executors.replay import replay
 from fusionloader.plan import deep_autoaugment
-from fusionloader.plan.arguments import Context, NotCompiled, color, interpolation_name
+from fusionloader.plan.arguments import Argument, Context, NotCompiled, color, interpolation_name
 from fusionloader.plan.registry import register_stage_transform
-from fusionloader.plan.replay import replay
-from fusionloader.plan.stages import Magnitude, Plan, PolicyStep, RandomApply, Stage
+from fusionloader.plan.stages import (
+    Channels,
+    Color,
+    Interpolation,
+    Magnitude,
+    Plan,
+    PolicyStep,
+    RandomApply,
+    Stage,
+)
 from fusionloader.plan.torchvision.policies import rand_augment_policy
 
 __all__ = ["DeepAutoAugment", "ExtendedRandAugment"]
 
-_MODES: dict[str, Any] = {"RGB": 3, "L": 1}
+_MODES: dict[str, Channels] = {"RGB": 3, "L": 1}
 _LARGEST_MAGNITUDE = 30
 
 
 class _Policy:
     """Draws as the compiled form does, and does what is drawn with torchvision on Pillow."""
 
-    def __init__(self, interpolation: Any, fill: Any) -> None:
+    def __init__(self, interpolation: Argument, fill: Argument) -> None:
         self.interpolation = interpolation
         self.fill = fill
-        self._executors: dict[str, Any] = {}
+        self._executors: dict[str, _native.Executor] = {}
         try:
             interpolation_name(interpolation)
             color(fill, 3)
@@ -57,7 +66,7 @@ class _Policy:
         seed = int(torch.randint(2**63 - 1, (), device="cpu"))
         return replay(image, executor.draw(seed, 0, 0, 0, *image.size))
 
-    def _executor(self, channels: Any) -> Any:
+    def _executor(self, channels: Channels) -> _native.Executor:
         try:
             stage = self.stage(Context(channels, "pil"))
         except NotCompiled as why:
@@ -65,10 +74,10 @@ class _Policy:
         plan = Plan((stage,), None, None, None, channels=channels, result_channels=channels)
         return make_executor(plan)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_executors": {}}
 
-    def _look(self, context: Context) -> tuple[Any, Any]:
+    def _warp_options(self, context: Context) -> tuple[Interpolation, Color]:
         if context.held != "pil":
             raise NotCompiled("it works on PIL images only: put it before the conversion")
         return interpolation_name(self.interpolation), color(self.fill, context.channels)
@@ -92,7 +101,11 @@ class ExtendedRandAugment(_Policy):
     """
 
     def __init__(
-        self, num_ops: int = 2, magnitude: int = 9, interpolation: Any = "nearest", fill: Any = 0
+        self,
+        num_ops: int = 2,
+        magnitude: int = 9,
+        interpolation: Argument = "nearest",
+        fill: Argument = 0,
     ) -> None:
         if not _is_whole(num_ops) or num_ops < 1:
             raise ValueError(f"num_ops is to be a whole number of at least 1: {num_ops!r}")
@@ -106,7 +119,7 @@ class ExtendedRandAugment(_Policy):
 
     def stage(self, context: Context) -> Stage:
         """Returns what is drawn, as a stage of a plan."""
-        interpolation, fill = self._look(context)
+        interpolation, fill = self._warp_options(context)
         part = self.magnitude / _LARGEST_MAGNITUDE
         made = rand_augment_policy(self.num_ops, self.magnitude, _LARGEST_MAGNITUDE + 1)
         added = Magnitude(levels=(part,), scale=110.0, truncate=True)
@@ -148,15 +161,15 @@ class DeepAutoAugment(_Policy):
     def __init__(
         self,
         layers: Sequence[Sequence[tuple[str, float, float]]],
-        interpolation: Any = "nearest",
-        fill: Any = 0,
+        interpolation: Argument = "nearest",
+        fill: Argument = 0,
     ) -> None:
         super().__init__(interpolation, fill)
         self.layers = deep_autoaugment.checked_layers(layers, "DeepAutoAugment")
 
     @classmethod
     def from_file(
-        cls, path: str | os.PathLike[str], interpolation: Any = "nearest", fill: Any = 0
+        cls, path: str | os.PathLike[str], interpolation: Argument = "nearest", fill: Argument = 0
     ) -> DeepAutoAugment:
         """Returns the policy of a file.
 
@@ -173,7 +186,7 @@ class DeepAutoAugment(_Policy):
 
     def stage(self, context: Context) -> Stage:
         """Returns what is drawn, as a stage of a plan."""
-        return RandomApply(1.0, deep_autoaugment.stages(self.layers, *self._look(context)))
+        return RandomApply(1.0, deep_autoaugment.stages(self.layers, *self._warp_options(context)))
 
     def __repr__(self) -> str:
         entries = sum(map(len, self.layers))
@@ -183,5 +196,5 @@ class DeepAutoAugment(_Policy):
         )
 
 
-def _is_whole(value: Any) -> bool:
+def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)

@@ -6,10 +6,9 @@
 #include <cstring>
 
 #include "bindings/cuda.hpp"
-#include "cuda/arena.hpp"
 #include "cuda/driver.hpp"
 #include "cuda/ledger.hpp"
-#include "cuda/retired.hpp"
+#include "cuda/pool.hpp"
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -84,8 +83,8 @@ void bind_arena(py::module_& m) {
       .def("is_empty", &Arena::is_empty)
       .def("live_bytes", py::overload_cast<>(&Arena::live_bytes))
       .def("live_bytes", py::overload_cast<uint64_t>(&Arena::live_bytes), "address"_a);
-  m.def("pool", &pool_arena, py::return_value_policy::reference);
-  m.def("settle_pool", [] { pool_retired().settle(); }, Unlocked());
+  m.def("pool", []() -> Arena& { return Pool::get().arena(); }, py::return_value_policy::reference);
+  m.def("settle_pool", [] { Pool::get().settle(); }, Unlocked());
 }
 
 void bind_driver(py::module_& m) {

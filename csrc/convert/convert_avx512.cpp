@@ -1,13 +1,9 @@
 // AVX-512: 16 floats at a time.
 #if defined(__x86_64__)
-// GCC 12 takes the undefined operands inside its own AVX-512 intrinsics for uninitialised values.
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#include <immintrin.h>
-
 #include <cstring>
 
 #include "convert/convert.hpp"
+#include "simd/avx512.hpp"
 #include "simd/inline.hpp"
 
 #define FUSIONLOADER_TARGET __attribute__((target("avx512f,avx512bw,avx512vl")))

@@ -44,7 +44,4 @@ class Arena {
   std::map<uint64_t, uint64_t> live_;  // bytes by address
 };
 
-// The one that fl_pool_malloc allocates from, see pool.cpp.
-Arena& pool_arena();
-
 }  // namespace fusionloader::cuda

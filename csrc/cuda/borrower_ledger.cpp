@@ -85,8 +85,8 @@ std::optional<BorrowerLedger::Borrowed> BorrowerLedger::borrow(uint64_t least_by
     Record& record = memory_->records()[best];
     const uint64_t generation = LoanWord::generation(best_word);
     const uint64_t mine = LoanWord::make(generation, borrower_slot_, State::borrowed);
-    // When this fails somebody was faster: the next best, then. From the word as it was seen: from
-    // what it should be, it would fail for ever in a damaged ledger.
+    // When this fails another borrower was faster: the next best, then. From the word as it was
+    // seen: from what it should be, it would fail for ever in a damaged ledger.
     if (!record.word.compare_exchange_strong(best_word, mine)) continue;
     header().borrowed_ever.fetch_add(best_bytes);
     return Borrowed{{best, generation}, record.offer};

@@ -1,6 +1,31 @@
 #pragma once
-// Who has which block: the words of record.hpp, as the lender and as a borrower may change them.
-// Nothing here knows the CUDA driver.
+// Which process has which block of lent GPU memory: the words of record.hpp, as the lender and as a borrower
+// may change them. Nothing here knows the CUDA driver.
+//
+// How it works. Lender and borrowers map the same memory, an array of records; each serves one loan
+// at a time. One word of a record holds the number of the loan, the borrower's slot and the state;
+// record.hpp draws the states. The lender fills a free record and arms it. When the lender's GPU
+// has done its work up to then, a Publication puts the block on offer (`yielded`). A borrower
+// claims it by writing its own slot with the state `borrowed`. The lender can take back what nobody
+// has claimed; otherwise it writes `revoking`, which only asks, or after that `quarantined`, which
+// only records that it stopped waiting. The borrower writes `returned` when its work has ended and
+// its mapping is closed, and the lender makes the record free again. The futex words and the wishes
+// of borrowers are hints: no state depends on them.
+//
+// Why it is right. A word changes by one compare-and-swap from what was seen; only out of `free` is
+// it stored, and there the lender alone writes. Of two processes that change a word at once one
+// fails, and has changed nothing. The number rises with each loan, so no word comes twice: a
+// publication or a return that is late fails, and means no later loan. The offer is written while
+// the record is free, and read after the claim, when the lender does not write it. A block leaves
+// its borrower by two ways only: the borrower returns it, or the borrower's process has ended. No
+// time limit frees a block.
+//
+// When a process dies. No lock is held between steps, so each word stays in a valid state. A
+// borrower slot names its process by pid and start time, and is emptied only when no record names
+// the slot. A block of a borrower that has ended becomes free when the lender takes it back. When
+// the lender has ended, borrowers can still return what they have; lender_lives() tells them, and
+// the memory goes with its last mapping. tests/cuda/ledger_model.py tries every order of a record's
+// steps, deaths included.
 #include <sys/types.h>
 
 #include <cstdint>

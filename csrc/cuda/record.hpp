@@ -1,5 +1,6 @@
 #pragma once
-// The ledger: shared memory in which one lender and up to eight borrowers keep who has which block.
+// The ledger: shared memory in which one lender and up to eight borrowers keep which process has
+// which block.
 //
 //   free --L--> armed --G--> yielded --B--> borrowed --L--> revoking --L--> quarantined
 //    ^            |             |              |               |                |
@@ -8,9 +9,9 @@
 //    |<--L--- returned; borrowed, revoking and quarantined too, once their owner has ended
 //
 // L is the lender, B the borrower, G the lender's GPU when it has done what it was given before.
-// Each arrow is one compare-and-swap of one word: nobody holds a lock that could die with him. Only
-// the lender leaves `free`, and only then writes a record. The generation tells a loan from earlier
-// ones of the same record, to late publications and to late returns.
+// Each arrow is one compare-and-swap of one word: no process holds a lock that it could die with.
+// Only the lender leaves `free`, and only then writes a record. The generation tells a loan from
+// earlier ones of the same record, for delayed publications and returns.
 #include <cstdint>
 
 #include "cuda/driver.hpp"

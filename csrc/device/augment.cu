@@ -50,7 +50,7 @@ cudaError_t reserve_device(Grown& grown, size_t bytes) {
   grown = {};
   const size_t more = bytes + bytes / 4;
   if (const cudaError_t error = cudaMalloc(&grown.memory, more)) {
-    cudaGetLastError();  // or the next launch would be told of it again
+    cudaGetLastError();  // or the next launch would report it again
     return error;
   }
   grown.bytes = more;
@@ -67,7 +67,7 @@ cudaError_t reserve_pinned(Grown& grown, size_t bytes) {
   return cudaSuccess;
 }
 
-// Another device than the caller's, for as long as this lives.
+// Makes another device current than the caller's, until destruction.
 class OnDevice {
  public:
   explicit OnDevice(int device) {

@@ -20,7 +20,7 @@ void fl_augmenter_destroy(fl_augmenter* augmenter);
 int fl_augment_begin(fl_augmenter* augmenter, size_t bytes, void** program);
 // Copies the program that was written there and runs its samples, all in the order of `stream`.
 // They need `work_bytes` of working memory: the caller's `work`, to be kept until the stream has
-// come so far, or where that is null the augmenter's own.
+// come so far, or where that is null the augmenter's.
 int fl_augment_launch(fl_augmenter* augmenter, int samples, void* work, size_t work_bytes,
                       void* stream);
 

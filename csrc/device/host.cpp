@@ -29,7 +29,7 @@ class OneLane {
   Scratch& scratch_;
 };
 
-// Whose turn it is. Orders differ from phase to phase.
+// Which lane runs. Orders differ from phase to phase.
 class Turns {
  public:
   explicit Turns(int lanes) : lanes_(lanes) {}

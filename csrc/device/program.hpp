@@ -82,7 +82,7 @@ struct GaussianStep {
 struct Step {
   StepKind kind;
   int32_t width, height;  // of what it makes
-  uint32_t data;          // where its own data begins in the batch's
+  uint32_t data;          // where its data begins in the batch's
   union {
     WindowStep window;
     BorderStep border;

@@ -1,6 +1,6 @@
 #pragma once
-// Who runs a sample: a team of lanes that share scratch memory. On CUDA it is a thread block; on
-// the host one lane, or several that take turns. A team gives
+// What runs a sample: a team of lanes that share scratch memory. On CUDA it is a thread block; on
+// the host one lane, or several of which one runs at a time. A team gives
 //
 //   int lane(), lanes()       this lane's number, and how many there are
 //   void sync()               waits for all lanes; every lane calls it equally often

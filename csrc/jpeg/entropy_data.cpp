@@ -2,10 +2,11 @@
 
 #include <cstring>
 
+#include "ops/limits.hpp"
+
 namespace fusionloader {
 namespace {
 
-constexpr size_t largest_kept_buffer = size_t{16} << 20;
 constexpr uint8_t first_restart = 0xD0, last_restart = 0xD7, end_of_image = 0xD9;
 
 }  // namespace

@@ -1,17 +1,12 @@
-// The scalar reference, and the choice of kernels.
+// The scalar reference.
 #include "jpeg/inverse_dct.hpp"
 
-#include <algorithm>
-#include <cstdlib>
+#include "jpeg/scalar_dct.hpp"
 
 namespace fusionloader {
 namespace {
 
 using namespace dct;
-
-int apply(Factors factors, int first, int second) {
-  return factors.first * first + factors.second * second;
-}
 
 // Eight values to eight, both `step` apart.
 void transform(const int* x, int* out, size_t step, int shift) {
@@ -30,44 +25,17 @@ void transform(const int* x, int* out, size_t step, int shift) {
 
 void transform_block(Block& block, const BlockTarget& target, int32_t& magnitude) {
   int values[64];
-  int64_t sums[4] = {};
-  for (size_t row = 0; row < 8; ++row)
-    for (size_t column = 0; column < 8; ++column) {
-      const size_t place = coefficient_place(row, column);
-      const int value = block.coefficients[place] * target.quantisers->values[place];
-      values[8 * row + column] = value;
-      sums[column % 4] += std::abs(value);
-    }
-  block.coefficients.fill(0);
-  for (const int64_t sum : sums)
-    magnitude = static_cast<int32_t>(std::max<int64_t>(magnitude, std::min<int64_t>(sum, 1 << 30)));
-  if (magnitude > largest_magnitude) return;
+  if (!take(block, target, values, magnitude)) return;
   for (size_t column = 0; column < 8; ++column)
     transform(values + column, values + column, 8, column_shift);
-  for (size_t row = 0; row < 8; ++row) {
-    transform(values + 8 * row, values + 8 * row, 1, row_shift);
-    for (size_t column = 0; column < 8; ++column)
-      target.samples[row * target.stride + column] =
-          static_cast<uint8_t>(std::clamp(values[8 * row + column] + 128, 0, 255));
-  }
+  for (size_t row = 0; row < 8; ++row) transform(values + 8 * row, values + 8 * row, 1, row_shift);
+  store(values, target, 8);
 }
 
 }  // namespace
 
 void inverse_dct_scalar(Block* blocks, const BlockTarget* targets, int count, int32_t& magnitude) {
   for (int i = 0; i < count; ++i) transform_block(blocks[i], targets[i], magnitude);
-}
-
-InverseDct inverse_dct(SimdLevel level) {
-#if defined(__x86_64__)
-  if (level == SimdLevel::avx512) return inverse_dct_avx512;
-  if (level == SimdLevel::avx2) return inverse_dct_avx2;
-#endif
-#if defined(__x86_64__) || defined(__aarch64__)
-  if (level == SimdLevel::bits128) return inverse_dct_128;
-#endif
-  (void)level;
-  return inverse_dct_scalar;
 }
 
 }  // namespace fusionloader

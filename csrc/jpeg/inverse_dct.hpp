@@ -30,14 +30,8 @@ constexpr int32_t too_large = largest_magnitude + 1;
 using InverseDct = void (*)(Block* blocks, const BlockTarget* targets, int count,
                             int32_t& magnitude);
 
-InverseDct inverse_dct(SimdLevel level);
-
 void inverse_dct_scalar(Block* blocks, const BlockTarget* targets, int count, int32_t& magnitude);
-#if defined(__x86_64__) || defined(__aarch64__)
-void inverse_dct_128(Block* blocks, const BlockTarget* targets, int count, int32_t& magnitude);
-#endif
 #if defined(__x86_64__)
-void inverse_dct_avx2(Block* blocks, const BlockTarget* targets, int count, int32_t& magnitude);
 void inverse_dct_avx512(Block* blocks, const BlockTarget* targets, int count, int32_t& magnitude);
 #endif
 

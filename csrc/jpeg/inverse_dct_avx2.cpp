@@ -72,23 +72,7 @@ FUSIONLOADER_TARGET inline Vector interleave_high_64(Vector a, Vector b) {
 
 }  // namespace
 
-FUSIONLOADER_TARGET void reduced_dct_4_avx2(Block* blocks, const BlockTarget* targets, int count,
-                                            int32_t& magnitude) {
-  reduce_each<4>(blocks, targets, count, magnitude);
-}
-FUSIONLOADER_TARGET void reduced_dct_2_avx2(Block* blocks, const BlockTarget* targets, int count,
-                                            int32_t& magnitude) {
-  reduce_each<2>(blocks, targets, count, magnitude);
-}
-FUSIONLOADER_TARGET void reduced_dct_1_avx2(Block* blocks, const BlockTarget* targets, int count,
-                                            int32_t& magnitude) {
-  reduce_each<1>(blocks, targets, count, magnitude);
-}
-
-FUSIONLOADER_TARGET void inverse_dct_avx2(Block* blocks, const BlockTarget* targets, int count,
-                                          int32_t& magnitude) {
-  transform_each(blocks, targets, count, magnitude);
-}
+const DctKernels avx2_dct{transform_each, reduce_each<4>, reduce_each<2>, reduce_each<1>};
 
 }  // namespace fusionloader
 #endif

@@ -1,11 +1,8 @@
 // AVX-512 (F, BW, VL): two blocks at a time.
 #if defined(__x86_64__)
-// GCC 12 takes the undefined operands inside its own AVX-512 intrinsics for uninitialised values.
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#include <immintrin.h>
-
 #include "jpeg/inverse_dct.hpp"
+#include "jpeg/reduced_dct.hpp"
+#include "simd/avx512.hpp"
 #include "simd/vector128.hpp"
 
 #define FUSIONLOADER_TARGET __attribute__((target("avx512f,avx512bw,avx512vl")))
@@ -108,7 +105,7 @@ FUSIONLOADER_TARGET void inverse_dct_avx512(Block* blocks, const BlockTarget* ta
     store_block<1>(targets[i + 1], samples);
   }
   raise(magnitude, largest);
-  if (i < count) inverse_dct_avx2(blocks + i, targets + i, count - i, magnitude);
+  if (i < count) avx2_dct.to_8(blocks + i, targets + i, count - i, magnitude);
 }
 
 }  // namespace fusionloader

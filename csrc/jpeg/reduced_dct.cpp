@@ -2,16 +2,13 @@
 #include "jpeg/reduced_dct.hpp"
 
 #include <algorithm>
-#include <cstdlib>
+
+#include "jpeg/scalar_dct.hpp"
 
 namespace fusionloader {
 namespace {
 
 using namespace dct;
-
-int apply(Factors factors, int first, int second) {
-  return factors.first * first + factors.second * second;
-}
 
 // Eight values to the first `side` of them, all `step` apart.
 template <int side>
@@ -38,18 +35,7 @@ void transform(int* x, size_t step, int shift) {
 template <int side>
 void transform_block(Block& block, const BlockTarget& target, int32_t& magnitude) {
   int values[64];
-  int64_t sums[4] = {};
-  for (size_t row = 0; row < 8; ++row)
-    for (size_t column = 0; column < 8; ++column) {
-      const size_t place = coefficient_place(row, column);
-      const int value = block.coefficients[place] * target.quantisers->values[place];
-      values[8 * row + column] = value;
-      sums[column % 4] += std::abs(value);
-    }
-  block.coefficients.fill(0);
-  for (const int64_t sum : sums)
-    magnitude = static_cast<int32_t>(std::max<int64_t>(magnitude, std::min<int64_t>(sum, 1 << 30)));
-  if (magnitude > largest_magnitude) return;
+  if (!take(block, target, values, magnitude)) return;
   if (side == 1) {
     values[0] = (values[0] + 4) >> 3;
     if (wraps_around(values[0])) magnitude = std::max(magnitude, too_large);
@@ -57,10 +43,7 @@ void transform_block(Block& block, const BlockTarget& target, int32_t& magnitude
     for (size_t column = 0; column < 8; ++column) transform<side>(values + column, 8, column_shift);
     for (size_t row = 0; row < side; ++row) transform<side>(values + 8 * row, 1, row_shift);
   }
-  for (size_t row = 0; row < side; ++row)
-    for (size_t column = 0; column < side; ++column)
-      target.samples[row * target.stride + column] =
-          static_cast<uint8_t>(std::clamp(values[8 * row + column] + 128, 0, 255));
+  store(values, target, side);
 }
 
 template <int side>
@@ -68,24 +51,30 @@ void scalar(Block* blocks, const BlockTarget* targets, int count, int32_t& magni
   for (int i = 0; i < count; ++i) transform_block<side>(blocks[i], targets[i], magnitude);
 }
 
-InverseDct one_of(int side, InverseDct of_4, InverseDct of_2, InverseDct of_1) {
-  return side == 4 ? of_4 : side == 2 ? of_2 : of_1;
+const DctKernels& kernels_of(SimdLevel level) {
+#if defined(__x86_64__)
+  if (level >= SimdLevel::avx2) return avx2_dct;
+#endif
+#if defined(__x86_64__) || defined(__aarch64__)
+  if (level == SimdLevel::bits128) return dct_128;
+#endif
+  (void)level;
+  return scalar_dct;
 }
 
 }  // namespace
 
+const DctKernels scalar_dct{inverse_dct_scalar, scalar<4>, scalar<2>, scalar<1>};
+
 InverseDct reduced_dct(SimdLevel level, int side) {
-  if (side == 8) return inverse_dct(level);
 #if defined(__x86_64__)
-  if (level >= SimdLevel::avx2)
-    return one_of(side, reduced_dct_4_avx2, reduced_dct_2_avx2, reduced_dct_1_avx2);
+  if (level == SimdLevel::avx512 && side == 8) return inverse_dct_avx512;
 #endif
-#if defined(__x86_64__) || defined(__aarch64__)
-  if (level == SimdLevel::bits128)
-    return one_of(side, reduced_dct_4_128, reduced_dct_2_128, reduced_dct_1_128);
-#endif
-  (void)level;
-  return one_of(side, scalar<4>, scalar<2>, scalar<1>);
+  const DctKernels& kernels = kernels_of(level);
+  return side == 8   ? kernels.to_8
+         : side == 4 ? kernels.to_4
+         : side == 2 ? kernels.to_2
+                     : kernels.to_1;
 }
 
 }  // namespace fusionloader

@@ -10,22 +10,24 @@
 
 namespace fusionloader {
 
-// The transform to `side` x `side` samples; that of 8 is inverse_dct().
+// By the samples at a side of what becomes of a block.
+struct DctKernels {
+  InverseDct to_8, to_4, to_2, to_1;
+};
+
+// The transform to `side` x `side` samples: 8, 4, 2 or 1.
 InverseDct reduced_dct(SimdLevel level, int side);
 
 // Whether a block's mean is one that libjpeg, which has no vectors for a single sample, would take
 // for one at the other end of the range: its table of limits has room for 1024.
 inline bool wraps_around(int mean) { return mean < -512 || mean > 511; }
 
+extern const DctKernels scalar_dct;
 #if defined(__x86_64__) || defined(__aarch64__)
-void reduced_dct_4_128(Block* blocks, const BlockTarget* targets, int count, int32_t& magnitude);
-void reduced_dct_2_128(Block* blocks, const BlockTarget* targets, int count, int32_t& magnitude);
-void reduced_dct_1_128(Block* blocks, const BlockTarget* targets, int count, int32_t& magnitude);
+extern const DctKernels dct_128;
 #endif
 #if defined(__x86_64__)
-void reduced_dct_4_avx2(Block* blocks, const BlockTarget* targets, int count, int32_t& magnitude);
-void reduced_dct_2_avx2(Block* blocks, const BlockTarget* targets, int count, int32_t& magnitude);
-void reduced_dct_1_avx2(Block* blocks, const BlockTarget* targets, int count, int32_t& magnitude);
+extern const DctKernels avx2_dct;
 #endif
 
 // Factors of sums over pairs (k, k + 4), as in inverse_dct.hpp. Of four outputs k and 3 - k are the

@@ -2,13 +2,14 @@
 
 #include <algorithm>
 
+#include "ops/limits.hpp"
+
 namespace fusionloader {
 namespace {
 
 constexpr int block_side = 8;
 // In front of a row of samples: one is needed, more keep rows aligned.
 constexpr size_t margin = 64;
-constexpr size_t largest_kept_buffer = size_t{16} << 20;
 // Far above those of 8-bit files; below it no product leaves 32 bits.
 constexpr int largest_quantiser = 2047;
 

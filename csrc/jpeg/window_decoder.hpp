@@ -1,7 +1,29 @@
 #pragma once
-// Decodes a window of a baseline JPEG row by row: entropy decoding that steps over what the window
-// does not need, the inverse transform of its blocks alone, and no more than three rows of MCUs in
-// memory.
+// Decodes a window of a baseline JPEG row by row, to libjpeg-turbo's pixels.
+//
+// How it works. Huffman codes say nothing of where a block begins, so the MCUs above the window and
+// beside it have to be parsed. Of their AC coefficients only the lengths are looked up; their DC
+// differences are added up, since later blocks are predicted from them. Where restart markers or an
+// index allow it, MCUs are stepped over unparsed. The window's own MCUs are transformed to samples
+// at once. Samples of three rows of MCUs are kept, as the chroma of a row of pixels is interpolated
+// with the row of samples above it or below.
+//
+// Why the pixels are the same. All that follows the Huffman codes is integer arithmetic, with
+// libjpeg's roundings: its accurate inverse transform or a reduced one, its interpolation of
+// chroma, its conversion of colors. Samples beside the window are decoded too where interpolation
+// reads them; at the image's edges the outermost samples are repeated, as libjpeg does. supports()
+// refuses layouts that libjpeg treats in another way.
+//
+// Damaged files. libjpeg replaces what it cannot decode, and goes on. This is not imitated: what no
+// encoder would have written makes a method return false, and Pillow decodes the file from its
+// beginning. An unknown code, a block too long, data that end too early, a value out of range are
+// such; so is a block whose transform could leave 16 bits. They count in every MCU that is parsed;
+// an index exists only for a scan that has none. In a restart interval that the window does not
+// need they do not count, since nothing of it is used in another. A restart marker out of order
+// ends what is decoded here. Data behind the last row that is read may be ignored: they cannot
+// change a pixel in front of them. Nor does damage within a scan make libjpeg give up the image.
+// What follows the scan could: a strict decoder refuses a scan that is not followed by the end of
+// the image.
 #include <array>
 #include <cstddef>
 #include <cstdint>

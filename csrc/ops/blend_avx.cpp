@@ -1,9 +1,6 @@
 #if defined(__x86_64__)
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#include <immintrin.h>
-
 #include "ops/blend.hpp"
+#include "simd/avx512.hpp"
 
 #define FUSIONLOADER_AVX2 __attribute__((target("avx2")))
 #define FUSIONLOADER_AVX512 __attribute__((target("avx512f,avx512bw")))

@@ -1,6 +1,5 @@
 #pragma once
 // Geometric operations, with the pixels that Pillow gives. `in` and `out` must differ.
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <utility>
@@ -12,8 +11,6 @@
 #include "simd/level.hpp"
 
 namespace fusionloader {
-
-using Color = std::array<uint8_t, 3>;  // red, green, blue; grey images use the first
 
 enum class Interpolation { nearest, bilinear, bicubic };
 

@@ -1,9 +1,7 @@
 #include "ops/lookup.hpp"
 
 #if defined(__x86_64__)
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#include <immintrin.h>
+#include "simd/avx512.hpp"
 #endif
 
 namespace fusionloader {

@@ -1,5 +1,6 @@
 #pragma once
 // The image that augmentation ops work on: 8-bit planes, each a flat array of width x height bytes.
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -7,6 +8,8 @@
 #include <vector>
 
 namespace fusionloader {
+
+using Color = std::array<uint8_t, 3>;  // red, green, blue; grey images use the first
 
 // For vectors of bytes that start on a cache line, as vector loads that cross lines cost double.
 // They grow without being filled.

@@ -4,12 +4,6 @@
 namespace fusionloader {
 namespace {
 
-void copy(const Planes& in, Planes& out) {
-  out.reset(in.channels(), in.width(), in.height());
-  for (int channel = 0; channel < in.channels(); ++channel)
-    std::memcpy(out.plane(channel), in.plane(channel), in.size());
-}
-
 void half_turn(const Planes& in, Planes& out) {
   out.reset(in.channels(), in.width(), in.height());
   for (int channel = 0; channel < in.channels(); ++channel)
@@ -44,7 +38,7 @@ void rotate(const Planes& in, Planes& out, double angle, Interpolation interpola
             const std::optional<Point>& centre, const Color& fill, GeometryWorkspace& workspace) {
   const double turn = whole_turn_remainder(angle);
   if (!centre) {
-    if (turn == 0) return copy(in, out);
+    if (turn == 0) return out.copy(in);
     if (turn == 180) return half_turn(in, out);
     if ((turn == 90 || turn == 270) && (expand || in.width() == in.height()))
       return quarter_turn(in, out, turn == 270);

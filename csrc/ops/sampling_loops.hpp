@@ -3,12 +3,12 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "simd/inline.hpp"
+
 namespace fusionloader {
 
-#define FUSIONLOADER_LOOP [[gnu::always_inline]] inline
-
-FUSIONLOADER_LOOP void pack_loop(const uint8_t* const* planes, int channels, size_t size,
-                                 uint32_t* out) {
+FUSIONLOADER_INLINE void pack_loop(const uint8_t* const* planes, int channels, size_t size,
+                                   uint32_t* out) {
   const uint8_t *red = planes[0], *green = planes[0], *blue = planes[0];
   if (channels == 3) green = planes[1], blue = planes[2];
   for (size_t i = 0; i < size; ++i)
@@ -16,7 +16,7 @@ FUSIONLOADER_LOOP void pack_loop(const uint8_t* const* planes, int channels, siz
 }
 
 // The order of the additions is Pillow's: another one moves pixels.
-FUSIONLOADER_LOOP void affine_loop(const double* m, int y, size_t count, double* xs, double* ys) {
+FUSIONLOADER_INLINE void affine_loop(const double* m, int y, size_t count, double* xs, double* ys) {
   const double row = y + 0.5, row_x = m[1] * row, row_y = m[4] * row;
   const double a = m[0], c = m[2], d = m[3], f = m[5];
   for (int x = 0; x < static_cast<int>(count); ++x) {
@@ -26,8 +26,8 @@ FUSIONLOADER_LOOP void affine_loop(const double* m, int y, size_t count, double*
   }
 }
 
-FUSIONLOADER_LOOP void perspective_loop(const double* m, int y, size_t count, double* xs,
-                                        double* ys) {
+FUSIONLOADER_INLINE void perspective_loop(const double* m, int y, size_t count, double* xs,
+                                          double* ys) {
   const double row = y + 0.5, row_x = m[1] * row, row_y = m[4] * row, row_z = m[7] * row;
   const double a = m[0], c = m[2], d = m[3], f = m[5], g = m[6];
   for (int x = 0; x < static_cast<int>(count); ++x) {

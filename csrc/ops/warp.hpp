@@ -10,8 +10,8 @@ namespace fusionloader {
 
 // Grey images get their one level in all places.
 inline uint32_t packed_color(const Color& color, int channels) {
-  const Color c = channels == 3 ? color : Color{color[0], color[0], color[0]};
-  return c[0] | static_cast<uint32_t>(c[1]) << 8 | static_cast<uint32_t>(c[2]) << 16;
+  return channels == 3 ? packed(color[0], color[1], color[2])
+                       : packed(color[0], color[0], color[0]);
 }
 
 inline void fill_planes(Planes& out, const Color& fill) {

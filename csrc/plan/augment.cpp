@@ -7,8 +7,6 @@
 #include "ops/mix.hpp"
 
 namespace fusionloader {
-namespace {}  // namespace
-
 bool is_of_a_pass(const Operation& operation) {
   return std::holds_alternative<CropTo>(operation) || std::holds_alternative<ResizeTo>(operation) ||
          std::holds_alternative<FlipHorizontally>(operation) ||

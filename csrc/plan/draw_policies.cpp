@@ -1,4 +1,4 @@
-// Drawing of augmentation policies: RandAugment, AutoAugment, TrivialAugment, AugMix and their kin.
+// Drawing of augmentation policies: RandAugment, AutoAugment, TrivialAugment, AugMix and similar.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -160,7 +160,7 @@ std::vector<double> dirichlet(double alpha, int count, Stream& random) {
   std::vector<double> parts(static_cast<size_t>(count));
   double sum = 0.0;
   for (double& part : parts) sum += part = gamma(alpha, random);
-  // With a tiny alpha all may have been too small to tell from 0: one of them has everything then.
+  // With a tiny alpha all may be too small to tell from 0: one of them then gets the whole weight.
   if (sum > 0.0)
     for (double& part : parts) part /= sum;
   else

@@ -17,8 +17,8 @@ namespace fusionloader {
 
 enum class Status : int {
   ok = 0,
-  // Not a JPEG for which this decoder vouches (other format, CMYK, 12 bit, damaged, truncated, over
-  // Pillow's pixel limit): Pillow decodes it, or words the error.
+  // Not a JPEG that this decoder decodes as Pillow does (other format, CMYK, 12 bit, damaged,
+  // truncated, over Pillow's pixel limit): Pillow decodes it, or words the error.
   needs_pillow = 1,
 };
 
@@ -38,15 +38,15 @@ class Executor {
   // Bytes of one result; 0 when the plan's result differs in size from image to image.
   size_t result_bytes() const;
   const PlanSpec& plan() const;
-  // For callers in several threads; held by nobody here.
+  // For callers in several threads; not locked here.
   std::mutex& mutex() { return mutex_; }
   // Where the time went; the caller may set it back.
   PartTimes& times();
   // How 8-bit levels become elements: "copy", "arithmetic" or "lookup".
   const char* conversion() const;
 
-  // `out` has room for result_bytes(). After needs_pillow it holds nothing of use. `keeper` is
-  // asked what it wants of the image, and given that.
+  // `out` has room for result_bytes(). After needs_pillow it holds nothing of use. `keeper` says
+  // what it keeps of the image, and gets that.
   Status run_encoded(ByteView encoded, const SampleKey& key, uint8_t* out,
                      ImageKeeper* keeper = nullptr);
 
@@ -63,7 +63,7 @@ class Executor {
   // Any plan's operations, without its conversion.
   void pixels_with(const PixelView& image, const Parameters& parameters, Pixels& out);
 
-  // From the header alone; false where Pillow has to say.
+  // From the header alone; false where only Pillow can read it.
   bool image_size(ByteView encoded, int& width, int& height);
 
  private:

@@ -5,7 +5,7 @@
 
 namespace fusionloader {
 
-// Whoever wants to keep what decoding an image brought forth, for the next time it is asked for.
+// Keeps results of decoding an image (pixels, or the index of its file) for the next time.
 class ImageKeeper {
  public:
   virtual ~ImageKeeper() = default;
@@ -13,7 +13,7 @@ class ImageKeeper {
   virtual bool wants_pixels(int width, int height) = 0;
   virtual void keep_pixels(const PixelView& image) = 0;
 
-  // What was kept as the index of the file that is decoded; nothing if that is still wanted.
+  // What was kept as the index of the file that is decoded; nothing if there is none yet.
   virtual std::optional<EntryIndex> index() = 0;
   virtual bool wants_index() = 0;
   // Empty for a file that can have none.

@@ -110,7 +110,7 @@ using Parameters = std::vector<Operation>;
 enum class Mixing {
   sum,         // image x weight + sum of the chains x their weights
   over,        // that sum of the chains alone, then blended over the image by `weight`
-  successive,  // each chain blended over what is there so far, by its own weight
+  successive,  // each chain blended over what is there so far, by the chain's weight
 };
 
 // What each chain makes of the image, mixed with the image. Chains keep the image's size.

@@ -32,7 +32,7 @@ struct PartTimes {
     return static_cast<Part>(std::min(static_cast<size_t>(Part::first_stage) + stage, kParts - 1));
   }
 
-  // Adds what was counted to a worker's record, and starts anew.
+  // Adds what was counted to a worker's record, and starts again from 0.
   void move_to(std::atomic<uint64_t> (&record)[kParts]) {
     for (size_t i = 0; i < kParts; ++i)
       if (ns[i]) {

@@ -72,7 +72,7 @@ bool Pipeline::run(const Parameters& parameters, int width, int height, const Be
   }
 }
 
-// All passes but the last, each into an image of its own, then the last into `sink`.
+// All passes but the last, each into a new image, then the last into `sink`.
 bool Pipeline::run_passes(const std::vector<Pass>& passes, const Start& start, int width,
                           int height, RowSink& sink) {
   RowSource* source = &start.source;

@@ -18,8 +18,8 @@ std::vector<MiniBatchProgress> MemberView::progress() {
     const Mapping& memory = slot(number);
     Batch& batch = *this->batch(number);
     MiniBatchProgress found{sequence, 0, 0};
-    // The slot may be on its way to another mini-batch: nothing read here is trusted for more than
-    // a guess, but all of it has to lie in the slot.
+    // The slot may be reused for another mini-batch meanwhile: what is read here is an estimate,
+    // but every read has to stay inside the slot.
     const uint32_t count = batch.header.tiny_batches, size = batch.header.tiny_size;
     if (batch.header.sequence.load() == sequence &&
         Batch::descriptor_bytes(0, count) <= memory.bytes()) {

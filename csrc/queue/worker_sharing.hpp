@@ -1,26 +1,26 @@
 #pragma once
-// CPU workers that serve another rank's queue for a while: the words that go between the global
-// manager, the workers and the rank that borrows them.
+// CPU workers that serve another rank's queue for a while: the words by which the global manager,
+// the workers and the rank that borrows them communicate.
 //
-// Each rank owns its lists; they lie in its control block, so that they outlive a global manager.
+// Each rank owns its lists; they are in its control block, so that they outlive a global manager.
 //
-//   progress list  the queue itself: what is published, claimed and half done. Nobody has to write
-//                  it, so it is never old and never half written.
-//   action list    one Assignment per worker, in the worker's record of its home's control block.
-//                  Written by the global manager, answered by the worker; each is one word.
-//   guest slots          records of the borrower's control block behind those of its own workers.
-//   Who
-//                  works there has put its identity into `owner` by compare-and-swap from 0.
+//   progress list  the queue itself: what is published, claimed and half done. No process writes a
+//                  copy, so it is never stale and never half written.
+//   action list    one Assignment per worker, in the worker's record of its own rank's control
+//                  block. The global manager writes it, the worker answers it; each is one word.
+//   guest slots    records of the destination's control block behind those of its own workers. A
+//                  borrowed worker stores its identity in `owner` by compare-and-swap from 0.
 //
-// A worker sits down before it claims, under the number of its guest slot, and gets up when it
-// holds no claim. The borrower alone empties the guest slot of a dead one, after it has taken its
-// claims back. So a claim always has an owner who lives or is found dead, whatever an assignment
-// says, however many managers there are: a manager that is wrong costs time and no sample.
+// A worker takes a guest slot before it claims, claims under the slot's number, and leaves the slot
+// when it has no claim. Only the destination empties the guest slot of a dead worker, after it has
+// taken the worker's claims back. So every claim has an owner that is alive or is found dead,
+// whatever an assignment says and however many managers there are: a wrong assignment costs time
+// and no sample.
 //
-// A pool of workers for several loaders of one process is a control block without mini-batches. Its
-// workers are sent by the same words, to a loader until they are sent to another one. There each
-// has the record of its own number by right and is no borrowed worker: the loader has no other
-// workers.
+// A pool of workers for several loaders of one process is a control block without mini-batches. The
+// same words assign its workers to a loader, until they are assigned to another one. In a loader's
+// control block each has the record of its own number and is no borrowed worker: the loader has no
+// other workers.
 #include <cstdint>
 #include <vector>
 
@@ -29,8 +29,8 @@
 namespace fusionloader {
 
 // [number : 16 | last mini-batch : 16 | member : 16 | guest slot : 16], 0 before the first one. The
-// number tells two equal assignments apart. A member is a queue whose workers the manager directs;
-// its name is never 0. Mini-batches are counted modulo 2^16, of which few are in flight.
+// number distinguishes two equal assignments. A member is a queue whose workers the manager
+// assigns; its name is never 0. Mini-batches are counted modulo 2^16, of which few are in flight.
 struct Assignment {
   static uint64_t make(uint64_t number, uint64_t last, uint32_t member, uint32_t guest_slot) {
     return (number << 48) | ((last & 0xffff) << 32) | (uint64_t{member & 0xffff} << 16) |
@@ -56,7 +56,7 @@ enum class Place : uint32_t { nowhere = 0, idle = 1, home = 2, away = 3 };
 struct MiniBatchProgress {
   uint64_t sequence;
   uint32_t waiting;
-  uint32_t half_done;  // tiny-batches under way of which more than half is done
+  uint32_t half_done;  // tiny-batches in process of which more than half is done
 };
 
 struct WorkerView {
@@ -74,9 +74,9 @@ class MemberView : public Shared {
   std::vector<WorkerView> workers();
   std::vector<uint32_t> free_guest_slots();
   uint32_t borrowed_at_work();
-  // Sends `worker` to a guest slot of another member, for mini-batches up to `last`, and wakes it.
+  // Assigns `worker` to a guest slot of another member, for mini-batches up to `last`; wakes it.
   void send(uint32_t worker, uint64_t last, uint32_t member, uint32_t guest_slot);
-  // Whether the member is to tell of what it publishes.
+  // Whether the member is to notify its eventfd when it publishes a mini-batch.
   void watch(bool on) { control_->header.watched.store(on); }
 };
 

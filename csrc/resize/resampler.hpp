@@ -1,19 +1,17 @@
 #pragma once
 // One pass over an image: take a window, resize it, keep a part of the result, mirror it; row by
 // row, so that neither the window nor the resized image is ever stored whole.
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "jpeg/region_decoder.hpp"
 #include "ops/interleave.hpp"
+#include "ops/planes.hpp"
 #include "resize/kernels.hpp"
 #include "resize/weights.hpp"
 
 namespace fusionloader {
-
-using Color = std::array<uint8_t, 3>;
 
 // Gives rows of RGBX pixels, each followed by row_slack readable bytes.
 class RowSource {

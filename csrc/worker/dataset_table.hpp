@@ -1,6 +1,6 @@
 #pragma once
 // A dataset in shared memory, once for all workers: the paths of files or 8-bit pixels, targets,
-// and file sizes as workers learn them. Laid out by fusionloader/shm/dataset_table.py.
+// and file sizes once workers have read them. Laid out by fusionloader/shm/dataset_table.py.
 #include <atomic>
 #include <cstddef>
 #include <cstdint>

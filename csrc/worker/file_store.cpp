@@ -12,7 +12,7 @@
 namespace fusionloader {
 namespace {
 
-// What is kept begins at a cache line.
+// Each file's data begins at a cache line.
 constexpr uint64_t alignment = 64;
 
 uint64_t rounded_up(uint64_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
@@ -45,7 +45,7 @@ std::optional<FileStore::Kept> FileStore::find(uint64_t item, FileStamp stamp) c
   return Kept{{data, found.bytes}, found.width, found.height};
 }
 
-// A process that was killed while it filled a record leaves it to the next.
+// A record is free again if the process that was filling it has died.
 bool FileStore::is_free(uint64_t state) {
   if (state == empty) return true;
   return state != filled && kill(static_cast<pid_t>(state >> 1), 0) != 0 && errno == ESRCH;
@@ -75,7 +75,7 @@ bool FileStore::system_has_room(size_t bytes) const {
   return uint64_t{system.f_bavail} * system.f_frsize >= bytes + header().spared;
 }
 
-// Not through the mapping: where the system has no memory left this is an error and no signal.
+// Not through the mapping: without free memory a write is an error, a store would raise SIGBUS.
 bool FileStore::write(uint64_t offset, ByteView data) const {
   size_t done = 0;
   while (done < data.size) {
@@ -93,8 +93,8 @@ bool FileStore::put(uint64_t item, FileStamp stamp, uint32_t width, uint32_t hei
   if (!lacks(item, data.size)) return false;
   Record& target = record(item);
   uint64_t state = target.state.load();
-  const uint64_t mine = static_cast<uint64_t>(getpid()) << 1;
-  if (!is_free(state) || !target.state.compare_exchange_strong(state, mine)) return false;
+  const uint64_t filling = static_cast<uint64_t>(getpid()) << 1;
+  if (!is_free(state) || !target.state.compare_exchange_strong(state, filling)) return false;
   uint64_t offset;
   bool done = take_room(data.size, offset);
   if (done && !(system_has_room(data.size) && write(offset, data))) {

@@ -1,5 +1,5 @@
 #pragma once
-// What workers made of files, kept in shared memory for all of them: filled once, never evicted,
+// What workers derive from files, in shared memory for all of them: filled once, never evicted,
 // and never more than a given number of bytes. Laid out by fusionloader/shm/file_store.py.
 #include <sys/stat.h>
 
@@ -13,7 +13,7 @@
 
 namespace fusionloader {
 
-// By which a file that was written anew is told from what it was.
+// Size and modification time, by which a changed file is detected.
 struct FileStamp {
   uint64_t bytes = 0;
   int64_t mtime_ns = 0;
@@ -28,19 +28,19 @@ class FileStore {
   FileStore(const FileStore&) = delete;
   FileStore& operator=(const FileStore&) = delete;
 
-  // `width` and `height` mean what those who fill the store want them to.
+  // The users of a store decide what `width` and `height` mean.
   struct Kept {
     ByteView data;
     uint32_t width, height;
   };
 
-  // Whether something is kept of the file, in whatever state it was.
+  // Whether the store has data of the file, current or not.
   bool holds(uint64_t item) const;
-  // What is kept of the file; nothing if the file is another by now.
+  // The file's data; nothing if the file has changed since.
   std::optional<Kept> find(uint64_t item, FileStamp stamp) const;
-  // Whether nothing is kept of the file, in whatever state, and `bytes` of it would have room.
+  // Whether the store has no data of the file, current or not, and room for `bytes` of it.
   bool lacks(uint64_t item, size_t bytes) const;
-  // False if the store is full, or if another worker was faster. What is kept never changes.
+  // False if the store is full, or if another worker was faster. Data is never replaced.
   bool put(uint64_t item, FileStamp stamp, uint32_t width, uint32_t height, ByteView data);
 
  private:
@@ -48,12 +48,12 @@ class FileStore {
     uint64_t items, records, data, capacity;  // the second and third: offsets in the object
     std::atomic<uint64_t> used;               // of `capacity`, both in bytes
     std::atomic<uint64_t> kept;               // files
-    std::atomic<uint64_t> closed;             // not 0: the system had no more memory to give
-    uint64_t spared;                          // bytes of the system's that are left to others
+    std::atomic<uint64_t> closed;             // not 0: the system had no more memory
+    uint64_t spared;                          // bytes of /dev/shm that stay free
   };
   struct Record {
     std::atomic<uint64_t> state;
-    uint64_t offset, bytes;  // of what is kept, in the data
+    uint64_t offset, bytes;  // of the file's data, in the store's
     uint64_t file_bytes;
     int64_t mtime_ns;
     uint32_t width, height;

@@ -1,5 +1,5 @@
 #pragma once
-// What a worker takes from and gives to the stores of a loader, file by file.
+// A worker's access to the stores of its loader, file by file.
 #include <optional>
 
 #include "plan/image_keeper.hpp"
@@ -9,12 +9,12 @@ namespace fusionloader {
 
 class KeptFiles final : public ImageKeeper {
  public:
-  // Null where the loader has no such store.
+  // Null if the loader has no such store.
   KeptFiles(FileStore* pixels, FileStore* indexes) : pixels_(pixels), indexes_(indexes) {}
 
   // Decoded pixels of a file as it is now.
   std::optional<PixelView> pixels(uint64_t item, const char* path) const;
-  // The file that will be asked about, as it was read.
+  // Selects the file for the calls below, with the stamp it had when it was read.
   void begin(uint64_t item, FileStamp stamp);
 
   bool wants_pixels(int width, int height) override;

@@ -44,8 +44,7 @@ PlanWorker::PlanWorker(const Site& home, int parent, int event_fd, FileStore* pi
       pool_(pool) {
   if (event_fd < 0) return;
   me_ = identity_of(static_cast<uint32_t>(getpid()));
-  // What its predecessor was sent on is not this one's: that guest slot is for the borrower to
-  // empty.
+  // An assignment of a dead predecessor is void: only the destination empties that guest slot.
   WorkerRecord& record = home_.queue->record();
   record.answered.store(record.assignment.load());
   if (pool != nullptr) place_ = Place::nowhere;
@@ -101,7 +100,7 @@ bool PlanWorker::claim_away() {
   return true;
 }
 
-// False when the assignment needs a queue that is not attached.
+// False if the assignment needs a queue that is not attached.
 bool PlanWorker::obey() {
   WorkerRecord& record = home_.queue->record();
   const uint64_t assignment = record.assignment.load();
@@ -201,21 +200,21 @@ CurrentSample PlanWorker::current() {
 bool PlanWorker::run_sample() {
   const CurrentSample sample = current();
   const auto item = static_cast<uint64_t>(sample.item);
-  if (item >= at_->table->count) return false;  // also what is no index at all, -1
+  if (item >= at_->table->count) return false;  // also -1, which stands for no index
   try {
     if (at_->table->holds_pixels())
       run_pixels(sample, item);
     else if (!run_file(sample, item))
       return false;
   } catch (const std::exception&) {
-    return false;  // the caller meets the same error where it can be reported
+    return false;  // the caller gets the same error where it can be reported
   }
   *sample.target = at_->table->target(item);
   return true;
 }
 
 std::optional<PixelView> PlanWorker::kept_pixels(uint64_t item) {
-  if (!is_home()) return std::nullopt;  // the files of another rank are not kept here
+  if (!is_home()) return std::nullopt;  // files of another rank are not in this rank's stores
   const PartTimes::Timed timed(at_->executor->times(), Part::read);
   return kept_.pixels(item, at_->table->path(item));
 }

@@ -18,15 +18,14 @@ enum class Event {
   stopped,     // the manager said so
   orphaned,    // the training process is gone
   sample,      // current() needs Python: Pillow decodes it, or words the error
-  assignment,  // attach() what assignment() asks for or decline it; what was attached is not needed
-               // more
-  // Of a worker of a pool, which rests nowhere but where the caller decides:
-  recalled,  // look at the pool's assignment
+  assignment,  // detach(), then attach() the queue that assignment() names, or decline() it
+  // Of a worker of a pool, where the caller decides on which queue it sleeps:
+  recalled,  // the pool has another assignment
   idle,      // there is nothing to claim
-  served,    // what was asked for, one claim, is done
+  served,    // the one claim that was requested is done
 };
 
-// A queue to work on, with what its mini-batches are made of.
+// A queue to serve, with its dataset and its plan's executor.
 struct Site {
   WorkerQueue* queue;
   DatasetTable* table;
@@ -63,8 +62,8 @@ class PlanWorker {
   void sample_failed();
   void count_pillow_sample();  // Pillow has decoded the row that the caller wrote
 
-  // Whether the current sample is another rank's: it hears of no failures, so the tiny-batch is
-  // given back to its own workers.
+  // Whether the current sample is another rank's: failures are not reported to it, so the
+  // tiny-batch is given back to its own workers.
   bool is_borrowed() const { return at_ != &home_; }
   void give_back();
 

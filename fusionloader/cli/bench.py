@@ -1,12 +1,12 @@
-"""The bench: FusionLoader and its peers on the same files, side by side in one run."""
+"""The bench command: FusionLoader and other loaders on the same files, side by side in one run."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from fusionloader.cli.corpus import KINDS, Corpus, ensure_corpus
+from fusionloader.cli.environment import JsonObject
 from fusionloader.cli.measure.contenders import Setting, contenders_for
 from fusionloader.cli.measure.protocol import measure
 from fusionloader.cli.measure.report import announce, comparison, report_of, write_json
@@ -14,7 +14,7 @@ from fusionloader.cli.measure.workloads import IMAGE_WORKLOADS, WORKLOADS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags that bench and the studies in benchmarks/ share."""
+    """Adds the flags that bench and the studies in benchmarks/ share."""
     add_common_arguments(parser)
     parser.add_argument("--workload", default="default", choices=WORKLOADS, help="(default)")
     parser.add_argument("--epochs", type=int, default=5, help="counted epochs each (5)")
@@ -27,8 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_common_arguments(parser: argparse.ArgumentParser) -> None:
-    """Corpus, workers, batch size, start method and the JSON file."""
-    parser.add_argument("--data", type=Path, help="an image folder of your own (generated)")
+    """Adds the flags for corpus, workers, batch size, start method and the JSON file."""
+    parser.add_argument("--data", type=Path, help="your image folder (generated)")
     parser.add_argument("--corpus", default="imagenet-like", choices=KINDS, help="what to generate")
     parser.add_argument("--images", type=int, default=2000, help="generated images (2000)")
     parser.add_argument("--cache", type=Path, help="folder of generated images (user's cache)")
@@ -41,10 +41,10 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, help="write all figures to this file")
 
 
-def setting_of(options: argparse.Namespace, workload: str) -> tuple[Setting, dict[str, Any]]:
-    """The setting of a workload, and the facts of its corpus; makes the corpus if need be."""
+def setting_of(options: argparse.Namespace, workload: str) -> tuple[Setting, JsonObject]:
+    """Returns the setting of a workload, and figures of its corpus, which is made if missing."""
     root: Path | None = None
-    facts: dict[str, Any] = {}
+    facts: JsonObject = {}
     if workload in IMAGE_WORKLOADS:
         root, facts = _images(options)
     setting = Setting(
@@ -53,7 +53,7 @@ def setting_of(options: argparse.Namespace, workload: str) -> tuple[Setting, dic
     return setting, facts
 
 
-def _images(options: argparse.Namespace) -> tuple[Path, dict[str, Any]]:
+def _images(options: argparse.Namespace) -> tuple[Path, JsonObject]:
     if options.data is None:
         corpus = ensure_corpus(options.images, kind=options.corpus, folder=options.cache)
         return corpus.train, _corpus_facts(corpus)
@@ -64,7 +64,7 @@ def _images(options: argparse.Namespace) -> tuple[Path, dict[str, Any]]:
     return options.data, {"kind": "given", "files": len(files), "mean_bytes": mean_bytes}
 
 
-def _corpus_facts(corpus: Corpus) -> dict[str, Any]:
+def _corpus_facts(corpus: Corpus) -> JsonObject:
     return {
         "kind": corpus.kind,
         "files": corpus.train_images,
@@ -73,8 +73,8 @@ def _corpus_facts(corpus: Corpus) -> dict[str, Any]:
     }
 
 
-def flags_of(options: argparse.Namespace) -> dict[str, Any]:
-    """The flags as a report shows them; of folders the names, since where they are says nothing."""
+def flags_of(options: argparse.Namespace) -> JsonObject:
+    """Returns the flags as a report shows them; folders by name, without their parents."""
     return {
         name: value.name if isinstance(value, Path) else value
         for name, value in vars(options).items()

@@ -1,4 +1,4 @@
-"""Builds the library by which the installed DALI allocates in memory that training lends."""
+"""The build-dali command: the library by which the installed DALI allocates in lent memory."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from fusionloader.executors.dali.memory.resource_library import CannotBuildError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """It has no options: CXX and CUDA_HOME say which compiler and which headers."""
+    """Adds none: CXX and CUDA_HOME select the compiler and the headers."""
 
 
 def run(options: argparse.Namespace) -> int:
-    """Builds it for the installed version; 1 if something is missing for that."""
+    """Builds it for the installed version; returns 1 if that is not possible."""
     try:
         library = build()
     except CannotBuildError as error:

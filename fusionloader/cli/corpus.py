@@ -17,7 +17,7 @@ from fusionloader.cli.dead_leaves import CLASSES, paint
 from fusionloader.cli.progress_bar import ProgressBar
 from fusionloader.user_cache import cache_folder
 
-# Part of the folder's name: a corpus painted by other code is another corpus.
+# Part of the folder's name: increase it when the same arguments paint other files.
 VERSION = 1
 MANIFEST = "corpus.json"
 CHUNK = 8
@@ -25,9 +25,9 @@ CHUNK = 8
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A family of images: common sizes with their shares, the rest drawn from a range of sides.
+    """A kind of images: common sizes with their shares, the rest drawn from a range of sides.
 
-    ``common`` holds (width, height, share); ``long_side`` and ``aspect`` bound the others.
+    ``common`` has (width, height, share); ``long_side`` and ``aspect`` bound the others.
     """
 
     name: str
@@ -67,7 +67,7 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """What lies under ``root``: folders ``train`` and ``val``; the averages are over all files."""
+    """The folders ``train`` and ``val`` under ``root``; the averages are over all files."""
 
     root: Path
     kind: str
@@ -89,8 +89,8 @@ class Corpus:
 
 
 @dataclass(frozen=True, slots=True)
-class _Order:
-    """One image to paint: everything about it follows from these values."""
+class _ImageSpec:
+    """One image to paint, which these values determine."""
 
     path: Path
     kind: str
@@ -100,7 +100,7 @@ class _Order:
 
 
 def available_cores() -> int:
-    """The cores that this process may run on."""
+    """Returns the number of cores that this process may run on."""
     return len(os.sched_getaffinity(0))
 
 
@@ -117,7 +117,7 @@ def ensure_corpus(
 
     The same arguments give the same files. ``val_images`` defaults to a tenth of ``images``. The
     images are painted into a temporary folder that is renamed at the end, so that an interrupted
-    run leaves nothing that could be taken for a corpus.
+    run leaves no incomplete corpus.
     """
     if images < CLASSES:
         raise ValueError(f"a corpus needs at least one image a class ({CLASSES}), not {images}")
@@ -139,11 +139,11 @@ def _make(
     _remove_abandoned(root)
     partial = root.with_name(f"{root.name}.partial-{os.getpid()}")
     try:
-        orders = [
-            *_orders(partial / "train", kind, 0, train_images, seed),
-            *_orders(partial / "val", kind, 1, val_images, seed),
+        specs = [
+            *_image_specs(partial / "train", kind, 0, train_images, seed),
+            *_image_specs(partial / "val", kind, 1, val_images, seed),
         ]
-        sizes = _paint_all(orders, processes)
+        sizes = _paint_all(specs, processes)
         corpus = Corpus(
             root,
             kind,
@@ -161,7 +161,7 @@ def _make(
 
 
 def _publish(partial: Path, root: Path) -> None:
-    """Renames the finished folder; another process that was faster has made the same files."""
+    """Renames the finished folder, unless another process was faster with the same files."""
     try:
         partial.rename(root)
     except OSError:
@@ -170,31 +170,33 @@ def _publish(partial: Path, root: Path) -> None:
 
 
 def _remove_abandoned(root: Path) -> None:
-    """Deletes partial folders whose makers are dead."""
+    """Deletes partial folders of processes that have died."""
     for partial in root.parent.glob(f"{root.name}.partial-*"):
         maker = partial.name.rpartition("-")[2]
         if maker.isdigit() and not Path("/proc", maker).exists():
             shutil.rmtree(partial, ignore_errors=True)
 
 
-def _orders(folder: Path, kind: str, split: int, images: int, seed: int) -> list[_Order]:
-    """The images of one split, dealt to the classes in turn; makes the folders."""
+def _image_specs(folder: Path, kind: str, split: int, images: int, seed: int) -> list[_ImageSpec]:
+    """Returns the images of one split, assigned to the classes round-robin; makes the folders."""
     for label in range(CLASSES):
         (folder / f"class{label}").mkdir(parents=True)
     return [
-        _Order(folder / f"class{number % CLASSES}" / f"{number:06d}.jpg", kind, split, number, seed)
+        _ImageSpec(
+            folder / f"class{number % CLASSES}" / f"{number:06d}.jpg", kind, split, number, seed
+        )
         for number in range(images)
     ]
 
 
-def _paint_all(orders: list[_Order], processes: int) -> list[tuple[int, int]]:
-    """Paints in processes of their own; returns (bytes, pixels) of every image, in order."""
-    # Spawned: the caller may hold threads (torch, CUDA) that a fork would not survive.
+def _paint_all(specs: list[_ImageSpec], processes: int) -> list[tuple[int, int]]:
+    """Paints in separate processes; returns (bytes, pixels) of every image, in order."""
+    # Spawned: the caller may have threads (torch, CUDA) that are not safe to fork.
     context = multiprocessing.get_context("spawn")
-    chunks = [orders[start : start + CHUNK] for start in range(0, len(orders), CHUNK)]
+    chunks = [specs[start : start + CHUNK] for start in range(0, len(specs), CHUNK)]
     sizes: list[tuple[int, int]] = []
     with (
-        ProgressBar("painting images", len(orders)) as progress_bar,
+        ProgressBar("painting images", len(specs)) as progress_bar,
         ProcessPoolExecutor(processes, mp_context=context) as pool,
     ):
         for done in pool.map(_paint_chunk, chunks):
@@ -203,22 +205,22 @@ def _paint_all(orders: list[_Order], processes: int) -> list[tuple[int, int]]:
     return sizes
 
 
-def _paint_chunk(orders: list[_Order]) -> list[tuple[int, int]]:
-    return [_paint_one(order) for order in orders]
+def _paint_chunk(specs: list[_ImageSpec]) -> list[tuple[int, int]]:
+    return [_paint_one(spec) for spec in specs]
 
 
-def _paint_one(order: _Order) -> tuple[int, int]:
-    kind = KINDS[order.kind]
-    rng = np.random.default_rng([order.seed, order.split, order.number])
+def _paint_one(spec: _ImageSpec) -> tuple[int, int]:
+    kind = KINDS[spec.kind]
+    rng = np.random.default_rng([spec.seed, spec.split, spec.number])
     width, height = _draw_size(kind, rng)
     quality = int(rng.integers(kind.quality[0], kind.quality[1] + 1))
-    pixels = paint(order.number % CLASSES, width, height, rng)
-    Image.fromarray(pixels).save(order.path, "JPEG", quality=quality, subsampling="4:2:0")
-    return order.path.stat().st_size, width * height
+    pixels = paint(spec.number % CLASSES, width, height, rng)
+    Image.fromarray(pixels).save(spec.path, "JPEG", quality=quality, subsampling="4:2:0")
+    return spec.path.stat().st_size, width * height
 
 
 def _draw_size(kind: Kind, rng: np.random.Generator) -> tuple[int, int]:
-    """Width and height in pixels: one of the common sizes or, for the rest, a random one."""
+    """Returns width and height in pixels: one of the common sizes, or else a random one."""
     position = rng.random()
     for width, height, share in kind.common:
         position -= share

@@ -1,7 +1,7 @@
 """Dead-leaves images: overlapping shapes whose sizes follow a power law, as in photographs.
 
-Occlusion at all scales gives the edge and frequency statistics of natural images, so that a JPEG
-of such an image costs about as much to decode as a photograph of the same size. The class of an
+Occlusion at all scales gives the edge and frequency statistics of natural images. So a JPEG of such
+an image costs about as much to decode as a photograph of the same size. The class of an
 image decides its palette, its shapes and its textures; everything else is random.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +24,7 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """What the class decides: hues in turns, share of polygons and of elongated leaves."""
+    """The parameters of a class: hues as fractions of the circle, share of polygons, elongation."""
 
     hues: tuple[float, float]
     polygons: float
@@ -34,7 +33,7 @@ class Style:
 
 
 def style_of(label: int) -> Style:
-    """The style of class ``label``: neighbouring hues differ by a tenth of the circle."""
+    """Returns the style of class ``label``; hues of neighbouring classes differ by a tenth."""
     hue = label / CLASSES
     return Style(
         hues=(hue, (hue + (0.5 if label % 2 else 0.15)) % 1.0),
@@ -59,7 +58,7 @@ def texture_atlas() -> Floats:
     return np.stack(tiles).astype(np.float32)
 
 
-def _colors(rng: np.random.Generator, hues: npt.NDArray[Any], count: int) -> Floats:
+def _colors(rng: np.random.Generator, hues: npt.NDArray[np.float64], count: int) -> Floats:
     """Random RGB colors around the given hues; shape (count, 3), levels 0-255."""
     saturation = rng.beta(2.5, 2.0, count)
     value = rng.uniform(0.25, 0.95, count)
@@ -74,10 +73,10 @@ def _label_map(
 ) -> npt.NDArray[np.int32]:
     """Which leaf every pixel shows: leaf 0 lies below all; shape (height, width)."""
     smallest, largest = 3.0, 0.45 * max(width, height)
-    # Radii with density r**-3, the law under which the picture looks alike at every scale.
+    # Radii with density r**-3, under which the picture is scale-invariant.
     uniform = rng.random(count)
     radii = (smallest**-2 * (1.0 - uniform) + largest**-2 * uniform) ** -0.5
-    # Large leaves first for a tenth of them, so that little of the ground is left to see.
+    # A tenth are large leaves, painted first, so that little of the background stays visible.
     ground = count // 10
     radii[:ground] = np.sort(rng.uniform(0.1, 1.0, ground))[::-1] * largest
     x, y = rng.uniform(0, width, count), rng.uniform(0, height, count)
@@ -105,9 +104,9 @@ def paint(label: int, width: int, height: int, rng: np.random.Generator) -> npt.
     count = max(40, round(LEAVES_PER_MEGAPIXEL * width * height / 1e6))
     leaf_of = _label_map(rng, width, height, style, count)
 
-    own = rng.random(count) < 0.8
+    styled = rng.random(count) < 0.8
     hues = np.where(rng.random(count) < 0.65, style.hues[0], style.hues[1])
-    hues = np.where(own, hues + rng.normal(0, 0.025, count), rng.random(count)) % 1.0
+    hues = np.where(styled, hues + rng.normal(0, 0.025, count), rng.random(count)) % 1.0
     color = _colors(rng, hues, count)
     slope = rng.normal(0, 40.0, (count, 2)).astype(np.float32) / max(width, height)
     contrast = rng.gamma(2.0, 9.0, count).astype(np.float32)
@@ -117,12 +116,12 @@ def paint(label: int, width: int, height: int, rng: np.random.Generator) -> npt.
     rows = np.arange(height, dtype=np.int32)[:, None]
     columns = np.arange(width, dtype=np.int32)[None, :]
     shift_of = shift.astype(np.int32)
-    place = (
+    texel = (
         (kind.astype(np.int32) * (TILE * TILE))[leaf_of]
         + ((rows + shift_of[:, 0][leaf_of]) & (TILE - 1)) * TILE
         + ((columns + shift_of[:, 1][leaf_of]) & (TILE - 1))
     )
-    light = texture_atlas().reshape(-1)[place] * contrast[leaf_of]
+    light = texture_atlas().reshape(-1)[texel] * contrast[leaf_of]
     light += slope[:, 0][leaf_of] * (rows - height // 2).astype(np.float32)
     light += slope[:, 1][leaf_of] * (columns - width // 2).astype(np.float32)
     image = color[leaf_of]

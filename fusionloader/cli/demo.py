@@ -1,4 +1,4 @@
-"""The demo: the same training with DataLoader and with FusionLoader, side by side."""
+"""The demo command: the same training with DataLoader and with FusionLoader, side by side."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ import argparse
 import statistics
 import time
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader
+from fusionloader.aliases import AnyLoader
 from fusionloader.cli.corpus import available_cores, ensure_corpus
 from fusionloader.cli.measure.contenders import close_loader
 from fusionloader.cli.measure.protocol import NOISY_SPREAD
 from fusionloader.cli.measure.workloads import pil_dataset
 from fusionloader.cli.progress_bar import ProgressBar
-from fusionloader.cli.training import train_by_turns
+from fusionloader.cli.training import train_interleaved
 
 MODEL_SEED = 7
 ORDER_SEED = 11
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The demo's options."""
-    parser.add_argument("--images", type=int, default=2000, help="training images (2000)")
+    """Adds the command's arguments."""
+    parser.add_argument("--images", type=int, default=1000, help="training images (1000)")
     parser.add_argument("--data", type=Path, help="folder to keep the corpus in (the user's cache)")
     parser.add_argument("--epochs", type=int, default=2, help="epochs to train (2)")
     parser.add_argument("--batch-size", type=int, default=64, help="samples a batch (64)")
@@ -46,12 +46,12 @@ def run(options: argparse.Namespace) -> int:
     )
     print(f"{workers} workers, batches of {options.batch_size}, training on {device}\n")
     if device.type == "cpu":
-        # The workers decode on the same cores: more threads here would only take turns with them.
+        # The workers decode on the same cores: more threads here would only compete with them.
         torch.set_num_threads(1)
     dataset = pil_dataset(corpus.train, "default")
     _read_once(dataset)
 
-    def loader_of(kind: type[DataLoader[Any]]) -> DataLoader[Any]:
+    def loader_of(kind: type[AnyLoader]) -> AnyLoader:
         return kind(
             dataset,
             batch_size=options.batch_size,
@@ -64,8 +64,8 @@ def run(options: argparse.Namespace) -> int:
 
     loaders = {"DataLoader": loader_of(DataLoader), "FusionLoader": loader_of(FusionLoader)}
     try:
-        print("training, epochs by turns")
-        reports = train_by_turns(
+        print("training, epochs interleaved")
+        reports = train_interleaved(
             loaders, epochs=options.epochs, device=device, model_seed=MODEL_SEED
         )
         fusion = loaders["FusionLoader"]
@@ -89,17 +89,17 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _read_once(dataset: ImageFolder) -> None:
-    """Brings the files into the file cache, so that the first to train has no cold start."""
+    """Reads the files into the page cache, so that no loader has a cold start."""
     for path, _ in dataset.samples:
         Path(path).read_bytes()
 
 
-def time_loading(loaders: dict[str, DataLoader[Any]], rounds: int) -> dict[str, list[float]]:
-    """Samples/s of whole epochs without training, by turns."""
+def time_loading(loaders: dict[str, AnyLoader], rounds: int) -> dict[str, list[float]]:
+    """Returns samples/s of whole epochs without training; the loaders' epochs are interleaved."""
     rates: dict[str, list[float]] = {name: [] for name in loaders}
     if rounds < 1:
         return rates
-    print(f"\nloading alone, {rounds} epochs each by turns")
+    print(f"\nloading alone, {rounds} epochs each, interleaved")
     for _ in range(rounds):
         for name, loader in loaders.items():
             rates[name].append(_epoch_rate(loader, name))
@@ -111,7 +111,7 @@ def time_loading(loaders: dict[str, DataLoader[Any]], rounds: int) -> dict[str, 
     return rates
 
 
-def _epoch_rate(loader: DataLoader[Any], name: str) -> float:
+def _epoch_rate(loader: AnyLoader, name: str) -> float:
     samples = 0
     started = time.perf_counter()
     with ProgressBar(f"{name} loading", len(loader)) as progress_bar:

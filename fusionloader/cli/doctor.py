@@ -1,4 +1,4 @@
-"""The doctor: what this machine offers a data loader, and what to change."""
+"""The doctor command: what this machine has for a data loader, and what to change."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COMFORTABLE_SHM = 1.5e9
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The doctor has no options of its own."""
+    """Adds none."""
 
 
 def run(options: argparse.Namespace) -> int:
@@ -40,12 +40,12 @@ def run(options: argparse.Namespace) -> int:
     for text in advice:
         print(f"advice:  {text}")
     if not failures and not advice:
-        print("nothing to complain about")
+        print("no problems found")
     return 1 if failures else 0
 
 
 def facts() -> dict[str, str]:
-    """Name and value of everything that is looked at."""
+    """Returns name and value of everything that is checked."""
     found = dict(versions())
     cores = sorted(os.sched_getaffinity(0))
     quota = cpu_quota()
@@ -69,7 +69,7 @@ def facts() -> dict[str, str]:
 
 
 def problems() -> Iterator[str]:
-    """What keeps FusionLoader from working."""
+    """Yields what keeps FusionLoader from working."""
     if missing := [name for name, version in versions().items() if version == "missing"]:
         yield f"not installed: {', '.join(missing)}; try: pip install {' '.join(missing)}"
     if error := native_extension():
@@ -78,13 +78,13 @@ def problems() -> Iterator[str]:
     if free < 64e6:
         yield (
             f"/dev/shm has {free / 1e6:.0f} MB free of {size / 1e6:.0f} MB, too little for a "
-            "batch; remove what is left there, or in a container raise it: docker run "
+            "batch; remove files there, or in a container raise it: docker run "
             "--shm-size=8g (Kubernetes: an emptyDir with medium Memory on /dev/shm)"
         )
 
 
 def warnings() -> Iterator[str]:
-    """What makes a loader slower than it could be."""
+    """Yields what makes a loader slower than necessary."""
     cores = len(os.sched_getaffinity(0))
     size, free = shared_memory()
     quota = cpu_quota()
@@ -107,22 +107,22 @@ def warnings() -> Iterator[str]:
     level = simd_level()
     if level in ("SSE4.1", "NEON"):
         yield (
-            f"the processor has {level}, with which images are decoded and resized; our vectors "
-            "for augmenting them are AVX2's: a sample takes up to 1.5 times as long without"
+            f"the processor has {level}, with which images are decoded and resized; augmenting "
+            "them is vectorised with AVX2: a sample takes up to 1.5 times as long without"
         )
     if level == "none known":
         yield "the processor has no AVX2, SSE4.1 or NEON: decoding and resizing run at a fraction"
     if os.getloadavg()[0] > cores:
         yield (
-            f"the load average is {os.getloadavg()[0]:.1f} on {cores} cores: others are at work, "
-            "measurements will be noisy"
+            f"the load average is {os.getloadavg()[0]:.1f} on {cores} cores: other processes are "
+            "running, measurements will be noisy"
         )
     if "turbo" not in pillow_jpeg():
         yield "Pillow was built without libjpeg-turbo: images that are not compiled decode slowly"
 
 
 def shared_memory() -> tuple[int, int]:
-    """Size and free bytes of /dev/shm; zeros without one."""
+    """Returns size and free bytes of /dev/shm; zeros without one."""
     try:
         found = os.statvfs("/dev/shm")
     except OSError:
@@ -131,7 +131,7 @@ def shared_memory() -> tuple[int, int]:
 
 
 def native_extension() -> str | None:
-    """What is wrong with the native extension, ``None`` if it loads."""
+    """Returns why the native extension does not load, ``None`` if it does."""
     try:
         importlib.import_module("fusionloader._native")
     except ImportError as error:
@@ -140,7 +140,7 @@ def native_extension() -> str | None:
 
 
 def pillow_jpeg() -> str:
-    """Name and version of the JPEG library that Pillow was built with."""
+    """Returns name and version of the JPEG library that Pillow was built with."""
     try:
         from PIL import features
     except ImportError:
@@ -165,7 +165,7 @@ def _dali() -> str | None:
 
 
 def _dali_memory() -> str:
-    """Whether what ``build-dali`` builds is there for the version that is installed."""
+    """Returns whether ``build-dali`` has built its library for the installed version."""
     dali = _dali()
     if dali is None:
         return "none"

@@ -1,4 +1,4 @@
-"""What the machine and the installation are: versions, cores, shared memory, GPU."""
+"""Facts about the machine and the installation: versions, cores, shared memory, GPU."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ import os
 import platform
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import fusionloader
+
+JsonObject = dict[str, Any]
+"""A JSON object, as reports and files of service times have it."""
 
 PACKAGES = ("torch", "torchvision", "pillow", "numpy", "posix_ipc")
 PEERS = ("nvidia-dali-cuda120", "nvidia-dali-cuda130", "spdl", "ffcv")
@@ -23,7 +27,7 @@ SIMD_LEVELS = (
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python, of the packages that matter and of the peers that are installed."""
+    """Returns versions of Python, of required packages and of other loaders that are installed."""
     found = {"python": platform.python_version(), "fusionloader": fusionloader.__version__}
     for name in (*PACKAGES, *PEERS):
         try:
@@ -37,7 +41,7 @@ def versions() -> dict[str, str]:
 
 
 def source_commit() -> str | None:
-    """The git commit of the source tree, ``None`` for an installed copy; "+" marks changes."""
+    """Returns the source tree's git commit, ``None`` for an installed copy; "+" marks changes."""
     tree = Path(fusionloader.__file__).parents[1]
     if not (tree / ".git").exists():
         return None
@@ -54,7 +58,7 @@ def _git(tree: Path, *arguments: str) -> str:
 
 
 def cpu_model() -> str:
-    """The processor's name as the kernel gives it; with its family and model, which names hide."""
+    """Returns the processor's name, family and model as the kernel reports them."""
     name = _cpuinfo("model name")
     if name is None:
         return platform.processor() or platform.machine()
@@ -62,7 +66,7 @@ def cpu_model() -> str:
 
 
 def simd_level() -> str:
-    """The widest instruction set of interest that the processor has."""
+    """Returns the widest instruction set of the processor for which there are pixel kernels."""
     flags = set((_cpuinfo("flags") or _cpuinfo("Features") or "").split())
     return next((name for flag, name in SIMD_LEVELS if flag in flags), "none known")
 
@@ -80,7 +84,7 @@ def _cpuinfo(key: str) -> str | None:
 
 
 def cpu_quota() -> float | None:
-    """The cores' worth of CPU time that the control group allows, ``None`` without a limit."""
+    """Returns the control group's CPU quota in cores, ``None`` without a limit."""
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         return None if quota == "max" else int(quota) / int(period)
@@ -95,7 +99,7 @@ def cpu_quota() -> float | None:
 
 
 def gpu() -> str | None:
-    """Name and driver of the first GPU, ``None`` without one."""
+    """Returns name and driver of the first GPU, ``None`` without one."""
     command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20)
@@ -106,11 +110,11 @@ def gpu() -> str | None:
 
 
 def memory_sharing() -> str:
-    """Whether training could lend a GPU worker memory, as far as it shows without trying."""
+    """Returns whether training could lend a GPU worker memory, as far as known without trying."""
     try:
         from fusionloader._native import cuda
         from fusionloader.gpu_memory import MemorySharingError
-        from fusionloader.gpu_memory.overdue import under_mps
+        from fusionloader.gpu_memory.lender import under_mps
     except ImportError:
         return "no: the native extension does not load"
     try:
@@ -129,8 +133,8 @@ def memory_sharing() -> str:
     return "possible"
 
 
-def machine() -> dict[str, object]:
-    """What a measurement's report says about the machine it ran on."""
+def machine() -> JsonObject:
+    """Returns the facts about the machine for a measurement's report."""
     return {
         "cpu": cpu_model(),
         "simd": simd_level(),

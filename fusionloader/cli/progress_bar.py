@@ -1,4 +1,4 @@
-"""A progress bar bar of a few lines: redrawn on a terminal, silent elsewhere."""
+"""A minimal progress bar: drawn on a terminal, silent elsewhere."""
 
 from __future__ import annotations
 

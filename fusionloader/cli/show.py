@@ -1,4 +1,4 @@
-"""The show: draws of a transform on one image, beside torchvision's result for the same draws."""
+"""The show command: draws of a transform on one image, beside torchvision's for the same draws."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from fusionloader.executors.compiled_plan import CompiledPlan, compile_plan
-from fusionloader.plan.replay import replay
+from fusionloader.executors.replay import replay
 
 COLUMNS = 4
 SIDE = 224  # the longest side of a picture on the sheet, in pixels
@@ -21,7 +21,7 @@ GAP, CAPTION = 8, 44
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds what the command takes."""
+    """Adds the command's arguments."""
     parser.add_argument("image", type=Path, help="any image that Pillow reads")
     parser.add_argument(
         "--transform",
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Writes the sheet and prints what differs; returns 1 when something is not as it should be."""
+    """Writes the sheet and prints the differences; returns 2 if there is nothing to draw."""
     try:
         transform = load(options.transform) if options.transform else usual_transform()
         with Image.open(options.image) as opened:
@@ -76,7 +76,7 @@ def load(name: str) -> Any:
 
 
 def usual_transform() -> Any:
-    """Returns the transform that is shown when none is named."""
+    """Returns the default transform."""
     from torchvision import transforms
 
     return transforms.Compose(
@@ -125,10 +125,10 @@ def contact_sheet(pairs: Sequence[Pair]) -> Image.Image:
     for number, (ours, theirs, text) in enumerate(pairs):
         left = number % COLUMNS * cell_width + GAP
         top = number // COLUMNS * cell_height + GAP
-        for place, picture in enumerate((ours, theirs)):
+        for column, picture in enumerate((ours, theirs)):
             small = picture.convert("RGB")
             small.thumbnail((SIDE, SIDE))
-            sheet.paste(small, (left + place * (SIDE + GAP), top))
+            sheet.paste(small, (left + column * (SIDE + GAP), top))
         limit = 2 * (2 * SIDE + GAP) // 6
         lines = f"{number}: {text}"[:limit]
         half = len(lines) // 2 if len(lines) > limit // 2 else len(lines)

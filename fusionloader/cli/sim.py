@@ -1,4 +1,4 @@
-"""The sim: the paper's figures, simulated with the schedulers that the loader runs."""
+"""The sim command: the paper's figures, simulated with the schedulers that the loader runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DEFAULT_TIMES = TIMES / "torchvision-randaugment.json"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds what the command takes."""
+    """Adds the command's arguments."""
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--fig", choices=FIGURES, help="simulate this figure of the paper")
     what.add_argument("--measure", type=Path, metavar="FILE", help="write service times to FILE")
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     measuring.add_argument(
         "--workload", default="randaugment", choices=IMAGE_WORKLOADS, help="(randaugment)"
     )
-    measuring.add_argument("--data", type=Path, help="an image folder of your own (generated)")
+    measuring.add_argument("--data", type=Path, help="your image folder (generated)")
     measuring.add_argument("--corpus", default="imagenet-like", choices=KINDS, help="to generate")
     measuring.add_argument("--samples", type=int, default=1000, help="samples to measure (1000)")
 
@@ -64,7 +64,7 @@ def _simulate(options: argparse.Namespace) -> int:
         times = load(options.times)
     except (OSError, ValueError) as error:
         print(f"fusionloader sim: {error}", file=sys.stderr)
-        print("Service times of your own: --measure FILE, then --times FILE", file=sys.stderr)
+        print("To measure service times: --measure FILE, then --times FILE", file=sys.stderr)
         return 2
     announce(f"simulating figure {options.fig} with {options.times.name}")
     figure = FIGURES[options.fig](times, options.seed)

@@ -1,25 +1,24 @@
-"""A small network trained on an image folder, with the time spent waiting for data counted."""
+"""Trains a small network on an image folder and measures the time spent waiting for data."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
 
+from fusionloader.aliases import AnyLoader
 from fusionloader.cli.dead_leaves import CLASSES
 from fusionloader.cli.progress_bar import ProgressBar
 
-# Synchronising with a GPU at every step would slow the training down: only at these.
+# Synchronising with a GPU at every step would slow the training down.
 REPORT_EVERY = 10
 
 
 @dataclass(frozen=True, slots=True)
 class EpochReport:
-    """One epoch: mean loss, share of right answers, samples, seconds, seconds of those waiting."""
+    """One epoch: mean loss, accuracy, samples, seconds, and seconds spent waiting for data."""
 
     loss: float
     accuracy: float
@@ -29,20 +28,20 @@ class EpochReport:
 
     @property
     def samples_per_second(self) -> float:
-        """Samples trained on per second of wall time, start of the workers included."""
+        """Samples per second of wall time, start of the workers included."""
         return self.samples / self.seconds
 
     @property
     def waiting_share(self) -> float:
-        """The part of the epoch in which the training had no batch to work on."""
+        """The share of the epoch in which the training waited for a batch."""
         return self.waiting_seconds / self.seconds
 
 
 def small_network(classes: int = CLASSES) -> nn.Module:
-    """A network for 224x224 RGB whose step costs less than loading its images does.
+    """Returns a network for 224x224 RGB whose step costs less than loading its images.
 
-    It looks at 8x8-pixel averages and takes 0.16 ms of a core per sample: on a CPU a usual
-    network would hide the loader's speed.
+    It reads 8x8-pixel averages and takes 0.16 ms of a core per sample. On a CPU a usual network
+    would hide the loader's speed.
     """
     return nn.Sequential(
         nn.AvgPool2d(8),
@@ -59,7 +58,7 @@ def small_network(classes: int = CLASSES) -> nn.Module:
 
 
 class Trainer:
-    """A network, its optimizer and its device; ``model_seed`` decides the first weights."""
+    """A network, its optimizer and its device; ``model_seed`` seeds the initial weights."""
 
     def __init__(self, device: torch.device, model_seed: int) -> None:
         torch.manual_seed(model_seed)
@@ -69,7 +68,7 @@ class Trainer:
             self.network.parameters(), lr=0.2, momentum=0.9, weight_decay=1e-4
         )
 
-    def epoch(self, loader: DataLoader[Any], label: str) -> EpochReport:
+    def epoch(self, loader: AnyLoader, label: str) -> EpochReport:
         """Trains on every batch of ``loader`` once."""
         self.network.train()
         samples = 0
@@ -89,7 +88,7 @@ class Trainer:
                 right += answers
                 note = f"loss {loss.item():.3f}" if step % REPORT_EVERY == 0 else ""
                 progress_bar.advance(note=note)
-            # The loader ends its epoch (and torch its workers' round) when it is asked once more.
+            # A further next() ends the loader's epoch, and torch's workers with it.
             if next(batches, None) is not None:
                 raise RuntimeError(f"{type(loader).__name__} gave more batches than its length")
         self._wait_for_device()
@@ -115,12 +114,12 @@ class Trainer:
             torch.cuda.synchronize(self.device)
 
 
-def train_by_turns(
-    loaders: dict[str, DataLoader[Any]], *, epochs: int, device: torch.device, model_seed: int
+def train_interleaved(
+    loaders: dict[str, AnyLoader], *, epochs: int, device: torch.device, model_seed: int
 ) -> dict[str, list[EpochReport]]:
-    """Trains one network per loader, epoch by epoch in turns; prints a line for every epoch.
+    """Trains one network per loader, their epochs interleaved; prints a line for every epoch.
 
-    In turns, because what else happens on the machine then hits all of them alike.
+    Interleaved, so that other load on the machine affects all of them alike.
     """
     trainers = {name: Trainer(device, model_seed) for name in loaders}
     reports: dict[str, list[EpochReport]] = {name: [] for name in loaders}

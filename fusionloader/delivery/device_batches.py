@@ -1,27 +1,28 @@
-"""Batches on a device: what CPU workers wrote is copied, what the GPU worker wrote is there."""
+"""Batches on a device: rows that CPU workers wrote are copied, the GPU worker's are there."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch.utils._pytree import tree_map
 
+from fusionloader.aliases import Batch
 from fusionloader.delivery.device_copies import Copies, CudaCopies
 from fusionloader.delivery.device_ring import DeviceBuffer, DeviceRing
 from fusionloader.executors.layout import Layout
 
 if TYPE_CHECKING:
-    from fusionloader.shm.slots import Mark
+    from fusionloader.shm.slots import Mark, Owner
 
 
-def to_device(batch: Any, device: torch.device) -> Any:
+def to_device(batch: Batch, device: torch.device) -> Batch:
     """Returns ``batch`` with its tensors on ``device``; copies from page-locked memory overlap."""
 
-    def move(leaf: Any) -> Any:
+    def move(leaf: object) -> object:
         return leaf.to(device, non_blocking=True) if isinstance(leaf, torch.Tensor) else leaf
 
     return tree_map(move, batch)
@@ -29,9 +30,9 @@ def to_device(batch: Any, device: torch.device) -> Any:
 
 @dataclass(slots=True)
 class Arriving:
-    """A batch on its way: ``ready`` is the point at which it is whole."""
+    """A batch that is being copied; it is complete when the device has passed ``ready``."""
 
-    batch: Any
+    batch: Batch
     ready: Mark
 
 
@@ -39,37 +40,37 @@ class DeviceDelivery:
     """Copies batches to a device ahead of their delivery.
 
     Attributes:
-        ring: the device memory that they are copied to.
+        ring: the device memory that batches are copied to.
     """
 
     def __init__(self, copies: Copies, ring: DeviceRing) -> None:
         self._copies = copies
         self.ring = ring
         # Host memory that a copy may still be reading.
-        self._read: deque[tuple[Mark, Any]] = deque()
+        self._read: deque[tuple[Mark, Owner]] = deque()
 
     def begin(
         self,
         layout: Layout,
-        owner: Any,
+        owner: Owner,
         buffer: DeviceBuffer | None,
         count: int,
-        there: Sequence[int] = (),
+        on_device: Sequence[int] = (),
     ) -> Arriving:
         """Starts copying a batch.
 
         Args:
             layout: of the samples.
             owner: host memory of the whole batch.
-            buffer: device memory for it, ``None`` to take any.
+            buffer: device memory for it, ``None`` to acquire some.
             count: rows of the batch.
-            there: rows whose first leaf the GPU worker has written into ``buffer``.
+            on_device: rows whose first leaf the GPU worker has written into ``buffer``.
         """
         if buffer is None:
             buffer = self.ring.acquire(layout.batch_bytes(count))
         host = layout.tensors(owner, count, count)
         device = layout.tensors(buffer.memory, count, count)
-        runs = list(runs_without(there, count))
+        runs = list(runs_without(on_device, count))
 
         def copy() -> None:
             for number, (source, target) in enumerate(zip(host, device, strict=True)):
@@ -84,13 +85,13 @@ class DeviceDelivery:
         self.ring.deliver(buffer)
         return Arriving(batch, ready)
 
-    def finish(self, arriving: Arriving) -> Any:
-        """Returns the batch; what training does with it waits until it is whole."""
-        self._copies.consumer_waits(arriving.ready)
-        return arriving.batch
+    def finish(self, pending: Arriving) -> Batch:
+        """Returns the batch; the current stream waits until it is complete."""
+        self._copies.consumer_waits(pending.ready)
+        return pending.batch
 
 
-def make_delivery(device: Any) -> DeviceDelivery | None:
+def make_delivery(device: torch.device | str | int | None) -> DeviceDelivery | None:
     """Returns the delivery for a loader's device, ``None`` where it is no CUDA device."""
     if device is None or torch.device(device).type != "cuda":
         return None

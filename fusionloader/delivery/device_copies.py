@@ -1,4 +1,4 @@
-"""Copies to a device beside its main work, and marks that tell how far it has come."""
+"""Copies to a device on a separate stream, and marks for the progress of its work."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-if TYPE_CHECKING:  # this part works where POSIX shared memory is missing
+if TYPE_CHECKING:  # this module is also used where POSIX shared memory is missing
     from fusionloader.shm.slots import Mark
 
 
 class Copies(Protocol):
-    """A queue of copies of its own."""
+    """A stream of copies, separate from the consumer's."""
 
     def run(self, copy: Callable[[], None]) -> Mark:
-        """Runs ``copy``, which enqueues copies, on the queue; returns the point behind them."""
+        """Calls ``copy``, which enqueues copies, on the stream; returns the point behind them."""
 
     def consumer_waits(self, mark: Mark) -> None:
         """Makes what training enqueues from now on wait for the mark."""
@@ -32,7 +32,7 @@ def event_behind(stream: torch.cuda.Stream) -> torch.cuda.Event:
 
 
 class CudaCopies:
-    """A stream of a CUDA device; the consumer's is the one current when it asks."""
+    """A stream of a CUDA device; the consumer's is the current stream at each call."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

@@ -1,7 +1,8 @@
-"""Device memory for batches, used again when nobody looks into it any more."""
+"""Device memory for batches, reused when no tensor references it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,8 +15,12 @@ if TYPE_CHECKING:
 _NO_NUMBER = -1
 
 
+BufferOpener = tuple[Callable[..., torch.Tensor], tuple[Any, ...]]
+"""A function, and the arguments with which it opens a buffer in another process."""
+
+
 class DeviceBuffer:
-    """``nbytes`` of device memory, known to the GPU worker by its ``number`` if it is shared."""
+    """``nbytes`` of device memory; ``number`` identifies it in the GPU worker if it is shared."""
 
     def __init__(self, number: int, nbytes: int, device: torch.device) -> None:
         self.number = number
@@ -27,7 +32,7 @@ class DeviceBuffer:
 
     @property
     def unreferenced(self) -> bool:
-        """Whether no tensor but ``memory`` looks into it."""
+        """Whether ``memory`` is the only tensor on its storage."""
         return self._references() == self._alone
 
     def _references(self) -> int:
@@ -37,9 +42,9 @@ class DeviceBuffer:
 class DeviceRing:
     """Buffers in three states: free, in use here, delivered.
 
-    A delivered one is the caller's until the last tensor over it is gone *and* the device has done
-    what was enqueued before that was noticed. (Work on a stream that is not current when the next
-    batch is asked for must keep a reference to its batch, as for any tensor.)
+    A delivered buffer is free again when the last tensor over it was collected *and* the device has
+    done what was enqueued before that was noticed. (Work on a stream that is not current when the
+    next batch is requested must keep a reference to its batch, as for any tensor.)
     """
 
     def __init__(self, device: torch.device, copies: Copies) -> None:
@@ -50,7 +55,7 @@ class DeviceRing:
         self._ending: list[DeviceBuffer] = []
         self.allocated_bytes = 0
 
-    def share(self, count: int, nbytes: int) -> list[Any]:
+    def share(self, count: int, nbytes: int) -> list[BufferOpener]:
         """Allocates buffers for the GPU worker; returns what it opens them with, by number.
 
         Each is a function and its arguments, as ``torch.multiprocessing`` reduces a CUDA tensor:
@@ -85,11 +90,11 @@ class DeviceRing:
         return None
 
     def release(self, buffer: DeviceBuffer) -> None:
-        """Takes back a buffer that was not delivered; copies into it may be under way."""
+        """Takes back a buffer that was not delivered; copies into it may not have ended."""
         self._delivered.append(buffer)
 
     def deliver(self, buffer: DeviceBuffer) -> None:
-        """Leaves a buffer to the caller; its tensors have to exist already."""
+        """Hands a buffer over to the caller, whose tensors have to exist already."""
         self._delivered.append(buffer)
 
     def _allocate(self, number: int, nbytes: int) -> DeviceBuffer:

@@ -13,7 +13,7 @@ log = logging.getLogger("fusionloader.manager")
 
 
 class CudaPageLocking:
-    """Tells the CUDA driver of memory that it does not allocate itself."""
+    """Registers memory that the CUDA driver has not allocated."""
 
     def lock(self, address: int, nbytes: int) -> None:
         """Page-locks memory.
@@ -26,9 +26,9 @@ class CudaPageLocking:
             raise RuntimeError(f"cudaHostRegister of {nbytes} bytes failed with CUDA error {code}")
 
     def unlock(self, address: int) -> None:
-        """Undoes ``lock`` while the memory is still mapped: CUDA would not notice its end."""
+        """Undoes ``lock``; has to be called before the memory is unmapped."""
         code = int(torch.cuda.cudart().cudaHostUnregister(address))  # type: ignore[no-untyped-call]
-        if code != 0:  # called by a finalizer, where an exception has nobody to catch it
+        if code != 0:  # called by a finalizer, where no exception can be caught
             log.warning("cudaHostUnregister failed with CUDA error %d", code)
 
     def mark(self) -> Mark:

@@ -1,14 +1,13 @@
-"""Whose functions ``default_collate`` uses: torch's, or some that the user put in their place."""
+"""Whether ``default_collate`` uses torch's functions, or custom ones in their place."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data._utils import collate as torch_collate
 
-_COLLATED_BY: dict[Any, str] = {
+_Key = type | tuple[type, ...]
+_COLLATED_BY: dict[_Key, str] = {
     torch.Tensor: "collate_tensor_fn",
     np.ndarray: "collate_numpy_array_fn",
     (np.bool_, np.number, np.object_): "collate_numpy_scalar_fn",
@@ -19,10 +18,10 @@ _COLLATED_BY: dict[Any, str] = {
 }
 
 
-def collated_by_torch(sample: Any) -> bool:
-    """Whether ``default_collate`` would use functions of torch's own, whoever changed the map."""
+def collated_by_torch(sample: object) -> bool:
+    """Whether ``default_collate`` would use torch's functions, even if the map was changed."""
     functions = torch_collate.default_collate_fn_map
-    key: Any = type(sample)
+    key: _Key | None = type(sample)
     if key not in functions:
         key = next((registered for registered in functions if isinstance(sample, registered)), None)
     if key is None:
@@ -32,15 +31,12 @@ def collated_by_torch(sample: Any) -> bool:
     return _is_torchs(key)
 
 
-def _is_torchs(key: Any) -> bool:
+def _is_torchs(key: _Key) -> bool:
     found = torch_collate.default_collate_fn_map.get(key)
     return is_of_collate(found, _COLLATED_BY.get(key, ""))
 
 
-def is_of_collate(function: Any, name: str) -> bool:
-    """Whether a function is the one that torch's module of collate functions defines by ``name``.
-
-    Whatever was put in its place, and whenever.
-    """
+def is_of_collate(function: object, name: str) -> bool:
+    """Whether a function is the one that torch's collate module defines as ``name``."""
     defined_there = getattr(function, "__globals__", None) is vars(torch_collate)
     return defined_there and getattr(function, "__name__", "") == name

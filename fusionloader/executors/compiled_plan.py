@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from PIL import Image
 
+from fusionloader import _native
 from fusionloader.executors.native import make_executor
 from fusionloader.executors.results import converted, result_like
-from fusionloader.plan.stages import ImageKind, Plan
+from fusionloader.plan.arguments import Transform
+from fusionloader.plan.operations import Operation
+from fusionloader.plan.stages import Decode, ImageKind, Plan
 from fusionloader.plan.transforms import CompiledTransform, compile_transform
 
-Operation = tuple[Any, ...]
+Pixels = Image.Image | npt.NDArray[np.uint8]
 
 
 class CompiledPlan:
@@ -30,7 +34,7 @@ class CompiledPlan:
         self.plan: Plan = compiled.plan
         self.tail = compiled.tail
         self._compiled = compiled
-        self._made: Any = None
+        self._made: _native.Executor | None = None
 
     def draw(
         self,
@@ -62,10 +66,9 @@ class CompiledPlan:
         Raises:
             ValueError: an image of that size cannot be transformed.
         """
-        drawn: list[Operation] = self._executor.draw(seed, epoch, index, occurrence, width, height)
-        return drawn
+        return self._executor.draw(seed, epoch, index, occurrence, width, height)
 
-    def apply(self, image: Any, operations: Sequence[Operation]) -> Any:
+    def apply(self, image: Pixels, operations: Sequence[Operation]) -> Any:
         """Returns what the transform makes of the image with these operations.
 
         Args:
@@ -81,7 +84,7 @@ class CompiledPlan:
         convert, height, width = self.plan.convert, self.plan.height, self.plan.width
         if convert is not None and height is not None and width is not None:
             result = result_like(self.plan)
-            out = result.view(torch.uint8).numpy().reshape(-1)
+            out = result.view(torch.uint8).numpy().reshape(-1).data
             self._executor.run_pixels_with(self._pixels(image), operations, out)
             return result
         made = self.picture(image, operations)
@@ -89,7 +92,7 @@ class CompiledPlan:
             return converted(made, self.plan)
         return made if self.tail is None else self.tail(made)
 
-    def picture(self, image: Any, operations: Sequence[Operation]) -> Image.Image:
+    def picture(self, image: Pixels, operations: Sequence[Operation]) -> Image.Image:
         """Returns what the operations make of the image, before it is converted or goes to Python.
 
         Takes and raises what ``apply`` does.
@@ -105,27 +108,28 @@ class CompiledPlan:
     def __repr__(self) -> str:
         return f"CompiledPlan(\n{self.explain()}\n)"
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return CompiledPlan, (self._compiled,)  # the executor is each process's own
+    def __reduce__(self) -> tuple[type[CompiledPlan], tuple[CompiledTransform]]:
+        return CompiledPlan, (self._compiled,)  # an executor is of one process
 
     @property
-    def _executor(self) -> Any:
+    def _executor(self) -> _native.Executor:
         if self._made is None:
             self._made = make_executor(self.plan)
         return self._made
 
-    def _pixels(self, image: Any) -> np.ndarray[Any, Any]:
+    def _pixels(self, image: Pixels) -> memoryview:
         if isinstance(image, Image.Image):
-            image = np.asarray(image.convert("L" if self.plan.channels == 1 else "RGB"))
-        pixels = np.ascontiguousarray(image)
+            pixels = np.asarray(image.convert("L" if self.plan.channels == 1 else "RGB"))
+        else:
+            pixels = np.ascontiguousarray(image)
         if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3):
             found = f"{pixels.dtype} of shape {pixels.shape}"
             raise ValueError(f"pixels are uint8, height x width x channels; this is {found}")
-        return pixels.reshape(*pixels.shape[:2], -1)
+        return pixels.reshape(*pixels.shape[:2], -1).data
 
 
 def compile_plan(
-    transform: Any, *, decode: Literal["exact", "fast"] = "exact", images: ImageKind | None = None
+    transform: Transform, *, decode: Decode = "exact", images: ImageKind | None = None
 ) -> CompiledPlan:
     """Compiles a transform as ``FusionLoader`` does.
 

@@ -7,15 +7,21 @@ batch is then a set of tensors over that memory, equal to what ``default_collate
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch.utils.data._utils import collate as torch_collate
 
 from fusionloader.executors.collate import collated_by_torch
+
+# Samples, what default_collate makes of them, and memory of a batch: a buffer, or a uint8 tensor.
+Sample: TypeAlias = Any
+Batch: TypeAlias = Any
+Memory: TypeAlias = Any
 
 _ALIGN = 64
 _SCALARS = {float: torch.float64, int: torch.int64, bool: torch.bool}
@@ -37,7 +43,7 @@ class Leaf:
     shape: tuple[int, ...]
     dtype: torch.dtype
     scalar: type | None = None
-    tensor: type = torch.Tensor
+    tensor: type[torch.Tensor] = torch.Tensor
 
     @property
     def nbytes(self) -> int:
@@ -50,7 +56,7 @@ class Branch:
     """A container. ``keys`` of a mapping; ``None`` for sequences."""
 
     kind: type[Any]
-    keys: tuple[Any, ...] | None
+    keys: tuple[Hashable, ...] | None
     children: tuple[Leaf | Branch, ...]
 
 
@@ -68,7 +74,7 @@ class Layout:
     root: Node
 
     @staticmethod
-    def of(sample: Any) -> Layout | str:
+    def of(sample: Sample) -> Layout | str:
         """Returns the layout of samples like this one, or the reason why they have none."""
         try:
             return Layout(_node(sample))
@@ -98,7 +104,7 @@ class Layout:
         """Returns the bytes of a batch of ``rows`` rows."""
         return sum(-(-leaf.nbytes * rows // _ALIGN) * _ALIGN for leaf in self.leaves)
 
-    def batch(self, owner: Any, rows: int, count: int) -> Any:
+    def batch(self, owner: Memory, rows: int, count: int) -> Batch:
         """Returns the first ``count`` of ``rows`` rows as a batch, without copying.
 
         Args:
@@ -108,12 +114,12 @@ class Layout:
         """
         return self.build(self.tensors(owner, rows, count))
 
-    def build(self, tensors: Iterable[torch.Tensor]) -> Any:
+    def build(self, tensors: Iterable[torch.Tensor]) -> Batch:
         """Returns the batch whose leaves are ``tensors``."""
         leaves = iter(tensors)
         return _build(self.root, lambda _: next(leaves))
 
-    def samples(self, owner: Any, rows: int, positions: Iterable[int]) -> list[Any]:
+    def samples(self, owner: Memory, rows: int, positions: Iterable[int]) -> list[Sample]:
         """Returns the samples in the given rows, for ``default_collate``."""
         tensors = self.tensors(owner, rows, rows)
         rebuilt = []
@@ -122,11 +128,11 @@ class Layout:
             rebuilt.append(self._sample(rows_of_leaves))
         return rebuilt
 
-    def _sample(self, rows_of_leaves: Iterator[torch.Tensor]) -> Any:
+    def _sample(self, rows_of_leaves: Iterator[torch.Tensor]) -> Sample:
         return _build(self.root, lambda leaf: _as_leaf(leaf, next(rows_of_leaves)), list_only=False)
 
-    def tensors(self, owner: Any, rows: int, count: int) -> list[torch.Tensor]:
-        """Returns the leaves of a batch; see ``batch``. ``owner`` may be a uint8 tensor too."""
+    def tensors(self, owner: Memory, rows: int, count: int) -> list[torch.Tensor]:
+        """Returns the leaves of a batch; see ``batch``."""
         tensors = []
         for leaf, offset in zip(self.leaves, self.offsets(rows), strict=True):
             shape = (count, *leaf.shape)
@@ -142,10 +148,10 @@ class Layout:
         return tensors
 
 
-def _node(sample: Any) -> Node:
+def _node(sample: Sample) -> Node:
     kind = type(sample)
     if not collated_by_torch(sample):
-        raise _NotFixed(f"{kind.__name__} has a collate function of its own")
+        raise _NotFixed(f"{kind.__name__} has a custom collate function")
     if isinstance(sample, torch.Tensor):
         return _tensor_leaf(sample)
     if kind in _SCALARS:
@@ -189,13 +195,13 @@ def _is_stacked_as_plain(tensor: torch.Tensor) -> bool:
     return type(collated) is torch.Tensor
 
 
-def _array_leaf(array: np.ndarray[Any, Any]) -> Leaf:
+def _array_leaf(array: npt.NDArray[np.generic]) -> Leaf:
     if type(array) is not np.ndarray:
         raise _NotFixed(f"a sample contains {_article(type(array).__name__)}")
     return Leaf("array", array.shape, _numpy_dtype(array.dtype))
 
 
-def _numpy_dtype(dtype: np.dtype[Any]) -> torch.dtype:
+def _numpy_dtype(dtype: np.dtype[np.generic]) -> torch.dtype:
     try:
         if not dtype.isnative:
             raise TypeError
@@ -227,7 +233,7 @@ def _collect(node: Node, found: list[Leaf]) -> None:
             _collect(child, found)
 
 
-def _build(node: Node, make: Callable[[Leaf], Any], list_only: bool = True) -> Any:
+def _build(node: Node, make: Callable[[Leaf], Sample], list_only: bool = True) -> Batch:
     """Puts leaves together, with ``list_only`` as ``default_collate`` does: tuples become lists."""
     if isinstance(node, Leaf):
         return make(node)
@@ -239,7 +245,7 @@ def _build(node: Node, make: Callable[[Leaf], Any], list_only: bool = True) -> A
     return parts if list_only or node.kind is list else tuple(parts)
 
 
-def _as_leaf(leaf: Leaf, row: torch.Tensor) -> Any:
+def _as_leaf(leaf: Leaf, row: torch.Tensor) -> Sample:
     if leaf.kind == "tensor":
         return row
     if leaf.kind == "array":
@@ -251,11 +257,11 @@ def _as_leaf(leaf: Leaf, row: torch.Tensor) -> Any:
 class Writer:
     """Writes samples into the rows of one batch's memory."""
 
-    def __init__(self, layout: Layout, buffer: Any, rows: int) -> None:
+    def __init__(self, layout: Layout, buffer: Memory, rows: int) -> None:
         """``buffer`` has ``layout.batch_bytes(rows)`` writable bytes."""
         self._write = _compile_writer(layout.root, iter(layout.tensors(buffer, rows, rows)))
 
-    def write(self, row: int, samples: Sequence[Any]) -> None:
+    def write(self, row: int, samples: Sequence[Sample]) -> None:
         """Writes ``samples`` into the rows from ``row`` on.
 
         Raises:
@@ -265,7 +271,7 @@ class Writer:
         self._write(row, samples)
 
 
-_Write = Callable[[int, Sequence[Any]], None]
+_Write = Callable[[int, Sequence[Sample]], None]
 
 
 def _compile_writer(node: Node, tensors: Iterator[torch.Tensor]) -> _Write:
@@ -276,7 +282,7 @@ def _compile_writer(node: Node, tensors: Iterator[torch.Tensor]) -> _Write:
     if node.keys is not None:
         return _mapping_writer(node.keys, writers)
 
-    def write(row: int, samples: Sequence[Any]) -> None:
+    def write(row: int, samples: Sequence[Sample]) -> None:
         for sample in samples:
             if type(sample) is not kind or len(sample) != count:
                 raise LayoutMismatch(f"expected {_article(kind.__name__)} of {count}")
@@ -286,10 +292,10 @@ def _compile_writer(node: Node, tensors: Iterator[torch.Tensor]) -> _Write:
     return write
 
 
-def _mapping_writer(keys: tuple[Any, ...], writers: list[_Write]) -> _Write:
+def _mapping_writer(keys: tuple[Hashable, ...], writers: list[_Write]) -> _Write:
     wanted = set(keys)
 
-    def write(row: int, samples: Sequence[Any]) -> None:
+    def write(row: int, samples: Sequence[Sample]) -> None:
         for sample in samples:
             if type(sample) is not dict or sample.keys() != wanted:
                 raise LayoutMismatch(f"expected a dict with the keys {keys}")
@@ -309,9 +315,9 @@ def _leaf_writer(leaf: Leaf, block: torch.Tensor) -> _Write:
 
 def _tensor_writer(leaf: Leaf, block: torch.Tensor) -> _Write:
     dtype, shape = leaf.dtype, torch.Size(leaf.shape)
-    kind: Any = leaf.tensor
+    kind = leaf.tensor
 
-    def write(row: int, column: Sequence[Any]) -> None:
+    def write(row: int, column: Sequence[Sample]) -> None:
         for tensor in column:
             if (
                 type(tensor) is not kind
@@ -328,7 +334,7 @@ def _tensor_writer(leaf: Leaf, block: torch.Tensor) -> _Write:
     return write
 
 
-def _as_plain(kind: type) -> contextlib.AbstractContextManager[Any]:
+def _as_plain(kind: type) -> contextlib.AbstractContextManager[None]:
     """Returns a context in which tensors of a subclass are taken as what they hold."""
     if kind is torch.Tensor:
         return contextlib.nullcontext()
@@ -339,7 +345,7 @@ def _array_writer(leaf: Leaf, block: torch.Tensor) -> _Write:
     rows = block.numpy()
     dtype, shape = rows.dtype, leaf.shape
 
-    def write(row: int, column: Sequence[Any]) -> None:
+    def write(row: int, column: Sequence[Sample]) -> None:
         for position, array in enumerate(column, row):
             if type(array) is not np.ndarray or array.dtype != dtype or array.shape != shape:
                 raise LayoutMismatch(f"expected an array of {dtype} and shape {shape}")
@@ -352,7 +358,7 @@ def _scalar_writer(leaf: Leaf, block: torch.Tensor) -> _Write:
     rows = block.numpy()
     kind = leaf.scalar
 
-    def write(row: int, column: Sequence[Any]) -> None:
+    def write(row: int, column: Sequence[Sample]) -> None:
         for value in column:
             if type(value) is not kind:
                 raise LayoutMismatch(f"expected {_article(str(kind))}")

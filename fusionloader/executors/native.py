@@ -11,7 +11,7 @@ from fusionloader.plan.stages import Plan
 def make_executor(
     plan: Plan, pillow_version: str | None = None, simd: str | None = None
 ) -> _native.Executor:
-    """The executor of ``plan``; one per thread.
+    """Returns the executor of ``plan``; one per thread.
 
     ``pillow_version`` is the release whose pixels are reproduced (the installed one by default),
     ``simd`` the vector instructions to use, one of ``_native.simd_levels()`` (by default the widest

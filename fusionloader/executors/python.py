@@ -1,16 +1,20 @@
-"""Samples made by user code: the dataset's own, or a compiled plan with a Python tail."""
+"""Where the samples of python workers come from: a dataset, or a compiled plan with a tail."""
 
 from __future__ import annotations
 
 import contextlib
 import random
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import torch
 
 from fusionloader import _native
+
+# The user's map-style dataset, of any class, and its samples.
+Dataset: TypeAlias = Any
+Sample: TypeAlias = Any
 
 # random.seed() without its checks of the argument's type, which cost as much as the seeding.
 _python_generator: Any = random._inst
@@ -46,10 +50,10 @@ class Seeding(NamedTuple):
 class Source(Protocol):
     """Makes samples from keys; seeds the global generators for each as ``seeding`` says."""
 
-    dataset: Any
+    dataset: Dataset
     seeding: Seeding
 
-    def load(self, key: SampleKey) -> Any:
+    def load(self, key: SampleKey) -> Sample:
         """Returns one sample."""
 
     def renewed(self) -> Source:
@@ -65,7 +69,7 @@ class Source(Protocol):
         """Returns the number of samples of the dataset, 0 where it does not know."""
 
 
-def length_of(dataset: Any) -> int:
+def length_of(dataset: Dataset) -> int:
     """Returns ``len(dataset)``, 0 where there is none."""
     try:
         return len(dataset)
@@ -109,17 +113,17 @@ def preserved_generators() -> Iterator[None]:
 class DatasetSource:
     """The user's map-style dataset, called as torch's ``DataLoader`` calls it."""
 
-    def __init__(self, dataset: Any) -> None:
+    def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
         self.seeding = Seeding()
 
-    def load(self, key: SampleKey) -> Any:
+    def load(self, key: SampleKey) -> Sample:
         """Returns ``dataset[index]``."""
         seed_generators(key, self.seeding)
         return self.dataset[key.index]
 
     def renewed(self) -> Source:
-        """Returns this: a dataset is asked as it is."""
+        """Returns this source, which asks the dataset itself."""
         return self
 
     def take_part_seconds(self) -> list[float]:

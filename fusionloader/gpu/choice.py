@@ -8,17 +8,16 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
+from fusionloader.executors.device.launch_memory import TorchPool
 from fusionloader.executors.device.support import why_not
-from fusionloader.executors.device.torch_pool import TorchPool
 from fusionloader.gpu.caching_allocator import TorchAllocator
 from fusionloader.gpu.control import Connections, GpuOptions
 from fusionloader.gpu.memory_lender import MemoryOptions
 from fusionloader.gpu.worker import BorrowedMemory, GpuWorkerConfig
-from fusionloader.options import GpuWorker, parse_bytes
+from fusionloader.options import GpuWorker, LoaderOptions, Prebuilt, parse_bytes
 from fusionloader.plan.stages import Plan
 from fusionloader.shm.dataset_table import DatasetTable
 from fusionloader.sources.datasets import Compiled
@@ -34,7 +33,7 @@ _DEVICE_BUFFERS = 4  # the batch in use, the one behind it, and two that are bei
 
 @dataclass(frozen=True, slots=True)
 class GpuChoice:
-    """The GPU worker of a loader, or in words why there is none; neither where nobody asked."""
+    """The GPU worker of a loader, or why there is none, in words; neither if none was asked for."""
 
     worker: GpuWorker | None = None
     device_id: int | None = None
@@ -43,7 +42,7 @@ class GpuChoice:
     batch_size: int = 0
 
     def explain(self) -> str:
-        """Returns a line for ``explain()``, empty where nobody asked for a GPU worker."""
+        """Returns a line for ``explain()``, empty if no GPU worker was requested."""
         if self.why_not is not None:
             return f"no GPU worker: {self.why_not}"
         if self.worker is None:
@@ -56,23 +55,23 @@ class GpuChoice:
         return f"{text}; {when} {self.worker.share_limit} of training's while training waits"
 
 
-def choose(loader: Any, compiled: Compiled | None) -> GpuChoice:
+def choose(options: LoaderOptions, compiled: Compiled | None) -> GpuChoice:
     """Returns the choice for a loader whose dataset was compiled to that, if it was.
 
     Raises:
         ValueError: an explicit ``GpuWorker`` that cannot be, whatever the dataset.
         ImportError: an explicit ``GpuWorker`` without DALI.
     """
-    wanted = loader.gpu_worker
-    device = torch.device(loader.device) if loader.device is not None else torch.device("cpu")
+    wanted = options.gpu_worker
+    device = torch.device(options.device) if options.device is not None else torch.device("cpu")
     explicit = isinstance(wanted, GpuWorker)
-    if wanted is None or (explicit and wanted.sharing == "off"):
+    if wanted is None or (isinstance(wanted, GpuWorker) and wanted.sharing == "off"):
         return GpuChoice()
     if not explicit and device.type != "cuda":
         return GpuChoice()
-    worker = wanted if explicit else GpuWorker()
+    worker = wanted if isinstance(wanted, GpuWorker) else GpuWorker()
     device_id = _device_id(worker, device)
-    if loader.num_workers == 0:
+    if options.num_workers == 0:
         return GpuChoice(why_not="num_workers=0")
     if importlib.util.find_spec("nvidia") is None or not importlib.util.find_spec("nvidia.dali"):
         if explicit:
@@ -80,9 +79,9 @@ def choose(loader: Any, compiled: Compiled | None) -> GpuChoice:
         _say_once(f"no GPU worker, because DALI is not installed: {_pip_command()}")
         return GpuChoice(why_not=f"DALI is not installed: {_pip_command()}")
     why = _unsuitable(compiled, worker.prebuilt, device_id is not None)
-    if why is None and device_id is not None and not loader.batch_size:
+    if why is None and device_id is not None and not options.batch_size:
         why = "the size of a batch_sampler's batches is not known"
-    return GpuChoice(worker, device_id, why, loader.tiny_batch_size, loader.batch_size or 0)
+    return GpuChoice(worker, device_id, why, options.tiny_batch_size, options.batch_size or 0)
 
 
 def _device_id(worker: GpuWorker, device: torch.device) -> int | None:
@@ -115,7 +114,7 @@ def _pip_command() -> str:
     return f"pip install nvidia-dali-cuda{suffix}"
 
 
-def _unsuitable(compiled: Compiled | None, prebuilt: str, on_gpu: bool) -> str | None:
+def _unsuitable(compiled: Compiled | None, prebuilt: Prebuilt, on_gpu: bool) -> str | None:
     if compiled is None or compiled.plan is None:
         return "the dataset's samples are made in Python"
     if not compiled.complete:
@@ -144,8 +143,8 @@ def mark_stream(device_id: int | None) -> Callable[[], Callable[[], bool]]:
 def within(limit: int, batch_bytes: int, most: int, on_gpu: bool) -> tuple[int, int]:
     """Returns samples in a launch and device buffers for a limit in bytes: half of it for each.
 
-    Launches are reckoned at 16 MiB a sample, an image of 4 megapixels on its way; DALI's own pool
-    has no limit that could be set.
+    A launch is estimated at 16 MiB a sample, a decoded image of 4 megapixels. DALI's own pool
+    cannot be limited.
 
     Raises:
         ValueError: not even one sample, or one batch, goes into the limit.

@@ -1,17 +1,18 @@
-"""The local manager's side of the GPU worker: started, watched, directed, given up."""
+"""The local manager's side of the GPU worker: starts, watches, directs and restarts it."""
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from fusionloader import _native
 from fusionloader.gpu.memory_lender import MemoryLender, MemoryOptions
-from fusionloader.gpu.rates import Rates
 from fusionloader.scheduler.affinity import MiniBatchDone, ThresholdSearch
 from fusionloader.scheduler.gate import TemporalGate, needed_beside_training
 from fusionloader.scheduler.sharing import Mode, SharingChoice
@@ -19,11 +20,16 @@ from fusionloader.workers import messages
 from fusionloader.workers.processes import Process
 from fusionloader.workers.worker_set import Death, WorkerSet
 
+if TYPE_CHECKING:
+    from fusionloader.gpu.worker import SharedBuffer
+
 log = logging.getLogger("fusionloader.gpu")
 
 _MOST_RESTARTS = 3
 _OFF, _CLOSED, _OPEN = 0, 1, 2
 _LEAVING_SECONDS = 0.001
+# Between two looks of an idle window's thread at most.
+_IDLE_SECONDS = 0.01
 
 StartGpuWorker = Callable[["Connections", int, int, int], Process]
 """Starts worker number ``n``, which sends messages to a descriptor and puts at most so many samples
@@ -40,7 +46,7 @@ class Connections:
 
     control_fd: int
     data_fd: int
-    buffers: Sequence[Any] = ()
+    buffers: Sequence[SharedBuffer] = ()
     memory_fd: int = -1
 
 
@@ -48,10 +54,14 @@ class Connections:
 class GpuOptions:
     """What the manager needs to know.
 
-    ``start`` starts it with ``most_samples`` in a launch; ``sharing`` is a mode or ``"auto"``.
-    ``asked`` marks on the device where training stands when it asks for a batch, and returns a
-    function that tells whether the device has come so far. ``buffers`` for batches on the device.
-    ``memory`` where training may lend it memory.
+    Attributes:
+        start: starts the worker.
+        most_samples: in a launch.
+        sharing: a ``Mode``'s value, or ``"auto"``.
+        asked: records an event behind what training has enqueued, when it asks for a batch;
+            returns a function that tells whether the event has passed.
+        buffers: how many for batches on the device.
+        memory: what training may lend it; ``None``: nothing.
     """
 
     start: StartGpuWorker
@@ -68,7 +78,7 @@ class GpuControl:
     Attributes:
         cpu_workers: how many there are now.
         restarts: how often it was started again.
-        gone: why there is none any more, in words; ``None`` while there is one.
+        given_up: why it is not started again, in words; ``None`` while there is one.
     """
 
     def __init__(
@@ -86,7 +96,7 @@ class GpuControl:
         self.cpu_workers = cpu_workers
         self._options = options
         self._most_samples = options.most_samples
-        self._why = ""
+        self._failure: messages.WorkerFailed | None = None
         self._state = _OFF
         self._threshold = 0
         self._samples = 0
@@ -94,18 +104,18 @@ class GpuControl:
         self._gate = TemporalGate()
         self._choice: SharingChoice | None = None
         if options.sharing == "auto":
-            self._choice = SharingChoice(both_fit=True, warm_up=in_flight)
+            self._choice = SharingChoice(warm_up=in_flight)
         self._rates = Rates(queue, number)
         self._delivered: float | None = None
         self._needed = True
         self.restarts = 0
-        self.gone: str | None = None
+        self.given_up: str | None = None
         self._memory = None if options.memory is None else MemoryLender(options.memory)
         self._set = WorkerSet(1, self._launch, first=number)
 
     def _launch(self, number: int, message_fd: int) -> Process:
         most, connections = self._most_samples, self._connections
-        ledger_handle = None if self._memory is None else self._memory.invite()
+        ledger_handle = None if self._memory is None else self._memory.open_ledger()
         if ledger_handle is None:
             return self._options.start(connections, number, message_fd, most)
         connections = replace(connections, memory_fd=ledger_handle.fd)
@@ -119,7 +129,7 @@ class GpuControl:
         """The worker's process, if there is one."""
         return [worker.process for worker in self._set.workers]
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> dict[str, object]:
         """Returns what ``FusionLoader.stats()`` says of it."""
         rates = self._choice.rates if self._choice is not None else {}
         return {
@@ -129,7 +139,7 @@ class GpuControl:
             "threshold": self._search.threshold,
             "samples": self._samples,
             "restarts": self.restarts,
-            "gone": self.gone,
+            "gone": self.given_up,
             "memory": {} if self._memory is None else self._memory.stats(),
         }
 
@@ -137,7 +147,7 @@ class GpuControl:
 
     @property
     def _mode(self) -> Mode:
-        if self.gone is not None:
+        if self.given_up is not None:
             return Mode.OFF
         return Mode(self._options.sharing) if self._choice is None else self._choice.mode
 
@@ -172,7 +182,7 @@ class GpuControl:
             self._memory.take_back(next(iter(self.processes), None))
 
     def delivered(self, samples: int, backlog: int, ready: int) -> None:
-        """Training has its batch of so many samples.
+        """Training has a batch of ``samples``.
 
         ``backlog`` others are complete too; ``ready`` mini-batches can be delivered now.
         """
@@ -187,7 +197,7 @@ class GpuControl:
         self.busy()
 
     def busy(self) -> None:
-        """Training goes to work on the device: in temporal sharing the worker leaves it."""
+        """Training uses the device again: in temporal sharing the worker stops to."""
         self._gate.delivered()
         self._update()
         if self._mode is Mode.TEMPORAL:
@@ -218,14 +228,40 @@ class GpuControl:
         self._update()
 
     def look(self) -> None:
-        """Reads its messages, notices its death, and lets it work when it may."""
+        """Reads its messages, restarts it if it has ended, and updates what it may do."""
         for message in self._set.receive():
             self._note(message)
         for death in self._set.deaths():
-            for message in death.last_words:
+            for message in death.last_messages:
                 self._note(message)
-            self._bury(death)
+            self._replace(death)
         self._update()
+
+    @contextmanager
+    def idle_window(self) -> Iterator[None]:
+        """Lets it work in temporal sharing, with training's free memory, within the block.
+
+        Training leaves the device alone within it. A thread does what a waiting ``next()`` would,
+        which must not be called within the block.
+        """
+        over = threading.Event()
+
+        def serve() -> None:
+            while not over.is_set():
+                seen = self._queue.done_word()
+                self.waits()
+                self._queue.sleep(seen, _IDLE_SECONDS)
+
+        thread = threading.Thread(target=serve, name="fusionloader-idle-window", daemon=True)
+        self.asked()  # in this thread: on its current stream
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+            self.waited()
+            self.busy()
 
     def _update(self) -> None:
         state = _OFF
@@ -250,21 +286,23 @@ class GpuControl:
 
     def _note(self, message: messages.Message) -> None:
         if isinstance(message, messages.WorkerFailed):
-            self._why = message.failure.text
+            self._failure = message
 
-    def _bury(self, death: Death) -> None:
+    def _replace(self, death: Death) -> None:
         built = self._queue.gpu_is_ready
         if self._memory is not None:
             self._memory.take_back(None)
         self._queue.forget_gpu()
         self._update()
         self._queue.take_back(death.number)
-        why, self._why = self._why, ""
-        # What cannot be built will not be the next time, unless it was for want of memory.
-        hopeless = bool(why) and not built and "memory" not in why.lower()
-        why = why or f"GPU worker (pid {death.pid}) {death.manner}"
+        failure, self._failure = self._failure, None
+        # What cannot be built will not be the next time, unless memory was short.
+        hopeless = failure is not None and not built and not failure.short_of_memory
+        why = f"GPU worker (pid {death.pid}) {death.manner}"
+        if failure is not None:
+            why = failure.failure.text
         if hopeless or self.restarts >= _MOST_RESTARTS:
-            self.gone = why
+            self.given_up = why
             self._set.drop(death)
             text = f"FusionLoader goes on without its GPU worker. {why}"
         else:
@@ -287,7 +325,37 @@ class GpuControl:
         ]
 
     def end(self) -> None:
-        """Waits for it, which was told to stop, and kills it if it does not."""
+        """Waits for its end, and kills it if it does not stop."""
         self._set.end()
         if self._memory is not None:
             self._memory.close()
+
+
+class Rates:
+    """Samples per second of work, of one CPU worker and of the GPU worker."""
+
+    def __init__(self, queue: _native.ManagerQueue, gpu_worker: int) -> None:
+        """``gpu_worker`` is its number; those of CPU workers are smaller."""
+        self._queue = queue
+        self._gpu_worker = gpu_worker
+        self._before = ((0, 0.0), (0, 0.0))
+
+    def since_last(self) -> tuple[float | None, float | None]:
+        """Returns both rates since the last call, ``None`` where a side has done nothing."""
+        records = self._queue.records(0, self._gpu_worker + 1)
+        counted = [(record[5], record[6]) for record in records]
+        now = (_sum(counted[:-1]), _sum(counted[-1:]))
+        rates = tuple(
+            (samples - samples_before) / (busy - busy_before)
+            if samples > samples_before and busy > busy_before
+            else None
+            for (samples, busy), (samples_before, busy_before) in zip(
+                now, self._before, strict=True
+            )
+        )
+        self._before = now
+        return rates[0], rates[1]
+
+
+def _sum(counted: list[tuple[int, float]]) -> tuple[int, float]:
+    return sum(samples for samples, _ in counted), sum(busy for _, busy in counted)

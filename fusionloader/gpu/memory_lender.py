@@ -1,4 +1,4 @@
-"""Training's side of lending GPU memory: out while ``next()`` waits, back before it returns.
+"""Training lends its GPU worker memory while ``next()`` waits, and takes it back before it returns.
 
 What is lent are blocks that training's allocator holds but does not use. They are claimed from it,
 so that it neither hands them out nor frees them meanwhile, and given back to it when the borrower
@@ -8,25 +8,34 @@ has returned them, or has been killed.
 from __future__ import annotations
 
 import logging
+import threading
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Any
 
-from fusionloader.executors.device.launch_memory import USEFUL_BYTES, MemoryPool
-from fusionloader.gpu.caching_allocator import Allocator
-from fusionloader.gpu.lending_session import LendingSession
-from fusionloader.gpu_memory import Block, Grant, LedgerHandle, MemorySharingError, NotReturnedError
-from fusionloader.gpu_memory.lender import PATIENCE
-from fusionloader.gpu_memory.overdue import under_mps
+from fusionloader.executors.device.launch_memory import USEFUL_BYTES, TorchPool
+from fusionloader.gpu.caching_allocator import TorchAllocator
+from fusionloader.gpu_memory import (
+    Block,
+    Grant,
+    LedgerHandle,
+    Lender,
+    LendingStats,
+    MemorySharingError,
+    NotReturnedError,
+    probe,
+)
+from fusionloader.gpu_memory.lender import PATIENCE, under_mps
 from fusionloader.scheduler.claims import candidates, only_expandable, plan_claims
-from fusionloader.scheduler.sharing import peaks_fit
 from fusionloader.workers.processes import Process
 
 log = logging.getLogger("fusionloader.gpu")
 
 # For a killed process to end. One that is stuck in the kernel keeps its blocks.
 _ENDING_SECONDS = 10.0
+# How often the probe looks whether the worker has started.
+_LOOKING_SECONDS = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +47,15 @@ class MemoryOptions:
         limit: in bytes, at a time.
         always: lend whenever the worker wants memory; else only if the peaks do not fit together.
         allocator: that holds the memory.
-        pool: makes what the worker allocates from, over there.
+        pool: makes what the worker allocates from, in its process.
         patience: seconds that the worker has to return what is asked back.
     """
 
     device: int
     limit: int
     always: bool
-    allocator: Allocator
-    pool: Callable[[], MemoryPool]
+    allocator: TorchAllocator
+    pool: Callable[[], TorchPool]
     patience: float = PATIENCE
 
 
@@ -61,7 +70,7 @@ class MemoryLender:
     def __init__(self, options: MemoryOptions) -> None:
         self._options = options
         self._allocator = options.allocator
-        self._session: LendingSession | None = None
+        self._session: _Session | None = None
         self._out: list[Grant] = []
         self._nothing_left = False
         self._before: Counter[str] = Counter()
@@ -70,13 +79,13 @@ class MemoryLender:
         if self.why_not is not None:
             self._say_off()
 
-    def invite(self) -> LedgerHandle | None:
-        """Returns what a new worker borrows with; the one before must have ended."""
+    def open_ledger(self) -> LedgerHandle | None:
+        """Returns the ledger of a new worker, ``None`` to lend nothing; the former has ended."""
         self._end_session()
         if self.why_not is not None:
             return None
         try:
-            self._session = LendingSession(self._options.device)
+            self._session = _Session(self._options.device)
             return self._session.lender.ledger_handle()
         except MemorySharingError as error:
             self._decline(str(error))
@@ -111,7 +120,7 @@ class MemoryLender:
         except (KeyError, TypeError) as error:
             self._decline(f"the snapshot of torch's allocator is not as expected: {error!r}")
 
-    def _lend(self, session: LendingSession, wanted: int) -> None:
+    def _lend(self, session: _Session, wanted: int) -> None:
         allocator, device = self._allocator, self._options.device
         snapshot, reserved = allocator.snapshot(), allocator.reserved()
         if only_expandable(snapshot, device=device):
@@ -126,7 +135,7 @@ class MemoryLender:
                 self._nothing_left = False
                 break
             address = allocator.take(claim.size, claim.stream)
-            # Another one if sizes are rounded up, or somebody else was faster.
+            # Another one if sizes are rounded up, or another thread was faster.
             if (address, claim.size, claim.stream) not in known:
                 allocator.give(address)
                 break
@@ -152,7 +161,7 @@ class MemoryLender:
         free, device = self._allocator.device_memory()
         others = max(device - free - self._allocator.reserved(), 0)
         peak = self._allocator.peak()
-        if peaks_fit(peak, others + wanted, device):
+        if peak + others + wanted <= device:
             return False
         self.short = True
         log.info(
@@ -165,7 +174,7 @@ class MemoryLender:
     # ---- taking back ---------------------------------------------------------------------------
 
     def take_back(self, worker: Process | None) -> None:
-        """Takes everything back: asks, is patient for a moment, then kills the worker.
+        """Takes everything back: asks, waits for ``patience``, then kills the worker.
 
         Under CUDA's MPS no client may be killed: what is not returned then stays out of training's
         use until it is.
@@ -210,7 +219,7 @@ class MemoryLender:
 
     # ---- the rest ------------------------------------------------------------------------------
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> dict[str, object]:
         """Returns what ``FusionLoader.stats()`` says of it, in bytes since the loader was made."""
         counts = self._before.copy()
         if self._session is not None:
@@ -239,7 +248,66 @@ class MemoryLender:
         log.log(level, "training lends the GPU worker no memory: %s", self.why_not)
 
 
-def _counts(session: LendingSession) -> dict[str, int]:
+def _counts(session: _Session) -> dict[str, int]:
     probed = asdict(session.probed)
     counts = asdict(session.lender.stats()) if session.proven else probed
     return {name: counts[name] - probed[name] for name in counts if name.endswith("_ever")}
+
+
+class _Session:
+    """The ledger of one worker process, and whether that process can open training's memory.
+
+    A thread probes it: the worker answers when it has started, which takes seconds. Until then the
+    ledger is used by that thread alone.
+
+    Attributes:
+        lender: training's end of the ledger.
+        probed: counts of what the probe has lent, which is not for the worker's use.
+        proven: whether the worker has opened a block.
+        refused: why it cannot, in words, once that is known.
+    """
+
+    def __init__(self, device: int) -> None:
+        self.lender = Lender()
+        self.probed: LendingStats = self.lender.stats()
+        self.proven = False
+        self.refused: str | None = None
+        self._device = device
+        self._ended = threading.Event()
+        self._lock = threading.Lock()
+        self._users = 2  # the lender and the thread; the last one closes
+        name = "fusionloader-memory-probe"
+        threading.Thread(target=self._find_out, name=name, daemon=True).start()
+
+    def _find_out(self) -> None:
+        try:
+            self._probe()
+        finally:
+            self._leave()
+
+    def _probe(self) -> None:
+        try:
+            while not self.lender.borrowers:
+                if self._ended.wait(_LOOKING_SECONDS):
+                    return
+            refused = probe(self.lender, self._device)
+        except MemorySharingError as error:
+            refused = str(error)
+        self.probed = self.lender.stats()
+        if self._ended.is_set():
+            return
+        self.refused = refused
+        self.proven = refused is None
+
+    def end(self) -> None:
+        """The worker has ended, and what was lent to it is back."""
+        self._ended.set()
+        self._leave()
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._users > 0:
+                return
+        with suppress(NotReturnedError):  # with a process that is stuck in the kernel
+            self.lender.close(when_overdue="quarantine")

@@ -9,18 +9,24 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fusionloader import _native
-from fusionloader.executors.device.launch_memory import LaunchMemory, MemoryPool
+from fusionloader.executors.device.launch_memory import LaunchMemory, TorchPool
 from fusionloader.executors.device.task import EncodedSample, GpuTask
+from fusionloader.executors.shortage import is_shortage
 from fusionloader.gpu_memory import Borrower, LedgerHandle, MemorySharingError, answer_probe
+from fusionloader.options import Prebuilt
 from fusionloader.plan.stages import Plan
 from fusionloader.scheduler.groups import GroupSize
 from fusionloader.shm.dataset_table import DatasetTable
 from fusionloader.workers import failures, messages, processes
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
 
 log = logging.getLogger("fusionloader.gpu")
 
@@ -28,6 +34,9 @@ _COMPLETED = 3
 _IDLE_SECONDS = 0.5
 _PROBE_SECONDS = 10.0  # for training to notice that this process is there
 _ALIGN = 64
+
+SharedBuffer = tuple[Callable[..., "torch.Tensor"], tuple[object, ...]]
+"""Opens memory of the training process on the device: a function and its arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +48,7 @@ class BorrowedMemory:
     """
 
     ledger_fd: int
-    pool: Callable[[], MemoryPool]
+    pool: Callable[[], TorchPool]
     trims: bool
 
 
@@ -62,11 +71,11 @@ class GpuWorkerConfig:
     plan: Plan
     row_bytes: int
     device_id: int | None
-    prebuilt: str
+    prebuilt: Prebuilt
     tiny_batch_size: int
     most_samples: int
     fixed_group: bool
-    buffers: Sequence[Any]
+    buffers: Sequence[SharedBuffer]
     threads: int
     hw_decoder_load: float
     memory: BorrowedMemory | None = None
@@ -76,7 +85,7 @@ def main(config: GpuWorkerConfig) -> None:
     """Serves until the manager says stop or the training process is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the training process's to handle
     if config.memory is not None:  # training's memory is free when nobody has it open any more
-        processes.leave_with(config.parent)
+        processes.exit_with_parent(config.parent)
     queue = _native.WorkerQueue(config.control_fd, config.data_fd, config.worker, gpu=True)
     queue.announce(os.getpid())
     try:
@@ -86,7 +95,8 @@ def main(config: GpuWorkerConfig) -> None:
         worker.serve()
     except Exception as error:
         failure = failures.capture(error, "in the GPU worker")
-        messages.send(config.message_fd, messages.WorkerFailed(failure))
+        short = is_shortage(error)
+        messages.send(config.message_fd, messages.WorkerFailed(failure, short))
         sys.exit(1)
 
 
@@ -115,7 +125,7 @@ class _GpuWorkerLoop:
             self._group.size = most
         self._sequence = -1
         self._sequence_since = 0.0
-        self._views: dict[tuple[int, int], tuple[memoryview, np.ndarray[Any, Any]]] = {}
+        self._views: dict[tuple[int, int], tuple[memoryview, NDArray[np.int64]]] = {}
 
     def serve(self) -> None:
         queue = self._queue
@@ -191,12 +201,12 @@ class _GpuWorkerLoop:
         self._table.sizes[item] = min(len(encoded), 0xFFFFFFFF)
         return encoded
 
-    def _place(self, claim: _native.Claim, row: int) -> Any:
+    def _place(self, claim: _native.Claim, row: int) -> memoryview | torch.Tensor:
         begin = row * self._config.row_bytes
         memory = self._buffers[claim.gpu_rows - 1] if self._buffers else self._rows(claim)[0]
         return memory[begin : begin + self._config.row_bytes]
 
-    def _rows(self, claim: _native.Claim) -> tuple[memoryview, np.ndarray[Any, Any]]:
+    def _rows(self, claim: _native.Claim) -> tuple[memoryview, NDArray[np.int64]]:
         """Returns the mini-batch's images and targets, as ``PlanWorker`` lays them out."""
         where = (claim.payload, claim.payload_rows)
         if where not in self._views:

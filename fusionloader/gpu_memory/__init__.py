@@ -6,7 +6,7 @@ For any program with CUDA, see docs/gpu_memory.md. Imports nothing of the packag
 from __future__ import annotations
 
 from fusionloader.gpu_memory.block import Block
-from fusionloader.gpu_memory.borrower import Borrower, Mapping
+from fusionloader.gpu_memory.borrower import Borrower, LedgerHandle, Mapping
 from fusionloader.gpu_memory.calls import borrow_block, reclaim_block, return_block, yield_block
 from fusionloader.gpu_memory.errors import (
     CudaError,
@@ -20,9 +20,7 @@ from fusionloader.gpu_memory.errors import (
     SizeError,
     UnavailableError,
 )
-from fusionloader.gpu_memory.ledger_handle import LedgerHandle
-from fusionloader.gpu_memory.lender import Grant, Lender, LendingStats
-from fusionloader.gpu_memory.overdue import WhenOverdue
+from fusionloader.gpu_memory.lender import Grant, Lender, LendingStats, WhenOverdue
 from fusionloader.gpu_memory.probe import answer_probe, probe
 
 __all__ = [

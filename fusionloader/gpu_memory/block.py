@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, Protocol
 
 from fusionloader.gpu_memory.errors import SizeError
 
@@ -33,7 +33,14 @@ class Block:
             raise SizeError(f"a block has at least 1 byte, not {self.nbytes}")
 
 
-def as_block(memory: Any) -> Block:
+class CudaArray(Protocol):
+    """Memory of a CUDA device: a tensor, a CuPy array."""
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]: ...
+
+
+def as_block(memory: Block | CudaArray) -> Block:
     """Returns a block, or what has ``__cuda_array_interface__`` (tensors, CuPy arrays), as one.
 
     Raises:

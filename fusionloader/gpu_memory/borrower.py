@@ -3,27 +3,63 @@
 from __future__ import annotations
 
 import operator
+import os
 import time
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from multiprocessing import reduction
+from typing import NoReturn, Protocol
 
 from fusionloader._native import cuda as native
 from fusionloader.gpu_memory.errors import (
     GrantError,
-    LedgerError,
     NotOfferedError,
     PeerError,
     SizeError,
 )
-from fusionloader.gpu_memory.ledger_handle import LedgerHandle
 
 # More than any device has: such numbers do not go into the ledger.
 _MOST_BYTES = 2**62
-# How often it is looked whether the lender lives: no futex tells.
+# Between two looks whether the lender lives: no futex wakes for that.
 _LOOKING_SECONDS = 0.1
 
 open_borrowers: weakref.WeakSet[Borrower] = weakref.WeakSet()
+
+
+class _Duplicate(Protocol):
+    """A descriptor on its way to another process."""
+
+    def detach(self) -> int: ...
+
+
+class LedgerHandle:
+    """What a borrower opens its lender's ledger with: an argument of a ``multiprocessing`` process.
+
+    A process that is started otherwise inherits ``fd`` (``subprocess``'s ``pass_fds``) and makes a
+    ``LedgerHandle(fd)`` of it; keep this one until the process has started.
+
+    Attributes:
+        fd: descriptor of the ledger, closed with the handle; -1 afterwards.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _received, (reduction.DupFd(self.fd),)
+
+    def close(self) -> None:
+        """Closes the descriptor; a borrower that was made with it goes on."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _received(duplicate: _Duplicate) -> LedgerHandle:
+    return LedgerHandle(duplicate.detach())
 
 
 class Mapping:
@@ -48,7 +84,7 @@ class Mapping:
             GrantError: the block was returned.
         """
         if self.returned:
-            raise GrantError("the block was returned: its address is another's")
+            raise GrantError("the block was returned: its address is no longer valid")
         return self._loan.address
 
     @property
@@ -72,7 +108,7 @@ class Mapping:
         return self._borrower._held.get(id(self)) is not self
 
     @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
+    def __cuda_array_interface__(self) -> dict[str, object]:
         return {
             "shape": (self.nbytes,),
             "typestr": "|u1",
@@ -81,7 +117,7 @@ class Mapping:
         }
 
     def return_(self, streams: Sequence[int] | None = None) -> None:
-        """Gives it back, see ``return_block``."""
+        """Returns the block, see ``return_block``."""
         self._borrower.return_block(self, streams)
 
     def __enter__(self) -> Mapping:
@@ -91,23 +127,23 @@ class Mapping:
         if not self.returned:
             self.return_()
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> NoReturn:
         raise TypeError("a mapping is of use only in the process that borrowed it")
 
 
 class Borrower:
-    """A slot at a lender's ledger; a process has one, and keeps it until it ends or closes.
+    """One of a lender's borrowers; a process has one, and keeps it until it ends or closes it.
 
     As a context manager it returns everything at the end.
 
     Args:
-        ledger handle: from ``Lender.ledger_handle()``.
+        ledger_handle: from ``Lender.ledger_handle()``.
 
     Raises:
-        LedgerError: what was given is no ledger of this version, or all borrower slots are taken.
+        LedgerError: it is no ledger of this version, or it has 8 borrowers already.
         PeerError: the lender belongs to another user, or has ended.
         UnavailableError: there is no CUDA driver here.
-        TypeError: it is no ledger handle.
+        TypeError: ``ledger_handle`` is not a ``LedgerHandle``.
     """
 
     def __init__(self, ledger_handle: LedgerHandle) -> None:
@@ -123,7 +159,7 @@ class Borrower:
         open_borrowers.add(self)
 
     def want(self, nbytes: int) -> None:
-        """Says how many more bytes would be of use; 0 when none. Lenders lend by this.
+        """Publishes how many more bytes are wanted, which the lender reads as ``wanted_bytes``.
 
         Raises:
             SizeError: ``nbytes`` is negative.
@@ -165,8 +201,6 @@ class Borrower:
         return self._borrow(nbytes, probe=False)
 
     def _borrow(self, nbytes: int, *, probe: bool) -> Mapping | None:
-        if self._closed:
-            raise LedgerError("the borrower is closed")
         nbytes = operator.index(nbytes)
         if nbytes < 1:
             raise SizeError(f"at least 1 byte must be borrowed, not {nbytes}")

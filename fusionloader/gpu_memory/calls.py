@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
+from fusionloader.gpu_memory.block import Block, CudaArray
 from fusionloader.gpu_memory.borrower import Borrower, Mapping, open_borrowers
 from fusionloader.gpu_memory.errors import GrantError, LedgerError
-from fusionloader.gpu_memory.lender import PATIENCE, Grant, Lender, open_lenders
-from fusionloader.gpu_memory.overdue import WhenOverdue
+from fusionloader.gpu_memory.lender import PATIENCE, Grant, Lender, WhenOverdue, open_lenders
 
 _End = TypeVar("_End", Lender, Borrower)
 
 
-def yield_block(block: Any, lender: Lender | None = None) -> Grant:
+def yield_block(block: Block | CudaArray, lender: Lender | None = None) -> Grant:
     """Lends the use of GPU memory to other processes (FusionFlow's YieldBlk).
 
     It is on offer as soon as the GPU has done what it was given for that memory until now. From
@@ -40,7 +40,7 @@ def borrow_block(nbytes: int, borrower: Borrower | None = None, timeout: float =
     Args:
         nbytes: that it must have at least.
         borrower: ``None`` for the only one of this process.
-        timeout: seconds to wait for one. Meanwhile the lender is told how much is wanted.
+        timeout: seconds to wait for one. Meanwhile the lender's ``wanted_bytes`` counts it.
 
     Raises:
         SizeError: ``nbytes`` is not positive.
@@ -56,8 +56,8 @@ def borrow_block(nbytes: int, borrower: Borrower | None = None, timeout: float =
 def return_block(mapping: Mapping, streams: Sequence[int] | None = None) -> None:
     """Gives a borrowed block back. Nothing may be launched on it any more.
 
-    It waits until the GPU has done what it was given, and closes the mapping, before the lender
-    hears of it.
+    It waits until the GPU has done what it was given, and closes the mapping, before the block is
+    the lender's.
 
     Args:
         mapping: of this process.
@@ -77,7 +77,7 @@ def reclaim_block(
 ) -> None:
     """Takes a block back: when this returns, it is the lender's alone.
 
-    What nobody has borrowed is back at once. Otherwise the borrower is asked, and waited for.
+    A block that is not borrowed is back at once. Otherwise the borrower is asked, and waited for.
 
     Args:
         grant: of this process.

@@ -5,15 +5,13 @@ They travel between processes: each one can be pickled.
 
 from __future__ import annotations
 
-from typing import Any
-
 
 class MemorySharingError(RuntimeError):
     """Base of all errors of ``fusionloader.gpu_memory``."""
 
 
 class CudaError(MemorySharingError):
-    """What the CUDA driver said, in its own words.
+    """A call of the CUDA driver failed; the message is the driver's.
 
     Attributes:
         code: CUDA's number of the error (a ``CUresult``).
@@ -23,7 +21,7 @@ class CudaError(MemorySharingError):
         super().__init__(message)
         self.code = code
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return type(self), (str(self), self.code)
 
 
@@ -36,7 +34,7 @@ class DeviceError(MemorySharingError):
 
 
 class LedgerError(MemorySharingError):
-    """The record that both processes share is full, closed, or none of ours."""
+    """The ledger is full, closed, damaged, or of another version."""
 
 
 class PeerError(MemorySharingError):
@@ -56,7 +54,7 @@ class GrantError(MemorySharingError, ValueError):
 
 
 class NotOfferedError(MemorySharingError):
-    """Nobody offers a block of so many bytes now."""
+    """No block of so many bytes is on offer now."""
 
 
 class NotReturnedError(MemorySharingError):
@@ -70,5 +68,5 @@ class NotReturnedError(MemorySharingError):
         super().__init__(message)
         self.nbytes = nbytes
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return type(self), (str(self), self.nbytes)

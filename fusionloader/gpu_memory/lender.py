@@ -10,28 +10,100 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NoReturn, get_args
 
 from fusionloader._native import cuda as native
-from fusionloader.gpu_memory.block import Block, as_block
+from fusionloader.gpu_memory.block import Block, CudaArray, as_block
+from fusionloader.gpu_memory.borrower import LedgerHandle
 from fusionloader.gpu_memory.errors import GrantError, LedgerError, NotReturnedError, SizeError
-from fusionloader.gpu_memory.grant import PATIENCE, Grant, LendingStats
-from fusionloader.gpu_memory.ledger_handle import LedgerHandle
-from fusionloader.gpu_memory.overdue import WhenOverdue, check_when_overdue, under_mps
 
 log = logging.getLogger("fusionloader.gpu_memory")
+
+PATIENCE = 0.03
+"""Seconds that a borrower has, unless said otherwise, to return what is asked back.
+
+Of the 50 ms in which memory is to be back, the rest is for a killed borrower to end."""
+
+WhenOverdue = Literal["kill", "wait", "quarantine"]
+"""What to do with a borrower that does not return a block in time.
+
+``"kill"``: if it is a child of this process it is killed, and the block taken back when nothing of
+it runs any more; if it is not, or shares its CUDA context with others under MPS, the block stays
+out. ``"wait"``: as long as it takes. ``"quarantine"``: the block stays out, which is a
+``NotReturnedError``; it can be reclaimed again later."""
 
 _MOST_SLOTS = 4096
 # A killed process ends when its system calls do; one that is stuck in the kernel may never.
 _ENDING_SECONDS = 10.0
-# How often it is looked whether borrowers live: no futex tells. Who was killed ends soon.
+# Between two looks whether borrowers live: no futex wakes for that. A killed process ends soon.
 _LOOKING_SECONDS = 0.005
 _LOOKING_AFTER_A_KILL_SECONDS = 0.0005
 
-__all__ = ["PATIENCE", "Grant", "Lender", "LendingStats", "open_lenders"]
-
 open_lenders: weakref.WeakSet[Lender] = weakref.WeakSet()
-_opening = threading.Lock()  # a set must not change while somebody goes through it
+_opening = threading.Lock()  # a set must not change while another thread iterates over it
+
+
+@dataclass(frozen=True, slots=True)
+class LendingStats:
+    """Of one lender, in bytes where not said otherwise.
+
+    Attributes:
+        lent: with grants that are not reclaimed, now.
+        borrowed: of these, with a borrower now.
+        lent_ever: of all grants so far.
+        borrowed_ever: of all mappings so far.
+        revoked_ever: asked back while a borrower had it.
+        killed: borrowers that were killed because they did not return a block in time.
+    """
+
+    lent: int
+    borrowed: int
+    lent_ever: int
+    borrowed_ever: int
+    revoked_ever: int
+    killed: int
+
+
+class Grant:
+    """A block that is lent, until it is reclaimed. Only a lender makes them.
+
+    As a context manager it reclaims the block at the end.
+
+    Attributes:
+        block: what is lent.
+    """
+
+    __slots__ = ("__weakref__", "_lender", "_ticket", "block")
+
+    def __init__(self, lender: Lender, block: Block, ticket: native.Ticket) -> None:
+        self._lender = lender
+        self._ticket = ticket
+        self.block = block
+
+    @property
+    def state(self) -> str:
+        """Where the block is, in one word.
+
+        ``"armed"`` (on offer when its stream gets there), ``"yielded"``, ``"borrowed"``,
+        ``"revoking"``, ``"quarantined"``, ``"returned"``, or ``"free"`` once it is reclaimed.
+        """
+        return self._lender._state(self)
+
+    def reclaim(self, patience: float = PATIENCE, when_overdue: WhenOverdue = "kill") -> None:
+        """Takes the block back, see ``reclaim_block``."""
+        self._lender.reclaim([self], patience, when_overdue)
+
+    def __enter__(self) -> Grant:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.state != "free":
+            self.reclaim()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a grant is of use only in the process that lends")
 
 
 class Lender:
@@ -41,10 +113,10 @@ class Lender:
     a forked child. As a context manager it reclaims everything at the end.
 
     Args:
-        slots: how many blocks can be lent at a time, up to 4096.
+        slots: how many blocks can be lent at a time, from 1 to 4096.
 
     Raises:
-        ValueError: not so many.
+        SizeError: ``slots`` is out of range.
         UnavailableError: there is no CUDA driver here.
     """
 
@@ -78,7 +150,7 @@ class Lender:
         self._native.empty_borrower_slots()
         return [native.pid_of(identity) for identity in self._native.borrowers]
 
-    def yield_block(self, block: Any) -> Grant:
+    def yield_block(self, block: Block | CudaArray) -> Grant:
         """Lends a block, see ``yield_block``."""
         self._require_open()
         return self._lend(as_block(block), probe=False)
@@ -87,7 +159,7 @@ class Lender:
         self._native.empty_borrower_slots()
         with _opening:
             others = [lender for lender in open_lenders if lender is not self]
-        for other in others:  # of its own blocks the ledger knows
+        for other in others:  # the ledger refuses overlaps of its own
             other._refuse_overlap(block)
         ticket = self._native.lend(block.address, block.nbytes, block.stream, probe)
         grant = Grant(self, block, ticket)
@@ -102,7 +174,9 @@ class Lender:
         when_overdue: WhenOverdue = "kill",
     ) -> None:
         """Takes several blocks back at once, see ``reclaim_block``; all are asked for first."""
-        check_when_overdue(when_overdue)
+        if when_overdue not in get_args(WhenOverdue):
+            choices = get_args(WhenOverdue)
+            raise ValueError(f"when_overdue should be one of {choices}, not {when_overdue!r}")
         if not patience >= 0:
             raise ValueError(f"patience is a number of seconds from 0 on, not {patience!r}")
         asked = list(dict.fromkeys(grants))
@@ -162,9 +236,9 @@ class Lender:
         return out
 
     def _kill_owners(self, out: list[Grant]) -> bool:
-        """Kills who has the blocks; returns whether any was killed."""
+        """Kills the processes that have the blocks; returns whether any was killed."""
         if under_mps():
-            log.warning("a borrower is late, and is not killed since CUDA's MPS runs here")
+            log.warning("a borrower keeps its block, and is not killed since CUDA's MPS runs here")
             return False
         owners = {self._native.owner(grant._ticket) for grant in out} - {0}
         killed = 0
@@ -174,7 +248,7 @@ class Lender:
                 log.warning("process %d was killed: it did not return borrowed GPU memory", pid)
                 killed += 1
             else:
-                log.warning("process %d is late, and is not killed: it is no child of ours", pid)
+                log.warning("process %d keeps its block, and is not killed: it is no child", pid)
         self._killed += killed
         return killed > 0 or not owners
 
@@ -238,3 +312,12 @@ class Lender:
         if self._out.get(id(grant)) is not grant:
             return "free"
         return self._native.state(grant._ticket)
+
+
+def under_mps() -> bool:
+    """Returns whether CUDA's Multi-Process Service runs here.
+
+    Its clients share one context on the device: killing one of them may take the others with it.
+    """
+    pipes = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
+    return Path(pipes, "control").exists()

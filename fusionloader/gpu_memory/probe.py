@@ -8,8 +8,7 @@ from fusionloader._native import cuda as native
 from fusionloader.gpu_memory.block import Block
 from fusionloader.gpu_memory.borrower import Borrower, Mapping
 from fusionloader.gpu_memory.errors import MemorySharingError
-from fusionloader.gpu_memory.grant import Grant
-from fusionloader.gpu_memory.lender import Lender
+from fusionloader.gpu_memory.lender import Grant, Lender
 
 _NBYTES = 2 << 20
 _ASKED, _ANSWERED = 0x3C3C5A5A, 0xA5A5C3C3
@@ -20,7 +19,7 @@ def probe(lender: Lender, device: int = 0, timeout: float = 30.0) -> str | None:
     """Lends 2 MiB to a borrower that calls ``answer_probe``, and looks at what it wrote.
 
     That fails under MIG, in gVisor, and between containers with PID namespaces of their own. A
-    borrower that is late is killed if it is a child of this process.
+    borrower that does not return the block in time is killed if it is a child of this process.
 
     Args:
         lender: with one borrower.

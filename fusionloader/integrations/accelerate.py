@@ -1,7 +1,7 @@
-"""Hugging Face Accelerate: ``prepare`` keeps a FusionLoader, where Accelerate's own rebuilds it.
+"""Hugging Face Accelerate: ``prepare`` keeps a FusionLoader, where Accelerate's rebuilds it.
 
-Accelerate shards, synchronises and counts in a wrapper of its own around a ``DataLoader`` that it
-makes anew. Here it does all that, and then the loader within is replaced by a FusionLoader.
+Accelerate shards, synchronises and counts in a wrapper around a ``DataLoader`` that it creates.
+This module lets it do that, and then replaces the loader inside by a FusionLoader.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import torch
 from accelerate import Accelerator
 from torch.utils.data import DataLoader
 
-from fusionloader.integrations.rebuild import OWN_ARGUMENTS, fusion_of
+from fusionloader.integrations.rebuild import EXTRA_ARGUMENTS, fusion_of
 from fusionloader.loader import FusionLoader
 
 
 def prepare(accelerator: Accelerator, *objects: Any, **arguments: Any) -> Any:
-    """Returns what ``accelerator.prepare(*objects)`` would, with FusionLoaders left in place.
+    """Returns what ``accelerator.prepare(*objects)`` would, with FusionLoaders kept.
 
-    A prepared loader is Accelerate's: it shards (``even_batches`` and ``split_batches`` hold),
-    moves batches to the device, sets the epoch, knows ``end_of_dataloader`` and ``remainder``, and
-    its position is saved and loaded by ``save_state`` and ``load_state``.
+    A prepared loader is Accelerate's. It shards (``even_batches`` and ``split_batches`` apply),
+    moves batches to the device, sets the epoch, and has ``end_of_dataloader`` and ``remainder``.
+    ``save_state`` and ``load_state`` save and load its position.
     """
     prepared = [
         _prepare_loader(accelerator, each) if isinstance(each, FusionLoader) else each
@@ -34,17 +34,17 @@ def adopt(prepared: Any, **options: Any) -> Any:
     """Puts a FusionLoader into a loader that Accelerate has prepared, and returns that.
 
     Args:
-        prepared: what ``accelerator.prepare`` made of a ``DataLoader``.
-        options: FusionLoader's own arguments.
+        prepared: the result of ``accelerator.prepare`` for a ``DataLoader``.
+        options: arguments that FusionLoader has beyond DataLoader's.
     """
-    within = getattr(prepared, "base_dataloader", None)
-    if isinstance(within, DataLoader) and not isinstance(within, FusionLoader):
+    inner = getattr(prepared, "base_dataloader", None)
+    if isinstance(inner, DataLoader) and not isinstance(inner, FusionLoader):
         device = getattr(prepared, "device", None)
         if "device" not in options and device is not None and torch.device(device).type == "cuda":
             options["device"] = device
-        prepared.base_dataloader = fusion_of(within, **options)
+        prepared.base_dataloader = fusion_of(inner, **options)
         prepared.dl_state_dict = prepared.base_dataloader.state_dict()
-        # By which Accelerate knows loaders with a state; torchdata is not needed for it.
+        # Accelerate then saves the loader's state; it does not need torchdata for that.
         prepared.use_stateful_dataloader = True
     return prepared
 
@@ -52,11 +52,11 @@ def adopt(prepared: Any, **options: Any) -> Any:
 def _prepare_loader(accelerator: Accelerator, loader: FusionLoader[Any]) -> Any:
     if loader.__dict__.get("_prepared"):
         return loader
-    loader._adopted = True  # says that losing the class is no accident this time
+    loader._adopted = True  # no warning that the prepared loader is not a FusionLoader
     prepared = accelerator.prepare_data_loader(loader)
-    own = {name: getattr(loader, name) for name in OWN_ARGUMENTS}
-    if own["device"] is None:
-        del own["device"]
-    adopt(prepared, **own)
+    options = {name: getattr(loader, name) for name in EXTRA_ARGUMENTS}
+    if options["device"] is None:
+        del options["device"]
+    adopt(prepared, **options)
     prepared._is_accelerate_prepared = True
     return prepared

@@ -1,4 +1,4 @@
-"""A loader like another one, with some arguments changed."""
+"""Builds a FusionLoader from another loader's arguments, with some of them changed."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from torch.utils.data import BatchSampler, DataLoader
 from fusionloader.loader import FusionLoader
 
 _ARGUMENTS = tuple(inspect.signature(FusionLoader.__init__).parameters)[1:]
-# What a FusionLoader has beyond a DataLoader, and those who rebuild loaders would lose.
-OWN_ARGUMENTS = tuple(
+# FusionLoader's arguments beyond DataLoader's, which frameworks that rebuild loaders lose.
+EXTRA_ARGUMENTS = tuple(
     name for name in _ARGUMENTS if name not in inspect.signature(DataLoader.__init__).parameters
 )
 _OF_SAMPLER = ("batch_size", "shuffle", "sampler", "drop_last")
 
 
 def fusion_of(loader: DataLoader[Any], **changes: Any) -> FusionLoader[Any]:
-    """Returns a ``FusionLoader`` with the arguments of ``loader``, whatever loader that is.
+    """Returns a ``FusionLoader`` with the arguments of ``loader``, of any DataLoader class.
 
     The samplers are passed on as they are. ``changes`` replace arguments.
     """
@@ -26,7 +26,7 @@ def fusion_of(loader: DataLoader[Any], **changes: Any) -> FusionLoader[Any]:
     for name in _ARGUMENTS:
         if hasattr(loader, name):
             arguments[name] = getattr(loader, name)
-    arguments |= {"shuffle": None} | changes  # the sampler that it made is there already
+    arguments |= {"shuffle": None} | changes  # the loader has made its sampler already
     if arguments["num_workers"] == 0:
         arguments["prefetch_factor"] = None
     sampler = arguments["batch_sampler"]
@@ -36,7 +36,7 @@ def fusion_of(loader: DataLoader[Any], **changes: Any) -> FusionLoader[Any]:
     elif sampler is not None and type(sampler) is not BatchSampler:
         for name in _OF_SAMPLER:
             arguments.pop(name, None)
-    elif sampler is not None:  # DataLoader's own: made again from its parts
+    elif sampler is not None:  # one that DataLoader made: passed as its parts
         arguments["batch_sampler"] = None
         arguments["sampler"] = sampler.sampler
         arguments["batch_size"], arguments["drop_last"] = sampler.batch_size, sampler.drop_last

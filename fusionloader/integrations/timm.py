@@ -13,25 +13,25 @@ from torch.utils.data import IterableDataset, default_collate
 from torchvision.datasets import DatasetFolder
 from torchvision.datasets.folder import default_loader
 
-from fusionloader.integrations.rebuild import OWN_ARGUMENTS, fusion_of
+from fusionloader.integrations.rebuild import EXTRA_ARGUMENTS, fusion_of
 from fusionloader.options import WorkerPool
 
 # ``device`` is timm's as well.
-_OWN = tuple(name for name in OWN_ARGUMENTS if name != "device")
+_EXTRA = tuple(name for name in EXTRA_ARGUMENTS if name != "device")
 
 
 def create_loader(*arguments: Any, **keywords: Any) -> Any:
-    """Returns what ``timm.data.create_loader`` would, made of a FusionLoader.
+    """Returns what ``timm.data.create_loader`` would, with a FusionLoader inside.
 
-    All arguments are timm's, and FusionLoader's own beside them. With ``use_prefetcher`` timm
-    leaves normalisation and erasing to the device, and collates in every worker; workers of
-    FusionLoader do both while they write a sample, so that the prefetcher is left out unless
-    something needs it: a ``collate_fn`` of one's own (mixup), augmentation splits, scheduled sizes.
+    Takes timm's arguments and those that FusionLoader has beyond DataLoader's. With
+    ``use_prefetcher`` timm normalises and erases on the device, and collates in every worker.
+    FusionLoader's workers do both while they write a sample. So the prefetcher is used only if
+    something needs it: a custom ``collate_fn`` (mixup), augmentation splits, scheduled sizes.
 
     Raises:
-        ValueError: as ``FusionLoader`` does, such as for another ``num_workers`` than a pool's.
+        ValueError: as ``FusionLoader`` does, for example if ``num_workers`` is not the pool's.
     """
-    options = {name: keywords.pop(name) for name in _OWN if name in keywords}
+    options = {name: keywords.pop(name) for name in _EXTRA if name in keywords}
     if isinstance(pool := options.get("pool"), WorkerPool):
         bound = inspect.signature(timm_loader.create_loader).bind(*arguments, **keywords)
         if "num_workers" not in bound.arguments:  # timm's default is a number, too
@@ -55,7 +55,7 @@ def create_loader(*arguments: Any, **keywords: Any) -> Any:
 
 
 class FolderOfTimm(DatasetFolder):  # type: ignore[misc]
-    """A folder of images that timm's reader has found, with a face that can be compiled."""
+    """The files that timm's reader has found, as a ``DatasetFolder``, which can be compiled."""
 
     def __init__(self, images: ImageDataset) -> None:
         self._images = images
@@ -69,7 +69,7 @@ class FolderOfTimm(DatasetFolder):  # type: ignore[misc]
         self.target_transform = images.target_transform
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_images":  # not there yet: it is being unpickled
+        if name == "_images":  # not set yet: the object is being unpickled
             raise AttributeError(name)
         return getattr(self._images, name)
 

@@ -1,4 +1,4 @@
-"""Hugging Face transformers: a mixin that gives its ``Trainer`` FusionLoaders."""
+"""Hugging Face transformers: a mixin that makes its ``Trainer`` use FusionLoaders."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from fusionloader.integrations.accelerate import adopt
 
 
 class FusionTrainerMixin:
-    """Goes before ``Trainer``: ``class MyTrainer(FusionTrainerMixin, Trainer)``.
+    """First base class of a trainer: ``class MyTrainer(FusionTrainerMixin, Trainer)``.
 
     Attributes:
-        fusion_options: FusionLoader's own arguments (``device``, ``seed``, ``on_error`` ...).
+        fusion_options: arguments that FusionLoader has beyond DataLoader's (``device``, ``seed``,
+            ``on_error`` ...).
     """
 
     fusion_options: dict[str, Any] = {}  # noqa: RUF012

@@ -1,23 +1,35 @@
-"""How a loader's samples are made: what the slot iterator asks, whoever answers."""
+"""How a loader's samples are made: what the slot iterator asks of either kind of workers."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import Any, Protocol
+from multiprocessing.context import BaseContext
+from typing import NamedTuple, Protocol
 
 import torch
 
+from fusionloader.aliases import Index
 from fusionloader.executors.layout import Layout
 from fusionloader.gpu.control import GpuOptions
+from fusionloader.manager.options import StartWorker, WorkerConnection
+from fusionloader.options import LoaderOptions
 from fusionloader.pool.pool_processes import Payload
-from fusionloader.ranks.membership import SharingOffer
+from fusionloader.ranks.sharing_offer import SharingOffer
 from fusionloader.workers.processes import Process
 
-Starter = Callable[[Any, int, int], Process]
-"""Starts worker number ``n`` of a manager, sending its messages to a descriptor."""
-
 NO_ITEM = -1
+
+
+class Described(NamedTuple):
+    """The indices of a mini-batch as workers get them.
+
+    ``items`` are numbers; ``rows`` the places in the batch, the smallest sample first; ``pickled``
+    are the indices where numbers do not say everything.
+    """
+
+    items: list[int]
+    rows: list[int]
+    pickled: bytes
 
 
 class WorkerBackend(Protocol):
@@ -32,13 +44,13 @@ class WorkerBackend(Protocol):
     sharing_offer: SharingOffer | None
     single_threaded: bool
 
-    def name(self, index: Any) -> str:
+    def name(self, index: Index) -> str:
         """Returns a sample's name for messages."""
 
-    def describe(self, indices: list[Any]) -> tuple[list[int], list[int], bytes]:
-        """Returns items for the workers, rows smallest sample first, and pickled indices."""
+    def describe(self, indices: list[Index]) -> Described:
+        """Returns what a worker needs to know of a mini-batch."""
 
-    def starter(self, loader: Any, base_seed: int) -> Starter:
+    def starter(self, options: LoaderOptions, base_seed: int) -> StartWorker:
         """Returns the function that starts a worker."""
 
     def no_layout(self, why: str) -> None:
@@ -51,34 +63,34 @@ class WorkerBackend(Protocol):
         """Returns the backend for workers whose ``worker_init_fn`` changes the dataset."""
 
 
-def refuse_pool(loader: Any, why: str) -> None:
+def refuse_pool(options: LoaderOptions, why: str) -> None:
     """Raises ValueError for a loader of a pool that has to be served in whole batches.
 
     Those are made by processes of torch's, which would come on top of the pool's.
     """
-    if loader.pool is not None:
+    if options.pool is not None:
         raise ValueError(
             "a WorkerPool serves loaders sample by sample, and this one is served in whole "
-            f"batches: {why}. Give it workers of its own: num_workers=... instead of pool=..."
+            f"batches: {why}. Give it other workers: num_workers=... instead of pool=..."
         )
 
 
-def of_pool(payload: Payload) -> Starter:
-    """Returns the function by which a loader has a pool's workers instead of its own."""
+def start_in_pool(payload: Payload) -> StartWorker:
+    """Returns the function by which a pool's workers serve a loader."""
 
-    def start(manager: Any, number: int, message_fd: int) -> Process:
-        fds = {"message_fd": message_fd}
-        if manager.membership is not None:
-            fds["event_fd"] = manager.membership.event_fd
-        process: Process = manager.pool_binding.start(number, fds, payload)
-        return process
+    def start(connection: WorkerConnection) -> Process:
+        fds = {"message_fd": connection.message_fd}
+        if connection.event_fd >= 0:
+            fds["event_fd"] = connection.event_fd
+        assert connection.pool is not None
+        return connection.pool.start(connection.number, fds, payload)
 
     return start
 
 
-def context_of(loader: Any) -> tuple[Any, str]:
+def context_of(options: LoaderOptions) -> tuple[BaseContext, str]:
     """Returns the multiprocessing context of a loader's workers, and its start method."""
-    context = loader.multiprocessing_context
+    context = options.multiprocessing_context
     if context is None:
         context = torch.multiprocessing.get_context()
     return context, str(context.get_start_method())

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from torch.utils.data._utils.collate import default_collate
 
+from fusionloader.aliases import Batch, Sample
 from fusionloader.executors.layout import Layout
 
 
-def collate_named(samples: Sequence[Any], name: Callable[[int], str]) -> Any:
+def collate_named(samples: Sequence[Sample], name: Callable[[int], str]) -> Batch:
     """Returns ``default_collate(samples)``.
 
     Args:
@@ -34,7 +34,7 @@ def collate_named(samples: Sequence[Any], name: Callable[[int], str]) -> Any:
         raise told from error
 
 
-def _hint(samples: Sequence[Any], name: Callable[[int], str]) -> str:
+def _hint(samples: Sequence[Sample], name: Callable[[int], str]) -> str:
     described = [_describe(sample) for sample in samples]
     odd = next((i for i, text in enumerate(described) if text != described[0]), None)
     if odd is None:
@@ -46,6 +46,6 @@ def _hint(samples: Sequence[Any], name: Callable[[int], str]) -> str:
     )
 
 
-def _describe(sample: Any) -> str:
+def _describe(sample: Sample) -> str:
     layout = Layout.of(sample)
     return layout if isinstance(layout, str) else layout.describe()

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from fusionloader.gpu import choice as gpu_choice
+from fusionloader.options import LoaderOptions
 from fusionloader.sources import kept_files
 from fusionloader.sources.datasets import Compiled
 from fusionloader.sources.tables import layout_of
 
 
 def explained(
-    loader: Any,
+    options: LoaderOptions,
     compiled: Compiled | None,
     why_not: str | None,
     part_seconds: Sequence[float] = (),
@@ -24,23 +24,25 @@ def explained(
     """
     if why_not:
         lines = [f"whole batches per worker, as torch's DataLoader: {why_not}"]
-    elif loader.num_workers == 0:
+    elif options.num_workers == 0:
         lines = ["in the training process, because num_workers=0"]
     else:
-        whose = " of a pool" if loader.pool is not None else ""
-        lines = [f"{loader.num_workers} workers{whose} write samples into shared batches"]
+        whose = " of a pool" if options.pool is not None else ""
+        lines = [f"{options.num_workers} workers{whose} write samples into shared batches"]
     if not why_not:
         assert compiled is not None
         lines.append(compiled.explain(part_seconds))
-    lines += kept_files.explain(loader, _why_nothing_is_kept(loader, compiled, why_not))
-    if gpu := gpu_choice.choose(loader, None if why_not else compiled).explain():
+    lines += kept_files.explain(options, _why_nothing_is_kept(options, compiled, why_not))
+    if gpu := gpu_choice.choose(options, None if why_not else compiled).explain():
         lines.append(gpu)
     return "\n".join(lines)
 
 
-def _why_nothing_is_kept(loader: Any, compiled: Compiled | None, why_not: str | None) -> str:
+def _why_nothing_is_kept(
+    options: LoaderOptions, compiled: Compiled | None, why_not: str | None
+) -> str:
     """Returns why workers keep nothing of files; empty where they may."""
-    if why_not or loader.num_workers == 0:
+    if why_not or options.num_workers == 0:
         return "samples are not made by workers of a plan"
     if compiled is None or compiled.plan is None or compiled.kind != "folder":
         return "the samples are not read from image files by a plan"

@@ -5,22 +5,26 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Sequence
-from typing import Any
 
 from torch.utils.data import Subset
 from torch.utils.data import _utils as torch_utils
-from torch.utils.data.dataloader import _DatasetKind
+from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
 
+from fusionloader.aliases import AnyDataset, AnyLoader
 from fusionloader.executors.collate import is_of_collate
 from fusionloader.executors.python import DatasetSource, Seeding, Source
 from fusionloader.gpu import choice as gpu_choice
 from fusionloader.iterators.backend import WorkerBackend, refuse_pool
 from fusionloader.iterators.explanation import explained
+from fusionloader.iterators.in_process import InProcessIterator
+from fusionloader.iterators.loader_state import LoaderState
 from fusionloader.iterators.native_backend import NativeBackend
 from fusionloader.iterators.python_backend import PythonBackend
+from fusionloader.iterators.slots import SlotIterator
+from fusionloader.iterators.whole_batches import SingleProcessIterator, WholeBatchIterator
+from fusionloader.options import LoaderOptions
 from fusionloader.ranks.discovery import ranks_here
 from fusionloader.ranks.sharing_offer import SharingOffers
-from fusionloader.resume.epochs import Epochs
 from fusionloader.resume.stateful import has_state
 from fusionloader.sources.datasets import Compiled, compile_dataset
 from fusionloader.sources.fingerprint import Fingerprint
@@ -42,86 +46,86 @@ class IteratorFactory:
         self._kept = KeptFiles()
         self._made_offers: SharingOffers | None = None
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[type[IteratorFactory], tuple[()]]:
         return IteratorFactory, ()  # a copied or pickled loader finds out for itself
 
-    def iterator(self, loader: Any, epochs: Epochs) -> Any:
-        """Returns a new iterator over ``loader``."""
-        from fusionloader.iterators.in_process import InProcessIterator
-        from fusionloader.iterators.slots import SlotIterator
-        from fusionloader.iterators.whole_batches import SingleProcessIterator, WholeBatchIterator
-
-        compiled, why_not = self._compiled(loader)
-        self._log(explained(loader, compiled, why_not))
-        remember = functools.partial(self._remember_no_layout, _samples_of(loader))
+    def iterator(
+        self, loader: AnyLoader, options: LoaderOptions, state: LoaderState
+    ) -> _BaseDataLoaderIter:
+        """Returns a new iterator over ``loader``, whose arguments are ``options`` now."""
+        compiled, why_not = self._compiled(options)
+        self._log(explained(options, compiled, why_not))
         if compiled is not None and compiled.plan is None:
             compiled = None
-        if loader.num_workers == 0:
-            if compiled is not None and not why_not:
-                source = _source_here(loader.dataset, compiled)
-                renew = functools.partial(
-                    _renewed_source_here, loader.dataset, loader.decode, loader.strict
-                )
-                return InProcessIterator(loader, epochs, source, renew)
-            return SingleProcessIterator(loader, epochs)
+        if options.num_workers == 0:
+            if compiled is None or why_not:
+                return SingleProcessIterator(loader, options, state)
+            source = _source_here(options.dataset, compiled)
+            return InProcessIterator(
+                loader, options, state, source, lambda: _renewed_source_here(options)
+            )
         if why_not:
-            refuse_pool(loader, why_not)
-            return WholeBatchIterator(loader, epochs)
-        if compiled is None:
-            backend: WorkerBackend = PythonBackend(DatasetSource(loader.dataset), remember)
-        else:
-            python = PythonBackend(PlanSource(loader.dataset, compiled), remember)
-            of_init = Fingerprint(loader.dataset, [loader.worker_init_fn])
-            table = None
-            if of_init != self._changed_by_init:
-                table = self._tables.of(loader.dataset, compiled)
-            if table is None:
-                backend = python
-            else:
-                outdated = functools.partial(self._remember_change, of_init, python)
-                choice = gpu_choice.choose(loader, compiled)
-                kept = self._kept.of(loader, table, compiled.kind == "folder")
-                offers = self._offers(loader)
-                backend = NativeBackend(
-                    loader.dataset, compiled, table, choice, kept, outdated, offers
-                )
-        return SlotIterator(loader, epochs, backend)
+            refuse_pool(options, why_not)
+            return WholeBatchIterator(loader, options, state)
+        return SlotIterator(loader, options, state, self._backend(options, compiled))
 
-    def _offers(self, loader: Any) -> SharingOffers | None:
-        if loader.global_manager == "off" or (ranks := ranks_here()) is None:
+    def _backend(self, options: LoaderOptions, compiled: Compiled | None) -> WorkerBackend:
+        """Returns native workers where the plan is the whole way of a sample, else Python ones."""
+        remember = functools.partial(self._remember_no_layout, _samples_of(options))
+        if compiled is None:
+            return PythonBackend(DatasetSource(options.dataset), remember)
+        python = PythonBackend(PlanSource(options.dataset, compiled), remember)
+        of_init = Fingerprint(options.dataset, [options.worker_init_fn])
+        if of_init == self._changed_by_init:
+            return python
+        table = self._tables.of(options.dataset, compiled)
+        if table is None:
+            return python
+        return NativeBackend(
+            options.dataset,
+            compiled,
+            table,
+            gpu_choice.choose(options, compiled),
+            self._kept.of(options, table, compiled.kind == "folder"),
+            functools.partial(self._remember_change, of_init, python),
+            self._offers(options),
+        )
+
+    def _offers(self, options: LoaderOptions) -> SharingOffers | None:
+        if options.global_manager == "off" or (ranks := ranks_here()) is None:
             return None
         if self._made_offers is None:
             self._made_offers = SharingOffers(ranks)
         return self._made_offers
 
-    def explain(self, loader: Any, part_seconds: Sequence[float] = ()) -> str:
+    def explain(self, options: LoaderOptions, part_seconds: Sequence[float] = ()) -> str:
         """Returns how the loader's samples are made, and why, a line per stage.
 
         With ``part_seconds``, the time spent on each part, also its share.
         """
-        return explained(loader, *self._compiled(loader), part_seconds)
+        return explained(options, *self._compiled(options), part_seconds)
 
-    def kept_stats(self) -> dict[str, Any]:
+    def kept_stats(self) -> dict[str, dict[str, int]]:
         """Returns what is kept of the dataset's files, for ``stats()``."""
         return self._kept.stats()
 
-    def _compiled(self, loader: Any) -> tuple[Compiled | None, str | None]:
+    def _compiled(self, options: LoaderOptions) -> tuple[Compiled | None, str | None]:
         """Returns what was compiled, and why batches cannot be written sample by sample."""
-        if loader._dataset_kind == _DatasetKind.Iterable:
+        if options.dataset_kind == _DatasetKind.Iterable:
             return None, "an IterableDataset has no indices"
-        if not loader._auto_collation:
+        if not options.auto_collation:
             return None, "batch_size=None yields samples, not batches"
-        if not is_of_collate(loader.collate_fn, "default_collate"):
+        if not is_of_collate(options.collate_fn, "default_collate"):
             return None, "a custom collate_fn sees whole mini-batches"
-        if has_state(loader.dataset):
+        if has_state(options.dataset):
             return None, "a dataset with a state_dict() has a state in every worker"
-        compiled = compile_dataset(loader.dataset, loader.decode, loader.strict)
+        compiled = compile_dataset(options.dataset, options.decode, options.strict)
         why_not = None
         if self._no_layout is not None:
             why, samples = self._no_layout
-            why_not = why if samples == _samples_of(loader) else None
+            why_not = why if samples == _samples_of(options) else None
         if why_not is None and compiled.plan is None:
-            why_not = _why_whole(loader.dataset)
+            why_not = _why_whole(options.dataset)
         return compiled, why_not
 
     def _remember_no_layout(self, samples: Fingerprint, why: str) -> None:
@@ -138,12 +142,12 @@ class IteratorFactory:
             log.info("%s", text.replace("\n", "; "))
 
 
-def _samples_of(loader: Any) -> Fingerprint:
+def _samples_of(options: LoaderOptions) -> Fingerprint:
     """Returns what decides on the layout of samples: the dataset, and how they are collated."""
-    return Fingerprint(loader.dataset, torch_utils.collate.default_collate_fn_map)
+    return Fingerprint(options.dataset, torch_utils.collate.default_collate_fn_map)
 
 
-def _source_here(dataset: Any, compiled: Compiled) -> Source:
+def _source_here(dataset: AnyDataset, compiled: Compiled) -> Source:
     """Returns what makes samples in the training process."""
     if compiled.plan is None:
         source = DatasetSource(dataset)
@@ -152,11 +156,12 @@ def _source_here(dataset: Any, compiled: Compiled) -> Source:
     return PlanSource(dataset, compiled, in_worker=False)
 
 
-def _renewed_source_here(dataset: Any, decode: Any, strict: bool) -> Source:
-    return _source_here(dataset, compile_dataset(dataset, decode, strict))
+def _renewed_source_here(options: LoaderOptions) -> Source:
+    dataset = options.dataset
+    return _source_here(dataset, compile_dataset(dataset, options.decode, options.strict))
 
 
-def _why_whole(dataset: Any) -> str | None:
+def _why_whole(dataset: AnyDataset) -> str | None:
     while type(dataset) is Subset:  # whose __getitems__ is for that of the dataset within
         dataset = dataset.dataset
     if getattr(dataset, "__getitems__", None):

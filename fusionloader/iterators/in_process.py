@@ -3,59 +3,66 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from fusionloader.aliases import AnyLoader, Batch, Index, Sample
 from fusionloader.delivery.device_batches import to_device
 from fusionloader.executors.python import SampleKey, Source, group_of
 from fusionloader.iterators.collation import collate_named
+from fusionloader.iterators.loader_state import LoaderState
+from fusionloader.options import LoaderOptions
 from fusionloader.resume.epoch_state import EpochState
-from fusionloader.resume.epochs import Epochs
+from fusionloader.resume.sampling import SampledBatch, undelivered_batches
 from fusionloader.sources.fingerprint import Fingerprint
 from fusionloader.workers import failures, messages
-from fusionloader.workers.substitutes import substitutes
+from fusionloader.workers.bad_samples import BadSample, resolve
 
 
 class InProcessIterator(_BaseDataLoaderIter):
     """One mini-batch at a time, when it is asked for."""
 
     def __init__(
-        self, loader: Any, epochs: Epochs, source: Source, renew: Callable[[], Source]
+        self,
+        loader: AnyLoader,
+        options: LoaderOptions,
+        state: LoaderState,
+        source: Source,
+        renew: Callable[[], Source],
     ) -> None:
         """``renew`` makes the source of samples anew, when the dataset or a transform changed."""
         super().__init__(loader)
         if self._timeout != 0:
             raise AssertionError("timeout needs worker processes: num_workers > 0")
-        self._loader = loader
-        self._epochs = epochs
+        self._options = options
+        self._epochs, self._statistics = state.epochs, state.statistics
         self._source: Source = source
         self._renew = renew
-        self._seen = Fingerprint(loader.dataset)
+        self._seen = Fingerprint(options.dataset)
         self._epoch_state: EpochState | None = None
-        self._batches: Iterator[tuple[int, list[Any], list[int], list[int]]] = iter(())
-        self._base_seed = epochs.base_seed(int(self._base_seed))
+        self._batches: Iterator[SampledBatch] = iter(())
+        self._base_seed = state.epochs.base_seed(int(self._base_seed))
         self._begin()
 
     def _begin(self) -> EpochState:
-        self._epoch_state = self._epochs.start(self._loader, int(self._base_seed))
-        self._batches = self._epochs.not_delivered(
-            self._loader, self._epoch_state, self._sampler_iter, self._source.count()
+        self._epoch_state = self._epochs.start(self._options, int(self._base_seed))
+        self._batches = undelivered_batches(
+            self._options, self._epoch_state, self._sampler_iter, self._source.count()
         )
         return self._epoch_state
 
-    def _next_data(self) -> Any:
+    def _next_data(self) -> Batch:
         epoch_state = self._epoch_state
-        if epoch_state is None or (self._num_yielded == 0 and self._epochs.changed(self._loader)):
+        if epoch_state is None or (self._num_yielded == 0 and self._epochs.changed(self._options)):
             self._epochs.restart()
             self._sampler_iter = iter(self._index_sampler)
             epoch_state = self._begin()
-        counters = self._epochs.counters
+        counters = self._statistics
         for number, *described in self._batches:
             self._notice_changes()
-            samples: list[Any] = []
+            samples: list[Sample] = []
             indices = described[0]
             for row, (index, key, count) in enumerate(zip(*described, strict=True)):
                 sample_key = SampleKey(
@@ -74,17 +81,17 @@ class InProcessIterator(_BaseDataLoaderIter):
 
     def _notice_changes(self) -> None:
         """Takes a dataset that was changed in mid-epoch as it is now, as torch does."""
-        seen = Fingerprint(self._loader.dataset)
+        seen = Fingerprint(self._options.dataset)
         if seen != self._seen:
-            self._epochs.counters.add_part_seconds(self._source.take_part_seconds())
+            self._statistics.add_part_seconds(self._source.take_part_seconds())
             self._source, self._seen = self._renew(), seen
 
     def _group(self, number: int, row: int) -> int:
-        if self._loader.augment_per == "sample":
+        if self._options.augment_per == "sample":
             return 0
-        return group_of(number, row, self._loader.tiny_batch_size)
+        return group_of(number, row, self._options.tiny_batch_size)
 
-    def _collate(self, samples: list[Any], indices: list[Any]) -> Any:
+    def _collate(self, samples: list[Sample], indices: list[Index]) -> Batch:
         whole = len(samples) == len(indices)  # otherwise some were left out: which, is not kept
 
         def name(place: int) -> str:
@@ -93,31 +100,30 @@ class InProcessIterator(_BaseDataLoaderIter):
 
         return collate_named(samples, name)
 
-    def __next__(self) -> Any:
+    def __next__(self) -> Batch:
         batch = super().__next__()
-        device = self._loader.device
+        device = self._options.device
         return batch if device is None else to_device(batch, torch.device(device))
 
-    def _load(self, row: int, key: SampleKey) -> list[Any]:
+    def _load(self, row: int, key: SampleKey) -> list[Sample]:
         """Returns the sample, its substitute, or nothing where it is left out."""
         try:
             return [self._source.load(key)]
         except Exception as error:
-            if self._loader.on_error == "raise":
+            name = self._source.name(key)
+            failure = failures.capture(error, "in the training process", name)
+            draws = (key.seed, key.epoch, key.key, key.occurrence)
+            try:
+                found = resolve(
+                    self._options.on_error,
+                    failure,
+                    draws,
+                    self._source.count(),
+                    lambda index: self._source.load(key.replaced(index)),
+                )
+            except BadSample:
                 if hasattr(error, "add_note"):
-                    error.add_note(f"Sample: {self._source.name(key)}")
-                raise
-            failure = failures.capture(error, "in the training process", self._source.name(key))
-            if self._loader.on_error == "substitute":
-                for index in substitutes(
-                    key.seed, key.epoch, key.key, key.occurrence, self._source.count()
-                ):
-                    try:
-                        sample = self._source.load(key.replaced(index))
-                    except Exception:
-                        continue
-                    self._epochs.note_skipped([messages.SampleSkipped(0, row, index, failure)])
-                    return [sample]
-                raise
-            self._epochs.note_skipped([messages.SampleSkipped(0, row, None, failure)])
-            return []
+                    error.add_note(f"Sample: {name}")
+                raise error from None
+        self._statistics.add_skipped([messages.SampleSkipped(0, row, found.index, failure)])
+        return [] if found.index is None else [found.sample]

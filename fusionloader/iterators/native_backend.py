@@ -6,21 +6,23 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from operator import index as as_integer
-from typing import Any
 
 from PIL import Image, ImageFile
 
+from fusionloader.aliases import AnyDataset, Index
 from fusionloader.executors.layout import Layout
 from fusionloader.gpu import choice as gpu_choice
 from fusionloader.gpu.choice import GpuChoice
 from fusionloader.iterators.backend import (
     NO_ITEM,
-    Starter,
+    Described,
     WorkerBackend,
     context_of,
-    of_pool,
     parent_of,
+    start_in_pool,
 )
+from fusionloader.manager.options import StartWorker, WorkerConnection
+from fusionloader.options import LoaderOptions
 from fusionloader.pool.pool_processes import Payload
 from fusionloader.ranks.sharing_offer import SharingOffers
 from fusionloader.scheduler.tiny_batches import order_by_size
@@ -39,7 +41,7 @@ class NativeBackend:
 
     def __init__(
         self,
-        dataset: Any,
+        dataset: AnyDataset,
         compiled: Compiled,
         table: DatasetTable,
         choice: GpuChoice,
@@ -63,18 +65,18 @@ class NativeBackend:
         self.single_threaded = True
         self.sharing_offer = offers.of(self._plan, table) if offers is not None else None
 
-    def name(self, index: Any) -> str:
+    def name(self, index: Index) -> str:
         """Returns ``index 5 (cats/5.jpg)``."""
         return self._compiled.name(self._dataset, index)
 
-    def describe(self, indices: list[Any]) -> tuple[list[int], list[int], bytes]:
+    def describe(self, indices: list[Index]) -> Described:
         """Returns numbers in the table, ``-1`` for indices that the dataset does not have."""
         items = [self._item(index) for index in indices]
         sizes = self._table.sizes
         rows = order_by_size([int(sizes[item]) if item >= 0 else 0 for item in items])
-        return items, rows, b""
+        return Described(items, rows, b"")
 
-    def _item(self, index: Any) -> int:
+    def _item(self, index: Index) -> int:
         try:
             item = as_integer(index)
         except TypeError:
@@ -82,30 +84,29 @@ class NativeBackend:
         item += self.count if item < 0 else 0
         return item if 0 <= item < self.count else NO_ITEM
 
-    def starter(self, loader: Any, base_seed: int) -> Starter:
+    def starter(self, options: LoaderOptions, base_seed: int) -> StartWorker:
         """Returns a function that starts workers without torch, unless the user's code runs."""
-        init, dataset = loader.worker_init_fn, loader.dataset
-        if loader.pool is not None:
-            return self._pool_starter(loader, base_seed)
-        context, method = context_of(loader)
+        init, dataset = options.worker_init_fn, options.dataset
+        if options.pool is not None:
+            return self._pool_starter(options, base_seed)
+        context, method = context_of(options)
         formats = AddedFormats() if method == "fork" else self._formats()
-        common = self._config(loader, formats)
+        common = self._config(options, formats)
 
-        def start(manager: Any, number: int, message_fd: int) -> Process:
-            membership = manager.membership
+        def start(connection: WorkerConnection) -> Process:
             config = replace(
                 common,
-                worker=number,
+                worker=connection.number,
                 parent=parent_of(method),
-                control_fd=manager.control_fd,
-                data_fd=manager.arena.fd,
-                message_fd=message_fd,
-                event_fd=-1 if membership is None else membership.event_fd,
+                control_fd=connection.control_fd,
+                data_fd=connection.data_fd,
+                message_fd=connection.message_fd,
+                event_fd=connection.event_fd,
             )
-            fds, cpus = config.descriptors(), manager.cores.of(number)
+            fds, cpus = config.descriptors(), connection.cpus
             if init is not None or formats.of_script:
                 descriptors = {name: Descriptor(fd) for name, fd in fds.items()}
-                info = (manager.worker_count, base_seed, dataset, init)
+                info = (connection.workers, base_seed, dataset, init)
                 main = prepared_worker.main
                 return processes.start(context, main, config, descriptors, info, cpus=cpus)
             if method == "fork":
@@ -116,18 +117,18 @@ class NativeBackend:
 
         return start
 
-    def _pool_starter(self, loader: Any, base_seed: int) -> Starter:
-        formats, init, info = self._formats(), loader.worker_init_fn, None
+    def _pool_starter(self, options: LoaderOptions, base_seed: int) -> StartWorker:
+        formats, init, info = self._formats(), options.worker_init_fn, None
         if init is not None:
-            info = (loader.num_workers, base_seed, loader.dataset, init)
-        config = self._config(loader, formats)
+            info = (options.num_workers, base_seed, options.dataset, init)
+        config = self._config(options, formats)
         user_code = init is not None or formats.of_script
-        return of_pool(Payload((config, info), config.descriptors(), user_code))
+        return start_in_pool(Payload((config, info), config.descriptors(), user_code))
 
     def _formats(self) -> AddedFormats:
         return AddedFormats.here() if self._compiled.kind == "folder" else AddedFormats()
 
-    def _config(self, loader: Any, formats: AddedFormats) -> NativeWorkerConfig:
+    def _config(self, options: LoaderOptions, formats: AddedFormats) -> NativeWorkerConfig:
         """Returns what is the same for all workers."""
         pixels, indexes = self._kept.pixels, self._kept.indexes
         return NativeWorkerConfig(
@@ -139,7 +140,7 @@ class NativeBackend:
             table_bytes=self._table.nbytes,
             message_fd=-1,
             plan=self._plan,
-            on_error=loader.on_error,
+            on_error=options.on_error,
             address="" if self.sharing_offer is None else self.sharing_offer.ranks.address,
             load_truncated=ImageFile.LOAD_TRUNCATED_IMAGES,
             max_pixels=Image.MAX_IMAGE_PIXELS,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 import logging
-import warnings
 from collections.abc import Sequence
-from typing import Any
 
+from fusionloader.aliases import AnyLoader
+from fusionloader.iterators.loader_state import LoaderState
 from fusionloader.iterators.whole_batches import SingleProcessIterator, WholeBatchIterator
-from fusionloader.resume.epochs import Epochs
+from fusionloader.options import LoaderOptions
+from fusionloader.user_warnings import warn_user
 
 log = logging.getLogger("fusionloader.loader")
 
@@ -33,28 +34,30 @@ class PortableIteratorFactory:
     def __init__(self, why: str) -> None:
         self._why = why
 
-    def iterator(self, loader: Any, epochs: Epochs) -> Any:
+    def iterator(
+        self, loader: AnyLoader, options: LoaderOptions, state: LoaderState
+    ) -> WholeBatchIterator | SingleProcessIterator:
         """Returns an iterator of torch's that knows states and epochs; says once that it does."""
         global _said
         if not _said:
             _said = True
-            warnings.warn(
+            warn_user(
                 f"FusionLoader runs as torch's DataLoader here, at its speed: {self._why} is "
                 "missing. Its own workers need Linux.",
-                stacklevel=6,
             )
-        if loader.on_error != "raise":
+        if options.on_error != "raise":
             raise NotImplementedError(
-                f"on_error = {loader.on_error!r} needs FusionLoader's own workers: {self._why} is "
+                f"on_error = {options.on_error!r} needs FusionLoader's own workers: {self._why} is "
                 "missing"
             )
-        kind = WholeBatchIterator if loader.num_workers > 0 else SingleProcessIterator
-        return kind(loader, epochs)
+        if options.num_workers > 0:
+            return WholeBatchIterator(loader, options, state)
+        return SingleProcessIterator(loader, options, state)
 
-    def explain(self, loader: Any, part_seconds: Sequence[float] = ()) -> str:
+    def explain(self, options: LoaderOptions, part_seconds: Sequence[float] = ()) -> str:
         """Returns why nothing is compiled."""
         return f"whole batches per worker, as torch's DataLoader: {self._why} is missing"
 
-    def kept_stats(self) -> dict[str, Any]:
+    def kept_stats(self) -> dict[str, dict[str, int]]:
         """Returns nothing: there are no caches."""
         return {}

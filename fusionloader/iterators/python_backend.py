@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
-from typing import Any
 
+from fusionloader.aliases import Index
 from fusionloader.executors.layout import Layout
 from fusionloader.executors.python import SampleKey, Source
 from fusionloader.gpu.control import GpuOptions
 from fusionloader.iterators.backend import (
     NO_ITEM,
-    Starter,
+    Described,
     WorkerBackend,
     context_of,
-    of_pool,
     parent_of,
+    start_in_pool,
 )
+from fusionloader.manager.options import StartWorker, WorkerConnection
+from fusionloader.options import LoaderOptions
 from fusionloader.pool.pool_processes import Payload
 from fusionloader.pool.user_code import UserCode
-from fusionloader.ranks.membership import SharingOffer
+from fusionloader.ranks.sharing_offer import SharingOffer
 from fusionloader.workers import processes, python_worker
 from fusionloader.workers.processes import Descriptor, Process
 
@@ -44,34 +46,34 @@ class PythonBackend:
     def epoch_ended(self) -> None:
         """Has nothing to do then."""
 
-    def name(self, index: Any) -> str:
+    def name(self, index: Index) -> str:
         """Returns a sample's name for messages."""
         return self._source.name(SampleKey(index, 0, 0, 0, 0))
 
-    def describe(self, indices: list[Any]) -> tuple[list[int], list[int], bytes]:
+    def describe(self, indices: list[Index]) -> Described:
         """Returns plain indices as they are, others pickled; rows in the sampler's order."""
         rows = list(range(len(indices)))
         if all(type(index) is int and -(1 << 63) <= index < 1 << 63 for index in indices):
-            return indices, rows, b""
-        return [NO_ITEM] * len(indices), rows, pickle.dumps(indices)
+            return Described(indices, rows, b"")
+        return Described([NO_ITEM] * len(indices), rows, pickle.dumps(indices))
 
-    def starter(self, loader: Any, base_seed: int) -> Starter:
+    def starter(self, options: LoaderOptions, base_seed: int) -> StartWorker:
         """Returns a function that starts the user's code in a multiprocessing process."""
-        init, on_error = loader.worker_init_fn, loader.on_error
+        init, on_error = options.worker_init_fn, options.on_error
         source = self._source
-        if loader.pool is not None:
-            code = UserCode(loader.num_workers, source, base_seed, init, on_error)
-            return of_pool(Payload((code, None), {}, user_code=True))
-        context, method = context_of(loader)
+        if options.pool is not None:
+            code = UserCode(options.num_workers, source, base_seed, init, on_error)
+            return start_in_pool(Payload((code, None), {}, user_code=True))
+        context, method = context_of(options)
 
-        def start(manager: Any, number: int, message_fd: int) -> Process:
+        def start(connection: WorkerConnection) -> Process:
             config = python_worker.PythonWorkerConfig(
-                worker=number,
-                workers=manager.worker_count,
+                worker=connection.number,
+                workers=connection.workers,
                 parent=parent_of(method),
-                control=Descriptor(manager.control_fd),
-                data=Descriptor(manager.arena.fd),
-                message=Descriptor(message_fd),
+                control=Descriptor(connection.control_fd),
+                data=Descriptor(connection.data_fd),
+                message=Descriptor(connection.message_fd),
                 source=source,
                 base_seed=base_seed,
                 worker_init_fn=init,

@@ -3,88 +3,106 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import os
 import pickle
 import time
 import weakref
 from collections import deque
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import NamedTuple
 
 import torch
 from torch.utils._pytree import tree_map
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from fusionloader.aliases import AnyLoader, Batch, Sample
 from fusionloader.delivery.device_batches import Arriving, make_delivery, to_device
 from fusionloader.delivery.page_locking import CudaPageLocking
 from fusionloader.executors.layout import Layout
-from fusionloader.gpu.idle_window import IdleWindow
 from fusionloader.iterators.backend import WorkerBackend, refuse_pool
 from fusionloader.iterators.collation import collate_named
-from fusionloader.iterators.whole_batches import ContinuedIterator
+from fusionloader.iterators.loader_state import LoaderState, Window
+from fusionloader.iterators.whole_batches import ContinuedIterator, detached
+from fusionloader.manager.in_flight import Job, MiniBatch
 from fusionloader.manager.local_manager import LocalManager, NoFixedLayout, PlanOutdated
-from fusionloader.manager.mini_batches import Job, MiniBatch
 from fusionloader.manager.options import ManagerOptions
+from fusionloader.options import LoaderOptions
 from fusionloader.pool.pool_processes import running
-from fusionloader.resume.epochs import Epochs, detached
+from fusionloader.resume.sampling import SampledBatch, undelivered_batches
 from fusionloader.workers.failures import raise_failure
 
-log = logging.getLogger("fusionloader.loader")
 _MOST_WORKERS = 32  # room for as many is kept, or for the machine's, to be added later
 _AHEAD = 2  # batches that are on their way to the device, beside the one in use
 _FEWEST = 2  # published for each that is taken out, so that there are soon as many as there may be
 
 
+class _Finished(NamedTuple):
+    """A mini-batch that is done, and its copy to the device, where there is one."""
+
+    job: Job
+    arriving: Arriving | None
+
+
 class SlotIterator(_BaseDataLoaderIter):
     """Serves map-style datasets with the default collate, and compiled plans."""
 
-    def __init__(self, loader: Any, epochs: Epochs, backend: WorkerBackend) -> None:
+    def __init__(
+        self,
+        loader: AnyLoader,
+        options: LoaderOptions,
+        state: LoaderState,
+        backend: WorkerBackend,
+    ) -> None:
         """``backend`` says how samples are made and where the workers come from."""
         super().__init__(loader)
-        self._base_seed = epochs.base_seed(int(self._base_seed))
-        self._loader = detached(loader)
-        self._epochs = epochs
+        self._view = detached(loader)
+        self._options = options
+        self._state, self._statistics, self._epochs = state, state.statistics, state.epochs
+        self._base_seed = self._epochs.base_seed(int(self._base_seed))
         self._backend = backend
-        self._in_order = loader.in_order
+        self._in_order = options.in_order
         self._whole: ContinuedIterator | None = None
-        self._delivery = make_delivery(loader.device)
-        self._arriving: deque[tuple[Job, Arriving | None]] = deque()
-        self._start_manager(loader)
+        self._delivery = make_delivery(options.device)
+        self._arriving: deque[_Finished] = deque()
+        self._start_manager()
         self._begin()
-        epochs.idle_window = weakref.WeakMethod(self.idle_window)
+        state.idle_window = weakref.WeakMethod(self.idle_window)
 
-    def idle_window(self) -> AbstractContextManager[Any]:
+    def idle_window(self) -> Window:
         """Returns a block within which training asks for no batch and leaves the device alone."""
-        gpu = self._manager.gpu
-        if gpu is None or self._manager.closed or not gpu.is_temporal:
+        if self._gpu is None or self._manager.closed or not self._gpu.is_temporal:
             return nullcontext()
-        return IdleWindow(gpu, self._manager.queue)
+        return self._gpu.idle_window()
 
-    def _start_manager(self, loader: Any) -> None:
-        self._workers_wanted = loader.num_workers
-        start = self._backend.starter(loader, self.base_seed)
-        self._manager = LocalManager(self._options(loader), self._backend.layout, start)
+    def _start_manager(self) -> None:
+        self._workers_wanted = self._options.num_workers
+        start = self._backend.starter(self._options, self.base_seed)
+        self._manager = LocalManager(self._manager_options(), self._backend.layout, start)
+        self._gpu, self._in_flight = self._manager.gpu, self._manager.in_flight
         self._finalizer = weakref.finalize(self, self._manager.close)
 
-    def _options(self, loader: Any) -> ManagerOptions:
-        pool = None if loader.pool is None else running(loader.pool)
+    def _manager_options(self) -> ManagerOptions:
+        options, backend = self._options, self._backend
+        pool = None if options.pool is None else running(options.pool)
         page_locked = self._pin_memory or self._delivery is not None
+        in_flight = (options.prefetch_factor or 0) * options.num_workers
+        per_tiny_batch = options.augment_per == "tiny_batch"
         return ManagerOptions(
-            workers=loader.num_workers,
-            in_flight=max(loader.prefetch_factor * loader.num_workers, 1),
-            tiny_batch_size=loader.tiny_batch_size,
-            timeout=loader.timeout,
-            name=self._backend.name,
-            group_size=loader.tiny_batch_size if loader.augment_per == "tiny_batch" else 0,
+            workers=options.num_workers,
+            in_flight=max(in_flight, 1),
+            tiny_batch_size=options.tiny_batch_size,
+            timeout=options.timeout,
+            name=backend.name,
+            group_size=options.tiny_batch_size if per_tiny_batch else 0,
             page_locking=CudaPageLocking() if page_locked else None,
-            gpu=self._backend.gpu,
+            gpu=backend.gpu,
             ring=self._delivery.ring if self._delivery is not None else None,
-            batch_size=loader.batch_size or 0,
-            sharing_offer=self._backend.sharing_offer,
+            batch_size=options.batch_size or 0,
+            sharing_offer=backend.sharing_offer,
             most_workers=0 if pool is not None else max(_MOST_WORKERS, os.cpu_count() or 1),
             pool=pool,
-            cpu_affinity=loader.cpu_affinity if self._backend.single_threaded else "off",
+            cpu_affinity=options.cpu_affinity if backend.single_threaded else "off",
         )
 
     @property
@@ -95,12 +113,11 @@ class SlotIterator(_BaseDataLoaderIter):
     # ---- an epoch ------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        self._epoch_state = self._epochs.start(self._loader, self.base_seed)
-        self._batches = self._epochs.not_delivered(
-            self._loader, self._epoch_state, iter(self._index_sampler), self._backend.count
+        self._epoch_state = self._epochs.start(self._options, self.base_seed)
+        self._batches = undelivered_batches(
+            self._options, self._epoch_state, iter(self._index_sampler), self._backend.count
         )
-        # Numbers, indices, keys and occurrences of mini-batches that are not yet published.
-        self._drawn: deque[tuple[int, list[Any], list[int], list[int]]] = deque()
+        self._drawn: deque[SampledBatch] = deque()  # that are not yet published
         self._fill()
 
     def _fill(self) -> None:
@@ -116,26 +133,36 @@ class SlotIterator(_BaseDataLoaderIter):
                 self._drawn.extend(itertools.islice(fresh, 1))
             if not self._drawn or self._manager.room <= 0:
                 break
-            self._submit(*self._drawn.popleft())
-            if published >= _FEWEST and self._manager.in_flight.done(self._in_order):
+            self._submit(self._drawn.popleft())
+            if published >= _FEWEST and self._in_flight.done(self._in_order):
                 break
         self._drawn.extend(fresh)
 
-    def _submit(self, number: int, indices: Any, keys: list[int], counts: list[int]) -> None:
-        items, rows, pickled = self._backend.describe(indices)
+    def _submit(self, sampled: SampledBatch) -> None:
+        described = self._backend.describe(sampled.indices)
         seed, epoch = self._epoch_state.seed, self._epoch_state.epoch
-        batch = MiniBatch(indices, items, keys, counts, rows, seed, epoch, pickled)
-        self._manager.submit(batch, number)
+        batch = MiniBatch(
+            sampled.number,
+            sampled.indices,
+            described.items,
+            sampled.keys,
+            sampled.occurrences,
+            described.rows,
+            seed,
+            epoch,
+            described.pickled,
+        )
+        self._manager.submit(batch)
 
-    def _reset(self, loader: Any, first_iter: bool = False) -> None:
-        self._loader = detached(loader)
+    def _reset(self, loader: AnyLoader, first_iter: bool = False) -> None:
+        self._view, self._options = detached(loader), LoaderOptions.of(loader)
         if self._whole is not None:
             self._whole._reset(loader, first_iter)
         else:
             self._discard()
-            if self._manager.pool_binding is not None and self._manager.pool_binding.pool_is_closed:
+            if self._manager.pool_is_closed:
                 self._shutdown_workers()
-                self._start_manager(loader)
+                self._start_manager()
             self._begin()
         self._num_yielded = 0
 
@@ -148,158 +175,175 @@ class SlotIterator(_BaseDataLoaderIter):
 
     # ---- a batch -------------------------------------------------------------------------------
 
-    def _next_data(self) -> Any:
+    def __next__(self) -> Batch:
+        if self._gpu is not None:
+            self._gpu.asked()
+        batch = super().__next__()
+        device = self._options.device
+        return batch if device is None else to_device(batch, torch.device(device))
+
+    def _next_data(self) -> Batch:
         if self._whole is not None:
             return next(self._whole)
-        if self._num_yielded == 0 and self._epochs.changed(self._loader):
-            self._epochs.restart()
-            self._discard()
-            self._begin()
-        if self._epochs.workers not in (None, self._workers_wanted):
-            self._workers_wanted = self._epochs.workers
-            self._manager.resize(self._workers_wanted)
-            self._fill()
-        while self._manager.in_flight.pending or self._arriving:
+        self._notice_changes()
+        while self._in_flight.wanted or self._arriving:
             start = time.perf_counter()
             try:
-                job, arriving = self._next_job()
+                finished = self._next_finished()
             except NoFixedLayout as why:
                 return self._go_whole(str(why))
             except PlanOutdated:
                 self._go_python()
                 continue
-            self._epochs.counters.wait_seconds += time.perf_counter() - start
+            self._statistics.wait_seconds += time.perf_counter() - start
             self._fill()
-            found, batch = self._batch(job, arriving)
+            found, batch = self._batch(*finished)
             if found:
                 return batch
-        self._epochs.finish(self._epoch_state)
-        self._backend.epoch_ended()
-        if self._manager.gpu is not None:
-            self._manager.gpu.paused()
-        if not self._persistent_workers:
-            self._shutdown_workers()
+        self._end_epoch()
         raise StopIteration
 
-    def _next_job(self) -> tuple[Job, Arriving | None]:
-        """Returns the next mini-batch; batches behind it that are done set off to the device."""
+    def _notice_changes(self) -> None:
+        """Begins anew with another epoch's number, and goes on with another number of workers."""
+        if self._num_yielded == 0 and self._epochs.changed(self._options):
+            self._epochs.restart()
+            self._discard()
+            self._begin()
+        wanted = self._state.workers
+        if wanted is not None and wanted != self._workers_wanted:
+            self._workers_wanted = wanted
+            self._manager.resize(wanted)
+            self._fill()
+
+    def _end_epoch(self) -> None:
+        self._epochs.finish(self._epoch_state)
+        self._backend.epoch_ended()
+        if self._gpu is not None:
+            self._gpu.paused()
+        if not self._persistent_workers:
+            self._shutdown_workers()
+
+    def _next_finished(self) -> _Finished:
+        """Returns the next mini-batch; copies of those behind it that are done begin."""
         if self._delivery is not None:
             while len(self._arriving) < _AHEAD and (
                 done := self._manager.take_done(self._in_order)
             ):
-                self._arriving.append((done, self._set_off(done)))
+                self._arriving.append(_Finished(done, self._copy(done)))
             if self._arriving:
                 return self._arriving.popleft()
         job = self._manager.next_done(self._in_order)
-        return job, self._set_off(job)
+        return _Finished(job, self._copy(job))
 
-    def _set_off(self, job: Job) -> Arriving | None:
-        if self._delivery is None or job.failures or job.spilled or not job.batch.indices:
+    def _copy(self, job: Job) -> Arriving | None:
+        """Begins the copy of a mini-batch to the device, if it goes there and is whole."""
+        if self._delivery is None or job.failures or job.spilled or not job.indices:
             return None
-        layout, rows = self._manager.memory.layout, job.batch.rows
-        assert layout is not None
         buffer, there = job.device, []
-        if buffer is not None and self._manager.gpu is not None:
-            size = self._loader.tiny_batch_size
-            there = self._manager.gpu.rows_done(job.descriptor.number, size, rows)
+        if buffer is not None and self._gpu is not None:
+            size = self._options.tiny_batch_size
+            there = self._gpu.rows_done(job.slot, size, job.rows)
             job.device = None
-        owner = self._manager.memory.deliver(job)
-        return self._delivery.begin(layout, owner, buffer, len(rows), there)
+        owner = self._manager.deliver(job)
+        return self._delivery.begin(self._layout, owner, buffer, len(job.rows), there)
 
-    def _batch(self, job: Job, arriving: Arriving | None) -> tuple[bool, Any]:
-        self._epoch_state.deliver(job.number)
-        self._epochs.note_skipped(job.skipped)
-        if job.failures:
-            self._manager.memory.release(job)
-            raise_failure(min(job.failures, key=lambda failure: failure.position))
-        count = len(job.batch.indices)
-        if count == 0:
-            self._manager.memory.release(job)
-            collate_named([], self._backend.name)  # raises, as it does for DataLoader
-        layout = self._manager.memory.layout
+    @property
+    def _layout(self) -> Layout:
+        layout = self._manager.layout
         assert layout is not None
+        return layout
+
+    def _batch(self, job: Job, arriving: Arriving | None) -> tuple[bool, Batch]:
+        """Returns whether anything of a mini-batch is left to deliver, and the batch."""
+        self._epoch_state.deliver(job.number)
+        self._statistics.add_skipped(job.skipped)
+        if job.failures:
+            self._manager.release(job)
+            raise_failure(min(job.failures, key=lambda failure: failure.position))
+        count = len(job.indices)
+        if count == 0:
+            self._manager.release(job)
+            collate_named([], self._backend.name)  # raises, as it does for DataLoader
         dropped = {skip.row for skip in job.skipped if skip.replaced_by is None}
-        self._epochs.counters.samples += count - len(dropped)
-        self._epochs.counters.batches += 1
-        if self._manager.gpu is not None:
-            ready = self._manager.in_flight.ready + len(self._arriving)
-            backlog = self._manager.in_flight.completed * self._loader.tiny_batch_size
-            self._manager.gpu.delivered(count, backlog, ready)
-            self._epochs.counters.gpu_worker = self._manager.gpu.stats()
+        self._statistics.samples += count - len(dropped)
+        self._statistics.batches += 1
+        self._tell_gpu(count)
         if arriving is not None:
             assert self._delivery is not None
             return len(dropped) < count, _without(self._delivery.finish(arriving), count, dropped)
         if len(dropped) == count:
-            self._manager.memory.release(job)
+            self._manager.release(job)
             return False, None
         if job.spilled or dropped:
-            return True, self._collate(job, layout, dropped)
-        return True, layout.batch(self._manager.memory.deliver(job), count, count)
+            return True, self._collate(job, dropped)
+        return True, self._layout.batch(self._manager.deliver(job), count, count)
 
-    def __next__(self) -> Any:
-        gpu = self._manager.gpu
-        if gpu is not None:
-            gpu.asked()
-        batch = super().__next__()
-        device = self._loader.device
-        return batch if device is None else to_device(batch, torch.device(device))
+    def _tell_gpu(self, samples: int) -> None:
+        """Reports a delivery to the GPU worker's control."""
+        if self._gpu is not None:
+            backlog = self._in_flight.completed * self._options.tiny_batch_size
+            self._gpu.delivered(samples, backlog, self._in_flight.ready + len(self._arriving))
+            self._statistics.gpu_worker = self._gpu.stats()
 
-    def _collate(self, job: Job, layout: Layout, dropped: set[int]) -> Any:
+    def _collate(self, job: Job, dropped: set[int]) -> Batch:
         """Puts a mini-batch together that is not whole in its slot."""
-        count = len(job.batch.indices)
-        owner = self._manager.memory.deliver(job)
-        samples: list[Any] = list(layout.samples(owner, count, range(count)))
-        size = self._loader.tiny_batch_size
+        count = len(job.indices)
+        owner = self._manager.deliver(job)
+        samples: list[Sample] = list(self._layout.samples(owner, count, range(count)))
+        size = self._options.tiny_batch_size
         for tiny_batch, pickled in job.spilled.items():
             spilled = pickle.loads(pickled)
             samples[tiny_batch * size : tiny_batch * size + len(spilled)] = spilled
         kept = [row for row in range(count) if row not in dropped]
-        indices = job.batch.indices
+        indices = job.indices
         return collate_named(
             [samples[row] for row in kept], lambda place: self._backend.name(indices[kept[place]])
         )
 
-    def _go_whole(self, why: str) -> Any:
+    # ---- another way of making samples ---------------------------------------------------------
+
+    def _go_whole(self, why: str) -> Batch:
         """Starts again with whole batches per worker, as torch does; nothing was delivered yet."""
         self._backend.no_layout(why)
-        refuse_pool(self._loader, why)
-        jobs = self._manager.outstanding
-        pending = [(job.number, list(job.batch.indices)) for job in jobs if not job.discarded]
+        refuse_pool(self._options, why)
+        pending = [(job.number, list(job.indices)) for job in self._in_flight.wanted]
         self._shutdown_workers()
         batches = itertools.chain(self._drawn, self._batches)
-        later = ((number, indices) for number, indices, _, _ in batches)
-        remaining = itertools.chain(pending, later)
+        remaining = itertools.chain(pending, ((each.number, each.indices) for each in batches))
         self._whole = ContinuedIterator(
-            self._loader, self._epochs, self._epoch_state, remaining, self.base_seed
+            self._view, self._options, self._state, self._epoch_state, remaining, self.base_seed
         )
         return next(self._whole)
 
     def _go_python(self) -> None:
         """Has workers make the samples that read the dataset as ``worker_init_fn`` left it."""
-        failed = [job for job, arriving in self._arriving if arriving is None]
-        self._arriving = deque(entry for entry in self._arriving if entry[1] is not None)
-        jobs = [*failed, *(job for job in self._manager.outstanding if not job.discarded)]
+        failed = [finished.job for finished in self._arriving if finished.arriving is None]
+        self._arriving = deque(each for each in self._arriving if each.arriving is not None)
+        jobs = [*failed, *self._in_flight.wanted]
         self._backend = self._backend.of_workers_dataset()
         self._shutdown_workers()
-        self._start_manager(self._loader)
+        self._start_manager()
         for job in jobs:
             batch = job.batch
-            self._submit(job.number, batch.indices, batch.keys, batch.occurrences)
+            self._submit(
+                SampledBatch(batch.number, list(batch.indices), batch.keys, batch.occurrences)
+            )
 
     # ---- the end -------------------------------------------------------------------------------
 
     def _shutdown_workers(self) -> None:
-        self._epochs.gather(self._manager)
+        if not self._manager.closed:
+            self._statistics.add_workers(self._manager.totals())
         self._finalizer()
         if self._whole is not None:
             self._whole._shutdown_workers()
 
     @property
-    def _workers(self) -> list[Any]:
+    def _workers(self) -> Sequence[object]:
         return self._manager.processes if self._whole is None else self._whole._workers
 
 
-def _without(batch: Any, count: int, dropped: set[int]) -> Any:
+def _without(batch: Batch, count: int, dropped: set[int]) -> Batch:
     """Returns a batch without some of its rows."""
     if not dropped:
         return batch

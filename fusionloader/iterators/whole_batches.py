@@ -7,10 +7,9 @@ where another iterator stopped.
 
 from __future__ import annotations
 
-import time
-import warnings
+import copy
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.utils.data._utils import MP_STATUS_CHECK_INTERVAL
@@ -21,20 +20,35 @@ from torch.utils.data.dataloader import (
     _SingleProcessDataLoaderIter,
 )
 
+from fusionloader.aliases import AnyLoader, Batch, Index, State
 from fusionloader.delivery.device_batches import to_device
+from fusionloader.iterators.loader_state import LoaderState
 from fusionloader.iterators.stateful_workers import (
     Stamped,
     StampingContext,
     fetcher_state,
     make_fetcher,
 )
-from fusionloader.manager import stalls
+from fusionloader.manager.stalls import StallWatch
+from fusionloader.options import LoaderOptions
 from fusionloader.resume.epoch_state import EpochState
-from fusionloader.resume.epochs import Epochs, detached
+from fusionloader.resume.sampling import numbered_batches
 from fusionloader.resume.stateful import has_state
 
-Numbered = Iterator[tuple[int, Any]]
+Saved = TypeVar("Saved")
+Numbered = Iterator[tuple[int, list[Index]]]
 """Mini-batches with their numbers in the epoch."""
+
+
+def detached(loader: AnyLoader) -> AnyLoader:
+    """Returns a copy of the loader for its iterator to keep.
+
+    It shares everything but the iterator: there is no cycle, so that dropping the last reference
+    to an iterator ends its workers at once.
+    """
+    view = copy.copy(loader)
+    view._iterator = None
+    return view
 
 
 def _not_delivered(batches: Numbered, epoch_state: EpochState) -> Numbered:
@@ -49,11 +63,13 @@ class _Tracked:
 
     _epoch_state: EpochState | None = None
     _num_yielded: int
-    _sampler_iter: Iterator[Any]
+    _sampler_iter: Iterator[Index]
 
-    def _track(self, loader: Any, epochs: Epochs) -> None:
-        self._loader = detached(loader)
-        self._epochs = epochs
+    def _track(self, loader: AnyLoader, options: LoaderOptions, state: LoaderState) -> None:
+        self._view = detached(loader)
+        self._options = options
+        self._state = state
+        self._epochs = state.epochs
 
     @property
     def _base_seed(self) -> int:
@@ -65,14 +81,14 @@ class _Tracked:
 
     def _begin(self) -> EpochState:
         if self._epoch_state is None:
-            self._epoch_state = self._epochs.start(self._loader, self._base_seed)
-            batches = self._epochs.indices(self._loader, self._epoch_state, self._sampler_iter)
+            self._epoch_state = self._epochs.start(self._options, self._base_seed)
+            batches = numbered_batches(self._options, self._epoch_state, self._sampler_iter)
             self._remaining = _not_delivered(batches, self._epoch_state)
             stateful = any(self._epoch_state.worker_states())
             self._to_repeat = 0 if stateful else self._epoch_state.delivered
         return self._epoch_state
 
-    def _next_index(self) -> Any:
+    def _next_index(self) -> list[Index]:
         self._begin()
         number, batch = next(self._remaining)
         self._note_sent(number)
@@ -88,20 +104,20 @@ class _Tracked:
     def _note_end(self, epoch_state: EpochState) -> None:
         """Notes that there are no more mini-batches."""
 
-    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+    def _reset(self, loader: AnyLoader, first_iter: bool = False) -> None:
         self._epoch_state = None
         if not first_iter:
-            self._loader = detached(loader)
+            self._view, self._options = detached(loader), LoaderOptions.of(loader)
         super()._reset(loader, first_iter)  # type: ignore[misc]
 
-    def __next__(self) -> Any:
+    def __next__(self) -> Batch:
         epoch_state = self._begin()
-        if self._num_yielded == 0 and self._epochs.changed(self._loader):
+        if self._num_yielded == 0 and self._epochs.changed(self._options):
             self._epochs.restart()
-            self._reset(self._loader)
+            self._reset(self._view)
             epoch_state = self._begin()
         try:
-            if self._loader._dataset_kind == _DatasetKind.Iterable:
+            if self._options.dataset_kind == _DatasetKind.Iterable:
                 # One without a state can only be resumed by going through it once more.
                 while self._to_repeat > 0:
                     super().__next__()  # type: ignore[misc]
@@ -112,17 +128,17 @@ class _Tracked:
             self._epochs.finish(epoch_state)
             raise
         self._note_delivered(epoch_state)
-        self._epochs.counters.batches += 1
-        device = self._loader.device
+        self._state.statistics.batches += 1
+        device = self._options.device
         return batch if device is None else to_device(batch, torch.device(device))
 
 
 class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ignore[misc]
     """Each worker makes whole mini-batches."""
 
-    def __init__(self, loader: Any, epochs: Epochs) -> None:
-        self._track(loader, epochs)
-        super().__init__(_WithContext(loader, epochs.dataset_states()))
+    def __init__(self, loader: AnyLoader, options: LoaderOptions, state: LoaderState) -> None:
+        self._track(loader, options, state)
+        super().__init__(_WithContext(loader, options, state.epochs.dataset_states()))
 
     # ---- which mini-batch ----------------------------------------------------------------------
 
@@ -164,7 +180,7 @@ class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ign
             epoch_state.workers[epoch_state.last_worker] = state
         self._note_end(epoch_state)
         number = self._numbers.pop(task)
-        if self._loader._dataset_kind == _DatasetKind.Iterable:
+        if self._options.dataset_kind == _DatasetKind.Iterable:
             number = epoch_state.delivered  # workers end at different times: only a count
         epoch_state.deliver(number)
 
@@ -178,22 +194,17 @@ class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ign
 
     # ---- waiting -------------------------------------------------------------------------------
 
-    def _next_data(self) -> Any:
-        start = time.monotonic()
-        self._warn_at = start + stalls.WARN_SECONDS
-        self._waits_since = start
+    def _next_data(self) -> Batch:
+        self._watch = StallWatch()
         return super()._next_data()  # type: ignore[no-untyped-call]
 
     def _try_get_data(self, timeout: float = MP_STATUS_CHECK_INTERVAL) -> Any:
         if self._timeout > 0:  # torch's own error comes then
             return super()._try_get_data(timeout)  # type: ignore[no-untyped-call]
-        until = max(self._warn_at - time.monotonic(), 0.05)
+        until = max(self._watch.seconds_left, 0.05)
         found = super()._try_get_data(min(timeout, until))  # type: ignore[no-untyped-call]
-        now = time.monotonic()
-        if not found[0] and now >= self._warn_at:
-            self._warn_at = float("inf")
-            waited = f"no batch for {now - self._waits_since:.0f} s"
-            warnings.warn(f"FusionLoader: {waited}. {self._worker_report()}", stacklevel=8)
+        if not found[0]:
+            self._watch.check(self._worker_report)
         return found
 
     def _worker_report(self) -> str:
@@ -211,9 +222,9 @@ class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ign
 class SingleProcessIterator(_Tracked, _SingleProcessDataLoaderIter):  # type: ignore[misc]
     """``num_workers=0``."""
 
-    def __init__(self, loader: Any, epochs: Epochs) -> None:
-        self._track(loader, epochs)
-        state = (epochs.dataset_states() or [None])[0]
+    def __init__(self, loader: AnyLoader, options: LoaderOptions, shared: LoaderState) -> None:
+        self._track(loader, options, shared)
+        state = (shared.epochs.dataset_states() or [None])[0]
         # A state may be that of the global generator, from which the base seed of an epoch under
         # way has been drawn already.
         under_way = state is not None and not state["between"]
@@ -246,14 +257,15 @@ class ContinuedIterator(WholeBatchIterator):
 
     def __init__(
         self,
-        loader: Any,
-        epochs: Epochs,
+        loader: AnyLoader,
+        options: LoaderOptions,
+        state: LoaderState,
         epoch_state: EpochState,
         remaining: Numbered,
         base_seed: int,
     ) -> None:
         """``remaining`` yields the mini-batches to do; ``base_seed`` seeds the workers."""
-        self._track(loader, epochs)
+        self._track(loader, options, state)
         self._handed: tuple[EpochState, Numbered] | None = (epoch_state, remaining)
         _MultiProcessingDataLoaderIter.__init__(self, _Seeded(loader, base_seed))
         self._index_sampler = loader._index_sampler
@@ -271,22 +283,24 @@ class ContinuedIterator(WholeBatchIterator):
 class _WithContext:
     """The loader, whose workers tell the states of their datasets, and begin with those given."""
 
-    def __init__(self, loader: Any, states: list[Any] | None) -> None:
+    def __init__(
+        self, loader: AnyLoader, options: LoaderOptions, states: list[State | None] | None
+    ) -> None:
         self._loader = loader
-        context = loader.multiprocessing_context
-        if loader.pool is not None:  # off Linux, where pools have no processes
-            context = loader.pool.multiprocessing_context
+        context: Any = options.multiprocessing_context
+        if options.pool is not None:  # off Linux, where pools have no processes
+            context = options.pool.multiprocessing_context
         context = context or torch.multiprocessing
         self.multiprocessing_context = context
-        if loader._dataset_kind == _DatasetKind.Iterable or has_state(loader.dataset):
-            workers = _for_workers(states or [], loader.num_workers)
+        if options.dataset_kind == _DatasetKind.Iterable or has_state(options.dataset):
+            workers = _for_workers(states or [], options.num_workers)
             self.multiprocessing_context = StampingContext(context, workers)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
 
 
-def _for_workers(states: list[Any], workers: int) -> list[Any]:
+def _for_workers(states: list[Saved | None], workers: int) -> list[Saved | None]:
     """Returns a state for each worker, whatever the number of those that saved them."""
     return [states[worker % len(states)] if states else None for worker in range(workers)]
 
@@ -294,9 +308,9 @@ def _for_workers(states: list[Any], workers: int) -> list[Any]:
 class _Seeded:
     """The loader, drawing from generators of its own: the user's have been drawn from already."""
 
-    def __init__(self, loader: Any, seed: int) -> None:
+    def __init__(self, loader: AnyLoader, seed: int) -> None:
         self._loader = loader
-        self._index_sampler: list[Any] = []
+        self._index_sampler: list[Index] = []
         self.generator = torch.Generator().manual_seed(seed)
 
     def __getattr__(self, name: str) -> Any:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable
-from typing import Any
 
 from fusionloader import _native
+from fusionloader.delivery.device_ring import BufferOpener
 from fusionloader.executors.layout import Layout
-from fusionloader.manager.mini_batches import Job, MiniBatch
+from fusionloader.manager.in_flight import Job, MiniBatch
 from fusionloader.manager.options import ManagerOptions
 from fusionloader.shm import objects
-from fusionloader.shm.slots import Arena, Slot, SlotPool
+from fusionloader.shm.slots import Arena, Owner, Slot, SlotPool
 
 
 class BatchMemory:
@@ -30,6 +30,7 @@ class BatchMemory:
     ) -> None:
         """``most`` mini-batches are published at a time."""
         self._options = options
+        self._ring, self._gpu = options.ring, options.gpu
         self._queue = queue
         self._descriptors = SlotPool(arena, queue, spare=most)
         self._rows = SlotPool(arena, queue, options.in_flight + 2, options.page_locking)
@@ -46,8 +47,8 @@ class BatchMemory:
         for job in jobs:
             job.payload = self.rows_for(job.batch)
             assert job.payload is not None
-            rows = len(job.batch.items)
-            self._queue.set_payload(job.descriptor.number, job.payload.number + 1, rows)
+            rows = len(job.rows)
+            self._queue.set_payload(job.slot, job.payload.number + 1, rows)
         pickled = pickle.dumps(layout)
         self._queue.announce_layout(self._descriptors.acquire(len(pickled)).number, pickled)
 
@@ -74,10 +75,10 @@ class BatchMemory:
         self._descriptors.release(job.descriptor)
         if job.payload is not None:
             self._rows.release(job.payload)
-        if job.device is not None and self._options.ring is not None:
-            self._options.ring.release(job.device)
+        if job.device is not None and self._ring is not None:
+            self._ring.release(job.device)
 
-    def deliver(self, job: Job) -> Any:
+    def deliver(self, job: Job) -> Owner:
         """Returns an owner of the mini-batch's rows; the slot is free again when it is gone."""
         assert job.payload is not None
         self._descriptors.release(job.descriptor)
@@ -85,24 +86,22 @@ class BatchMemory:
 
     # ---- on the device -------------------------------------------------------------------------
 
-    def shared_buffers(self) -> list[Any]:
+    def shared_buffers(self) -> list[BufferOpener]:
         """Returns those that a GPU worker has to open."""
-        ring = self._options.ring
-        if ring is None:
+        if self._ring is None:
             return []
-        assert self.layout is not None and self._options.gpu is not None
+        assert self.layout is not None and self._gpu is not None
         nbytes = self.layout.batch_bytes(self._options.batch_size)
-        return ring.share(self._options.gpu.buffers, nbytes)
+        return self._ring.share(self._gpu.buffers, nbytes)
 
     def give_buffers(self, jobs: Iterable[Job]) -> None:
         """Lets the GPU worker write into the oldest mini-batches, as far as buffers go."""
-        ring = self._options.ring
-        if ring is None:
+        if self._ring is None:
             return
         assert self.layout is not None
         for job in jobs:
             if job.device is None and not job.discarded:
-                job.device = ring.acquire_shared(self.layout.batch_bytes(len(job.batch.items)))
+                job.device = self._ring.acquire_shared(self.layout.batch_bytes(len(job.rows)))
                 if job.device is None:
                     return
-                self._queue.set_gpu_rows(job.descriptor.number, job.device.number + 1)
+                self._queue.set_gpu_rows(job.slot, job.device.number + 1)

@@ -1,7 +1,19 @@
 """The local manager: mini-batches in flight, from publication to delivery.
 
-It runs inside ``__next__``: there is nothing to decide while nobody asks for a batch, since several
-mini-batches are published ahead and workers need no manager to claim from them.
+How it works. Workers need no manager in order to claim: they find the published mini-batches in
+shared memory and take tiny-batches from them by compare-and-swap. Since several mini-batches are
+published ahead, there is nothing to decide while nobody asks for a batch. So the manager is no
+thread: it runs inside ``__next__``. There it waits on one futex for the oldest mini-batch to be
+complete, reads what workers report through their pipes, looks for dead workers every 0.1 s, takes
+the mini-batch out, and publishes the next one into the slots that have come free.
+
+Why it is right. A mini-batch is done when none of its state words says waiting or active; only the
+claimant of an active tiny-batch moves it on, and only for a process that has ended does the manager
+take its tiny-batches back (``ManagerQueue.take_back``). So no row has two writers, and whatever
+dies, each tiny-batch is completed once in the batch that is delivered. A worker reports a failure
+before it changes the state word; the manager reads all reports again after it has seen the words,
+so no failure is overlooked. A discarded mini-batch keeps its slots while a worker is active in it.
+Rows of a delivered one return to the pool when the last tensor over them is gone.
 """
 
 from __future__ import annotations
@@ -9,30 +21,23 @@ from __future__ import annotations
 import logging
 import os
 import pickle
-import time
-import warnings
-import weakref
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import zip_longest
 
 from fusionloader import _native
 from fusionloader.executors.layout import Layout
 from fusionloader.gpu.control import Connections, GpuControl
-from fusionloader.manager import stalls
 from fusionloader.manager.batch_memory import BatchMemory
-from fusionloader.manager.in_flight import InFlight
-from fusionloader.manager.mini_batches import Job, MiniBatch, job_of
-from fusionloader.manager.options import ManagerOptions
-from fusionloader.manager.worker_report import worker_report
-from fusionloader.pool.binding import PoolBinding
-from fusionloader.ranks.borrowed_workers import BorrowedWorkers
-from fusionloader.ranks.membership import GUEST_SLOTS, Membership
+from fusionloader.manager.in_flight import InFlight, Job, MiniBatch
+from fusionloader.manager.loader_workers import LoaderWorkers, LostTinyBatch
+from fusionloader.manager.options import ManagerOptions, StartWorker
+from fusionloader.manager.stalls import StallWatch
 from fusionloader.shm import objects
-from fusionloader.shm.slots import Arena
+from fusionloader.shm.slots import Arena, Owner
 from fusionloader.workers import messages
-from fusionloader.workers.cpus import lease
+from fusionloader.workers.failures import raise_failure
 from fusionloader.workers.processes import Process
-from fusionloader.workers.worker_set import WorkerSet
 
 log = logging.getLogger("fusionloader.manager")
 
@@ -49,87 +54,70 @@ class NoFixedLayout(Exception):
     """Samples cannot be written row by row; the message says why."""
 
 
-class LocalManager:
-    """Publishes mini-batches to its workers and hands out those that are done."""
+@dataclass(frozen=True, slots=True)
+class WorkerTotals:
+    """What the workers of a manager have counted until now."""
 
-    def __init__(
-        self,
-        options: ManagerOptions,
-        layout: Layout | None,
-        start: Callable[[LocalManager, int, int], Process],
-    ) -> None:
-        """``start(manager, number, message_fd)`` starts a worker process."""
+    restarts: int
+    borrowed_samples: int
+    peak_bytes: int
+    busy_seconds: float
+    pillow_samples: int
+    part_seconds: list[float]
+
+
+class LocalManager:
+    """Publishes mini-batches to its workers and hands out those that are done.
+
+    Attributes:
+        queue: of its mini-batches, in shared memory.
+        in_flight: the published mini-batches.
+        gpu: the GPU worker's control, where there is one.
+        closed: whether it has ended.
+    """
+
+    def __init__(self, options: ManagerOptions, layout: Layout | None, start: StartWorker) -> None:
+        """``start`` starts a worker process."""
         self._options = options
         self._pid = os.getpid()
         self._sequence = 0
         self.closed = False
         objects.sweep()
-        self._count = options.workers
         self._most_in_flight = options.in_flight
         self._most = max(options.workers, options.most_workers)
-        ring = options.in_flight * self._most // max(options.workers, 1) * 2 + 2
-        workers = self._most + (options.gpu is not None)
-        self.membership: Membership | None = None
-        self._borrowed_workers: BorrowedWorkers | None = None
-        guest_slots, shareable, event_fd = 0, 0, -1
-        if options.sharing_offer is not None:
-            self.membership = Membership(options.sharing_offer)
-            guest_slots, shareable, event_fd = GUEST_SLOTS, self._most, self.membership.event_fd
-        self._first_guest_slot = workers
-        self.control_fd = objects.create(
-            _native.ManagerQueue.control_bytes(workers + guest_slots, ring)
-        )
-        self.arena = Arena()
-        self.queue = _native.ManagerQueue(
-            self.control_fd, self.arena.fd, workers, ring, guest_slots, shareable, event_fd
-        )
-        if self.membership is not None:
-            self._borrowed_workers = BorrowedWorkers(self.queue, self.membership, workers)
-        self.outstanding: list[Job] = []
-        self.in_flight = InFlight(self.queue, self.outstanding)
-        self._ring = ring
-        self.memory = BatchMemory(options, self.arena, self.queue, ring)
-        self.pool_binding: PoolBinding | None = None
-        if options.pool is not None:
-            fds = {"control_fd": self.control_fd, "data_fd": self.arena.fd}
-            self.pool_binding = PoolBinding(options.pool, self.queue, fds)
-        wish = "off" if options.pool is not None else options.cpu_affinity
-        self.cores = lease(wish, options.workers, others=int(options.gpu is not None))
-        self._workers: WorkerSet | None = None
+        self._ring_size = options.in_flight * self._most // max(options.workers, 1) * 2 + 2
+        self._workers = LoaderWorkers(options, self._most)
+        self._arena = Arena()
+        self._control_fd, self.queue = self._make_queue()
+        self.in_flight = InFlight(self.queue)
+        self._memory = BatchMemory(options, self._arena, self.queue, self._ring_size)
         self.gpu: GpuControl | None = None
-        # Not through a strong reference: a cycle would keep the batches' memory until it is found.
-        this = weakref.ref(self)
-
-        def launch(number: int, message_fd: int) -> Process:
-            manager = this()
-            assert manager is not None
-            return start(manager, number, message_fd)
-
         try:
-            if layout is not None:
-                self.memory.settle(layout, ())
-            if options.gpu is not None:  # first: it has the most to build
-                self.gpu = GpuControl(
-                    self.queue,
-                    Connections(self.control_fd, self.arena.fd, self.memory.shared_buffers()),
-                    self._most,
-                    options.workers,
-                    options.in_flight,
-                    options.gpu,
-                )
-            self._workers = WorkerSet(options.workers, launch)
-            if self.pool_binding is not None:
-                self.pool_binding.workers = self._workers
-            if self.membership is not None:
-                self.membership.join(self.control_fd, self.arena.fd)
+            self._begin(layout, start)
         except BaseException:
             self.close()
             raise
 
-    @property
-    def worker_count(self) -> int:
-        """How many CPU workers there are to be."""
-        return self._count
+    def _make_queue(self) -> tuple[int, _native.ManagerQueue]:
+        """Returns the control block's descriptor and the queue in it."""
+        own = self._workers
+        workers, ring = self._most + (self._options.gpu is not None), self._ring_size
+        fd = objects.create(_native.ManagerQueue.control_bytes(workers + own.guest_slots, ring))
+        shared = (own.guest_slots, own.shareable, own.event_fd)
+        return fd, _native.ManagerQueue(fd, self._arena.fd, workers, ring, *shared)
+
+    def _begin(self, layout: Layout | None, start: StartWorker) -> None:
+        """Starts the processes."""
+        options = self._options
+        if layout is not None:
+            self._memory.settle(layout, ())
+        if options.gpu is not None:  # first: it has the most to build
+            buffers = self._memory.shared_buffers()
+            shared = Connections(self._control_fd, self._arena.fd, buffers)
+            self.gpu = GpuControl(
+                self.queue, shared, self._most, options.workers, options.in_flight, options.gpu
+            )
+        self._workers.start(self.queue, self._control_fd, self._arena.fd, start)
 
     def resize(self, count: int) -> None:
         """Has ``count`` CPU workers from now on, or as many as there is room for.
@@ -139,15 +127,10 @@ class LocalManager:
         wanted = min(count, self._most)
         if wanted < count:
             log.warning("this iterator goes on with %d workers: it has no room for more", wanted)
-        assert self._workers is not None
         self._most_in_flight = max(self._options.in_flight * wanted // self._options.workers, 1)
-        for death in self._workers.retire(wanted):
-            for message in death.last_words:
-                self._handle(message)
+        for death in self._workers.resize(wanted):
+            self._handle_all(death.last_messages)
             self.queue.take_back(death.number)
-        before, self._count = self._count, wanted
-        for number in range(before, wanted):
-            self._workers.add(number)
         if self.gpu is not None:
             self.gpu.cpu_workers = wanted
 
@@ -156,18 +139,18 @@ class LocalManager:
     @property
     def room(self) -> int:
         """Mini-batches that may be published now."""
-        return self._most_in_flight - self.in_flight.wanted
+        return self._most_in_flight - len(self.in_flight.wanted)
 
-    def submit(self, batch: MiniBatch, number: int) -> Job:
-        """Publishes a mini-batch; ``number`` is the caller's."""
-        while len(self.outstanding) >= self._ring:  # discarded ones that a worker still holds
+    def submit(self, batch: MiniBatch) -> None:
+        """Publishes a mini-batch."""
+        while len(self.in_flight) >= self._ring_size:  # a worker is active in discarded ones
             self._look()
-            if len(self.outstanding) >= self._ring:
+            if len(self.in_flight) >= self._ring_size:
                 self.queue.sleep(self.queue.done_word(), _SLEEP_SECONDS)
-        descriptor, rows = self.memory.descriptor_for(batch), self.memory.rows_for(batch)
-        job = Job(batch, number, self._sequence, descriptor, rows)
+        descriptor, rows = self._memory.descriptor_for(batch), self._memory.rows_for(batch)
+        job = Job(batch, self._sequence, descriptor, rows)
         self.queue.describe(
-            descriptor.number,
+            job.slot,
             job.sequence,
             batch.rows,
             batch.items,
@@ -176,22 +159,23 @@ class LocalManager:
             self._options.tiny_batch_size,
             batch.seed,
             batch.epoch,
-            number,
+            batch.number,
             self._options.group_size,
             rows.number + 1 if rows else 0,
             len(batch.items),
             batch.pickled,
         )
-        self.outstanding.append(job)
+        self.in_flight.jobs.append(job)
         self._sequence += 1
         if self.gpu is not None and self._options.ring is None:
-            self.queue.set_gpu_rows(descriptor.number, 1)
-        if self.pool_binding is not None:
-            self.pool_binding.call()
-        self.queue.publish(descriptor.number, job.sequence)
+            self.queue.set_gpu_rows(job.slot, 1)
+        self._workers.call()
+        self.queue.publish(job.slot, job.sequence)
+        self._give_device_buffers()
+
+    def _give_device_buffers(self) -> None:
         if self.gpu is not None:
-            self.memory.give_buffers(self.outstanding)
-        return job
+            self._memory.give_buffers(self.in_flight)
 
     # ---- waiting -------------------------------------------------------------------------------
 
@@ -210,30 +194,19 @@ class LocalManager:
                 self.gpu.waited()
 
     def _wait_for_done(self, in_order: bool) -> Job:
-        start = time.monotonic()
-        warn_at = start + stalls.WARN_SECONDS
+        watch, timeout = StallWatch(), self._options.timeout
         while True:
             seen = self.queue.done_word()
-            if (
-                self.pool_binding is not None
-            ):  # again and again: other threads may wait for other loaders
-                self.pool_binding.call()
+            self._workers.call()  # each time: other threads may wait for other loaders
             self._look()
             job = self._done(in_order)
             if job is not None:
                 return self._take_out(job)
-            now = time.monotonic()
-            if self._options.timeout and now - start >= self._options.timeout:
+            if timeout and watch.waited >= timeout:
                 raise RuntimeError(
-                    f"DataLoader timed out after {self._options.timeout} seconds. "
-                    + self._worker_report(now)
+                    f"DataLoader timed out after {timeout} seconds. {self._worker_report()}"
                 )
-            if now >= warn_at:
-                warn_at = float("inf")
-                warnings.warn(
-                    f"FusionLoader: no batch for {now - start:.0f} s. {self._worker_report(now)}",
-                    stacklevel=7,
-                )
+            watch.check(self._worker_report)
             self._sleep(seen)
 
     def take_done(self, in_order: bool) -> Job | None:
@@ -244,12 +217,11 @@ class LocalManager:
 
     def _take_out(self, job: Job) -> Job:
         if self.gpu is not None:
-            tiny_batches = -(-len(job.batch.items) // self._options.tiny_batch_size)
-            self.gpu.finished(job.descriptor.number, tiny_batches)
-        self.outstanding.remove(job)
+            tiny_batches = -(-len(job.rows) // self._options.tiny_batch_size)
+            self.gpu.finished(job.slot, tiny_batches)
+        self.in_flight.jobs.remove(job)
         self._advance()
-        if self.gpu is not None:
-            self.memory.give_buffers(self.outstanding)
+        self._give_device_buffers()
         return job
 
     def _sleep(self, seen: int) -> None:
@@ -260,14 +232,7 @@ class LocalManager:
             self.gpu.waits()
             if self.gpu.waits_for_device:
                 seconds = min(seconds, _DEVICE_SECONDS)
-        if self.pool_binding is not None:
-            self.pool_binding.drain_others()
-        assert self._workers is not None
-        receiver = self._workers.unfinished_message()
-        if receiver is not None:
-            receiver.wait(seconds)
-        else:
-            self.queue.sleep(seen, seconds)
+        self._workers.sleep(seen, seconds)
 
     def _done(self, in_order: bool) -> Job | None:
         job = self.in_flight.done(in_order)
@@ -276,121 +241,125 @@ class LocalManager:
             self._receive()
         return job
 
-    def _look(self) -> None:
-        self._receive()
-        assert self._workers is not None
-        for death in self._workers.deaths():
-            for message in death.last_words:
-                self._handle(message)
-            lost = self.queue.take_back(death.number)
-            if not death.is_accident:
-                self._workers.restart(death)
-                continue
-            for sequence, tiny_batch in lost:
-                self._count_death(sequence, tiny_batch, death.pid, death.manner)
-            announced = self.queue.records()[death.number][0] == death.pid
-            self._workers.replace(death, fruitful=bool(lost) or announced or death.at_work)
-        if self.gpu is not None:
-            self.gpu.look()
-        if self._borrowed_workers is not None:
-            for held in self._borrowed_workers.look():
-                self._count_death(held.sequence, held.tiny_batch, held.pid, "of another rank died")
-        for job in [job for job in self.outstanding if job.discarded]:
-            if self.queue.status(job.descriptor.number)[1] == 0:
-                self.outstanding.remove(job)
-                self.memory.release(job)
-                self._advance()
-
     def _advance(self) -> None:
-        self.queue.deliver_until(
-            min((job.sequence for job in self.outstanding), default=self._sequence)
-        )
+        """Lets workers begin their search at the oldest mini-batch that is left."""
+        oldest = min((job.sequence for job in self.in_flight), default=self._sequence)
+        self.queue.deliver_until(oldest)
+
+    # ---- what workers report -------------------------------------------------------------------
 
     def _receive(self) -> None:
-        assert self._workers is not None
-        for message in self._workers.receive():
+        self._handle_all(self._workers.receive())
+
+    def _handle_all(self, received: Iterable[messages.Message]) -> None:
+        for message in received:
             self._handle(message)
 
     def _handle(self, message: messages.Message) -> None:
         if isinstance(message, messages.WorkerFailed):
-            from fusionloader.workers.failures import raise_failure
-
             raise_failure(message.failure)
         if isinstance(message, messages.DatasetChanged):
             raise PlanOutdated
         if isinstance(message, messages.LayoutFound):
             self._settle_layout(message.layout)
-            return
-        job = job_of(self.outstanding, message.sequence)
-        if job is None:
-            return
-        if isinstance(message, messages.TinyBatchFailed):
-            job.failures.append(message.failure)
-        elif isinstance(message, messages.SampleSkipped):
-            # A tiny-batch that is done again tells again.
-            job.skipped = [skip for skip in job.skipped if skip.row != message.row]
-            job.skipped.append(message)
-        else:
-            job.spilled[message.tiny_batch] = message.samples
+        elif job := self.in_flight.find(message.sequence):
+            job.note(message)
 
     def _settle_layout(self, layout: Layout | str) -> None:
-        if self.memory.layout is not None:
+        if self._memory.layout is not None:
             return
         if not isinstance(layout, Layout):
-            raise NoFixedLayout(str(layout))
-        self.memory.settle(layout, self.outstanding)
+            raise NoFixedLayout(layout)
+        self._memory.settle(layout, self.in_flight)
 
-    def _count_death(self, sequence: int, tiny_batch: int, pid: int | None, manner: str) -> None:
-        job = job_of(self.outstanding, sequence)
+    # ---- deaths --------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        self._receive()
+        for lost in self._workers.look(self._handle_all):
+            self._count_death(lost)
+        if self.gpu is not None:
+            self.gpu.look()
+        for job in self.in_flight.dropped():
+            self.in_flight.jobs.remove(job)
+            self._memory.release(job)
+            self._advance()
+
+    def _count_death(self, lost: LostTinyBatch) -> None:
+        """Gives a tiny-batch up on which several workers have died."""
+        job, tiny_batch = self.in_flight.find(lost.sequence), lost.tiny_batch
         if job is None:
             return
         job.deaths[tiny_batch] = job.deaths.get(tiny_batch, 0) + 1
         if job.deaths[tiny_batch] < _MOST_DEATHS:
             return
-        size = self._options.tiny_batch_size
-        rows = job.batch.rows[tiny_batch * size : (tiny_batch + 1) * size]
-        named = ", ".join(self._options.name(job.batch.indices[row]) for row in rows)
+        rows = job.rows_of(tiny_batch, self._options.tiny_batch_size)
+        named = ", ".join(self._options.name(job.indices[row]) for row in rows)
         text = (
-            f"DataLoader worker (pid {pid}) {manner}. {_MOST_DEATHS} workers died on the same "
-            f"samples; one of these is the cause: {named}"
+            f"DataLoader worker (pid {lost.pid}) {lost.manner}. {_MOST_DEATHS} workers died on the "
+            f"same samples; one of these is the cause: {named}"
         )
-        failure = messages.Failure(pickle.dumps(RuntimeError), text, rows[0])
-        job.failures.append(failure)
-        self.queue.give_up(job.descriptor.number, tiny_batch)
+        job.failures.append(messages.Failure(pickle.dumps(RuntimeError), text, rows[0]))
+        self.queue.give_up(job.slot, tiny_batch)
 
-    def _worker_report(self, now: float) -> str:
-        missing = range(self._count, self._most)
-        records = [(n, record) for n, record in enumerate(self.queue.records()) if n not in missing]
-        elsewhere = (
-            () if self.pool_binding is None else self.pool_binding.elsewhere(range(self._count))
-        )
-        return worker_report(
-            records, self.outstanding, self._options.name, now, self._first_guest_slot, elsewhere
-        )
+    def _worker_report(self) -> str:
+        return self._workers.report(self.in_flight)
+
+    # ---- delivery ------------------------------------------------------------------------------
+
+    @property
+    def layout(self) -> Layout | None:
+        """Layout of a batch's rows; ``None`` until a sample has shown it."""
+        return self._memory.layout
+
+    def deliver(self, job: Job) -> Owner:
+        """Returns the owner of a mini-batch's rows; the slot is free when nobody refers to it."""
+        return self._memory.deliver(job)
+
+    def release(self, job: Job) -> None:
+        """Takes back the slots of a mini-batch that is not delivered."""
+        self._memory.release(job)
 
     # ---- ending --------------------------------------------------------------------------------
 
     def discard(self) -> None:
-        """Drops every mini-batch in flight; samples that workers are at are still finished."""
+        """Drops every mini-batch in flight; samples under way are still finished."""
         self.queue.withdraw()
-        for job in self.outstanding:
-            job.discarded = True
+        self.in_flight.discard()
 
     @property
     def restarts(self) -> int:
         """Workers that were replaced."""
-        return self._workers.restarts if self._workers is not None else 0
+        return self._workers.restarts
 
     @property
     def borrowed_samples(self) -> int:
         """Samples that workers of other ranks have made."""
-        return 0 if self._borrowed_workers is None else self._borrowed_workers.samples
+        return self._workers.borrowed_samples
+
+    def totals(self) -> WorkerTotals:
+        """Returns what its workers have counted."""
+        records = self.queue.records()
+        parts = zip_longest(*(record[8] for record in records), fillvalue=0.0)
+        return WorkerTotals(
+            self.restarts,
+            self.borrowed_samples,
+            self._memory.peak_bytes,
+            sum(record[6] for record in records),
+            sum(record[7] for record in records),
+            [sum(part) for part in parts],
+        )
 
     @property
-    def processes(self) -> list[Any]:
+    def processes(self) -> list[Process]:
         """The worker processes."""
-        cpu = [w.process for w in self._workers.workers] if self._workers is not None else []
-        return cpu + (self.gpu.processes if self.gpu is not None else [])
+        gpu = self.gpu.processes if self.gpu is not None else []
+        return self._workers.processes + gpu
+
+    @property
+    def pool_is_closed(self) -> bool:
+        """Whether its workers were a pool's, which has ended."""
+        return self._workers.pool_is_closed
 
     def close(self) -> None:
         """Ends the workers and gives the memory back; delivered batches stay valid."""
@@ -398,15 +367,9 @@ class LocalManager:
             return  # in a forked child the workers are its parent's
         self.closed = True
         self.queue.stop()
-        if self.membership is not None:
-            self.membership.close()
-        if self.pool_binding is not None:
-            self.pool_binding.close()
-        if self._workers is not None:
-            self._workers.end()
+        self._workers.end()
         if self.gpu is not None:
             self.gpu.end()
-        self.cores.close()
-        self.outstanding.clear()
-        self.arena.close()
-        os.close(self.control_fd)
+        self.in_flight.jobs.clear()
+        self._arena.close()
+        os.close(self._control_fd)

@@ -1,16 +1,42 @@
-"""What a local manager needs to know of its loader."""
+"""What a local manager needs to know of its loader, and a worker of its manager."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
+from fusionloader.aliases import Index
 from fusionloader.delivery.device_ring import DeviceRing
 from fusionloader.gpu.control import GpuOptions
+from fusionloader.options import Switch
+from fusionloader.pool.binding import PoolBinding
 from fusionloader.pool.pool_processes import PoolProcesses
-from fusionloader.ranks.membership import SharingOffer
+from fusionloader.ranks.sharing_offer import SharingOffer
 from fusionloader.shm.slots import PageLocking
+from fusionloader.workers.processes import Process
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerConnection:
+    """What a worker shares with its local manager.
+
+    Descriptors of the control block, of the slots, of the pipe for its messages, and of the event
+    that wakes the global manager (-1 without one). ``number`` is one of ``workers``; ``cpus`` are
+    those that it runs on, empty where the kernel chooses. ``pool`` where it is a pool's worker.
+    """
+
+    number: int
+    workers: int
+    control_fd: int
+    data_fd: int
+    message_fd: int
+    event_fd: int
+    cpus: tuple[int, ...]
+    pool: PoolBinding | None
+
+
+StartWorker = Callable[[WorkerConnection], Process]
+"""Starts a worker process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +49,15 @@ class ManagerOptions:
     batches are copied to a device. ``group_size`` neighbours in a batch share the draws of
     augmentations (0: each sample has its own). ``gpu`` where there is a GPU worker; it writes into
     buffers of ``ring``, laid out for ``batch_size`` rows, or where there is none into the slots, as
-    the others do. ``sharing_offer`` where workers come from other ranks and go there;
-    ``pool`` where they are those of a pool. ``cpu_affinity`` is ``"auto"`` or ``"off"``.
+    the others do. ``sharing_offer`` where workers are shared with other ranks; ``pool`` where they
+    are those of a pool. ``cpu_affinity`` is ``"auto"`` or ``"off"``.
     """
 
     workers: int
     in_flight: int
     tiny_batch_size: int
     timeout: float
-    name: Callable[[Any], str]
+    name: Callable[[Index], str]
     page_locking: PageLocking | None = None
     group_size: int = 0
     gpu: GpuOptions | None = None
@@ -40,4 +66,4 @@ class ManagerOptions:
     most_workers: int = 0
     sharing_offer: SharingOffer | None = None
     pool: PoolProcesses | None = None
-    cpu_affinity: str = "off"
+    cpu_affinity: Switch = "off"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable
 from typing import Any
 
-from fusionloader.manager.mini_batches import Job, job_of
+from fusionloader.aliases import Index
+from fusionloader.manager.in_flight import InFlight
 
 Record = tuple[Any, ...]
 """Of a worker, as ``ManagerQueue.records`` gives it."""
@@ -13,8 +14,8 @@ Record = tuple[Any, ...]
 
 def worker_report(
     records: Iterable[tuple[int, Record]],
-    jobs: Sequence[Job],
-    name: Callable[[Any], str],
+    in_flight: InFlight,
+    name: Callable[[Index], str],
     now: float,
     first_guest_slot: int,
     elsewhere: Container[int] = (),
@@ -23,7 +24,7 @@ def worker_report(
 
     Args:
         records: of the workers, with their numbers.
-        jobs: the mini-batches in flight.
+        in_flight: the mini-batches.
         name: returns a sample's name from its index.
         now: ``CLOCK_MONOTONIC``, in seconds.
         first_guest_slot: the number from which on workers of other ranks sit, or nobody.
@@ -31,12 +32,12 @@ def worker_report(
     """
     places = []
     for number, (pid, sequence, _, position, since, *_) in records:
-        job = job_of(jobs, sequence - 1)
+        job = in_flight.find(sequence - 1)
         if job is None and number >= first_guest_slot:
             continue
         who = f"worker {number} (pid {pid})" if pid else f"worker {number}"
-        if job is not None and position < len(job.batch.rows):
-            sample = name(job.batch.indices[job.batch.rows[position]])
+        if job is not None and position < len(job.rows):
+            sample = name(job.indices[job.rows[position]])
             places.append(f"{who} at {sample} for {now - since:.1f} s")
         elif number in elsewhere:
             places.append(f"{who} is at a sample of another loader of the pool")

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
-from fusionloader.plan.stages import Color, Filter, Interpolation
+from fusionloader.plan.stages import Color, Filter, Interpolation, Stage
+
+# A transform, and a value that one was made with: torchvision and timm have no types, and users
+# give them anything.
+Transform: TypeAlias = Any
+Argument: TypeAlias = Any
 
 _FILTERS: dict[str, Filter] = {
     "box": "box",
@@ -21,7 +27,7 @@ _INTERPOLATIONS: dict[str, Interpolation] = {
 }
 
 
-# How many containers of transforms hold one another; csrc/ops/limits.hpp follows it.
+# How deep containers of transforms may be nested; csrc/ops/limits.hpp has the same number.
 MOST_NESTED = 32
 
 
@@ -30,10 +36,10 @@ class NotCompiled(Exception):
 
 
 class NestedTooDeep(NotCompiled):
-    """Containers hold one another in more than ``MOST_NESTED`` levels."""
+    """Containers are nested more than ``MOST_NESTED`` levels deep."""
 
     def __init__(self) -> None:
-        super().__init__(f"its transforms hold one another more than {MOST_NESTED} deep")
+        super().__init__(f"its transforms are nested more than {MOST_NESTED} deep")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +61,11 @@ class Context:
         return replace(self, depth=self.depth + 1)
 
 
-def pair(size: Any) -> tuple[int, int]:
+# The stage of a transform; raises NotCompiled where there is none.
+Converter = Callable[[Transform, Context], Stage]
+
+
+def pair(size: Argument) -> tuple[int, int]:
     """Returns height and width of a size as torchvision takes it."""
     sizes = [size, size] if isinstance(size, int) else list(size)
     if len(sizes) == 1:
@@ -65,7 +75,7 @@ def pair(size: Any) -> tuple[int, int]:
     return sizes[0], sizes[1]
 
 
-def numbers(values: Any, name: str) -> tuple[float, float]:
+def numbers(values: Argument, name: str) -> tuple[float, float]:
     """Returns a range or pair of numbers."""
     try:
         first, second = (float(value) for value in values)
@@ -74,7 +84,7 @@ def numbers(values: Any, name: str) -> tuple[float, float]:
     return first, second
 
 
-def color(fill: Any, channels: int) -> Color:
+def color(fill: Argument, channels: int) -> Color:
     """Returns a fill as three levels; torchvision's v2 keeps fills in a dict by type."""
     if isinstance(fill, dict):
         if len(set(map(repr, fill.values()))) != 1:
@@ -92,7 +102,7 @@ def color(fill: Any, channels: int) -> Color:
     return red, green, blue
 
 
-def filter_name(interpolation: Any) -> Filter:
+def filter_name(interpolation: Argument) -> Filter:
     """Returns the filter of a resize."""
     name = _mode(interpolation)
     if name not in _FILTERS:
@@ -100,7 +110,7 @@ def filter_name(interpolation: Any) -> Filter:
     return _FILTERS[name]
 
 
-def interpolation_name(interpolation: Any) -> Interpolation:
+def interpolation_name(interpolation: Argument) -> Interpolation:
     """Returns how a geometric operation makes pixels between pixels."""
     name = _mode(interpolation)
     if name not in _INTERPOLATIONS:
@@ -108,7 +118,7 @@ def interpolation_name(interpolation: Any) -> Interpolation:
     return _INTERPOLATIONS[name]
 
 
-def _mode(interpolation: Any) -> Any:
+def _mode(interpolation: Argument) -> Argument:
     from torchvision.transforms import InterpolationMode
 
     if isinstance(interpolation, int) and not isinstance(interpolation, InterpolationMode):
@@ -118,7 +128,7 @@ def _mode(interpolation: Any) -> Any:
     return getattr(interpolation, "value", interpolation)
 
 
-def padding_sides(padding: Any) -> tuple[int, int, int, int]:
+def padding_sides(padding: Argument) -> tuple[int, int, int, int]:
     """Returns left, top, right and bottom of a padding as torchvision's ``Pad`` takes it."""
     sides = [padding] if isinstance(padding, int) else list(padding)
     if len(sides) == 1:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 import os
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -60,9 +60,11 @@ class Entry:
 
 
 Layers = tuple[tuple[Entry, ...], ...]
+# An entry that was not checked yet: it should be an operation, a magnitude and a probability.
+RawEntry: TypeAlias = Any
 
 
-def checked_layers(layers: Any, where: str) -> Layers:
+def checked_layers(layers: Iterable[Iterable[RawEntry]], where: str) -> Layers:
     """Returns the layers of (operation, magnitude, probability).
 
     Raises:
@@ -78,7 +80,7 @@ def checked_layers(layers: Any, where: str) -> Layers:
     return tuple(_checked_layer(row, f"{where}: layer {i}") for i, row in enumerate(rows))
 
 
-def _checked_layer(entries: list[Any], where: str) -> tuple[Entry, ...]:
+def _checked_layer(entries: list[RawEntry], where: str) -> tuple[Entry, ...]:
     if not entries:
         raise ValueError(f"{where} has no entries")
     made = tuple(_checked_entry(entry, f"{where}, entry {i}") for i, entry in enumerate(entries))
@@ -88,7 +90,7 @@ def _checked_layer(entries: list[Any], where: str) -> tuple[Entry, ...]:
     return made
 
 
-def _checked_entry(entry: Any, where: str) -> Entry:
+def _checked_entry(entry: RawEntry, where: str) -> Entry:
     try:
         operation, magnitude, probability = entry
     except (TypeError, ValueError):
@@ -133,7 +135,7 @@ def read_layers(path: str | os.PathLike[str]) -> Layers:
     raise ValueError(f"{name}: a policy file ends in .json or .npz")
 
 
-def _from_json(name: str) -> list[Any]:
+def _from_json(name: str) -> list[list[RawEntry]]:
     with open(name, encoding="utf-8") as file:
         try:
             content = json.load(file)
@@ -148,7 +150,7 @@ def _from_json(name: str) -> list[Any]:
     ]
 
 
-def _json_entry(entry: Any, where: str) -> tuple[Any, Any, Any]:
+def _json_entry(entry: RawEntry, where: str) -> RawEntry:
     needed, allowed = {"operation", "probability"}, {"operation", "probability", "magnitude"}
     if not isinstance(entry, dict) or not needed <= set(entry) <= allowed:
         raise ValueError(
@@ -157,7 +159,7 @@ def _json_entry(entry: Any, where: str) -> tuple[Any, Any, Any]:
     return entry["operation"], entry.get("magnitude"), entry["probability"]
 
 
-def _from_npz(name: str) -> list[Any]:
+def _from_npz(name: str) -> list[list[RawEntry]]:
     try:
         with np.load(name, allow_pickle=False) as file:
             operation, magnitude, probability = (
@@ -173,7 +175,7 @@ def _from_npz(name: str) -> list[Any]:
     return [list(_without_blanks(zip(*rows, strict=True))) for rows in zip(*columns, strict=True)]
 
 
-def _without_blanks(entries: Iterator[tuple[Any, Any, Any]]) -> Iterator[tuple[Any, Any, Any]]:
+def _without_blanks(entries: Iterator[RawEntry]) -> Iterator[RawEntry]:
     """Layers shorter than the longest end in entries without a name or a probability."""
     return (entry for entry in entries if entry[0] != "" or entry[2] != 0)
 

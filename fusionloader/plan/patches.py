@@ -1,12 +1,11 @@
-"""Whether classes and objects of a library are as the library made them, or were patched."""
+"""Whether a library's classes, functions and objects were patched by the program."""
 
 from __future__ import annotations
 
 import inspect
 import sys
 from collections.abc import Iterator
-from types import FunctionType
-from typing import Any
+from types import FunctionType, ModuleType
 
 _LIBRARIES = ("torch", "torchvision", "timm", "fusionloader")
 # Of the methods that every module has, those that take part in a call.
@@ -14,18 +13,20 @@ _OF_MODULES = ("__call__", "_call_impl", "_wrapped_call_impl")
 _DESCRIPTORS = (staticmethod, classmethod)
 
 
-def is_patched(step: Any) -> bool:
-    """Whether a transform's methods were replaced, on it or on its class, or it is hooked."""
-    own = getattr(step, "__dict__", {})
-    hooks = any(own.get(name) for name in ("_forward_hooks", "_forward_pre_hooks"))
-    return hooks or any(_is_method(type(step), name) for name in own) or _has_patches(type(step))
+def is_patched(step: object) -> bool:
+    """Whether a transform has forward hooks, or methods replaced on it or on its class."""
+    attributes = getattr(step, "__dict__", {})
+    hooked = any(attributes.get(name) for name in ("_forward_hooks", "_forward_pre_hooks"))
+    replaced = any(_is_method(type(step), name) for name in attributes)
+    return hooked or replaced or _has_patches(type(step))
 
 
-def is_defined_by(function: Any, owner: type | Any) -> bool:
-    """Whether a function was defined in the package of a class or module."""
+def is_defined_by(function: object, owner: type | ModuleType) -> bool:
+    """Whether a function was defined in the package that a class or module is of."""
     name = owner.__module__ if isinstance(owner, type) else owner.__name__
-    where = getattr(function, "__globals__", {}).get("__name__", "")
-    return _package(where) == _package(name) and function.__globals__ is vars(sys.modules[where])
+    scope = getattr(function, "__globals__", {})
+    where = scope.get("__name__", "")
+    return _package(where) == _package(name) and scope is vars(sys.modules[where])
 
 
 def _package(module: str) -> str:
@@ -38,13 +39,13 @@ def _is_method(kind: type, name: str) -> bool:
 
 
 def _has_patches(kind: type) -> bool:
-    """Whether a method of a known library's class comes from elsewhere; others may do anything."""
+    """Whether a method of a class of ``_LIBRARIES`` was defined outside of that library."""
     if _package(kind.__module__) not in _LIBRARIES:
         return False
     return any(not is_defined_by(function, owner) for owner, function in _methods(kind))
 
 
-def _methods(kind: type) -> Iterator[tuple[type, Any]]:
+def _methods(kind: type) -> Iterator[tuple[type, object]]:
     import torch
 
     for owner in kind.__mro__[:-1]:

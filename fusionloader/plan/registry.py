@@ -1,11 +1,11 @@
-"""Transforms of this package itself, which tell the stage that they are."""
+"""This package's own transforms, which name their stage themselves."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeVar
+from collections.abc import Mapping
+from typing import Protocol, TypeVar
 
-from fusionloader.plan.arguments import Context
+from fusionloader.plan.arguments import Context, Converter
 from fusionloader.plan.stages import Stage
 
 
@@ -14,15 +14,15 @@ class _StageTransform(Protocol):
 
 
 Kind = TypeVar("Kind", bound=type[_StageTransform])
-_CONVERTERS: dict[type, Callable[[Any, Context], Stage]] = {}
+_CONVERTERS: dict[type, Converter] = {}
 
 
 def register_stage_transform(kind: Kind) -> Kind:
-    """Has transforms of this class, but none of its subclasses, compiled to their ``stage``."""
+    """Makes transforms of exactly this class compile to what their method ``stage`` returns."""
     _CONVERTERS[kind] = kind.stage
     return kind
 
 
-def converters() -> Mapping[type, Callable[[Any, Context], Stage]]:
+def converters() -> Mapping[type, Converter]:
     """Returns a function from transform and ``Context`` to stage for every class known here."""
     return _CONVERTERS

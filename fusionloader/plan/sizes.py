@@ -18,8 +18,8 @@ from fusionloader.plan.stages import (
     ResizeShorterSide,
     Stage,
     TrimBorder,
+    branches_of,
 )
-from fusionloader.plan.torchvision.containers import branches_of
 
 Size = tuple[int | None, int | None]
 _UNKNOWN: Size = (None, None)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
+from fusionloader.plan.operations import Operation
 from fusionloader.plan.policy_stages import AugMix as AugMix
 from fusionloader.plan.policy_stages import Magnitude as Magnitude
 from fusionloader.plan.policy_stages import Mixing as Mixing
 from fusionloader.plan.policy_stages import PolicyOp as PolicyOp
 from fusionloader.plan.policy_stages import PolicyStep as PolicyStep
 from fusionloader.plan.policy_stages import RandomPolicy as RandomPolicy
+from fusionloader.plan.values import Channels as Channels
 from fusionloader.plan.values import Color as Color
+from fusionloader.plan.values import Decode as Decode
 from fusionloader.plan.values import Filter as Filter
 from fusionloader.plan.values import Interpolation as Interpolation
 from fusionloader.plan.values import PadMode as PadMode
@@ -56,9 +59,9 @@ class Resize:
 class ResizeKeepRatio:
     """The image divided by a ratio between those of its sides to ``height`` x ``width`` pixels.
 
-    That is the smaller one for ``longest`` = 0 and the larger one for 1. With probabilities of
-    their own the result is scaled and stretched, by factors from the ranges ``scale`` (of the
-    inverse area if ``scale_is_area``) and ``aspect``. One of ``filters`` is chosen for each image.
+    That is the smaller one for ``longest`` = 0 and the larger one for 1. With a probability each
+    the result is scaled and stretched, by factors from the ranges ``scale`` (of the inverse area
+    if ``scale_is_area``) and ``aspect``. One of ``filters`` is chosen for each image.
     """
 
     height: int
@@ -190,9 +193,9 @@ class RandomPerspective:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """An operation without random parameters, as ``Plan.draw`` writes it: ``("invert",)``."""
+    """An operation without random parameters, as it is drawn: ``("invert",)``."""
 
-    operation: tuple[Any, ...]
+    operation: Operation
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +239,7 @@ class RandomOrder:
     branches: tuple[tuple[Stage, ...], ...]
 
 
+Container = RandomApply | RandomChoice | RandomOrder
 Stage = (
     RandomResizedCrop
     | ResizeShorterSide
@@ -256,10 +260,15 @@ Stage = (
     | RandomPolicy
     | AugMix
     | RandomErasing
-    | RandomApply
-    | RandomChoice
-    | RandomOrder
+    | Container
 )
+
+
+def branches_of(stage: Stage) -> tuple[tuple[Stage, ...], ...]:
+    """Returns the lists of stages that a container holds, none for any other stage."""
+    if isinstance(stage, RandomApply):
+        return (stage.stages,)
+    return stage.branches if isinstance(stage, RandomChoice | RandomOrder) else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +292,7 @@ class ImageKind:
     differ.
     """
 
-    channels: Literal[1, 3] = 3
+    channels: Channels = 3
     height: int | None = None
     width: int | None = None
 
@@ -304,7 +313,7 @@ class Plan:
     convert: Convert | None
     height: int | None
     width: int | None
-    decode: Literal["exact", "fast"] = "exact"
-    channels: Literal[1, 3] = 3
-    result_channels: Literal[1, 3] = 3
+    decode: Decode = "exact"
+    channels: Channels = 3
+    result_channels: Channels = 3
     strict: bool = True

@@ -7,20 +7,30 @@ replaced; a subclass may do anything.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from PIL import Image
 
-from fusionloader.plan import registry as own
-from fusionloader.plan.arguments import MOST_NESTED, Context, NestedTooDeep, NotCompiled
+from fusionloader.plan import registry
+from fusionloader.plan.arguments import (
+    MOST_NESTED,
+    Context,
+    Converter,
+    NestedTooDeep,
+    NotCompiled,
+    Transform,
+)
 from fusionloader.plan.patches import is_patched
 from fusionloader.plan.sizes import result_size
 from fusionloader.plan.stages import (
     CenterCrop,
+    Channels,
     Convert,
     CropOrPad,
+    Decode,
     ImageKind,
     Plan,
     RandomCrop,
@@ -58,8 +68,8 @@ _RESIZING = (RandomResizedCrop, Resize, ResizeKeepRatio, ResizeShorterSide, Trim
 class Note:
     """One line of ``explain()``: a transform, and why it is in Python (empty: it is native).
 
-    ``rounding`` says whose levels a native one gives where that is not plain; ``part`` where its
-    time is counted, as in ``csrc/plan/part_times.hpp``.
+    ``rounding`` says which levels a native one gives where there are two ways; ``part`` is where
+    its time is counted, as in ``csrc/plan/part_times.hpp``.
     """
 
     stage: str
@@ -77,7 +87,7 @@ class CompiledTransform:
     """
 
     plan: Plan
-    tail: Callable[[Any], Any] | None
+    tail: Tail | None
     notes: tuple[Note, ...]
 
     def explain(self) -> str:
@@ -109,23 +119,24 @@ def explain(notes: Sequence[Note], part_seconds: Sequence[float] = ()) -> str:
 class Tail:
     """The transforms that run in Python, one after the other."""
 
-    def __init__(self, transforms: Sequence[Callable[[Any], Any]]) -> None:
+    def __init__(self, transforms: Sequence[Transform]) -> None:
         self.transforms = list(transforms)
 
-    def __call__(self, image: Any) -> Any:
+    def __call__(self, image: Image.Image) -> Any:
         """Returns the transformed image; an exception says which transform raised it."""
+        result: Any = image
         for transform in self.transforms:
             try:
-                image = transform(image)
+                result = transform(result)
             except Exception as error:
                 if hasattr(error, "add_note"):  # Python 3.11
                     error.add_note(f"Transform: {_text(transform)}")
                 raise
-        return image
+        return result
 
 
 def compile_transform(
-    transform: Any, decode: Any = "exact", images: ImageKind = _ANY_RGB
+    transform: Transform, decode: Decode = "exact", images: ImageKind = _ANY_RGB
 ) -> CompiledTransform:
     """Returns the plan of a torchvision transform and what is left of it for Python.
 
@@ -139,7 +150,7 @@ def compile_transform(
         return _compile(list(_flatten(transform)), decode, images)
 
 
-def _compile(steps: list[Any], decode: Any, images: ImageKind) -> CompiledTransform:
+def _compile(steps: list[Transform], decode: Decode, images: ImageKind) -> CompiledTransform:
     compiling = _Compiling(images)
     for place, step in enumerate(steps):
         try:
@@ -162,23 +173,24 @@ def _compile(steps: list[Any], decode: Any, images: ImageKind) -> CompiledTransf
 
 @dataclass
 class _Compiling:
-    """The stages so far, and what holds the image after them."""
+    """The stages so far, and the image's kind and channels after them."""
 
     images: ImageKind
     stages: list[Stage] = field(default_factory=list)
     # Conversions change each pixel by itself, so that they may as well come after all stages.
-    conversions: list[Any] = field(default_factory=list)
-    erased: list[tuple[Any, int]] = field(default_factory=list)  # conversions before RandomErasing
-    native: dict[int, int] = field(default_factory=dict)  # places of steps to those of their stages
-    on_tensors: set[int] = field(
-        default_factory=set
-    )  # those of them that torchvision gives tensors
+    conversions: list[Transform] = field(default_factory=list)
+    # RandomErasing, and how many conversions come before it.
+    erased: list[tuple[Transform, int]] = field(default_factory=list)
+    # From places of steps to places of their stages.
+    native: dict[int, int] = field(default_factory=dict)
+    # Those of the steps that torchvision gives tensors.
+    on_tensors: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.channels: int = self.images.channels
+        self.channels: Channels = self.images.channels
         self.held = "pil"
 
-    def add(self, step: Any, place: int) -> None:
+    def add(self, step: Transform, place: int) -> None:
         if is_patched(step):
             raise NotCompiled("its methods were replaced or hooked")
         if conversions.is_conversion(step):
@@ -219,15 +231,23 @@ class _Compiling:
 
 
 def _plan(
-    stages: Sequence[Stage], convert: Convert | None, channels: int, images: ImageKind, decode: Any
+    stages: Sequence[Stage],
+    convert: Convert | None,
+    channels: Channels,
+    images: ImageKind,
+    decode: Decode,
 ) -> Plan:
     height, width = result_size(stages, images.height, images.width)
-    result: Any = channels
-    return Plan(tuple(stages), convert, height, width, decode, images.channels, result)
+    return Plan(tuple(stages), convert, height, width, decode, images.channels, channels)
 
 
 def _with_tail(
-    steps: list[Any], place: int, why: str, compiling: _Compiling, images: ImageKind, decode: Any
+    steps: list[Transform],
+    place: int,
+    why: str,
+    compiling: _Compiling,
+    images: ImageKind,
+    decode: Decode,
 ) -> CompiledTransform:
     """Native stages as far as ``place``; the tail begins with the conversions that stand before."""
     reasons: dict[int, str] = {}
@@ -249,7 +269,7 @@ def _with_tail(
     return CompiledTransform(plan, tail, notes)
 
 
-def _native_note(step: Any, place: int, compiling: _Compiling) -> Note:
+def _native_note(step: Transform, place: int, compiling: _Compiling) -> Note:
     rounding = "as on PIL images" if place in compiling.on_tensors else ""
     number = compiling.native.get(place)
     if number is None or _is_of_passes(compiling.stages[number]):
@@ -262,8 +282,8 @@ def _is_of_passes(stage: Stage) -> bool:
     return constant or isinstance(stage, (*_MOVING, *_RESIZING))
 
 
-def _flatten(transform: Any, around: tuple[Any, ...] = ()) -> Iterator[Any]:
-    """The steps of lists in lists; too deep inside, and inside itself, a list comes as it is."""
+def _flatten(transform: Transform, around: tuple[Transform, ...] = ()) -> Iterator[Transform]:
+    """The steps of nested lists; a list that is nested too deep, or in itself, comes as it is."""
     endless = len(around) > MOST_NESTED or any(outer is transform for outer in around)
     steps = None if endless else _listed(transform)
     if steps is None:
@@ -273,7 +293,7 @@ def _flatten(transform: Any, around: tuple[Any, ...] = ()) -> Iterator[Any]:
         yield from _flatten(step, (*around, transform))
 
 
-def _listed(transform: Any) -> Iterable[Any] | None:
+def _listed(transform: Transform) -> Iterable[Transform] | None:
     """The steps that a transform does one after the other, if it is only a list of them."""
     from torchvision import transforms as v1
     from torchvision.transforms import v2
@@ -281,29 +301,28 @@ def _listed(transform: Any) -> Iterable[Any] | None:
     if is_patched(transform):
         return None
     if type(transform) in (v1.Compose, v2.Compose):
-        steps: Iterable[Any] = transform.transforms
+        steps: Iterable[Transform] = transform.transforms
         return steps
     return transform if type(transform) is torch.nn.Sequential else None
 
 
-def _stage(step: Any, context: Context) -> Stage:
+def _stage(step: Transform, context: Context) -> Stage:
     kind = type(step)
-    # timm may be imported at any time, and so may transforms of our own.
-    found = (known.get(kind) for known in (_converters(), own.converters(), timm_converters()))
+    # timm may be imported at any time, and so may this package's.
+    found = (known.get(kind) for known in (_converters(), registry.converters(), timm_converters()))
     convert = next(filter(None, found), None)
     if convert is None:
         if _listed(step) is not None:
             raise NestedTooDeep
         raise NotCompiled("not a transform that can be compiled")
     try:
-        stage: Stage = convert(step, context)
+        return convert(step, context)
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise NotCompiled(f"its arguments are not as its class makes them: {error}") from None
-    return stage
 
 
 @functools.cache
-def _converters() -> dict[type, Any]:
+def _converters() -> dict[type, Converter]:
     return {
         **windows.converters(),
         **colors.converters(),
@@ -313,7 +332,7 @@ def _converters() -> dict[type, Any]:
     }
 
 
-def _compile_all(steps: Sequence[Any], context: Context) -> tuple[Stage, ...]:
+def _compile_all(steps: Sequence[Transform], context: Context) -> tuple[Stage, ...]:
     made: list[Stage] = []
     for step in (inner for outer in steps for inner in _flatten(outer)):
         try:
@@ -327,14 +346,14 @@ def _compile_all(steps: Sequence[Any], context: Context) -> tuple[Stage, ...]:
         except NestedTooDeep:
             raise
         except NotCompiled as why:
-            raise NotCompiled(f"it holds {_text(step)}: {why}") from None
+            raise NotCompiled(f"it contains {_text(step)}: {why}") from None
         made.append(stage)
     return tuple(made)
 
 
-def _text(step: Any) -> str:
+def _text(step: Transform) -> str:
     try:
         text = " ".join(repr(step).split())
-    except Exception:  # user code, which nobody asked to be printed
+    except Exception:  # the user's __repr__
         text = f"<{type(step).__name__}>"
     return text if len(text) <= 100 else text[:97] + "..."

@@ -1,4 +1,4 @@
-"""A loader among those that a pool serves, and the pool's workers as that loader sees them."""
+"""A loader's binding to a pool: its number there, and the pool's workers as its processes."""
 
 from __future__ import annotations
 
@@ -14,70 +14,76 @@ from fusionloader.workers.processes import Process
 if TYPE_CHECKING:
     from fusionloader.workers.worker_set import WorkerSet
 
-_LOOK_SECONDS = 0.002
+_POLL_SECONDS = 0.002
 
 
 class PoolBinding:
-    """A loader's queue among those that a pool serves.
+    """A loader's queue, registered with a pool.
 
-    ``workers`` are the loader's, once it has them.
+    Attributes:
+        queue: the loader's queue.
+        closed: whether the queue was stopped.
+        workers: the loader's worker set, ``None`` before it is made and after ``close``.
     """
 
     def __init__(
         self, pool: PoolProcesses, queue: _native.ManagerQueue, fds: dict[str, int]
     ) -> None:
-        """``fds`` are those of the queue: control block and slots."""
+        """``fds`` are the queue's: control block and slots."""
         self._pool = pool
         self._fds = fds
         self.queue = queue
         self.closed = False
         self.workers: WorkerSet | None = None
-        self._number = pool.enter(self)
+        self._number = pool.register(self)
 
     def start(self, worker: int, fds: dict[str, int], payload: Payload) -> Process:
-        """Has a worker of the pool work for this loader, as a process of the loader's own would."""
-        handle = self._pool.assign(worker, self._number, payload, {**self._fds, **fds})
+        """Attaches a worker of the pool to this loader; returns it as a process of the loader."""
+        handle = self._pool.attach(worker, self._number, payload, {**self._fds, **fds})
         return PoolProcess(handle, worker, self)
 
     @property
     def pool_is_closed(self) -> bool:
-        """Whether there are no workers any more, nor will be."""
+        """Whether the pool was closed, so that it has no workers and starts none."""
         return self._pool.closed
 
-    def call(self) -> None:
-        """Has the workers come here: somebody waits, or may soon; see ``PoolProcesses.call``."""
-        self._pool.call(self._number)
+    def request_workers(self) -> None:
+        """Assigns all workers to this loader; see ``PoolProcesses.assign_all``."""
+        self._pool.assign_all(self._number)
 
     def drain_others(self) -> None:
-        """Keeps workers from waiting for a loader that nobody asks for anything."""
+        """Reads the other loaders' pipes, so that no worker blocks on one that is not iterated."""
         for binding in self._pool.others(self._number):
             binding.drain()
 
     def drain(self) -> None:
-        """Reads what the workers have written to this loader, for it to find."""
-        workers = self.workers  # which another thread may take away
+        """Reads the workers' messages to this loader and buffers them."""
+        workers = self.workers  # once: another thread may set it to None
         if workers is not None:
             workers.drain()
 
-    def elsewhere(self, workers: Iterable[int]) -> set[int]:
-        """Returns which of the workers are at a tiny-batch of another loader."""
+    def busy_elsewhere(self, workers: Iterable[int]) -> set[int]:
+        """Returns which of the workers are processing a tiny-batch of another loader."""
         others = self._pool.others(self._number)
-        return {n for n in workers if any(binding.is_at_work(n) for binding in others)}
+        return {n for n in workers if any(binding.is_busy(n) for binding in others)}
 
-    def is_at_work(self, worker: int) -> bool:
-        """Whether a worker is at a tiny-batch of this loader."""
+    def is_busy(self, worker: int) -> bool:
+        """Whether a worker is processing a tiny-batch of this loader."""
         ((_, sequence, *_),) = self.queue.records(worker, 1)
         return bool(sequence)
 
     def close(self) -> None:
-        """The queue was stopped: workers leave it when they have done what they are at."""
+        """Called when the queue was stopped: workers detach after their current tiny-batch."""
         self.closed = True
         self.workers = None
-        self._pool.leave(self._number)
+        self._pool.unregister(self._number)
 
 
 class PoolProcess:
-    """A pool's worker as a process of one loader: it ends with that, although the process runs."""
+    """A pool's worker as a process of one loader.
+
+    It counts as ended when it has finished with the loader, although the process still runs.
+    """
 
     def __init__(self, handle: WorkerHandle, worker: int, binding: PoolBinding) -> None:
         self._handle = handle
@@ -96,32 +102,32 @@ class PoolProcess:
         return self._process.exitcode
 
     @property
-    def told_to_end(self) -> bool:
-        """Whether its death is no accident: another process takes its binding."""
-        return self._handle.told_to_end
+    def ended_by_pool(self) -> bool:
+        """Whether the pool ended it, to start another process under its number."""
+        return self._handle.ended_by_pool
 
     @property
     def was_prepared(self) -> bool:
-        """Whether it died at its work, be it another loader's, and not while preparing for one."""
+        """Whether it died while working, for any loader, and not while preparing for one."""
         return self._handle.was_prepared
 
     def is_alive(self) -> bool:
-        """Whether it runs and has not done with the loader."""
-        if self._binding.closed and not self._binding.is_at_work(self._worker):
+        """Whether it runs and has not finished with the loader."""
+        if self._binding.closed and not self._binding.is_busy(self._worker):
             return False
         return self._process.is_alive()
 
     def join(self, timeout: float | None = None) -> None:
-        """Waits until it has ended or done with the loader, at most ``timeout`` seconds."""
+        """Waits until it has ended or finished with the loader, at most ``timeout`` seconds."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while self.is_alive() and (deadline is None or time.monotonic() < deadline):
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
     def terminate(self) -> None:
         """Sends SIGTERM."""
         self._process.terminate()
 
     def kill(self) -> None:
-        """Sends SIGKILL, whatever else the process is at: others are started for it."""
+        """Sends SIGKILL, also where it is working for another loader: the pool replaces it."""
         with contextlib.suppress(OSError):
             self._process.kill()

@@ -1,8 +1,8 @@
-"""The processes of a ``WorkerPool``, and the loaders that they are sent to.
+"""The processes of a ``WorkerPool``, and the loaders that they are assigned to.
 
-Workers move as between ranks, by an assignment in a control block (csrc/queue/worker_sharing.hpp).
-What they need for a loader comes as for borrowed workers: descriptors through a socket. The
-decision is made in the same process: the loader that is asked for a batch calls all workers.
+Workers are assigned as between ranks, by a word in a control block
+(csrc/queue/worker_sharing.hpp). Like borrowed workers, they receive a loader's descriptors through
+a socket. No global manager decides: the loader whose next batch is requested gets all workers.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from fusionloader.pool.worker import PoolWorkerConfig
 from fusionloader.shm import objects
 from fusionloader.workers import fd_messages, processes
 from fusionloader.workers.cpus import lease
+from fusionloader.workers.fd_messages import FdMessage
 from fusionloader.workers.processes import BareProcess, Descriptor, Process
 
 if TYPE_CHECKING:
@@ -34,18 +35,24 @@ if TYPE_CHECKING:
 log = logging.getLogger("fusionloader.workers")
 
 _PATIENCE_SECONDS = 5.0
-_making = threading.RLock()  # two threads may begin the first loaders of a pool
+_creation = threading.RLock()  # two threads may iterate the first loaders of a pool
 _MOST_LOADERS = 0xFFFF  # their numbers have 16 bits in an assignment, and none is 0
 
 
 class Payload:
-    """What workers need for a loader: a pickle, which all of them read, and descriptors.
+    """What workers need for a loader: a pickle in shared memory, and descriptors.
 
-    ``user_code`` says whether it can be opened only where multiprocessing has prepared the process.
+    Attributes:
+        user_code: whether only a process that multiprocessing has prepared can unpickle it.
+        fds: the pickle's descriptor and the loader's.
     """
 
-    def __init__(self, contents: Any, fds: dict[str, int], user_code: bool) -> None:
-        """Raises PicklingError where the contents cannot be pickled."""
+    def __init__(self, contents: object, fds: dict[str, int], user_code: bool) -> None:
+        """Pickles ``contents``.
+
+        Raises:
+            PicklingError: they cannot be pickled.
+        """
         self.user_code = user_code
         try:
             pickled = pickle.dumps(contents, pickle.HIGHEST_PROTOCOL)
@@ -60,24 +67,33 @@ class Payload:
 
 @dataclass(slots=True, eq=False)
 class WorkerHandle:
-    """A worker's process, and the socket through which it hears of loaders."""
+    """A worker's process, and the socket that loaders are sent to it through.
+
+    Attributes:
+        process: the process.
+        loaders: the pool's end of the socket.
+        user_code: whether multiprocessing has prepared the process.
+        queue: the pool's control block.
+        worker: its number in the pool.
+        ended_by_pool: whether the pool ended it, to start another one under its number.
+    """
 
     process: Process
     loaders: socket.socket
     user_code: bool
-    orders: _native.ManagerQueue
+    queue: _native.ManagerQueue
     worker: int
-    told_to_end: bool = False
+    ended_by_pool: bool = False
     _was_prepared: bool = False
 
     @property
     def was_prepared(self) -> bool:
-        """Whether it was not preparing for a loader, nor before that, when last seen or it died."""
-        ((announced, *_),) = self.orders.records(self.worker, 1)
+        """Whether it had started and was not preparing for a loader when it was last seen."""
+        ((announced, *_),) = self.queue.records(self.worker, 1)
         return self._was_prepared or bool(announced == self.process.pid)
 
     def close(self) -> None:
-        """Another process takes its binding."""
+        """Called before another process gets its number."""
         self._was_prepared = self.was_prepared
         self.loaders.close()
 
@@ -96,16 +112,16 @@ class PoolProcesses:
         self._handles: dict[int, WorkerHandle] = {}
         self._bindings: dict[int, weakref.ref[PoolBinding]] = {}
         self._last = 0
-        self._sent_to = 0
+        self._assigned_to = 0
         nbytes = _native.ManagerQueue.control_bytes(workers, 1)
         self._control_fd = objects.create(nbytes)
         self._queue = _native.ManagerQueue(self._control_fd, -1, workers, 1, 0, workers)
-        self._orders = _native.MemberView(self._control_fd, -1)
+        self._member = _native.MemberView(self._control_fd, -1)
 
     # ---- loaders -------------------------------------------------------------------------------
 
-    def enter(self, binding: PoolBinding) -> int:
-        """Returns a number for a loader, by which workers are sent to it."""
+    def register(self, binding: PoolBinding) -> int:
+        """Returns a number for a loader, by which workers are assigned to it."""
         with self._lock:
             number = self._last % _MOST_LOADERS + 1
             while number in self._bindings:
@@ -114,27 +130,27 @@ class PoolProcesses:
             self._bindings[number] = weakref.ref(binding)
             return number
 
-    def leave(self, number: int) -> None:
-        """Forgets a loader that has ended."""
+    def unregister(self, number: int) -> None:
+        """Removes a loader that has ended."""
         with self._lock:
             self._bindings.pop(number, None)
-            if self._sent_to == number:
-                self._sent_to = 0
+            if self._assigned_to == number:
+                self._assigned_to = 0
             self._wake()
 
-    def call(self, number: int) -> None:
-        """Sends all workers to a loader, unless that is where they were sent last.
+    def assign_all(self, number: int) -> None:
+        """Assigns all workers to a loader, unless they were assigned to it last.
 
         Raises:
-            RuntimeError: there are none any more, the pool was closed.
+            RuntimeError: the pool was closed.
         """
         self._check_open()
-        if self._sent_to == number:
+        if self._assigned_to == number:
             return
         with self._lock:
-            self._sent_to = number
+            self._assigned_to = number
             for worker in list(self._handles):
-                self._orders.send(worker, 0, number, worker)
+                self._member.send(worker, 0, number, worker)
             self._wake()
 
     def others(self, number: int) -> list[PoolBinding]:
@@ -153,17 +169,17 @@ class PoolProcesses:
             binding.drain()
 
     def _wake(self) -> None:
-        """Workers sleep at the loader that they are at."""
+        """Wakes workers wherever they sleep: on the pool's queue or on a loader's."""
         self._queue.wake_workers()
         for binding in self.others(0):
             binding.queue.wake_workers()
 
     # ---- processes -----------------------------------------------------------------------------
 
-    def assign(
+    def attach(
         self, worker: int, number: int, payload: Payload, fds: dict[str, int]
     ) -> WorkerHandle:
-        """Has a worker serve a loader too; starts its process if there is none."""
+        """Attaches a worker to a loader as well; starts its process if there is none."""
         with self._lock:
             self._check_open()
             handle = self._handles.get(worker)
@@ -175,14 +191,12 @@ class PoolProcesses:
             all_fds = {**payload.fds, **fds}
             fields = {"loader": number, "descriptors": list(all_fds)}
             try:
-                fd_messages.send(
-                    handle.loaders, fd_messages.Message(fields, b"", tuple(all_fds.values()))
-                )
-            except BlockingIOError:  # it has heard of nothing for long: another one does better
+                fd_messages.send(handle.loaders, FdMessage(fields, b"", tuple(all_fds.values())))
+            except BlockingIOError:  # it has not read for long: replace it
                 handle.process.kill()
             except OSError:
-                pass  # it is dead, which the loader will notice
-            self._orders.send(worker, 0, self._sent_to, worker)
+                pass  # it has died, which the loader will notice
+            self._member.send(worker, 0, self._assigned_to, worker)
             self._wake()
             return handle
 
@@ -208,11 +222,11 @@ class PoolProcesses:
         return WorkerHandle(process, ours, user_code or method == "fork", self._queue, worker)
 
     def _end_bare(self) -> None:
-        """Ends the processes that know nothing of the training script, for others to come."""
+        """Ends the bare interpreters, so that processes that can run user code replace them."""
         log.info("the workers of a pool are started again: a loader with user code has begun")
         for worker, handle in list(self._handles.items()):
             if not handle.user_code:
-                handle.told_to_end = True
+                handle.ended_by_pool = True
                 handle.process.kill()
                 handle.process.join(_PATIENCE_SECONDS)
                 self._drop(worker)
@@ -223,7 +237,7 @@ class PoolProcesses:
             handle.close()
 
     def end_with(self, owner: WorkerPool) -> None:
-        """Has the processes end when ``owner`` is gone, unless they were closed before."""
+        """Closes the processes when ``owner`` is collected, unless they were closed before."""
         self._end = weakref.finalize(owner, self.close)
 
     def close(self) -> None:
@@ -241,15 +255,15 @@ class PoolProcesses:
             self._cores.close()
             os.close(self._control_fd)
             if self._end is not None:
-                self._end.detach()  # it would keep the control block for as long as its owner
+                self._end.detach()  # it would keep the control block mapped as long as its owner
 
 
 def running(pool: WorkerPool) -> PoolProcesses:
-    """Returns the processes of a pool, new ones where they were closed or are another process's."""
-    with _making:
-        made = pool._processes
-        if not isinstance(made, PoolProcesses) or made.closed or made.pid != os.getpid():
-            made = PoolProcesses(pool.num_workers, pool.multiprocessing_context, pool.cpu_affinity)
-            pool._processes = made
-            made.end_with(pool)
-        return made
+    """Returns the processes of a pool, new ones after ``close`` or a fork."""
+    with _creation:
+        found = pool._processes
+        if not isinstance(found, PoolProcesses) or found.closed or found.pid != os.getpid():
+            found = PoolProcesses(pool.num_workers, pool.multiprocessing_context, pool.cpu_affinity)
+            pool._processes = found
+            found.end_with(pool)
+        return found

@@ -1,4 +1,4 @@
-"""One of the loaders that a pool's worker serves."""
+"""One of the loaders that a worker of a pool serves."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from fusionloader import _native
 
 
 class LoaderWorker(Protocol):
-    """What works for one loader."""
+    """The part of a worker that serves one loader, native or Python."""
 
     queue: _native.WorkerQueue
 
     def serve(self, once: bool = False) -> str:
-        """Works until there is nothing to do, until it is sent elsewhere, or for one claim."""
+        """Works until there is no work or another assignment; with ``once`` for one claim."""
 
     def rest(self, seen: int) -> None:
-        """Sleeps until there may be something to do, since the queue's word was ``seen``."""
+        """Sleeps until there may be work; ``seen`` is the queue's word from before the last try."""
 
 
 def _nothing() -> None:
@@ -28,18 +28,22 @@ def _nothing() -> None:
 
 @dataclass(slots=True, eq=False)
 class ServedLoader:
-    """The worker of one loader, and how the process becomes that loader's and ceases to be.
+    """A loader's worker, and how to switch the process's state to that loader and back.
 
-    ``fds`` are those of the loader's memory, which the worker refers to.
+    Attributes:
+        worker: serves the loader.
+        fds: descriptors of the loader's memory, which the worker maps.
+        activate: called before the worker serves after another loader's did.
+        deactivate: called before another loader's worker serves.
     """
 
     worker: LoaderWorker
     fds: tuple[int, ...] = ()
-    enter: Callable[[], None] = _nothing
-    leave: Callable[[], None] = _nothing
+    activate: Callable[[], None] = _nothing
+    deactivate: Callable[[], None] = _nothing
 
     def close(self) -> None:
-        """Lets go of the loader's memory."""
+        """Unmaps the loader's memory."""
         del self.worker
         close_all(self.fds)
 

@@ -8,27 +8,28 @@ from typing import Any
 
 from fusionloader import _native
 from fusionloader.executors.python import Source
+from fusionloader.options import OnError
 from fusionloader.pool.served_loader import ServedLoader
 from fusionloader.workers.preparation import ProcessState
-from fusionloader.workers.processes import Descriptor, run_anywhere
+from fusionloader.workers.processes import Descriptor, restore_affinity
 from fusionloader.workers.python_worker import PythonWorkerConfig, prepared
 
 
 @dataclass(frozen=True, slots=True)
 class UserCode:
-    """What is the same for all workers of a loader, see ``PythonWorkerConfig``."""
+    """The fields of ``PythonWorkerConfig`` that all workers of a loader share."""
 
     workers: int
     source: Source
     base_seed: int
     worker_init_fn: Callable[[int], Any] | None
-    on_error: str
+    on_error: OnError
 
 
 def user_code_loader(
     code: UserCode, number: int, fds: dict[str, int], pool: _native.WorkerQueue
 ) -> ServedLoader | None:
-    """Prepares this process for a loader; ``None`` where that fails, which the loader is told."""
+    """Prepares this process for a loader; sends it a failure and returns ``None`` on an error."""
     config = PythonWorkerConfig(
         worker=number,
         workers=code.workers,
@@ -41,9 +42,9 @@ def user_code_loader(
         worker_init_fn=code.worker_init_fn,
         on_error=code.on_error,
     )
-    run_anywhere()  # user code may have threads of its own
+    restore_affinity()  # user code may start threads
     worker = prepared(config, pool)
     if worker is None:
         return None
     state = ProcessState(worker.uses_generators)
-    return ServedLoader(worker, enter=state.restore, leave=state.keep)
+    return ServedLoader(worker, activate=state.restore, deactivate=state.save)

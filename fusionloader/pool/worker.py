@@ -1,7 +1,23 @@
-"""A worker of a pool: serves the loader that it is sent to, and others while that has no work.
+"""A worker of a pool: serves the loader that it is assigned to, and others while that has no work.
 
-For each loader it is what a worker of the loader's own would be, under the same number: nothing but
-the process is shared. It imports torch only for loaders that run user code.
+Theory of operation. The worker keeps one ``ServedLoader`` for every loader of the pool: an attached
+queue and a native or Python worker on it, under the same number in each. The loaders share nothing
+but the process. torch is imported only for loaders that run user code.
+
+*Attaching.* The pool sends a loader's number, descriptors and pickled payload through a socket.
+While the worker prepares for that loader it announces no pid in the pool's control block. So a
+death before the announcement counts as that loader's failed start, and a later one does not.
+
+*Assigning.* One word in the pool's control block names the loader that all workers are assigned to
+(csrc/queue/worker_sharing.hpp). It is the loader whose batch the training process waits for. The
+worker serves it until there is no work or the word changes. While it has none, the worker serves
+one claim at a time of any other loader, and looks for work of the assigned one in between.
+
+*Sleeping.* The worker reads the queue's word before it looks for assignments and work, both of
+which change that word when they arrive. So none is missed between the look and the sleep.
+
+*Switching.* User code finds ``get_worker_info`` and, where it seeds them itself, the global
+generators as its own loader left them: ``activate`` and ``deactivate`` restore and save them.
 """
 
 from __future__ import annotations
@@ -20,6 +36,7 @@ from fusionloader.workers import failures, fd_messages, messages
 from fusionloader.workers.native_worker import NativeWorker, NativeWorkerConfig
 
 if TYPE_CHECKING:
+    from fusionloader.workers.prepared_worker import Info
     from fusionloader.workers.processes import Descriptor
 
 _IDLE_SECONDS = 0.5
@@ -29,10 +46,13 @@ _PREPARING = 0  # no process
 
 @dataclass(frozen=True, slots=True)
 class PoolWorkerConfig:
-    """What a worker needs to know; the descriptors are open under these numbers.
+    """Configuration of a worker process; the descriptors are open in it under these numbers.
 
-    ``control_fd`` is the pool's control block, which holds its assignments. What it needs in order
-    to work for a loader comes through the socket ``loaders_fd``.
+    Attributes:
+        worker: its number in the pool.
+        parent: pid of the training process, 0 for the process's parent (a fork server).
+        control_fd: the pool's control block, with the assignments.
+        loaders_fd: the socket through which loaders are received.
     """
 
     worker: int
@@ -42,16 +62,16 @@ class PoolWorkerConfig:
 
 
 def main(config: PoolWorkerConfig) -> None:
-    """Serves until the pool is closed or the training process is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the training process's to handle
+    """Serves until the pool is closed or the training process has ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the training process handles Ctrl-C
     _PoolWorker(config).serve()
 
 
 def main_for_user_code(config: PoolWorkerConfig, descriptors: dict[str, Descriptor]) -> None:
-    """Serves in a process of multiprocessing's, where ``descriptors`` may have other numbers."""
-    from fusionloader.workers.processes import leave_with
+    """Serves in a multiprocessing process, where ``descriptors`` may have other numbers."""
+    from fusionloader.workers.processes import exit_with_parent
 
-    leave_with(config.parent)  # user code may take long, or for ever
+    exit_with_parent(config.parent)  # user code may run for long, or forever
     fds: dict[str, Any] = {name: descriptor.fd for name, descriptor in descriptors.items()}
     main(replace(config, **fds))
 
@@ -60,52 +80,52 @@ class _PoolWorker:
     def __init__(self, config: PoolWorkerConfig) -> None:
         self._number = config.worker
         self._parent = config.parent or os.getppid()
-        self._orders = _native.WorkerQueue(config.control_fd, _NO_SLOTS, config.worker)
+        self._pool = _native.WorkerQueue(config.control_fd, _NO_SLOTS, config.worker)
         self._loaders = socket.socket(fileno=config.loaders_fd)
         self._loaders.setblocking(False)
         self._served: dict[int, ServedLoader] = {}  # by the number of the loader in the pool
-        self._at: ServedLoader | None = None
-        self._sent_to = self._orders.answer()
+        self._active: ServedLoader | None = None
+        self._assigned_to = self._pool.answer()
 
     def serve(self) -> None:
-        self._meet_loaders()
-        while not self._orders.stopping and os.getppid() == self._parent:
-            here = self._served.get(self._sent_to)
-            queue = self._orders if here is None else here.worker.queue
-            rest = self._rest if here is None else here.worker.rest
+        self._receive_loaders()
+        while not self._pool.stopping and os.getppid() == self._parent:
+            assigned = self._served.get(self._assigned_to)
+            queue = self._pool if assigned is None else assigned.worker.queue
+            rest = self._rest if assigned is None else assigned.worker.rest
             seen = queue.work_word  # before looking for assignments and work: both change it
-            if self._orders.is_sent:
-                self._sent_to = self._orders.answer()
-                self._meet_loaders()
-            elif here is not None and self._serve(here) != "idle":
+            if self._pool.is_sent:
+                self._assigned_to = self._pool.answer()
+                self._receive_loaders()
+            elif assigned is not None and self._serve(assigned) != "idle":
                 pass  # it has ended, or there is an assignment
-            elif not self._help(here):
+            elif not self._serve_another(assigned):
                 rest(seen)
-            self._forget_ended()
+            self._close_ended()
 
     def _rest(self, seen: int) -> None:
-        self._orders.sleep(seen, _IDLE_SECONDS)
+        self._pool.sleep(seen, _IDLE_SECONDS)
 
     def _serve(self, loader: ServedLoader, once: bool = False) -> str:
-        if loader is not self._at:
-            self._step_out()
-            self._at = loader
-            loader.enter()
+        if loader is not self._active:
+            self._deactivate()
+            self._active = loader
+            loader.activate()
         return loader.worker.serve(once)
 
-    def _step_out(self) -> None:
-        if self._at is not None:
-            self._at.leave()
-            self._at = None
+    def _deactivate(self) -> None:
+        if self._active is not None:
+            self._active.deactivate()
+            self._active = None
 
-    def _help(self, here: ServedLoader | None) -> bool:
-        """Does a little for another loader; tells whether there was something to do."""
-        others = [loader for loader in self._served.values() if loader is not here]
+    def _serve_another(self, assigned: ServedLoader | None) -> bool:
+        """Serves one claim of another loader; returns whether there was one."""
+        others = [loader for loader in self._served.values() if loader is not assigned]
         return any(self._serve(loader, once=True) == "served" for loader in others)
 
     # ---- loaders -------------------------------------------------------------------------------
 
-    def _meet_loaders(self) -> None:
+    def _receive_loaders(self) -> None:
         while True:
             try:
                 message = fd_messages.receive(self._loaders)
@@ -113,12 +133,11 @@ class _PoolWorker:
                 return
             if message is None:
                 return
-            self._step_out()
+            self._deactivate()
             fds = dict(zip(message.fields["descriptors"], message.fds, strict=True))
-            # A death from here on is this loader's trouble, later ones are not.
-            self._orders.announce(_PREPARING)
+            self._pool.announce(_PREPARING)
             loader = self._prepared(fds)
-            self._orders.announce(os.getpid())
+            self._pool.announce(os.getpid())
             if loader is None:
                 close_all(tuple(fds.values()))
             else:
@@ -126,13 +145,13 @@ class _PoolWorker:
                 self._served[int(message.fields["loader"])] = loader
 
     def _prepared(self, fds: dict[str, int]) -> ServedLoader | None:
-        """Prepares to work for a loader; ``None`` where that fails, which the loader is told."""
+        """Prepares to serve a loader; sends it a failure and returns ``None`` on an error."""
         config_fd = fds.pop("config_fd")
         queue = _native.WorkerQueue(fds["control_fd"], fds["data_fd"], self._number)
         try:
             with mmap.mmap(config_fd, 0, access=mmap.ACCESS_READ) as pickled:
                 config, info = pickle.loads(pickled)
-        except Exception as error:  # what is of the script, a module that cannot be imported
+        except Exception as error:  # a class of the script, a module that cannot be imported
             where = f"in DataLoader worker process {self._number}"
             failed = messages.WorkerFailed(failures.capture(error, where))
             messages.send(fds["message_fd"], failed)
@@ -141,26 +160,27 @@ class _PoolWorker:
         finally:
             os.close(config_fd)
         if isinstance(config, NativeWorkerConfig):
-            return self._of_plan(config, info, fds)
+            return self._native(config, info, fds)
         from fusionloader.pool.user_code import user_code_loader
 
-        return user_code_loader(config, self._number, fds, self._orders)
+        return user_code_loader(config, self._number, fds, self._pool)
 
-    def _of_plan(
-        self, config: NativeWorkerConfig, info: Any, fds: dict[str, Any]
+    def _native(
+        self, config: NativeWorkerConfig, info: Info | None, fds: dict[str, int]
     ) -> ServedLoader | None:
-        config = replace(config, worker=self._number, parent=self._parent, **fds)
+        descriptors: dict[str, Any] = {**fds}
+        config = replace(config, worker=self._number, parent=self._parent, **descriptors)
         if info is not None:
             from fusionloader.workers.prepared_worker import prepare
 
             if not prepare(config, info):
                 return None
-        return ServedLoader(NativeWorker(config, self._orders))
+        return ServedLoader(NativeWorker(config, self._pool))
 
-    def _forget_ended(self) -> None:
+    def _close_ended(self) -> None:
         for number, loader in list(self._served.items()):
             if loader.worker.queue.stopping:
-                if self._at is loader:
-                    self._step_out()
+                if self._active is loader:
+                    self._deactivate()
                 del self._served[number]
                 loader.close()

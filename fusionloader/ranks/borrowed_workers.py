@@ -1,4 +1,4 @@
-"""Workers of other ranks that are at a loader's mini-batches: what the dead among them held."""
+"""Borrowed workers: other ranks' workers that serve a loader's queue, and the claims they lost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CHECK_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class LostClaim:
     """A tiny-batch that a borrowed worker had claimed when it died."""
 
     sequence: int
@@ -21,7 +21,7 @@ class Lost:
 
 
 class BorrowedWorkers:
-    """The guest slots of a queue, whose records begin at ``first``."""
+    """The guest slots of a queue: the worker records from number ``first`` on."""
 
     def __init__(self, queue: _native.ManagerQueue, membership: Membership, first: int) -> None:
         self._queue = queue
@@ -29,21 +29,21 @@ class BorrowedWorkers:
         self._first = first
         self._checked = 0.0
 
-    def look(self) -> list[Lost]:
-        """Takes back what those held that have died, at most every 0.1 s."""
-        self._membership.look()
+    def collect_lost(self) -> list[LostClaim]:
+        """Takes back the claims of borrowed workers that have died; checks every 0.1 s at most."""
+        self._membership.poll()
         now = time.monotonic()
         if now - self._checked < _CHECK_SECONDS:
             return []
         self._checked = now
-        lost = []
+        lost: list[LostClaim] = []
         for guest_slot in self._queue.dead_borrowed_workers():
             pid = self._queue.records()[guest_slot][0]
-            lost += [Lost(*held, pid) for held in self._queue.take_back(guest_slot)]
+            lost += [LostClaim(*claim, pid) for claim in self._queue.take_back(guest_slot)]
             self._queue.empty_guest_slot(guest_slot)
         return lost
 
     @property
     def samples(self) -> int:
-        """Samples that they have made."""
+        """Samples that borrowed workers have made."""
         return sum(record[5] for record in self._queue.records()[self._first :])

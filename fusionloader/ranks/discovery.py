@@ -1,8 +1,8 @@
-"""The ranks of a job on this machine: how they find each other, and nobody else.
+"""The ranks of a job on this machine: how they find each other, and no other process.
 
-``torchrun`` tells a training process its place by environment variables. From them, the user and
-the namespaces follows the name of a Unix socket in Linux's abstract namespace: it needs no folder,
-and it is gone with the process that listens on it.
+``torchrun`` sets a training process's rank in environment variables. They, the user and the
+namespaces determine the name of a Unix socket in Linux's abstract namespace. Such a socket needs no
+folder and disappears with the process that listens on it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 log = logging.getLogger("fusionloader.ranks")
 
-# What tells apart the jobs of one user, and the attempts and agents of one job.
-_OF_JOB = (
+# Variables that distinguish the jobs of one user, and the attempts and agents of one job.
+_JOB_VARIABLES = (
     "TORCHELASTIC_RUN_ID",
     "TORCHELASTIC_RESTART_COUNT",
     "MASTER_ADDR",
@@ -28,7 +28,7 @@ _OF_JOB = (
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """A rank's place: its number and how many there are on the machine.
+    """A rank's number and how many ranks there are on the machine.
 
     ``address`` is the name of the socket that the global manager listens on.
     """
@@ -39,9 +39,9 @@ class Ranks:
 
 
 def ranks_here(environ: Mapping[str, str] = os.environ) -> Ranks | None:
-    """Returns this process's place among the ranks of its machine, ``None`` where it is alone.
+    """Returns this process's rank on its machine, ``None`` where it is the only one.
 
-    Logs a warning, once, where the environment says only half of it.
+    Logs a warning, once, where the environment is incomplete.
     """
     if "LOCAL_RANK" not in environ:
         return None
@@ -59,19 +59,19 @@ def ranks_here(environ: Mapping[str, str] = os.environ) -> Ranks | None:
         _warn(f"LOCAL_RANK is {rank} and LOCAL_WORLD_SIZE is {count}")
         return None
     if not ("TORCHELASTIC_RUN_ID" in environ or "MASTER_PORT" in environ):
-        _warn("neither TORCHELASTIC_RUN_ID nor MASTER_PORT tells this job from others")
+        _warn("neither TORCHELASTIC_RUN_ID nor MASTER_PORT identifies this job")
         return None
     return Ranks(rank, count, _address(environ))
 
 
 def _address(environ: Mapping[str, str]) -> str:
     # Descriptors and pids mean nothing across namespaces.
-    places = [os.readlink(f"/proc/self/ns/{kind}") for kind in ("pid", "mnt")]
-    job = [environ.get(name, "") for name in _OF_JOB]
-    told = "\0".join([str(os.geteuid()), *places, *job])
-    return f"fusionloader-{hashlib.sha256(told.encode()).hexdigest()[:32]}"
+    namespaces = [os.readlink(f"/proc/self/ns/{kind}") for kind in ("pid", "mnt")]
+    job = [environ.get(name, "") for name in _JOB_VARIABLES]
+    identity = "\0".join([str(os.geteuid()), *namespaces, *job])
+    return f"fusionloader-{hashlib.sha256(identity.encode()).hexdigest()[:32]}"
 
 
 @functools.cache
 def _warn(what: str) -> None:
-    log.warning("ranks of this machine do not lend workers to each other: %s", what)
+    log.warning("ranks of this machine do not share workers: %s", what)

@@ -1,8 +1,25 @@
-"""The global manager: sends idle CPU workers to the queues of other ranks of the machine.
+"""The global manager: assigns idle CPU workers to the queues of other ranks of the machine.
 
-A process of its own that sleeps until a worker has nothing to do or a rank that was asked to tells
-of a mini-batch. It owns nothing: the lists are in the control blocks of the ranks
-(csrc/queue/worker_sharing.hpp). Ranks go on without it, and its successor finds everything there.
+Theory of operation. The manager is one separate process per job and machine. The first rank that
+finds no listener at the job's address (ranks/discovery.py) starts it; binding that address decides
+between two that start at once.
+
+*Joining.* Every loader that shares workers opens a connection and sends the descriptors of its
+control block, slots and dataset table, its plan, and an eventfd. It is then a *member*. The manager
+maps the control block only. It passes the rest to workers that ask for it (workers/assignments.py).
+
+*Deciding.* One epoll loop waits for connections, for exits of ranks (pidfds) and for eventfds. A
+worker writes to its member's eventfd when it becomes idle. While a worker is idle the members are
+*watched*: they write to their eventfd when they publish a mini-batch. On each event the manager
+reads the loads of all members and asks ``share_workers`` (scheduler/worker_sharing.py) which idle
+workers move where. Each move is one store of an assignment into the worker's record, the paper's
+``YIELD`` and ``BORROW``. The loop wakes without an event, every 0.05 s, only while a worker is idle
+beside unclaimed work or has an assignment, which may come to nothing.
+
+*Why failures are harmless.* The manager owns no state. Progress, assignments and claims are in the
+control blocks of the ranks (csrc/queue/worker_sharing.hpp), and a worker claims by compare-and-swap
+from a guest slot that its own identity marks. So a wrong or repeated assignment costs time and no
+sample; ranks go on without a manager, and its successor reads the same control blocks.
 """
 
 from __future__ import annotations
@@ -15,29 +32,29 @@ import signal
 import socket
 import time
 from dataclasses import dataclass, field
-from typing import Any
 
 from fusionloader import _native
 from fusionloader.scheduler.worker_sharing import RankLoad, share_workers
 from fusionloader.workers import fd_messages
+from fusionloader.workers.fd_messages import FdMessage, Fields
 
 _IDLE, _HOME = 1, 2
-_FIRST_SECONDS = 10.0  # for the first rank to come
-_LAST_SECONDS = 2.0  # after the last one, which may be between two epochs
-_LOOK_AGAIN_SECONDS = 0.05  # when a worker is idle although there is work, or on an assignment
-_QUEUE_LENGTH = 128
+_FIRST_SECONDS = 10.0  # how long to wait for the first member
+_LAST_SECONDS = 2.0  # how long to wait after the last one, which may be between two epochs
+_RETRY_SECONDS = 0.05  # when a worker is idle although there is work, or has an assignment
+_BACKLOG = 128
 
 
 @dataclass(frozen=True, slots=True)
 class GlobalManagerConfig:
-    """Where it listens, and how many ranks there are."""
+    """The socket's name to listen on, and the number of ranks of the machine."""
 
     address: str
     ranks: int
 
 
 def main(config: GlobalManagerConfig) -> None:
-    """Serves until no rank is left; ends at once where another manager has the address."""
+    """Serves until no member is left; returns at once where another manager has the address."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.chdir("/")
     listener = fd_messages.make_socket()
@@ -47,17 +64,28 @@ def main(config: GlobalManagerConfig) -> None:
         if error.errno == errno.EADDRINUSE:
             return
         raise
-    listener.listen(_QUEUE_LENGTH)
+    listener.listen(_BACKLOG)
     GlobalManager(listener, config.ranks).serve()
 
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """A queue whose workers the manager directs: that of one loader of one rank.
+    """A queue whose workers the manager assigns: that of one loader of one rank.
 
-    ``shared`` are the descriptors of control block, slots and table. ``kind`` has to be equal for
-    workers to be shared; ``loader`` is the number of the loader in
-    its process, by which those that belong together are told.
+    Attributes:
+        name: number that identifies the queue, from 1 to 0xFFFF, drawn by the rank.
+        rank: the rank's number on the machine.
+        loader: number of the loader in its process; equal numbers belong together.
+        kind: digests, by name, that have to be equal for workers to be shared.
+        connection: to the rank; its end is the member's end.
+        pid_fd: pidfd of the rank, -1 where the system has none.
+        event_fd: eventfd that the rank's workers and local manager write to.
+        shared: descriptors of control block, slots and table.
+        table_bytes: size of the table.
+        pickled_plan: for workers that serve the queue.
+        view: the control block.
+        watched: whether the rank writes to ``event_fd`` when it publishes.
+        noted: warnings that were sent to the rank.
     """
 
     name: int
@@ -75,106 +103,106 @@ class Member:
     noted: set[str] = field(default_factory=set)
 
     def close(self) -> None:
-        """Lets go of its memory."""
+        """Closes the descriptors."""
         self.connection.close()
         for fd in (*self.shared, self.event_fd, self.pid_fd):
             if fd >= 0:
                 os.close(fd)
 
     def note(self, text: str) -> None:
-        """Tells its rank something, once."""
+        """Sends a warning for the rank to log, once."""
         if text not in self.noted:
             self.noted.add(text)
-            _answer(self.connection, {"note": text})
+            _reply(self.connection, {"note": text})
 
 
 class GlobalManager:
-    """Members come, tell and go through descriptors that one loop waits for."""
+    """The event loop over members' connections, eventfds and pidfds."""
 
     def __init__(self, listener: socket.socket, ranks: int) -> None:
         self._listener = listener
         self._ranks = ranks
         self._poll = select.epoll()
         self._poll.register(listener, select.EPOLLIN)
-        self._strangers: dict[int, socket.socket] = {}
+        self._accepted: dict[int, socket.socket] = {}  # connections that have sent no request yet
         self._members: dict[int, Member] = {}
         self._member_of: dict[int, Member] = {}  # by each descriptor of it that is waited for
-        self._leave_at: float | None = time.monotonic() + _FIRST_SECONDS
+        self._end_at: float | None = time.monotonic() + _FIRST_SECONDS
 
     def serve(self) -> None:
-        """Directs workers until there is nobody to direct."""
+        """Assigns workers until there have been no members for a while."""
         again = False
         while True:
-            timeout = _LOOK_AGAIN_SECONDS if again else None
-            if self._leave_at is not None:
-                timeout = max(0.0, self._leave_at - time.monotonic())
+            timeout = _RETRY_SECONDS if again else None
+            if self._end_at is not None:
+                timeout = max(0.0, self._end_at - time.monotonic())
             ready = self._poll.poll(timeout)
-            for fd, events in ready:
-                self._hear(fd, events)
+            for fd, _ in ready:
+                self._handle_event(fd)
             if self._members:
-                self._leave_at = None
-                again = self._direct()
+                self._end_at = None
+                again = self._assign()
                 continue
             again = False
-            if self._leave_at is None:
-                self._leave_at = time.monotonic() + _LAST_SECONDS
-            elif not ready and time.monotonic() >= self._leave_at:
+            if self._end_at is None:
+                self._end_at = time.monotonic() + _LAST_SECONDS
+            elif not ready and time.monotonic() >= self._end_at:
                 return
 
-    # ---- who is there --------------------------------------------------------------------------
+    # ---- members -------------------------------------------------------------------------------
 
-    def _hear(self, fd: int, events: int) -> None:
+    def _handle_event(self, fd: int) -> None:
         if fd == self._listener.fileno():
             self._accept()
-        elif fd in self._strangers:
-            self._greet(self._strangers[fd])
+        elif fd in self._accepted:
+            self._handle_request(self._accepted[fd])
         elif fd in self._member_of:
             member = self._member_of[fd]
             if fd == member.event_fd:
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(fd)
-            elif fd == member.pid_fd or not self._still_there(member):
-                self._drop(member)
+            elif fd == member.pid_fd or not self._is_connected(member):
+                self._remove(member)
 
     def _accept(self) -> None:
         connection, _ = self._listener.accept()
-        if not fd_messages.is_ours(connection):
+        if not fd_messages.is_same_user(connection):
             connection.close()
             return
         connection.setblocking(False)
-        self._strangers[connection.fileno()] = connection
+        self._accepted[connection.fileno()] = connection
         self._poll.register(connection, select.EPOLLIN)
 
-    def _greet(self, connection: socket.socket) -> None:
-        """Hears what a new connection is for."""
+    def _handle_request(self, connection: socket.socket) -> None:
+        """Handles a connection's first message: ``join`` of a rank or ``fetch`` of a worker."""
         try:
             message = fd_messages.receive(connection)
         except BlockingIOError:
             return
-        del self._strangers[connection.fileno()]
+        del self._accepted[connection.fileno()]
         self._poll.unregister(connection)
-        wish = message.fields.get("do") if message is not None else None
-        if message is not None and wish == "join":
+        request = message.fields.get("do") if message is not None else None
+        if message is not None and request == "join":
             self._join(connection, message)
             return
         if message is not None:
-            if wish == "fetch":
-                self._give(connection, message.fields.get("member"))
+            if request == "fetch":
+                self._send_shared(connection, message.fields.get("member"))
             message.close()
         connection.close()
 
-    def _join(self, connection: socket.socket, message: fd_messages.Message) -> None:
+    def _join(self, connection: socket.socket, message: FdMessage) -> None:
         try:
-            why_not = self._why_not(message.fields)
-            member = None if why_not else _member(connection, message)
+            refusal = self._refusal(message.fields)
+            member = None if refusal else _member(connection, message)
         except (KeyError, TypeError, ValueError, RuntimeError, OSError) as error:
-            why_not, member = f"what it says of itself makes no sense here ({error})", None
+            refusal, member = f"its offer cannot be read ({error})", None
         if member is None:
             message.close()
-            _answer(connection, {"refused": why_not})
+            _reply(connection, {"refused": refusal})
             connection.close()
             return
-        _answer(connection, {"joined": True})
+        _reply(connection, {"joined": True})
         self._members[member.name] = member
         for fd in (connection.fileno(), member.event_fd, member.pid_fd):
             if fd >= 0:
@@ -182,7 +210,8 @@ class GlobalManager:
                 self._member_of[fd] = member
         self._compare(member)
 
-    def _why_not(self, fields: dict[str, Any]) -> str:
+    def _refusal(self, fields: Fields) -> str:
+        """Returns why a rank cannot join, nothing if it can."""
         version = fd_messages.package_version()
         if fields["version"] != version:
             return f"it has fusionloader {fields['version']}, the global manager {version}"
@@ -194,28 +223,27 @@ class GlobalManager:
         return "taken" if fields["member"] in self._members else ""
 
     def _compare(self, new: Member) -> None:
-        """Tells ranks whose loaders belong together and differ."""
+        """Warns ranks whose loaders belong together and differ in kind."""
         for other in self._members.values():
             if other.rank == new.rank or other.loader != new.loader:
                 continue
             differ = [name for name in new.kind if new.kind[name] != other.kind.get(name)]
             if differ:
                 what = ", ".join(differ)
-                new.note(f"rank {other.rank} has another {what}: no workers are lent between us")
-                other.note(f"rank {new.rank} has another {what}: no workers are lent between us")
+                new.note(f"rank {other.rank} has another {what}: no workers are shared with it")
+                other.note(f"rank {new.rank} has another {what}: no workers are shared with it")
 
-    def _give(self, connection: socket.socket, name: Any) -> None:
-        member = self._members.get(name)
+    def _send_shared(self, connection: socket.socket, name: object) -> None:
+        """Sends a worker the descriptors and the plan of a member."""
+        member = self._members.get(name) if isinstance(name, int) else None
         if member is None:
-            _answer(connection, {"gone": True})
+            _reply(connection, {"unknown": True})
             return
         with contextlib.suppress(OSError):
             fields = {"table_bytes": member.table_bytes}
-            fd_messages.send(
-                connection, fd_messages.Message(fields, member.pickled_plan, member.shared)
-            )
+            fd_messages.send(connection, FdMessage(fields, member.pickled_plan, member.shared))
 
-    def _still_there(self, member: Member) -> bool:
+    def _is_connected(self, member: Member) -> bool:
         try:
             message = fd_messages.receive(member.connection)
         except BlockingIOError:
@@ -224,37 +252,37 @@ class GlobalManager:
             message.close()
         return message is not None
 
-    def _drop(self, member: Member) -> None:
+    def _remove(self, member: Member) -> None:
         del self._members[member.name]
         for fd in (member.connection.fileno(), member.event_fd, member.pid_fd):
             if self._member_of.pop(fd, None) is not None:
                 self._poll.unregister(fd)
         member.close()
 
-    # ---- directing -----------------------------------------------------------------------------
+    # ---- assigning -----------------------------------------------------------------------------
 
-    def _direct(self) -> bool:
-        """Sends idle workers where they are needed; tells whether to look again before long."""
+    def _assign(self) -> bool:
+        """Assigns idle workers where they are needed; returns whether to look again before long."""
         kinds: dict[tuple[str, ...], list[Member]] = {}
         for member in self._members.values():
             kinds.setdefault(tuple(sorted(member.kind.values())), []).append(member)
-        return any([_direct_kind(members) for members in kinds.values()])
+        return any([_assign_among(members) for members in kinds.values()])
 
 
-def _direct_kind(members: list[Member]) -> bool:
+def _assign_among(members: list[Member]) -> bool:
     workers = [member.view.workers() for member in members]
     idle = [
         [number for number, (place, target, _) in enumerate(own) if place == _IDLE and not target]
         for own in workers
     ]
     watch = any(idle) and len(members) > 1
-    for member in members:  # before looking: what is published after that tells of itself
+    for member in members:  # before reading loads: what is published later raises an event
         if member.watched != watch:
             member.watched = watch
             member.view.watch(watch)
     sent = [(target, guest_slot) for own in workers for _, target, guest_slot in own if target]
     if not watch:
-        # An assignment may come to nothing, of which the worker, still idle, would not tell.
+        # An assignment may come to nothing; the worker, still idle, would raise no event.
         return bool(sent) and len(members) > 1
     in_flight = [member.view.progress() for member in members]
     ranks = [
@@ -284,11 +312,11 @@ def _direct_kind(members: list[Member]) -> bool:
     return any(any(rank.unclaimed) for rank in ranks)
 
 
-def _member(connection: socket.socket, message: fd_messages.Message) -> Member:
+def _member(connection: socket.socket, message: FdMessage) -> Member:
     fields = message.fields
     control, data, table, event = message.fds
     pid_fd = -1
-    with contextlib.suppress(OSError):  # without it, the end of the connection has to do
+    with contextlib.suppress(OSError):  # without it the end of the connection shows the exit
         pid_fd = os.pidfd_open(fd_messages.peer_pid(connection))
     return Member(
         name=int(fields["member"]),
@@ -305,6 +333,6 @@ def _member(connection: socket.socket, message: fd_messages.Message) -> Member:
     )
 
 
-def _answer(connection: socket.socket, fields: dict[str, Any]) -> None:
+def _reply(connection: socket.socket, fields: Fields) -> None:
     with contextlib.suppress(OSError):
-        fd_messages.send(connection, fd_messages.Message(fields))
+        fd_messages.send(connection, FdMessage(fields))

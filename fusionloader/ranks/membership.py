@@ -1,60 +1,38 @@
-"""A rank's side of the global manager: finds it, starts it, tells it of a loader's queue."""
+"""A queue's membership of the global manager: finds the manager, starts it, offers the queue."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 import os
 import secrets
 import socket
 import time
-from dataclasses import dataclass
 
-from fusionloader.ranks.discovery import Ranks
 from fusionloader.ranks.global_manager import GlobalManagerConfig
+from fusionloader.ranks.sharing_offer import SharingOffer
 from fusionloader.workers import fd_messages
+from fusionloader.workers.fd_messages import FdMessage
 from fusionloader.workers.processes import BareProcess
 
 log = logging.getLogger("fusionloader.ranks")
 
 GUEST_SLOTS = 64  # workers of other ranks that may work on a queue at the same time
-_LOOK_SECONDS = 0.05
-_PATIENCE_SECONDS = 0.2
-_TURN_SECONDS = 0.3  # the first rank starts the manager; another one only if that does not come
+_POLL_SECONDS = 0.05
+_TIMEOUT_SECONDS = 0.2
+_STAGGER_SECONDS = 0.3  # rank n starts the manager only if there is none after n times this
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
 
-_loaders = itertools.count()
-_said: set[str] = set()
-_started: list[BareProcess] = []  # held until they have ended, so that they are no zombies
-
-
-def next_loader() -> int:
-    """Returns the number of a loader in this process; the same in every rank of a script."""
-    return next(_loaders)
-
-
-@dataclass(frozen=True, slots=True)
-class SharingOffer:
-    """What others need in order to work for a loader, and who may.
-
-    ``pickled_plan`` is the pickled plan, ``kind`` says by parts what has to be equal.
-    """
-
-    ranks: Ranks
-    loader: int
-    kind: dict[str, str]
-    pickled_plan: bytes
-    table_fd: int
-    table_bytes: int
+_warned: set[str] = set()
+_started: list[BareProcess] = []  # referenced until they have ended, so that they are reaped
 
 
 class Membership:
-    """One queue's place with the global manager; never waits for it longer than a moment.
+    """One queue's connection to the global manager; blocks on it for a moment at most.
 
     Attributes:
-        event_fd: through which workers and the local manager wake it.
-        address: where it listens.
+        event_fd: eventfd by which workers and the local manager wake the global manager.
+        address: name of the socket that the global manager listens on.
     """
 
     def __init__(self, sharing_offer: SharingOffer) -> None:
@@ -64,25 +42,25 @@ class Membership:
         self._fds: tuple[int, ...] = ()
         self._connection: socket.socket | None = None
         self._refused = False
-        self._looked = 0.0
+        self._polled = 0.0
         self._missing_since: float | None = None
         self._start_after = 0.0
         self._pause = _FIRST_PAUSE
 
     def join(self, control_fd: int, data_fd: int) -> None:
-        """Offers the queue, now or as soon as there is a manager."""
+        """Offers the queue to the global manager, now or as soon as there is one."""
         self._fds = (control_fd, data_fd, self._sharing_offer.table_fd, self.event_fd)
-        self.look()
+        self.poll()
 
-    def look(self) -> None:
-        """Notices that the manager has died, or is there at last; costs nothing in between."""
+    def poll(self) -> None:
+        """Reads the manager's messages, reconnects if it has died; at most every 0.05 s."""
         now = time.monotonic()
-        if now - self._looked < _LOOK_SECONDS or self._refused:
+        if now - self._polled < _POLL_SECONDS or self._refused:
             return
-        self._looked = now
+        self._polled = now
         _started[:] = [process for process in _started if process.is_alive()]
         if self._connection is not None:
-            self._hear(self._connection)
+            self._receive(self._connection)
             return
         self._connection = self._offer()
         if self._connection is None:
@@ -91,7 +69,7 @@ class Membership:
             self._missing_since, self._pause = None, _FIRST_PAUSE
 
     def _offer(self) -> socket.socket | None:
-        connection = fd_messages.connect(self.address, _PATIENCE_SECONDS)
+        connection = fd_messages.connect(self.address, _TIMEOUT_SECONDS)
         if connection is None:
             return None
         sharing_offer = self._sharing_offer
@@ -106,16 +84,14 @@ class Membership:
             "table_bytes": sharing_offer.table_bytes,
         }
         try:
-            fd_messages.send(
-                connection, fd_messages.Message(fields, sharing_offer.pickled_plan, self._fds)
-            )
+            fd_messages.send(connection, FdMessage(fields, sharing_offer.pickled_plan, self._fds))
         except OSError:
             connection.close()
             return None
         connection.setblocking(False)
         return connection
 
-    def _hear(self, connection: socket.socket) -> None:
+    def _receive(self, connection: socket.socket) -> None:
         try:
             message = fd_messages.receive(connection)
         except BlockingIOError:
@@ -125,21 +101,21 @@ class Membership:
             return
         message.close()
         why = message.fields.get("refused")
-        if why == "taken":  # the name, by chance: the next offer has another one
+        if why == "taken":  # the random member number collides: the next offer draws another
             self._disconnect()
         elif why:
             self._refused = True
             self._disconnect()
-            _say(f"this rank neither lends nor borrows workers: {why}")
+            _warn_once(f"this rank shares no workers: {why}")
         elif note := message.fields.get("note"):
-            _say(str(note))
+            _warn_once(str(note))
 
     def _start_manager(self, now: float) -> None:
         if self._missing_since is None:
             self._missing_since = now
-        turn = self._missing_since + self._sharing_offer.ranks.rank * _TURN_SECONDS
-        if _started or now < max(turn, self._start_after):
-            return  # one that is alive will answer, or another one has the address already
+        earliest = self._missing_since + self._sharing_offer.ranks.rank * _STAGGER_SECONDS
+        if _started or now < max(earliest, self._start_after):
+            return  # the one started will listen, or another process has the address already
         self._start_after = now + self._pause
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
         config = GlobalManagerConfig(self.address, self._sharing_offer.ranks.count)
@@ -147,7 +123,7 @@ class Membership:
             module = "fusionloader.ranks.global_manager"
             _started.append(BareProcess(module, config, (), apart=True))
         except OSError as error:
-            _say(f"the global manager cannot be started: {error}")
+            _warn_once(f"the global manager cannot be started: {error}")
 
     def _disconnect(self) -> None:
         if self._connection is not None:
@@ -155,9 +131,9 @@ class Membership:
             self._connection = None
 
     def close(self) -> None:
-        """Takes the queue out; workers of others that are at it let go of it by themselves."""
+        """Withdraws the queue; borrowed workers detach and unmap when they see it stopped."""
         if self._connection is not None:
-            # Forked workers hold the connection too: closing it would not end it.
+            # Forked workers have the connection open too: closing it here would not end it.
             with contextlib.suppress(OSError):
                 self._connection.shutdown(socket.SHUT_RDWR)
         self._disconnect()
@@ -167,7 +143,7 @@ class Membership:
             self.event_fd = -1
 
 
-def _say(text: str) -> None:
-    if text not in _said:
-        _said.add(text)
+def _warn_once(text: str) -> None:
+    if text not in _warned:
+        _warned.add(text)
         log.warning("%s", text)

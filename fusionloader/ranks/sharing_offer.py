@@ -1,32 +1,56 @@
-"""A loader as the global manager is to know it: who may work for whom."""
+"""What a rank offers of a loader: what other ranks' workers need in order to serve its queue."""
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import pickle
-from typing import Any
+from dataclasses import dataclass
 
 import PIL
 from PIL import Image, ImageFile
 
 from fusionloader.plan.stages import Plan
 from fusionloader.ranks.discovery import Ranks
-from fusionloader.ranks.membership import SharingOffer, next_loader
 from fusionloader.shm.dataset_table import DatasetTable
+
+# Loaders of this process; ranks that run the same script count alike.
+_loaders = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class SharingOffer:
+    """What workers of other ranks need to serve a loader, and which workers may.
+
+    Attributes:
+        ranks: the rank that offers.
+        loader: number of the loader in its process, the same in every rank of a script.
+        kind: digests, by name, that have to be equal for workers to be shared.
+        pickled_plan: the pickled plan.
+        table_fd: descriptor of the dataset's table.
+        table_bytes: its size.
+    """
+
+    ranks: Ranks
+    loader: int
+    kind: dict[str, str]
+    pickled_plan: bytes
+    table_fd: int
+    table_bytes: int
 
 
 class SharingOffers:
-    """A loader among those of its process and of the other ranks."""
+    """Makes the offers of one loader, whose number it takes when it is created."""
 
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
-        self._loader = next_loader()
+        self._loader = next(_loaders)
 
     def of(self, plan: Plan, table: DatasetTable) -> SharingOffer:
-        """Returns what others need in order to work for it, and by what they are told to fit.
+        """Returns the offer for a plan and a dataset.
 
-        A worker gives back what it cannot do, so that only what changes pixels has to be equal.
+        A worker gives back what it cannot do, so only what changes pixels has to be equal.
         """
         kind = {
             "plan": _digest(plan),
@@ -40,6 +64,6 @@ class SharingOffers:
         return SharingOffer(self._ranks, self._loader, kind, pickled_plan, table.fd, table.nbytes)
 
 
-def _digest(value: Any) -> str:
-    """By what it looks like: equal values pickle differently, by which parts they share."""
+def _digest(value: object) -> str:
+    """Digests the ``repr``: equal values may pickle differently, by the parts they share."""
     return hashlib.blake2b(repr(value).encode(), digest_size=16).hexdigest()

@@ -8,10 +8,10 @@ import functools
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 
+from fusionloader.aliases import State
 from fusionloader.resume.shares import Share
 
 VERSION = 3
@@ -48,10 +48,10 @@ class EpochState:
     ahead: set[int] = field(default_factory=set)
     finished: bool = False
     resumed: bool = False
-    drawn: dict[int, Any] = field(default_factory=dict)
+    drawn: dict[int, State] = field(default_factory=dict)
     workers: list[bytes | None] = field(default_factory=list)
     last_worker: int = -1
-    live: Callable[[], Any] | None = None
+    live: Callable[[], State | None] | None = None
     num_workers: int = 0
     share: Share | None = None
 
@@ -65,7 +65,7 @@ class EpochState:
 
     def copy(self) -> EpochState:
         """Returns one that goes its own way."""
-        own: dict[str, Any] = {"ahead": set(self.ahead), "drawn": dict(self.drawn)}
+        own: State = {"ahead": set(self.ahead), "drawn": dict(self.drawn)}
         return replace(self, workers=list(self.workers), **own)
 
     def inherit(self, before: EpochState) -> None:
@@ -83,13 +83,13 @@ class EpochState:
         return [None if state is None else pickle.dumps(state) for state in states]
 
     @property
-    def sampler(self) -> Any:
+    def sampler(self) -> State | None:
         """The state of a stateful sampler after what was delivered."""
         if self.finished and self.drawn:
             return self.drawn[max(self.drawn)]
         return self.drawn.get(self.delivered - 1)
 
-    def worker_states(self) -> list[Any]:
+    def worker_states(self) -> list[State | None]:
         """Returns a state of a stateful dataset per worker, one without workers; or nothing."""
         if self.live is not None:
             state = self.live()
@@ -97,7 +97,7 @@ class EpochState:
         states = [None if state is None else pickle.loads(state) for state in self.workers]
         return states if any(state is not None for state in states) else []
 
-    def to_state(self, identity: dict[str, Any]) -> dict[str, Any]:
+    def to_state(self, identity: State) -> State:
         """Returns a JSON-serialisable dictionary; ``identity`` describes the loader."""
         return {
             "version": VERSION,
@@ -117,7 +117,7 @@ class EpochState:
         }
 
     @classmethod
-    def from_state(cls, state: dict[str, Any], identity: dict[str, Any]) -> EpochState:
+    def from_state(cls, state: State, identity: State) -> EpochState:
         """Undoes ``to_state``.
 
         Raises:
@@ -162,7 +162,7 @@ class EpochState:
         return epoch_state
 
 
-def _instead(name: str, state: dict[str, Any]) -> str:
+def _instead(name: str, state: State) -> str:
     """Returns what to do about a state of other ranks or of another batch size."""
     if name not in ("world_size", "batch_size", "drop_last") or state["ranks"] is None:
         return ""

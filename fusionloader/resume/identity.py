@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import os
-from typing import Any
 
 import torch
 
+from fusionloader.aliases import AnyDataset, State
+from fusionloader.options import LoaderOptions
 from fusionloader.resume.stateful import is_plain_batch_sampler
 
 _LOOKED_AT = 16
 
 
-def describe_dataset(dataset: Any) -> dict[str, Any]:
+def describe_dataset(dataset: AnyDataset) -> State:
     """Returns type and length of a dataset, and a digest of a few file names where it has them.
 
     Folders may be moved: only the names of the files count.
     """
-    described: dict[str, Any] = {
+    described: State = {
         "dataset_size": None,
         "dataset_type": type(dataset).__qualname__,
         "dataset_files": None,
     }
     try:
-        described["dataset_size"] = len(dataset)
+        described["dataset_size"] = len(dataset)  # type: ignore[arg-type]
     except (TypeError, NotImplementedError):
         return described
     samples = getattr(dataset, "samples", None)
@@ -40,17 +41,26 @@ def describe_dataset(dataset: Any) -> dict[str, Any]:
     return described
 
 
-def batch_size(loader: Any) -> int | None:
+def describe_loader(options: LoaderOptions) -> State:
+    """Returns what a loader that resumes a state must have in common with the one that saved it."""
+    return {
+        **describe_dataset(options.dataset),
+        "batch_size": _batch_size(options),
+        "drop_last": options.drop_last,
+        "world_size": _world_size(options),
+    }
+
+
+def _batch_size(options: LoaderOptions) -> int | None:
     """Returns the size of mini-batches, ``None`` where only the user's batch sampler knows it."""
-    batches = loader.batch_sampler
-    size = batches.batch_size if is_plain_batch_sampler(batches) else loader.batch_size
+    batches = options.batch_sampler
+    size = batches.batch_size if is_plain_batch_sampler(batches) else options.batch_size
     return None if size is None else int(size)
 
 
-def world_size(loader: Any) -> int:
+def _world_size(options: LoaderOptions) -> int:
     """Returns how many ranks share the epoch: what the sampler says, else ``torch.distributed``."""
-    inner = getattr(loader.batch_sampler, "sampler", None)
-    for sampler in (loader.sampler, loader.batch_sampler, inner):
+    for sampler in (options.sampler, options.batch_sampler, options.inner_sampler):
         replicas = getattr(sampler, "num_replicas", None)
         if isinstance(replicas, int):
             return replicas

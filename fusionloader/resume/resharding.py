@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
+from fusionloader.aliases import State
+from fusionloader.options import LoaderOptions
 from fusionloader.resume.epoch_state import EpochState
 from fusionloader.resume.shares import RankStage, Share, of_same_order, share_of
-
-State = dict[str, Any]
 
 # What a loader may have otherwise than the one that saved the state.
 _FREE = ("world_size", "batch_size", "drop_last")
 
 
 def load_resharded(
-    loader: Any, states: State | Sequence[State], identity: dict[str, Any]
+    options: LoaderOptions, states: State | Sequence[State], identity: State
 ) -> EpochState:
     """Returns where a loader stands after ``load_state_dict(states, ranks="reshard")``.
 
     Args:
-        loader: that is to go on.
+        options: of the loader that is to go on.
         states: of all ranks, in any order, or that of one if all had delivered as many batches.
         identity: of the loader.
 
@@ -37,7 +36,7 @@ def load_resharded(
     given = [states] if isinstance(states, dict) else list(states)
     if not given:
         raise ValueError("states of all ranks are to be loaded, and the list is empty")
-    ours = share_of(loader)
+    ours = share_of(options)
     if (same := _own_state(given, ours, identity)) is not None:
         return EpochState.from_state(same, identity)
     fixed = {name: value for name, value in identity.items() if name not in _FREE}
@@ -62,7 +61,7 @@ def load_resharded(
     )
 
 
-def _own_state(given: list[State], ours: Share | None, identity: dict[str, Any]) -> State | None:
+def _own_state(given: list[State], ours: Share | None, identity: State) -> State | None:
     """Returns the state to go on from with the very batches, ``None`` if there is none."""
     if any(not isinstance(s, dict) or s.get("loader") != identity for s in given):
         return None

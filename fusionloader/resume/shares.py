@@ -11,11 +11,12 @@ import copy
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
-from typing import Any
 
 from torch.utils.data import BatchSampler
 from torch.utils.data.distributed import DistributedSampler
 
+from fusionloader.aliases import State
+from fusionloader.options import LoaderOptions
 from fusionloader.resume.stateful import has_state, is_plain_batch_sampler
 
 
@@ -38,7 +39,7 @@ class RankStage:
     delivered: list[int]
     ahead: list[list[int]]
 
-    def to_state(self) -> dict[str, Any]:
+    def to_state(self) -> State:
         """Returns a JSON-serialisable dictionary."""
         return {
             "ranks": self.ranks,
@@ -96,13 +97,13 @@ class Share:
     shuffle: bool
     before: tuple[RankStage, ...] = ()
 
-    def to_state(self) -> dict[str, Any]:
+    def to_state(self) -> State:
         """Returns a JSON-serialisable dictionary."""
         state = {name: getattr(self, name) for name in self.__slots__}
         return {**state, "before": [stage.to_state() for stage in self.before]}
 
     @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Share:
+    def from_state(cls, state: State) -> Share:
         """Undoes ``to_state``."""
         return cls(**{**state, "before": tuple(RankStage(**stage) for stage in state["before"])})
 
@@ -120,12 +121,12 @@ def left_over(order: Sequence[int], stages: Iterable[RankStage]) -> list[int]:
     return rest
 
 
-def share_of(loader: Any) -> Share | None:
-    """Returns the share that the loader's ``DistributedSampler`` gives it.
+def share_of(options: LoaderOptions) -> Share | None:
+    """Returns the share that a loader's ``DistributedSampler`` gives it.
 
     ``None`` where there is none, or one that yields something else than torch's, or keeps a state.
     """
-    batches = loader.batch_sampler
+    batches = options.batch_sampler
     if not is_plain_batch_sampler(batches):
         return None
     sampler = batches.sampler
@@ -179,13 +180,16 @@ def of_same_order(theirs: Share, ours: Share | None) -> Share:
     return ours
 
 
-def batches_left(loader: Any, share: Share) -> Iterator[list[int]]:
+def batches_left(options: LoaderOptions, share: Share) -> Iterator[list[int]]:
     """Yields the mini-batches of a rank's share of what those before it have left."""
-    whole = copy.copy(loader.batch_sampler.sampler)
+    batches = options.batch_sampler
+    assert is_plain_batch_sampler(batches)
+    whole = copy.copy(batches.sampler)
+    assert isinstance(whole, DistributedSampler)
     whole.rank, whole.num_replicas, whole.epoch = 0, 1, share.epoch
     whole.num_samples = whole.total_size = share.samples
     rest = left_over(list(whole), share.before)
     each = samples_per_rank(len(rest), share.ranks, share.drop_last)
     places = range(share.rank, each * share.ranks, share.ranks)
     mine = [rest[place % len(rest)] for place in places]
-    yield from BatchSampler(mine, share.batch_size, loader.batch_sampler.drop_last)
+    yield from BatchSampler(mine, share.batch_size, batches.drop_last)

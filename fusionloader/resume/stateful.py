@@ -8,28 +8,40 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol, TypeGuard
 
 from torch.utils.data import BatchSampler
 
+from fusionloader.aliases import Index, State
 
-def has_state(thing: Any) -> bool:
+
+class Stateful(Protocol):
+    """What saves and loads its state."""
+
+    def state_dict(self) -> State:
+        """Returns the state."""
+
+    def load_state_dict(self, state: State) -> None:
+        """Goes on from a state."""
+
+
+def has_state(thing: object) -> TypeGuard[Stateful]:
     """Whether ``thing`` saves and loads its state."""
     return all(callable(getattr(thing, name, None)) for name in ("state_dict", "load_state_dict"))
 
 
-def state_of(thing: Any) -> Any:
+def state_of(thing: object) -> Any:
     """Returns a copy of the state of ``thing``, ``None`` if it has none."""
     return copy.deepcopy(thing.state_dict()) if has_state(thing) else None
 
 
-def load_state(thing: Any, state: Any) -> None:
+def load_state(thing: object, state: Any) -> None:
     """Undoes ``state_of``."""
     if state is not None and has_state(thing):
         thing.load_state_dict(copy.deepcopy(state))
 
 
-def resting_state(sampler: Any) -> dict[str, Any] | None:
+def resting_state(sampler: object) -> State | None:
     """Returns the state of a batch sampler between passes, as ``SamplerRun.state`` would."""
     owner = sampler.sampler if is_plain_batch_sampler(sampler) else sampler
     if not has_state(owner):
@@ -37,7 +49,7 @@ def resting_state(sampler: Any) -> dict[str, Any] | None:
     return {"sampler": state_of(owner), "iterator": None, "ended": False}
 
 
-def is_plain_batch_sampler(sampler: Any) -> bool:
+def is_plain_batch_sampler(sampler: object) -> TypeGuard[BatchSampler]:
     """Whether mini-batches are put together as torch's ``BatchSampler`` does it."""
     return getattr(type(sampler), "__iter__", None) is BatchSampler.__iter__
 
@@ -49,7 +61,7 @@ class SamplerRun:
     So this one holds that iterator itself.
     """
 
-    def __init__(self, sampler: Any, fresh: Iterator[Any]) -> None:
+    def __init__(self, sampler: Any, fresh: Iterator[Index]) -> None:
         """``fresh`` is a new iterator over ``sampler`` that nothing was drawn from."""
         self._batches = fresh
         self._outer = sampler
@@ -63,7 +75,7 @@ class SamplerRun:
             self._iterator = fresh
         self.stateful = has_state(self._owner) or has_state(self._iterator)
 
-    def _hold(self, iterator: Iterator[Any]) -> None:
+    def _hold(self, iterator: Iterator[Index]) -> None:
         self._iterator = iterator
         if self._within:
             outer = copy.copy(self._outer)
@@ -72,28 +84,28 @@ class SamplerRun:
         else:
             self._batches = iterator
 
-    def _watched(self, iterator: Iterator[Any]) -> Iterator[Any]:
+    def _watched(self, iterator: Iterator[Index]) -> Iterator[Index]:
         yield from iterator
         self._ended = True  # a last, smaller mini-batch may end the sampler's pass before ours ends
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Index]:
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> Index:
         return next(self._batches)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         """Returns where the pass stands."""
         iterator = None if self._iterator is self._owner else state_of(self._iterator)
         return {"sampler": state_of(self._owner), "iterator": iterator, "ended": self._ended}
 
-    def go_on(self, state: dict[str, Any]) -> None:
+    def go_on(self, state: State) -> None:
         """Continues the pass that ``state`` was taken from."""
         self._load(state)
         if state["ended"]:
             self._batches = iter(())
 
-    def begin_after(self, state: dict[str, Any]) -> None:
+    def begin_after(self, state: State) -> None:
         """Begins the pass after the one at whose end, or before whose start, ``state`` was taken.
 
         A sampler at its end may want to be asked once more before it begins again.
@@ -106,7 +118,7 @@ class SamplerRun:
         else:
             self._load(state)
 
-    def _load(self, state: dict[str, Any]) -> None:
+    def _load(self, state: State) -> None:
         self._ended = False
         load_state(self._owner, state["sampler"])
         iterator = iter(self._owner)

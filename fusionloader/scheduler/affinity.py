@@ -1,8 +1,8 @@
 """Task-affinity-aware scheduling (FusionFlow §5.2): how much of a mini-batch is the GPU worker's.
 
 CPU workers take tiny-batches from the small end, the GPU worker from the large end. The last
-``threshold`` ones are left to the GPU worker even when CPU workers are free. Whoever applies the
-threshold must count it as 0 while no GPU worker is at work: nobody else takes those tiny-batches.
+``threshold`` ones are left to the GPU worker even when CPU workers are free. The
+threshold must count as 0 while no GPU worker is at work: no other worker takes them.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class ThresholdSearch:
         """Learns from a mini-batch."""
         if self._changed(done):
             self._restart()
-        # A mini-batch smaller than the one before, as at the end of an epoch, tells nothing of the
+        # A mini-batch smaller than the one before, as at the end of an epoch, is no measure for the
         # others; after one that ran partly under another threshold there is nothing to compare.
         comparable = done.tiny_batches >= self._tiny_batches and done.threshold == self.threshold
         self._tiny_batches = done.tiny_batches

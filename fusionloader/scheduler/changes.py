@@ -13,7 +13,7 @@ class RateWatch:
     """Compares the median of the last rates with that of the first ones.
 
     Medians, since a single slow mini-batch (a cold file, a checkpoint) changes nothing: a change is
-    told once it holds for more than half a window.
+    reported once it persists for more than half a window.
 
     Attributes:
         current: the median of the last rates, ``None`` until there is a window of them.
@@ -31,7 +31,7 @@ class RateWatch:
         self._reference = self.current = None
 
     def moved(self, rate: float | None) -> bool:
-        """Notes a rate, ``None`` where none was measured; tells whether the rate has changed."""
+        """Notes a rate, ``None`` where none was measured; returns whether the rate has changed."""
         if rate is None:
             return False
         self._recent.append(rate)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 
 SMALLEST = 4 << 20
 # Smaller requests go to another pool of the allocator: a block can be claimed by its size only
@@ -12,8 +12,31 @@ SMALLEST = 4 << 20
 _SMALL_POOL = 1 << 20
 _DEFAULT_POOL = (0, 0)
 
-Snapshot = Sequence[Mapping[str, Any]]
-"""What ``torch.cuda.memory_snapshot()`` returns: segments with their blocks."""
+
+class CachedBlock(TypedDict):
+    """A block of a segment; ``state`` is ``"inactive"`` where it is free."""
+
+    size: int
+    state: str
+
+
+class _Segment(TypedDict):
+    device: int
+    address: int
+    total_size: int
+    stream: int
+    blocks: Sequence[CachedBlock]
+
+
+class Segment(_Segment, total=False):
+    """Memory that the allocator got from the device at once; old versions of torch say less."""
+
+    segment_pool_id: Sequence[int]
+    is_expandable: bool
+
+
+Snapshot = Sequence[Segment]
+"""What ``torch.cuda.memory_snapshot()`` returns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +48,8 @@ class MemoryClaim:
         size: in bytes. The allocator gives out this very block, or another one of the same size
             and stream, for a request of exactly so many bytes on its stream.
         stream: whose free list it is in, as a raw ``cudaStream_t``.
-        whole_segment: whether nothing else lies in its segment. CUDA shares whole segments: what
-            a borrower writes beyond such a block hits nobody.
+        whole_segment: whether nothing else lies in its segment. CUDA shares whole segments:
+            writes beyond the end of such a block damage no other.
     """
 
     address: int
@@ -40,7 +63,6 @@ def candidates(
     *,
     device: int = 0,
     smallest: int = SMALLEST,
-    whole_segments_only: bool = False,
 ) -> list[MemoryClaim]:
     """Returns the blocks that may be lent, largest first, whole segments first among equals.
 
@@ -53,7 +75,6 @@ def candidates(
         snapshot: of all devices.
         device: index of the one that counts.
         smallest: block in bytes, more than 1 MiB.
-        whole_segments_only: leave out blocks whose segment has other blocks too.
 
     Raises:
         ValueError: ``smallest`` is within what the allocator's pool for small requests serves.
@@ -68,8 +89,7 @@ def candidates(
         for block in segment["blocks"]:
             size = block["size"]
             whole = size == total
-            free = block["state"] == "inactive" and size >= smallest
-            if free and (whole or not whole_segments_only):
+            if block["state"] == "inactive" and size >= smallest:
                 found.append(MemoryClaim(address, size, segment["stream"], whole))
             address += size
     return sorted(found, key=lambda claim: (-claim.size, not claim.whole_segment, claim.address))
@@ -81,7 +101,6 @@ def plan_claims(
     *,
     device: int = 0,
     smallest: int = SMALLEST,
-    whole_segments_only: bool = False,
 ) -> list[MemoryClaim]:
     """Returns the blocks to lend: the largest ones that together stay within ``limit`` bytes.
 
@@ -89,9 +108,7 @@ def plan_claims(
     smaller ones. See ``candidates`` for the rest.
     """
     chosen, left = [], limit
-    for claim in candidates(
-        snapshot, device=device, smallest=smallest, whole_segments_only=whole_segments_only
-    ):
+    for claim in candidates(snapshot, device=device, smallest=smallest):
         if claim.size <= left:
             chosen.append(claim)
             left -= claim.size
@@ -106,7 +123,7 @@ def only_expandable(snapshot: Snapshot, *, device: int = 0) -> bool:
     return bool(segments) and all(segment.get("is_expandable", False) for segment in segments)
 
 
-def _lendable(segment: Mapping[str, Any], device: int) -> bool:
+def _lendable(segment: Segment, device: int) -> bool:
     return (
         segment["device"] == device
         and _in_default_pool(segment)
@@ -114,6 +131,6 @@ def _lendable(segment: Mapping[str, Any], device: int) -> bool:
     )
 
 
-def _in_default_pool(segment: Mapping[str, Any]) -> bool:
+def _in_default_pool(segment: Segment) -> bool:
     pool = segment.get("segment_pool_id")
     return pool is not None and tuple(pool) == _DEFAULT_POOL

@@ -1,4 +1,4 @@
-"""Which core each CPU worker has for itself, where there are enough."""
+"""Which core is dedicated to each CPU worker, where there are enough."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ Core = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a process may use of its machine.
+    """The part of a machine that a process may use.
 
     Attributes:
-        cores: with those of their CPUs that it may run on.
-        quota: processors' worth of time that its container has, ``None`` where that has no limit.
+        cores: each with those of its CPUs that the process may run on.
+        quota: CPU quota of its container, in CPUs; ``None`` without a limit.
         rank: its number among the training processes of the machine.
-        ranks: how many these are.
-        idle: CPUs of the whole machine that others leave idle.
+        ranks: number of training processes of the machine.
+        idle: CPUs of the whole machine that other processes leave idle.
     """
 
     cores: Sequence[Core]
@@ -32,18 +32,18 @@ class Machine:
 def cores_for_workers(
     machine: Machine, workers: int, threads: int, taken: Collection[Core] = ()
 ) -> list[Core]:
-    """Returns a core for each worker, or none at all where the kernel had better choose.
+    """Returns a core for each worker, or none at all where the kernel chooses better.
 
-    Every rank has a share of the cores, so that siblings never meet, whatever they ask for. In it
-    there have to be cores for the training process too: worker and training on one core, while
-    another one is idle, would be worse than no choice. So would be a core that others use, which a
-    bound worker cannot leave: a quota below the number of CPUs says that there may be some, whom
-    nobody here sees.
+    Every rank has a fixed share of the cores, so that ranks never conflict. The share must have
+    cores for the training process too: worker and training on one core, while another core is idle,
+    would be worse than no choice. So would be a core that other processes use, since a bound worker
+    cannot leave it. A quota below the number of CPUs means that there may be such processes, which
+    are not visible here.
 
     Args:
-        machine: where this is.
-        workers: of this process, that want a core.
-        threads: with which the training process computes.
+        machine: what this process may use.
+        workers: number of cores to choose.
+        threads: threads that the training process computes with.
         taken: cores that other workers have.
     """
     if machine.quota is not None and machine.quota < sum(map(len, machine.cores)):

@@ -1,7 +1,7 @@
 """How many tiny-batches the GPU worker claims at once.
 
 A launch costs something whatever its size, so larger groups are cheaper per sample; but the last
-group of a mini-batch is what everybody waits for.
+group of a mini-batch is what training waits for.
 """
 
 from __future__ import annotations
@@ -82,16 +82,6 @@ class GroupSize:
         elif self._resting <= 0 and 2 * size <= self._largest and 2 * share <= self._delay_share:
             self._change(2 * size)
             self._smaller = per_sample
-
-    def halve(self) -> None:
-        """After running out of memory: half the group, and never again as large as it was."""
-        self._largest = max(self.size // 2, 1)
-        self._change(self._largest)
-
-    def restart(self) -> None:
-        """Looks for a better size again, from the present one: the costs have changed."""
-        self._resting = 0
-        self._change(self.size)
 
     def _change(self, size: int) -> None:
         if size != self.size:

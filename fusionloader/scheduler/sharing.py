@@ -16,11 +16,6 @@ class Mode(Enum):
     SPATIAL = "spatial"
 
 
-def peaks_fit(training: int, gpu_worker: int, device: int, reserve: int = 0) -> bool:
-    """Whether both memory peaks, in bytes, fit on the device at once, beside a reserve."""
-    return training + gpu_worker + reserve <= device
-
-
 class SharingChoice:
     """Chooses the mode of the highest throughput, and off unless another one clearly wins.
 
@@ -41,7 +36,6 @@ class SharingChoice:
     def __init__(
         self,
         *,
-        both_fit: bool,
         rounds: int = 3,
         iterations: int = 4,
         warm_up: int = 2,
@@ -51,15 +45,13 @@ class SharingChoice:
         """Starts the first profiling phase.
 
         Args:
-            both_fit: whether the memory peaks of training and GPU worker fit together (see
-                ``peaks_fit``); if not, spatial sharing is not tried.
             rounds: turns of each mode.
             iterations: training iterations that count in a turn.
             warm_up: iterations before them that do not: the mode before is still at work.
             margin: part by which another mode must be faster than off.
             window: iterations whose common rate is held against the decision.
         """
-        self._modes = [Mode.OFF, Mode.TEMPORAL, *([Mode.SPATIAL] if both_fit else [])]
+        self._modes = list(Mode)
         self._rounds, self._iterations, self._warm_up = rounds, iterations, warm_up
         self._margin, self._window = margin, window
         self._workers: int | None = None

@@ -9,8 +9,8 @@ def order_by_size(sizes: Sequence[int]) -> list[int]:
     """Returns the rows of a mini-batch, smallest sample first.
 
     Args:
-        sizes: bytes of each sample, 0 where not known. Unknown ones count as average, so that
-            they are neither always first nor always last; ties keep the sampler's order.
+        sizes: bytes of each sample, 0 where unknown. Unknown sizes count as average, so that such
+            samples are neither always first nor always last; ties keep the sampler's order.
     """
     known = [size for size in sizes if size]
     if not known:

@@ -1,8 +1,8 @@
-"""Workers between ranks (FusionFlow §5.3): who lends how many to whom, at one moment.
+"""Sharing workers between ranks (FusionFlow §5.3): how many idle workers move, from which to which.
 
-Every iteration starts fair, since a worker serves its own rank whenever that has a tiny-batch to
-claim; a loan covers one mini-batch of the borrower, after which the worker is asked about anew. So
-what is decided here is only where those go that have nothing to do.
+A worker serves its own rank whenever that has a tiny-batch to claim, so every iteration starts
+without borrowed workers. A move lasts for one mini-batch of the destination; then the worker is
+idle again. So only the destinations of idle workers are decided here.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RankLoad:
-    """How a rank stands.
+    """The load of a rank.
 
     Attributes:
-        unclaimed: tiny-batches that nobody has claimed, of each mini-batch in flight, the one that
-            training gets next first.
-        half_done: tiny-batches under way of which more than half is done. Who works on them will
-            soon take another: as many unclaimed ones need no help.
-        servers: workers that are at its mini-batches, its own and borrowed ones.
-        idle: workers of its own that have nothing to do.
+        unclaimed: number of unclaimed tiny-batches of each mini-batch in flight, in the order in
+            which training gets them.
+        half_done: tiny-batches in process of which more than half is done. Their workers will soon
+            claim another: as many unclaimed ones need no borrowed worker.
+        servers: workers that process its mini-batches, its own and borrowed ones.
+        idle: its own idle workers.
     """
 
     unclaimed: tuple[int, ...]
@@ -32,16 +32,16 @@ class RankLoad:
 
     @property
     def yields(self) -> int:
-        """Workers that it can do without."""
+        """Workers that can move to other ranks."""
         return 0 if any(self.unclaimed) else self.idle
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerMove:
-    """``workers`` of rank ``source`` go to ``destination`` for the mini-batch at place ``ahead``.
+    """``workers`` of rank ``source`` move to ``destination`` for its mini-batch number ``ahead``.
 
-    Ranks are places in the list that the decision was made from. For the lender this is the paper's
-    ``YIELD n``, for the borrower ``BORROW n``.
+    Ranks are positions in the list of loads; mini-batches count from the oldest, 0. For the source
+    this is the paper's ``YIELD n``, for the destination ``BORROW n``.
     """
 
     source: int
@@ -51,14 +51,14 @@ class WorkerMove:
 
 
 def share_workers(ranks: Sequence[RankLoad]) -> list[WorkerMove]:
-    """Returns where idle workers are to go.
+    """Returns the moves of idle workers.
 
     Mini-batches that training gets next come first, over all ranks, then those behind them. Among
-    equals a worker goes where most work is left per worker, so that all end at the same time; none
-    goes where as many are sent already as there are tiny-batches to claim.
+    these a worker moves where most work is left per worker, so that all end at the same time. No
+    rank gets more workers than it has tiny-batches to claim.
     """
     sources = [(-rank.yields, number) for number, rank in enumerate(ranks) if rank.yields]
-    heapq.heapify(sources)  # who has the most left first; of equals, who comes first in the list
+    heapq.heapify(sources)  # the rank with most idle workers first, then the first in the list
     moves: dict[tuple[int, int, int], int] = {}
     served = [rank.servers for rank in ranks]
     soon = [rank.half_done for rank in ranks]
@@ -92,5 +92,5 @@ def share_workers(ranks: Sequence[RankLoad]) -> list[WorkerMove]:
     return [WorkerMove(*move, workers) for move, workers in moves.items()]
 
 
-def _at(counts: tuple[int, ...], place: int) -> int:
-    return counts[place] if place < len(counts) else 0
+def _at(counts: tuple[int, ...], position: int) -> int:
+    return counts[position] if position < len(counts) else 0

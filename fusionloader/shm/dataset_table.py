@@ -1,19 +1,21 @@
-"""A dataset once in shared memory for all workers: its files' paths or its pixels, and targets."""
+"""A dataset in shared memory, once for all workers: its files' paths or its pixels, and targets."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fusionloader import _native
 from fusionloader.shm import objects
 
+Targets = npt.NDArray[np.int64]
+
 _HEADER = 8  # uint64 words of csrc/worker/dataset_table.hpp
-_AT_ONCE = 1 << 14  # paths, which then fit into a core's cache
+_CHUNK_PATHS = 1 << 14  # paths joined at a time, which then fit into a core's cache
 
 
 class DatasetTable:
@@ -30,8 +32,8 @@ class DatasetTable:
 
     def __init__(
         self,
-        targets: Sequence[int] | np.ndarray[Any, Any],
-        path_offsets: np.ndarray[Any, Any],
+        targets: Sequence[int] | Targets,
+        path_offsets: npt.NDArray[np.uint64],
         blob_bytes: int,
         shape: tuple[int, int, int],
     ) -> None:
@@ -47,10 +49,10 @@ class DatasetTable:
         words = np.frombuffer(mapping, np.uint64, _HEADER + len(path_offsets))
         words[:_HEADER] = (count, 8 * _HEADER, at_targets, at_sizes, at_blob, *shape)
         words[_HEADER:] = path_offsets
-        self._look(fd, nbytes)
+        self._map(fd, nbytes)
         self.targets[:] = targets
 
-    def _look(self, fd: int, nbytes: int) -> None:
+    def _map(self, fd: int, nbytes: int) -> None:
         self.fd = fd
         self.nbytes = nbytes
         self._digest: str | None = None
@@ -66,7 +68,7 @@ class DatasetTable:
     def of_descriptor(cls, fd: int, nbytes: int) -> DatasetTable:
         """Returns the table that another process made, which owns it."""
         table = cls.__new__(cls)
-        table._look(os.dup(fd), nbytes)
+        table._map(os.dup(fd), nbytes)
         return table
 
     def path(self, item: int) -> bytes:
@@ -77,10 +79,10 @@ class DatasetTable:
     @classmethod
     def of_files(cls, paths: Sequence[str], targets: Sequence[int]) -> DatasetTable:
         """Returns the table of an image folder."""
-        # One by one a million paths take seconds, all at once much memory for a moment.
+        # One by one a million paths take seconds; all at once they take much memory.
         parts, offsets = [], np.zeros(len(paths) + 1, dtype=np.uint64)
-        for first in range(0, len(paths), _AT_ONCE):
-            some = paths[first : first + _AT_ONCE]
+        for first in range(0, len(paths), _CHUNK_PATHS):
+            some = paths[first : first + _CHUNK_PATHS]
             parts.append(os.fsencode("\0".join([*some, ""])))
             ends = np.flatnonzero(np.frombuffer(parts[-1], np.uint8) == 0)
             if len(ends) != len(some):
@@ -96,15 +98,15 @@ class DatasetTable:
         return table
 
     @classmethod
-    def of_pixels(cls, images: np.ndarray[Any, Any], targets: np.ndarray[Any, Any]) -> DatasetTable:
-        """Returns the table of ``images``, uint8 N x height x width x channels."""
+    def of_pixels(cls, images: npt.NDArray[np.uint8], targets: Targets) -> DatasetTable:
+        """Returns the table of ``images``, uint8 of shape (N, height, width, channels)."""
         _, height, width, channels = images.shape
         no_paths = np.empty(0, np.uint64)
         table = cls(targets, no_paths, images.nbytes, (height, width, channels))
         table.blob.reshape(images.shape)[:] = images
         return table
 
-    def has_pixels(self, images: np.ndarray[Any, Any], targets: np.ndarray[Any, Any]) -> bool:
+    def has_pixels(self, images: npt.NDArray[np.uint8], targets: Targets) -> bool:
         """Whether the table is that of these images and targets."""
         return (
             self.blob.nbytes == images.nbytes
@@ -114,7 +116,7 @@ class DatasetTable:
         )
 
     def digest(self) -> str:
-        """Returns what two tables share that have the same paths or pixels and targets."""
+        """Returns a digest of the paths or pixels and of the targets."""
         if self._digest is None:
             found = hashlib.blake2b(digest_size=16)
             for part in (self.targets, self.offsets, self.blob):
@@ -126,9 +128,9 @@ class DatasetTable:
         return len(self.targets)
 
     def close(self, close_fd: Callable[[int], None] = os.close) -> None:
-        """Closes the descriptor; the memory goes with the last process that maps it.
+        """Closes the descriptor; the memory is freed with the last process that maps it.
 
-        ``close_fd`` is still there when Python ends and has emptied its modules.
+        ``close_fd`` is a default argument because Python may clear its modules before ``__del__``.
         """
         if self.fd >= 0:
             close_fd(self.fd)

@@ -1,11 +1,11 @@
-"""What workers make of files, in shared memory once for all of them: filled once, never evicted."""
+"""A store of what workers derive from files, in shared memory: filled once, never evicted."""
 
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fusionloader import _native
 from fusionloader.shm import objects
@@ -25,23 +25,23 @@ RECORD = np.dtype(
         ("height", np.uint32),
     ]
 )
-"""What is known of a file."""
+"""A file's record: state, position and size of its data, and the file's stamp."""
 
 
 class FileStore:
     """The store of ``csrc/worker/file_store.hpp``: records of all files, and room for their data.
 
-    Memory is taken from the system as the store is filled, by whoever fills it.
+    Memory is allocated as the store is filled, by the process that fills it.
 
     Attributes:
         fd: file descriptor of the object, for workers to map.
-        nbytes: its size, table included: never more than was asked for.
-        files: their number.
-        capacity: bytes for what is kept of them.
+        nbytes: its size, table included: never more than was requested.
+        files: number of files.
+        capacity: bytes for their data.
     """
 
     def __init__(self, files: int, nbytes: int, spared: int = 0) -> None:
-        """Makes an empty store for ``files`` files, which leaves ``spared`` bytes to others.
+        """Makes an empty store for ``files`` files; ``spared`` bytes of ``/dev/shm`` stay free.
 
         Raises:
             SharedMemoryExhausted: ``/dev/shm`` has no room for the table of the files.
@@ -73,7 +73,7 @@ class FileStore:
 
     @property
     def kept(self) -> int:
-        """Files of which something is kept."""
+        """Number of files with data in the store."""
         return int(self._header[5])
 
     @property
@@ -81,9 +81,9 @@ class FileStore:
         """Whether ``/dev/shm`` was full before the store was."""
         return bool(self._header[6])
 
-    def filled_records(self) -> np.ndarray[Any, Any]:
-        """Returns a copy of the table, empty for files that are being filled."""
-        states = self._records["state"].copy()  # first: what is filled then does not change
+    def filled_records(self) -> npt.NDArray[np.void]:
+        """Returns a copy of the table, with zeros for files that are not filled yet."""
+        states = self._records["state"].copy()  # first: records that are filled never change
         records = self._records.copy()
         records[states != _FILLED] = np.zeros((), RECORD)
         return records
@@ -102,14 +102,14 @@ class FileStore:
         while done < len(data):
             done += os.pwrite(self.fd, data[done:], int(self._header[2]) + offset + done)
 
-    def take_over(self, records: np.ndarray[Any, Any], used: int) -> None:
-        """Makes ``records`` the table, of data that was written."""
+    def take_over(self, records: npt.NDArray[np.void], used: int) -> None:
+        """Makes ``records`` the table, after ``write`` has written their ``used`` bytes of data."""
         self._records[:] = records
         self._header[4] = -(-used // _ALIGNMENT) * _ALIGNMENT
         self._header[5] = np.count_nonzero(records["state"] == _FILLED)
 
     def close(self) -> None:
-        """Closes the descriptor; the memory goes with the last process that maps it."""
+        """Closes the descriptor; the memory is freed with the last process that maps it."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1

@@ -1,8 +1,8 @@
-"""Shared-memory objects that cannot be left behind.
+"""Shared-memory objects that are freed however their users end.
 
-An object is created through ``posix_ipc`` with mode 0600 under an unguessable name that carries
-the owner's pid, and unlinked at once: processes get at it by file descriptor, so nothing of it is
-left in ``/dev/shm`` whoever dies how. The name exists for microseconds; ``sweep`` removes those of
+An object is created through ``posix_ipc`` with mode 0600 under an unguessable name that contains
+the owner's pid, and unlinked at once. Processes share it by file descriptor, so nothing of it stays
+in ``/dev/shm`` after they end. The name exists for microseconds; ``sweep`` removes the objects of
 owners that died within them.
 """
 
@@ -34,9 +34,9 @@ def create(size: int) -> int:
 
 
 def reserve(fd: int, offset: int, size: int) -> None:
-    """Makes sure that the bytes can be written, growing the object.
+    """Allocates the bytes, growing the object.
 
-    Without this a full ``/dev/shm`` would be a bus error at the first write.
+    Without this, the first write on a full ``/dev/shm`` would raise SIGBUS.
 
     Raises:
         SharedMemoryExhausted: there is no room.
@@ -61,7 +61,7 @@ def check_room(needed: int, what: str) -> None:
 
 
 def advice(needed: int, available: int, what: str = "batches") -> str:
-    """Returns the text of the error: how much is needed, how much there is, what to do."""
+    """Returns the error's text: the bytes needed, the bytes available, what to do."""
     return (
         f"FusionLoader needs {mib(needed)} of shared memory for {what}, but /dev/shm has "
         f"{mib(available)} free. Make it larger (docker run --shm-size=..., in Kubernetes an "
@@ -71,7 +71,7 @@ def advice(needed: int, available: int, what: str = "batches") -> str:
 
 
 def sweep() -> None:
-    """Removes the objects of owners that no longer live."""
+    """Removes the objects of owners that have died."""
     with contextlib.suppress(OSError):
         for path in SHM.iterdir():
             match = _NAME.fullmatch(path.name)

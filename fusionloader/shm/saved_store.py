@@ -1,4 +1,4 @@
-"""A store of what was made of files, saved in a file of its own and read back."""
+"""Saves a file store in a file, and reads it back."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _HEADER = struct.Struct("<24s32sQQI")  # magic, fingerprint, records and data in
 _CHUNK = 1 << 24
 
 
-class NotTheStore(ValueError):
+class SavedStoreMismatch(ValueError):
     """The file is damaged, or was saved for other files."""
 
 
 def fingerprint(paths: Sequence[bytes]) -> bytes:
-    """Returns what tells lists of files apart: their names below the folder they have in common."""
+    """Returns a digest of a list of files: of their names below their common folder."""
     folder = os.path.commonpath(paths)
     digest = hashlib.sha256()
     for path in paths:
@@ -34,16 +34,16 @@ def fingerprint(paths: Sequence[bytes]) -> bytes:
 
 
 def save(store: FileStore, path: Path, of_files: bytes) -> None:
-    """Writes what is kept so far, also while workers go on filling the store.
+    """Writes what the store has so far, also while workers fill it.
 
     Raises:
-        OSError: the file cannot be written; what was there stays.
+        OSError: the file cannot be written; one that existed stays as it was.
     """
     records = store.filled_records()
     size = int(max(records["offset"] + records["bytes"], default=0))
-    made = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+    partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     try:
-        with open(made, "wb") as file:
+        with open(partial, "wb") as file:
             file.write(bytes(_HEADER.size))
             file.write(records.tobytes())
             checksum = zlib.crc32(records.tobytes())
@@ -53,10 +53,10 @@ def save(store: FileStore, path: Path, of_files: bytes) -> None:
                 file.write(chunk)
             file.seek(0)
             file.write(_HEADER.pack(_MAGIC, of_files, records.nbytes, size, checksum))
-        os.replace(made, path)
+        os.replace(partial, path)
     except OSError:
         with contextlib.suppress(OSError):
-            made.unlink()
+            partial.unlink()
         raise
 
 
@@ -66,17 +66,19 @@ def load(store: FileStore, path: Path, of_files: bytes) -> None:
     Raises:
         FileNotFoundError: there is no such file.
         OSError: it cannot be read, or ``/dev/shm`` is full.
-        NotTheStore: it holds something else, or more than the store has room for.
+        SavedStoreMismatch: it has other contents, or more than the store has room for.
     """
     with open(path, "rb") as file:
         head = file.read(_HEADER.size)
         if len(head) < _HEADER.size or not head.startswith(_MAGIC):
-            raise NotTheStore(f"{path} is no saved index")
+            raise SavedStoreMismatch(f"{path} is no saved index")
         _, found, records_size, size, expected = _HEADER.unpack(head)
         if found != of_files:
-            raise NotTheStore(f"{path} was saved for other files")
+            raise SavedStoreMismatch(f"{path} was saved for other files")
         if records_size != RECORD.itemsize * store.files or size > store.capacity:
-            raise NotTheStore(f"{path} holds {size} bytes, there is room for {store.capacity}")
+            raise SavedStoreMismatch(
+                f"{path} has {size} bytes of data, there is room for {store.capacity}"
+            )
         raw = file.read(records_size)
         checksum = zlib.crc32(raw)
         got = 0
@@ -87,8 +89,8 @@ def load(store: FileStore, path: Path, of_files: bytes) -> None:
             got += len(chunk)
         whole = got == size and len(raw) == records_size and not file.read(1)
         if not whole or checksum != expected:
-            raise NotTheStore(f"{path} is damaged")
+            raise SavedStoreMismatch(f"{path} is damaged")
     records = np.frombuffer(raw, RECORD)
     if (records["offset"] > size).any() or (records["bytes"] > size - records["offset"]).any():
-        raise NotTheStore(f"{path} is damaged")
+        raise SavedStoreMismatch(f"{path} is damaged")
     store.take_over(records, size)

@@ -1,4 +1,4 @@
-"""Slots: recycled pieces of one shared-memory object, for descriptors and for batches."""
+"""Slots: recycled parts of one shared-memory object, for descriptors and for batches."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import mmap
 import os
 import weakref
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from fusionloader import _native
 from fusionloader.shm import objects
@@ -17,11 +17,14 @@ _FALLOC_FL_KEEP_SIZE = 1
 _FALLOC_FL_PUNCH_HOLE = 2
 _libc = ctypes.CDLL(None, use_errno=True)
 
+Owner = ctypes.Array[ctypes.c_char]
+"""A delivered slot's bytes: the slot is in use for as long as something refers to it."""
+
 
 class Slot:
-    """``nbytes`` of shared memory, at ``address`` here and known to all by its ``number``.
+    """``nbytes`` of shared memory, mapped at ``address``; its ``number`` is the same everywhere.
 
-    It is unmapped when neither the slot nor a lease of it is left.
+    It is unmapped with the last reference to the slot or a lease of it.
     """
 
     __slots__ = ("__weakref__", "address", "map", "nbytes", "number", "offset", "resident")
@@ -30,7 +33,7 @@ class Slot:
         self.number = number
         self.offset = offset
         self.nbytes = nbytes
-        self.map = memory  # not mmap.mmap, which keeps a file descriptor open for each
+        self.map = memory  # not mmap.mmap, which keeps a file descriptor open per mapping
         self.address = memory.address
         self.resident = True
 
@@ -62,7 +65,7 @@ class Arena:
         return slot
 
     def discard(self, slot: Slot) -> None:
-        """Gives the slot's memory back to the system; its place stays reserved."""
+        """Returns the slot's memory to the system; its offsets stay reserved."""
         mode = _FALLOC_FL_PUNCH_HOLE | _FALLOC_FL_KEEP_SIZE
         offset, nbytes = ctypes.c_long(slot.offset), ctypes.c_long(slot.nbytes)
         slot.resident = _libc.fallocate(self.fd, mode, offset, nbytes) != 0
@@ -73,7 +76,7 @@ class Arena:
         slot.resident = True
 
     def close(self) -> None:
-        """Closes the descriptor; memory that delivered batches look into stays theirs."""
+        """Closes the descriptor; delivered batches keep their memory mapped."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -87,7 +90,7 @@ class Mark(Protocol):
 
 
 class PageLocking(Protocol):
-    """What the driver of a device wants to know of memory that is copied from."""
+    """Page-locking by the driver of a device, for memory that is copied from."""
 
     def lock(self, address: int, nbytes: int) -> None:
         """Page-locks memory; called once per fresh slot."""
@@ -100,10 +103,10 @@ class PageLocking(Protocol):
 
 
 class SlotPool:
-    """Slots by last use: the one given back last is handed out first, its pages still in cache.
+    """Free slots, last in first out, so that pages in cache are used first.
 
-    A slot that was delivered comes back when nothing looks into it any more. The pool grows when
-    the user keeps batches; memory goes back to the system when more than ``spare`` slots are free.
+    A delivered slot is returned when nothing references its memory. The pool grows when the user
+    keeps batches. Memory is returned to the system when more than ``spare`` slots are free.
     """
 
     def __init__(
@@ -139,7 +142,7 @@ class SlotPool:
             self._count_resident(slot.nbytes)
             if self._page_locking is not None:
                 self._page_locking.lock(slot.address, slot.nbytes)
-                # On the slot, which a lease keeps: the mapping tells of its end when unmapped.
+                # On the slot, which a lease keeps alive: the mapping is finalized too late.
                 _call_before_unmapping(slot, self._page_locking.unlock)
         self.in_use += 1
         return slot
@@ -148,7 +151,7 @@ class SlotPool:
         """Takes back a slot that was not delivered."""
         self._returned.append(slot)
 
-    def lease(self, slot: Slot) -> Any:
+    def lease(self, slot: Slot) -> Owner:
         """Returns an object with the slot's buffer; the slot comes back when it is gone."""
         owner = (ctypes.c_char * slot.nbytes).from_buffer(slot.map)
         weakref.finalize(owner, _give_back, weakref.ref(self), slot).atexit = False
@@ -183,7 +186,7 @@ class SlotPool:
                 self._count_resident(-slot.nbytes)
 
     def _collect_locked(self, returned: list[Slot], page_locking: PageLocking) -> None:
-        """Waits for copies to the device that may still read what the caller has dropped."""
+        """Frees slots once copies to the device no longer read what the caller has dropped."""
         if returned:
             self._ending.append((page_locking.mark(), returned))
         while self._ending and self._ending[0][0].query():
@@ -195,18 +198,18 @@ class SlotPool:
 
 
 def _give_back(pool: weakref.ref[SlotPool], slot: Slot) -> None:
-    """Returns a slot whose lease is gone; without its pool, nothing keeps it any more."""
-    keeper = pool()
-    if keeper is not None:
-        keeper._returned.append(slot)
+    """Returns a slot whose lease was collected; without its pool it is unmapped."""
+    found = pool()
+    if found is not None:
+        found._returned.append(slot)
 
 
 def _call_before_unmapping(slot: Slot, unregister: Callable[[int], None]) -> None:
     owner = os.getpid()
 
     def end(address: int) -> None:
-        if os.getpid() == owner:  # what a forked child drops is its parent's
+        if os.getpid() == owner:  # a forked child must not unlock its parent's memory
             unregister(address)
 
-    # Not at exit: the driver is then no longer to be called, and lets go of everything itself.
+    # Not at exit: the driver must not be called then, and releases everything itself.
     weakref.finalize(slot, end, slot.address).atexit = False

@@ -1,4 +1,4 @@
-"""Simulated time: actions in order of their moments, and a device that two users share."""
+"""Simulated time: actions in order of time, and a device that two tenants share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Action = Callable[[], None]
 
 
 class Engine:
-    """The clock and what is to happen; simultaneous actions happen in the order they were planned.
+    """The clock and the planned actions; simultaneous ones run in the order they were planned.
 
     Attributes:
         now: seconds since the start.
@@ -27,21 +27,21 @@ class Engine:
         """Plans an action.
 
         Raises:
-            ValueError: it would lie in the past.
+            ValueError: ``seconds`` is negative.
         """
         if seconds < 0:
             raise ValueError(f"an action {-seconds} s ago cannot be planned")
         heapq.heappush(self._planned, (self.now + seconds, next(self._order), action))
 
     def run(self, done: Callable[[], bool] = lambda: False) -> None:
-        """Acts until nothing is planned or ``done()`` says that it is enough."""
+        """Runs actions until none is planned or ``done()`` is true."""
         while self._planned and not done():
             self.now, _, action = heapq.heappop(self._planned)
             action()
 
 
 class Tenant(Enum):
-    """Who uses the device."""
+    """A user of the device."""
 
     TRAINING = "training"
     WORKER = "worker"
@@ -57,9 +57,9 @@ class _Work:
 
 
 class Device:
-    """Runs one piece of work of each tenant at a time, more slowly while both have one.
+    """Runs one task of each tenant at a time, more slowly while both have one.
 
-    ``beside`` is the speed of each tenant while the other one is at work too, 1 being that alone.
+    ``beside`` is the speed of each tenant while the other one has a task, relative to alone.
     """
 
     def __init__(self, engine: Engine, beside: dict[Tenant, float]) -> None:
@@ -72,10 +72,10 @@ class Device:
         return tenant in self._work
 
     def start(self, tenant: Tenant, seconds: float, action: Action) -> None:
-        """Begins work that takes ``seconds`` alone; ``action`` follows its end.
+        """Begins work that takes ``seconds`` alone; ``action`` is called at its end.
 
         Raises:
-            RuntimeError: the tenant is at work already.
+            RuntimeError: the tenant has work on the device already.
         """
         if tenant in self._work:
             raise RuntimeError(f"{tenant.value} is on the device already")
@@ -83,7 +83,7 @@ class Device:
         self._plan()
 
     def _plan(self) -> None:
-        """Settles what was done at the old speeds and plans the ends at the new ones."""
+        """Subtracts what was done at the old speeds and plans the ends at the new ones."""
         shared = len(self._work) > 1
         for tenant, work in self._work.items():
             work.remaining -= (self._engine.now - work.since) * work.speed

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fusionloader.sim.loader import simulate
-from fusionloader.sim.ranks import RanksSetup, Sharing, simulate_ranks
+from fusionloader.sim.ranks import RanksSetup, WorkerSharing, simulate_ranks
 from fusionloader.sim.setup import (
     AFFINE,
     AHEAD,
@@ -79,8 +79,8 @@ def figure_8(times: ServiceTimes, seed: int = 0) -> Figure:
     panels: list[Bars | Lines] = []
     for workers in (4, 16):
         shares = _shares(times, variants, workers, seed)
-        for place, model in enumerate(times.models):
-            values = [f"{shares[variant.name][place]:.2f}" for variant in variants]
+        for column, model in enumerate(times.models):
+            values = [f"{shares[variant.name][column]:.2f}" for variant in variants]
             rows.append((model, str(workers), *values))
         panels.append(Bars(f"{workers} CPU workers", tuple(times.models), shares))
     header = ("model", "CPU workers", *(variant.name for variant in variants))
@@ -93,8 +93,8 @@ def figure_15b(times: ServiceTimes, seed: int = 0) -> Figure:
     variants = (CPU_ONLY, NAIVE, AHEAD, AFFINE, ALL)
     shares = _shares(times, variants, 4, seed)
     rows = [
-        (model, *(f"{shares[variant.name][place]:.2f}" for variant in variants))
-        for place, model in enumerate(times.models)
+        (model, *(f"{shares[variant.name][column]:.2f}" for variant in variants))
+        for column, model in enumerate(times.models)
     ]
     header = ("model", *(variant.name for variant in variants))
     note = (
@@ -106,43 +106,43 @@ def figure_15b(times: ServiceTimes, seed: int = 0) -> Figure:
 
 
 def figure_15a(times: ServiceTimes, seed: int = 0) -> Figure:
-    """What lending workers between ranks brings."""
+    """What sharing workers between ranks brings."""
     rows: list[tuple[str, ...]] = []
     panels: list[Bars | Lines] = []
-    for slow, by_turns in (("the same", False), ("by turns", True)):
-        bars: dict[str, list[float]] = {Sharing.LENDING.value: [], Sharing.POOL.value: []}
+    for slow, random_rank in (("the same", False), ("random", True)):
+        bars: dict[str, list[float]] = {WorkerSharing.IDLE.value: [], WorkerSharing.POOL.value: []}
         for ranks, workers in RANKS:
             outcomes = {
                 how: simulate_ranks(
                     RanksSetup(
                         times, ranks, workers, how, RANK_STEPS, 16 * workers,
-                        by_turns=by_turns, seed=seed,
+                        random_rank=random_rank, seed=seed,
                     )
                 )
-                for how in Sharing
+                for how in WorkerSharing
             }  # fmt: skip
             gains = {
-                how: outcomes[Sharing.NONE].seconds / outcome.seconds
+                how: outcomes[WorkerSharing.NONE].seconds / outcome.seconds
                 for how, outcome in outcomes.items()
             }
-            lent = outcomes[Sharing.LENDING]
-            for how in (Sharing.LENDING, Sharing.POOL):
+            shared = outcomes[WorkerSharing.IDLE]
+            for how in (WorkerSharing.IDLE, WorkerSharing.POOL):
                 bars[how.value].append(gains[how])
             rows.append(
                 (
                     slow,
                     str(ranks),
                     str(workers),
-                    f"{gains[Sharing.LENDING]:.2f}",
-                    f"{gains[Sharing.POOL]:.2f}",
-                    f"{lent.decisions / lent.seconds:.0f}",
-                    f"{lent.decision_seconds / lent.seconds * 1e3:.1f}",
+                    f"{gains[WorkerSharing.IDLE]:.2f}",
+                    f"{gains[WorkerSharing.POOL]:.2f}",
+                    f"{shared.decisions / shared.seconds:.0f}",
+                    f"{shared.decision_seconds / shared.seconds * 1e3:.1f}",
                 )
             )
         panels.append(Bars(f"slow rank: {slow}", tuple(f"{r} x {w}" for r, w in RANKS), bars))
-    header = ("slow rank", "ranks", "workers", "lending", "one pool", "decisions/s", "their ms/s")
+    header = ("slow rank", "ranks", "workers", "sharing", "one pool", "decisions/s", "their ms/s")
     note = (
-        "Steps per second relative to no lending. Mini-batches of one rank, the same or another "
+        "Steps per second relative to no sharing. Mini-batches of one rank, the same or a random "
         "one at each step, are three times as costly; sample times have a Pareto tail. The last "
         "column is measured: CPU time of the decisions on this machine, for a second of training."
     )
@@ -150,8 +150,8 @@ def figure_15a(times: ServiceTimes, seed: int = 0) -> Figure:
 
 
 def figure_12(times: ServiceTimes, seed: int = 0) -> Figure:
-    """CPU workers come and go during training."""
-    model = max(times.models, key=times.models.__getitem__)  # the one that waits for data most
+    """The number of CPU workers changes during training."""
+    model = max(times.models, key=times.models.__getitem__)  # the model that waits for data most
     changes = {number * PHASE_STEPS: workers for number, workers in enumerate(PHASES)}
     outcomes = [
         simulate(
@@ -177,7 +177,7 @@ def figure_12(times: ServiceTimes, seed: int = 0) -> Figure:
         f"{model}, samples per second in the second half of every phase of {PHASE_STEPS} steps; "
         "longest wait: between two steps of the phase; searches: begun in the phase."
     )
-    return Figure("Figure 12: CPU workers come and go", header, rows, panels, note)
+    return Figure("Figure 12: a changing number of CPU workers", header, rows, panels, note)
 
 
 def _phase(number: int, outcomes: Sequence[Outcome]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The simulated loader: workers, training and the schedulers that the runtime uses."""
+"""The simulated loader: workers, training and the schedulers that the loader uses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GPU_WORKER = 0  # CPU workers count from 1
 
 
 class _MiniBatch:
-    """The tiny-batches of a mini-batch and what the schedulers want to know of it."""
+    """The tiny-batches of a mini-batch, and the measurements that the schedulers use."""
 
     def __init__(self, tiny_batches: list[list[Sample]]) -> None:
         self.samples = [len(tiny) for tiny in tiny_batches]
@@ -45,7 +45,7 @@ class _MiniBatch:
 
 
 class SimulatedLoader:
-    """Runs one setup; everything that is decided, the classes in scheduler/ decide."""
+    """Runs one setup; the classes in scheduler/ take all decisions."""
 
     def __init__(self, setup: Setup) -> None:
         self._setup, self._variant = setup, setup.variant
@@ -57,7 +57,7 @@ class SimulatedLoader:
         self._queue = TwoEndedQueue()
         self._batches: list[_MiniBatch] = []
         self._search, self._groups, self._gate = ThresholdSearch(), GroupSize(), TemporalGate()
-        self._choice = SharingChoice(both_fit=True)
+        self._choice = SharingChoice()
         self._workers = 0
         self._working: set[int] = set()
         self._gpu_working = False
@@ -87,7 +87,7 @@ class SimulatedLoader:
 
     @property
     def _threshold(self) -> int:
-        """Nothing is left to a GPU worker that does not work."""
+        """0 while the GPU worker is off: no tiny-batches are reserved for it."""
         on = self._variant.affinity and self._mode is not Mode.OFF
         return self._search.threshold if on else 0
 
@@ -146,12 +146,9 @@ class SimulatedLoader:
         )
         if self._mode is not Mode.OFF:
             self._groups.finished(done.makespan)
-            restarts = self._search.restarts
             self._search.finished(done)
-            if self._search.restarts > restarts:
-                self._groups.restart()
         self._deliver()
-        self._wake()  # what is left to the GPU worker may have changed
+        self._wake()  # the tiny-batches reserved for the GPU worker may have changed
 
     # ---- workers -------------------------------------------------------------------------------
 
@@ -185,8 +182,6 @@ class SimulatedLoader:
         if claim is None:
             return
         self._gpu_working = True
-        if temporal:
-            self._gate.enter()
         begun, gpu = self._engine.now, self._setup.times.gpu
         on_host = gpu.launch + (0.0 if self._variant.ahead_of_time else gpu.build)
         per_tiny = self._batches[claim.sequence].seconds[Side.GPU]
@@ -194,8 +189,6 @@ class SimulatedLoader:
 
         def end() -> None:
             self._gpu_working = False
-            if temporal:
-                self._gate.leave()
             self._finish(GPU_WORKER, Side.GPU, claim, self._engine.now - begun)
             self._start_step()
             self._wake()
@@ -205,7 +198,7 @@ class SimulatedLoader:
     # ---- training ------------------------------------------------------------------------------
 
     def _ask(self) -> None:
-        """``__next__``: called as soon as the step before is on its way; one step runs ahead."""
+        """``__next__``: called as soon as the step before is enqueued; one step runs ahead."""
         begun = len(self._steps)
         self._asking = True
         self._gate.asked(lambda: self._steps_done >= begun)

@@ -29,7 +29,7 @@ def draw(figure: Figure) -> Image.Image:
 
 
 class _Frame:
-    """A panel's axes: turns values into places on the picture."""
+    """A panel's axes: converts values into pixel positions."""
 
     def __init__(self, pen: ImageDraw.ImageDraw, top: int) -> None:
         self.pen = pen
@@ -90,5 +90,5 @@ def _draw_lines(frame: _Frame, panel: Lines) -> None:
         frame.pen.line((x, frame.top, x, frame.bottom), fill="#aaaaaa")
         frame.pen.text((x + 4, frame.bottom + 6), text, fill="#555555")
     for number, line in enumerate(panel.lines.values()):
-        places = [(frame.x(x / furthest), frame.y(y)) for x, y in line]
-        frame.pen.line(places, fill=COLORS[number % len(COLORS)], width=2)
+        corners = [(frame.x(x / furthest), frame.y(y)) for x, y in line]
+        frame.pen.line(corners, fill=COLORS[number % len(COLORS)], width=2)

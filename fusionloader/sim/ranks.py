@@ -1,4 +1,4 @@
-"""Ranks in lock step, simulated: workers that stay at home, are lent, or are one pool."""
+"""Ranks in lock step, simulated: workers not shared, shared while idle, or one pool."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ _TAIL = 1.5  # exponent of the Pareto distribution that sample times are multipl
 _LONGEST = 10.0
 
 
-class Sharing(Enum):
-    """Who may work for whom."""
+class WorkerSharing(Enum):
+    """Which workers serve which ranks.
+
+    ``IDLE``: idle workers move to other ranks, as the global manager decides.
+    """
 
     NONE = "none"
-    LENDING = "lending"
+    IDLE = "sharing"
     POOL = "one pool"
 
 
@@ -28,21 +31,21 @@ class RanksSetup:
     """Ranks that wait for each other after every step, which itself takes no time.
 
     ``reaction`` are the seconds from an idle worker to the global manager's decision. A step of
-    one rank is ``slower`` times as costly as one of the others: of the first rank always, or with
-    ``by_turns`` of any.
+    one rank is ``slower`` times as costly as one of the others: always of the first rank, or with
+    ``random_rank`` of one drawn for each step.
     """
 
     times: ServiceTimes
     ranks: int
     workers: int
-    sharing: Sharing
+    sharing: WorkerSharing
     steps: int = 30
     batch_size: int = 64
     tiny_batch_size: int = 4
     prefetch_factor: int = 2
     reaction: float = 3e-4
     slower: float = 3.0
-    by_turns: bool = False
+    random_rank: bool = False
     seed: int = 0
 
     @property
@@ -62,16 +65,16 @@ class RanksOutcome:
 
 @dataclass(slots=True)
 class _MiniBatch:
-    waiting: list[float]  # seconds of each tiny-batch that nobody has claimed, the largest last
+    waiting: list[float]  # seconds of each unclaimed tiny-batch, the largest last
     left: int  # not completed
     half_done: int = 0
 
 
 @dataclass(slots=True)
 class _Worker:
-    home: int
-    at: tuple[int, int] | None = None  # rank and last step that it is lent for
-    busy_at: int | None = None
+    rank: int
+    assigned: tuple[int, int] | None = None  # to which rank, and up to which step
+    serving: int | None = None  # the rank whose tiny-batch it processes
 
 
 class RanksSimulation:
@@ -97,7 +100,7 @@ class RanksSimulation:
     def _publish(self) -> None:
         setup = self._setup
         while len(self._queues[0]) < min(self._step + setup.in_flight, setup.steps):
-            slow = self._random.randrange(setup.ranks) if setup.by_turns else 0
+            slow = self._random.randrange(setup.ranks) if setup.random_rank else 0
             for rank, queue in enumerate(self._queues):
                 factor = setup.slower if rank == slow else 1.0
                 samples = setup.times.draw(self._random, setup.batch_size)
@@ -111,7 +114,7 @@ class RanksSimulation:
 
     def _wake(self) -> None:
         for worker in self._workers:
-            if worker.busy_at is None:
+            if worker.serving is None:
                 self._work(worker)
 
     # ---- workers -------------------------------------------------------------------------------
@@ -119,13 +122,13 @@ class RanksSimulation:
     def _work(self, worker: _Worker) -> None:
         found = self._find(worker)
         if found is None:
-            worker.at = None
+            worker.assigned = None
             self._ask()
             return
         rank, step = found
         batch = self._queues[rank][step]
         seconds = batch.waiting.pop()
-        worker.busy_at = rank
+        worker.serving = rank
 
         def half() -> None:
             batch.half_done += 1
@@ -134,30 +137,30 @@ class RanksSimulation:
         def end() -> None:
             batch.half_done -= 1
             batch.left -= 1
-            worker.busy_at = None
+            worker.serving = None
             if batch.left == 0 and step == self._step:
                 self._advance()
-            if worker.busy_at is None:  # it may have been woken by that
+            if worker.serving is None:  # it may have been woken by that
                 self._work(worker)
 
         self._engine.after(seconds / 2, half)
 
     def _find(self, worker: _Worker) -> tuple[int, int] | None:
-        if self._setup.sharing is Sharing.POOL:
+        if self._setup.sharing is WorkerSharing.POOL:
             most = max(len(queue) for queue in self._queues)
             for step in range(self._step, most):
                 rank = max(range(self._setup.ranks), key=lambda r: len(self._at(r, step)))
                 if self._at(rank, step):
                     return rank, step
             return None
-        home = self._oldest(worker.home, len(self._queues[worker.home]) - 1)
-        if home is not None:
-            return worker.home, home
-        if worker.at is not None:
-            rank, last = worker.at
-            away = self._oldest(rank, last)
-            if away is not None:
-                return rank, away
+        own = self._oldest(worker.rank, len(self._queues[worker.rank]) - 1)
+        if own is not None:
+            return worker.rank, own
+        if worker.assigned is not None:
+            rank, last = worker.assigned
+            other = self._oldest(rank, last)
+            if other is not None:
+                return rank, other
         return None
 
     def _at(self, rank: int, step: int) -> list[float]:
@@ -179,19 +182,19 @@ class RanksSimulation:
     # ---- the global manager --------------------------------------------------------------------
 
     def _ask(self) -> None:
-        if self._setup.sharing is Sharing.LENDING and not self._deciding:
+        if self._setup.sharing is WorkerSharing.IDLE and not self._deciding:
             self._deciding = True
             self._engine.after(self._setup.reaction, self._decide)
 
     def _decide(self) -> None:
         self._deciding = False
-        idle = [[w for w in self._workers if w.home == rank and w.busy_at is None]
+        idle = [[w for w in self._workers if w.rank == rank and w.serving is None]
                 for rank in range(self._setup.ranks)]  # fmt: skip
         ranks = [
             RankLoad(
                 tuple(len(batch.waiting) for batch in queue[self._step :]),
                 sum(batch.half_done for batch in queue[self._step :]),
-                sum(worker.busy_at == rank for worker in self._workers),
+                sum(worker.serving == rank for worker in self._workers),
                 len(idle[rank]),
             )
             for rank, queue in enumerate(self._queues)
@@ -203,7 +206,7 @@ class RanksSimulation:
         for move in moves:
             for _ in range(move.workers):
                 worker = idle[move.source].pop()
-                worker.at = (move.destination, self._step + move.ahead)
+                worker.assigned = (move.destination, self._step + move.ahead)
                 self._work(worker)
 
 

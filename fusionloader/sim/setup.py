@@ -1,4 +1,4 @@
-"""What is simulated, and what comes out of it."""
+"""The setups that are simulated, and their outcomes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The start of a training step: when it was, and how things stood."""
+    """The start of a training step: its time, and the schedulers' state."""
 
     time: float
     cpu_workers: int
@@ -78,7 +78,7 @@ class Step:
 class Outcome:
     """The steps of a training and the moment when the last mini-batch was complete.
 
-    ``work`` holds for every tiny-batch (mini-batch by mini-batch) the seconds that it takes a CPU
+    ``work`` has for every tiny-batch, mini-batch by mini-batch, the seconds that it takes a CPU
     worker, and the device without the cost of a launch.
     """
 

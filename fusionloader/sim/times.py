@@ -1,4 +1,4 @@
-"""Service times: a JSON file of what was measured and what was assumed. See docs/simulation.md."""
+"""Service times: a JSON file of measured and of assumed times. See docs/simulation.md."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A sample's size in bytes and the seconds that each side needs for it."""
+    """A sample's size in bytes and the seconds that a CPU worker and the GPU worker take for it."""
 
     nbytes: int
     cpu_seconds: float
@@ -24,9 +24,9 @@ class Sample:
 class GpuTimes:
     """The GPU worker's costs in seconds.
 
-    A launch costs ``launch`` once, ``build`` as well when its task was not built ahead of time, and
-    on the device ``sample`` for each sample and ``byte`` for each of its bytes. ``beside_training``
-    and ``training_beside`` are the speeds of worker and training while both are on the device.
+    A launch costs ``launch`` once, and ``build`` as well if its task was not built ahead of time.
+    On the device it costs ``sample`` per sample and ``byte`` per byte of them. ``beside_training``
+    and ``training_beside`` are the relative speeds of worker and training while both use it.
     """
 
     launch: float
@@ -41,8 +41,8 @@ class GpuTimes:
 class ServiceTimes:
     """The contents of a file.
 
-    ``measured`` holds a pair (bytes, seconds of a CPU core) for every sample measured; ``models``
-    the samples per second that training reaches on data that is already on the device.
+    ``measured`` has a pair (bytes, seconds of a CPU core) for every sample measured. ``models`` has
+    the samples per second of training on data that is already on the device.
     """
 
     name: str
@@ -63,7 +63,7 @@ def load(path: Path) -> ServiceTimes:
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it is not of this format; the message says what is wrong.
+        ValueError: it does not have this format; the message says why.
     """
     try:
         found = json.loads(path.read_text())
@@ -108,7 +108,7 @@ def _parsed(name: str, found: Any) -> ServiceTimes:
     )
 
 
-def _positive(value: Any, name: str) -> float:
+def _positive(value: float, name: str) -> float:
     if not value > 0:
         raise ValueError(f"{name} must be above 0, not {value!r}")
     return float(value)

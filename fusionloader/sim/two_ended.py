@@ -1,4 +1,4 @@
-"""The two-ended queue of csrc/queue, move for move, without shared memory."""
+"""The two-ended queue of csrc/queue, step by step, without shared memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fusionloader.scheduler.affinity import Side
 
 
 class TinyState(Enum):
-    """What has become of a tiny-batch."""
+    """State of a tiny-batch."""
 
     WAITING = 1
     ACTIVE = 2
@@ -18,7 +18,7 @@ class TinyState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SimulatedClaim:
-    """Tiny-batches ``first .. first + count - 1`` of one mini-batch, all held by one worker."""
+    """Tiny-batches ``first .. first + count - 1`` of one mini-batch, claimed by one worker."""
 
     sequence: int
     first: int
@@ -31,14 +31,14 @@ class SimulatedClaim:
 
 
 class _MiniBatch:
-    """Head and tail of the unclaimed middle, and who holds what."""
+    """Head and tail of the unclaimed middle, and each tiny-batch's state and worker."""
 
     def __init__(self, tiny_batches: int) -> None:
         self.head, self.tail = 0, tiny_batches
         self.states = [TinyState.WAITING] * tiny_batches
-        self.holders: list[int | None] = [None] * tiny_batches
+        self.workers: list[int | None] = [None] * tiny_batches
         self.left = tiny_batches  # not completed
-        self.returned = False  # tiny-batches came back from a dead worker: look through the states
+        self.returned = False  # a dead worker's claims were taken back: look through the states
 
 
 class TwoEndedQueue:
@@ -54,7 +54,7 @@ class TwoEndedQueue:
         return len(self._mini_batches) - 1
 
     def claim(self, worker: int, side: Side, threshold: int, count: int) -> SimulatedClaim | None:
-        """Takes up to ``count`` neighbours from the worker's end; ``None``: nothing is left for it.
+        """Claims up to ``count`` neighbours at the worker's end, ``None`` if none is left for it.
 
         CPU workers leave the last ``threshold`` tiny-batches of every mini-batch.
         """
@@ -64,7 +64,7 @@ class TwoEndedQueue:
                 batch = self._mini_batches[sequence]
                 for tiny_batch in found.tiny_batches:
                     batch.states[tiny_batch] = TinyState.ACTIVE
-                    batch.holders[tiny_batch] = worker
+                    batch.workers[tiny_batch] = worker
                 return found
         return None
 
@@ -83,7 +83,7 @@ class TwoEndedQueue:
             if taken > 0:
                 batch.tail -= taken
                 return SimulatedClaim(sequence, batch.tail, taken)
-        # What comes back may be what the GPU worker could not do: it is the CPU workers'.
+        # A returned tiny-batch may be one that the GPU worker could not process: CPU workers only.
         if batch.returned and side is Side.CPU:
             for tiny_batch, state in enumerate(batch.states):
                 outside = not batch.head <= tiny_batch < batch.tail
@@ -92,12 +92,12 @@ class TwoEndedQueue:
         return None
 
     def finish(self, worker: int, sequence: int, tiny_batch: int) -> bool:
-        """Completes a tiny-batch; ``False`` when it is no longer this worker's to finish."""
+        """Completes a tiny-batch; ``False`` if the worker's claim on it was taken back."""
         batch = self._mini_batches[sequence]
-        if batch.holders[tiny_batch] != worker:
+        if batch.workers[tiny_batch] != worker:
             return False
         batch.states[tiny_batch] = TinyState.COMPLETED
-        batch.holders[tiny_batch] = None
+        batch.workers[tiny_batch] = None
         batch.left -= 1
         return True
 
@@ -106,18 +106,18 @@ class TwoEndedQueue:
         return self._mini_batches[sequence].left == 0
 
     def deliver_until(self, sequence: int) -> None:
-        """Nobody looks at mini-batches before this one any more."""
+        """Removes the mini-batches before this one from the queue."""
         self._oldest = sequence
 
     def take_back(self, worker: int) -> list[tuple[int, int]]:
-        """Returns what a dead worker held to the others: (mini-batch, tiny-batch)."""
+        """Takes a dead worker's claims back; returns them as (mini-batch, tiny-batch)."""
         lost = []
         for sequence in range(self._oldest, len(self._mini_batches)):
             batch = self._mini_batches[sequence]
-            for tiny_batch, holder in enumerate(batch.holders):
-                if holder == worker:
+            for tiny_batch, claimant in enumerate(batch.workers):
+                if claimant == worker:
                     batch.states[tiny_batch] = TinyState.WAITING
-                    batch.holders[tiny_batch] = None
+                    batch.workers[tiny_batch] = None
                     lost.append((sequence, tiny_batch))
             batch.returned = True
         return lost

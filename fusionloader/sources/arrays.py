@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fusionloader.plan.patches import is_defined_by
 
@@ -19,18 +21,18 @@ class PixelArrays:
     ``odd`` they do not make an int64 batch either.
     """
 
-    images: np.ndarray[Any, Any]
-    targets: np.ndarray[Any, Any]
-    given: Any = None
+    images: npt.NDArray[np.uint8]
+    targets: npt.NDArray[np.int64]
+    given: Sequence[Any] | None = None
     odd: bool = False
 
-    def at(self, indices: Any) -> PixelArrays:
+    def at(self, indices: Sequence[int]) -> PixelArrays:
         """Returns those of a ``Subset``."""
         chosen = np.asarray(indices, dtype=np.int64)
         given = None if self.given is None else [self.given[index] for index in chosen.tolist()]
         return PixelArrays(self.images[chosen], self.targets[chosen], given, self.odd)
 
-    def target(self, index: Any) -> Any:
+    def target(self, index: int) -> Any:
         """Returns a sample's target, of the type that the dataset gives it."""
         return int(self.targets[index]) if self.given is None else self.given[index]
 
@@ -49,8 +51,8 @@ def pixel_arrays(dataset: Any) -> PixelArrays | str:
     if getitem in known and not is_defined_by(getitem, MNIST):
         return "its __getitem__ was replaced"
     if callable(getattr(dataset, "__getitems__", None)):
-        return "its class has a __getitems__ of its own"
-    given: Any = None
+        return "its class has a custom __getitems__"
+    given: Sequence[Any] | None = None
     try:
         if getitem is MNIST.__getitem__:
             images = np.asarray(dataset.data)[..., None]
@@ -76,11 +78,11 @@ def pixel_arrays(dataset: Any) -> PixelArrays | str:
     return PixelArrays(images, values, given, odd)
 
 
-def _are_ints(targets: Any) -> bool:
+def _are_ints(targets: object) -> bool:
     return isinstance(targets, (list, tuple)) and set(map(type, targets)) <= {int}
 
 
-def _is_array(targets: Any) -> bool:
+def _is_array(targets: object) -> bool:
     import torch
 
     return type(targets) in (np.ndarray, torch.Tensor)

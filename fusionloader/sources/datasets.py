@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from torch.utils.data import Subset
 
+from fusionloader.plan.arguments import Transform
 from fusionloader.plan.patches import is_defined_by
-from fusionloader.plan.stages import ImageKind, Plan
+from fusionloader.plan.stages import Decode, ImageKind, Plan
 from fusionloader.plan.transforms import (
     PASSES,
     PYTHON,
     READ,
     CompiledTransform,
     Note,
+    Tail,
     compile_transform,
     explain,
 )
@@ -41,8 +43,8 @@ class Compiled:
 
     kind: Kind
     plan: Plan | None
-    tail: Callable[[Any], Any] | None
-    target_transform: Callable[[Any], Any] | None
+    tail: Tail | None
+    target_transform: Transform | None
     notes: tuple[Note, ...]
 
     @property
@@ -68,7 +70,7 @@ class Compiled:
             return [inner[index] for index in dataset.indices]
         return dataset.samples  # type: ignore[no-any-return]
 
-    def arrays(self, dataset: Any) -> PixelArrays:
+    def arrays(self, dataset: object) -> PixelArrays:
         """Returns the images and targets of a ``"pixels"`` dataset, in the order of indices."""
         if type(dataset) is Subset:
             return self.arrays(dataset.dataset).at(dataset.indices)
@@ -102,16 +104,13 @@ class Compiled:
             return f"index {index!r}"
 
 
-def compile_dataset(
-    dataset: Any, decode: Literal["exact", "fast"] = "exact", strict: bool = True
-) -> Compiled:
+def compile_dataset(dataset: object, decode: Decode = "exact", strict: bool = True) -> Compiled:
     """Returns what can be compiled of a dataset and its transforms.
 
     Compiled are ``torchvision.datasets.ImageFolder``, ``DatasetFolder`` and ``ImageNet`` with the
-    default loader and their own ``__getitem__``; ``MNIST``, ``CIFAR10``, ``SVHN`` and their kin;
-    any dataset with ``read_encoded(index)`` returning
-    ``(bytes, target)`` and an attribute ``transform``; and ``Subset`` of these. ``decode`` and
-    ``strict`` are the plan's.
+    default loader and ``__getitem__``; ``MNIST``, ``CIFAR10``, ``SVHN`` and similar; any
+    dataset with ``read_encoded(index)`` returning ``(bytes, target)`` and an attribute
+    ``transform``; and ``Subset`` of these. ``decode`` and ``strict`` are the plan's.
     """
     inner = dataset
     while type(inner) is Subset:
@@ -141,7 +140,7 @@ def _nothing(stage: str, why: str) -> Compiled:
     return Compiled("none", None, None, None, (Note(stage, why),))
 
 
-def _kind(dataset: Any) -> tuple[Kind, ImageKind, str]:
+def _kind(dataset: object) -> tuple[Kind, ImageKind, str]:
     """Returns the kind, what is known of its images, and why nothing can be compiled."""
     try:
         from torchvision.datasets import folder
@@ -165,9 +164,9 @@ def _why_not_encoded(kind: type) -> str | None:
     owners = [base for base in kind.__mro__ if "read_encoded" in vars(base)]
     if not owners:
         return None
-    own = next((base for base in kind.__mro__ if "__getitem__" in vars(base)), None)
-    if own is not None and own is not owners[0] and issubclass(own, owners[0]):
-        return "its class has a __getitem__ of its own"
+    indexed = next((base for base in kind.__mro__ if "__getitem__" in vars(base)), None)
+    if indexed not in (None, owners[0]) and issubclass(indexed, owners[0]):
+        return "its class has a custom __getitem__"
     return ""
 
 
@@ -177,11 +176,11 @@ def _why_no_folder(dataset: Any) -> str:
 
     getitem = type(dataset).__getitem__
     if getitem is not folder.DatasetFolder.__getitem__ or not is_defined_by(getitem, folder):
-        return "its class has a __getitem__ of its own"
+        return "its class has a custom __getitem__"
     if callable(getattr(dataset, "__getitems__", None)):
-        return "its class has a __getitems__ of its own"
+        return "its class has a custom __getitems__"
     if dataset.loader not in (folder.default_loader, folder.pil_loader):
-        return "it has a loader of its own"
+        return "it has a custom loader"
     if not (is_defined_by(dataset.loader, folder) and is_defined_by(folder.pil_loader, folder)):
         return "torchvision's loader of images was replaced"
     if dataset.loader is folder.default_loader and get_image_backend() != "PIL":

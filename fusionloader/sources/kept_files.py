@@ -7,11 +7,12 @@ import os
 from pathlib import Path
 from typing import Any
 
+from fusionloader.options import LoaderOptions
 from fusionloader.shm import objects, saved_store
 from fusionloader.shm.dataset_table import DatasetTable
 from fusionloader.shm.file_store import FileStore
 from fusionloader.shm.objects import SharedMemoryExhausted
-from fusionloader.shm.saved_store import NotTheStore
+from fusionloader.shm.saved_store import SavedStoreMismatch
 
 log = logging.getLogger("fusionloader.loader")
 
@@ -22,7 +23,7 @@ _INDEX_BYTES, _INDEX_SHARE = 2 << 30, 1 / 4
 
 
 class KeptFiles:
-    """The stores of a loader, made once while its dataset stays the same.
+    """The stores of a options, made once while its dataset stays the same.
 
     Attributes:
         pixels: decoded images, ``None`` without a ``DecodedCache`` or without room for one.
@@ -38,17 +39,17 @@ class KeptFiles:
         self._path: Path | None = None
         self._saved = 0
 
-    def of(self, loader: Any, table: DatasetTable, holds_files: bool) -> KeptFiles:
+    def of(self, options: LoaderOptions, table: DatasetTable, holds_files: bool) -> KeptFiles:
         """Returns this, for the files of ``table``; what was kept of another table is dropped."""
-        options = (loader.cache, loader.jpeg_index)
-        if table is not self._table or options != self._options:
-            self._table, self._options = table, options
+        kept = (options.cache, options.jpeg_index)
+        if table is not self._table or kept != self._options:
+            self._table, self._options = table, kept
             self.pixels = self.indexes = self._path = None
             self._said_closed = False
-            if loader.cache is not None and holds_files:
-                self.pixels = _pixel_store(len(table), loader.cache.nbytes)
-            if loader.jpeg_index is not None and holds_files:
-                self._begin_index(table, loader.jpeg_index)
+            if options.cache is not None and holds_files:
+                self.pixels = _pixel_store(len(table), options.cache.nbytes)
+            if options.jpeg_index is not None and holds_files:
+                self._begin_index(table, options.jpeg_index)
         return self
 
     def epoch_ended(self) -> None:
@@ -84,7 +85,7 @@ class KeptFiles:
             saved_store.load(store, self._path, _fingerprint(table))
         except FileNotFoundError:
             log.info("the first epoch makes %s", self._path)
-        except (OSError, NotTheStore) as error:
+        except (OSError, SavedStoreMismatch) as error:
             log.warning("the entry index is made anew: %s", error)
         self._saved = store.kept
 
@@ -100,13 +101,13 @@ class KeptFiles:
             self._path = None
 
 
-def explain(loader: Any, why_not: str) -> list[str]:
+def explain(options: LoaderOptions, why_not: str) -> list[str]:
     """Returns lines for ``explain()``."""
     lines = []
-    if loader.cache is not None:
+    if options.cache is not None:
         used = "decoded cache: epochs after the first decode nothing that is in it"
         lines.append(f"no decoded cache: {why_not}" if why_not else used)
-    if loader.jpeg_index is not None:
+    if options.jpeg_index is not None:
         used = "entry index: epochs after the first begin to decode near the crop"
         lines.append(f"no entry index: {why_not}" if why_not else used)
     return lines

@@ -1,4 +1,4 @@
-"""Samples of a compiled plan, one at a time, with whatever Python follows it."""
+"""Samples of a compiled plan, one at a time, with the Python code that follows it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import time
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from PIL import Image
 
+from fusionloader import _native
 from fusionloader.executors.native import make_executor
 from fusionloader.executors.python import (
+    Dataset,
     DatasetSource,
     SampleKey,
     Seeding,
@@ -35,7 +38,7 @@ class PlanSource:
     seeded for the Python code of a sample is given back its state afterwards.
     """
 
-    def __init__(self, dataset: Any, compiled: Compiled, in_worker: bool = True) -> None:
+    def __init__(self, dataset: Dataset, compiled: Compiled, in_worker: bool = True) -> None:
         assert compiled.plan is not None
         self._in_worker = in_worker
         self.dataset = dataset
@@ -43,16 +46,13 @@ class PlanSource:
         self._compiled = compiled
         self._plan: Plan = compiled.plan
         self._sized = self._plan.height is not None and self._plan.width is not None
-        self._executor: Any = None
+        self._made: _native.Executor | None = None
         self._arrays: PixelArrays | None = None
         self._seconds = {READ: 0.0, PYTHON: 0.0}
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return PlanSource, (
-            self.dataset,
-            self._compiled,
-            self._in_worker,
-        )  # the executor is each process's own
+    def __reduce__(self) -> tuple[type[PlanSource], tuple[Dataset, Compiled, bool]]:
+        # An executor is of one process.
+        return PlanSource, (self.dataset, self._compiled, self._in_worker)
 
     def load(self, key: SampleKey) -> Any:
         """Returns ``(image, target)`` as the dataset would."""
@@ -82,7 +82,7 @@ class PlanSource:
             return DatasetSource(self.dataset)
         return PlanSource(self.dataset, compiled, self._in_worker)
 
-    def _read(self, index: Any) -> tuple[bytes | np.ndarray[Any, Any], Any]:
+    def _read(self, index: Any) -> tuple[bytes | npt.NDArray[np.uint8], Any]:
         if self._compiled.kind != "pixels":
             return self._compiled.read(self.dataset, index)
         if self._arrays is None:  # a list of targets is not to be gone through for every sample
@@ -91,17 +91,21 @@ class PlanSource:
 
     def take_part_seconds(self) -> list[float]:
         """Returns the time spent on each part (``Note.part``) since the last call."""
-        if self._executor is None:
+        if self._made is None:
             return []
-        seconds: list[float] = self._executor.take_part_seconds()
+        seconds = self._made.take_part_seconds()
         for part, spent in self._seconds.items():
             seconds[part] += spent
             self._seconds[part] = 0.0
         return seconds
 
-    def _image(self, stored: bytes | np.ndarray[Any, Any], key: SampleKey) -> Any:
-        if self._executor is None:
-            self._executor = make_executor(self._plan)
+    @property
+    def _executor(self) -> _native.Executor:
+        if self._made is None:
+            self._made = make_executor(self._plan)
+        return self._made
+
+    def _image(self, stored: bytes | npt.NDArray[np.uint8], key: SampleKey) -> Any:
         draws = (key.seed, key.epoch, key.key, key.occurrence)
         group = key.group
         convert = self._plan.convert
@@ -110,22 +114,22 @@ class PlanSource:
         if not self._sized:
             return converted(self._pil_image(stored, draws, group), self._plan)
         image = result_like(self._plan)
-        out = image.view(torch.uint8).numpy().reshape(-1)
+        out = image.view(torch.uint8).numpy().reshape(-1).data
         if isinstance(stored, np.ndarray):
-            self._executor.run_pixels(stored, *draws, out, group)
+            self._executor.run_pixels(stored.data, *draws, out, group)
         elif self._executor.run(stored, *draws, out, group) != 0:
-            self._executor.run_pixels(decode_with_pillow(stored), *draws, out, group)
+            self._executor.run_pixels(decode_with_pillow(stored).data, *draws, out, group)
         return image
 
     def _pil_image(
-        self, stored: bytes | np.ndarray[Any, Any], draws: tuple[int, int, int, int], group: int
+        self, stored: bytes | npt.NDArray[np.uint8], draws: tuple[int, int, int, int], group: int
     ) -> Image.Image:
         done = None
         if not isinstance(stored, np.ndarray):
             done = self._executor.pixels(stored, *draws, group)
         if done is None:
             pixels = stored if isinstance(stored, np.ndarray) else decode_with_pillow(stored)
-            done = self._executor.pixels_of_pixels(pixels, *draws, group)
+            done = self._executor.pixels_of_pixels(pixels.data, *draws, group)
         result, (height, width) = done
         mode = "L" if self._plan.result_channels == 1 else "RGB"
         return Image.frombytes(mode, (width, height), result)
@@ -139,7 +143,7 @@ class PlanSource:
         return length_of(self.dataset)
 
 
-def info_of(encoded: bytes) -> dict[Any, Any]:
+def info_of(encoded: bytes) -> dict[str | tuple[int, int], Any]:
     """Returns what Pillow keeps beside an image's pixels: EXIF, resolution, color profile."""
     with Image.open(io.BytesIO(encoded)) as image:
         # Formats other than JPEG may tell more behind the pixels, and lose some when converted.
@@ -147,7 +151,7 @@ def info_of(encoded: bytes) -> dict[Any, Any]:
         return dict(told.info)
 
 
-def decode_with_pillow(encoded: bytes) -> np.ndarray[Any, Any]:
+def decode_with_pillow(encoded: bytes) -> npt.NDArray[np.uint8]:
     """Returns height x width x 3 pixels, uint8, as torchvision's default loader makes them.
 
     Raises:

@@ -1,21 +1,21 @@
-"""What a worker needs to serve another rank's queue, fetched from the global manager."""
+"""A borrowed worker's side of sharing: attaches to the queue of another rank, and detaches."""
 
 from __future__ import annotations
 
 import os
 import pickle
-from typing import Any
 
 from fusionloader import _native
 from fusionloader.executors.native import make_executor
 from fusionloader.plan.stages import Plan
 from fusionloader.workers import fd_messages
+from fusionloader.workers.fd_messages import FdMessage
 
-_PATIENCE_SECONDS = 0.5
+_TIMEOUT_SECONDS = 0.5
 
 
 class Assignments:
-    """The worker's side of lending: attaches the native loop to the queue that it is sent to."""
+    """Attaches the native loop to the queue that the global manager assigns."""
 
     def __init__(
         self, loop: _native.PlanWorker, address: str, plan: Plan, executor: _native.Executor
@@ -25,50 +25,51 @@ class Assignments:
         self._address = address
         self._plan = plan
         self._executor = executor
-        self._attached: tuple[Any, ...] = ()  # held for the native loop, which only refers to it
+        # Referenced here because the native loop only points to them.
+        self._attached: tuple[_native.WorkerQueue, _native.Mapping, _native.Executor] | None = None
         self._data_fd = -1
 
     @property
     def executor(self) -> _native.Executor:
-        """The executor of the queue that is attached."""
-        executor: _native.Executor = self._attached[2]
-        return executor
+        """The executor of the attached queue."""
+        assert self._attached is not None
+        return self._attached[2]
 
     def follow(self) -> None:
-        """Lets go of a queue that is not needed, and attaches to the one that is wanted."""
+        """Detaches from the queue that is attached, and attaches to the assigned one, if any."""
         member = self._loop.assignment()
-        self.let_go()
+        self.detach()
         if member == 0:
             return
-        answer = self._ask_for(member)
+        answer = self._fetch(member)
         if answer is None or not self._attach(member, answer):
             self._loop.decline()
 
-    def let_go(self) -> None:
-        """Lets go of what is attached."""
+    def detach(self) -> None:
+        """Detaches from the queue and unmaps its memory."""
         self._loop.detach()
-        self._attached = ()
+        self._attached = None
         if self._data_fd >= 0:
             os.close(self._data_fd)
             self._data_fd = -1
 
-    def _ask_for(self, member: int) -> fd_messages.Message | None:
-        """Returns what a member gave the global manager, ``None`` if either is gone."""
-        connection = fd_messages.connect(self._address, _PATIENCE_SECONDS)
+    def _fetch(self, member: int) -> FdMessage | None:
+        """Returns what a member sent the global manager, ``None`` if either has ended."""
+        connection = fd_messages.connect(self._address, _TIMEOUT_SECONDS)
         if connection is None:
             return None
         with connection:
             try:
-                fd_messages.send(connection, fd_messages.Message({"do": "fetch", "member": member}))
+                fd_messages.send(connection, FdMessage({"do": "fetch", "member": member}))
                 return fd_messages.receive(connection)
             except OSError:
                 return None
 
-    def _attach(self, member: int, answer: fd_messages.Message) -> bool:
+    def _attach(self, member: int, answer: FdMessage) -> bool:
         try:
             control, data, table = answer.fds
-            self._data_fd = os.dup(data)  # slots are mapped through it as they are met
-            # The loop takes a guest slot before it claims; until then the number says nothing.
+            self._data_fd = os.dup(data)  # slots are mapped through it when they are first claimed
+            # The loop takes a guest slot before it claims; until then the number has no meaning.
             queue = _native.WorkerQueue(control, self._data_fd, 0)
             memory = _native.Mapping(table, 0, int(answer.fields["table_bytes"]))
             plan = pickle.loads(answer.payload)

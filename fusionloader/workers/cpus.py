@@ -1,4 +1,4 @@
-"""The cores of this machine, and those that workers have for themselves."""
+"""The cores of this machine, and those that are dedicated to workers."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _CGROUP = Path("/proc/self/cgroup")
 
 
 class Lease:
-    """Cores that workers have for themselves, until it is closed or this process has ended.
+    """Cores dedicated to workers, until it is closed or this process has ended.
 
-    A core is taken by binding the name of a socket in Linux's abstract namespace, so that other
-    jobs know, and so that nothing is left of it whatever happens.
+    A core is taken by binding the name of a socket in Linux's abstract namespace. Other jobs cannot
+    bind that name, and the kernel releases it however the process ends.
     """
 
     def __init__(self, machine: Machine | None, workers: int, threads: int) -> None:
@@ -39,7 +39,7 @@ class Lease:
         for core in [core for core in self._held if core not in self._cores]:
             self._held.pop(core).close()
         if self._cores:
-            log.info("workers have CPUs %s for themselves", ", ".join(map(str, self._cores)))
+            log.info("CPUs %s are dedicated to workers", ", ".join(map(str, self._cores)))
 
     @staticmethod
     def _choice(
@@ -64,21 +64,24 @@ class Lease:
         return self._cores[worker] if worker < len(self._cores) else ()
 
     def close(self) -> None:
-        """Gives the cores back."""
+        """Releases the cores."""
         for name in self._held.values():
             name.close()
         self._held.clear()
 
 
-def lease(wish: str, workers: int, others: int = 0) -> Lease:
-    """Returns cores for workers, as ``cpu_affinity`` wishes, ``"auto"`` or ``"off"``.
+def lease(cpu_affinity: str, workers: int, others: int = 0) -> Lease:
+    """Returns cores for workers.
 
-    ``others`` of this process's processes are busy too.
+    Args:
+        cpu_affinity: the loader's option, ``"auto"`` or ``"off"``.
+        workers: how many need a core.
+        others: how many other processes of this training are busy.
     """
-    # On a device the training computes with little help of this process.
+    # Training on a device keeps one thread of this process busy.
     on_device = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     threads = others + (1 if on_device else torch.get_num_threads())
-    return Lease(machine_here() if wish == "auto" else None, workers, threads)
+    return Lease(machine_here() if cpu_affinity == "auto" else None, workers, threads)
 
 
 def machine_here(environ: Mapping[str, str] = os.environ) -> Machine | None:
@@ -98,19 +101,19 @@ def machine_here(environ: Mapping[str, str] = os.environ) -> Machine | None:
 
 @functools.cache
 def idle_before() -> float:
-    """Returns how many CPUs of the machine were idle when this process first asked.
+    """Returns how many CPUs of the machine were idle at the first call in this process.
 
-    Later the work of its own workers would count, too.
+    Later the load of this process's workers would count, too.
     """
     return (os.cpu_count() or 1) - os.getloadavg()[0]
 
 
-@functools.lru_cache(maxsize=4)  # it takes a file for each CPU
+@functools.lru_cache(maxsize=4)  # reads a file for each CPU
 def cores_of(cpus: frozenset[int], system: Path = _SYSTEM) -> tuple[Core, ...]:
-    """Returns CPUs by the physical core that they are of.
+    """Returns CPUs grouped by physical core.
 
     Raises:
-        OSError, ValueError: the system does not say.
+        OSError, ValueError: the system does not list them.
     """
     cores: dict[Core, None] = {}
     for cpu in sorted(cpus):
@@ -130,9 +133,9 @@ def _numbers(text: str) -> set[int]:
 
 
 def cpu_quota(groups: Path = _CGROUP, system: Path = _SYSTEM) -> float | None:
-    """Returns how many processors' worth of time the control groups of this process leave it.
+    """Returns the CPU quota of this process's control groups, in CPUs; ``None`` without a limit.
 
-    Of both versions of control groups; ``None`` where they set no limit.
+    Reads both versions of control groups.
     """
     quotas: list[float] = []
     with contextlib.suppress(OSError):
@@ -146,12 +149,12 @@ def cpu_quota(groups: Path = _CGROUP, system: Path = _SYSTEM) -> float | None:
 
 
 def _quotas(root: Path, path: str, read: Callable[[Path], float | None]) -> list[float]:
-    """Returns the limits of a group and of those that it is in.
+    """Returns the limits of a group and of its ancestors.
 
-    In a container the path may be the host's, which is not there: then the root is the group.
+    In a container the path may be the host's and not exist: then the root is the group.
     """
     group = root / path.lstrip("/")
-    found = [read(place) for place in (group, *group.parents) if place.is_relative_to(root)]
+    found = [read(folder) for folder in (group, *group.parents) if folder.is_relative_to(root)]
     return [quota for quota in found if quota is not None]
 
 

@@ -1,4 +1,4 @@
-"""Exceptions from a worker to the training process: same type, the worker's traceback as text."""
+"""Exceptions sent from a worker to the training process: same type, worker's traceback as text."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from fusionloader.workers.messages import Failure
 
 
 def capture(error: BaseException, where: str, sample: str = "", position: int = -1) -> Failure:
-    """Returns ``error`` as a value that can be sent.
+    """Returns ``error`` as a value that can be pickled.
 
     Args:
-        error: the exception, being handled.
+        error: the exception, while it is being handled.
         where: completes "Caught ValueError ...", as in torch: "in DataLoader worker process 0".
-        sample: names the sample: "index 5 (cats/5.jpg)".
+        sample: the sample's name: "index 5 (cats/5.jpg)".
         position: of the sample in the mini-batch.
     """
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
@@ -29,7 +29,7 @@ def capture(error: BaseException, where: str, sample: str = "", position: int = 
 
 
 def raise_failure(failure: Failure) -> NoReturn:
-    """Raises the exception that the worker met, as torch's ``DataLoader`` does."""
+    """Raises the exception that the worker caught, as torch's ``DataLoader`` does."""
     from torch._utils import KeyErrorMessage
 
     kind: Any = _kind(failure)
@@ -37,7 +37,7 @@ def raise_failure(failure: Failure) -> NoReturn:
         raise KeyError(KeyErrorMessage(failure.text))  # whose repr keeps the line breaks
     try:
         error = kind(message=failure.text) if getattr(kind, "message", None) else kind(failure.text)
-    except Exception:  # its constructor wants something else
+    except Exception:  # its constructor takes other arguments
         raise RuntimeError(failure.text) from None
     raise error
 

@@ -1,9 +1,9 @@
 """Messages with descriptors between ranks, their workers and the global manager.
 
-A socket in the abstract namespace leaves nothing behind, and a descriptor that came through it
-(``SCM_RIGHTS``) stays good when its sender dies; ``/proc/PID/fd`` would need the sender alive, and
-may be another process's by the time it is opened. Anybody may connect to such a name, or take it
-first, so both ends ask the kernel who is there. Imports little: native workers use it.
+A socket in the abstract namespace leaves no file behind. A descriptor received through it
+(``SCM_RIGHTS``) stays valid when its sender dies; ``/proc/PID/fd`` needs a live sender, and its pid
+may be reused before the file is opened. Any user may connect to such a name, or bind it first, so
+both ends ask the kernel for the peer's user. Imports little: native workers use it.
 """
 
 from __future__ import annotations
@@ -17,21 +17,31 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-_LARGEST = 1 << 20
+_MOST_BYTES = 1 << 20
 _MOST_DESCRIPTORS = 8
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
-@dataclass(slots=True)
-class Message:
-    """``fields`` for everyone to read, ``payload`` for those of one version, and descriptors."""
+Fields = dict[str, Any]
+"""A decoded JSON object; values are checked where they are used."""
 
-    fields: dict[str, Any]
+
+@dataclass(slots=True)
+class FdMessage:
+    """A message: JSON fields, a pickled payload, and descriptors.
+
+    Attributes:
+        fields: readable by every version of the package.
+        payload: pickled, for processes of the same version.
+        fds: descriptors, owned by the message once it is received.
+    """
+
+    fields: Fields
     payload: bytes = b""
     fds: tuple[int, ...] = ()
 
     def close(self) -> None:
-        """Closes its descriptors."""
+        """Closes the descriptors."""
         for fd in self.fds:
             os.close(fd)
         self.fds = ()
@@ -43,7 +53,7 @@ def package_version() -> str:
 
 
 def make_socket() -> socket.socket:
-    """Returns a socket that keeps messages apart."""
+    """Returns a socket that preserves message boundaries."""
     return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
 
 
@@ -56,7 +66,7 @@ def connect(address: str, timeout: float) -> socket.socket | None:
     try:
         connection.settimeout(timeout)
         connection.connect("\0" + address)
-        if is_ours(connection):
+        if is_same_user(connection):
             return connection
     except OSError:
         pass
@@ -64,8 +74,8 @@ def connect(address: str, timeout: float) -> socket.socket | None:
     return None
 
 
-def is_ours(connection: socket.socket) -> bool:
-    """Whether a process of this user is at the other end."""
+def is_same_user(connection: socket.socket) -> bool:
+    """Whether the process at the other end runs as this user."""
     return _peer(connection)[1] == os.geteuid()
 
 
@@ -80,31 +90,31 @@ def _peer(connection: socket.socket) -> tuple[int, int]:
     return pid, uid
 
 
-def send(connection: socket.socket, message: Message) -> None:
+def send(connection: socket.socket, message: FdMessage) -> None:
     """Sends a message whole.
 
     Raises:
-        OSError: the other end is gone or does not read, or the message is too large.
+        OSError: the other end is closed or does not read, or the message is too large.
     """
     raw = json.dumps(message.fields).encode() + b"\n" + message.payload
     socket.send_fds(connection, [raw], list(message.fds), socket.MSG_NOSIGNAL)
 
 
-def receive(connection: socket.socket) -> Message | None:
-    """Returns the next message, ``None`` when the other end is gone or talks nonsense.
+def receive(connection: socket.socket) -> FdMessage | None:
+    """Returns the next message, ``None`` when the other end is closed or the message malformed.
 
     Raises:
         BlockingIOError, TimeoutError: there is none yet.
     """
     try:
         raw, fds, flags, _ = socket.recv_fds(
-            connection, _LARGEST, _MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+            connection, _MOST_BYTES, _MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
         )
     except (BlockingIOError, TimeoutError):
         raise
     except OSError:
         return None
-    message = Message({}, b"", tuple(fds))
+    message = FdMessage({}, b"", tuple(fds))
     head, _, message.payload = raw.partition(b"\n")
     with contextlib.suppress(ValueError):
         fields = json.loads(head)

@@ -1,8 +1,7 @@
-"""Messages from a worker to the local manager, through a pipe of its own.
+"""Messages from a worker to the local manager, through one pipe per worker.
 
-Only what cannot go through the batch slots: errors, the layout of samples, samples that do not fit
-it. A worker may die in the middle of a message; the rest of it then never comes, and what has come
-is dropped with the worker.
+Only what cannot be written to the batch slots: errors, the layout of samples, samples that do not
+fit it. A worker may die while it writes a message: the incomplete message is dropped.
 """
 
 from __future__ import annotations
@@ -14,18 +13,22 @@ import select
 import struct
 import threading
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # native workers do not import torch
+    from fusionloader.executors.layout import Layout
 
 _HEADER = struct.Struct("<Q")
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An exception of user code or of a file, in words that survive the process.
+    """An exception of user code or of a file, as values.
 
-    ``kind`` is the exception's type, pickled (by reference), ``None`` if it cannot be. ``text`` is
-    the message with the worker's traceback. ``position`` is the sample's in the mini-batch, -1 when
-    the failure belongs to no sample.
+    Attributes:
+        kind: the exception's type, pickled by reference; ``None`` if it cannot be.
+        text: the message with the worker's traceback.
+        position: of the sample in the mini-batch, -1 if the failure belongs to no sample.
     """
 
     kind: bytes | None
@@ -35,7 +38,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class TinyBatchFailed:
-    """A tiny-batch ended in an exception."""
+    """A tiny-batch raised an exception."""
 
     sequence: int
     tiny_batch: int
@@ -44,7 +47,7 @@ class TinyBatchFailed:
 
 @dataclass(frozen=True, slots=True)
 class SampleSkipped:
-    """A bad sample was left out or replaced, as ``on_error`` asks."""
+    """A bad sample was left out or replaced, as ``on_error`` says."""
 
     sequence: int
     row: int
@@ -63,30 +66,32 @@ class SamplesSpilled:
 
 @dataclass(frozen=True, slots=True)
 class LayoutFound:
-    """What the first sample looks like: a layout, or the reason why there is none."""
+    """The layout of the first sample, or the reason why it has none."""
 
-    layout: Any
+    layout: Layout | str
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerFailed:
-    """The worker cannot begin or go on: ``worker_init_fn`` raised, or the device was lost."""
+    """The worker cannot start or continue: ``worker_init_fn`` raised, or the device was lost."""
 
     failure: Failure
+    short_of_memory: bool = False  # memory ran out: with less to do it may start
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetChanged:
-    """``worker_init_fn`` made the dataset another one than the plan is of."""
+    """``worker_init_fn`` changed the dataset that the plan was compiled from."""
 
 
-Message = (
-    TinyBatchFailed | SampleSkipped | SamplesSpilled | LayoutFound | WorkerFailed | DatasetChanged
-)
+JobMessage = TinyBatchFailed | SampleSkipped | SamplesSpilled
+"""About a mini-batch."""
+
+Message = JobMessage | LayoutFound | WorkerFailed | DatasetChanged
 
 
 def send(fd: int, message: Message) -> None:
-    """Writes a message; blocks while the pipe is full, unless the loader has ended."""
+    """Writes a message; blocks while the pipe is full, and drops it if the loader has ended."""
     payload = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
     rest = memoryview(_HEADER.pack(len(payload)) + payload)
     with contextlib.suppress(BrokenPipeError):
@@ -97,8 +102,8 @@ def send(fd: int, message: Message) -> None:
 class Receiver:
     """The manager's end of one worker's pipe.
 
-    Others may drain it at any time: threads that wait for the same worker, and finalizers, which
-    run in the middle of any statement.
+    It may be drained at any time: by threads that wait for the same worker, and by finalizers,
+    which run in the middle of any statement.
     """
 
     def __init__(self, fd: int) -> None:
@@ -110,13 +115,13 @@ class Receiver:
 
     @property
     def partial(self) -> bool:
-        """Whether a message has begun to arrive and is not whole."""
+        """Whether a message has arrived in part."""
         return bool(self._buffer)
 
     def drain(self) -> None:
-        """Empties the pipe, so that nobody waits to write; what came is for ``receive``.
+        """Empties the pipe into the buffer, so that the worker's writes do not block.
 
-        Not if that is being done: what is read first has to be kept first.
+        Does nothing while another call reads: chunks have to be buffered in order.
         """
         if self._lock.acquire(blocking=False):
             try:
@@ -136,7 +141,7 @@ class Receiver:
             self._in_use = False
 
     def receive(self) -> list[Message]:
-        """Returns the messages that are there, without waiting for more."""
+        """Returns the messages that have arrived, without waiting for more."""
         with self._lock:
             self._read()
             if not self._buffer:
@@ -160,14 +165,14 @@ class Receiver:
         return messages
 
     def wait(self, seconds: float) -> None:
-        """Sleeps until more of a message is there."""
-        poll = select.poll()  # select() knows no descriptors from 1024 on
+        """Sleeps until more of a message has arrived, at most ``seconds``."""
+        poll = select.poll()  # select() takes no descriptors from 1024 on
         poll.register(self.fd, select.POLLIN)
         poll.poll(seconds * 1000)
 
     def close(self) -> None:
         """Closes the descriptor."""
-        with self._lock:  # nobody reads what has its number next
+        with self._lock:  # no thread reads the next file with this number
             fd, self.fd = self.fd, -1
             if fd >= 0:
                 os.close(fd)

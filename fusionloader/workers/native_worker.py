@@ -1,7 +1,7 @@
-"""A CPU worker for a wholly compiled plan: neither torch nor torchvision nor numpy is imported.
+"""The native worker: a CPU worker for a wholly compiled plan, without torch or numpy.
 
-The native loop does the work; Python is here for files that are not plain JPEGs, which Pillow
-decodes or words the error for.
+The native loop does the work. Python handles files that are not plain JPEGs, which Pillow decodes
+or raises the error for, and assignments to other ranks.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ from fusionloader import _native
 from fusionloader.executors.native import make_executor
 from fusionloader.plan.stages import Plan
 from fusionloader.workers import failures, messages
+from fusionloader.workers.bad_samples import BadSample, resolve
 from fusionloader.workers.pillow_formats import AddedFormats
-from fusionloader.workers.substitutes import ATTEMPTS, substitutes
 
 if TYPE_CHECKING:
+    from fusionloader.options import OnError
     from fusionloader.workers.assignments import Assignments
 
 
 @dataclass(frozen=True, slots=True)
 class NativeWorkerConfig:
-    """What a worker needs to know; the descriptors are open under these numbers.
+    """Configuration of a worker process; the descriptors are open in it under these numbers.
 
     One that may be lent has ``event_fd`` and the ``address`` of the global manager.
     ``load_truncated``, ``max_pixels``, ``formats`` are Pillow's settings in the training process.
-    A descriptor that the loader has no use for is -1.
+    A descriptor that the loader does not use is -1.
     """
 
     worker: int
@@ -39,7 +40,7 @@ class NativeWorkerConfig:
     table_bytes: int
     message_fd: int
     plan: Plan
-    on_error: str
+    on_error: OnError
     event_fd: int = -1
     address: str = ""
     load_truncated: bool = False
@@ -51,7 +52,7 @@ class NativeWorkerConfig:
     indexes_bytes: int = 0
 
     def descriptors(self) -> dict[str, int]:
-        """Returns what has to be open in the process, by field."""
+        """Returns the descriptors that have to be open in the process, by field."""
         always = ("control_fd", "data_fd", "table_fd", "message_fd")
         names = (*always, "event_fd", "pixels_fd", "indexes_fd")
         fields = {name: getattr(self, name) for name in names}
@@ -59,8 +60,8 @@ class NativeWorkerConfig:
 
 
 def main(config: NativeWorkerConfig) -> None:
-    """Serves until the manager says stop or the training process is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the training process's to handle
+    """Serves until the manager stops the queue or the training process has ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the training process handles Ctrl-C
     NativeWorker(config).serve()
 
 
@@ -69,10 +70,10 @@ def _store(fd: int, nbytes: int) -> _native.FileStore | None:
 
 
 class NativeWorker:
-    """The native loop on a loader's queue, and what it needs Python for."""
+    """Runs the native loop on a loader's queue, and handles the events it returns to Python for."""
 
     def __init__(self, config: NativeWorkerConfig, pool: _native.WorkerQueue | None = None) -> None:
-        """``pool`` is the queue of the pool that it works for the loader from, if it does."""
+        """``pool`` is the queue of the pool that the worker belongs to, if any."""
         self._config = config
         self.queue = _native.WorkerQueue(config.control_fd, config.data_fd, config.worker)
         table = _native.Mapping(config.table_fd, 0, config.table_bytes)
@@ -97,17 +98,17 @@ class NativeWorker:
                 self._assignments.follow()
             else:
                 if event == "recalled" and self._made_assignments is not None:
-                    self._made_assignments.let_go()
+                    self._made_assignments.detach()
                 return event
 
     def rest(self, seen: int) -> None:
-        """Sleeps until there may be something to do, at home or for another rank."""
+        """Sleeps until there may be work, of its own rank or of another."""
         self._loop.rest(seen)
 
     @property
     def _assignments(self) -> Assignments:
         if self._made_assignments is None:
-            # Not at the top: sockets are not needed as long as there is nothing to lend.
+            # Not at the top: sockets are not needed before the first assignment.
             from fusionloader.workers.assignments import Assignments
 
             address, plan = self._config.address, self._config.plan
@@ -120,7 +121,7 @@ class NativeWorker:
         try:
             self._write(item, key, occurrence)
         except Exception as error:
-            if self._loop.is_borrowed:  # whom it concerns hears of it from a worker of its own
+            if self._loop.is_borrowed:  # the rank's own worker repeats it and reports the failure
                 self._loop.give_back()
                 return
             where = f"in DataLoader worker process {self._config.worker}"
@@ -128,37 +129,22 @@ class NativeWorker:
         else:
             self._loop.sample_done()
             return
-        if self._config.on_error == "raise":
-            tiny_batch = messages.TinyBatchFailed(sequence, -1, failure)
-            messages.send(self._config.message_fd, tiny_batch)
+        try:
+            found = resolve(
+                self._config.on_error,
+                failure,
+                (seed, epoch, key, occurrence),
+                self._loop.items(),
+                lambda item: self._write(item, key, occurrence),
+            )
+        except BadSample as bad:
+            failed = messages.TinyBatchFailed(sequence, -1, bad.failure)
+            messages.send(self._config.message_fd, failed)
             self._loop.sample_failed()
             return
-        replaced_by = None
-        if self._config.on_error == "substitute":
-            replaced_by = self._substitute(seed, epoch, key, occurrence)
-            if replaced_by is None:
-                failure = messages.Failure(
-                    failure.kind,
-                    f"{ATTEMPTS} samples drawn as substitutes were bad too.\n{failure.text}",
-                    position,
-                )
-                failed = messages.TinyBatchFailed(sequence, -1, failure)
-                messages.send(self._config.message_fd, failed)
-                self._loop.sample_failed()
-                return
-        messages.send(
-            self._config.message_fd, messages.SampleSkipped(sequence, row, replaced_by, failure)
-        )
+        skipped = messages.SampleSkipped(sequence, row, found.index, failure)
+        messages.send(self._config.message_fd, skipped)
         self._loop.sample_done()
-
-    def _substitute(self, seed: int, epoch: int, key: int, occurrence: int) -> int | None:
-        for item in substitutes(seed, epoch, key, occurrence, self._loop.items()):
-            try:
-                self._write(item, key, occurrence)
-            except Exception:
-                continue
-            return item
-        return None
 
     def _write(self, item: int, key: int, occurrence: int) -> None:
         """Runs the plan on the sample's pixels and writes the row."""
@@ -176,7 +162,7 @@ class NativeWorker:
     def _decode(self, item: int) -> memoryview:
         from PIL import Image, ImageFile
 
-        # What the training script set; a spawned process would not know.
+        # The training script's settings, which a spawned process does not have.
         ImageFile.LOAD_TRUNCATED_IMAGES = self._config.load_truncated
         Image.MAX_IMAGE_PIXELS = self._config.max_pixels
         if not self._knows_formats:

@@ -1,4 +1,4 @@
-"""What cannot be sent to a worker, by the name under which the user knows it."""
+"""Errors for objects that cannot be pickled: the attribute's name, as the user wrote it."""
 
 from __future__ import annotations
 
@@ -7,27 +7,28 @@ import pickle
 from collections.abc import Iterator
 from multiprocessing.reduction import ForkingPickler
 from pickle import PicklingError
-from typing import Any
 
 import torch
 
+from fusionloader.options import LoaderOptions
+
 _DEPTH = 6
-_LONGEST = 100  # lists of transforms are shorter, lists of samples longer
+_MOST_ITEMS = 100  # lists of transforms are shorter, lists of samples longer
 _SENT = ("dataset", "collate_fn", "worker_init_fn")
 
 
-def explain_pickling(error: Exception, loader: Any) -> Exception | None:
+def explain_pickling(error: Exception, options: LoaderOptions) -> Exception | None:
     """Returns an error that names the attribute which cannot be pickled, ``None`` if all can be."""
-    context = loader.multiprocessing_context or torch.multiprocessing.get_context()
-    if loader.num_workers == 0 or (context.get_start_method() == "fork" and loader.pool is None):
+    context = options.multiprocessing_context or torch.multiprocessing.get_context()
+    if options.num_workers == 0 or (context.get_start_method() == "fork" and options.pool is None):
         return None
     where = f"workers that are started by {context.get_start_method()!r}"
     instead = "start workers by 'fork' (multiprocessing_context='fork')"
-    if loader.pool is not None:
+    if options.pool is not None:
         where = "the workers of a WorkerPool"
         instead = "give the loader workers of its own (num_workers=... instead of pool=...)"
     for name in _SENT:
-        value = getattr(loader, name)
+        value = getattr(options, name)
         if not _pickles(value):
             path, culprit = _deepest(value, name, _DEPTH)
             kind = type(error) if type(error) in (AttributeError, TypeError) else PicklingError
@@ -39,7 +40,7 @@ def explain_pickling(error: Exception, loader: Any) -> Exception | None:
     return None
 
 
-def _pickles(value: Any) -> bool:
+def _pickles(value: object) -> bool:
     try:
         ForkingPickler(io.BytesIO(), pickle.HIGHEST_PROTOCOL).dump(value)
     except Exception:
@@ -47,8 +48,8 @@ def _pickles(value: Any) -> bool:
     return True
 
 
-def _deepest(value: Any, path: str, depth: int) -> tuple[str, Any]:
-    """Follows attributes and elements as long as one of them cannot be pickled."""
+def _deepest(value: object, path: str, depth: int) -> tuple[str, object]:
+    """Follows attributes and elements while one of them cannot be pickled."""
     if depth > 0:
         for part, inner in _parts(value):
             if not _pickles(inner):
@@ -56,15 +57,15 @@ def _deepest(value: Any, path: str, depth: int) -> tuple[str, Any]:
     return path, value
 
 
-def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, (list, tuple)) and len(value) <= _LONGEST:
-        yield from ((f"[{place}]", inner) for place, inner in enumerate(value))
-    elif isinstance(value, dict) and len(value) <= _LONGEST:
+def _parts(value: object) -> Iterator[tuple[str, object]]:
+    if isinstance(value, (list, tuple)) and len(value) <= _MOST_ITEMS:
+        yield from ((f"[{position}]", inner) for position, inner in enumerate(value))
+    elif isinstance(value, dict) and len(value) <= _MOST_ITEMS:
         yield from ((f"[{key!r}]", inner) for key, inner in value.items())
     elif not isinstance(value, type) and hasattr(value, "__dict__") and not callable_name(value):
         yield from ((f".{name}", inner) for name, inner in vars(value).items())
 
 
-def callable_name(value: Any) -> str:
-    """Returns the name of a function, nothing for what is none."""
+def callable_name(value: object) -> str:
+    """Returns the qualified name of a function, ``""`` for any other value."""
     return getattr(value, "__qualname__", "") if callable(value) else ""

@@ -1,7 +1,7 @@
 """Image formats that the training script added to Pillow, for workers that do not run the script.
 
-A plugin such as pillow_heif tells Pillow of its format by a call in the script. A forked worker
-knows it; an interpreter that was started afresh has to be told by name of the functions.
+A plugin such as pillow_heif registers its format by a call in the script. A forked worker inherits
+the registration; a fresh interpreter has to repeat it, with functions pickled by name.
 """
 
 from __future__ import annotations
@@ -10,22 +10,21 @@ import functools
 import logging
 import pickle
 from dataclasses import dataclass
-from typing import Any
 
 log = logging.getLogger("fusionloader.loader")
 
-_Entry = tuple[str, str, Any]
-"""Kind of entry (``open`` or ``decoder``), name, and what is registered under it."""
+_Entry = tuple[str, str, object]
+"""Kind of entry (``open`` or ``decoder``), name, and the registered functions."""
 
 
 @dataclass(frozen=True, slots=True)
 class AddedFormats:
-    """What was added to Pillow.
+    """The formats that were added to Pillow.
 
     Attributes:
-        pickled: the entries that can be carried to another process, each pickled by itself.
-        of_script: whether some are defined in the script or cannot be carried: a worker knows
-            them only when multiprocessing imports the script there, as it does for torch's.
+        pickled: the entries that can be pickled, each by itself.
+        of_script: whether some are defined in the script or cannot be pickled. A worker has them
+            only if multiprocessing imports the script there, as in torch's workers.
     """
 
     pickled: tuple[bytes, ...] = ()
@@ -33,7 +32,7 @@ class AddedFormats:
 
     @classmethod
     def here(cls) -> AddedFormats:
-        """Returns what this process has added to the formats that Pillow comes with."""
+        """Returns the formats that this process has added to Pillow's built-in ones."""
         pickled, of_script = [], False
         for entry in _added():
             try:
@@ -46,7 +45,7 @@ class AddedFormats:
         return cls(tuple(pickled), of_script)
 
     def register(self) -> None:
-        """Adds them to this process's Pillow.
+        """Registers the formats in this process.
 
         Raises:
             Exception: a plugin cannot be imported here.
@@ -55,7 +54,7 @@ class AddedFormats:
 
         if not self.pickled:
             return
-        Image.init()  # Pillow's own come first, or they would take the place of those added
+        Image.init()  # built-in formats first, or they would replace those added
         for pickled in self.pickled:
             kind, name, entry = pickle.loads(pickled)
             if kind == "open":
@@ -67,12 +66,12 @@ class AddedFormats:
 def _added() -> list[_Entry]:
     from PIL import Image
 
-    opened = [("open", name, entry) for name, entry in Image.OPEN.items() if not _own(entry[0])]
-    decoders = [("decoder", n, entry) for n, entry in Image.DECODERS.items() if not _own(entry)]
+    opened = [("open", n, entry) for n, entry in Image.OPEN.items() if not _is_builtin(entry[0])]
+    decoders = [("decoder", n, e) for n, e in Image.DECODERS.items() if not _is_builtin(e)]
     return [*opened, *decoders]
 
 
-def _own(registered: Any) -> bool:
+def _is_builtin(registered: object) -> bool:
     return str(getattr(registered, "__module__", "")).startswith("PIL.")
 
 
@@ -80,6 +79,6 @@ def _own(registered: Any) -> bool:
 def _warn(name: str) -> None:
     log.warning(
         "Pillow's format %s was added with a function that cannot be pickled: workers that are not "
-        "forked know it only if importing the training script or the dataset's module adds it",
+        "forked have it only if importing the training script or the dataset's module adds it",
         name,
     )

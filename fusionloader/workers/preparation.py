@@ -1,4 +1,4 @@
-"""What torch does in a worker before the first sample: seeds, worker info, ``worker_init_fn``."""
+"""A worker's set-up before the first sample, as torch's: seeds, worker info, ``worker_init_fn``."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch.utils.data import _utils as torch_utils
 
+from fusionloader.aliases import AnyDataset
 from fusionloader.executors.python import Seeding
 
 
@@ -17,15 +18,15 @@ def prepare_process(
     worker: int,
     workers: int,
     base_seed: int,
-    dataset: Any,
-    worker_init_fn: Callable[[int], Any] | None,
+    dataset: AnyDataset,
+    worker_init_fn: Callable[[int], object] | None,
 ) -> Seeding:
     """Seeds, sets what ``get_worker_info`` returns and calls ``worker_init_fn``, as torch does.
 
     Returns which generators are to be seeded for every sample: not those that ``worker_init_fn``
-    gave a seed of its own. Seeds made from the worker's as in PyTorch's notes on reproducibility
-    ask for nothing else than what keyed samples give, and give less with workers that share a
-    mini-batch: they do not count.
+    seeded itself. Seeds derived from the worker's, as in PyTorch's notes on reproducibility, do not
+    count. They ask for what seeding every sample gives already, and for less where several workers
+    process one mini-batch.
     """
     torch.set_num_threads(1)
     seed = base_seed + worker
@@ -55,23 +56,23 @@ def prepare_process(
 
 
 class ProcessState:
-    """What user code finds in a process that serves several loaders by turns.
+    """The global state that user code reads, in a process that serves several loaders.
 
-    What ``get_worker_info`` returns, and with ``generators`` the states of the global generators.
+    The result of ``get_worker_info``, and with ``generators`` the global generators' states.
     """
 
     def __init__(self, generators: bool) -> None:
         self._generators = generators
-        self.keep()
+        self.save()
 
-    def keep(self) -> None:
-        """Takes what is there now."""
+    def save(self) -> None:
+        """Saves the present state."""
         self._info = torch_utils.worker._worker_info
         if self._generators:
             self._states = random.getstate(), torch.get_rng_state(), np.random.get_state()
 
     def restore(self) -> None:
-        """Undoes what has happened since."""
+        """Restores the saved state."""
         torch_utils.worker._worker_info = self._info
         if self._generators:
             random.setstate(self._states[0])
@@ -89,7 +90,7 @@ def _numpy_words(generator: Any) -> bytes:
 
 
 def _is_seeded_anew(words: Callable[[Any], bytes], now: Any, before: Any, of_notes: Any) -> bool:
-    """Whether a generator's words come neither from drawing a few numbers nor from the notes."""
+    """Whether a generator's state words come neither from a few draws nor from the notes' seed."""
     found = words(now)
     for generator in (before, of_notes):
         if found == words(generator):

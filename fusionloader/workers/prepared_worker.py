@@ -1,6 +1,6 @@
-"""A CPU worker for a wholly compiled plan in a process like torch's, where user code runs once.
+"""A native worker in a process prepared as torch's, where user code runs once.
 
-``worker_init_fn``, or the training script that multiprocessing imports.
+The user code is ``worker_init_fn``, or the training script that multiprocessing imports.
 """
 
 from __future__ import annotations
@@ -12,50 +12,54 @@ from typing import Any
 import numpy as np
 
 from fusionloader import _native
+from fusionloader.aliases import AnyDataset
 from fusionloader.plan.stages import Plan
 from fusionloader.sources.datasets import compile_dataset
 from fusionloader.workers import failures, messages, native_worker
 from fusionloader.workers.native_worker import NativeWorkerConfig
 from fusionloader.workers.preparation import prepare_process
-from fusionloader.workers.processes import Descriptor, leave_with
+from fusionloader.workers.processes import Descriptor, exit_with_parent
 
-Info = tuple[int, int, Any, Callable[[int], Any] | None]
+Info = tuple[int, int, AnyDataset, Callable[[int], object] | None]
 """Number of workers, base seed, dataset, worker_init_fn."""
+
+_Contents = tuple[Any, ...]
+"""The list of a folder's samples, or the arrays of images and targets."""
 
 
 def main(config: NativeWorkerConfig, descriptors: dict[str, Descriptor], info: Info) -> None:
     """Prepares the process as torch does, then serves as a native worker.
 
-    If the user code changes what the plan was made of, the worker says so and ends.
+    If the user code changes what the plan was compiled from, the worker reports that and ends.
     """
     fds: dict[str, Any] = {name: descriptor.fd for name, descriptor in descriptors.items()}
     config = replace(config, **fds)
-    leave_with(config.parent)
+    exit_with_parent(config.parent)
     if prepare(config, info):
         native_worker.main(config)
 
 
 def prepare(config: NativeWorkerConfig, info: Info) -> bool:
-    """Prepares the process and tells whether the plan still holds, the manager where not."""
+    """Prepares the process; returns whether the plan is still valid, else tells the manager."""
     workers, base_seed, dataset, init = info
-    last: messages.Message
+    reason: messages.Message
     try:
         before = None if init is None else _samples(dataset, config.plan)
         prepare_process(config.worker, workers, base_seed, dataset, init)
         unchanged = init is None or _same(before, _samples(dataset, config.plan))
-        last = messages.DatasetChanged()
+        reason = messages.DatasetChanged()
     except Exception as error:
         where = f"in DataLoader worker process {config.worker}"
-        last = messages.WorkerFailed(failures.capture(error, where))
+        reason = messages.WorkerFailed(failures.capture(error, where))
         unchanged = False
     if not unchanged:
-        messages.send(config.message_fd, last)
+        messages.send(config.message_fd, reason)
         _native.WorkerQueue(config.control_fd, config.data_fd, config.worker).wake_manager()
     return unchanged
 
 
-def _samples(dataset: Any, plan: Plan) -> tuple[Any, ...] | None:
-    """Returns images and targets of a dataset that ``plan`` is the whole plan of, else nothing."""
+def _samples(dataset: AnyDataset, plan: Plan) -> _Contents | None:
+    """Returns a dataset's images and targets if ``plan`` is its whole plan, else ``None``."""
     compiled = compile_dataset(dataset, plan.decode, plan.strict)
     if not compiled.complete or compiled.plan != plan:
         return None
@@ -65,7 +69,7 @@ def _samples(dataset: Any, plan: Plan) -> tuple[Any, ...] | None:
     return (list(compiled.samples(dataset)),) if compiled.kind == "folder" else None
 
 
-def _same(before: tuple[Any, ...] | None, after: tuple[Any, ...] | None) -> bool:
+def _same(before: _Contents | None, after: _Contents | None) -> bool:
     if before is None or after is None or len(before) != len(after):
         return False
     if len(before) == 1:

@@ -17,7 +17,7 @@ _JOIN_SECONDS = 0.05
 
 
 class Process(Protocol):
-    """What the manager wants of a worker process; ``multiprocessing.Process`` has it."""
+    """A worker process as the manager uses it; ``multiprocessing.Process`` is one."""
 
     @property
     def pid(self) -> int | None:
@@ -41,7 +41,7 @@ class Process(Protocol):
 
 
 class Descriptor:
-    """A file descriptor among the arguments of a process, valid at both ends."""
+    """A file descriptor as an argument of a process: pickling duplicates it into the process."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -63,15 +63,15 @@ class BareProcess:
     def __init__(
         self,
         module: str,
-        argument: Any,
+        argument: object,
         fds: tuple[int, ...],
         apart: bool = False,
         cpus: tuple[int, ...] = (),
     ) -> None:
         """``argument`` is pickled; ``fds`` are open in the process under the same numbers.
 
-        One that is ``apart`` is not ended by what is sent to the whole group of this process. With
-        ``cpus`` it runs on these only.
+        With ``apart`` it has a session of its own and gets no signals of this process's group.
+        With ``cpus`` it runs on these only.
         """
         package = str(Path(__file__).parents[2])
         path = [package, *(entry for entry in sys.path if entry != package)]
@@ -80,9 +80,9 @@ class BareProcess:
             f"from {module} import main\n"
             "main(pickle.load(sys.stdin.buffer))"
         )
-        if cpus:  # without the modules that this one needs
-            stay = f"import os\ntry:\n os.sched_setaffinity(0, {cpus!r})\nexcept OSError: pass\n"
-            code = stay + code
+        if cpus:
+            bind = f"import os\ntry:\n os.sched_setaffinity(0, {cpus!r})\nexcept OSError: pass\n"
+            code = bind + code
         self._process = subprocess.Popen(
             [sys.executable, "-S", "-E", "-s", "-c", code],
             stdin=subprocess.PIPE,
@@ -123,7 +123,7 @@ class BareProcess:
 
 
 def start(
-    context: Any, target: Callable[..., None], *args: Any, cpus: tuple[int, ...] = ()
+    context: Any, target: Callable[..., None], *args: object, cpus: tuple[int, ...] = ()
 ) -> Process:
     """Starts ``target(*args)`` in a daemonic process of a multiprocessing context.
 
@@ -135,31 +135,31 @@ def start(
     return process  # type: ignore[no-any-return]
 
 
-def _run_on(cpus: tuple[int, ...], target: Callable[..., None], *args: Any) -> None:
-    global _before
+def _run_on(cpus: tuple[int, ...], target: Callable[..., None], *args: object) -> None:
+    global _initial_affinity
     if cpus:
-        _before = os.sched_getaffinity(0)
-        with contextlib.suppress(OSError):  # they were taken from the container meanwhile
+        _initial_affinity = os.sched_getaffinity(0)
+        with contextlib.suppress(OSError):  # the container may have lost them since
             os.sched_setaffinity(0, cpus)
     target(*args)
 
 
-_before: set[int] | None = None  # the CPUs of this process before it was to stay on a few
+_initial_affinity: set[int] | None = None  # the CPUs of this process before it was bound to a few
 
 
-def run_anywhere() -> None:
+def restore_affinity() -> None:
     """Undoes the choice of CPUs that this process was started with."""
-    if _before is not None:
+    if _initial_affinity is not None:
         with contextlib.suppress(OSError):
-            os.sched_setaffinity(0, _before)
+            os.sched_setaffinity(0, _initial_affinity)
 
 
 def end(
     processes: list[Process], patience: float, meanwhile: Callable[[], None] | None = None
 ) -> None:
-    """Waits ``patience`` seconds for processes that were told to stop, then kills them.
+    """Waits ``patience`` seconds for processes that are to stop, then kills them.
 
-    ``meanwhile`` is called again and again: what they wait for may be this process.
+    ``meanwhile`` is called repeatedly: the processes may be blocked on this one.
     """
     import time
 
@@ -176,7 +176,7 @@ def end(
 
 
 def describe_exit(exitcode: int | None) -> str:
-    """Returns how a process ended, in words."""
+    """Returns how a process ended, as text."""
     if exitcode is None:
         return "is running"
     if exitcode < 0:
@@ -185,10 +185,10 @@ def describe_exit(exitcode: int | None) -> str:
     return f"exited unexpectedly with exit code {exitcode}"
 
 
-def leave_with(parent: int) -> None:
-    """Ends this process soon after the training process has, even in the middle of user code.
+def exit_with_parent(parent: int) -> None:
+    """Ends this process soon after the training process has, even while user code runs.
 
-    ``parent`` is its pid where it is this process's parent; 0 where a fork server is.
+    ``parent`` is the training process's pid; 0 where this process's parent is a fork server.
     """
     import multiprocessing
     import threading
@@ -196,13 +196,13 @@ def leave_with(parent: int) -> None:
 
     training = multiprocessing.parent_process()
 
-    def lives() -> bool:
+    def is_alive() -> bool:
         if parent:
             return os.getppid() == parent
         return training is None or training.is_alive()
 
     def watch() -> None:
-        while lives():
+        while is_alive():
             time.sleep(1)
         os._exit(1)
 

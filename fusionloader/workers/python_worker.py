@@ -1,4 +1,4 @@
-"""A CPU worker for samples that are Python objects: the user's dataset and transforms run here."""
+"""The Python worker: a CPU worker that runs the user's dataset and transforms."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from typing import Any
 from fusionloader import _native
 from fusionloader.executors.layout import Layout, LayoutMismatch, Writer
 from fusionloader.executors.python import SampleKey, Source
+from fusionloader.options import OnError
 from fusionloader.workers import failures, messages
+from fusionloader.workers.bad_samples import BadSample, resolve
 from fusionloader.workers.preparation import prepare_process
-from fusionloader.workers.processes import Descriptor, leave_with
-from fusionloader.workers.substitutes import ATTEMPTS, substitutes
+from fusionloader.workers.processes import Descriptor, exit_with_parent
 
 _COMPLETED, _FAILED, _SPILLED = 3, 4, 5
 _CLAIM_SECONDS = 0.5e-3  # of work in a claim, when samples are cheap
@@ -26,7 +27,7 @@ _IDLE_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class PythonWorkerConfig:
-    """What a worker needs to know; made for one process, pickled where it is spawned."""
+    """Configuration of one worker process, pickled where it is spawned."""
 
     worker: int
     workers: int
@@ -37,13 +38,13 @@ class PythonWorkerConfig:
     source: Source
     base_seed: int
     worker_init_fn: Callable[[int], Any] | None
-    on_error: str
+    on_error: OnError
 
 
 def main(config: PythonWorkerConfig) -> None:
-    """Serves until the manager says stop or the training process is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the training process's to handle
-    leave_with(config.parent)
+    """Serves until the manager stops the queue or the training process has ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the training process handles Ctrl-C
+    exit_with_parent(config.parent)
     worker = prepared(config)
     if worker is not None:
         worker.serve()
@@ -52,9 +53,10 @@ def main(config: PythonWorkerConfig) -> None:
 def prepared(
     config: PythonWorkerConfig, pool: _native.WorkerQueue | None = None
 ) -> PythonWorker | None:
-    """Returns the worker, with the process as torch prepares it; ``None`` if that has failed.
+    """Prepares the process as torch does and returns its worker.
 
-    The manager is told why. ``pool`` is the queue of the pool that it works from, if it does.
+    Sends the manager a failure and returns ``None`` on an error. ``pool`` is the queue of the pool
+    that the worker belongs to, if any.
     """
     try:
         seeding = prepare_process(
@@ -75,16 +77,11 @@ def prepared(
         return None
 
 
-class _BadSample(Exception):
-    def __init__(self, failure: messages.Failure) -> None:
-        self.failure = failure
-
-
 _SKIPPED = object()
 
 
 class PythonWorker:
-    """Claims tiny-batches, has the source make their samples, and writes these."""
+    """Claims tiny-batches, loads their samples from the source, and writes them."""
 
     def __init__(
         self, config: PythonWorkerConfig, source: Source, pool: _native.WorkerQueue | None
@@ -103,13 +100,13 @@ class PythonWorker:
 
     @property
     def uses_generators(self) -> bool:
-        """Whether samples depend on what others leave of the process's global generators."""
+        """Whether samples depend on global generators that other loaders of the pool advance."""
         return not all(self._source.seeding)
 
     def serve(self, once: bool = False) -> str:
         """Works until the manager says stop, or the pool otherwise; with ``once`` for one claim.
 
-        Returns why not, as the native loop of plans does.
+        Returns why it ended, as the native loop does.
         """
         queue = self.queue
         while not queue.stopping:
@@ -135,7 +132,7 @@ class PythonWorker:
         return self._end("stopped")
 
     def rest(self, seen: int) -> None:
-        """Sleeps until there may be something to do."""
+        """Sleeps until there may be work."""
         self.queue.sleep(seen, _IDLE_SECONDS)
 
     def _end(self, why: str) -> str:
@@ -148,7 +145,7 @@ class PythonWorker:
         for tiny_batch in range(claim.first, claim.first + claim.count):
             try:
                 whole.append((tiny_batch, self._load(claim, tiny_batch, indices)))
-            except _BadSample as bad:
+            except BadSample as bad:
                 message = messages.TinyBatchFailed(claim.sequence, tiny_batch, bad.failure)
                 messages.send(self._message_fd, message)
                 self.queue.finish(claim, tiny_batch, _FAILED)
@@ -158,7 +155,7 @@ class PythonWorker:
         for tiny_batch, _ in whole:
             self.queue.give_back(claim, tiny_batch)
 
-    # ---- making samples ------------------------------------------------------------------------
+    # ---- loading samples -----------------------------------------------------------------------
 
     def _load(self, claim: _native.Claim, tiny_batch: int, indices: list[Any] | None) -> list[Any]:
         start = tiny_batch * claim.tiny_size
@@ -188,28 +185,16 @@ class PythonWorker:
             return self._source.load(key)
         except Exception as error:
             failure = self._capture(error, self._source.name(key), position)
-        if self._config.on_error == "raise":
-            raise _BadSample(failure)
-        sample, replaced_by = _SKIPPED, None
-        if self._config.on_error == "substitute":
-            sample, replaced_by = self._substitute(key, failure, position)
-        skipped = messages.SampleSkipped(claim.sequence, position, replaced_by, failure)
+        found = resolve(
+            self._config.on_error,
+            failure,
+            (key.seed, key.epoch, key.key, key.occurrence),
+            self._source.count(),
+            lambda index: self._source.load(key.replaced(index)),
+        )
+        skipped = messages.SampleSkipped(claim.sequence, position, found.index, failure)
         messages.send(self._message_fd, skipped)
-        return sample
-
-    def _substitute(
-        self, key: SampleKey, failure: messages.Failure, position: int
-    ) -> tuple[Any, int]:
-        count = self._source.count()
-        if count == 0:  # nobody knows which indices there are
-            raise _BadSample(failure)
-        for index in substitutes(key.seed, key.epoch, key.key, key.occurrence, count):
-            try:
-                return self._source.load(key.replaced(index)), index
-            except Exception:
-                continue
-        text = f"{ATTEMPTS} samples drawn as substitutes were bad too.\n{failure.text}"
-        raise _BadSample(messages.Failure(failure.kind, text, position))
+        return _SKIPPED if found.index is None else found.sample
 
     def _capture(self, error: Exception, sample: str, position: int) -> messages.Failure:
         where = f"in DataLoader worker process {self._config.worker}"
@@ -218,9 +203,9 @@ class PythonWorker:
     # ---- writing them --------------------------------------------------------------------------
 
     def _agree_on_layout(self, claim: _native.Claim, samples: list[Any]) -> bool:
-        """Waits until the layout is known and the batch has rows; False when stopped meanwhile.
+        """Waits until the layout is known and the batch has rows.
 
-        Or sent elsewhere.
+        Returns ``False`` when the queue is stopped or the pool assigns another loader meanwhile.
         """
         queue = self.queue
         while True:
@@ -269,7 +254,7 @@ class PythonWorker:
         except LayoutMismatch:
             kept = [None if sample is _SKIPPED else sample for sample in samples]
             spilled = messages.SamplesSpilled(claim.sequence, tiny_batch, pickle.dumps(kept))
-            self.queue.wake_manager()  # so that it reads while a large message is being written
+            self.queue.wake_manager()  # so that it reads while a large message is written
             messages.send(self._message_fd, spilled)
             return _SPILLED
         return _COMPLETED

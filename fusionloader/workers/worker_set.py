@@ -32,15 +32,21 @@ class RunningWorker:
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """A worker ended; by accident, unless its pool has others start in its place.
+    """The end of a worker process.
 
-    A pool's worker may have been ``at_work`` for a loader that this one knows nothing of.
+    Attributes:
+        number: the worker's.
+        pid: of the process.
+        manner: how it ended, as text.
+        last_messages: those that were not received before.
+        is_accident: ``False`` where its pool ended it, to start another process.
+        at_work: whether it had begun to work, for this loader or another one of its pool.
     """
 
     number: int
     pid: int | None
     manner: str
-    last_words: list[messages.Message]
+    last_messages: list[messages.Message]
     is_accident: bool = True
     at_work: bool = False
 
@@ -73,18 +79,18 @@ class WorkerSet:
         return RunningWorker(number, process, messages.Receiver(read))
 
     def receive(self) -> list[messages.Message]:
-        """Returns the messages of all workers that are there, without waiting."""
+        """Returns the messages of all workers that have arrived, without waiting."""
         return [m for worker in self.workers for m in worker.receiver.receive()]
 
     def unfinished_message(self) -> messages.Receiver | None:
-        """Returns the end of a pipe through which a large message is coming."""
+        """Returns the receiver of a message that has arrived in part, if any."""
         for worker in self.workers:
             if worker.receiver.partial:
                 return worker.receiver
         return None
 
     def deaths(self) -> list[Death]:
-        """Returns the workers that have died since the last look, which is at most every 0.1 s."""
+        """Returns the workers that have died since the last call; checks every 0.1 s at most."""
         now = time.monotonic()
         if now - self._checked < _CHECK_SECONDS:
             return []
@@ -95,7 +101,7 @@ class WorkerSet:
                 worker.process.pid,
                 processes.describe_exit(worker.process.exitcode),
                 worker.receiver.receive(),
-                not getattr(worker.process, "told_to_end", False),
+                not getattr(worker.process, "ended_by_pool", False),
                 getattr(worker.process, "was_prepared", False),
             )
             for worker in self.workers
@@ -103,12 +109,11 @@ class WorkerSet:
         ]
 
     def replace(self, death: Death, fruitful: bool) -> None:
-        """Starts a worker in the place of a dead one, unless that seems hopeless.
+        """Starts a worker under the number of a dead one, unless several failed to start.
 
         Args:
             death: the dead worker.
-            fruitful: whether it had come as far as asking for work; three in a row that had not
-                are an error.
+            fruitful: whether it had asked for work; three in a row that had not are an error.
 
         Raises:
             RuntimeError: workers die before they ask for work.
@@ -124,33 +129,33 @@ class WorkerSet:
         self.restarts += 1
 
     def restart(self, death: Death) -> None:
-        """Starts a worker in the place of a dead one."""
+        """Starts a worker under the number of a dead one."""
         self.drop(death)
         self.workers.append(self._launch(death.number))
         self.workers.sort(key=lambda worker: worker.number)
 
     def drop(self, death: Death) -> None:
-        """Forgets a dead worker."""
+        """Removes a dead worker."""
         for worker in [worker for worker in self.workers if worker.number == death.number]:
             worker.receiver.close()
             self.workers.remove(worker)
 
     def drain(self) -> None:
-        """Reads what there is, so that no worker waits to be read; keeps it for ``receive``."""
+        """Empties all pipes into their buffers, so that no worker's write blocks."""
         for worker in self.workers:
             worker.receiver.drain()
 
     def retire(self, count: int) -> list[Death]:
         """Ends the workers with the highest numbers until ``count`` are left.
 
-        What they were at is for the caller to take back.
+        The caller has to take back their claims.
         """
         ended = []
         for worker in self.workers[count:]:
             worker.process.kill()
             worker.process.join(_PATIENCE_SECONDS)
-            words = worker.receiver.receive()
-            ended.append(Death(worker.number, worker.process.pid, "was ended", words))
+            last = worker.receiver.receive()
+            ended.append(Death(worker.number, worker.process.pid, "was ended", last))
             worker.receiver.close()
         del self.workers[count:]
         return ended
@@ -160,8 +165,8 @@ class WorkerSet:
         self.workers.append(self._launch(number))
 
     def end(self) -> None:
-        """Waits for the workers, which were told to stop, and kills those that do not."""
-        # One that waits to write does not see that it is to stop.
+        """Waits for the workers, whose queue was stopped, and kills those that do not end."""
+        # A worker that is blocked on a full pipe does not see the stop.
         running = [worker.process for worker in self.workers]
         processes.end(running, _PATIENCE_SECONDS, meanwhile=self.drain)
         for worker in self.workers:

@@ -94,7 +94,7 @@ def hue_histogram(label: int, number: int) -> np.ndarray:
     return bins / bins.sum()
 
 
-def test_the_classes_can_be_told_apart_by_their_hues():
+def test_the_classes_differ_in_their_hues():
     centres = [np.mean([hue_histogram(c, n) for n in range(8)], 0) for c in range(CLASSES)]
     right = [
         np.argmin(np.abs(np.stack(centres) - hue_histogram(c, n)).sum(1)) == c

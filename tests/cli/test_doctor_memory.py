@@ -1,4 +1,4 @@
-"""What the doctor says of lending GPU memory."""
+"""The doctor's report about sharing GPU memory."""
 
 import os
 import subprocess

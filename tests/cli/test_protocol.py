@@ -1,4 +1,4 @@
-"""The protocol of measurement: turns, medians, ratios, noise and what processes cost."""
+"""The protocol of measurement: interleaving, medians, ratios, noise and processes' costs."""
 
 import subprocess
 import sys
@@ -46,7 +46,7 @@ def test_contenders_alternate_after_one_uncounted_epoch_and_are_closed():
     assert repeated == 0
 
 
-def test_a_failing_contender_leaves_nobody_running():
+def test_a_failing_contender_leaves_no_contender_running():
     log: list[str] = []
 
     def broken() -> Running:

@@ -26,7 +26,7 @@ def short(monkeypatch, tmp_path):
 def test_a_figure_is_printed_and_drawn_and_marked_as_simulated(fig, capsys):
     assert main(["sim", "--fig", fig, "--json", "table.json"]) == 0
     out = capsys.readouterr().out
-    assert "SIMULATED" in out and {"15a": "lending"}.get(fig, "CPU only") in out
+    assert "SIMULATED" in out and {"15a": "sharing"}.get(fig, "CPU only") in out
     report = json.loads(Path("table.json").read_text())
     assert report["simulated"] is True
     assert len(report["table"]) == {"8": 6, "12": 5, "15a": 2, "15b": 3}[fig]

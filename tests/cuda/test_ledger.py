@@ -119,7 +119,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.stale)
     @rule(data=st.data())
-    def late_calls_of_ended_loans_change_nothing(self, data):
+    def delayed_calls_of_ended_loans_change_nothing(self, data):
         ticket = data.draw(st.sampled_from(self.stale))
         self.lender.publish(ticket)
         now = self.loans.get(ticket.record)

@@ -87,12 +87,6 @@ def test_only_a_child_is_killed(lender, child):
     assert cuda.kill_child(identity), "one that has ended counts as killed"
 
 
-def test_a_process_that_is_no_child_is_not_killed(lender):
-    parent = _native.process_identity(os.getppid())
-    assert not cuda.kill_child(parent)
-    assert not cuda.ended(parent)
-
-
 def test_a_process_whose_first_thread_has_ended_still_lives():
     program = """
 import ctypes, threading, time

@@ -1,9 +1,7 @@
-"""What the ledger refuses, and that damage to it crashes nobody."""
+"""What the ledger refuses, and that damage to it crashes no process."""
 
 import os
 import struct
-import subprocess
-import sys
 
 import pytest
 from hypothesis import given, settings
@@ -40,14 +38,6 @@ def test_a_forged_ticket_is_refused(lender):
                 call(forged)
 
 
-def test_the_largest_block_is_borrowed_first(lender):
-    for nbytes in (1, 3, 2):
-        lend(lender, nbytes)
-    borrower = cuda.BorrowerLedger(lender.fd)
-    assert [borrower.borrow(1)[3] for _ in range(3)] == [3, 2, 1]
-    assert borrower.borrow(1) is None
-
-
 def test_what_is_no_ledger_is_refused(tmp_path, lender):
     with open(tmp_path / "file", "w+b") as file:
         file.write(bytes(8192))
@@ -82,7 +72,7 @@ def test_eight_processes_can_borrow_at_a_time(lender):
     cuda.BorrowerLedger(lender.fd)
 
 
-def test_who_has_borrowed_something_keeps_its_borrower_slot(lender):
+def test_a_borrower_with_a_block_keeps_its_slot(lender):
     lend(lender)
     borrower = cuda.BorrowerLedger(lender.fd)
     ticket = borrower.borrow(1)[0]
@@ -91,15 +81,6 @@ def test_who_has_borrowed_something_keeps_its_borrower_slot(lender):
     borrower.give_back(ticket)
     borrower.leave()
     assert lender.borrowers == []
-
-
-def test_a_borrower_that_has_left_borrows_nothing(lender):
-    borrower = cuda.BorrowerLedger(lender.fd)
-    borrower.leave()
-    with pytest.raises(LedgerError, match="closed"):
-        borrower.borrow(1)
-    with pytest.raises(LedgerError, match="closed"):
-        borrower.want(1)
 
 
 def test_a_forked_child_cannot_use_its_parents_end(lender):
@@ -119,21 +100,6 @@ def test_a_forked_child_cannot_use_its_parents_end(lender):
     assert lender.state(ticket) == "yielded"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_another_users_process_is_refused(lender):
-    program = f"""
-import os
-import fusionloader.gpu_memory
-from fusionloader._native import cuda
-os.setuid(65534)
-cuda.BorrowerLedger({lender.fd})
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program], pass_fds=[lender.fd], capture_output=True, text=True
-    )
-    assert "PeerError: the lender is a process of user 0, this one is of user 65534" in done.stderr
-
-
 def test_a_borrower_of_another_user_is_told_so(lender):
     # The user's number in the header, by which the lender is known.
     head = os.pread(lender.fd, 12, 0)
@@ -142,11 +108,11 @@ def test_a_borrower_of_another_user_is_told_so(lender):
         cuda.BorrowerLedger(lender.fd)
 
 
-def test_a_block_on_offer_that_names_a_borrower_holds_up_nobody(lender):
+def test_a_block_on_offer_that_names_a_borrower_blocks_no_borrower(lender):
     borrower = cuda.BorrowerLedger(lender.fd)
     lend(lender)
     size, yielded = os.fstat(lender.fd).st_size, 2
-    on_offer = struct.pack("<BBHI", yielded, 0xFF, 1, 0)  # by nobody, the first loan
+    on_offer = struct.pack("<BBHI", yielded, 0xFF, 1, 0)  # by no borrower, the first loan
     place = os.pread(lender.fd, size, 0).index(on_offer)
     os.pwrite(lender.fd, b"\x05", place + 1)
     assert borrower.borrow(1) is not None
@@ -155,7 +121,7 @@ def test_a_block_on_offer_that_names_a_borrower_holds_up_nobody(lender):
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 4000), st.binary(min_size=1, max_size=16)), max_size=20))
-def test_a_damaged_ledger_crashes_nobody(damage):
+def test_a_damaged_ledger_crashes_no_process(damage):
     lender = cuda.LenderLedger(4)
     borrower = cuda.BorrowerLedger(lender.fd)
     tickets = [lend(lender) for _ in range(3)]

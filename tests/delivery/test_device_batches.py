@@ -1,4 +1,4 @@
-"""Batches on a device: buffers that are used again, copies ahead. On host memory in their place."""
+"""Batches on a device: buffers that are reused, copies ahead. Host memory stands for the device."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ HOST = torch.device("cpu")
 
 
 class SlowDevice(HostCopies):
-    """A consumer that has passed nothing before it is told to."""
+    """A consumer that passes its marks only when the test says so."""
 
     def __init__(self):
         self.marks = []
@@ -69,10 +69,10 @@ def test_shared_buffers_are_for_the_gpu_worker_alone():
     assert len(ring.share(2, 64)) == 2
     shared = [ring.acquire_shared(64) for _ in range(3)]
     assert [buffer and buffer.number for buffer in shared] == [0, 1, None]
-    own = ring.acquire(32)
+    unshared = ring.acquire(32)
     ring.release(shared[1])
-    ring.release(own)
-    assert ring.acquire(32) is own
+    ring.release(unshared)
+    assert ring.acquire(32) is unshared
     assert ring.acquire_shared(65) is None
     assert ring.acquire_shared(64) is shared[1]
     assert ring.allocated_bytes == 64 * 2 + 32
@@ -96,7 +96,7 @@ def test_rows_that_are_there_are_not_overwritten():
     targets.copy_(torch.arange(4))
     buffer = delivery.ring.acquire(layout.batch_bytes(4))
     layout.tensors(buffer.memory, 4, 4)[0].fill_(-1.0)
-    batch = delivery.finish(delivery.begin(layout, host, buffer, 4, there=[1, 3]))
+    batch = delivery.finish(delivery.begin(layout, host, buffer, 4, on_device=[1, 3]))
     assert torch.equal(batch[0][[0, 2]], images[[0, 2]])
     assert bool((batch[0][[1, 3]] == -1).all())
     assert torch.equal(batch[1], targets)

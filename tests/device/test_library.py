@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from support.device_cases import pixel_plan
 
+from fusionloader import _native
 from fusionloader.executors.device import program as device_program
 from fusionloader.executors.device.program import (
     DeviceProgram,
@@ -70,8 +71,8 @@ def test_asking_for_the_library_without_a_compiler_is_an_error():
     assert "nvcc) was not found" in done.stderr
 
 
-def test_the_library_is_looked_for_where_it_is_built():
-    assert ROOT / "fusionloader" / "_cuda_ops.so" == device_program.LIBRARY
+def test_the_library_lies_beside_the_extension():
+    assert Path(_native.__file__).with_name("_cuda_ops.so") == device_program.LIBRARY
 
 
 def test_a_missing_library_says_how_to_build_it(tmp_path, monkeypatch):
@@ -127,7 +128,7 @@ def test_a_closed_launcher_is_refused():
         DeviceProgram(pixel_plan(3)).launch(launcher, [DeviceSample(0, 4, 4, [], 0)])
 
 
-def test_working_memory_is_the_caller_s_where_he_gives_some():
+def test_working_memory_is_the_caller_s_where_some_is_given():
     launcher, program, asked = RecordingLauncher(), DeviceProgram(pixel_plan(3)), []
     sample = DeviceSample(0, 10, 10, [("invert",)], 0)
 

@@ -19,10 +19,11 @@ from support.device_cases import (
     native,
     picture,
     pixel_plan,
+    run_on_host,
     warps,
 )
 
-from fusionloader.executors.device.program import DeviceProgram
+from fusionloader import _native
 
 # Teams of several lanes are threads: all pictures would take long.
 FEW = [p for p in PICTURES if p.shape[:2] in ((1, 1), (2, 9), (31, 17))][:9]
@@ -135,19 +136,17 @@ def test_any_chain_of_operations(pixels, operations):
     ],
 )
 def test_what_no_program_can_do_has_a_name(operations, name):
-    program = DeviceProgram(pixel_plan(3))
-    assert program.unsupported(operations) == name
+    assert _native.device_unsupported(operations) == name
     if name != "erase with noise":  # pixels of any size have no conversion to erase after
         with pytest.raises(ValueError, match=name):
-            program.run_on_host(PICTURES[0], operations, np.zeros(999, np.uint8))
+            run_on_host(pixel_plan(3), PICTURES[0], operations, np.zeros(999, np.uint8))
 
 
 def test_all_else_has_none():
-    program = DeviceProgram(pixel_plan(3))
     everything = [operation for kind in COLORS.values() for operation in kind]
     everything += [*warps(), *BORDERS, *(op for window in WINDOWS for op in window)]
-    assert program.unsupported(everything) is None
-    assert program.unsupported([("erase", 0, 0, 1, 1, b"\0" * 12, False, 0)]) is None
+    assert _native.device_unsupported(everything) is None
+    assert _native.device_unsupported([("erase", 0, 0, 1, 1, b"\0" * 12, False, 0)]) is None
 
 
 def test_a_resize_to_the_size_that_is_there_can_be_done():
@@ -177,12 +176,12 @@ def test_what_makes_no_sense_is_refused_as_the_executor_does(operations, message
 
 
 def test_wrong_calls_are_refused():
-    program = DeviceProgram(pixel_plan(3))
+    plan = pixel_plan(3)
     pixels, out = picture("noise", 5, 6, 3), np.zeros(5 * 6 * 3, np.uint8)
     for lanes in (0, 65):
         with pytest.raises(ValueError, match="1 to 64 lanes"):
-            program.run_on_host(pixels, [], out, lanes)
+            run_on_host(plan, pixels, [], out, lanes)
     with pytest.raises(ValueError, match="89 bytes, the result needs 90"):
-        program.run_on_host(pixels, [], out[:-1])
+        run_on_host(plan, pixels, [], out[:-1])
     with pytest.raises(ValueError, match="plan's channels"):
-        program.run_on_host(pixels[:, :, :1].copy(), [], out)
+        run_on_host(plan, pixels[:, :, :1].copy(), [], out)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from support.device_cases import run_on_host
 from support.images import NORMALIZE, photo
 from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode, v2
 
-from fusionloader import compile_plan
-from fusionloader.executors.device.program import DeviceProgram, head_length
+from fusionloader import _native, compile_plan
 from fusionloader.executors.native import make_executor
 from fusionloader.executors.results import result_like
 from fusionloader.plan.stages import ImageKind, Plan
@@ -52,6 +52,17 @@ TIMM = (
 )
 
 
+def head_length(operations) -> int:
+    """How many operations, up to the last resize before any other kind, a device gets done."""
+    length = 0
+    for place, operation in enumerate(operations):
+        if operation[0] not in ("crop", "resize", "hflip", "vflip"):
+            break
+        if operation[0] == "resize":
+            length = place + 1
+    return length
+
+
 def native_head(made: Plan, pixels, operations):
     """What decoding and the head leave to the device, and the operations after them."""
     length = head_length(operations)
@@ -70,15 +81,14 @@ def check(transform, count: int, *, lanes=(1,), images: ImageKind | None = None)
     assert compiled.tail is None
     made = compiled.plan
     pixels = LARGE if made.channels == 3 else np.ascontiguousarray(LARGE[:, :, :1])
-    program = DeviceProgram(made)
     for index in range(count):
         operations = compiled.draw(pixels.shape[1], pixels.shape[0], index=index)
         expected = compiled.apply(pixels, operations)
         image, rest = native_head(made, pixels, operations)
-        assert program.unsupported(rest) is None
+        assert _native.device_unsupported(rest) is None
         for number in lanes:
             out = result_like(made)
-            program.run_on_host(image, rest, as_bytes(out), number)
+            run_on_host(made, image, rest, as_bytes(out), number)
             same = torch.equal(out.view(torch.uint8), expected.view(torch.uint8))
             assert same, (index, number, rest)
 
@@ -127,12 +137,12 @@ def test_a_result_of_another_size_than_the_plan_s_is_refused():
     made = compile_plan(v1.Compose([v1.CenterCrop(20), v1.ToTensor()])).plan
     out = as_bytes(result_like(made))
     with pytest.raises(ValueError, match="260 x 300 pixels, the plan says 20 x 20"):
-        DeviceProgram(made).run_on_host(LARGE, [], out)
+        run_on_host(made, LARGE, [], out)
 
 
 def test_wrong_erasing_is_refused():
     made = compile_plan(v1.Compose([v1.CenterCrop(20), v1.ToTensor()])).plan
-    out, program = as_bytes(result_like(made)), DeviceProgram(made)
+    out = as_bytes(result_like(made))
     crop = ("crop", 0, 0, 20, 20, (0, 0, 0))
     for box, message in [
         (("erase", 5, 5, 16, 1, b"\0" * 12, False, 0), "not inside"),
@@ -140,19 +150,11 @@ def test_wrong_erasing_is_refused():
         (("erase", 5, 5, 1, 1, b"", True, 0), "erase with noise"),
     ]:
         with pytest.raises(ValueError, match=message):
-            program.run_on_host(LARGE, [crop, box], out)
+            run_on_host(made, LARGE, [crop, box], out)
 
 
 def test_noise_is_for_float32_results_alone():
     made = compile_plan(v1.Compose([v1.CenterCrop(20), v1.PILToTensor()])).plan
     operations = [("crop", 0, 0, 20, 20, (0, 0, 0)), ("erase", 5, 5, 1, 1, b"", False, 0)]
     with pytest.raises(ValueError, match="float32 results only"):
-        DeviceProgram(made).run_on_host(LARGE, operations, as_bytes(result_like(made)))
-
-
-def test_the_head_ends_with_the_last_resize_before_anything_else():
-    crop, resize = ("crop", 0, 0, 9, 9, (0, 0, 0)), ("resize", 5, 5, "bilinear")
-    assert head_length([]) == 0
-    assert head_length([crop, resize, ("hflip",), ("invert",), resize]) == 2
-    assert head_length([crop, resize, crop, resize, crop]) == 4
-    assert head_length([("invert",), resize]) == 0
+        run_on_host(made, LARGE, operations, as_bytes(result_like(made)))

@@ -12,15 +12,16 @@ from hypothesis import strategies as st
 from PIL import Image
 from torchvision import transforms
 
+from benchmarks.dali_combinations import CombinationTasks
+from fusionloader import compile_plan
 from fusionloader.cli.measure.fidelity import page
 from fusionloader.cli.measure.fidelity.cases import images
 from fusionloader.cli.measure.fidelity.dali import family_row, head_rows
-from fusionloader.executors.dali.families.combinations import CombinationTasks
+from fusionloader.executors.dali.errors import NotOnDali
 from fusionloader.executors.dali.families.family import families, task_of
 from fusionloader.executors.dali.families.tasks import FamilyTasks
-from fusionloader.executors.dali.operations import NotOnDali
 from fusionloader.executors.dali.task import Backend
-from fusionloader.plan.replay import replay
+from fusionloader.executors.replay import replay
 
 PAGE = (Path(__file__).parents[2] / "docs" / "fidelity.md").read_text()
 IMAGES = images()
@@ -138,7 +139,7 @@ NORMALISED = transforms.Compose(
 
 
 def test_multiplied_levels_are_within_two_units_in_the_last_place_of_the_table_s():
-    convert = compile(NORMALISED).plan.convert
+    convert = compile_plan(NORMALISED).plan.convert
     tasks = FamilyTasks(None, 4, SIDE, convert=convert)
     out = np.full((8, 3, SIDE, SIDE), math.nan, np.float32)
     tasks.normalise(list(PIXELS), out)
@@ -151,7 +152,7 @@ def test_multiplied_levels_are_within_two_units_in_the_last_place_of_the_table_s
 
 
 def test_rows_are_erased_as_the_native_executor_does():
-    compiled = compile(NORMALISED)
+    compiled = compile_plan(NORMALISED)
     tasks = FamilyTasks(None, 4, SIDE, convert=compiled.plan.convert)
     drawn = [compiled.draw(SIDE, SIDE, index=index)[-1:] for index in range(6)]
     assert {operation[0] for (operation,) in drawn} == {"erase"}
@@ -165,7 +166,7 @@ def test_rows_are_erased_as_the_native_executor_does():
 def test_other_tables_are_looked_up(element):
     last = transforms.PILToTensor() if element == "uint8" else None
     steps = [last] if last else [transforms.ToTensor(), transforms.ConvertImageDtype(torch.float64)]
-    compiled = compile(transforms.Compose([transforms.Resize((SIDE, SIDE)), *steps]))
+    compiled = compile_plan(transforms.Compose([transforms.Resize((SIDE, SIDE)), *steps]))
     assert compiled.plan.convert.element_type == element
     out = np.zeros((6, 3, SIDE, SIDE), element)
     FamilyTasks(None, 4, SIDE, convert=compiled.plan.convert).normalise(PIXELS, out)

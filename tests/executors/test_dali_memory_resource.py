@@ -20,7 +20,7 @@ from fusionloader.executors.dali.memory.resource_library import (
     build,
     library_path,
 )
-from fusionloader.executors.device.torch_pool import TorchPool
+from fusionloader.executors.device.launch_memory import TorchPool
 from fusionloader.gpu_memory import pool
 
 SOURCE = CUDA_TESTS.parent / "executors" / "check_memory_resource.cpp"

@@ -100,7 +100,7 @@ import io
 import resource
 from PIL import Image
 from fusionloader.executors.dali.memory import borrowing
-from fusionloader.executors.dali.head import Head
+from fusionloader.executors.dali.head import DaliHead
 from fusionloader.executors.dali.head_steps import HeadStep
 from fusionloader.executors.shortage import is_shortage
 
@@ -111,7 +111,7 @@ def encoded(side):
 
 files = [encoded(64), encoded(8000)]  # of which the second one takes 192 MB
 steps = [HeadStep((0, 0, side, side), 32, 32) for side in (64, 8000)]
-head = Head(None, 2)
+head = DaliHead(None, 2)
 head.run(files[:1], steps[:1])
 pages = int(open("/proc/self/statm").read().split()[0])
 limit = pages * resource.getpagesize() + (100 << 20)

@@ -10,15 +10,16 @@ from support.waiting import PATIENCE
 from torchvision import transforms
 from torchvision.transforms import InterpolationMode
 
+from fusionloader import compile_plan
 from fusionloader.executors.dali.families.schedule import runs
-from fusionloader.executors.dali.support import first_unsupported
+from fusionloader.executors.dali.families.support import first_unsupported
 
 FULL = [transforms.ToTensor(), transforms.Normalize((0.5,) * 3, (0.25,) * 3)]
 CROP = transforms.RandomResizedCrop(32)
 
 
 def plan_of(*steps):
-    return compile(transforms.Compose([*steps, *FULL])).plan
+    return compile_plan(transforms.Compose([*steps, *FULL])).plan
 
 
 @pytest.mark.parametrize(
@@ -35,7 +36,7 @@ def plan_of(*steps):
     ],
     ids=lambda step: type(step).__name__,
 )
-def test_the_usual_iterator_factory_are_done(step):
+def test_the_usual_transforms_are_done(step):
     assert first_unsupported(plan_of(CROP, step), on_gpu=True) is None
 
 
@@ -56,8 +57,8 @@ def test_the_first_operation_that_is_not_done_is_named(step, named):
 
 
 def test_erasing_and_other_tables_stay_in_the_memory_of_the_cpu():
-    erasing = compile(transforms.Compose([CROP, *FULL, transforms.RandomErasing()])).plan
-    levels = compile(transforms.Compose([CROP, transforms.PILToTensor()])).plan
+    erasing = compile_plan(transforms.Compose([CROP, *FULL, transforms.RandomErasing()])).plan
+    levels = compile_plan(transforms.Compose([CROP, transforms.PILToTensor()])).plan
     for plan, named in ((erasing, "RandomErasing"), (levels, "conversion")):
         assert first_unsupported(plan, on_gpu=False) is None
         assert named in first_unsupported(plan, on_gpu=True)
@@ -87,5 +88,6 @@ def test_a_sample_waits_while_another_task_serves_more():
 
 
 def test_support_is_known_without_importing_dali():
-    code = "import sys, fusionloader.executors.dali.support; sys.exit('nvidia' in sys.modules)"
+    module = "fusionloader.executors.dali.families.support"
+    code = f"import sys, {module}; sys.exit('nvidia' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE)

@@ -297,7 +297,7 @@ def test_what_has_no_fixed_layout_has_a_reason(sample, why):
 def test_a_type_with_a_collate_function_of_its_own_has_no_layout(monkeypatch):
     assert isinstance(Layout.of(One(1)), Layout)
     monkeypatch.setitem(default_collate_fn_map, One, lambda batch, *, collate_fn_map: batch)
-    assert "collate function of its own" in Layout.of([One(1)])
+    assert "custom collate function" in Layout.of([One(1)])
 
 
 def halved(batch, *, collate_fn_map=None):
@@ -328,7 +328,7 @@ def test_a_collate_function_in_the_place_of_torchs_is_not_passed_over(monkeypatc
 
 def test_a_function_of_torchs_for_another_type_is_not_passed_over(monkeypatch):
     monkeypatch.setitem(default_collate_fn_map, int, default_collate_fn_map[float])
-    assert "collate function of its own" in Layout.of(3)
+    assert "custom collate function" in Layout.of(3)
 
 
 tv_tensors = pytest.importorskip("torchvision.tv_tensors")

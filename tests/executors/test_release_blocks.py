@@ -5,7 +5,7 @@ from support.fake_cuda import PoolBlock
 
 from fusionloader._native import cuda
 from fusionloader.executors.dali.prebuilt import Prebuilt
-from fusionloader.executors.device.release_blocks import release_blocks
+from fusionloader.executors.device.launch_memory import release_blocks
 from fusionloader.gpu_memory import pool
 
 SIZE = 1 << 20

@@ -99,11 +99,11 @@ def test_a_file_removed_during_the_epoch_is_named(folder):
     loader = loader_over(folder, prefetch_factor=1)
     iterator = iter(loader)
     next(iterator)
-    gone = loader.dataset.samples[-1][0]
-    os.unlink(gone)
+    removed = loader.dataset.samples[-1][0]
+    os.unlink(removed)
     with pytest.raises(FileNotFoundError, match="index 39") as caught:
         list(iterator)
-    assert gone in str(caught.value)
+    assert removed in str(caught.value)
 
 
 def test_a_folder_in_a_files_place_is_named(folder):
@@ -118,10 +118,10 @@ def test_a_folder_in_a_files_place_is_named(folder):
 def test_other_formats_have_the_pixels_of_torchvision(folder):
     generator = np.random.default_rng(3)
     image = photo(generator, 90, 70)
-    for place, (name, mode) in enumerate(
+    for number, (name, mode) in enumerate(
         [("a.png", "RGB"), ("b.png", "P"), ("c.webp", "RGB"), ("d.jpg", "CMYK"), ("e.jpg", "L")]
     ):
-        image.convert(mode).save(folder / f"class{place % 2}" / name)
+        image.convert(mode).save(folder / f"class{number % 2}" / name)
     Image.fromarray(generator.integers(0, 65536, (50, 60)).astype(np.uint16)).save(
         folder / "class0" / "sixteen.png"
     )

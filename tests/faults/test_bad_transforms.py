@@ -39,7 +39,7 @@ def test_a_transform_that_raises_is_named_with_the_sample(image_folder, workers)
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("steps", [[v1.Resize(30)], [v1.Lambda(lambda image: image)]], ids=str)
-def test_sizes_that_differ_are_told_apart(image_folder, workers, steps):
+def test_sizes_that_differ_are_an_error_that_names_them(image_folder, workers, steps):
     loader = FusionLoader(folder(image_folder, *steps), 8, num_workers=workers)
     with pytest.raises(RuntimeError, match="equal size") as caught:
         list(loader)
@@ -57,7 +57,7 @@ class Sometimes:
         return torch.zeros(2) if index < 10 else torch.zeros(3)
 
 
-def test_a_dataset_that_changes_its_mind_is_told_so():
+def test_a_dataset_whose_samples_change_their_type_is_an_error():
     batches = iter(FusionLoader(Sometimes(), 4, num_workers=2))
     assert next(batches).shape == (4, 2)
     with pytest.raises(

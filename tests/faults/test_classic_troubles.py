@@ -1,4 +1,4 @@
-"""What people met with DataLoader, as one test each where no other file has it."""
+"""Known troubles with DataLoader, as one test each where no other file has it."""
 
 import resource
 import subprocess
@@ -61,7 +61,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_script_that_ends_in_mid_epoch_ends_without_a_word(tmp_path, image_folder, method):
+def test_a_script_that_ends_in_mid_epoch_prints_nothing(tmp_path, image_folder, method):
     script = tmp_path / "script.py"
     script.write_text(LEFT_UNDER_WAY)
     found = subprocess.run(
@@ -112,7 +112,7 @@ def test_epochs_leave_no_descriptor_open():
 
 def test_forked_workers_of_a_plan_copy_nothing_of_a_long_list_of_files(image_folder):
     dataset = ImageFolder(str(image_folder), train_transform(8))
-    # Strings of their own, some 50 MB: whoever looks at them all writes to all of their pages.
+    # Distinct strings, some 50 MB: reading them all counts references, which writes to all pages.
     dataset.samples = [
         ("/" + "./" * (number % 40) + path[1:], 0)
         for number in range(5000)
@@ -143,12 +143,12 @@ class WaitsForOthers(Dataset):
     def __getitem__(self, index):
         if index == 0:
             others = self.folder.iterdir
-            wait_until(lambda: len(list(others())) == 3, "nobody makes the other samples")
+            wait_until(lambda: len(list(others())) == 3, "the other samples are not made")
         (self.folder / str(index)).touch()
         return torch.tensor(index)
 
 
-def test_a_slow_sample_holds_up_no_other_sample_of_its_batch(tmp_path):
+def test_a_slow_sample_delays_no_other_sample_of_its_batch(tmp_path):
     loader = FusionLoader(WaitsForOthers(tmp_path), 4, num_workers=2, tiny_batch_size=1)
     assert [batch.tolist() for batch in loader] == [[0, 1, 2, 3]]
 

@@ -1,4 +1,4 @@
-"""A loader whose parts cannot be pickled says which one, when workers are spawned."""
+"""An argument that cannot be pickled is named in the error, when workers are spawned."""
 
 import pytest
 import torch
@@ -50,7 +50,7 @@ def test_forked_workers_take_lambdas():
     assert [batch.sum().item() for batch in loader] == [6.0, 6.0]
 
 
-def test_an_error_of_the_datasets_own_stays_as_it_is():
+def test_an_error_that_the_dataset_raises_stays_as_it_is():
     class Broken(Holder):
         def __len__(self):
             raise TypeError("no length today")

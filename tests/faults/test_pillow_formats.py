@@ -1,4 +1,4 @@
-"""Formats that the training script adds to Pillow are known to workers however they are started."""
+"""Formats that the training script adds to Pillow work in workers however they are started."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 from support.waiting import PATIENCE
 
-# A format of one's own: pixels after a signature. As a plugin has it, and as a script may.
+# A custom format: pixels after a signature. It is defined in a plugin, and in a script.
 PLUGIN = """
 from PIL import Image, ImageFile
 

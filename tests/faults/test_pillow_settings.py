@@ -1,4 +1,4 @@
-"""What the training script sets in Pillow holds in workers however they are started."""
+"""The training script's Pillow settings apply in workers however they are started."""
 
 import pytest
 from PIL import ImageFile

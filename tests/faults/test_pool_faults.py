@@ -92,19 +92,19 @@ def test_killed_workers_lose_no_sample_of_any_loader(sets, pool, kinds, trial):
     found = [[next(iterators[0])], []]
     kill_all(iterators[0])
     while iterators[0] is not None or iterators[1] is not None:
-        place = generator.choice([p for p in range(2) if iterators[p] is not None])
+        number = generator.choice([n for n in range(2) if iterators[n] is not None])
         if generator.random() < 0.3:
-            generator.choice(iterators[place]._workers).kill()
+            generator.choice(iterators[number]._workers).kill()
         try:
-            found[place].append(next(iterators[place]))
+            found[number].append(next(iterators[number]))
         except StopIteration:
-            iterators[place] = None
+            iterators[number] = None
     for batches, dataset in zip(found, datasets, strict=True):
         assert same_batches(alone(dataset), batches)
     assert sum(loader.stats()["worker_restarts"] for loader in loaders) > 0
 
 
-def test_a_sample_that_kills_workers_is_the_trouble_of_its_own_loader(train_set, pool):
+def test_a_sample_that_kills_workers_is_an_error_of_its_loader_alone(train_set, pool):
     healthy = iter(FusionLoader(train_set, 4, pool=pool, seed=3, timeout=PATIENCE))
     batches = [next(healthy)]
     with pytest.raises(RuntimeError, match=r"3 workers died on the same samples.*index 5"):
@@ -112,7 +112,7 @@ def test_a_sample_that_kills_workers_is_the_trouble_of_its_own_loader(train_set,
     assert same_batches(alone(train_set), [*batches, *healthy])
 
 
-def test_an_exception_is_the_trouble_of_its_own_loader(train_set, pool):
+def test_an_exception_is_raised_by_its_loader_alone(train_set, pool):
     healthy = iter(FusionLoader(train_set, 4, pool=pool, seed=3, timeout=PATIENCE))
     batches = [next(healthy)]
     with pytest.raises(KeyError, match="bad sample"):
@@ -150,7 +150,7 @@ def test_workers_that_end_before_they_begin_are_not_started_for_ever(pool):
         list(FusionLoader(Noise(), 4, pool=pool, worker_init_fn=_leave, timeout=PATIENCE))
 
 
-def test_workers_killed_at_another_loader_are_not_the_trouble_of_one_that_waits_for_them(pool):
+def test_workers_killed_at_another_loader_are_no_error_of_one_that_waits_for_them(pool):
     slow = iter(FusionLoader(Slow(), 1, pool=pool, timeout=PATIENCE))
     quick = FusionLoader(Noise(), 4, pool=pool, seed=3, timeout=PATIENCE)
     iterator, batches = iter(quick), []
@@ -163,7 +163,7 @@ def test_workers_killed_at_another_loader_are_not_the_trouble_of_one_that_waits_
     for count in range(5):
         while slow._workers[0].pid == killed:
             next(slow)  # starts the worker again, which begins a sample
-        batches.append(next(iterator))  # the worker is told of this loader, but does not hear yet
+        batches.append(next(iterator))  # the worker has not read yet that this loader exists
         killed = slow._workers[0].pid
         slow._workers[0].kill()
         wait_until(lambda: restarts() > count)  # noqa: B023
@@ -191,7 +191,7 @@ def test_closing_a_pool_ends_its_processes(sets):
     assert not left_behind()
 
 
-def test_a_closed_pool_begins_anew(train_set):
+def test_a_closed_pool_starts_new_processes(train_set):
     pool = WorkerPool(WORKERS)
     loader = FusionLoader(train_set, 4, pool=pool, seed=3)
     for _ in range(2):
@@ -217,7 +217,7 @@ def test_a_loader_that_keeps_its_iterator_has_the_workers_that_a_closed_pool_beg
     pool.close()
 
 
-def test_a_closed_pool_is_said_at_the_next_batch_even_if_that_is_made(train_set, pool, caplog):
+def test_a_closed_pool_is_an_error_at_the_next_batch_even_if_that_is_done(train_set, pool, caplog):
     iterator = iter(FusionLoader(train_set, 4, pool=pool, timeout=PATIENCE))
     next(iterator)
     wait_until(lambda: iterator._manager.in_flight.ready > 0)
@@ -261,7 +261,7 @@ def test_a_loader_that_ends_leaves_the_processes_to_the_others(sets, pool):
     assert begun(pool, sets["user code"])[1] == pids
 
 
-def test_a_worker_lets_go_of_the_memory_of_loaders_that_have_ended(train_set, pool):
+def test_a_worker_unmaps_the_memory_of_loaders_that_have_ended(train_set, pool):
     iterator, pids = begun(pool, train_set)
 
     def mappings():
@@ -278,7 +278,7 @@ def test_a_worker_lets_go_of_the_memory_of_loaders_that_have_ended(train_set, po
 
 
 @pytest.mark.parametrize("whose", ["own", "loader's in a pool", "pool"])
-def test_workers_that_wait_to_be_read_end_by_themselves(pool, whose, monkeypatch):
+def test_workers_blocked_on_a_full_pipe_end_by_themselves(pool, whose, monkeypatch):
     for module in (pool_processes, worker_set):  # one that does not would be killed after that
         monkeypatch.setattr(module, "_PATIENCE_SECONDS", PATIENCE)
     workers = {"num_workers": WORKERS} if whose == "own" else {"pool": pool}

@@ -46,7 +46,7 @@ def _small_shm_is_possible():
 
 
 def run_with_small_shm(script, *arguments):
-    """Runs a script in a mount namespace of its own and returns what it printed."""
+    """Runs a script in a new mount namespace and returns its output."""
     path = os.pathsep.join([os.getcwd(), os.path.join(os.getcwd(), "tests")])
     code = PRELUDE + textwrap.dedent(script)
     done = subprocess.run(

@@ -12,7 +12,7 @@ from torchvision.datasets import ImageFolder
 
 NOBODY = 65534
 
-# What is imported late would be refused as well where Python itself lies in root's home.
+# A late import would be refused as well where Python itself is in root's home folder.
 SCRIPT = """
 import multiprocessing.popen_fork, os, sys
 from PIL import Image
@@ -48,7 +48,7 @@ except PermissionError as error:
 
 @pytest.fixture
 def folder(image_folder):
-    """A copy that everybody may read; pytest's own temporary folders are for one user."""
+    """A copy that all users may read; pytest's temporary folders are for one user."""
     if os.geteuid() != 0:
         pytest.skip("only root can become another user")
     with tempfile.TemporaryDirectory() as root:
@@ -60,7 +60,7 @@ def folder(image_folder):
 
 
 def run_as_nobody(script, folder, kind, workers, on_error="raise"):
-    """Runs a script that has listed the folder and then become nobody; returns its output."""
+    """Runs a script that lists the folder and then becomes user nobody; returns its output."""
     text = SCRIPT.format(nobody=NOBODY, on_error=on_error) + textwrap.dedent(script)
     path = os.pathsep.join([os.getcwd(), os.path.join(os.getcwd(), "tests")])
     done = subprocess.run(

@@ -21,7 +21,7 @@ SCRIBBLE = 0xABCDABCD
 
 @dataclass
 class StandInPool:
-    """See ``launch_memory.Pool``.
+    """See ``launch_memory.TorchPool``.
 
     Args:
         folder: for marks, by which a test sees what the worker did.

@@ -34,7 +34,7 @@ class Tally:
     rounds: int = 0
     loans: int = 0
     kills: int = 0
-    killed_while_late: int = 0
+    killed_overdue: int = 0
     borrowed_bytes: int = 0
     quarantined: int = 0
     lost: int = 0
@@ -175,7 +175,7 @@ class Storm:
         stats = self.lender.stats()
         self.tally.lost = stats.lent // PART
         self.tally.kills += stats.killed
-        self.tally.killed_while_late = stats.killed
+        self.tally.killed_overdue = stats.killed
         self.tally.borrowed_bytes = stats.borrowed_ever
         for base in self.bases:
             self.fake.free(base)

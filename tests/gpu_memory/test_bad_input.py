@@ -1,13 +1,7 @@
 """What is asked wrongly is refused by a typed error, and leaves nothing lent or open."""
 
-import signal
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
-from support.remote import MIB, Remote
-from support.waiting import PATIENCE
+from support.remote import MIB
 
 from fusionloader.gpu_memory import (
     Block,
@@ -15,8 +9,6 @@ from fusionloader.gpu_memory import (
     CudaError,
     DeviceError,
     GrantError,
-    LedgerError,
-    LedgerHandle,
     Lender,
     NotOfferedError,
     SizeError,
@@ -35,10 +27,10 @@ def block(fake_cuda):
 # ---- sizes -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("nbytes", [0, -1, -(2**70)])
-def test_less_than_a_byte_is_not_borrowed(borrower, nbytes):
-    with pytest.raises(SizeError, match=f"at least 1 byte must be borrowed, not {nbytes}"):
-        borrower.borrow(nbytes)
+def test_less_than_a_byte_is_not_borrowed(borrower):
+    for nbytes in (0, -1, -(2**70)):
+        with pytest.raises(SizeError, match=f"at least 1 byte must be borrowed, not {nbytes}"):
+            borrower.borrow(nbytes)
 
 
 def test_less_than_nothing_is_not_wanted(lender, borrower):
@@ -48,23 +40,20 @@ def test_less_than_nothing_is_not_wanted(lender, borrower):
     assert lender.wanted_bytes > 2**60
 
 
-@pytest.mark.parametrize("nbytes", [MIB + 1, 2**63, 2**64, 2**200])
-def test_more_than_there_is_is_not_borrowed(lender, borrower, block, nbytes):
-    with (
-        lender.yield_block(block) as grant,
-        pytest.raises(NotOfferedError, match=f"no block of {nbytes} bytes"),
-    ):
-        borrower.borrow(nbytes)
-        with pytest.raises(NotOfferedError):
-            borrower.borrow(nbytes, 0.01)
-        assert grant.state == "yielded"
-        assert lender.wanted_bytes == 0
+def test_more_than_there_is_is_not_borrowed(lender, borrower, block):
+    with lender.yield_block(block) as grant:
+        for nbytes in (MIB + 1, 2**63, 2**64, 2**200):
+            for timeout in (0, 0.01):
+                with pytest.raises(NotOfferedError, match=f"no block of {nbytes} bytes"):
+                    borrower.borrow(nbytes, timeout)
+            assert grant.state == "yielded"
+            assert lender.wanted_bytes == 0
 
 
-@pytest.mark.parametrize("nbytes", [1.5, "1", None])
-def test_what_is_no_number_of_bytes_is_not_borrowed(borrower, nbytes):
-    with pytest.raises(TypeError):
-        borrower.borrow(nbytes)
+def test_what_is_no_number_of_bytes_is_not_borrowed(borrower):
+    for nbytes in (1.5, "1", None):
+        with pytest.raises(TypeError):
+            borrower.borrow(nbytes)
 
 
 @pytest.mark.parametrize("nbytes", [0, -5])
@@ -97,7 +86,7 @@ def test_patience_is_a_time(lender, block, patience):
         grant.reclaim(patience)
 
 
-def test_what_to_do_with_a_late_borrower_is_one_of_three(lender, block):
+def test_what_to_do_when_overdue_is_one_of_three(lender, block):
     with (
         lender.yield_block(block) as grant,
         pytest.raises(ValueError, match="'kill', 'wait', 'quarantine'"),
@@ -135,7 +124,7 @@ def test_a_returned_mapping_has_no_address(lender, borrower, block):
     assert borrower.address() > 0
     borrower.give_back()
     for ask in (borrower.address, borrower.interface):
-        with pytest.raises(GrantError, match="its address is another's"):
+        with pytest.raises(GrantError, match="its address is no longer valid"):
             ask()
     grant.reclaim()
 
@@ -223,18 +212,14 @@ def test_memory_is_not_lent_from_a_stream_that_is_captured(fake_cuda, lender, bl
         pass
 
 
-def test_a_full_ledger_lends_nothing_more(fake_cuda, block):
-    first, second = Block(block.address, 1), Block(block.address + 1, 1)
-    with Lender(slots=1) as small, small.yield_block(first):  # noqa: SIM117
-        with pytest.raises(LedgerError, match="all 1 slots"):
-            small.yield_block(second)
-
-
+@pytest.mark.parametrize("again", [False, True], ids=["freed", "freed and allocated again"])
 def test_memory_freed_before_it_is_borrowed_is_an_error_on_both_sides(
-    fake_cuda, lender, borrower, block
+    fake_cuda, lender, borrower, block, again
 ):
     grant = lender.yield_block(block)
     fake_cuda.free(block.address)
+    if again:
+        assert fake_cuda.allocate(MIB) == block.address, "the fake driver gives the same place"
     with pytest.raises(CudaError, match="cuIpcOpenMemHandle failed") as raised:
         borrower.borrow(MIB)
     assert raised.value.code == 1
@@ -259,43 +244,6 @@ def test_memory_freed_while_it_is_borrowed_is_an_error(
         reclaim_block(grant)
 
 
-def test_memory_freed_and_allocated_again_is_not_what_was_lent(fake_cuda, lender, borrower):
-    address = fake_cuda.allocate(MIB)
-    grant = lender.yield_block(Block(address, MIB))
-    fake_cuda.free(address)
-    again = fake_cuda.allocate(MIB)
-    assert again == address, "the fake driver gives the same place"
-    with pytest.raises(CudaError):
-        borrower.borrow(MIB)
-    with pytest.raises(GrantError, match="freed while they were lent"):
-        grant.reclaim()
-
-
-FREES_TOO_EARLY = """
-import os, sys
-sys.path[:0] = sys.argv[1:]
-from support.remote import MIB, Remote
-from support.fake_cuda import FakeCuda
-from fusionloader.gpu_memory import Block, Lender
-if __name__ == "__main__":
-    fake, lender = FakeCuda(os.environ["FUSIONLOADER_LIBCUDA"]), Lender()
-    remote = Remote(lender, fake)
-    address = fake.allocate(MIB)
-    lender.yield_block(Block(address, MIB))
-    remote.borrow(MIB)
-    fake.free(address)
-"""
-
-
-def test_the_fake_driver_stops_who_frees_what_is_open(fake_cuda, tmp_path):
-    script = tmp_path / "frees_too_early.py"
-    script.write_text(FREES_TOO_EARLY)
-    command = [sys.executable, str(script), str(Path(__file__).parents[1])]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
-    assert "freed while another process has it open" in done.stderr
-    assert done.returncode == -signal.SIGABRT
-
-
 def test_the_gpu_of_the_lender_has_to_be_visible(fake_cuda, lender, start_borrower, block):
     remote = start_borrower(FAKE_CUDA_DEVICES="b")
     grant = lender.yield_block(block)
@@ -318,24 +266,6 @@ def test_a_borrower_whose_work_has_failed_does_not_return_its_block(lender, borr
     assert lender.stats().killed == 1
 
 
-# ---- ledger handles -----------------------------------------------------------------------------
-
-
-def test_a_descriptor_that_is_no_ledger_is_refused(fake_cuda, tmp_path):
-    with open(tmp_path / "file", "w+b") as file:
-        ledger_handle = LedgerHandle(file.fileno())
-        with pytest.raises(LedgerError, match="not that of a ledger"):
-            Borrower(ledger_handle)
-        ledger_handle.fd = -1  # it is the file's to close
-
-
-def test_a_closed_ledger_handle_is_refused(lender):
-    ledger_handle = lender.ledger_handle()
-    ledger_handle.close()
-    with pytest.raises(LedgerError, match="not that of a ledger"):
-        Borrower(ledger_handle)
-
-
 def test_a_process_cannot_borrow_from_itself(lender, block):
     with (
         Borrower(lender.ledger_handle()) as me,
@@ -344,12 +274,3 @@ def test_a_process_cannot_borrow_from_itself(lender, block):
     ):
         me.borrow_block(MIB)
         assert grant.state == "returned"
-
-
-def test_a_borrower_that_died_leaves_no_borrower_slot_taken(fake_cuda, lender, block):
-    for _ in range(10):
-        remote = Remote(lender, fake_cuda)
-        assert len(lender.borrowers) == 1
-        remote.end()
-    with lender.yield_block(block):
-        assert lender.borrowers == []

@@ -1,4 +1,4 @@
-"""Borrowers that do not return a block in time: killed, waited for, or left with it."""
+"""Borrowers that do not return a block in time: killed, waited for, or quarantined."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ from fusionloader.gpu_memory import (
     NotReturnedError,
     PeerError,
 )
-from fusionloader.gpu_memory.overdue import under_mps
+from fusionloader.gpu_memory.lender import under_mps
 
 LENDERS, BORROWERS = 0x22222222, 0x33333333
 
@@ -37,14 +37,14 @@ def without_mps(monkeypatch, tmp_path):
 
 
 def stays_the_lenders(fake_cuda, block):
-    """The lender's own work on a block it has back: nothing is written into it any more."""
+    """The lender's own work on a block it has back: no other process writes into it."""
     fake_cuda.fill(block.address, LENDERS, MIB)
     fake_cuda.wait(0)
     for _ in range(50):
         assert fake_cuda.words(block.address, MIB) == {LENDERS}
 
 
-def test_a_late_child_is_killed_and_its_block_taken_back(fake_cuda, lender, borrower, block):
+def test_an_overdue_child_is_killed_and_its_block_taken_back(fake_cuda, lender, borrower, block):
     grant = lender.yield_block(block)
     borrower.borrow(MIB)
     borrower.fill(BORROWERS, 1_000_000)
@@ -66,29 +66,20 @@ def test_a_stopped_child_is_killed(fake_cuda, lender, borrower, block):
     stays_the_lenders(fake_cuda, block)
 
 
-def test_all_blocks_of_a_late_child_come_back_at_once(fake_cuda, lender, start_borrower):
+def test_all_blocks_of_an_overdue_child_come_back_at_once(fake_cuda, lender, start_borrower):
     blocks = [Block(fake_cuda.allocate(MIB), MIB) for _ in range(4)]
     grants = [lender.yield_block(block) for block in blocks]
-    overdue, dutiful = start_borrower(), start_borrower()
+    overdue, responsive = start_borrower(), start_borrower()
     for _ in range(2):
         overdue.borrow(MIB)
-    dutiful.borrow(MIB)
-    dutiful.start("return_when_revoked")
+    responsive.borrow(MIB)
+    responsive.start("return_when_revoked")
     with pytest.raises(NotReturnedError):
         lender.reclaim(grants, 0.01, "quarantine")
-    assert dutiful.answer() is True  # it was asked as the other one was, and takes its time
+    assert responsive.answer() is True  # it was asked as the other one was, and takes its time
     lender.reclaim([grant for grant in grants if grant.state != "free"], 0.01)
     assert lender.stats().killed == 1
-    assert lender.borrowers == [dutiful.process.pid]
-
-
-def test_a_child_that_died_by_itself_keeps_nothing(fake_cuda, lender, borrower, block):
-    grant = lender.yield_block(block)
-    borrower.borrow(MIB)
-    borrower.process.kill()
-    grant.reclaim(PATIENCE, "quarantine")
-    assert lender.stats().killed == 0
-    stays_the_lenders(fake_cuda, block)
+    assert lender.borrowers == [responsive.process.pid]
 
 
 def test_waiting_takes_as_long_as_it_takes(lender, borrower, block):
@@ -121,7 +112,7 @@ def test_a_quarantined_block_stays_out_until_it_is_returned(lender, borrower, bl
     assert (stats.lent, stats.revoked_ever, stats.killed) == (0, MIB, 0)
 
 
-def test_under_mps_nobody_is_killed(lender, borrower, block, tmp_path):
+def test_under_mps_no_borrower_is_killed(lender, borrower, block, tmp_path):
     assert not under_mps()
     (tmp_path / "control").touch()
     assert under_mps()

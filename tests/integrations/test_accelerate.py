@@ -16,7 +16,7 @@ from toy import Points, port  # noqa: E402
 
 from fusionloader import DecodedCache, FusionLoader, WorkerPool  # noqa: E402
 from fusionloader.integrations.accelerate import prepare  # noqa: E402
-from fusionloader.integrations.rebuild import OWN_ARGUMENTS  # noqa: E402
+from fusionloader.integrations.rebuild import EXTRA_ARGUMENTS  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 
@@ -66,7 +66,7 @@ def test_every_argument_of_a_prepared_loader_is_kept(accelerator, more):
         "cpu_affinity": "off",
         **more,
     }
-    assert set(own) == set(OWN_ARGUMENTS)
+    assert set(own) == set(EXTRA_ARGUMENTS)
     prepared = prepare(accelerator, FusionLoader(Points(), 4, num_workers=2, **own))
     assert {name: getattr(prepared.base_dataloader, name) for name in own} == own
 

@@ -96,7 +96,7 @@ def test_a_file_that_cannot_be_read_on_is_named_with_its_path(monkeypatch, image
     iterator = iter(loader)
     next(iterator)
     manager = iterator._manager
-    wait_until(lambda: "index 5 " in manager._worker_report(time.monotonic()), "nobody reads it")
+    wait_until(lambda: "index 5 " in manager._worker_report(), "nobody reads it")
     monkeypatch.setattr(stalls, "WARN_SECONDS", 1.0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

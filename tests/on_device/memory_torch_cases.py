@@ -42,7 +42,7 @@ def options(limit: int = _LIMIT) -> MemoryOptions:
 def borrowing(limit: int = _LIMIT) -> Iterator[tuple[MemoryLender, Peer]]:
     """Training's end of lending, and a borrower that can open what is lent."""
     memory = MemoryLender(options(limit))
-    ledger_handle = memory.invite()
+    ledger_handle = memory.open_ledger()
     assert ledger_handle is not None, memory.why_not
     with Peer(ledger_handle) as peer:
         assert peer.ask("probe") == {"refused": None}
@@ -130,12 +130,9 @@ def lending_takes_no_memory_and_touches_no_tensor() -> Figures:
 
 
 def lendable(*, whole_segments_only: bool) -> int:
-    free = candidates(
-        TorchAllocator(0).snapshot(),
-        smallest=USEFUL_BYTES,
-        whole_segments_only=whole_segments_only,
-    )
-    return sum(claim.size for claim in free) // MIB
+    free = candidates(TorchAllocator(0).snapshot(), smallest=USEFUL_BYTES)
+    counted = [claim for claim in free if claim.whole_segment or not whole_segments_only]
+    return sum(claim.size for claim in counted) // MIB
 
 
 def what_a_snapshot_costs() -> Figures:

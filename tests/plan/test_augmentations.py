@@ -9,7 +9,7 @@ from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode, v2
 
 from fusionloader.executors.native import make_executor
-from fusionloader.plan.replay import replay
+from fusionloader.executors.replay import replay
 from fusionloader.plan.transforms import compile_transform
 
 BILINEAR, BICUBIC = InterpolationMode.BILINEAR, InterpolationMode.BICUBIC

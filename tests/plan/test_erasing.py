@@ -160,8 +160,8 @@ def test_what_cannot_be_equal_stays_in_python(steps):
 def test_copies_are_compiled_alike_and_scripts_are_left_alone():
     transform = v1.Compose([v1.RandomResizedCrop(16), v1.RandAugment(), *FLOATS])
     compiled = compile_plan(transform)
-    for twin in (copy.deepcopy(transform), pickle.loads(pickle.dumps(transform))):
-        assert compile_plan(twin).plan == compiled.plan
+    for copied in (copy.deepcopy(transform), pickle.loads(pickle.dumps(transform))):
+        assert compile_plan(copied).plan == compiled.plan
     script = torch.jit.script(torch.nn.Sequential(v1.RandomHorizontalFlip(1.0)))
     scripted = compile_plan(v1.Compose([v1.Resize((8, 8)), v1.PILToTensor(), script]))
     assert scripted.tail is not None and len(scripted.plan.stages) == 1

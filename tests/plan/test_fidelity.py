@@ -15,7 +15,7 @@ from fusionloader.cli.measure.fidelity.perspective import (
     corners,
     torchvision_coefficients,
 )
-from fusionloader.plan.replay import OPERATION_NAMES
+from fusionloader.executors.replay import OPERATIONS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "fidelity.md").read_text()
 IMAGES = images()
@@ -24,7 +24,7 @@ WRITTEN = page.figures(PAGE, page.PILLOW_TITLE)
 
 def test_every_operation_has_a_row_and_every_row_an_operation():
     assert set(WRITTEN) == set(rows())
-    assert {operation_of(row) for row in WRITTEN} == OPERATION_NAMES
+    assert {operation_of(row) for row in WRITTEN} == set(OPERATIONS)
 
 
 @pytest.mark.parametrize("row", rows())

@@ -15,7 +15,7 @@ from fusionloader.plan.stages import Fixed, Plan, RandomApply, RandomChoice, Ran
 NATIVELY = MOST_NESTED + 1
 IMAGE = Image.fromarray(np.arange(60, dtype=np.uint8).reshape(4, 5, 3))
 INVERTED = 255 - np.asarray(IMAGE)
-ITERATOR_FACTORY = {
+CONTAINERS = {
     "RandomApply": lambda inner: v1.RandomApply([inner], 1.0),
     "RandomChoice": lambda inner: v1.RandomChoice([inner]),
     "RandomOrder": lambda inner: v1.RandomOrder([inner]),
@@ -28,26 +28,26 @@ STAGES = {
 }
 
 
-@pytest.mark.parametrize("kind", ITERATOR_FACTORY)
+@pytest.mark.parametrize("kind", CONTAINERS)
 @pytest.mark.parametrize("more", [0, 1, 60])
-def test_a_deep_recipe_gives_the_same_in_python(kind, more):
-    recipe = v1.RandomInvert(1.0)
+def test_a_deep_transform_gives_the_same_in_python(kind, more):
+    transform = v1.RandomInvert(1.0)
     for _ in range(MOST_NESTED + more):
-        recipe = ITERATOR_FACTORY[kind](recipe)
-    compiled = compile_plan(v1.Compose([v1.RandomVerticalFlip(0.0), recipe]))
+        transform = CONTAINERS[kind](transform)
+    compiled = compile_plan(v1.Compose([v1.RandomVerticalFlip(0.0), transform]))
     assert (compiled.tail is None) == (more == 0)
     assert (f"more than {MOST_NESTED} deep" in compiled.explain()) == (more > 0)
     result = compiled.apply(IMAGE, compiled.draw(*IMAGE.size))
     np.testing.assert_array_equal(np.asarray(result), INVERTED)
 
 
-@pytest.mark.parametrize("kind", ITERATOR_FACTORY)
-def test_a_recipe_that_holds_itself_is_left_to_python(kind):
-    recipe = ITERATOR_FACTORY[kind](v1.RandomInvert(1.0))
-    recipe.transforms.extend([recipe, recipe])
+@pytest.mark.parametrize("kind", CONTAINERS)
+def test_a_transform_that_contains_itself_is_left_to_python(kind):
+    transform = CONTAINERS[kind](v1.RandomInvert(1.0))
+    transform.transforms.extend([transform, transform])
     if kind == "RandomChoice":
-        recipe.p = None
-    compiled = compile_plan(recipe)
+        transform.p = None
+    compiled = compile_plan(transform)
     assert compiled.tail is not None
     assert f"more than {MOST_NESTED} deep" in compiled.explain()
 

@@ -1,4 +1,4 @@
-"""Policies of our own: what they refuse, draw and do, with torch's DataLoader and compiled."""
+"""This package's policies: what they refuse, draw and do, with torch's DataLoader and compiled."""
 
 import json
 import pickle
@@ -16,7 +16,7 @@ from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader
 from fusionloader.executors.native import make_executor
-from fusionloader.plan.replay import replay
+from fusionloader.executors.replay import replay
 from fusionloader.plan.transforms import compile_transform
 from fusionloader.policies import DeepAutoAugment, ExtendedRandAugment
 

@@ -16,7 +16,7 @@ from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader
 from fusionloader.executors.native import make_executor
-from fusionloader.plan.replay import replay
+from fusionloader.executors.replay import replay
 from fusionloader.plan.stages import ImageKind
 from fusionloader.plan.transforms import compile_transform
 
@@ -246,7 +246,7 @@ def changed(name, value, op="Rotate"):
 
 
 REFUSED = {
-    "of its own": aug.RandAugment([OwnOp("Rotate")]),
+    "a custom OwnOp": aug.RandAugment([OwnOp("Rotate")]),
     "not a transform that can be compiled": OwnRandAugment([aug.AugmentOp("Rotate")]),
     "operation 'Rotate' is not known": changed("aug_fn", lambda image, *_, **__: image),
     "the magnitude of 'Rotate'": changed("level_fn", lambda level, _: (level,)),

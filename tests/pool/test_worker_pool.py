@@ -66,7 +66,7 @@ def sets(train_set, eval_set):
 
 
 def alone(dataset, **options):
-    """The batches of a loader with workers of its own."""
+    """The batches of a loader without a pool."""
     return list(FusionLoader(dataset, 4, num_workers=WORKERS, seed=3, timeout=PATIENCE, **options))
 
 
@@ -80,9 +80,7 @@ def pids(iterator):
 
 @pytest.mark.parametrize("validation", KINDS)
 @pytest.mark.parametrize("training", KINDS)
-def test_epoch_after_epoch_the_batches_are_those_of_workers_of_ones_own(
-    sets, pool, training, validation
-):
+def test_epoch_after_epoch_the_batches_are_those_without_a_pool(sets, pool, training, validation):
     train_set, val_set = sets[training][0], sets[validation][1]
     train, val = pooled(train_set, pool), pooled(val_set, pool)
     expected = FusionLoader(train_set, 4, num_workers=WORKERS, seed=3)
@@ -114,12 +112,12 @@ def test_a_loader_that_was_begun_first_may_be_asked_last(sets, pool, kind):
 
 
 @pytest.mark.parametrize("kinds", [KINDS, ["plan", "plan"], ["user code", "user code"]])
-def test_two_loaders_may_be_asked_by_turns(sets, pool, kinds):
+def test_two_loaders_may_be_iterated_alternately(sets, pool, kinds):
     first, second = sets[kinds[0]][0], sets[kinds[1]][0]
     pairs = list(zip(pooled(first, pool), pooled(second, pool), strict=False))
     assert len(pairs) >= 10
-    for place, expected in enumerate((alone(first), alone(second))):
-        found = [pair[place] for pair in pairs]
+    for position, expected in enumerate((alone(first), alone(second))):
+        found = [pair[position] for pair in pairs]
         assert same_batches(expected[: len(found)], found)
 
 
@@ -127,17 +125,17 @@ def test_two_loaders_may_be_asked_by_turns(sets, pool, kinds):
 def test_two_threads_may_ask_two_loaders_at_the_same_time(sets, pool, kind):
     found = {}
 
-    def consume(place, dataset):
-        found[place] = [list(pooled(dataset, pool)) for _ in range(3)]
+    def consume(number, dataset):
+        found[number] = [list(pooled(dataset, pool)) for _ in range(3)]
 
     threads = [threading.Thread(target=consume, args=pair) for pair in enumerate(sets[kind])]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(PATIENCE)
-    for place, dataset in enumerate(sets[kind]):
+    for number, dataset in enumerate(sets[kind]):
         expected = alone(dataset)
-        assert all(same_batches(expected, batches) for batches in found[place])
+        assert all(same_batches(expected, batches) for batches in found[number])
 
 
 def test_there_are_no_more_processes_than_the_pool_has(sets, pool):
@@ -185,7 +183,7 @@ def _seed(worker):
     torch.manual_seed(100 + worker)
 
 
-def test_generators_that_worker_init_fn_seeds_are_the_loaders_own():
+def test_generators_that_worker_init_fn_seeds_are_kept_per_loader():
     with WorkerPool(1) as pool:
         for expected, found, _ in zip(
             FusionLoader(Noise(), 4, num_workers=1, worker_init_fn=_seed),
@@ -206,14 +204,14 @@ def test_a_dataset_that_worker_init_fn_changes_is_read_as_it_left_it(train_set, 
     assert same_batches(expected, list(pooled(train_set, pool, worker_init_fn=_crop)))
 
 
-def test_samples_that_do_not_fit_keep_nobody_waiting(pool):
+def test_samples_that_do_not_fit_block_no_other_loader(pool):
     train = iter(pooled(Odd(320), pool))
     next(train)  # what workers make ahead now does not fit in a pipe
     assert same_batches(alone(Noise()), list(pooled(Noise(), pool)))
     assert same_batches(alone(Odd(320))[1:], list(train))
 
 
-def test_an_epoch_that_was_begun_with_workers_of_ones_own_is_resumed_with_a_pool(train_set, pool):
+def test_an_epoch_that_was_begun_without_a_pool_is_resumed_with_one(train_set, pool):
     own = FusionLoader(train_set, 4, shuffle=True, num_workers=1, seed=3)
     iterator = iter(own)
     for _ in range(4):
@@ -228,7 +226,7 @@ def test_an_epoch_that_was_begun_with_workers_of_ones_own_is_resumed_with_a_pool
     assert same_batches(rest[1:], own)
 
 
-def test_what_a_loader_keeps_of_its_files_is_its_own(sets, pool):
+def test_what_is_kept_of_files_is_kept_per_loader(sets, pool):
     train_set, val_set = sets["plan"]
     train = pooled(train_set, pool, cache=DecodedCache("64MiB"), jpeg_index="auto")
     val = pooled(val_set, pool)
@@ -246,14 +244,14 @@ def test_user_code_may_come_to_a_pool_of_plans_that_was_spawned(sets, method):
         loader = pooled(train_set, pool)
         train = iter(loader)
         batches = [next(train)]
-        light = pids(train)
+        native = pids(train)
         assert same_batches(alone(val_set), list(pooled(val_set, pool)))
         assert same_batches(alone(train_set), [*batches, *train])
-        assert all(map(gone, light))
-        assert loader.stats()["worker_restarts"] == 0  # nothing has gone wrong
+        assert all(map(gone, native))
+        assert loader.stats()["worker_restarts"] == 0  # these are no failures
 
 
-def test_explain_says_whose_the_workers_are(train_set, pool):
+def test_explain_says_that_the_workers_are_a_pools(train_set, pool):
     assert "2 workers of a pool write samples" in pooled(train_set, pool).explain()
 
 

@@ -1,4 +1,4 @@
-"""Several ranks as processes of their own, as torchrun starts them, and what becomes of them."""
+"""Several ranks as separate processes, as torchrun starts them, and what they print."""
 
 import contextlib
 import json
@@ -26,7 +26,7 @@ class Rank:
 
     def __init__(self, root, environment, options):
         self.lines = []
-        self._told = threading.Condition()
+        self._printed = threading.Condition()
         self.process = warm_start.start(
             SCRIPT,
             str(root),
@@ -39,51 +39,51 @@ class Rank:
 
     def _read(self):
         for line in self.process.stdout:
-            with self._told:
+            with self._printed:
                 self.lines.append(line.strip())
-                self._told.notify_all()
-        with self._told:
+                self._printed.notify_all()
+        with self._printed:
             self.lines.append("end")
-            self._told.notify_all()
+            self._printed.notify_all()
 
     def of(self, kind):
         """What follows the word in the lines that begin with it."""
-        with self._told:
+        with self._printed:
             return [line.partition(" ")[2] for line in self.lines if line.startswith(kind)]
 
     def wait_for(self, kind, count=1):
-        def there():
+        def arrived():
             return "end" in self.lines or sum(ln.startswith(kind) for ln in self.lines) >= count
 
-        with self._told:
-            assert self._told.wait_for(there, PATIENCE), f"no {kind}: {self.lines[-3:]}"
+        with self._printed:
+            assert self._printed.wait_for(arrived, PATIENCE), f"no {kind}: {self.lines[-3:]}"
             assert kind == "end" or "end" not in self.lines, f"it has ended: {self.lines[-5:]}"
 
-    def wait_for_a_loan(self):
+    def wait_for_a_borrowed_worker(self):
         """Waits until a worker of another rank makes samples for this one."""
         seen = len(self.of("borrowed"))
 
-        def lent():
+        def has_borrowed():
             counts = [int(count) for count in self.of("borrowed")[seen:]]
             return any(before < after for before, after in pairwise(counts))
 
-        wait_until(lambda: lent() or self.of("end"), "nothing is lent")
-        assert lent(), f"it has ended: {self.lines[-5:]}"
+        wait_until(lambda: has_borrowed() or self.of("end"), "no worker is borrowed")
+        assert has_borrowed(), f"it has ended: {self.lines[-5:]}"
 
-    def tell_to_end(self):
-        """Asks for no more than its epochs."""
+    def request_end(self):
+        """Closes its input, so that it ends after its epochs."""
         self.process.stdin.close()
 
     def finish(self):
         """Ends it after its epochs; returns the digests of its batches and its counters."""
-        self.tell_to_end()
+        self.request_end()
         self.wait_for("end")
         assert self.process.wait(PATIENCE) == 0, self.lines[-5:]
         return self.of("batch"), json.loads(self.of("stats")[-1])
 
 
 class Job:
-    """Ranks of one machine; nothing of them is left when it is closed."""
+    """Ranks of one machine; ``__exit__`` kills what is left of them."""
 
     def __init__(self, root, ranks=2, environments=None, options=None, id=None, **common):
         self.id = id or f"test-{secrets.token_hex(8)}"
@@ -96,8 +96,8 @@ class Job:
                 "TORCHELASTIC_RUN_ID": self.id,
                 **((environments or {}).get(rank, {})),
             }
-            own = {**common, **((options or {}).get(rank, {}))}
-            self.ranks.append(Rank(root, environment, own))
+            of_rank = {**common, **((options or {}).get(rank, {}))}
+            self.ranks.append(Rank(root, environment, of_rank))
             self._environment = {**os.environ, **environment}
 
     @property
@@ -105,7 +105,7 @@ class Job:
         return [rank.process.pid for rank in self.ranks]
 
     def managers(self):
-        """Global managers that a rank of this job has started, as far as the rank lives."""
+        """Global managers that live ranks of this job have started."""
         found = []
         for rank in self.ranks:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -115,7 +115,7 @@ class Job:
         return found
 
     def manager(self, other_than=()):
-        """The one that serves; another that was started beside it finds that and ends."""
+        """The global manager that listens; one that was started beside it ends by itself."""
         address = ranks_here(self._environment).address
 
         def serves():
@@ -133,7 +133,7 @@ class Job:
     def finish(self):
         """Ends all ranks after their epochs; returns the digests of their batches."""
         for rank in self.ranks:
-            rank.tell_to_end()
+            rank.request_end()
         return [rank.finish()[0] for rank in self.ranks]
 
     def __enter__(self):
@@ -144,7 +144,7 @@ class Job:
             rank.process.kill()
             rank.wait_for("end")
             rank.process.wait()
-            rank.tell_to_end()
+            rank.request_end()
             rank.process.stdout.close()
 
 

@@ -1,11 +1,11 @@
 """One rank of a job, as a script: goes through its part of an image folder and prints each batch.
 
 Arguments: the image folder, then ``name=value`` pairs, see ``OPTIONS``. A line that begins with
-``batch`` tells a digest of a batch, ``borrowed`` how many samples others have made until then,
-``stats`` the loader's counters.
+``batch`` has the digest of a batch, ``borrowed`` the samples that borrowed workers have made until
+then, ``stats`` the loader's counters.
 
-After its epochs it goes through others, of which it tells no digests, until its input ends: what a
-test waits for comes however long it takes.
+After its epochs it goes through further ones, without digests, until its input ends: an event that
+a test waits for occurs however long it takes.
 """
 
 import hashlib
@@ -33,13 +33,13 @@ OPTIONS = {
     "repeats": 3,  # how often an epoch goes through the rank's samples
     "step_seconds": 0.0,
     "workers": 1,
-    "pool": 0,  # whether the workers are those of a pool, which serve another loader, too
+    "pool": 0,  # whether the workers are a pool's, which serve a second loader as well
     "size": 224,
     "batch_size": 8,
     "tiny_batch_size": 4,
     "method": "fork",
     "log": 0,
-    "any_may_die": 0,  # three workers that die in a row, or at the same samples, are no error
+    "any_may_die": 0,  # three workers that die in a row, or on the same samples, are no error
 }
 
 
@@ -50,12 +50,12 @@ def workers(options):
 
 
 def other(loader):
-    """A loader of the same pool, asked for a batch now and then."""
+    """An iterator of a second loader of the same pool."""
     dataset = Subset(loader.dataset, loader.sampler[:8])
     return iter(FusionLoader(dataset, 4, pool=loader.pool, on_error="skip"))
 
 
-def told_to_end():
+def end_is_requested():
     return bool(select.select([sys.stdin], [], [], 0)[0])
 
 
@@ -87,7 +87,7 @@ def main() -> None:
     )
     for epoch in itertools.count():
         in_part = epoch < options["epochs"]
-        if not in_part and told_to_end():
+        if not in_part and end_is_requested():
             break
         iterator = iter(loader)
         between = other(loader) if options["pool"] else iter(())
@@ -98,7 +98,7 @@ def main() -> None:
             print("borrowed", iterator._manager.borrowed_samples, flush=True)
             time.sleep(options["step_seconds"])
             next(between, None)
-            if not in_part and told_to_end():
+            if not in_part and end_is_requested():
                 break
     print("stats", json.dumps(loader.stats()), flush=True)
 

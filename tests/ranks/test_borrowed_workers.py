@@ -1,4 +1,4 @@
-"""Ranks that lend each other workers: the same batches, whoever dies.
+"""Ranks that share workers: the same batches, whichever process dies.
 
 FUSIONLOADER_KILLS asks for more random kills than the few of a usual run.
 """
@@ -24,7 +24,7 @@ MOST_IN_A_JOB = 16
 
 @pytest.fixture(scope="module")
 def uneven_folder(tmp_path_factory):
-    """20 small images, and 20 that take long, among them PNGs and a file that is cut short."""
+    """20 small images and 20 large ones, among them PNGs and a truncated file."""
     root = tmp_path_factory.mktemp("uneven")
     generator = np.random.default_rng(0)
     for number in range(40):
@@ -40,7 +40,7 @@ def uneven_folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def expected(uneven_folder):
-    """The batches of both ranks without lending."""
+    """The batches of both ranks without sharing."""
     with Job(uneven_folder, global_manager="off", large_rank=1) as job:
         digests = []
         for rank in job.ranks:
@@ -53,12 +53,12 @@ def expected(uneven_folder):
 
 
 @pytest.mark.parametrize(("method", "pool"), [("fork", 0), ("spawn", 0), ("spawn", 1)])
-def test_lent_workers_make_the_same_batches_and_leave_nothing(
+def test_borrowed_workers_make_the_same_batches_and_leave_nothing(
     uneven_folder, expected, method, pool
 ):
     with Job(uneven_folder, method=method, pool=pool, **UNEVEN) as job:
         manager = job.manager()
-        job.ranks[1].wait_for_a_loan()
+        job.ranks[1].wait_for_a_borrowed_worker()
         assert job.finish() == expected
         wait_until(lambda: gone(manager.pid))
     assert not left_behind(*job.pids)
@@ -69,7 +69,7 @@ def test_without_its_global_manager_a_job_goes_on_and_starts_another(uneven_fold
         seen = []
         for _ in range(3):
             seen.append(job.manager(other_than=seen))
-            job.ranks[1].wait_for_a_loan()
+            job.ranks[1].wait_for_a_borrowed_worker()
             seen[-1].kill()
         assert job.finish() == expected
 
@@ -77,7 +77,7 @@ def test_without_its_global_manager_a_job_goes_on_and_starts_another(uneven_fold
 @pytest.mark.kills
 @pytest.mark.parametrize("trial", seeds(1))
 @pytest.mark.parametrize("pool", [0, 1])
-def test_killed_lent_workers_lose_no_sample(uneven_folder, expected, trial, pool):
+def test_killed_borrowed_workers_lose_no_sample(uneven_folder, expected, trial, pool):
     generator = random.Random(trial)
     with Job(uneven_folder, pool=pool, any_may_die=1, **UNEVEN) as job:
         for kill in range(1, 9):
@@ -110,31 +110,31 @@ def test_the_death_of_a_rank_costs_the_other_nothing(uneven_folder, expected, vi
     assert not left_behind(*job.pids)
 
 
-# ---- odd jobs -----------------------------------------------------------------------------------
+# ---- unusual jobs -------------------------------------------------------------------------------
 
 
-def test_ranks_with_other_numbers_of_workers_and_tiny_batches_lend_to_each_other(
+def test_ranks_with_other_numbers_of_workers_and_tiny_batches_share_workers(
     uneven_folder, expected
 ):
     options = {0: {**UNEVEN["options"][0], "workers": 2, "tiny_batch_size": 3}, 1: {}}
     with Job(uneven_folder, **{**UNEVEN, "options": options}) as job:
-        job.ranks[1].wait_for_a_loan()
+        job.ranks[1].wait_for_a_borrowed_worker()
         assert job.finish() == expected
 
 
-def test_ranks_with_other_plans_say_so_and_work_for_themselves(uneven_folder, expected):
+def test_ranks_with_other_plans_warn_and_share_no_workers(uneven_folder, expected):
     options = {0: UNEVEN["options"][0], 1: {"size": 64}}
     with Job(uneven_folder, large_rank=1, options=options, log=1) as job:
         assert job.ranks[0].finish()[0] == expected[0]
         _, stats = job.ranks[1].finish()
-        assert "log rank 0 has another plan: no workers are lent between us" in job.ranks[1].lines
+        assert "log rank 0 has another plan: no workers are shared with it" in job.ranks[1].lines
     assert stats["borrowed_samples"] == 0
 
 
-def test_a_rank_that_never_starts_keeps_nobody_waiting(uneven_folder, expected):
+def test_a_rank_that_never_starts_blocks_no_other(uneven_folder, expected):
     three = {rank: {"LOCAL_WORLD_SIZE": "3"} for rank in range(2)}
     with Job(uneven_folder, environments=three, **UNEVEN) as job:
-        job.ranks[1].wait_for_a_loan()
+        job.ranks[1].wait_for_a_borrowed_worker()
         assert job.finish() == expected
 
 
@@ -145,19 +145,19 @@ def test_what_a_crashed_job_of_the_same_name_has_left_does_no_harm(uneven_folder
             rank.wait_for("batch")
         for rank in crashed.ranks:
             os.killpg(rank.process.pid, signal.SIGKILL)
-    # Its workers and its global manager may well be there still.
+    # Its workers and its global manager may still be running.
     with Job(uneven_folder, id=crashed.id, **UNEVEN) as job:
-        job.ranks[1].wait_for_a_loan()
+        job.ranks[1].wait_for_a_borrowed_worker()
         assert job.finish() == expected
     wait_until(lambda: not left_behind(*crashed.pids, *job.pids))
 
 
-def test_half_of_the_variables_are_said_and_training_goes_on(uneven_folder, expected):
+def test_incomplete_variables_are_a_warning_and_training_goes_on(uneven_folder, expected):
     environment = {"LOCAL_WORLD_SIZE": ""}
     with Job(uneven_folder, environments={0: environment}, log=1, large_rank=1) as job:
         assert job.finish() == expected
-        said = job.ranks[0].of("log ranks of this machine do not lend workers")
-    assert said and "LOCAL_WORLD_SIZE is no number" in said[0]
+        warned = job.ranks[0].of("log ranks of this machine do not share workers")
+    assert warned and "LOCAL_WORLD_SIZE is no number" in warned[0]
 
 
 # ---- random kills -------------------------------------------------------------------------------

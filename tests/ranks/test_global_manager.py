@@ -1,4 +1,4 @@
-"""The global manager as a process, with queues and workers of one test around it."""
+"""The global manager as a process, with queues and workers that the test makes."""
 
 import contextlib
 import os
@@ -16,7 +16,8 @@ from fusionloader.executors.native import make_executor
 from fusionloader.ranks import membership
 from fusionloader.ranks.discovery import Ranks
 from fusionloader.ranks.global_manager import GlobalManagerConfig
-from fusionloader.ranks.membership import GUEST_SLOTS, Membership, SharingOffer
+from fusionloader.ranks.membership import GUEST_SLOTS, Membership
+from fusionloader.ranks.sharing_offer import SharingOffer
 from fusionloader.shm import objects
 from fusionloader.shm.dataset_table import DatasetTable
 from fusionloader.shm.slots import Arena, SlotPool
@@ -29,7 +30,7 @@ RING = 8
 
 
 class Manager:
-    """A global manager at an address of its own."""
+    """A global manager at an unused address."""
 
     def __init__(self, ranks=2):
         self.address = f"fusionloader-test-{secrets.token_hex(8)}"
@@ -136,119 +137,128 @@ def fake_rank(manager, train_set):
 
 
 @pytest.fixture
-def said(monkeypatch):
-    """What ranks were told, once each."""
+def warned(monkeypatch):
+    """The warnings of ranks, once each."""
     texts = set()
-    monkeypatch.setattr(membership, "_said", texts)
+    monkeypatch.setattr(membership, "_warned", texts)
     return texts
 
 
 def test_an_idle_worker_does_the_mini_batch_of_another_rank(fake_rank):
     fake_rank(0, with_worker=True)
-    borrower = fake_rank(1)
-    borrower.publish()
-    wait_until(borrower.done)
-    assert sum(record[5] for record in borrower.queue.records()[1:]) == 4
+    destination = fake_rank(1)
+    destination.publish()
+    wait_until(destination.done)
+    assert sum(record[5] for record in destination.queue.records()[1:]) == 4
 
 
-def test_a_worker_goes_home_when_its_own_rank_has_work(fake_rank):
-    lender, borrower = fake_rank(0, with_worker=True), fake_rank(1)
+def test_a_worker_returns_when_its_own_rank_has_work(fake_rank):
+    source, destination = fake_rank(0, with_worker=True), fake_rank(1)
     for _ in range(3):
-        borrower.publish()
-        lender.publish()
-        wait_until(lambda: borrower.done() and lender.done())
-    assert lender.queue.records()[0][5] == 12
+        destination.publish()
+        source.publish()
+        wait_until(lambda: destination.done() and source.done())
+    assert source.queue.records()[0][5] == 12
 
 
-def test_an_assignment_that_comes_to_nothing_is_sent_again(fake_rank, monkeypatch):
-    asked, ask = [], Assignments._ask_for
+def test_an_assignment_that_comes_to_nothing_is_repeated(fake_rank, monkeypatch):
+    fetched, fetch = [], Assignments._fetch
 
-    def is_late(assignments, member):
-        asked.append(member)
-        if len(asked) > 2:
-            return ask(assignments, member)
-        time.sleep(0.5)  # as long as it waits for an answer; the manager has looked again by then
+    def times_out(assignments, member):
+        fetched.append(member)
+        if len(fetched) > 2:
+            return fetch(assignments, member)
+        time.sleep(0.5)  # the timeout of a fetch; the manager has assigned again by then
         return None
 
-    monkeypatch.setattr(Assignments, "_ask_for", is_late)
+    monkeypatch.setattr(Assignments, "_fetch", times_out)
     fake_rank(0, with_worker=True)
-    borrower = fake_rank(1)
-    borrower.publish()
-    wait_until(borrower.done)
+    destination = fake_rank(1)
+    destination.publish()
+    wait_until(destination.done)
 
 
-def test_it_wakes_for_what_happens_and_for_nothing_else(fake_rank, manager):
+def test_it_wakes_for_events_alone(fake_rank, manager):
     fake_rank(0, with_worker=True)
-    borrower = fake_rank(1)
+    destination = fake_rank(1)
     process = psutil.Process(manager.process.pid)
 
     def wake_ups():
         return process.num_ctx_switches().voluntary
 
-    def is_at_rest():
+    def sleeps():
         before = wake_ups()
-        time.sleep(0.5)  # ten times as long as until it looks again when something is left to do
+        time.sleep(0.5)  # ten times its timeout while workers are idle beside unclaimed work
         return wake_ups() == before
 
     for _ in range(3):
-        wait_until(is_at_rest)
+        wait_until(sleeps)
         before = wake_ups()
-        borrower.publish(1)
-        wait_until(borrower.done)
-        borrower.deliver()
+        destination.publish(1)
+        wait_until(destination.done)
+        destination.deliver()
         assert wake_ups() > before
 
 
 @pytest.mark.parametrize("part", ["plan", "dataset"])
-def test_ranks_that_differ_do_not_lend_and_say_so(fake_rank, said, part):
-    lender = fake_rank(0, with_worker=True)
-    borrower = fake_rank(1, **{part: "another"})
-    borrower.publish()
+def test_ranks_that_differ_share_no_workers_and_warn(fake_rank, warned, part):
+    source = fake_rank(0, with_worker=True)
+    destination = fake_rank(1, **{part: "another"})
+    destination.publish()
 
-    def told():
-        lender.membership.look()
-        borrower.membership.look()
-        return len(said) == 2
+    def both_have_warned():
+        source.membership.poll()
+        destination.membership.poll()
+        return len(warned) == 2
 
-    wait_until(told)
-    expected = f"rank 0 has another {part}: no workers are lent between us"
-    assert expected in said
-    assert not borrower.done()
+    wait_until(both_have_warned)
+    expected = f"rank 0 has another {part}: no workers are shared with it"
+    assert expected in warned
+    assert not destination.done()
 
 
-def test_another_number_of_ranks_is_refused(fake_rank, said):
+def test_another_number_of_ranks_is_refused(fake_rank, warned):
     odd = fake_rank(0, ranks=3)
-    wait_until(lambda: odd.membership.look() or said)
-    assert "LOCAL_WORLD_SIZE is 3, and 2 where" in said.pop()
+    wait_until(lambda: odd.membership.poll() or warned)
+    assert "LOCAL_WORLD_SIZE is 3, and 2 where" in warned.pop()
 
 
-def test_another_version_is_refused(fake_rank, said, monkeypatch):
+def test_another_version_is_refused(fake_rank, warned, monkeypatch):
     monkeypatch.setattr(fd_messages, "package_version", lambda: "0.0.1")
     odd = fake_rank(0)
-    wait_until(lambda: odd.membership.look() or said)
-    assert "has fusionloader 0.0.1, the global manager" in said.pop()
+    wait_until(lambda: odd.membership.poll() or warned)
+    assert "has fusionloader 0.0.1, the global manager" in warned.pop()
 
 
 @pytest.mark.parametrize(
-    "nonsense", [b"", b"{", b"[]\n", b'{"do": "join"}\n', b'{"do": "fetch"}\n', b"\xff" * 1000]
+    "malformed",
+    [
+        b"",
+        b"{",
+        b"[]\n",
+        b'{"do": "join"}\n',
+        b'{"do": "fetch"}\n',
+        b'{"do": "fetch", "member": []}\n',
+        b"\xff" * 1000,
+    ],
 )
-def test_nonsense_does_not_end_it(manager, fake_rank, nonsense):
+def test_malformed_messages_do_not_end_it(manager, fake_rank, malformed):
     fake_rank(0)
     connection = fd_messages.connect(manager.address, 1.0)
     with connection:
-        connection.send(nonsense)
+        connection.send(malformed)
     assert manager.answers() and manager.process.is_alive()
 
 
 def test_of_two_managers_at_one_address_one_remains(manager, fake_rank):
-    fake_rank(0)  # without any it would not stay for long
+    fake_rank(0)  # without a member it would end soon
     config = GlobalManagerConfig(manager.address, 2)
     second = BareProcess("fusionloader.ranks.global_manager", config, (), apart=True)
     second.join(PATIENCE)
     assert second.exitcode == 0 and manager.process.is_alive()
 
 
-def test_it_ends_when_the_last_rank_has_gone(manager, train_set):
+def test_it_ends_after_the_last_rank(manager, train_set):
     rank = FakeRank(manager, 0, train_set, with_worker=False)
     wait_until(manager.answers)
     rank.close()

@@ -62,7 +62,7 @@ SAMPLING = st.fixed_dictionaries(
 
 @settings(deadline=None, max_examples=60)
 @given(st.data(), st.integers(1, 70), st.permutations(range(1, 7)), SAMPLING)
-def test_ranks_that_stand_at_different_places_leave_each_sample_once(data, size, ranks, sampling):
+def test_ranks_at_different_positions_leave_each_sample_once(data, size, ranks, sampling):
     old, new, *_ = ranks
     dataset, batch_sizes = Numbers(size), st.integers(1, 6)
     batch_size = data.draw(batch_sizes)
@@ -82,7 +82,7 @@ def test_ranks_that_stand_at_different_places_leave_each_sample_once(data, size,
 
 @settings(deadline=None, max_examples=60)
 @given(st.data(), st.integers(1, 90), st.lists(RANKS, min_size=1, max_size=4), SAMPLING)
-def test_the_state_of_one_rank_does_where_all_stand_at_one_place(data, size, jobs, sampling):
+def test_the_state_of_one_rank_suffices_where_all_are_at_one_position(data, size, jobs, sampling):
     jobs = [first for first, second in pairwise([*jobs, 7]) if first != second]
     dataset, seen, state = Numbers(size), [], None
     for ranks in jobs:
@@ -126,7 +126,7 @@ def test_a_sampler_that_drops_the_last_samples_leaves_out_less_than_one_a_rank(
     assert 0 <= size - len(before + after) < new
 
 
-def test_a_job_that_stays_as_it_is_goes_on_with_the_very_batches():
+def test_a_job_with_as_many_ranks_continues_with_the_same_batches():
     dataset = Numbers(50)
     states, expected = [], []
     for rank in range(3):
@@ -206,7 +206,7 @@ def test_whole_batches_and_slots_share_what_is_left_alike():
     assert rest(FusionLoader(dataset, batch_sampler=batches), state) == expected
 
 
-def test_what_came_out_of_order_does_not_come_again():
+def test_what_was_delivered_out_of_order_is_not_repeated():
     dataset = Numbers(40)
     state = begin(loader_of(dataset, 2, 0), 4)[1]
     state.update(delivered=1, ahead=[3])  # as with in_order=False
@@ -220,7 +220,7 @@ def test_what_came_out_of_order_does_not_come_again():
         rest(loader_of(dataset, 3, 0), state)
 
 
-def test_what_one_rank_delivered_out_of_order_says_nothing_of_another_one():
+def test_what_one_rank_delivered_out_of_order_does_not_apply_to_another():
     dataset = Numbers(40)
     state = begin(loader_of(dataset, 2, 0), 4)[1]
     state.update(delivered=1, ahead=[3])
@@ -254,7 +254,7 @@ def test_samples_are_drawn_as_in_an_uninterrupted_epoch(train_set, resumed_worke
 
 @pytest.fixture(scope="module")
 def without_resize(tmp_path_factory):
-    """40 images whose pixels do not depend on who decodes them, for transforms without a resize."""
+    """40 images that all decoders decode alike, for transforms without a resize."""
     root = tmp_path_factory.mktemp("photos")
     generator = np.random.default_rng(1)
     (root / "class").mkdir()
@@ -279,15 +279,15 @@ def images_with_gpu_worker(loader, batches=None):
     found = [next(iterator)]
     wait_until(lambda: iterator._manager.queue.gpu_is_ready, "the GPU worker does not begin")
     cpu_workers = [process.pid for process in iterator._workers[:-1]]
-    # They have made what was wanted until now, and wait. If one does not, it has to go on.
-    going_on = threading.Timer(60, signal_all, (cpu_workers, signal.SIGCONT))
-    going_on.start()
+    # Stopped, so that the GPU worker gets the work; resumed in case that one makes no sample.
+    resumption = threading.Timer(60, signal_all, (cpu_workers, signal.SIGCONT))
+    resumption.start()
     signal_all(cpu_workers, signal.SIGSTOP)
     try:
         while not loader.stats()["gpu_worker"]["samples"]:
             found.append(next(iterator))
     finally:
-        going_on.cancel()
+        resumption.cancel()
         signal_all(cpu_workers, signal.SIGCONT)
     more = None if batches is None else batches - len(found)
     return images_of([*found, *islice(iterator, more)])
@@ -301,7 +301,7 @@ def signal_all(pids, number):
 @with_dali
 @pytest.mark.parametrize("with_gpu", ["before", "after"])
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_gpu_worker_may_come_or_go(without_resize, with_gpu, ranks):
+def test_a_gpu_worker_may_be_added_or_removed(without_resize, with_gpu, ranks):
     def loader(ranks, rank, gpu, workers):
         gpu_worker = GpuWorker(device="cpu", sharing="spatial") if gpu else None
         options = {"batch_size": 20, "workers": workers, "gpu_worker": gpu_worker}

@@ -1,4 +1,4 @@
-"""Who the ranks of a machine are, from what torchrun tells them."""
+"""Ranks of a machine, from the environment variables that torchrun sets."""
 
 import pytest
 
@@ -9,13 +9,13 @@ JOB = {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "a"}
 
 
 @pytest.fixture(autouse=True)
-def forget():
+def warn_again():
     ranks._warn.cache_clear()
 
 
-def test_torchrun_tells_a_rank_its_place():
-    place = ranks_here(JOB)
-    assert (place.rank, place.count) == (1, 4)
+def test_torchrun_sets_rank_and_number_of_ranks():
+    found = ranks_here(JOB)
+    assert (found.rank, found.count) == (1, 4)
 
 
 def test_ranks_of_a_job_have_one_address_and_other_jobs_another():
@@ -27,7 +27,7 @@ def test_ranks_of_a_job_have_one_address_and_other_jobs_another():
 
 
 @pytest.mark.parametrize("alone", [{}, {"LOCAL_WORLD_SIZE": "2"}, {**JOB, "LOCAL_WORLD_SIZE": "1"}])
-def test_one_that_is_alone_has_no_ranks(alone, caplog):
+def test_a_single_process_has_no_ranks(alone, caplog):
     assert ranks_here(alone) is None
     assert not caplog.messages
 
@@ -38,10 +38,10 @@ def test_one_that_is_alone_has_no_ranks(alone, caplog):
         ({"LOCAL_RANK": "0", "MASTER_PORT": "1"}, "LOCAL_WORLD_SIZE is not"),
         ({**JOB, "LOCAL_RANK": "first"}, "no number"),
         ({**JOB, "LOCAL_RANK": "4"}, "LOCAL_RANK is 4 and LOCAL_WORLD_SIZE is 4"),
-        ({"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}, "tells this job from others"),
+        ({"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}, "identifies this job"),
     ],
 )
-def test_half_a_place_is_none_and_is_said_once(environment, message, caplog):
+def test_incomplete_variables_are_no_rank_and_one_warning(environment, message, caplog):
     for _ in range(2):
         assert ranks_here(environment) is None
     assert len(caplog.messages) == 1 and message in caplog.text

@@ -1,4 +1,4 @@
-"""What cannot be shared out among other ranks is refused by name."""
+"""States that cannot be resharded are refused by name."""
 
 import pytest
 from support.datasets import Counting, Numbers, Stream
@@ -8,8 +8,8 @@ from torch.utils.data.distributed import DistributedSampler
 from fusionloader import FusionLoader
 
 
-def refused(loader, state, told):
-    with pytest.raises(ValueError, match=told):
+def refused(loader, state, message):
+    with pytest.raises(ValueError, match=message):
         loader.load_state_dict(state, ranks="reshard")
 
 
@@ -26,7 +26,7 @@ def test_without_the_option_another_number_of_ranks_is_refused_and_the_option_na
         loader_of(dataset, 2, 0).load_state_dict(state, ranks="any")
 
 
-def test_what_is_left_cannot_be_told_from_other_orders_or_datasets():
+def test_states_of_other_orders_or_datasets_are_refused():
     dataset = Numbers()
     state = begin(loader_of(dataset, 2, 0), 1)[1]
     refused(loader_of(dataset, 3, 0, sampling={"seed": 1}), state, "seed = 0.*has 1")
@@ -66,7 +66,7 @@ class Shuffled(DistributedSampler):
         return reversed(list(super().__iter__()))
 
 
-def test_a_sampler_that_shares_by_a_rule_of_its_own_is_refused():
+def test_a_custom_distributed_sampler_is_refused():
     dataset = Numbers()
     state = begin(loader_of(dataset, 2, 0), 1)[1]
     loader = FusionLoader(dataset, 3, sampler=Shuffled(dataset, 3, 0))
@@ -93,7 +93,7 @@ class Remembering(Numbers):
         self.size = state["size"]
 
 
-def test_datasets_with_states_of_their_own_are_refused():
+def test_stateful_datasets_are_refused():
     dataset = Remembering()
     state = begin(loader_of(dataset, 2, 0), 1)[1]
     refused(loader_of(dataset, 3, 0), state, "keeps a state in every worker")

@@ -47,6 +47,6 @@ def test_a_training_resumed_in_mid_epoch_ends_as_one_that_was_not_interrupted(
 def test_a_training_is_resumed_in_mid_epoch_by_another_number_of_ranks(tmp_path, image_folder):
     checkpoint = tmp_path / "checkpoint.pt"
     train(image_folder, checkpoint, "--steps", "3")  # 2 ranks take 24 of 40 samples
-    told = train(image_folder, checkpoint, ranks=1)
-    assert "resumed in epoch 1 after 3 steps" in told
-    assert "rank 0: 56 samples after 17 steps" in told
+    output = train(image_folder, checkpoint, ranks=1)
+    assert "resumed in epoch 1 after 3 steps" in output
+    assert "rank 0: 56 samples after 17 steps" in output

@@ -32,13 +32,6 @@ def test_a_whole_segment_is_preferred_to_a_part_of_the_same_size():
     assert plan_claims([part, whole], 20 * MIB) == [MemoryClaim(1 << 30, 20 * MIB, 0, True)]
 
 
-def test_parts_of_segments_are_left_out_when_asked():
-    part = segment(0, [block(20 * MIB, "active_allocated"), block(60 * MIB)])
-    whole = segment(1 << 30, [block(20 * MIB)])
-    chosen = plan_claims([part, whole], 1 << 40, whole_segments_only=True)
-    assert [claim.address for claim in chosen] == [1 << 30]
-
-
 @pytest.mark.parametrize("state", ["active_allocated", "active_pending_free"])
 def test_what_a_tensor_or_another_stream_still_uses_is_not_lent(state):
     assert plan_claims([segment(0, [block(64 * MIB, state)])], 1 << 40) == []
@@ -109,9 +102,9 @@ def snapshots(draw):
     ]
 
 
-@given(snapshots(), st.integers(0, 500).map(lambda n: n * MIB), st.booleans())
-def test_a_plan_is_within_the_limit_and_of_free_blocks_of_the_default_pool(snapshot, limit, whole):
-    claims = plan_claims(snapshot, limit, whole_segments_only=whole)
+@given(snapshots(), st.integers(0, 500).map(lambda n: n * MIB))
+def test_a_plan_is_within_the_limit_and_of_free_blocks_of_the_default_pool(snapshot, limit):
+    claims = plan_claims(snapshot, limit)
     assert sum(claim.size for claim in claims) <= limit
     assert len({claim.address for claim in claims}) == len(claims)
     assert [claim.size for claim in claims] == sorted((c.size for c in claims), reverse=True)
@@ -122,7 +115,6 @@ def test_a_plan_is_within_the_limit_and_of_free_blocks_of_the_default_pool(snaps
         assert home["segment_pool_id"] == (0, 0) and not home["is_expandable"]
         assert (home["device"], home["stream"]) == (0, claim.stream)
         assert claim.whole_segment == (len(home["blocks"]) == 1)
-        assert claim.whole_segment or not whole
 
 
 @given(snapshots(), st.integers(0, 500).map(lambda n: n * MIB))

@@ -1,4 +1,4 @@
-"""Which workers have a core of their own: an exact property of every choice."""
+"""Which cores are dedicated to workers: an exact property of every choice."""
 
 import math
 from dataclasses import replace

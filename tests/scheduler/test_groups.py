@@ -60,19 +60,6 @@ def test_it_shrinks_when_mini_batches_become_shorter():
     assert work(groups, 80, launch=2.0, sample=0.1, makespan=20.0)[-1] == 4
 
 
-def test_after_running_out_of_memory_it_never_grows_back():
-    groups = GroupSize()
-    work(groups, 60, launch=2.0, sample=0.1, makespan=500.0)
-    groups.halve()
-    assert groups.size == 16
-    groups.restart()
-    assert set(work(groups, 60, launch=2.0, sample=0.1, makespan=500.0)) == {16}
-    for _ in range(10):
-        groups.halve()
-    assert groups.size == 1
-    assert set(work(groups, 60, launch=2.0, sample=0.1, makespan=500.0)) == {1}
-
-
 def test_mini_batches_without_gpu_work_tell_nothing():
     groups = GroupSize()
     for _ in range(50):

@@ -26,7 +26,7 @@ def done(idle):
 
 
 def needs(ranks, ahead):
-    """Tiny-batches at a place of every rank that nobody will soon come for."""
+    """Tiny-batches of each rank's mini-batch ``ahead`` that its own workers will not claim soon."""
     left = []
     for rank in ranks:
         before = sum(rank.unclaimed[:ahead])
@@ -35,12 +35,12 @@ def needs(ranks, ahead):
     return left
 
 
-def test_equal_ranks_lend_nothing():
+def test_equal_ranks_share_no_workers():
     assert share_workers([busy(8, 16), busy(8, 16)]) == []
     assert share_workers([done(2), done(2)]) == []
 
 
-def test_a_rank_that_is_done_lends_to_the_one_that_is_not():
+def test_idle_workers_move_to_the_rank_that_has_work():
     assert share_workers([done(2), busy(8, 16)]) == [WorkerMove(0, 1, 0, 2)]
 
 
@@ -53,7 +53,7 @@ def test_work_that_its_workers_are_about_to_take_needs_no_help():
     assert share_workers([done(3), busy(3, servers=3, half_done=2)]) == [WorkerMove(0, 1, 0, 1)]
 
 
-def test_workers_go_in_proportion_to_the_work_that_waits():
+def test_workers_move_in_proportion_to_unclaimed_work():
     moves = share_workers([done(6), busy(40, servers=0), busy(20, servers=0)])
     assert moves == [WorkerMove(0, 1, 0, 4), WorkerMove(0, 2, 0, 2)]
 
@@ -64,17 +64,17 @@ def test_what_training_gets_next_comes_first():
 
 
 @given(machines)
-def test_only_idle_workers_of_ranks_without_work_are_lent(ranks):
-    lent = Counter()
+def test_only_idle_workers_of_ranks_without_work_move(ranks):
+    moved = Counter()
     for move in share_workers(ranks):
         assert move.workers > 0 and move.source != move.destination
-        lent[move.source] += move.workers
-    for rank, count in lent.items():
+        moved[move.source] += move.workers
+    for rank, count in moved.items():
         assert not any(ranks[rank].unclaimed) and count <= ranks[rank].idle
 
 
 @given(machines)
-def test_nobody_gets_more_workers_than_it_has_tiny_batches(ranks):
+def test_no_rank_gets_more_workers_than_it_has_tiny_batches(ranks):
     for move in share_workers(ranks):
         assert move.workers <= needs(ranks, move.ahead)[move.destination]
 
@@ -82,34 +82,34 @@ def test_nobody_gets_more_workers_than_it_has_tiny_batches(ranks):
 @given(machines)
 def test_no_worker_is_idle_while_one_is_needed(ranks):
     moves = share_workers(ranks)
-    places = max((len(rank.unclaimed) for rank in ranks), default=0)
-    needed = sum(sum(needs(ranks, ahead)) for ahead in range(places))
+    most = max((len(rank.unclaimed) for rank in ranks), default=0)
+    needed = sum(sum(needs(ranks, ahead)) for ahead in range(most))
     idle = sum(rank.yields for rank in ranks)
     assert sum(move.workers for move in moves) == min(needed, idle)
 
 
 @given(machines)
 def test_a_later_mini_batch_gets_help_only_when_the_earlier_ones_have_theirs(ranks):
-    sent = Counter()
+    moved = Counter()
     for move in share_workers(ranks):
-        sent[move.ahead] += move.workers
-    for last in sent:
+        moved[move.ahead] += move.workers
+    for last in moved:
         for ahead in range(last):
-            assert sent[ahead] == sum(needs(ranks, ahead))
+            assert moved[ahead] == sum(needs(ranks, ahead))
 
 
 @given(machines)
-def test_no_borrower_would_rather_have_had_the_worker_of_another(ranks):
-    sent = Counter()
+def test_no_move_would_help_another_destination_more(ranks):
+    moved = Counter()
     for move in share_workers(ranks):
         if move.ahead == 0:
-            sent[move.destination] += move.workers
+            moved[move.destination] += move.workers
     needed = needs(ranks, 0)
-    for favoured, count in sent.items():
+    for favoured, count in moved.items():
         for other in range(len(ranks)):
-            if sent[other] < needed[other]:
+            if moved[other] < needed[other]:
                 its_last = needed[favoured] / (ranks[favoured].servers + count)
-                one_more = needed[other] / (ranks[other].servers + sent[other] + 1)
+                one_more = needed[other] / (ranks[other].servers + moved[other] + 1)
                 assert its_last >= one_more - 1e-9
 
 

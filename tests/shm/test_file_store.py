@@ -1,4 +1,4 @@
-"""The store of what workers make of files: filled once, by whoever is first."""
+"""The store of what workers derive from files: filled once, by the first worker."""
 
 import multiprocessing
 import os
@@ -68,12 +68,12 @@ def set_state(store, item, state):
 
 
 def test_a_file_left_by_a_killed_process_is_filled_by_the_next():
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
     store = FileStore(10, 4096)
     here = opened(store)
     set_state(store, 0, os.getppid() << 1)
-    set_state(store, 1, gone.pid << 1)
+    set_state(store, 1, ended.pid << 1)
     assert not here.lacks(0, 8) and not here.put(0, 1, 1, 1, 1, b"dead")
     assert here.lacks(1, 8) and here.put(1, 1, 1, 1, 1, b"dead")
     assert here.find(0, 1, 1) is None and here.find(1, 1, 1) == (b"dead", 1, 1)

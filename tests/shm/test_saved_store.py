@@ -6,7 +6,7 @@ import pytest
 from fusionloader import _native
 from fusionloader.shm import saved_store
 from fusionloader.shm.file_store import FileStore
-from fusionloader.shm.saved_store import NotTheStore, fingerprint
+from fusionloader.shm.saved_store import SavedStoreMismatch, fingerprint
 
 FILES = [b"/data/a/0.jpg", b"/data/a/1.jpg", b"/data/b/0.jpg"]
 
@@ -60,19 +60,19 @@ def test_every_damaged_byte_is_noticed(tmp_path):
     for at in range(len(whole)):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
         store = FileStore(3, 4096)
-        with pytest.raises(NotTheStore):
+        with pytest.raises(SavedStoreMismatch):
             saved_store.load(store, path, fingerprint(FILES))
         assert store.kept == 0
     for size in range(len(whole)):
         path.write_bytes(whole[:size])
-        with pytest.raises(NotTheStore):
+        with pytest.raises(SavedStoreMismatch):
             saved_store.load(FileStore(3, 4096), path, fingerprint(FILES))
 
 
 def test_it_has_to_fit(tmp_path):
     path = tmp_path / "index"
     saved_store.save(filled(), path, fingerprint(FILES))
-    with pytest.raises(NotTheStore, match="there is room for 0"):
+    with pytest.raises(SavedStoreMismatch, match="there is room for 0"):
         saved_store.load(FileStore(3, 64 + 48 * 3 + 63), path, fingerprint(FILES))
 
 

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from fusionloader.executors.dali.head import Head
+from fusionloader.executors.dali.head import DaliHead
 from fusionloader.executors.dali.head_steps import HeadStep
 from fusionloader.executors.dali.memory import borrowing
 from fusionloader.executors.dali.memory.resource_library import build
 from fusionloader.executors.dali.memory.unused_memory import release_unused_memory
 from fusionloader.executors.dali.prebuilt import drop_all
-from fusionloader.executors.device.torch_pool import TorchPool
+from fusionloader.executors.device.launch_memory import TorchPool
 from fusionloader.executors.shortage import is_shortage
 from fusionloader.gpu_memory import Mapping
 from fusionloader.gpu_memory import pool as borrowed
@@ -37,7 +37,7 @@ def use_dali(blocks: Sequence[Mapping], device: int = 0) -> dict[str, Any]:
     pool = TorchPool(device)
     assert borrowing.install(device), "DALI's memory could not be replaced: the log says why"
     file = _an_image()
-    head = Head(device, _IMAGES)
+    head = DaliHead(device, _IMAGES)
     own = _pixels(head, file)
     drop_all()
     release_unused_memory()
@@ -75,7 +75,7 @@ def _an_image() -> bytes:
     return file.getvalue()
 
 
-def _pixels(head: Head, file: bytes) -> Any:
+def _pixels(head: DaliHead, file: bytes) -> Any:
     decoded = head.run([file] * _IMAGES, [_STEP] * _IMAGES)
     reasons = [each.reason for each in decoded if each.image is None]
     assert not reasons, reasons

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fusionloader.executors.device.program import DeviceProgram
+from fusionloader import _native
 from fusionloader.executors.native import make_executor
+from fusionloader.plan.operations import Operation
 from fusionloader.plan.stages import Plan
 
 Bytes = NDArray[np.uint8]
-Operation = tuple[Any, ...]
 FILL = (128, 7, 255)
 SHAPES = [(1, 1), (1, 40), (40, 1), (2, 2), (2, 9), (3, 3), (31, 17), (70, 131)]
 
@@ -51,11 +50,20 @@ def native(pixels: Bytes, operations: list[Operation]) -> Bytes:
     return np.frombuffer(made, np.uint8).reshape(*shape, channels)
 
 
+def run_on_host(
+    plan: Plan, pixels: Bytes, operations: list[Operation], out: Bytes, lanes: int = 1
+) -> tuple[int, int]:
+    """Runs a program by the kernel's body; returns height and width of the result.
+
+    ``lanes`` share the work; the result is the same for any number.
+    """
+    return _native.run_device_program_on_host(make_executor(plan), pixels, operations, out, lanes)
+
+
 def by_device_body(pixels: Bytes, operations: list[Operation], lanes: int, room: int) -> Bytes:
     channels = pixels.shape[2]
     out = np.full(room, 201, np.uint8)
-    program = DeviceProgram(pixel_plan(channels))
-    height, width = program.run_on_host(pixels, operations, out, lanes)
+    height, width = run_on_host(pixel_plan(channels), pixels, operations, out, lanes)
     return out[: height * width * channels].reshape(height, width, channels)
 
 

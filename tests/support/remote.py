@@ -81,12 +81,6 @@ class Commands:
     def probe(self, timeout: float = PATIENCE) -> str | None:
         return answer_probe(self.borrower, timeout)
 
-    def lender_lives(self) -> bool:
-        return self.borrower.lender_lives
-
-    def join_again(self, fd: int) -> None:
-        Borrower(LedgerHandle(fd)).close()
-
     def close(self) -> None:
         self.borrower.close()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fusionloader.executors.device.torch_pool import TorchPool
+from fusionloader.executors.device.launch_memory import TorchPool
 from fusionloader.gpu_memory import Mapping
 
 _COUNT = 1 << 20

@@ -1,4 +1,4 @@
-"""Workers that have a core of their own, as the kernel says where they may run."""
+"""Workers with dedicated cores, checked by the affinity that the kernel reports."""
 
 import os
 
@@ -131,7 +131,7 @@ def test_what_is_no_wish_is_refused(make):
 
 
 def made_up(count):
-    """A machine with cores that no other has, so that tests at the same time do not meet."""
+    """A machine with cores of unused numbers, so that concurrent tests do not conflict."""
     first = (os.getpid() + 1) * 1000
     return Machine([(first + number,) for number in range(count)])
 

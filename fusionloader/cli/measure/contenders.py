@@ -1,4 +1,4 @@
-"""Who is measured on a workload, each set up as its own documentation advises."""
+"""The contenders of a workload, each set up as its own documentation advises."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from fusionloader.aliases import AnyDataset, AnyLoader, Batch
 from fusionloader.cli.measure.protocol import Contender, Running
 from fusionloader.cli.measure.workloads import (
     FULL_SIZE,
@@ -26,9 +27,10 @@ ORDER_SEED = 11
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What all contenders share. ``root`` is the folder of images, ``None`` when in memory.
+    """The settings that all contenders share.
 
-    ``samples`` overrides the length of an in-memory epoch.
+    ``root`` is the folder of images, ``None`` for workloads in memory. ``samples`` overrides the
+    length of an epoch in memory.
     """
 
     workload: str
@@ -39,16 +41,16 @@ class Setting:
     samples: int | None = None
 
     def folder(self) -> Path:
-        """The folder of images, one sub-folder a class."""
+        """Returns the folder of images, one sub-folder per class."""
         if self.root is None:
             raise ValueError(f"the workload {self.workload!r} needs a folder of images")
         return self.root
 
 
 def contenders_for(setting: Setting, names: Sequence[str] | None = None) -> list[Contender]:
-    """The contenders of a workload in order, the baseline first; ``names`` chooses among them.
+    """Returns the contenders of a workload in order, the baseline first.
 
-    Left to itself the choice is all of them but those that are variants or are not installed.
+    ``names`` selects some of them; by default all that are installed and no variants.
     """
     if setting.workload in IMAGE_WORKLOADS:
         known, usual = _image_contenders(setting)
@@ -120,7 +122,7 @@ def _memory_contenders(setting: Setting) -> tuple[list[Contender], set[str]]:
     kind = IN_MEMORY[setting.workload]
     samples = setting.samples or kind.samples
 
-    def dataset() -> Any:
+    def dataset() -> AnyDataset:
         return kind.dataset(samples)
 
     known = [
@@ -134,7 +136,9 @@ def _memory_contenders(setting: Setting) -> tuple[list[Contender], set[str]]:
     return known, {contender.name for contender in known}
 
 
-def _fusion(name: str, dataset: Callable[[], Any], setting: Setting, **extra: Any) -> Contender:
+def _fusion(
+    name: str, dataset: Callable[[], AnyDataset], setting: Setting, **extra: Any
+) -> Contender:
     def start() -> Running:
         from fusionloader import FusionLoader
 
@@ -145,9 +149,9 @@ def _fusion(name: str, dataset: Callable[[], Any], setting: Setting, **extra: An
 
 
 def start_loader(
-    kind: type[DataLoader[Any]], dataset: Any, setting: Setting, **extra: Any
+    kind: type[AnyLoader], dataset: AnyDataset, setting: Setting, **extra: Any
 ) -> Running:
-    """A DataLoader of the given class over ``dataset``; its workers persist where it has any."""
+    """Starts a DataLoader of the given class over ``dataset``, with persistent workers if any."""
     some = setting.workers > 0
     loader = kind(
         dataset,
@@ -170,16 +174,16 @@ def start_loader(
     return Running(epoch, close)
 
 
-def batch_length(batch: Any) -> int:
-    """The samples of a collated batch: the length of its first tensor."""
+def batch_length(batch: Batch) -> int:
+    """Returns the number of samples of a collated batch: the length of its first tensor."""
     if isinstance(batch, torch.Tensor):
         return len(batch)
     first = next(iter(batch.values() if isinstance(batch, dict) else batch))
     return batch_length(first)
 
 
-def close_loader(loader: DataLoader[Any]) -> None:
-    """Ends a loader's workers now; torch's own loader has no public way but its deletion."""
+def close_loader(loader: AnyLoader) -> None:
+    """Ends a loader's workers now; for torch's loader this needs a private attribute."""
     closing = getattr(loader, "close", None)
     if closing is not None:
         closing()

@@ -11,7 +11,7 @@ from fusionloader.cli.measure.workloads import MEAN, SIDE, STD
 
 
 def start_dali(root: Path, workload: str, batch_size: int, threads: int) -> Running:
-    """A pipeline with ROI decode, fused crop-mirror-normalize and DALI's own iterator."""
+    """Starts a pipeline with ROI decode, fused crop-mirror-normalize and DALI's iterator."""
     from nvidia.dali.plugin.pytorch import DALIClassificationIterator, LastBatchPolicy
 
     pipeline = _pipeline(root, workload, batch_size, threads)
@@ -25,7 +25,7 @@ def start_dali(root: Path, workload: str, batch_size: int, threads: int) -> Runn
             yield len(outputs[0]["label"])
 
     def close() -> None:
-        # The iterator prefetches in threads of its own; they end with the last reference.
+        # The iterator prefetches in threads, which end with the last reference.
         nonlocal iterator, pipeline
         del iterator, pipeline
 

@@ -1,4 +1,4 @@
-"""The physical limit: processes that decode the same files with libjpeg-turbo and do no more."""
+"""A limit for comparison: processes that only decode the same files with libjpeg-turbo."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ from PIL import Image, features
 
 from fusionloader.cli.measure.protocol import Running
 
-# Files a process takes at a time: few enough that all end together.
+# Files that a process claims at a time: few enough that all processes end together.
 CLAIM = 8
 
 
 def start_decode_limit(paths: list[Path], processes: int) -> Running:
-    """``processes`` processes read and fully decode ``paths`` to RGB; one count an epoch."""
+    """Starts processes that read and decode ``paths`` to RGB; an epoch yields one count."""
     if not features.check_feature("libjpeg_turbo"):
         raise RuntimeError("Pillow was built without libjpeg-turbo: its speed is no limit")
     context = multiprocessing.get_context("spawn")
     claimed = context.Value("l", 0)
     begin: SimpleQueue[bool] = context.SimpleQueue()
     ended: SimpleQueue[int] = context.SimpleQueue()
-    crew = [
+    workers = [
         context.Process(target=_decode, args=(paths, claimed, begin, ended), daemon=True)
         for _ in range(processes)
     ]
-    for member in crew:
-        member.start()
+    for worker in workers:
+        worker.start()
 
     def epoch() -> Iterator[int]:
         claimed.value = 0
-        for _ in crew:
+        for _ in workers:
             begin.put(True)
-        yield sum(ended.get() for _ in crew)
+        yield sum(ended.get() for _ in workers)
 
     def close() -> None:
-        _end(crew, begin)
+        _end(workers, begin)
 
     return Running(epoch, close)
 
 
-def _end(crew: list[SpawnProcess], begin: SimpleQueue[bool]) -> None:
-    for _ in crew:
+def _end(workers: list[SpawnProcess], begin: SimpleQueue[bool]) -> None:
+    for _ in workers:
         begin.put(False)
-    for member in crew:
-        member.join()
+    for worker in workers:
+        worker.join()
 
 
 def _decode(
@@ -64,11 +64,11 @@ def _decode(
             with claimed.get_lock():
                 start = claimed.value
                 claimed.value = start + CLAIM
-            mine = paths[start : start + CLAIM]
-            if not mine:
+            chunk = paths[start : start + CLAIM]
+            if not chunk:
                 break
-            for path in mine:
+            for path in chunk:
                 with Image.open(path) as image:
                     image.convert("RGB")
-            done += len(mine)
+            done += len(chunk)
         ended.put(done)

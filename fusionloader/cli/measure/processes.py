@@ -1,4 +1,4 @@
-"""What a tree of processes costs, read from /proc: CPU seconds and memory."""
+"""CPU seconds and memory of a tree of processes, read from /proc."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ IDLE_SHARE = 0.2
 
 @dataclass(frozen=True, slots=True)
 class CpuReading:
-    """CPU seconds so far: this process, every living descendant, descendants already reaped."""
+    """CPU seconds so far: of this process, of running descendants by pid, of reaped ones."""
 
     main: float
-    living: dict[int, float]
+    running: dict[int, float]
     reaped: float
 
 
@@ -35,7 +35,7 @@ class Memory:
 
 
 def descendants(root: int | None = None) -> list[int]:
-    """The living processes below ``root`` (this process), zombies left out."""
+    """Returns the descendants of ``root`` (this process) that run; no zombies."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and (fields := _stat_fields(int(entry.name))):
@@ -52,38 +52,38 @@ def descendants(root: int | None = None) -> list[int]:
 
 
 def _stat_fields(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat after the command's name; empty if the process is gone."""
+    """Returns the fields of /proc/PID/stat after the command's name; none if it has ended."""
     try:
         text = Path("/proc", str(pid), "stat").read_text()
     except OSError:
         return []
-    # The name may hold spaces and parentheses; what follows the last one is regular.
+    # The name may contain spaces and parentheses: split after the last one.
     return text.rpartition(")")[2].split()
 
 
 def read_cpu() -> CpuReading:
-    """The CPU time of this process and of everything below it, to 10 ms for the latter."""
-    living = {}
+    """Reads the CPU time of this process and of its descendants, the latter to 10 ms."""
+    running = {}
     for pid in descendants():
         if fields := _stat_fields(pid):
-            living[pid] = (int(fields[11]) + int(fields[12])) * TICK
+            running[pid] = (int(fields[11]) + int(fields[12])) * TICK
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return CpuReading(time.process_time(), living, children.ru_utime + children.ru_stime)
+    return CpuReading(time.process_time(), running, children.ru_utime + children.ru_stime)
 
 
 def cpu_between(before: CpuReading, after: CpuReading) -> tuple[float, float]:
-    """CPU seconds spent between two readings: (this process, all its descendants)."""
-    living = sum(spent - before.living.get(pid, 0.0) for pid, spent in after.living.items())
-    # A descendant reaped in between counts with all of its life: take off what came before.
-    ended = sum(spent for pid, spent in before.living.items() if pid not in after.living)
+    """Returns the CPU seconds between two readings: (this process, all its descendants)."""
+    running = sum(spent - before.running.get(pid, 0.0) for pid, spent in after.running.items())
+    # A descendant reaped in between counts with its whole run time: subtract the earlier part.
+    ended = sum(spent for pid, spent in before.running.items() if pid not in after.running)
     reaped = max(0.0, after.reaped - before.reaped - ended)
-    return after.main - before.main, living + reaped
+    return after.main - before.main, running + reaped
 
 
 def wait_until_idle(limit: float = 5.0) -> bool:
-    """Waits until this process and its descendants rest, at most ``limit`` seconds.
+    """Waits until this process and its descendants are idle, at most ``limit`` seconds.
 
-    Some loaders go on prefetching after an epoch; the next contender must not pay for that.
+    Some loaders continue prefetching after an epoch, which would slow the next contender down.
     """
     deadline = time.perf_counter() + limit
     before = read_cpu()
@@ -97,7 +97,7 @@ def wait_until_idle(limit: float = 5.0) -> bool:
 
 
 def read_memory(pid: int) -> Memory | None:
-    """The memory of a process, ``None`` if it is gone or not ours to look at."""
+    """Returns the memory of a process, ``None`` if it has ended or may not be read."""
     try:
         rollup = _kilobytes(Path("/proc", str(pid), "smaps_rollup").read_text())
         status = _kilobytes(Path("/proc", str(pid), "status").read_text())
@@ -113,7 +113,7 @@ def read_memory(pid: int) -> Memory | None:
 
 
 def _kilobytes(text: str) -> dict[str, int]:
-    """The lines ``Name: 123 kB`` of a /proc file, in bytes."""
+    """Returns the lines ``Name: 123 kB`` of a /proc file, in bytes."""
     values = {}
     for line in text.splitlines():
         parts = line.split()
@@ -122,13 +122,13 @@ def _kilobytes(text: str) -> dict[str, int]:
     return values
 
 
-def read_workers(ours: set[int]) -> list[Memory]:
-    """The memory of the descendants that are not in ``ours`` (those there before)."""
-    readings = (read_memory(pid) for pid in descendants() if pid not in ours)
+def read_workers(others: set[int]) -> list[Memory]:
+    """Returns the memory of the descendants that are not in ``others`` (those there before)."""
+    readings = (read_memory(pid) for pid in descendants() if pid not in others)
     return [reading for reading in readings if reading is not None]
 
 
 def shared_memory_used() -> int:
-    """Bytes in use in /dev/shm, objects already unlinked but still mapped included."""
+    """Returns the bytes in use in /dev/shm, unlinked objects that are mapped included."""
     facts = os.statvfs("/dev/shm")
     return (facts.f_blocks - facts.f_bfree) * facts.f_frsize

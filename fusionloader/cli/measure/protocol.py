@@ -21,7 +21,7 @@ NOISY_SPREAD = 0.15
 
 
 class Running:
-    """A contender that has been set up: every call of ``epoch`` delivers the data set once."""
+    """A contender that has been set up; a call of ``epoch`` delivers the dataset once."""
 
     def __init__(self, epoch: Callable[[], Iterator[int]], close: Callable[[], None]) -> None:
         self.epoch = epoch
@@ -30,7 +30,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """Something to measure; ``start`` sets it up, ``limit`` marks a physical limit, not a peer.
+    """A loader to measure; ``start`` sets it up, ``limit`` marks a limit, which is no loader.
 
     An epoch yields the number of samples of every batch as it is delivered.
     """
@@ -45,8 +45,8 @@ class Contender:
 class Epoch:
     """One measured epoch. Seconds are of wall time unless their name says CPU.
 
-    ``first_batch`` runs from the request of the epoch to its first batch, ``steady`` from there to
-    the last one, ``total`` over the whole epoch. ``counted`` samples came within ``steady``.
+    ``first_batch`` is the time from the start of the epoch to its first batch, ``steady`` from
+    there to the last one, ``total`` the whole. ``counted`` samples were delivered in ``steady``.
     """
 
     samples: int
@@ -60,7 +60,7 @@ class Epoch:
     @property
     def rate(self) -> float:
         """Samples per second between the first and the last batch."""
-        if self.counted == 0:  # a single batch, or a limit that has no batches
+        if self.counted == 0:  # a single batch, or a limit without batches
             return self.samples / self.total
         return self.counted / self.steady
 
@@ -77,7 +77,7 @@ class Epoch:
 
 @dataclass(slots=True)
 class Result:
-    """All that was measured of one contender."""
+    """The measurements of one contender."""
 
     contender: Contender
     cold_first_batch: float = 0.0
@@ -86,7 +86,7 @@ class Result:
     shared_bytes: int = 0
 
     def median(self, of: Callable[[Epoch], float]) -> float:
-        """The median of a figure over the counted epochs."""
+        """Returns the median of a figure over the counted epochs."""
         return statistics.median(of(epoch) for epoch in self.epochs)
 
     @property
@@ -102,7 +102,7 @@ class Result:
 
 
 def per_round_ratios(result: Result, baseline: Result) -> list[float]:
-    """The rate as a multiple of the baseline's in the same round."""
+    """Returns the rates as multiples of the baseline's in the same round."""
     return [
         ours.rate / theirs.rate for ours, theirs in zip(result.epochs, baseline.epochs, strict=True)
     ]
@@ -115,9 +115,9 @@ def measure(
     retries: int = 1,
     announce: Callable[[str], None] = lambda text: None,
 ) -> tuple[list[Result], int]:
-    """Measures ``rounds`` epochs of every contender by turns; returns results and repetitions.
+    """Measures ``rounds`` epochs of every contender, interleaved; returns results and repetitions.
 
-    All contenders stay set up, with their workers idle, while another one has its turn. If the
+    All contenders stay set up, with their workers idle, while another one is measured. If the
     epochs of one differ by more than ``NOISY_SPREAD``, all rounds are measured again, at most
     ``retries`` times, and the last measurement counts.
     """
@@ -150,11 +150,11 @@ def measure(
 
 
 def _cold_epoch(running: Running, result: Result, asked: float, before: set[int]) -> None:
-    """The uncounted epoch: time to the first batch from nothing, workers' memory at its end."""
+    """Runs the uncounted epoch: measures the cold first batch, and workers' memory at its end."""
     for number, _ in enumerate(running.epoch()):
         if number == 0:
             result.cold_first_batch = time.perf_counter() - asked
-        # Read while the workers live: some loaders end theirs with the epoch.
+        # Read while the workers run: some loaders end theirs with the epoch.
         if number == 1:
             result.workers = read_workers(before)
     result.workers = read_workers(before) or result.workers
@@ -163,18 +163,18 @@ def _cold_epoch(running: Running, result: Result, asked: float, before: set[int]
 def _rounds(
     running: list[Running], results: list[Result], rounds: int, announce: Callable[[str], None]
 ) -> None:
-    for turn in range(rounds):
+    for number in range(rounds):
         for contender, result in zip(running, results, strict=True):
             wait_until_idle()
             result.epochs.append(timed_epoch(contender))
             announce(
-                f"round {turn + 1}/{rounds}: {result.contender.name} "
+                f"round {number + 1}/{rounds}: {result.contender.name} "
                 f"{result.epochs[-1].rate:,.0f} samples/s"
             )
 
 
 def timed_epoch(running: Running) -> Epoch:
-    """Runs one epoch and returns what it took."""
+    """Runs one epoch and returns its measurements."""
     cpu_before = read_cpu()
     samples = counted = 0
     started = time.perf_counter()

@@ -1,27 +1,27 @@
-"""Results as a table for people and as JSON for everybody else."""
+"""Results as a table for people and as JSON for programs."""
 
 from __future__ import annotations
 
 import json
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from fusionloader.cli.environment import machine, versions
-from fusionloader.cli.measure.processes import MEGABYTE
+from fusionloader.cli.environment import JsonObject, machine, versions
+from fusionloader.cli.measure.processes import MEGABYTE, Memory
 from fusionloader.cli.measure.protocol import NOISY_SPREAD, Result, per_round_ratios
 
 
 def announce(text: str) -> None:
-    """Progress bar of a measurement, on standard error so that the table stays clean."""
+    """Prints the progress of a measurement to standard error, apart from the table."""
     print(f"  {text}", file=sys.stderr, flush=True)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Left-aligned first column, right-aligned others."""
+    """Returns a text table: left-aligned first column, right-aligned others."""
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
     lines = []
     for row in [header, *rows]:
@@ -34,8 +34,8 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def summary(result: Result, baseline: Result) -> dict[str, Any]:
-    """The figures of one contender: medians over the counted epochs, and every epoch."""
+def summary(result: Result, baseline: Result) -> JsonObject:
+    """Returns the figures of one contender: medians over the counted epochs, and every epoch."""
     ratios = per_round_ratios(result, baseline)
     workers = result.workers
     return {
@@ -61,13 +61,13 @@ def summary(result: Result, baseline: Result) -> dict[str, Any]:
     }
 
 
-def _most(workers: Sequence[Any], name: str) -> float | None:
-    """The largest worker's figure in MB, ``None`` for a contender without processes."""
+def _most(workers: Sequence[Memory], name: str) -> float | None:
+    """Returns the largest worker's figure in MB, ``None`` for a contender without processes."""
     return max((getattr(w, name) for w in workers), default=0) / MEGABYTE if workers else None
 
 
-def report_of(results: Sequence[Result], flags: Mapping[str, Any], **facts: Any) -> dict[str, Any]:
-    """Everything that a reader needs to judge the figures and to repeat them."""
+def report_of(results: Sequence[Result], flags: JsonObject, **facts: Any) -> JsonObject:
+    """Returns all that a reader needs to judge the figures and to repeat them."""
     return {
         "versions": versions(),
         "machine": machine(),
@@ -78,8 +78,8 @@ def report_of(results: Sequence[Result], flags: Mapping[str, Any], **facts: Any)
     }
 
 
-def comparison(report: Mapping[str, Any]) -> str:
-    """The table of a report, with what its columns mean below."""
+def comparison(report: JsonObject) -> str:
+    """Returns the table of a report, with the meaning of its columns below."""
     header = (
         "contender", "samples/s", "ratio", "spread", "whole epoch", "first cold s", "first s",
         "CPU s/1000", "main ms", "worker USS MB", "peak RSS MB",
@@ -102,7 +102,7 @@ def comparison(report: Mapping[str, Any]) -> str:
     ]
     notes = [f"{entry['name']}: {entry['description']}" for entry in report["contenders"]]
     notes.append(
-        "Medians of epochs by turns; ratio: median of the per-round ratios to "
+        "Medians of interleaved epochs; ratio: median of the per-round ratios to "
         f"{report['baseline']}; samples/s: between the first and the last batch."
     )
     if any(entry["noisy"] for entry in report["contenders"]):
@@ -114,15 +114,15 @@ def _megabytes(value: float | None) -> str:
     return "-" if value is None else f"{value:.0f}"
 
 
-def write_json(report: Mapping[str, Any], path: Path | None) -> None:
+def write_json(report: JsonObject, path: Path | None) -> None:
     """Writes a report, if a file was asked for."""
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(report, indent=2, default=_plain) + "\n")
 
 
-def _plain(value: Any) -> Any:
-    """Values as JSON can hold them: dataclasses as objects, anything else by its name."""
+def _plain(value: object) -> JsonObject | str:
+    """Returns values as JSON can represent them: dataclasses as objects, others as text."""
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     return str(value)

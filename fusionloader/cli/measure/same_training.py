@@ -1,4 +1,4 @@
-"""Whether training with FusionLoader comes out as with DataLoader: accuracies over seeds."""
+"""Compares training with FusionLoader and with DataLoader: accuracies over seeds."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import nn
@@ -17,20 +17,22 @@ from torchvision import transforms
 from torchvision.datasets import MNIST, ImageFolder
 from torchvision.transforms.v2 import functional
 
+from fusionloader.aliases import AnyDataset, AnyLoader
+
 
 @dataclass(frozen=True, slots=True)
 class TrainingTask:
-    """Something to learn: images to train with, images to test on, and how long."""
+    """A classification task: images to train and to test on, and the training's parameters."""
 
-    train: Any
-    test: Any
+    train: AnyDataset
+    test: AnyDataset
     channels: int
     epochs: int
     batch_size: int
 
 
 class Residual(nn.Module):
-    """Two convolutions around which the input also goes directly, at half the resolution."""
+    """A residual block of two convolutions, at half the resolution."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -61,7 +63,7 @@ def small_resnet(channels: int, classes: int = 10) -> nn.Module:
 
 
 def digits_task(samples: int, epochs: int) -> TrainingTask:
-    """Digits of many fonts' sizes, places and slants on noise, 28x28, in MNIST's class."""
+    """Returns digits of many sizes, positions and slants on noise, 28x28, in MNIST's class."""
     usual = [transforms.ToTensor(), transforms.Normalize((0.1307,), (0.3081,))]
     augmented = [transforms.RandomCrop(28, padding=2), transforms.RandomRotation(10), *usual]
     return TrainingTask(
@@ -70,7 +72,7 @@ def digits_task(samples: int, epochs: int) -> TrainingTask:
 
 
 def corpus_task(root: Path, epochs: int) -> TrainingTask:
-    """The demo's corpus at 64 pixels; every fifth image is kept for the test."""
+    """Returns the demo's corpus at 64 pixels; every fifth image is kept for the test."""
     normalize = [
         transforms.ToTensor(),
         transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
@@ -88,7 +90,7 @@ def corpus_task(root: Path, epochs: int) -> TrainingTask:
     return TrainingTask(train, test, 3, epochs=epochs, batch_size=16)
 
 
-def _digits(samples: int, seed: int, steps: list[Any]) -> MNIST:
+def _digits(samples: int, seed: int, steps: list[object]) -> MNIST:
     rng = np.random.default_rng(seed)
     dataset = MNIST.__new__(MNIST)
     dataset.targets = torch.from_numpy(rng.integers(0, 10, samples))
@@ -99,11 +101,11 @@ def _digits(samples: int, seed: int, steps: list[Any]) -> MNIST:
     return dataset
 
 
-def _digit(digit: int, rng: np.random.Generator) -> np.ndarray[Any, Any]:
+def _digit(digit: int, rng: np.random.Generator) -> npt.NDArray[np.uint8]:
     image = Image.new("L", (28, 28))
     font = ImageFont.load_default(float(rng.integers(14, 26)))
-    place = (int(rng.integers(3, 12)), int(rng.integers(-2, 5)))
-    ImageDraw.Draw(image).text(place, str(digit), fill=int(rng.integers(90, 256)), font=font)
+    corner = (int(rng.integers(3, 12)), int(rng.integers(-2, 5)))
+    ImageDraw.Draw(image).text(corner, str(digit), fill=int(rng.integers(90, 256)), font=font)
     slanted = functional.affine(
         image,
         angle=float(rng.uniform(-20, 20)),
@@ -112,14 +114,13 @@ def _digit(digit: int, rng: np.random.Generator) -> np.ndarray[Any, Any]:
         shear=[float(rng.uniform(-20, 20)), 0.0],
     )
     noise = rng.integers(0, 90, (28, 28))
-    pixels: np.ndarray[Any, Any] = np.clip(np.asarray(slanted) + noise, 0, 255).astype(np.uint8)
-    return pixels
+    return np.clip(np.asarray(slanted) + noise, 0, 255).astype(np.uint8)
 
 
 def accuracy(
-    task: TrainingTask, make_loader: Callable[..., DataLoader[Any]], seed: int, workers: int
+    task: TrainingTask, make_loader: Callable[..., AnyLoader], seed: int, workers: int
 ) -> float:
-    """Returns the share of right answers on the test images after training."""
+    """Returns the accuracy on the test images after training."""
     torch.manual_seed(seed)
     network = small_resnet(task.channels)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
@@ -153,17 +154,17 @@ class Comparison:
 
     @property
     def difference(self) -> float:
-        """Of the means: positive where FusionLoader's is higher."""
+        """Difference of the means, positive where FusionLoader's is higher."""
         return statistics.mean(self.ours) - statistics.mean(self.theirs)
 
     @property
     def spread(self) -> float:
-        """Between the lowest and highest accuracy of DataLoader's seeds."""
+        """Difference of the highest and the lowest accuracy with DataLoader."""
         return max(self.theirs) - min(self.theirs)
 
 
 def compare(
-    task: TrainingTask, ours: Callable[..., DataLoader[Any]], seeds: int = 5, workers: int = 2
+    task: TrainingTask, ours: Callable[..., AnyLoader], seeds: int = 5, workers: int = 2
 ) -> Comparison:
     """Trains with both loaders, seed by seed, on one thread: small networks gain from no more."""
     threads = torch.get_num_threads()

@@ -1,4 +1,4 @@
-"""Service times for the simulator: every sample's size and the CPU time that it costs a worker."""
+"""Measures service times for the simulator: each sample's size and its CPU time in a worker."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torchvision.datasets import ImageFolder
 
-from fusionloader.cli.environment import machine, versions
+from fusionloader.cli.environment import JsonObject, machine, versions
 from fusionloader.cli.measure.workloads import pil_dataset, pil_transform
 from fusionloader.cli.progress_bar import ProgressBar
 from fusionloader.executors.compiled_plan import compile_plan
@@ -43,10 +44,10 @@ ASSUMED_MODELS = {
 
 def measure_service_times(
     root: Path, workload: str, executor: str, samples: int, seed: int = 0
-) -> dict[str, Any]:
-    """Runs samples of an image folder one by one, warm; returns what the file will hold.
+) -> JsonObject:
+    """Runs samples of an image folder one by one, warm; returns the contents of the file.
 
-    CPU seconds of the thread, reading included: other processes on the machine disturb them least.
+    Measures CPU time of the thread, reading included, which other processes disturb least.
     """
     torch.set_num_threads(1)
     torch.manual_seed(seed)
@@ -85,8 +86,8 @@ def measure_service_times(
     }
 
 
-def _native(dataset: Any, workload: str, seed: int) -> Callable[[int], Any]:
-    """What a worker does with a sample of a wholly compiled plan."""
+def _native(dataset: ImageFolder, workload: str, seed: int) -> Callable[[int], None]:
+    """Returns a function that processes a sample as a native worker does."""
     plan = compile_plan(pil_transform(workload)).plan
     executor = make_executor(plan)
     out: Any = result_like(plan).view(torch.uint8).numpy().reshape(-1)
@@ -98,7 +99,7 @@ def _native(dataset: Any, workload: str, seed: int) -> Callable[[int], Any]:
     return load
 
 
-def write_service_times(found: dict[str, Any], path: Path) -> None:
+def write_service_times(found: JsonObject, path: Path) -> None:
     """Writes the file, a line for each part."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [f"  {json.dumps(name)}: {json.dumps(part)}" for name, part in found.items()]

@@ -1,7 +1,8 @@
-"""The workloads: what a sample is and what is done to it."""
+"""The workloads: their datasets and transforms."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,22 +15,24 @@ from torchvision.datasets import MNIST, ImageFolder
 from torchvision.io import ImageReadMode, decode_image
 from torchvision.transforms import v2
 
+from fusionloader.aliases import AnyDataset
+
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SIDE = 224
-# What the augmenting image workloads put between the flip and the conversion: v1 and v2 alike.
-POLICIES: dict[str, tuple[type[Any], type[Any], dict[str, int]]] = {
+# The augmentations between flip and conversion, by workload: v1's, v2's and their arguments.
+POLICIES: dict[str, tuple[type[object], type[object], dict[str, int]]] = {
     "randaugment": (transforms.RandAugment, v2.RandAugment, {"num_ops": 2, "magnitude": 9}),
     "autoaugment": (transforms.AutoAugment, v2.AutoAugment, {}),
     "trivial": (transforms.TrivialAugmentWide, v2.TrivialAugmentWide, {}),
 }
-# RandAugment before the crop works on the whole image.
+# RandAugment before the crop processes the whole image.
 FULL_SIZE = "randaugment-full"
 IMAGE_WORKLOADS = ("default", *POLICIES, FULL_SIZE)
 
 
 def pil_transform(workload: str) -> Any:
-    """v1 transforms on PIL images, as most scripts have them."""
-    steps: list[Any] = [
+    """Returns v1 transforms on PIL images, as most scripts have them."""
+    steps: list[object] = [
         transforms.RandomResizedCrop(SIDE),
         transforms.RandomHorizontalFlip(),
     ]
@@ -42,8 +45,8 @@ def pil_transform(workload: str) -> Any:
 
 
 def tensor_transform(workload: str) -> Any:
-    """v2 transforms on uint8 tensors, as torchvision's documentation advises for speed."""
-    steps: list[Any] = [
+    """Returns v2 transforms on uint8 tensors, as torchvision's documentation advises for speed."""
+    steps: list[object] = [
         v2.RandomResizedCrop(SIDE, antialias=True),
         v2.RandomHorizontalFlip(),
     ]
@@ -57,12 +60,12 @@ def tensor_transform(workload: str) -> Any:
 
 
 def pil_dataset(root: Path, workload: str) -> ImageFolder:
-    """An image folder read with Pillow."""
+    """Returns an image folder read with Pillow."""
     return ImageFolder(str(root), pil_transform(workload))
 
 
 def tensor_dataset(root: Path, workload: str) -> ImageFolder:
-    """An image folder decoded to tensors by torchvision."""
+    """Returns an image folder decoded to tensors by torchvision."""
     return ImageFolder(str(root), tensor_transform(workload), loader=_read_tensor)
 
 
@@ -72,7 +75,7 @@ def _read_tensor(path: str) -> torch.Tensor:
 
 
 class TinyImages(Dataset[tuple[torch.Tensor, int]]):
-    """Ready-made samples (float32 3x32x32, int): what is left to measure is the loader itself."""
+    """Stored samples (float32 3x32x32, int), so that only the loader itself costs time."""
 
     STORED = 512
 
@@ -128,7 +131,7 @@ class DownloadedDigits(MNIST):  # type: ignore[misc]  # torchvision has no types
 
 
 class HandmadeDigits(Dataset[tuple[torch.Tensor, int]]):
-    """The same by a ``__getitem__`` of the user's own, which no plan can stand for."""
+    """The same by a custom ``__getitem__``, which no plan can represent."""
 
     def __init__(self, samples: int) -> None:
         rng = np.random.default_rng(0)
@@ -147,7 +150,7 @@ class HandmadeDigits(Dataset[tuple[torch.Tensor, int]]):
 class InMemory:
     """A workload without files: its dataset class and the samples of an epoch."""
 
-    dataset: type[Any]
+    dataset: Callable[[int], AnyDataset]
     samples: int
 
 

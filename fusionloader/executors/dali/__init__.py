@@ -1,5 +1,7 @@
 """A plan on DALI: prebuilt pipelines of stock operators. May import plan and other executors.
 
-`operations` and `support` do not need DALI, nor do `borrowing`, `prebuilt` and `resource_library`,
-which processes without it import too; what builds pipelines does.
+``task`` is a pipeline with parameters as inputs, ``prebuilt`` one that can be dropped and built
+again. ``head`` decodes and resizes by the steps that ``head_steps`` takes from plans, ``families/``
+do the other operations, ``memory/`` is about DALI's memory. ``head_steps``, ``prebuilt``,
+``errors``, ``families.steps``, ``families.support`` and most of ``memory/`` need no DALI.
 """

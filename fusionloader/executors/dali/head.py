@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
-from nvidia.dali import fn, types
+import numpy.typing as npt
+from nvidia.dali import Pipeline, fn, types
 
 from fusionloader.executors.dali.head_steps import FILTERS, HeadStep
 from fusionloader.executors.dali.memory.borrowing import may_borrow
 from fusionloader.executors.dali.memory.unused_memory import release_unused_memory
 from fusionloader.executors.dali.prebuilt import Prebuilt
-from fusionloader.executors.dali.task import Backend, Input, unpacked
+from fusionloader.executors.dali.task import Backend, Image, Input, unpacked
 from fusionloader.executors.native import make_executor
 from fusionloader.executors.shortage import is_shortage
 from fusionloader.plan.stages import Plan
@@ -28,15 +28,15 @@ _INPUTS = {
     "start": Input("int32", (2,)),
     "shape": Input("int32", (2,)),
     "size": Input("float32", (2,)),
+    "filter": Input("int32"),
 }
-_FILTER = {"filter": Input("int32")}
 
 
 @dataclass(frozen=True, slots=True)
 class DaliDecoded:
     """A sample's pixels, height x width x channels; or ``None`` and the reason why."""
 
-    image: Any
+    image: Image
     reason: str = ""
 
 
@@ -49,34 +49,26 @@ class DaliHead:
         max_batch: int,
         threads: int = 1,
         *,
-        filters: tuple[str, ...] = FILTERS,
         hw_decoder_load: float = 0.65,
     ) -> None:
-        """Builds the pipeline; raises ValueError for a filter that DALI does not have.
+        """Builds the pipeline.
 
         Args:
             device: index of a CUDA device, ``None`` for DALI's CPU backend.
             max_batch: samples of a run; more are done in several.
             threads: that decode.
-            filters: that samples may ask for; with one alone a run costs a little less.
             hw_decoder_load: the part of the samples for a GPU's hardware decoder.
         """
-        if not filters or not set(filters) <= set(FILTERS):
-            raise ValueError(f"the head has the filters {FILTERS}, not all of {filters}")
         self._backend = Backend(device, max_batch, threads=threads)
-        self._filters = filters
-        self._inputs = _INPUTS | (_FILTER if len(filters) > 1 else {})
         # Reads headers in 2 us, so that few files that DALI cannot decode get there.
         self._headers = make_executor(Plan((), None, None, None))
-        self._pipeline = Prebuilt(
-            partial(_defined, self._backend, filters, self._inputs, hw_decoder_load)
-        )
+        self._pipeline = Prebuilt(partial(_defined, self._backend, hw_decoder_load))
         self._pipeline.build()
 
-    def run(self, encoded: Sequence[Any], steps: Sequence[HeadStep]) -> list[DaliDecoded]:
-        """The pixels of each file's bytes, and the reason for those that there are none of.
+    def run(self, encoded: Sequence[bytes], steps: Sequence[HeadStep]) -> list[DaliDecoded]:
+        """The pixels of each file's bytes, or the reason why there are none.
 
-        Images are arrays, DALI's tensors on a GPU; their memory is theirs.
+        Images are arrays, or DALI's tensors on a GPU, which no later run writes to.
 
         Raises:
             RuntimeError: there is too little memory, of which more might be borrowed.
@@ -94,7 +86,7 @@ class DaliHead:
                 results[place] = decoded
         return results
 
-    def _refusal(self, file: Any, step: HeadStep) -> str:
+    def _refusal(self, file: bytes, step: HeadStep) -> str:
         """Why a file must not get to DALI, where one bad sample fails all; empty if it may."""
         size = self._headers.image_size(file)
         if size is None:
@@ -102,20 +94,22 @@ class DaliHead:
         x, y, width, height = step.window
         if min(x, y) < 0 or min(width, height) < 1 or x + width > size[0] or y + height > size[1]:
             return f"the window {step.window} is not within the image of {size[0]} x {size[1]}"
-        if step.filter not in self._filters:
-            return f"the head was built for the filters {self._filters}, not {step.filter!r}"
+        if step.filter not in FILTERS:
+            return f"the head has the filters {FILTERS}, not {step.filter!r}"
         return ""
 
-    def _decode(self, files: list[Any], steps: list[HeadStep]) -> list[DaliDecoded]:
-        """One run; halves of it, down to the files that are bad, if it fails."""
+    def _decode(
+        self, files: Sequence[npt.NDArray[np.uint8]], steps: list[HeadStep]
+    ) -> list[DaliDecoded]:
+        """One run; if it fails, halves of it, down to the bad files."""
         try:
-            (images,) = self._pipeline.run(encoded=files, **self._values(steps))
+            (images,) = self._pipeline.run(encoded=files, **_values(steps))
             return [DaliDecoded(image) for image in unpacked(images, self._backend.on_gpu)]
         except RuntimeError as error:
             short, cause = is_shortage(error), _cause(error)
             if short and may_borrow(self._backend.device):
                 raise
-        # Out here: the error's traceback holds the pipeline that has failed, and its memory.
+        # Outside of the handler, since the error's traceback holds the failed pipeline's memory.
         if short:  # halves need less of it at a time
             release_unused_memory()
         self._pipeline.build()
@@ -125,24 +119,23 @@ class DaliHead:
         first = self._decode(files[:middle], steps[:middle])
         return first + self._decode(files[middle:], steps[middle:])
 
-    def _values(self, steps: list[HeadStep]) -> dict[str, Any]:
-        values: dict[str, Any] = {
-            "start": [(step.window[1], step.window[0]) for step in steps],
-            "shape": [(step.window[3], step.window[2]) for step in steps],
-            "size": [_signed_size(step) for step in steps],
-            "filter": [int(_INTERPOLATIONS[step.filter]) for step in steps],
-        }
-        return {name: given.array(values[name]) for name, given in self._inputs.items()}
+
+def _values(steps: list[HeadStep]) -> dict[str, npt.NDArray[np.generic]]:
+    values: dict[str, list[object]] = {
+        "start": [(step.window[1], step.window[0]) for step in steps],
+        "shape": [(step.window[3], step.window[2]) for step in steps],
+        "size": [_signed_size(step) for step in steps],
+        "filter": [int(_INTERPOLATIONS[step.filter]) for step in steps],
+    }
+    return {name: given.array(values[name]) for name, given in _INPUTS.items()}
 
 
-def _defined(
-    backend: Backend, filters: Sequence[str], inputs: Mapping[str, Input], hw_decoder_load: float
-) -> Any:
+def _defined(backend: Backend, hw_decoder_load: float) -> Pipeline:
     pipeline = backend.pipeline()
     with pipeline:
         encoded = fn.external_source(name="encoded", dtype=types.UINT8, ndim=1)
-        nodes = {name: given.node(name) for name, given in inputs.items()}
-        on_gpu: dict[str, Any] = {
+        nodes = {name: given.node(name) for name, given in _INPUTS.items()}
+        on_gpu: dict[str, object] = {
             "device": "mixed",
             "hw_decoder_load": hw_decoder_load,
             # What libjpeg does, and nvJPEG only when asked.
@@ -154,15 +147,11 @@ def _defined(
             shape=nodes["shape"],
             axes=[0, 1],
             output_type=types.RGB,
-            adjust_orientation=False,  # as Pillow's convert, which leaves EXIF's to the user
+            adjust_orientation=False,  # as Pillow's convert; EXIF's orientation is left to the user
             **(on_gpu if backend.on_gpu else {"device": "cpu"}),
         )
-        chosen = (
-            fn.reinterpret(nodes["filter"], dtype=types.INTERP_TYPE)
-            if "filter" in nodes
-            else _INTERPOLATIONS[filters[0]]
-        )
-        resized = fn.resize(images, size=nodes["size"], interp_type=chosen, antialias=True)
+        filter = fn.reinterpret(nodes["filter"], dtype=types.INTERP_TYPE)
+        resized = fn.resize(images, size=nodes["size"], interp_type=filter, antialias=True)
         pipeline.set_outputs(resized)
     return pipeline
 
@@ -173,7 +162,7 @@ def _signed_size(step: HeadStep) -> tuple[int, int]:
 
 
 def _cause(error: RuntimeError) -> str:
-    """What DALI says behind the traceback of the graph's definition."""
+    """DALI's message without the traceback of the graph's definition."""
     lines = str(error).partition("encountered:")[2].split("\n") or [str(error)]
-    told = [line.strip() for line in lines if line.strip()]
-    return told[0] if told else "DALI cannot decode it"
+    found = [line.strip() for line in lines if line.strip()]
+    return found[0] if found else "DALI cannot decode it"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fusionloader.executors.dali.operations import NotOnDali, Operation
+from fusionloader.executors.dali.errors import NotOnDali
+from fusionloader.plan.operations import Operation
 
 # DALI's box and Hamming filters are others than Pillow's.
 FILTERS = ("bilinear", "bicubic", "lanczos")

@@ -12,9 +12,11 @@ from nvidia.dali import Pipeline, fn, types
 
 from fusionloader.executors.dali.prebuilt import Prebuilt
 
-# A node of a DALI graph; DALI has no types of its own.
+# DALI has no types: a node of a graph, and a sample's pixels, which are a uint8 array of height x
+# width x channels on the CPU and DALI's tensor on a GPU.
 Node = Any
-ELEMENTS: dict[str, Any] = {
+Image = Any
+ELEMENTS = {
     "uint8": types.UINT8,
     "int16": types.INT16,
     "int32": types.INT32,
@@ -36,8 +38,8 @@ class Backend:
         """Whether images are in the memory of a GPU."""
         return self.device is not None
 
-    def pipeline(self) -> Any:
-        """An empty pipeline. One run at a time: what is asked for is wanted now."""
+    def pipeline(self) -> Pipeline:
+        """An empty pipeline. Nothing is prefetched: each run is of inputs that were just given."""
         return Pipeline(
             batch_size=self.max_batch,
             num_threads=self.threads,
@@ -61,13 +63,15 @@ class Input:
         """The input of that name in the graph being defined."""
         return fn.external_source(name=name, dtype=ELEMENTS[self.element], ndim=len(self.shape))
 
-    def array(self, values: Iterable[Any]) -> npt.NDArray[Any]:
+    def array(self, values: Iterable[object]) -> npt.NDArray[np.generic]:
         """All samples' values in one piece of memory, which is what is fed fastest."""
         return np.array(list(values), self.element).reshape(-1, *self.shape)
 
 
 # From a backend, the images' node and the inputs' nodes to the node of the results.
 Graph = Callable[..., Node]
+# One sample's values of a task's inputs, in their order.
+Values = tuple[object, ...]
 
 
 class PipelineTask:
@@ -83,10 +87,10 @@ class PipelineTask:
         """Makes it ready to run; needs the device."""
         self._pipeline.build()
 
-    def run(self, images: Sequence[Any], values: Sequence[tuple[Any, ...]]) -> list[Any]:
+    def run(self, images: Sequence[Image], values: Sequence[Values]) -> list[Image]:
         """The results for images of height x width x channels, with each one's inputs' values."""
         # One array is fed with less work than many, more so than the copy costs.
-        feed: dict[str, Any] = {"images": list(images) if self._on_gpu else np.stack(images)}
+        feed: dict[str, object] = {"images": list(images) if self._on_gpu else np.stack(images)}
         for (name, given), column in zip(
             self._inputs.items(), zip(*values, strict=True), strict=False
         ):
@@ -95,7 +99,7 @@ class PipelineTask:
         return list(results) if self._on_gpu else list(np.asarray(results.as_tensor()))
 
 
-def _defined(backend: Backend, graph: Graph, inputs: Mapping[str, Input]) -> Any:
+def _defined(backend: Backend, graph: Graph, inputs: Mapping[str, Input]) -> Pipeline:
     pipeline = backend.pipeline()
     with pipeline:
         images = fn.external_source(
@@ -112,10 +116,10 @@ def _defined(backend: Backend, graph: Graph, inputs: Mapping[str, Input]) -> Any
     return pipeline
 
 
-def unpacked(results: Any, on_gpu: bool) -> list[Any]:
+def unpacked(results: Iterable[Image], on_gpu: bool) -> list[Image]:
     """A pipeline's output sample by sample: arrays, or DALI's tensors on a GPU.
 
-    They look into the output's memory, which is theirs: no later run writes to it.
+    They are views of the output's memory, which no later run writes to.
     """
     if on_gpu:
         return list(results)

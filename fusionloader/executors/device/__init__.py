@@ -1,1 +1,7 @@
-"""A plan on a device: DALI decodes, one kernel or DALI's operators augment."""
+"""A GPU worker's work on a group of samples. May import executors.dali.
+
+``make_task`` builds a ``task``: a head, then an augment task, which is ``cuda_augment`` (the fused
+kernel, by ``program``), ``dali_augment`` (DALI's op families) or the native executor. ``support``
+says which plans it can run. ``launch_memory``, ``torch_pool`` and ``release_blocks`` are about
+borrowed memory.
+"""

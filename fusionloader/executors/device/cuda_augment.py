@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from fusionloader.executors.dali.operations import Operation
 from fusionloader.executors.device.program import DeviceProgram, DeviceSample, Launcher
+from fusionloader.executors.device.task import Image, Row
+from fusionloader.plan.operations import Operation
 from fusionloader.plan.stages import Plan
 
 
@@ -24,13 +24,13 @@ class CudaAugment:
 
     def run(
         self,
-        images: Sequence[Any],
+        images: Sequence[Image],
         operations: Sequence[Sequence[Operation]],
-        rows: Sequence[Any],
+        rows: Sequence[Row],
     ) -> list[str | None]:
         """See ``Augment``; ``images`` are DALI's tensors, ``rows`` uint8 tensors on the device.
 
-        Waits for its own launch, not for the device: rows are whole when it returns.
+        Waits for this launch, not for the device: rows are whole when it returns.
         """
         import torch
 
@@ -38,7 +38,7 @@ class CudaAugment:
         for image, left, row in zip(images, operations, rows, strict=True):
             height, width, _ = image.shape()
             samples.append(DeviceSample(image.data_ptr(), height, width, left, row.data_ptr()))
-        held: list[Any] = []
+        held: list[torch.Tensor] = []
 
         def work(nbytes: int) -> int:
             # Torch's, so that it can come from where the worker's allocations are sent to.

@@ -1,22 +1,28 @@
-"""Memory for the GPU worker's launches: its own, and when that has run out, training's for a while.
+"""Memory for the GPU worker's launches: its own, and when that has run out, borrowed blocks.
 
-Training lends only while it waits for a batch, and asks its memory back the moment that one is
-there. So what runs in borrowed memory runs in small parts, with a look at the lender before each,
-and everything goes back as soon as there is nothing to do.
+Training lends while it waits for a batch, and revokes its memory when the batch is there. So a
+launch in borrowed memory runs in small parts, with a look at the lender before each, and all blocks
+are returned when there is nothing to do.
 """
 
 from __future__ import annotations
 
+import gc
 import logging
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING
 
+from fusionloader.executors.dali.memory import borrowing
+from fusionloader.executors.dali.prebuilt import drop_all
 from fusionloader.executors.device.task import EncodedSample
 from fusionloader.executors.shortage import is_shortage
-from fusionloader.gpu_memory import Borrower, Mapping, MemorySharingError
+from fusionloader.gpu_memory import Borrower, Mapping, MemorySharingError, pool
+
+if TYPE_CHECKING:
+    import torch
 
 log = logging.getLogger("fusionloader.gpu")
 
@@ -24,8 +30,7 @@ log = logging.getLogger("fusionloader.gpu")
 SAMPLE_BYTES = 16 << 20
 # Torch asks for segments of 20 MiB when it needs 1 to 10: less is of no use to it.
 USEFUL_BYTES = 20 << 20
-# Training sleeps on what the wish wakes. If it has just got its batch instead, it waits for this
-# launch to end.
+# Training wakes up and lends. If it has just got its batch instead, it waits for this launch.
 _OFFER_SECONDS = 0.01
 # Of a launch, between two looks at the lender: it has 30 ms before the worker is killed.
 _PARTS = 8
@@ -38,34 +43,8 @@ _SHORT = "no memory on the device"
 Launch = Callable[[Sequence[EncodedSample]], list[str | None]]
 
 
-class MemoryPool(Protocol):
-    """Where allocations of a launch are served from."""
-
-    def own(self, in_vain: bool = False) -> AbstractContextManager[None]:
-        """Within it they come from the device's free memory.
-
-        With ``in_vain`` a launch has to make do with that: more was wished for, and none came.
-        """
-
-    def begin(self, blocks: Sequence[Mapping]) -> None:
-        """Makes borrowed blocks known."""
-
-    def borrowed(self) -> AbstractContextManager[None]:
-        """Within it they come from these blocks."""
-
-    def end(self) -> None:
-        """Forgets the blocks; nothing in them is allocated any more, nor used by the device.
-
-        Raises:
-            RuntimeError: something is.
-        """
-
-    def trim(self) -> None:
-        """Gives the device what is cached and not used."""
-
-
 class LaunchMemory:
-    """Runs launches, and borrows when they fail for want of memory.
+    """Runs launches, and borrows when they run out of memory.
 
     Attributes:
         short: whether its own memory did not suffice at the last launch that tried it.
@@ -74,7 +53,7 @@ class LaunchMemory:
     def __init__(
         self,
         borrower: Borrower,
-        pool: MemoryPool,
+        pool: TorchPool,
         wake_training: Callable[[], None],
         trims: bool,
         give_up_seconds: float = 60.0,
@@ -176,7 +155,7 @@ class LaunchMemory:
     def give_back(self) -> None:
         """Returns all that is borrowed.
 
-        A wish that was not met stays: training meets it when it waits for the next batch.
+        A request that was not met stays: training may meet it when it waits for the next batch.
         """
         if not self._blocks:
             return
@@ -203,3 +182,92 @@ def _unless_short(
             raise
         log.debug("a launch of %d samples ran out of memory: %s", len(samples), error)
     return None
+
+
+class TorchPool:
+    """Serves torch's allocations of one thread on a device, from borrowed blocks or not.
+
+    Torch caches what it gets, in a ``MemPool``: there is one for each time that blocks are
+    borrowed, since only with its end does everything in it come back. DALI's allocations are
+    served in any thread, where ``dali.borrowing`` can be installed.
+    """
+
+    def __init__(self, device: int) -> None:
+        borrowing.install(device)
+        self._device = device
+        self._allocator: torch.cuda.memory.CUDAPluggableAllocator | None = None
+        self._pool: torch.cuda.MemPool | None = None
+        self._blocks: list[Mapping] = []
+
+    def own(self, in_vain: bool = False) -> AbstractContextManager[None]:
+        """Within it allocations come from the device's free memory.
+
+        With ``in_vain`` a launch has to make do with that: more was asked for, and none was lent.
+        """
+        return borrowing.in_vain() if in_vain else nullcontext()
+
+    def begin(self, blocks: Sequence[Mapping]) -> None:
+        """Adds borrowed blocks."""
+        import torch
+
+        if self._allocator is None:  # kept: torch refers to it for as long as the process lives
+            self._allocator = torch.cuda.memory.CUDAPluggableAllocator(
+                pool.LIBRARY, pool.MALLOC, pool.FREE
+            )
+        for block in blocks:
+            pool.add(block)
+            self._blocks.append(block)
+        self._pool = torch.cuda.MemPool(self._allocator.allocator())  # type: ignore[no-untyped-call]
+
+    def borrowed(self) -> AbstractContextManager[None]:
+        """Within it allocations come from the borrowed blocks."""
+        import torch
+
+        assert self._pool is not None
+        return torch.cuda.use_mem_pool(self._pool, self._device)
+
+    def end(self) -> None:
+        """Removes the blocks; nothing in them is allocated any more, nor used by the device.
+
+        Raises:
+            RuntimeError: something is.
+        """
+        import torch
+
+        torch.cuda.synchronize(self._device)
+        self._pool = None
+        release_blocks(self._blocks, torch.cuda.empty_cache)
+        self._blocks.clear()
+
+    def trim(self) -> None:
+        """Gives the device what torch has cached and what DALI's pipelines do not use."""
+        import torch
+
+        from fusionloader.executors.dali.memory.unused_memory import release_unused_memory
+
+        torch.cuda.empty_cache()
+        release_unused_memory()
+
+
+def release_blocks(blocks: Sequence[Mapping], empty_cache: Callable[[], None]) -> None:
+    """Takes blocks out of the pool, once nothing in them is allocated or used by the device.
+
+    ``empty_cache`` returns to the pool what is cached of it. Where that does not suffice, DALI's
+    pipelines are dropped, then cyclic garbage is collected: cheapest first, since training waits.
+
+    Raises:
+        RuntimeError: something is still allocated, and no block may be returned.
+        CudaError: the device is lost, likewise.
+    """
+    for block in blocks:  # DALI's threads would go on allocating
+        pool.freeze(block)
+    for drop in (lambda: None, drop_all, gc.collect):
+        drop()
+        empty_cache()
+        pool.settle()
+        if not pool.live_bytes():
+            break
+    else:
+        raise RuntimeError(f"{pool.live_bytes()} bytes are still allocated in borrowed memory")
+    for block in blocks:
+        pool.remove(block)

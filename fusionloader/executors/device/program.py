@@ -6,15 +6,13 @@ import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fusionloader import _native
 from fusionloader.executors.native import make_executor
+from fusionloader.plan.operations import Operation
 from fusionloader.plan.stages import Plan
 
-Operation = tuple[Any, ...]
 LIBRARY = Path(__file__).parents[2] / "_cuda_ops.so"
-_WAYS_IN = ("crop", "resize", "hflip", "vflip")
 
 
 class KernelError(RuntimeError):
@@ -40,20 +38,6 @@ class DeviceSample:
     out: int
 
 
-def head_length(operations: Sequence[Operation]) -> int:
-    """Returns how many operations, up to the last resize before any other kind, make the head.
-
-    The head is decoding, windows, resizes and flips; what follows it a program can do.
-    """
-    length = 0
-    for place, operation in enumerate(operations):
-        if operation[0] not in _WAYS_IN:
-            break
-        if operation[0] == "resize":
-            length = place + 1
-    return length
-
-
 class DeviceProgram:
     """Flattens operations of a plan into programs, and runs them.
 
@@ -63,33 +47,6 @@ class DeviceProgram:
     def __init__(self, plan: Plan) -> None:
         self._executor = make_executor(plan)
         self._batch = _native.DeviceBatch(self._executor)
-
-    def unsupported(self, operations: Sequence[Operation]) -> str | None:
-        """Returns the name of the first operation that no program can do, if there is one.
-
-        A resize counts as such even where it would change nothing.
-        """
-        return _native.device_unsupported(operations)
-
-    def run_on_host(
-        self, pixels: Any, operations: Sequence[Operation], out: Any, lanes: int = 1
-    ) -> tuple[int, int]:
-        """Runs a program on the host, by the body of the kernel that a device would run.
-
-        Args:
-            pixels: uint8, height x width x channels.
-            operations: what is done to them.
-            out: writable buffer for the result, in the plan's element type and layout.
-            lanes: how many share the work; the result is the same for any number.
-
-        Returns:
-            Height and width of the result.
-
-        Raises:
-            ValueError: the operations do not fit the image, no program can do them, or the result
-                does not fit ``out``.
-        """
-        return _native.run_device_program_on_host(self._executor, pixels, operations, out, lanes)
 
     def launch(
         self,

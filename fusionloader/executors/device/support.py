@@ -1,6 +1,6 @@
 """What of a plan the GPU worker does.
 
-Its work is two tasks, both built ahead of time and fed with each sample's own parameters. *Head*:
+Its work is two tasks, both built ahead of time and fed with each sample's parameters. *Head*:
 decode a window of the image, resize and mirror it. *Augment*: everything else, up to the row of the
 batch.
 """
@@ -9,27 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from fusionloader.executors.dali.families.support import first_unsupported
 from fusionloader.executors.dali.head_steps import FILTERS
-from fusionloader.executors.dali.support import first_unsupported
+from fusionloader.options import Prebuilt
 from fusionloader.plan.stages import (
     AugMix,
+    Container,
     Plan,
-    RandomApply,
-    RandomChoice,
     RandomErasing,
-    RandomOrder,
     RandomResizedCrop,
     Resize,
     ResizeKeepRatio,
     ResizeShorterSide,
     Stage,
+    branches_of,
 )
 
 _RESIZES = (RandomResizedCrop, Resize, ResizeKeepRatio, ResizeShorterSide)
 
 
-def why_not(plan: Plan, prebuilt: str, on_gpu: bool) -> str | None:
-    """Returns the stage for which the GPU worker cannot run the plan, in words; ``None`` if none.
+def why_not(plan: Plan, prebuilt: Prebuilt, on_gpu: bool) -> str | None:
+    """Returns which stage the GPU worker cannot run, and why; ``None`` if it can run the plan.
 
     It resizes once, before anything that changes colors or warps. ``prebuilt`` is the flavour of
     its tasks, as ``GpuWorker`` has it.
@@ -54,10 +54,8 @@ def why_not(plan: Plan, prebuilt: str, on_gpu: bool) -> str | None:
 
 def _flat(stages: Iterable[Stage]) -> Iterable[Stage]:
     for stage in stages:
-        if isinstance(stage, RandomApply):
-            yield from _flat(stage.stages)
-        elif isinstance(stage, (RandomChoice, RandomOrder)):
-            for branch in stage.branches:
+        if isinstance(stage, Container):
+            for branch in branches_of(stage):
                 yield from _flat(branch)
         else:
             yield stage

@@ -1,7 +1,7 @@
 """The GPU worker's work on a group of samples: from encoded bytes to rows of the batch.
 
-Everything is built before the first group; a run only feeds parameters, which come from the plan's
-own draw, the same as on the CPU.
+Everything is built before the first group; a run only feeds parameters, which come from the
+plan's draw, the same as on the CPU.
 """
 
 from __future__ import annotations
@@ -12,18 +12,23 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from fusionloader.executors.dali.errors import NotOnDali
 from fusionloader.executors.dali.head_steps import HeadStep, head_of
-from fusionloader.executors.dali.operations import NotOnDali, Operation
 from fusionloader.executors.native import make_executor
+from fusionloader.plan.operations import Operation
 from fusionloader.plan.stages import Plan
+
+# A sample's pixels: a uint8 array of height x width x channels, or DALI's tensor on a device.
+Image = Any
+# A sample's row of the batch: memory of the batch slot, or a uint8 tensor on a device.
+Row = Any
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedSample:
     """A file's bytes, what its random draws are keyed by, and its row of the batch.
 
-    ``row`` is memory of the batch slot, or a uint8 tensor on the device. ``position`` is the
-    caller's.
+    ``position`` is for the caller to know it by.
     """
 
     encoded: bytes
@@ -32,7 +37,7 @@ class EncodedSample:
     key: int
     occurrence: int
     group: int
-    row: Any
+    row: Row
     position: int
 
 
@@ -40,7 +45,7 @@ class Decoded(Protocol):
     """What the head made of an image: pixels, or ``None`` and the reason."""
 
     @property
-    def image(self) -> Any:
+    def image(self) -> Image:
         """Pixels, on the device if there is one."""
 
     @property
@@ -60,24 +65,24 @@ class Augment(Protocol):
 
     def run(
         self,
-        images: Sequence[Any],
+        images: Sequence[Image],
         operations: Sequence[Sequence[Operation]],
-        rows: Sequence[Any],
+        rows: Sequence[Row],
     ) -> list[str | None]:
         """Returns for each image why its row could not be written, ``None`` where it was."""
 
 
 class NativeAugment:
-    """The CPU workers' own kernels, for the CPU backend."""
+    """The kernels of the CPU workers, for DALI's CPU backend."""
 
     def __init__(self, plan: Plan) -> None:
         self._executor = make_executor(plan)
 
     def run(
         self,
-        images: Sequence[Any],
+        images: Sequence[Image],
         operations: Sequence[Sequence[Operation]],
-        rows: Sequence[Any],
+        rows: Sequence[Row],
     ) -> list[str | None]:
         """See ``Augment``."""
         failed: list[str | None] = []
@@ -104,8 +109,8 @@ class GpuTask:
         """Writes the rows of ``samples``.
 
         Returns:
-            For each sample ``None``, or in words why a CPU worker has to do it: no JPEG that the
-            native decoder vouches for, or nothing that its plan can transform.
+            For each sample ``None``, or in words why a CPU worker has to do it: not a JPEG that
+            the native decoder reads, or an image that its plan cannot transform.
         """
         most = self._most_samples
         return [
@@ -143,7 +148,7 @@ class GpuTask:
     def _part(self, sample: EncodedSample) -> tuple[HeadStep, list[Operation]] | str:
         size = self._executor.image_size(sample.encoded)
         if size is None:
-            return "not a JPEG that the native decoder vouches for"
+            return "not a JPEG that the native decoder reads"
         try:
             operations = self._executor.draw(
                 sample.seed, sample.epoch, sample.key, sample.occurrence, *size, sample.group

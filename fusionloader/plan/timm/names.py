@@ -1,4 +1,4 @@
-"""Names of timm, where the program has imported it: it is never imported for its own sake."""
+"""Names of timm, where the program has imported it: the compiler never imports it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """timm's RandAugment, AutoAugment and AugMix to stages, operation by operation.
 
-An operation of timm is a function with one argument that another function makes of a magnitude, in
-tenths. Both have to be timm's own.
+An operation of timm is a function with one argument, which another function makes of a magnitude in
+tenths. Both have to be defined by timm.
 """
 
 from __future__ import annotations
@@ -12,11 +12,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from fusionloader.plan.arguments import Context, NotCompiled, color, interpolation_name
+from fusionloader.plan.arguments import (
+    Context,
+    Converter,
+    NotCompiled,
+    Transform,
+    color,
+    interpolation_name,
+)
 from fusionloader.plan.stages import (
     AugMix,
+    Color,
     Interpolation,
     Magnitude,
+    Mixing,
     PolicyOp,
     PolicyStep,
     RandomPolicy,
@@ -67,7 +76,7 @@ _ARGUMENTS: dict[str, Magnitude] = {
 }
 
 
-def converters() -> dict[type, Any]:
+def converters() -> dict[type, Converter]:
     """Returns a function from transform and ``Context`` to stage for every class known here."""
     known = {
         "RandAugment": _rand_augment,
@@ -78,7 +87,7 @@ def converters() -> dict[type, Any]:
     return {timm_name("auto_augment", name): make for name, make in known.items()}
 
 
-def _rand_augment(step: Any, context: Context) -> Stage:
+def _rand_augment(step: Transform, context: Context) -> Stage:
     made = _policy([[op] for op in step.ops], int(step.num_layers), context)
     if step.choice_weights is None:
         return made
@@ -89,39 +98,41 @@ def _rand_augment(step: Any, context: Context) -> Stage:
     return replace(made, weights=weights, distinct=True)
 
 
-def _auto_augment(step: Any, context: Context) -> Stage:
+def _auto_augment(step: Transform, context: Context) -> Stage:
     return _policy(step.policy, 1, context)
 
 
-def _augment_op(step: Any, context: Context) -> Stage:
+def _augment_op(step: Transform, context: Context) -> Stage:
     return _policy([[step]], 1, context)
 
 
-def _augmix(step: Any, context: Context) -> Stage:
+def _augmix(step: Transform, context: Context) -> Stage:
     operations = _policy([[op] for op in step.ops], 1, context)
-    mixing: Any = "successive" if step.blended else "over"
+    mixing: Mixing = "successive" if step.blended else "over"
     width, depth, alpha = int(step.width), int(step.depth), float(step.alpha)
     if width < 1 or not alpha > 0:
         raise NotCompiled(f"width={width}, alpha={alpha}")
     return AugMix(operations, width, depth, alpha, mixing)
 
 
-def _policy(policies: Sequence[Sequence[Any]], repeats: int, context: Context) -> RandomPolicy:
+def _policy(
+    policies: Sequence[Sequence[Transform]], repeats: int, context: Context
+) -> RandomPolicy:
     if context.held != "pil":
         raise NotCompiled("it works on PIL images only: put it before the conversion")
     operations = [op for policy in policies for op in policy]
     for op in operations:
         if type(op) is not timm_name("auto_augment", "AugmentOp") or "__call__" in op.__dict__:
-            raise NotCompiled(f"it holds a {type(op).__name__} of its own")
+            raise NotCompiled(f"it contains a custom {type(op).__name__}")
     made = tuple(tuple(_policy_step(op) for op in policy) for policy in policies)
-    looks = {_look(op, context) for op in operations}
-    if len(looks) != 1:
+    options = {_warp_options(op, context) for op in operations}
+    if len(options) != 1:
         raise NotCompiled("its operations differ in fill or interpolation")
-    ((interpolations, fill),) = looks
+    ((interpolations, fill),) = options
     return RandomPolicy(made, repeats, interpolations, fill)
 
 
-def _look(op: Any, context: Context) -> tuple[tuple[Interpolation, ...], Any]:
+def _warp_options(op: Transform, context: Context) -> tuple[tuple[Interpolation, ...], Color]:
     known = {"fillcolor", "resample"}
     if set(op.kwargs) != known:
         raise NotCompiled(f"{op.name} with {sorted(set(op.kwargs) ^ known)}")
@@ -131,8 +142,8 @@ def _look(op: Any, context: Context) -> tuple[tuple[Interpolation, ...], Any]:
     return names, color(op.kwargs["fillcolor"], context.channels)
 
 
-def _policy_step(op: Any) -> PolicyStep:
-    name = _own_name(op.aug_fn)
+def _policy_step(op: Transform) -> PolicyStep:
+    name = _name_in_timm(op.aug_fn)
     if name not in _OPS:
         raise NotCompiled(f"operation {op.name!r} is not known")
     kind = _OPS[name]
@@ -152,10 +163,10 @@ def _policy_step(op: Any) -> PolicyStep:
     return PolicyStep(kind, probability, replace(magnitude, **_levels(op)))
 
 
-def _argument(op: Any) -> Magnitude:
+def _argument(op: Transform) -> Magnitude:
     """Returns how the operation's argument follows from the level, which is left open."""
     level_fn, hparams = op.level_fn, op.hparams
-    name = _own_name(level_fn)
+    name = _name_in_timm(level_fn)
     if name in _ARGUMENTS:
         return _ARGUMENTS[name]
     if name == "_translate_abs_level_to_arg":
@@ -163,7 +174,7 @@ def _argument(op: Any) -> Magnitude:
     if name == "_translate_rel_level_to_arg":
         return Magnitude(scale=float(hparams.get("translate_pct", 0.45)), either_sign=True)
     if isinstance(level_fn, functools.partial) and not level_fn.args:
-        name, given = _own_name(level_fn.func), level_fn.keywords
+        name, given = _name_in_timm(level_fn.func), level_fn.keywords
     else:
         given = {}
     if name != "_minmax_level_to_arg" or not set(given) <= {"min_val", "max_val", "clamp"}:
@@ -184,7 +195,7 @@ def _from_one(magnitude: Magnitude) -> Magnitude:
     )
 
 
-def _levels(op: Any) -> dict[str, Any]:
+def _levels(op: Transform) -> dict[str, Any]:
     """Returns the fields of the magnitude that say which levels are drawn, in tenths."""
     level, deviation = float(op.magnitude), float(op.magnitude_std)
     most = float(op.magnitude_max or 10.0)
@@ -198,8 +209,8 @@ def _levels(op: Any) -> dict[str, Any]:
     return {"source": "normal", "levels": (level / 10.0, deviation / 10.0), "clip": clip}
 
 
-def _own_name(function: Any) -> str:
-    """Returns the name of a function of timm, or an empty string."""
+def _name_in_timm(function: object) -> str:
+    """Returns the name of a function of timm, or an empty string for any other."""
     name = getattr(function, "__name__", "")
-    own = getattr(function, "__module__", "") == "timm.data.auto_augment"
-    return name if own and timm_name("auto_augment", name) is function else ""
+    defined = getattr(function, "__module__", "") == "timm.data.auto_augment"
+    return name if defined and timm_name("auto_augment", name) is function else ""

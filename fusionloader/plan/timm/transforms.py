@@ -1,10 +1,17 @@
-"""timm's crops and resizes to stages; its policies are in ``timm_policies``."""
+"""timm's crops and resizes to stages; its policies are in ``timm.policies``."""
 
 from __future__ import annotations
 
-from typing import Any
-
-from fusionloader.plan.arguments import Context, NotCompiled, color, filter_name, numbers, pair
+from fusionloader.plan.arguments import (
+    Context,
+    Converter,
+    NotCompiled,
+    Transform,
+    color,
+    filter_name,
+    numbers,
+    pair,
+)
 from fusionloader.plan.stages import (
     CropOrPad,
     Filter,
@@ -25,7 +32,7 @@ _PAD_MODES: dict[str, PadMode] = {
 }
 
 
-def converters() -> dict[type, Any]:
+def converters() -> dict[type, Converter]:
     """Returns a function from transform and ``Context`` to stage for every class known here.
 
     Empty where timm is not imported.
@@ -41,7 +48,7 @@ def converters() -> dict[type, Any]:
     return {**made, **timm_policies.converters()}
 
 
-def _random_resized_crop(step: Any, context: Context) -> Stage:
+def _random_resized_crop(step: Transform, context: Context) -> Stage:
     # Windows as torchvision's: ten attempts with the same rule, then the middle.
     _require_pil(context)
     height, width = pair(step.size)
@@ -51,7 +58,7 @@ def _random_resized_crop(step: Any, context: Context) -> Stage:
     return RandomResizedCrop(height, width, scale, ratio, _filters(step))
 
 
-def _resize_keep_ratio(step: Any, context: Context) -> Stage:
+def _resize_keep_ratio(step: Transform, context: Context) -> Stage:
     _require_pil(context)
     height, width = pair(step.size)
     scale = numbers(step.random_scale_range, "random_scale_range")
@@ -71,15 +78,15 @@ def _resize_keep_ratio(step: Any, context: Context) -> Stage:
     )
 
 
-def _center_crop_or_pad(step: Any, context: Context) -> Stage:
+def _center_crop_or_pad(step: Transform, context: Context) -> Stage:
     return _crop_or_pad(step, context, random=False)
 
 
-def _random_crop_or_pad(step: Any, context: Context) -> Stage:
+def _random_crop_or_pad(step: Transform, context: Context) -> Stage:
     return _crop_or_pad(step, context, random=True)
 
 
-def _crop_or_pad(step: Any, context: Context, random: bool) -> Stage:
+def _crop_or_pad(step: Transform, context: Context, random: bool) -> Stage:
     _require_pil(context)
     if step.padding_mode not in _PAD_MODES:
         raise NotCompiled(f"padding_mode={step.padding_mode!r}")
@@ -88,14 +95,14 @@ def _crop_or_pad(step: Any, context: Context, random: bool) -> Stage:
     return CropOrPad(height, width, random, _PAD_MODES[step.padding_mode], fill)
 
 
-def _trim_border(step: Any, context: Context) -> Stage:
+def _trim_border(step: Transform, context: Context) -> Stage:
     _require_pil(context)
     if not isinstance(step.border_size, int) or step.border_size < 0:
         raise NotCompiled(f"border_size={step.border_size!r}")
     return TrimBorder(step.border_size)
 
 
-def _filters(step: Any) -> tuple[Filter, ...]:
+def _filters(step: Transform) -> tuple[Filter, ...]:
     given = step.interpolation
     modes = given if isinstance(given, (list, tuple)) else [given]
     return tuple(filter_name(mode) for mode in modes)

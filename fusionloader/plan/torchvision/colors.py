@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-from fusionloader.plan.arguments import Context, NotCompiled, numbers
+from fusionloader.plan.arguments import (
+    Argument,
+    Context,
+    Converter,
+    NotCompiled,
+    Transform,
+    numbers,
+)
+from fusionloader.plan.operations import Operation
 from fusionloader.plan.stages import ColorJitter, Fixed, GaussianBlur, RandomApply, Range, Stage
 
 
-def converters() -> dict[type, Any]:
+def converters() -> dict[type, Converter]:
     """Returns a function from transform and ``Context`` to stage for every class known here."""
     from torchvision import transforms as v1
     from torchvision.transforms import v2
@@ -29,8 +36,8 @@ def converters() -> dict[type, Any]:
     return {getattr(module, name): made for module in (v1, v2) for name, made in known.items()}
 
 
-def _sometimes(operation: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any, Context], Stage]:
-    def convert(step: Any, context: Context) -> Stage:
+def _sometimes(operation: Callable[[Transform], Operation]) -> Converter:
+    def convert(step: Transform, context: Context) -> Stage:
         _require_levels(context)
         return RandomApply(float(step.p), (Fixed(operation(step)),))
 
@@ -42,22 +49,22 @@ def _require_levels(context: Context) -> None:
         raise NotCompiled("it works on what is converted to floats: put it before the conversion")
 
 
-def _bits(bits: Any) -> int:
+def _bits(bits: Argument) -> int:
     if not isinstance(bits, int) or not 0 <= bits <= 8:
         raise NotCompiled(f"bits={bits!r}")
     return bits
 
 
-def _factor(step: Any) -> float:
+def _factor(step: Transform) -> float:
     if step.sharpness_factor < 0:
         raise NotCompiled(f"sharpness_factor={step.sharpness_factor!r}")
     return float(step.sharpness_factor)
 
 
-def _color_jitter(step: Any, context: Context) -> Stage:
+def _color_jitter(step: Transform, context: Context) -> Stage:
     _require_levels(context)
 
-    def factors(value: Any, name: str) -> Range | None:
+    def factors(value: Argument, name: str) -> Range | None:
         return None if value is None else numbers(value, name)
 
     return ColorJitter(
@@ -68,7 +75,7 @@ def _color_jitter(step: Any, context: Context) -> Stage:
     )
 
 
-def _grayscale(step: Any, context: Context) -> Stage:
+def _grayscale(step: Transform, context: Context) -> Stage:
     _require_levels(context)
     if step.num_output_channels not in (1, 3):
         raise NotCompiled(f"num_output_channels={step.num_output_channels!r}")
@@ -77,7 +84,7 @@ def _grayscale(step: Any, context: Context) -> Stage:
     return Fixed(("grayscale",))
 
 
-def _gaussian_blur(step: Any, context: Context) -> Stage:
+def _gaussian_blur(step: Transform, context: Context) -> Stage:
     _require_levels(context)
     width, height = (int(side) for side in step.kernel_size)
     return GaussianBlur(width, height, numbers(step.sigma, "sigma"))

@@ -1,4 +1,4 @@
-"""8-bit levels to the elements of a batch: a table of what the user's own conversions give."""
+"""8-bit levels to the elements of a batch: a table of what the user's conversions give."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
-from fusionloader.plan.arguments import NotCompiled
+from fusionloader.plan.arguments import NotCompiled, Transform
 from fusionloader.plan.stages import Convert, ElementType
 from fusionloader.plan.timm.names import timm_name
 
@@ -21,7 +22,7 @@ ELEMENTS: dict[torch.dtype, ElementType] = {
 }
 
 
-def is_conversion(step: Any) -> bool:
+def is_conversion(step: Transform) -> bool:
     """Whether a transform changes values but not where they are, and is torchvision's or timm's."""
     from torchvision import transforms as v1
     from torchvision.transforms import v2
@@ -44,10 +45,10 @@ def is_conversion(step: Any) -> bool:
     )
 
 
-def held_after(conversions: Sequence[Any], channels: int) -> str:
+def held_after(conversions: Sequence[Transform], channels: int) -> str:
     """Returns what holds the image after the conversions, as in ``Context``.
 
-    Other levels than the image's own count as floats: what works on them is no stage.
+    Levels that a conversion has changed count as floats: what works on them is no stage.
     """
     result = _run_on_image(conversions, np.arange(256, dtype=np.uint8), channels)
     if not isinstance(result, torch.Tensor):
@@ -55,7 +56,7 @@ def held_after(conversions: Sequence[Any], channels: int) -> str:
     return "tensor" if keeps_levels(conversions, channels) else "floats"
 
 
-def keeps_levels(conversions: Sequence[Any], channels: int) -> bool:
+def keeps_levels(conversions: Sequence[Transform], channels: int) -> bool:
     """Whether the conversions leave every 8-bit level as it is."""
     try:
         made = table(conversions, channels)
@@ -64,14 +65,14 @@ def keeps_levels(conversions: Sequence[Any], channels: int) -> bool:
     return made.element_type == "uint8" and made.table == bytes(range(256)) * channels
 
 
-def type_after(conversions: Sequence[Any], channels: int) -> torch.dtype:
+def type_after(conversions: Sequence[Transform], channels: int) -> torch.dtype:
     """Returns the element type of the tensor that the conversions make."""
     result = _run_on_image(conversions, np.arange(256, dtype=np.uint8), channels)
     dtype: torch.dtype = result.dtype
     return dtype
 
 
-def table(conversions: Sequence[Any], channels: int) -> Convert:
+def table(conversions: Sequence[Transform], channels: int) -> Convert:
     """Runs the conversions on every level of every channel, twice, in different places.
 
     Raises:
@@ -90,7 +91,7 @@ def table(conversions: Sequence[Any], channels: int) -> Convert:
     return Convert(ELEMENTS[straight.dtype], straight.view(torch.uint8).numpy().tobytes())
 
 
-def run(conversions: Sequence[Any], image: Any) -> Any:
+def run(conversions: Sequence[Transform], image: Any) -> Any:
     """Returns the image after the conversions.
 
     Raises:
@@ -104,7 +105,9 @@ def run(conversions: Sequence[Any], image: Any) -> Any:
     return image
 
 
-def _run_on_image(conversions: Sequence[Any], levels: np.ndarray[Any, Any], channels: int) -> Any:
+def _run_on_image(
+    conversions: Sequence[Transform], levels: npt.NDArray[np.uint8], channels: int
+) -> Any:
     from PIL import Image
 
     pixels = levels.reshape(16, 16)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
-from fusionloader.plan.arguments import NotCompiled, numbers
+from fusionloader.plan.arguments import NotCompiled, Transform, numbers
 from fusionloader.plan.stages import RandomErasing
 from fusionloader.plan.timm.names import timm_name
 from fusionloader.plan.torchvision.conversions import run
 
 
-def is_erasing(step: Any) -> bool:
+def is_erasing(step: Transform) -> bool:
     """Whether a transform is torchvision's RandomErasing, or timm's."""
     from torchvision import transforms as v1
     from torchvision.transforms import v2
@@ -22,12 +21,12 @@ def is_erasing(step: Any) -> bool:
     return type(step) in (v1.RandomErasing, v2.RandomErasing) or _is_timm_s(step)
 
 
-def _is_timm_s(step: Any) -> bool:
+def _is_timm_s(step: Transform) -> bool:
     return type(step) is timm_name("random_erasing", "RandomErasing")
 
 
 def random_erasing(
-    step: Any, before: torch.dtype, after: Sequence[Any], channels: int
+    step: Transform, before: torch.dtype, after: Sequence[Transform], channels: int
 ) -> RandomErasing:
     """Returns the stage.
 
@@ -54,7 +53,7 @@ def random_erasing(
 
 
 def _timm_erasing(
-    step: Any, before: torch.dtype, after: Sequence[Any], channels: int
+    step: Transform, before: torch.dtype, after: Sequence[Transform], channels: int
 ) -> RandomErasing:
     scale = (float(step.min_area), float(step.max_area))
     low, high = numbers(step.log_aspect_ratio, "log_aspect_ratio")
@@ -75,7 +74,7 @@ def _timm_erasing(
 
 
 def _converted(
-    values: Sequence[Any], before: torch.dtype, after: Sequence[Any], channels: int
+    values: Sequence[float], before: torch.dtype, after: Sequence[Transform], channels: int
 ) -> bytes:
     """Returns the elements of a pixel of these values after the conversions."""
     constant = torch.tensor(values, dtype=torch.float64).to(before)
@@ -88,7 +87,7 @@ def _converted(
     return elements
 
 
-def _require_unchanged(before: torch.dtype, after: Sequence[Any], channels: int) -> None:
+def _require_unchanged(before: torch.dtype, after: Sequence[Transform], channels: int) -> None:
     """Noise is drawn for the result, so nothing may change it afterwards."""
     if before is not torch.float32:
         raise NotCompiled(f"noise of {before}")

@@ -1,16 +1,26 @@
-"""torchvision's augmentation policies to stages: RandAugment, AutoAugment and their kin.
+"""torchvision's augmentation policies to stages: RandAugment, AutoAugment and similar.
 
-The spaces of operations are asked from the user's transform, not copied from torchvision.
+The operations and their magnitudes are asked from the user's transform, not copied.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
-from fusionloader.plan.arguments import Context, NotCompiled, color, interpolation_name
+from fusionloader.plan.arguments import (
+    Context,
+    Converter,
+    NotCompiled,
+    Transform,
+    color,
+    interpolation_name,
+)
 from fusionloader.plan.stages import AugMix, Magnitude, PolicyOp, PolicyStep, RandomPolicy, Stage
+
+if TYPE_CHECKING:
+    import torch
 
 _OPS: dict[str, PolicyOp] = {
     "Identity": "identity",
@@ -33,10 +43,11 @@ _ENHANCING = ("brightness", "saturation", "contrast", "sharpness")
 # Two sizes to see what depends on the size and how; their sides share no factor.
 _SIZES = ((997, 601), (1009, 607))
 
-Space = dict[str, tuple[Any, bool]]
+# An operation's magnitudes, `None` where it has none, and whether they get a random sign.
+Space = dict[str, tuple["torch.Tensor | None", bool]]
 
 
-def converters() -> dict[type, Any]:
+def converters() -> dict[type, Converter]:
     """Returns a function from transform and ``Context`` to stage for every class known here."""
     from torchvision import transforms as v1
     from torchvision.transforms import v2
@@ -57,7 +68,7 @@ def rand_augment_policy(num_ops: int, magnitude: int, bins: int) -> RandomPolicy
     return _rand_augment(RandAugment(num_ops, magnitude, bins), Context(3, "pil"))
 
 
-def _rand_augment(step: Any, context: Context) -> RandomPolicy:
+def _rand_augment(step: Transform, context: Context) -> RandomPolicy:
     space = _spaces(step, step.num_magnitude_bins)
     policies = tuple(
         (_policy_step(step, name, space, lambda count: [step.magnitude]),) for name in space[0]
@@ -65,13 +76,13 @@ def _rand_augment(step: Any, context: Context) -> RandomPolicy:
     return _policy(step, context, policies, step.num_ops)
 
 
-def _trivial_augment(step: Any, context: Context) -> Stage:
+def _trivial_augment(step: Transform, context: Context) -> Stage:
     space = _spaces(step, step.num_magnitude_bins)
     policies = tuple((_policy_step(step, name, space, range),) for name in space[0])
     return _policy(step, context, policies, 1)
 
 
-def _auto_augment(step: Any, context: Context) -> Stage:
+def _auto_augment(step: Transform, context: Context) -> Stage:
     space = _spaces(step, 10)
     policies = getattr(step, "policies", None) or step._policies
     made = tuple(
@@ -88,7 +99,7 @@ def _only(place: int, count: int) -> list[int]:
     return [place]
 
 
-def _augmix(step: Any, context: Context) -> Stage:
+def _augmix(step: Transform, context: Context) -> Stage:
     space = _spaces(step, 10)
     names = list(space[0])
     policies = tuple(
@@ -99,7 +110,7 @@ def _augmix(step: Any, context: Context) -> Stage:
 
 
 def _policy(
-    step: Any, context: Context, policies: tuple[tuple[PolicyStep, ...], ...], repeats: int
+    step: Transform, context: Context, policies: tuple[tuple[PolicyStep, ...], ...], repeats: int
 ) -> RandomPolicy:
     if context.held == "floats":
         raise NotCompiled("it works on what is converted to floats: put it before the conversion")
@@ -107,18 +118,18 @@ def _policy(
     return RandomPolicy(policies, repeats, interpolations, color(step.fill, context.channels))
 
 
-def _spaces(step: Any, bins: int) -> list[Space]:
+def _spaces(step: Transform, bins: int) -> list[Space]:
     """Returns the transform's operations at both ``_SIZES``: name to (magnitudes, signed)."""
     return [_space(step, bins, height, width) for height, width in _SIZES]
 
 
-def _space(step: Any, bins: int, height: int, width: int) -> Space:
-    own = getattr(step, "_augmentation_space", None)
-    if own is not None:
+def _space(step: Transform, bins: int, height: int, width: int) -> Space:
+    make_space = getattr(step, "_augmentation_space", None)
+    if make_space is not None:
         from torchvision.transforms import TrivialAugmentWide
 
         arguments = (bins,) if type(step) is TrivialAugmentWide else (bins, (height, width))
-        return dict(own(*arguments))
+        return dict(make_space(*arguments))
     table = step._AUGMENTATION_SPACE
     if getattr(step, "all_ops", True) is False:
         table = step._PARTIAL_AUGMENTATION_SPACE
@@ -126,10 +137,10 @@ def _space(step: Any, bins: int, height: int, width: int) -> Space:
 
 
 def _policy_step(
-    step: Any,
+    step: Transform,
     name: str,
     spaces: list[Space],
-    places: Callable[[int], Any],
+    places: Callable[[int], Iterable[int]],
     probability: float = 1.0,
 ) -> PolicyStep:
     """Returns the step; ``places(count)`` are the places of its magnitudes in their list."""
@@ -137,7 +148,7 @@ def _policy_step(
         raise NotCompiled(f"operation {name!r} is not known")
     op = _OPS[name]
     (magnitudes, signed), (others, _) = (space[name] for space in spaces)
-    if magnitudes is None or magnitudes.ndim == 0:
+    if magnitudes is None or others is None or magnitudes.ndim == 0:
         return PolicyStep(op, probability)
     if not magnitudes.equal(others):
         return PolicyStep(op, probability, _relative(op, magnitudes, others, signed, places))
@@ -155,7 +166,11 @@ def _policy_step(
 
 
 def _relative(
-    op: PolicyOp, magnitudes: Any, others: Any, signed: bool, places: Callable[[int], Any]
+    op: PolicyOp,
+    magnitudes: torch.Tensor,
+    others: torch.Tensor,
+    signed: bool,
+    places: Callable[[int], Iterable[int]],
 ) -> Magnitude:
     """Returns a magnitude that grows with the image, as torchvision's translations do."""
     import torch

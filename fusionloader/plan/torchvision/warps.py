@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from fusionloader.plan.arguments import Context, NotCompiled, color, interpolation_name, numbers
+from fusionloader.plan.arguments import (
+    Context,
+    Converter,
+    NotCompiled,
+    Transform,
+    color,
+    interpolation_name,
+    numbers,
+)
 from fusionloader.plan.stages import (
+    Color,
     RandomAffine,
     RandomApply,
     RandomPerspective,
@@ -14,7 +21,7 @@ from fusionloader.plan.stages import (
 )
 
 
-def converters() -> dict[type, Any]:
+def converters() -> dict[type, Converter]:
     """Returns a function from transform and ``Context`` to stage for every class known here."""
     from torchvision import transforms as v1
     from torchvision.transforms import v2
@@ -27,7 +34,7 @@ def converters() -> dict[type, Any]:
     return {getattr(module, name): made for module in (v1, v2) for name, made in known.items()}
 
 
-def _random_rotation(step: Any, context: Context) -> Stage:
+def _random_rotation(step: Transform, context: Context) -> Stage:
     return RandomRotation(
         numbers(step.degrees, "degrees"),
         interpolation_name(step.interpolation),
@@ -37,7 +44,7 @@ def _random_rotation(step: Any, context: Context) -> Stage:
     )
 
 
-def _random_affine(step: Any, context: Context) -> Stage:
+def _random_affine(step: Transform, context: Context) -> Stage:
     shear = step.shear
     return RandomAffine(
         numbers(step.degrees, "degrees"),
@@ -51,7 +58,7 @@ def _random_affine(step: Any, context: Context) -> Stage:
     )
 
 
-def _random_perspective(step: Any, context: Context) -> Stage:
+def _random_perspective(step: Transform, context: Context) -> Stage:
     distortion = float(step.distortion_scale)
     if not 0 <= distortion <= 1:
         raise NotCompiled(f"distortion_scale={distortion}")
@@ -60,11 +67,11 @@ def _random_perspective(step: Any, context: Context) -> Stage:
     return RandomApply(float(step.p), (stage,))
 
 
-def _centre(step: Any) -> tuple[float, float] | None:
+def _centre(step: Transform) -> tuple[float, float] | None:
     return None if step.center is None else numbers(step.center, "center")
 
 
-def _fill(step: Any, context: Context) -> Any:
+def _fill(step: Transform, context: Context) -> Color:
     if context.held == "floats":
         raise NotCompiled("it works on what is converted to floats: put it before the conversion")
     return color(step.fill, context.channels)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fusionloader.plan.arguments import (
     Context,
+    Converter,
     NotCompiled,
+    Transform,
     color,
     filter_name,
     padding_sides,
@@ -25,7 +25,7 @@ from fusionloader.plan.stages import (
 )
 
 
-def converters() -> dict[type, Any]:
+def converters() -> dict[type, Converter]:
     """Returns a function from transform and ``Context`` to stage for every class known here."""
     from torchvision import transforms as v1
     from torchvision.transforms import v2
@@ -42,7 +42,7 @@ def converters() -> dict[type, Any]:
     return {getattr(module, name): made for module in (v1, v2) for name, made in known.items()}
 
 
-def _random_resized_crop(step: Any, context: Context) -> Stage:
+def _random_resized_crop(step: Transform, context: Context) -> Stage:
     _require_levels(step, context)
     height, width = pair(step.size)
     scale, ratio = tuple(map(float, step.scale)), tuple(map(float, step.ratio))
@@ -52,7 +52,7 @@ def _random_resized_crop(step: Any, context: Context) -> Stage:
     return RandomResizedCrop(height, width, scale, ratio, filters)  # type: ignore[arg-type]
 
 
-def _resize(step: Any, context: Context) -> Stage:
+def _resize(step: Transform, context: Context) -> Stage:
     _require_levels(step, context)
     filter = filter_name(step.interpolation)
     size = step.size
@@ -70,20 +70,20 @@ def _resize(step: Any, context: Context) -> Stage:
     return Resize(sizes[0], sizes[1], filter)
 
 
-def _require_levels(step: Any, context: Context) -> None:
+def _require_levels(step: Transform, context: Context) -> None:
     if context.held == "floats":
         raise NotCompiled("it resizes what is converted to floats: put it before the conversion")
     if context.held == "tensor" and step.antialias is False:
         raise NotCompiled("antialias=False")
 
 
-def _center_crop(step: Any, context: Context) -> Stage:
+def _center_crop(step: Transform, context: Context) -> Stage:
     if context.held == "floats":
         raise NotCompiled("it may pad what is converted already")
     return CenterCrop(*pair(step.size))
 
 
-def _random_crop(step: Any, context: Context) -> Stage:
+def _random_crop(step: Transform, context: Context) -> Stage:
     from torchvision.transforms import v2
 
     padded = step.padding is not None or step.pad_if_needed
@@ -103,7 +103,7 @@ def _random_crop(step: Any, context: Context) -> Stage:
     return RandomCrop(height, width, sides, bool(step.pad_if_needed), fill)
 
 
-def _pad(step: Any, context: Context) -> Stage:
+def _pad(step: Transform, context: Context) -> Stage:
     if context.held == "floats":
         raise NotCompiled("padding after the conversion to floats is not compiled")
     fill = color(step.fill, context.channels)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
 from fusionloader.cli.dead_leaves import paint
+from fusionloader.plan.operations import Operation
 
-Operation = tuple[Any, ...]
 # The cases of one row for an image of a width and a height.
 Cases = Callable[[int, int], list[Operation]]
 

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from PIL import Image
 
-from fusionloader.cli.measure.fidelity.cases import Operation, cases, rows
+from fusionloader.cli.measure.fidelity.cases import cases, rows
 from fusionloader.cli.measure.fidelity.differences import Difference, Pixels, array
 from fusionloader.executors.native import make_executor
-from fusionloader.plan.replay import replay
+from fusionloader.executors.replay import replay
+from fusionloader.plan.operations import Operation
 from fusionloader.plan.stages import Plan, RandomResizedCrop
 from fusionloader.plan.values import Filter
 
@@ -85,8 +86,8 @@ class _Families:
     """The families for images of every size, made when one is met."""
 
     def __init__(self) -> None:
+        from fusionloader.executors.dali.errors import NotOnDali
         from fusionloader.executors.dali.families.tasks import FamilyTasks
-        from fusionloader.executors.dali.operations import NotOnDali
 
         self._not_done, self._kind = NotOnDali, FamilyTasks
         self._made: dict[tuple[int, ...], FamilyTasks] = {}

@@ -16,9 +16,10 @@ from torchvision.transforms import _functional_tensor
 from torchvision.transforms.v2 import InterpolationMode, functional
 
 from fusionloader import _native
-from fusionloader.cli.measure.fidelity.cases import Operation, cases
+from fusionloader.cli.measure.fidelity.cases import cases
 from fusionloader.executors.native import make_executor
-from fusionloader.plan.replay import replay
+from fusionloader.executors.replay import replay
+from fusionloader.plan.operations import Operation
 from fusionloader.plan.stages import Plan
 
 Pixels = npt.NDArray[np.uint8]

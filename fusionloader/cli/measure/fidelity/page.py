@@ -53,13 +53,13 @@ definition on Pillow images, `box_blur` with Pillow's `GaussianBlur`, `mix` with
 float32 and Pillow's `blend`.
 """
 _TENSOR = """\
-A recipe that converts to a tensor first gets torchvision's tensor functional from torchvision, and
-Pillow's arithmetic from a plan all the same. This is how much that changes: the same cases against
+For transforms that convert to a tensor first torchvision uses its functions for tensors; a plan has
+Pillow's arithmetic there too. This is how much that changes: the same cases against
 `torchvision.transforms.v2.functional` on uint8 tensors (`affine` and `perspective` with the same
-matrices). With the nearest filter, points that fall on an edge between two pixels go either way,
-and one such pixel may be all of black against white. Rotations and other warps of tensors blend
-their border with the fill, which Pillow does not. Cases that torchvision refuses on tensors, or
-answers with another size, are left out; operations and filters that it lacks there have no row.
+matrices). With the nearest filter, points on an edge between two pixels go either way, and one such
+pixel may be black instead of white. Rotations and other warps of tensors blend their border with
+the fill, which Pillow does not. Cases that torchvision refuses on tensors, or answers with another
+size, are left out. Operations and filters that it lacks there have no row.
 """
 _DALI = """\
 The second flavour of the GPU worker's tasks, on DALI's CPU backend: stock operators in forms that

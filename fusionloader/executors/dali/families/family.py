@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fusionloader.executors.dali.families import level_graphs, place_graphs
-from fusionloader.executors.dali.operations import Operation
 from fusionloader.executors.dali.task import Backend, Graph, Input, PipelineTask
+from fusionloader.plan.operations import Operation
 
 _FACTOR = Input("float32")
 _MATRIX = Input("float32", (2, 3))

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from fusionloader.executors.dali.conversion import Conversion
+from fusionloader.executors.dali.families.conversion import Conversion, Rows
 from fusionloader.executors.dali.families.family import families, task_of
 from fusionloader.executors.dali.families.schedule import runs
-from fusionloader.executors.dali.operations import AFTER_CONVERSION, FamilyStep, Operation, step_of
-from fusionloader.executors.dali.task import Backend
+from fusionloader.executors.dali.families.steps import AFTER_CONVERSION, FamilyStep, step_of
+from fusionloader.executors.dali.task import Backend, Image
+from fusionloader.plan.operations import Operation
 from fusionloader.plan.stages import Convert
 
 # An array of all images, or a sequence of arrays (CPU) or of DALI's tensors (GPU).
-Images = TypeVar("Images", npt.NDArray[np.uint8], Sequence[Any])
+Images = TypeVar("Images", npt.NDArray[np.uint8], Sequence[Image])
 
 
 class FamilyTasks:
@@ -54,7 +55,7 @@ class FamilyTasks:
         )
 
     def augment(self, images: Images, operations: Sequence[Sequence[Operation]]) -> Images:
-        """The images after each one's own operations, as the argument is: array or sequence.
+        """The images after each one's operations, an array or a sequence as the argument is.
 
         Operations are those of ``CompiledPlan.draw`` behind the head's; ``"erase"`` is left to
         ``normalise``.
@@ -83,7 +84,7 @@ class FamilyTasks:
         return [step for step in found if step is not None]
 
     def normalise(
-        self, images: Sequence[Any], out: Any, operations: Sequence[Sequence[Operation]] = ()
+        self, images: Sequence[Image], out: Rows, operations: Sequence[Sequence[Operation]] = ()
     ) -> None:
         """Writes the converted images into the first rows of ``out``.
 

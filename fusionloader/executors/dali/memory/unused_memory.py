@@ -1,4 +1,4 @@
-"""DALI's pool of memory, which keeps what pipelines have let go of."""
+"""DALI's pool of memory, which keeps what pipelines have freed."""
 
 from __future__ import annotations
 

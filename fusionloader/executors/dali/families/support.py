@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-from fusionloader.executors.dali.affine_tables import affine_of
+from fusionloader.executors.dali.errors import NotOnDali
+from fusionloader.executors.dali.families.affine_tables import affine_of
+from fusionloader.executors.dali.families.steps import step_of
 from fusionloader.executors.dali.head_steps import FILTERS
-from fusionloader.executors.dali.operations import NotOnDali, step_of
 from fusionloader.plan import stages as st
+from fusionloader.plan.operations import Operation
 
 _WARPS = ("nearest", "bilinear")
 # Operations of policies that are no warps and that a family does.
@@ -30,9 +31,11 @@ def first_unsupported(plan: st.Plan, *, on_gpu: bool) -> str | None:
 
 
 def _reasons(plan: st.Plan, on_gpu: bool) -> Iterator[str]:
-    remaining = list(plan.stages)
-    if remaining and isinstance(remaining[0], st.RandomResizedCrop | st.Resize):
-        yield from _head(remaining.pop(0))
+    remaining = plan.stages
+    first = remaining[0] if remaining else None
+    if isinstance(first, st.RandomResizedCrop | st.Resize):
+        yield from _head(first)
+        remaining = remaining[1:]
     for stage in remaining:
         yield from _stage(stage, on_gpu)
     if plan.height is None or plan.width is None:
@@ -45,14 +48,14 @@ def _reasons(plan: st.Plan, on_gpu: bool) -> Iterator[str]:
         yield "a conversion that is no multiplication and addition"
 
 
-def _head(stage: Any) -> Iterator[str]:
+def _head(stage: st.RandomResizedCrop | st.Resize) -> Iterator[str]:
     filters = stage.filters if isinstance(stage, st.RandomResizedCrop) else (stage.filter,)
     for filter in filters:
         if filter not in FILTERS:
             yield f"{_name(stage)} with the filter {filter!r}"
 
 
-def _stage(stage: Any, on_gpu: bool) -> Iterator[str]:
+def _stage(stage: st.Stage, on_gpu: bool) -> Iterator[str]:
     if isinstance(stage, st.RandomHorizontalFlip | st.RandomVerticalFlip | st.GaussianBlur):
         return
     if isinstance(stage, st.ColorJitter):
@@ -69,11 +72,8 @@ def _stage(stage: Any, on_gpu: bool) -> Iterator[str]:
     elif isinstance(stage, st.RandomErasing):
         if on_gpu:
             yield "RandomErasing of rows in the memory of a GPU"
-    elif isinstance(stage, st.RandomApply):
-        for inner in stage.stages:
-            yield from _stage(inner, on_gpu)
-    elif isinstance(stage, st.RandomChoice | st.RandomOrder):
-        for branch in stage.branches:
+    elif isinstance(stage, st.Container):
+        for branch in st.branches_of(stage):
             for inner in branch:
                 yield from _stage(inner, on_gpu)
     else:
@@ -95,12 +95,12 @@ def _warp(name: str, interpolations: tuple[str, ...]) -> Iterator[str]:
             yield f"{name} with the filter {interpolation!r}"
 
 
-def _fixed(operation: tuple[Any, ...]) -> Iterator[str]:
+def _fixed(operation: Operation) -> Iterator[str]:
     try:
         step_of(operation, 224, 224)
     except NotOnDali as reason:
         yield str(reason)
 
 
-def _name(stage: Any) -> str:
+def _name(stage: st.Stage) -> str:
     return type(stage).__name__

@@ -9,12 +9,17 @@ import numpy as np
 import numpy.typing as npt
 from nvidia.dali import fn, types
 
-from fusionloader.executors.dali.affine_tables import Affine, affine_of
-from fusionloader.executors.dali.operations import AFTER_CONVERSION, NotOnDali, Operation
-from fusionloader.executors.dali.task import Backend, Node, PipelineTask
+from fusionloader import _native
+from fusionloader.executors.dali.errors import NotOnDali
+from fusionloader.executors.dali.families.affine_tables import Affine, affine_of
+from fusionloader.executors.dali.families.steps import AFTER_CONVERSION
+from fusionloader.executors.dali.task import Backend, Graph, Image, Node, PipelineTask
 from fusionloader.executors.native import make_executor
+from fusionloader.plan.operations import Operation
 from fusionloader.plan.stages import Convert, Plan
 
+# Rows of a batch: an array of all of them, or a tensor for each.
+Rows = Any
 _DALI_TYPES = {"float32": types.FLOAT, "float16": types.FLOAT16}
 
 
@@ -29,7 +34,7 @@ class Conversion:
         """
         height, width, channels = shape
         self._backend = backend
-        self._by_table: Any = None
+        self._by_table: _native.Executor | None = None
         if not backend.on_gpu:
             plan = Plan((), convert, height, width, "exact", backend.channels, backend.channels)
             self._by_table = make_executor(plan)
@@ -44,7 +49,7 @@ class Conversion:
             raise NotOnDali("the conversion is no multiplication and addition")
 
     def write(
-        self, images: Sequence[Any], out: Any, operations: Sequence[Sequence[Operation]]
+        self, images: Sequence[Image], out: Rows, operations: Sequence[Sequence[Operation]]
     ) -> None:
         """Writes each image into its row; ``operations`` may hold what is done to rows.
 
@@ -56,13 +61,14 @@ class Conversion:
         if self._backend.on_gpu and by_table:
             raise NotOnDali("erase works on rows of a batch in the memory of the CPU")
         for place in by_table:
+            assert self._by_table is not None
             pixels = np.ascontiguousarray(images[place])
-            self._by_table.run_pixels_with(pixels, erased[place], _bytes(out[place]))
+            self._by_table.run_pixels_with(pixels.data, erased[place], _bytes(out[place]))
         others = sorted(set(range(len(images))) - set(by_table))
         for begin in range(0, len(others), self._backend.max_batch):
             self._multiply(images, out, others[begin : begin + self._backend.max_batch])
 
-    def _multiply(self, images: Sequence[Any], out: Any, places: list[int]) -> None:
+    def _multiply(self, images: Sequence[Image], out: Rows, places: list[int]) -> None:
         assert self._task is not None
         made = self._task.run([images[place] for place in places], [()] * len(places))
         for place, result in zip(places, made, strict=True):
@@ -74,7 +80,7 @@ class Conversion:
                 out[place] = result
 
 
-def _graph(convert: Convert, affine: Affine) -> Any:
+def _graph(convert: Convert, affine: Affine) -> Graph:
     def graph(backend: Backend, images: Node) -> Node:
         return fn.crop_mirror_normalize(
             images,
@@ -91,5 +97,5 @@ def _after_conversion(operations: Sequence[Operation]) -> list[Operation]:
     return [operation for operation in operations if operation[0] in AFTER_CONVERSION]
 
 
-def _bytes(row: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    return row.reshape(-1).view(np.uint8)
+def _bytes(row: npt.NDArray[np.generic]) -> memoryview:
+    return row.reshape(-1).view(np.uint8).data

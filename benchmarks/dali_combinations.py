@@ -1,6 +1,6 @@
-"""One prebuilt pipeline per ordered pair of operations, as FusionFlow §5.2 has it: to compare.
+"""One prebuilt pipeline per ordered pair of operations, as FusionFlow §5.2 has it: for comparison.
 
-A policy of two operations out of 14 makes 196 pipelines. The op families do the same in a dozen.
+A policy of two operations out of 14 makes 196 pipelines. Twelve op families do the same.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 from nvidia.dali import fn
 
+from fusionloader.executors.dali.errors import NotOnDali
 from fusionloader.executors.dali.families.family import Family, families
+from fusionloader.executors.dali.families.steps import FamilyStep, step_of
 from fusionloader.executors.dali.families.tasks import Images
-from fusionloader.executors.dali.operations import FamilyStep, NotOnDali, Operation, step_of
 from fusionloader.executors.dali.task import Backend, Graph, Input, Node, PipelineTask
+from fusionloader.plan.operations import Operation
 
 # RandAugment's operations by the families that do them.
 RAND_AUGMENT = {

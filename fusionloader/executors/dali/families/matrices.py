@@ -6,11 +6,12 @@ import math
 
 # x' = a x + b y + c, y' = d x + e y + f: the point of the image that a point of the result shows.
 Matrix = tuple[float, ...]
+Point = tuple[float, float]
 
 _ONE = 1 << 16
 
 
-def rotation(angle: float, centre: tuple[float, float]) -> Matrix:
+def rotation(angle: float, centre: Point) -> Matrix:
     """Pillow's matrix of a rotation by ``angle`` degrees about ``centre``."""
     turn = -math.radians(angle % 360.0)
     cosine, sine = round(math.cos(turn), 15), round(math.sin(turn), 15)

@@ -1,4 +1,4 @@
-"""Drawn operations done by torchvision on a Pillow image: what the native code has to equal."""
+"""Drawn operations done by torchvision on a Pillow image: what native code has to equal."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from PIL import Image, ImageFilter
 from torchvision.transforms import InterpolationMode, functional
 from torchvision.transforms import _functional_pil as functional_pil
 
-Operation = tuple[Any, ...]
+from fusionloader.plan.operations import Operation
 
 
 def replay(image: Image.Image, operations: Sequence[Operation]) -> Image.Image:
-    """Returns the image after the operations of ``Plan.draw``, done by torchvision.
+    """Returns the image after the operations of ``CompiledPlan.draw``, done by torchvision.
 
     ``"erase"``, which works on converted results, is left out. ``solarize_add`` and ``cutout``,
     which torchvision does not have, are done by their definition.
     """
     for name, *arguments in operations:
         if name != "erase":
-            image = _OPERATIONS[name](image, *arguments)
+            image = OPERATIONS[name](image, *arguments)
     return image
 
 
@@ -137,7 +137,7 @@ def _mix(
     return result if mixing == "sum" else Image.blend(image, result, weight)
 
 
-_OPERATIONS: dict[str, Callable[..., Image.Image]] = {
+OPERATIONS: dict[str, Callable[..., Image.Image]] = {
     "crop": _crop,
     "resize": _resize,
     "hflip": functional.hflip,
@@ -165,4 +165,3 @@ _OPERATIONS: dict[str, Callable[..., Image.Image]] = {
     "cutout": _cutout,
     "mix": _mix,
 }
-OPERATION_NAMES = frozenset(_OPERATIONS)

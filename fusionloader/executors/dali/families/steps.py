@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from fusionloader.executors.dali.matrices import (
+from fusionloader.executors.dali.errors import NotOnDali
+from fusionloader.executors.dali.families.matrices import (
     Matrix,
+    Point,
     fixed_point,
     moves_whole_pixels,
     quarter_turns,
     rotation,
 )
+from fusionloader.plan.operations import Operation
+from fusionloader.plan.values import Color
 
-Operation = tuple[Any, ...]
 # Those of the rows of a batch, which are erased after the conversion and not by a family.
 AFTER_CONVERSION = frozenset({"erase"})
 WHITE, BLACK = 255, (0, 0, 0)
-# RandAugment's, Color being "saturation".
-SOLARIZE_ADD_BELOW = 128
-
-
-class NotOnDali(ValueError):
-    """No family can do an operation; the message says what and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +30,7 @@ class FamilyStep:
     """One operation on one sample: its family, and a value for each of the family's inputs."""
 
     family: str
-    values: tuple[Any, ...] = ()
+    values: tuple[object, ...] = ()
 
 
 def step_of(operation: Operation, height: int, width: int, channels: int = 3) -> FamilyStep | None:
@@ -45,8 +42,7 @@ def step_of(operation: Operation, height: int, width: int, channels: int = 3) ->
     name, *arguments = operation
     if name not in _STEPS:
         raise NotOnDali(f"{name} is not among the DALI families")
-    step: FamilyStep | None = _STEPS[name](_Size(height, width, channels), *arguments)
-    return step
+    return _STEPS[name](_Size(height, width, channels), *arguments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +52,11 @@ class _Size:
     channels: int
 
 
-def _blend(family: str) -> Any:
+# From the image's size and an operation's arguments.
+_Convert = Callable[..., FamilyStep | None]
+
+
+def _blend(family: str) -> _Convert:
     def step(size: _Size, factor: float) -> FamilyStep | None:
         return None if factor == 1 else FamilyStep(family, (_factor(factor),))
 
@@ -113,12 +113,17 @@ def _blur(size: _Size, width: int, height: int, across: float, down: float) -> F
     return None if unchanged else FamilyStep("blur", ((height, width), (down, across)))
 
 
-def _affine(size: _Size, matrix: Any, interpolation: str, fill: Any) -> FamilyStep | None:
+def _affine(size: _Size, matrix: Matrix, interpolation: str, fill: Color) -> FamilyStep | None:
     return _warp(tuple(matrix), interpolation, fill, size)
 
 
 def _rotate(
-    size: _Size, angle: float, interpolation: str, expand: bool, centre: Any, fill: Any
+    size: _Size,
+    angle: float,
+    interpolation: str,
+    expand: bool,
+    centre: Point | None,
+    fill: Color,
 ) -> FamilyStep | None:
     turns = quarter_turns(angle) if centre is None else None
     square = size.width == size.height
@@ -130,11 +135,11 @@ def _rotate(
         return _nearest(matrix, BLACK, size)
     if expand:
         raise NotOnDali("rotate with expand=True changes the size of an image")
-    middle = (size.width / 2, size.height / 2) if centre is None else tuple(centre)
+    middle = (size.width / 2, size.height / 2) if centre is None else centre
     return _warp(rotation(angle, middle), interpolation, fill, size)
 
 
-def _warp(matrix: Matrix, interpolation: str, fill: Any, size: _Size) -> FamilyStep | None:
+def _warp(matrix: Matrix, interpolation: str, fill: Color, size: _Size) -> FamilyStep | None:
     if moves_whole_pixels(matrix) and matrix[2] == 0 and matrix[5] == 0:
         return None
     if interpolation == "nearest" or moves_whole_pixels(matrix):
@@ -144,7 +149,7 @@ def _warp(matrix: Matrix, interpolation: str, fill: Any, size: _Size) -> FamilyS
     return FamilyStep("bilinear_warp", (_rows(matrix), _color(fill, size)))
 
 
-def _nearest(matrix: Matrix, fill: Any, size: _Size) -> FamilyStep:
+def _nearest(matrix: Matrix, fill: Color, size: _Size) -> FamilyStep:
     if any(fill[: size.channels]):
         return FamilyStep("filled_warp", (_rows(matrix), _color(fill, size)))
     return FamilyStep("warp", (_rows(matrix),))
@@ -154,7 +159,7 @@ def _rows(matrix: Matrix) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return matrix[:3], matrix[3:]
 
 
-def _color(fill: Any, size: _Size) -> tuple[int, ...]:
+def _color(fill: Color, size: _Size) -> tuple[int, ...]:
     return tuple(int(level) for level in fill[: size.channels])
 
 
@@ -166,7 +171,7 @@ def _vflip(size: _Size) -> FamilyStep:
     return FamilyStep("warp", (_rows((1.0, 0.0, 0.0, 0.0, -1.0, float(size.height))),))
 
 
-def _cutout(size: _Size, x: int, y: int, width: int, height: int, fill: Any) -> FamilyStep | None:
+def _cutout(size: _Size, x: int, y: int, width: int, height: int, fill: Color) -> FamilyStep | None:
     """Only the part of the rectangle within the image."""
     left, right = np.clip([x, x + width], 0, size.width).tolist()
     top, bottom = np.clip([y, y + height], 0, size.height).tolist()
@@ -175,14 +180,14 @@ def _cutout(size: _Size, x: int, y: int, width: int, height: int, fill: Any) -> 
     return FamilyStep("cutout", ((top, left), (bottom - top, right - left), _color(fill, size)))
 
 
-def _in_head(name: str) -> Any:
-    def step(size: _Size, *arguments: Any) -> FamilyStep:
+def _in_head(name: str) -> _Convert:
+    def step(size: _Size, *arguments: object) -> FamilyStep:
         raise NotOnDali(f"{name} is done by the head, before all other operations")
 
     return step
 
 
-_STEPS: dict[str, Any] = {
+_STEPS: dict[str, _Convert] = {
     "crop": _in_head("crop"),
     "resize": _in_head("resize"),
     "hflip": _hflip,

@@ -1,0 +1,207 @@
+"""The CPU workers of a local manager: processes of the loader, of a pool, or of other ranks."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Container, Iterator
+from dataclasses import dataclass
+
+from fusionloader import _native
+from fusionloader.manager.in_flight import InFlight
+from fusionloader.manager.options import ManagerOptions, StartWorker, WorkerConnection
+from fusionloader.manager.worker_report import worker_report
+from fusionloader.pool.binding import PoolBinding
+from fusionloader.ranks.borrowed_workers import BorrowedWorkers
+from fusionloader.ranks.membership import GUEST_SLOTS, Membership
+from fusionloader.workers import messages
+from fusionloader.workers.cpus import lease
+from fusionloader.workers.processes import Process
+from fusionloader.workers.worker_set import Death, WorkerSet
+
+
+@dataclass(frozen=True, slots=True)
+class LostTinyBatch:
+    """A tiny-batch whose worker died while it was active; ``manner`` completes "worker ..."."""
+
+    sequence: int
+    tiny_batch: int
+    pid: int | None
+    manner: str
+
+
+class LoaderWorkers:
+    """Starts the workers, finds the dead among them, replaces them, and ends them.
+
+    Attributes:
+        count: how many there are to be.
+    """
+
+    def __init__(self, options: ManagerOptions, most: int) -> None:
+        """``most`` is how many of the loader's there may ever be."""
+        self._options = options
+        self._most = most
+        self.count = options.workers
+        self._first_guest_slot = most + (options.gpu is not None)
+        self._membership: Membership | None = None
+        if options.sharing_offer is not None:
+            self._membership = Membership(options.sharing_offer)
+        affinity = "off" if options.pool is not None else options.cpu_affinity
+        self._cores = lease(affinity, options.workers, others=int(options.gpu is not None))
+        self._borrowed: BorrowedWorkers | None = None
+        self._binding: PoolBinding | None = None
+        self._set: WorkerSet | None = None
+
+    # ---- the queue -----------------------------------------------------------------------------
+
+    @property
+    def guest_slots(self) -> int:
+        """Records that the queue has for workers of other ranks."""
+        return 0 if self._membership is None else GUEST_SLOTS
+
+    @property
+    def shareable(self) -> int:
+        """How many of the loader's workers may be shared with other ranks."""
+        return 0 if self._membership is None else self._most
+
+    @property
+    def event_fd(self) -> int:
+        """Descriptor of the event that wakes the global manager, -1 without one."""
+        return -1 if self._membership is None else self._membership.event_fd
+
+    def start(
+        self, queue: _native.ManagerQueue, control_fd: int, data_fd: int, start: StartWorker
+    ) -> None:
+        """Starts the processes, and offers the queue to other ranks."""
+        self._queue = queue
+        self._fds = control_fd, data_fd
+        self._start = start
+        if self._membership is not None:
+            self._borrowed = BorrowedWorkers(queue, self._membership, self._first_guest_slot)
+        if self._options.pool is not None:
+            fds = {"control_fd": control_fd, "data_fd": data_fd}
+            self._binding = PoolBinding(self._options.pool, queue, fds)
+        # Through no strong reference: a cycle would keep the batches' memory until it is found.
+        launch = weakref.WeakMethod(self._launch)
+
+        def start_one(number: int, message_fd: int) -> Process:
+            method = launch()
+            assert method is not None
+            return method(number, message_fd)
+
+        self._set = WorkerSet(self.count, start_one)
+        if self._binding is not None:
+            self._binding.workers = self._set
+        if self._membership is not None:
+            self._membership.join(control_fd, data_fd)
+
+    def _launch(self, number: int, message_fd: int) -> Process:
+        connection = WorkerConnection(
+            number,
+            self.count,
+            *self._fds,
+            message_fd,
+            self.event_fd,
+            self._cores.of(number),
+            self._binding,
+        )
+        return self._start(connection)
+
+    def resize(self, count: int) -> Iterator[Death]:
+        """Has ``count`` processes from now on; yields those that are ended, then starts more."""
+        yield from self._workers.retire(count)
+        before, self.count = self.count, count
+        for number in range(before, count):
+            self._workers.add(number)
+
+    @property
+    def _workers(self) -> WorkerSet:
+        assert self._set is not None
+        return self._set
+
+    # ---- while the manager waits ---------------------------------------------------------------
+
+    def call(self) -> None:
+        """Has a pool's workers serve this loader: there is work, or somebody waits."""
+        if self._binding is not None:
+            self._binding.request_workers()
+
+    def receive(self) -> list[messages.Message]:
+        """Returns what they have reported, without waiting."""
+        return self._workers.receive()
+
+    def sleep(self, seen: int, seconds: float) -> None:
+        """Waits until the queue's done word is no longer ``seen``, or a message goes on."""
+        if self._binding is not None:
+            self._binding.drain_others()
+        receiver = self._workers.unfinished_message()
+        if receiver is not None:
+            receiver.wait(seconds)
+        else:
+            self._queue.sleep(seen, seconds)
+
+    def look(self, handle: Callable[[list[messages.Message]], None]) -> Iterator[LostTinyBatch]:
+        """Replaces the dead and yields what they had claimed, which is in the queue again.
+
+        ``handle`` gets what they reported before they died.
+        """
+        for death in self._workers.deaths():
+            handle(death.last_messages)
+            lost = self._queue.take_back(death.number)
+            if not death.is_accident:
+                self._workers.restart(death)
+                continue
+            yield from (LostTinyBatch(*held, death.pid, death.manner) for held in lost)
+            announced = self._queue.records()[death.number][0] == death.pid
+            self._workers.replace(death, fruitful=bool(lost) or announced or death.at_work)
+        if self._borrowed is not None:
+            for held in self._borrowed.collect_lost():
+                manner = "of another rank died"
+                yield LostTinyBatch(held.sequence, held.tiny_batch, held.pid, manner)
+
+    # ---- what they have done -------------------------------------------------------------------
+
+    @property
+    def restarts(self) -> int:
+        """Workers that were replaced."""
+        return self._set.restarts if self._set is not None else 0
+
+    @property
+    def borrowed_samples(self) -> int:
+        """Samples that workers of other ranks have made."""
+        return 0 if self._borrowed is None else self._borrowed.samples
+
+    @property
+    def processes(self) -> list[Process]:
+        """The loader's processes."""
+        return [worker.process for worker in self._set.workers] if self._set is not None else []
+
+    @property
+    def pool_is_closed(self) -> bool:
+        """Whether they were a pool's, which has ended."""
+        return self._binding is not None and self._binding.pool_is_closed
+
+    def report(self, in_flight: InFlight) -> str:
+        """Returns what each worker is at, in words."""
+        missing = range(self.count, self._most)
+        records = [
+            (n, record) for n, record in enumerate(self._queue.records()) if n not in missing
+        ]
+        elsewhere: Container[int] = ()
+        if self._binding is not None:
+            elsewhere = self._binding.busy_elsewhere(range(self.count))
+        name, first_guest_slot = self._options.name, self._first_guest_slot
+        now = time.monotonic()
+        return worker_report(records, in_flight, name, now, first_guest_slot, elsewhere)
+
+    # ---- the end -------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """Ends the processes, after the queue was stopped."""
+        if self._membership is not None:
+            self._membership.close()
+        if self._binding is not None:
+            self._binding.close()
+        if self._set is not None:
+            self._set.end()
+        self._cores.close()

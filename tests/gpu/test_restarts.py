@@ -1,0 +1,88 @@
+"""Whether a GPU worker that could not be built is started again."""
+
+import contextlib
+import os
+import signal
+import warnings
+from types import SimpleNamespace
+
+import pytest
+from support.waiting import wait_until
+
+from fusionloader import _native
+from fusionloader.gpu import worker
+from fusionloader.gpu.control import Connections, GpuControl, GpuOptions
+from fusionloader.shm.slots import Arena
+
+WORKERS, RING = 2, 4
+GPU = WORKERS - 1
+
+
+@pytest.fixture
+def connections():
+    arena, control_fd = Arena(), os.memfd_create("control")
+    os.truncate(control_fd, _native.ManagerQueue.control_bytes(WORKERS, RING))
+    yield Connections(control_fd, arena.fd)
+    os.close(control_fd)
+    arena.close()
+
+
+class Ended:
+    """A process that has ended."""
+
+    pid, exitcode = 1, 1
+
+    def is_alive(self):
+        return False
+
+    def join(self, timeout=None):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("error", "restarts"),
+    [
+        (MemoryError("no memory on the device"), 3),
+        (RuntimeError("CUDA error: out of memory"), 3),
+        (RuntimeError("the memory of this device cannot be mapped"), 0),
+        (ImportError("nvidia.dali"), 0),
+    ],
+)
+def test_only_a_shortage_of_memory_is_tried_again(connections, monkeypatch, error, restarts):
+    launches = []
+
+    def fail(config, queue):
+        raise error
+
+    def start(shared, number, message_fd, most):
+        launches.append(most)
+        config = SimpleNamespace(
+            memory=None,
+            control_fd=shared.control_fd,
+            data_fd=shared.data_fd,
+            worker=number,
+            message_fd=message_fd,
+        )
+        with contextlib.suppress(SystemExit):
+            worker.main(config)
+        return Ended()
+
+    monkeypatch.setattr(worker, "_GpuWorkerLoop", fail)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    queue = _native.ManagerQueue(connections.control_fd, connections.data_fd, WORKERS, RING)
+    options = GpuOptions(start, 64, "spatial", lambda: lambda: True, 0)
+    control = GpuControl(queue, connections, GPU, 1, 2, options)
+
+    def given_up():
+        control.look()
+        return control.given_up is not None
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        wait_until(given_up)
+    assert control.restarts == restarts
+    assert launches == [64, 32, 16, 8][: restarts + 1]
+    assert str(error) in control.given_up
+    assert len(said) == restarts + 1
+    assert control.processes == []
+    control.end()
