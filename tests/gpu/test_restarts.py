@@ -7,7 +7,7 @@ import warnings
 from types import SimpleNamespace
 
 import pytest
-from waiting import wait_until
+from support.waiting import wait_until
 
 from fusionloader import _native
 from fusionloader.gpu import worker

@@ -80,7 +80,7 @@ def test_an_operation_comes_up_as_often_but_in_larger_lots(one_image, per, size)
     binomial: mean B p, variance B p (1 - p). Drawn once per tiny-batch of b samples, X is b times a
     binomial of B / b: the mean is the same, the variance b times as large.
     """
-    counts = np.concatenate([inverted(one_image, per, size, seed).sum(1) for seed in range(40)])
+    counts = np.concatenate([inverted(one_image, per, size, seed).sum(1) for seed in range(15)])
     batch, probability = 48, 0.25
     variance = batch * probability * (1 - probability) * (1 if per == "sample" else size)
     n = len(counts)

@@ -87,13 +87,9 @@ def test_batches_are_those_of_dataloader(dataset, workers, drop_last):
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_every_start_method_works(method):
-    theirs, ours = both(
-        TensorDataset(torch.arange(30.0)),
-        batch_size=8,
-        shuffle=True,
-        num_workers=2,
-        multiprocessing_context=method,
-    )
+    dataset, given = TensorDataset(torch.arange(30.0)), {"batch_size": 8, "shuffle": True}
+    theirs, _ = both(dataset, **given)
+    _, ours = both(dataset, **given, num_workers=2, multiprocessing_context=method)
     assert same_batches(theirs, ours)
 
 

@@ -1,6 +1,7 @@
 """The example under torchrun: it trains, stops in mid-epoch and goes on with the same result."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -30,13 +31,21 @@ def train(folder, checkpoint, *more, ranks=2):
     return done.stdout
 
 
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory, image_folder):
+    """The checkpoint of two ranks that took 3 of 5 steps: 24 of 40 samples."""
+    checkpoint = tmp_path_factory.mktemp("interrupted") / "checkpoint.pt"
+    train(image_folder, checkpoint, "--steps", "3")
+    return checkpoint
+
+
 @pytest.mark.timeout(700)
 def test_a_training_resumed_in_mid_epoch_ends_as_one_that_was_not_interrupted(
-    tmp_path, image_folder
+    tmp_path, image_folder, interrupted
 ):
     whole, parts = tmp_path / "whole.pt", tmp_path / "parts.pt"
     train(image_folder, whole)
-    train(image_folder, parts, "--steps", "3")  # of 5 in an epoch
+    shutil.copy(interrupted, parts)
     assert "resumed in epoch 1 after 3 steps" in train(image_folder, parts)
     one, two = (torch.load(path) for path in (whole, parts))
     assert one["steps"] == two["steps"] == 10
@@ -44,9 +53,11 @@ def test_a_training_resumed_in_mid_epoch_ends_as_one_that_was_not_interrupted(
 
 
 @pytest.mark.timeout(700)
-def test_a_training_is_resumed_in_mid_epoch_by_another_number_of_ranks(tmp_path, image_folder):
+def test_a_training_is_resumed_in_mid_epoch_by_another_number_of_ranks(
+    tmp_path, image_folder, interrupted
+):
     checkpoint = tmp_path / "checkpoint.pt"
-    train(image_folder, checkpoint, "--steps", "3")  # 2 ranks take 24 of 40 samples
+    shutil.copy(interrupted, checkpoint)
     output = train(image_folder, checkpoint, ranks=1)
     assert "resumed in epoch 1 after 3 steps" in output
     assert "rank 0: 56 samples after 17 steps" in output
