@@ -7,18 +7,22 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.frameworks import Lazy
+from support.waiting import PATIENCE
+from torch.utils.data import DataLoader
+from toy import Points, port
 
-accelerate = pytest.importorskip("accelerate", reason="pip install accelerate")
+from fusionloader import DecodedCache, FusionLoader, WorkerPool
+from fusionloader.integrations.rebuild import EXTRA_ARGUMENTS
 
-from support.waiting import PATIENCE  # noqa: E402
-from torch.utils.data import DataLoader  # noqa: E402
-from toy import Points, port  # noqa: E402
-
-from fusionloader import DecodedCache, FusionLoader, WorkerPool  # noqa: E402
-from fusionloader.integrations.accelerate import prepare  # noqa: E402
-from fusionloader.integrations.rebuild import EXTRA_ARGUMENTS  # noqa: E402
-
+accelerate = Lazy("accelerate")
 ROOT = Path(__file__).parents[2]
+
+
+def prepare(*arguments, **options):
+    from fusionloader.integrations.accelerate import prepare
+
+    return prepare(*arguments, **options)
 
 
 @pytest.fixture
@@ -125,7 +129,6 @@ RANK = """
 import sys, torch, accelerate
 from toy import Points
 from fusionloader import FusionLoader
-from fusionloader.integrations.accelerate import prepare
 accelerator = accelerate.Accelerator(cpu=True)
 torch.manual_seed(5)
 loader = prepare(accelerator, FusionLoader(Points(), 4, shuffle=True, num_workers=1))

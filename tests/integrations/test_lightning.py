@@ -1,40 +1,43 @@
 """Lightning's Trainer with FusionLoader: unchanged user code, one process and two."""
 
+import functools
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 import torch
+from support.frameworks import Lazy
+from support.waiting import PATIENCE
+from toy import Points, port
 
-lightning = pytest.importorskip("lightning", reason="pip install lightning")
+from fusionloader import FusionLoader, WorkerPool
 
-from support.waiting import PATIENCE  # noqa: E402
-from toy import Points, port  # noqa: E402
-
-from fusionloader import FusionLoader, WorkerPool  # noqa: E402
-
+lightning = Lazy("lightning")
 ROOT = Path(__file__).parents[2]
 
 
-class Model(lightning.LightningModule):
-    """Notes which points it saw, by epoch."""
+@functools.cache
+def model_class():
+    class Model(lightning.LightningModule):
+        """Notes which points it saw, by epoch."""
 
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(3, 1)
-        self.seen = {}
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(3, 1)
+            self.seen = {}
 
-    def training_step(self, batch, number):
-        points, numbers = batch
-        self.seen.setdefault(self.current_epoch, []).extend(numbers.tolist())
-        return self.layer(points / 100).square().mean()
+        def training_step(self, batch, number):
+            points, numbers = batch
+            self.seen.setdefault(self.current_epoch, []).extend(numbers.tolist())
+            return self.layer(points / 100).square().mean()
 
-    def predict_step(self, batch, number):
-        return batch[1].tolist()
+        def predict_step(self, batch, number):
+            return batch[1].tolist()
 
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), 0.01)
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), 0.01)
+
+    return Model
 
 
 def trainer(folder, epochs=2, **others):
@@ -44,7 +47,7 @@ def trainer(folder, epochs=2, **others):
 
 
 def test_a_trainer_trains_with_a_fusionloader(tmp_path):
-    model = Model()
+    model = model_class()()
     loader = FusionLoader(Points(), 4, shuffle=True, num_workers=2, persistent_workers=True)
     trainer(tmp_path).fit(model, loader)
     assert sorted(model.seen[0]) == sorted(model.seen[1]) == list(range(22))
@@ -56,7 +59,7 @@ def test_a_trainer_trains_with_a_fusionloader(tmp_path):
 def test_prediction_keeps_every_argument_of_the_loader(tmp_path):
     loader = FusionLoader(Points(), 4, num_workers=2, seed=7, on_error="skip", tiny_batch_size=2)
     running = trainer(tmp_path)
-    found = running.predict(Model(), loader)
+    found = running.predict(model_class()(), loader)
     assert [number for batch in found for number in batch] == list(range(22))
     rebuilt = running.predict_dataloaders
     assert type(rebuilt) is FusionLoader and rebuilt is not loader
@@ -64,7 +67,7 @@ def test_prediction_keeps_every_argument_of_the_loader(tmp_path):
 
 
 def test_a_trainer_validates_in_mid_epoch_with_the_workers_that_train(tmp_path):
-    class Validated(Model):
+    class Validated(model_class()):
         def validation_step(self, batch, number):
             self.seen.setdefault("validation", []).extend(batch[1].tolist())
 
@@ -74,7 +77,7 @@ def test_a_trainer_validates_in_mid_epoch_with_the_workers_that_train(tmp_path):
         val = FusionLoader(Points(10), 4, pool=pool)
         running = trainer(tmp_path, num_sanity_val_steps=0, val_check_interval=3)
         running.fit(model, train, val)
-        found = [number for batch in running.predict(Model(), val) for number in batch]
+        found = [number for batch in running.predict(model_class()(), val) for number in batch]
     assert found == list(range(10))
     assert running.predict_dataloaders.pool is pool  # rebuilt, with the same one
     assert sorted(model.seen[0]) == sorted(model.seen[1]) == list(range(22))
@@ -88,9 +91,9 @@ def test_a_checkpoint_in_mid_epoch_is_resumed_at_the_next_batch(tmp_path):
     keeping = lightning.pytorch.callbacks.ModelCheckpoint(
         tmp_path, filename="{step}", every_n_train_steps=1, save_top_k=-1
     )
-    first = Model()
+    first = model_class()()
     trainer(tmp_path, 1, callbacks=[keeping]).fit(first, loader())
-    second = Model()
+    second = model_class()()
     trainer(tmp_path, 2).fit(second, loader(), ckpt_path=tmp_path / "step=2.ckpt")
     assert second.seen[0] == first.seen[0][8:]
     assert sorted(second.seen[1]) == list(range(22))
@@ -102,7 +105,7 @@ from test_lightning import Model, trainer
 from toy import Points
 from fusionloader import FusionLoader
 if __name__ == "__main__":
-    model = Model()
+    model = model_class()()
     loader = FusionLoader(Points(), 4, shuffle=True, num_workers=1, seed=4)
     running = trainer(sys.argv[1], devices=2, strategy="ddp")
     running.fit(model, loader)

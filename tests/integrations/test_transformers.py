@@ -1,15 +1,15 @@
 """The mixin for transformers' Trainer."""
 
+import functools
+
 import pytest
 import torch
+from support.frameworks import Lazy
+from toy import Points
 
-transformers = pytest.importorskip("transformers", reason="pip install transformers accelerate")
-pytest.importorskip("accelerate", reason="pip install transformers accelerate")
+from fusionloader import FusionLoader
 
-from toy import Points  # noqa: E402
-
-from fusionloader import FusionLoader  # noqa: E402
-from fusionloader.integrations.transformers import FusionTrainerMixin  # noqa: E402
+transformers = Lazy("transformers")
 
 
 class Model(torch.nn.Module):
@@ -30,8 +30,15 @@ class Labelled(Points):
         return {"points": point, "labels": number}
 
 
-class Trainer(FusionTrainerMixin, transformers.Trainer):
-    fusion_options = {"seed": 9}
+@functools.cache
+def trainer_class():
+    pytest.importorskip("accelerate", reason="pip install transformers accelerate")
+    from fusionloader.integrations.transformers import FusionTrainerMixin
+
+    class Trainer(FusionTrainerMixin, transformers.Trainer):
+        fusion_options = {"seed": 9}
+
+    return Trainer
 
 
 def test_a_trainer_trains_and_evaluates_with_fusionloaders(tmp_path):
@@ -46,7 +53,7 @@ def test_a_trainer_trains_and_evaluates_with_fusionloaders(tmp_path):
         save_strategy="no",
     )
     model = Model()
-    trainer = Trainer(model, settings, train_dataset=Labelled(), eval_dataset=Labelled(9))
+    trainer = trainer_class()(model, settings, train_dataset=Labelled(), eval_dataset=Labelled(9))
     loader = trainer.get_train_dataloader()
     assert isinstance(loader.base_dataloader, FusionLoader)
     assert loader.base_dataloader.seed == 9
