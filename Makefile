@@ -1,5 +1,5 @@
 # Every target works alone on a fresh machine: the first one sets everything up.
-.PHONY: demo test kills draws mutants lint format stubs bench asan fuzz neon gpu compliance clean ready ready-to-test
+.PHONY: demo test kills draws mutants studies lint format stubs bench asan fuzz neon gpu compliance clean ready ready-to-test
 .DELETE_ON_ERROR:
 # Without bytecode each of the processes that tests start would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -62,6 +62,10 @@ draws: ready-to-test
 # Whether the tests of lent memory notice mistakes in the native code.
 mutants: ready-to-test
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m mutants tests/gpu_memory/test_mutants.py
+
+# Whether all studies in benchmarks/ still run.
+studies: ready-to-test
+	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m studies tests/cli/test_commands.py
 
 bench: ready-to-test
 	$(BIN)/python -m fusionloader bench $(ARGS)

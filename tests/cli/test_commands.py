@@ -1,5 +1,6 @@
 """The commands, run as a user runs them, and what they leave behind."""
 
+import importlib
 import json
 import os
 import re
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from support.waiting import PATIENCE
 
+from fusionloader.__main__ import main
 from fusionloader.cli.corpus import ensure_corpus
 
 ROOT = Path(__file__).parents[2]
@@ -82,26 +84,21 @@ def test_the_bench_writes_every_figure_of_every_contender(images, tmp_path):
 @pytest.mark.parametrize("workload", ["tiny", "tabular", "mnist", "handmade"])
 def test_the_bench_measures_workloads_without_files(workload, tmp_path):
     out = tmp_path / "figures.json"
-    done = run_command(
-        "bench", "--workload", workload, "--samples", "500", "--epochs", "1", "--retries", "0",
-        "--json", str(out),
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    few = ["--samples", "500", "--epochs", "1", "--retries", "0"]
+    main(["bench", "--workload", workload, *few, "--json", str(out)])
     contenders = json.loads(out.read_text())["contenders"]
     assert [entry["name"] for entry in contenders] == ["torch", "fusionloader"]
     assert all(entry["epochs"][0]["samples"] == 500 for entry in contenders)
 
 
 def test_an_unknown_contender_is_answered_with_the_known_ones():
-    done = run_command("bench", "--workload", "tiny", "--contenders", "quickest")
-    assert done.returncode != 0
-    assert "there are: torch, fusionloader" in done.stderr
+    with pytest.raises(SystemExit, match="there are: torch, fusionloader"):
+        main(["bench", "--workload", "tiny", "--contenders", "quickest"])
 
 
 def test_an_empty_folder_is_refused(tmp_path):
-    done = run_command("bench", "--data", str(tmp_path))
-    assert done.returncode != 0
-    assert "no files in the sub-folders" in done.stderr
+    with pytest.raises(SystemExit, match="no files in the sub-folders"):
+        main(["bench", "--data", str(tmp_path)])
 
 
 def test_the_doctor_names_what_matters_and_finds_no_problem():
@@ -138,33 +135,31 @@ def test_the_resume_example_finds_the_same_batches(tmp_path):
     assert "2 batches before the checkpoint, 2 after it" in done.stdout
 
 
+SHORT = {
+    "startup": ["--rounds", "1", "--workers", "2"],
+    "main_process": ["--rounds", "1"],
+    "scaling": ["--rounds", "1"],
+    "memory": ["--epoch-samples", "2100", "--torch-samples", "2100"],
+    "large_dataset": ["--files", "4000", "--rounds", "1", "--workers", "2", "--batch-size", "8"],
+}
+
+
 @pytest.mark.parametrize(
     "study",
     [
-        ("startup", "--rounds", "1", "--workers", "2"),
-        ("main_process", "--rounds", "1"),
-        ("scaling", "--rounds", "1"),
-        ("memory", "--epoch-samples", "2100", "--torch-samples", "2100"),
-        (
-            "large_dataset",
-            "--files",
-            "4000",
-            "--rounds",
-            "1",
-            "--workers",
-            "2",
-            "--batch-size",
-            "8",
-        ),
+        name if name == "main_process" else pytest.param(name, marks=pytest.mark.studies)
+        for name in SHORT
     ],
-    ids=lambda study: study[0],
 )
 def test_the_studies_run_and_write_their_figures(study, images, tmp_path):
     out = tmp_path / "figures.json"
-    name, *flags = study
-    done = run_python(
-        "-m", f"benchmarks.{name}", *flags, "--data", str(images.train), "--json", str(out)
-    )
+    arguments = [*SHORT[study], "--data", str(images.train), "--json", str(out)]
+    done = run_python("-m", f"benchmarks.{study}", *arguments)
     assert done.returncode == 0, done.stderr
     report = json.loads(out.read_text())
     assert report["table"] and report["versions"]["torch"]
+
+
+@pytest.mark.parametrize("study", sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py")))
+def test_every_study_can_be_imported(study):
+    importlib.import_module(f"benchmarks.{study}")

@@ -129,6 +129,7 @@ RANK = """
 import sys, torch, accelerate
 from toy import Points
 from fusionloader import FusionLoader
+from fusionloader.integrations.accelerate import prepare
 accelerator = accelerate.Accelerator(cpu=True)
 torch.manual_seed(5)
 loader = prepare(accelerator, FusionLoader(Points(), 4, shuffle=True, num_workers=1))

@@ -101,7 +101,7 @@ def test_a_checkpoint_in_mid_epoch_is_resumed_at_the_next_batch(tmp_path):
 
 RANK = """
 import sys, torch
-from test_lightning import Model, trainer
+from test_lightning import model_class, trainer
 from toy import Points
 from fusionloader import FusionLoader
 if __name__ == "__main__":
