@@ -9,6 +9,7 @@ from ends import kill_all
 from support.batches import same_batches
 from support.campaigns import seeds
 from support.images import train_transform
+from support.waiting import PATIENCE
 from torch.utils.data import Dataset
 from torchvision.datasets import ImageFolder
 
@@ -92,6 +93,7 @@ def test_workers_killed_as_they_start_are_replaced(method, train_set):
     iterator = iter(loader)
     for process in iterator._workers:
         process.kill()
+        process.join(PATIENCE)  # both are dead when the manager looks for the first time
     assert same_batches(expected, iterator)
     assert loader.stats()["worker_restarts"] == 2
 

@@ -164,6 +164,7 @@ def test_workers_killed_at_another_loader_are_no_error_of_one_that_waits_for_the
         while slow._workers[0].pid == killed:
             next(slow)  # starts the worker again, which begins a sample
         batches.append(next(iterator))  # the worker has not read yet that this loader exists
+        wait_until(lambda: slow._workers[0].was_prepared)
         killed = slow._workers[0].pid
         slow._workers[0].kill()
         wait_until(lambda: restarts() > count)  # noqa: B023

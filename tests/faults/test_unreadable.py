@@ -20,7 +20,7 @@ from support.images import eval_transform, train_transform
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 from fusionloader import FusionLoader
-from fusionloader.iterators import in_process, slots as slot_iterator
+from fusionloader.iterators import in_process, slot_iterator as slot_iterator
 from fusionloader.workers import native_worker, python_worker
 from fusionloader.workers import failures, prepared_worker
 from fusionloader.iterators import whole_batches
