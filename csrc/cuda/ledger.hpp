@@ -1,6 +1,6 @@
 #pragma once
-// Which process has which block of lent GPU memory: the words of record.hpp, as the lender and as a borrower
-// may change them. Nothing here knows the CUDA driver.
+// Which process has which block of lent GPU memory: the words of record.hpp, as the lender and as a
+// borrower may change them. Nothing here knows the CUDA driver.
 //
 // How it works. Lender and borrowers map the same memory, an array of records; each serves one loan
 // at a time. One word of a record holds the number of the loan, the borrower's slot and the state;
