@@ -131,12 +131,22 @@ class BuildExt(build_extensions):
             print(f"fusionloader: built without the CUDA library: {error}", file=sys.stderr)
 
 
+def is_out_of_date(made: str, source: str) -> bool:
+    """Returns whether an object is older than a file it is made of, which the compiler noted."""
+    noted = Path(made).with_suffix(".d")
+    if not Path(made).exists() or not noted.exists():
+        return True
+    files = noted.read_text().replace("\\\n", " ").split(": ", 1)[1].split()
+    time = Path(made).stat().st_mtime
+    return any(not Path(f).exists() or Path(f).stat().st_mtime > time for f in [__file__, *files])
+
+
 # Elsewhere torch's own workers serve: the native part is of Linux. FUSIONLOADER_NATIVE=0 leaves it
 # to a later build_ext --inplace.
 NATIVE = sys.platform == "linux" and os.environ.get("FUSIONLOADER_NATIVE") != "0"
 if NATIVE:
     require_libjpeg_turbo()
-ParallelCompile("FUSIONLOADER_BUILD_JOBS").install()
+ParallelCompile("FUSIONLOADER_BUILD_JOBS", needs_recompile=is_out_of_date).install()
 sanitize = SANITIZERS if os.environ.get("FUSIONLOADER_SANITIZE") else []
 setup(
     ext_modules=[
@@ -147,9 +157,12 @@ setup(
             libraries=["jpeg", "dl"],
             cxx_std=17,
             # Contraction to fused multiply-adds would change roundings that have to match.
-            extra_compile_args=["-O3", "-ffp-contract=off", *WARNINGS, *sanitize],
+            extra_compile_args=["-O3", "-ffp-contract=off", "-MMD", *WARNINGS, *sanitize],
             extra_link_args=sanitize,
-            depends=sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("csrc/*/*.hpp")),
+            depends=[
+                "setup.py",
+                *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("csrc/*/*.hpp")),
+            ],
         )
     ]
     if NATIVE

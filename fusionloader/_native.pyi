@@ -397,6 +397,11 @@ class Claim:
     def indices(self) -> memoryview:
         """The pickled indices; empty where they are plain integers."""
 
+    def sample_keys(
+        self, start: int, stop: int
+    ) -> tuple[list[int], list[int], list[int], list[int]]:
+        """The items, keys, occurrences and groups of the samples at positions start .. stop - 1, a list of each: one call a tiny-batch, for Python workers."""
+
     @property
     def count(self) -> int: ...
     @property

@@ -4,6 +4,10 @@
 #include <pybind11/native_enum.h>
 #include <pybind11/stl.h>
 
+#include <tuple>
+#include <utility>
+#include <vector>
+
 #include "bindings/module.hpp"
 #include "bindings/python_types.hpp"
 
@@ -19,6 +23,22 @@ using Unlocked = py::call_guard<py::gil_scoped_release>;
 template <class Value>
 auto of_header(Value BatchHeader::* field) {
   return [field](const Claim& claim) -> Value { return claim.header().*field; };
+}
+
+using Numbers = std::vector<uint64_t>;  // of the samples, in order
+
+std::tuple<std::vector<int64_t>, Numbers, Numbers, Numbers> sample_keys(const Claim& claim, uint32_t start,
+                                                           uint32_t stop) {
+  std::vector<int64_t> items;
+  Numbers keys, occurrences, groups;
+  for (uint32_t position = start; position < stop; ++position) {
+    const SampleEntry entry = claim.entry(position);
+    items.push_back(entry.item);
+    keys.push_back(entry.key);
+    occurrences.push_back(entry.occurrence);
+    groups.push_back(entry.group);
+  }
+  return {std::move(items), std::move(keys), std::move(occurrences), std::move(groups)};
 }
 
 void bind_claim(py::module_& m) {
@@ -52,7 +72,10 @@ void bind_claim(py::module_& m) {
           "indices", [](const Claim& claim) { return view_of(claim.indices()); },
           "The pickled indices; empty where they are plain integers.")
       .def("entry", &Claim::entry, "position"_a,
-           "The sample at a position in the order of the tiny-batches.");
+           "The sample at a position in the order of the tiny-batches.")
+      .def("sample_keys", &sample_keys, "start"_a, "stop"_a,
+           "The items, keys, occurrences and groups of the samples at positions start .. stop - 1, "
+           "a list of each: one call a tiny-batch, for Python workers.");
 }
 
 void bind_queue_of_worker(py::module_& m) {

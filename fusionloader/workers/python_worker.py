@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 from fusionloader import _native
@@ -160,12 +161,9 @@ class PythonWorker:
     def _load(self, claim: _native.Claim, tiny_batch: int, indices: list[Any] | None) -> list[Any]:
         start = tiny_batch * claim.tiny_size
         stop = min(start + claim.tiny_size, claim.samples)
-        seed, epoch = claim.seed, claim.epoch
-        keys = []
-        for position in range(start, stop):
-            entry = claim.entry(position)
-            index = entry.item if indices is None else indices[position]
-            keys.append(SampleKey(index, seed, epoch, entry.key, entry.occurrence, entry.group))
+        items, *draws = claim.sample_keys(start, stop)
+        found = items if indices is None else indices[start:stop]
+        keys = map(SampleKey, found, repeat(claim.seed), repeat(claim.epoch), *draws)
         self.queue.begin_sample(claim, tiny_batch, start)
         samples = []
         for position, sample_key in zip(range(start, stop), keys, strict=True):

@@ -207,8 +207,12 @@ def test_an_entry_names_its_row_and_item(bench):
     assert (claim.seed, claim.epoch, bytes(claim.indices())) == (5, 6, b"abc")
     groups = {entry.row: entry.group for entry in entries}
     assert groups == {0: 7 << 25 | 1, 1: 7 << 25 | 1, 2: 7 << 25 | 3}
-    with pytest.raises(IndexError):
-        claim.entry(3)
+    items, keys, occurrences, of_groups = claim.sample_keys(1, 3)
+    assert (items, keys, occurrences) == ([10, 11], [7, 8], [0, 1])
+    assert of_groups == [entry.group for entry in entries[1:]]
+    for read in (lambda: claim.entry(3), lambda: claim.sample_keys(2, 4)):
+        with pytest.raises(IndexError):
+            read()
 
 
 def test_what_a_dead_worker_held_is_done_by_another(bench):
