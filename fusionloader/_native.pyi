@@ -400,7 +400,10 @@ class Claim:
     def sample_keys(
         self, start: int, stop: int
     ) -> tuple[list[int], list[int], list[int], list[int]]:
-        """The items, keys, occurrences and groups of the samples at positions start .. stop - 1, a list of each: one call a tiny-batch, for Python workers."""
+        """The items, keys, occurrences and groups at positions start .. stop - 1.
+
+        A list of each: one call for all samples of a tiny-batch.
+        """
 
     @property
     def count(self) -> int: ...

@@ -74,8 +74,8 @@ void bind_claim(py::module_& m) {
       .def("entry", &Claim::entry, "position"_a,
            "The sample at a position in the order of the tiny-batches.")
       .def("sample_keys", &sample_keys, "start"_a, "stop"_a,
-           "The items, keys, occurrences and groups of the samples at positions start .. stop - 1, "
-           "a list of each: one call a tiny-batch, for Python workers.");
+           "The items, keys, occurrences and groups at positions start .. stop - 1.\n\n"
+           "A list of each: one call for all samples of a tiny-batch.");
 }
 
 void bind_queue_of_worker(py::module_& m) {
