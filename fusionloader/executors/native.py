@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from importlib import metadata
 
 from fusionloader import _native
@@ -29,12 +30,13 @@ def make_executor(
         width=plan.width or 0,
         fast_decode=plan.decode == "fast",
         strict=plan.strict,
-        vertical_first_allowed=_resizes_vertically_first(pillow_version),
+        vertical_first_allowed=resizes_vertically_first(pillow_version),
         simd=simd,
     )
 
 
-def _resizes_vertically_first(pillow_version: str | None) -> bool:
+@functools.cache
+def resizes_vertically_first(pillow_version: str | None = None) -> bool:
     """Whether that Pillow may run the vertical pass of a resize first, as 13.0 began to."""
     version = pillow_version or metadata.version("pillow")
     return int(version.split(".")[0]) >= 13

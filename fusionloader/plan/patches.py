@@ -10,6 +10,8 @@ from types import FunctionType, ModuleType
 _LIBRARIES = ("torch", "torchvision", "timm", "fusionloader")
 # Of the methods that every module has, those that take part in a call.
 _OF_MODULES = ("__call__", "_call_impl", "_wrapped_call_impl")
+# Attribute of this package's replacements: the function that they call.
+REPLACED = "__fusionloader_replaced__"
 _DESCRIPTORS = (staticmethod, classmethod)
 
 
@@ -23,6 +25,7 @@ def is_patched(step: object) -> bool:
 
 def is_defined_by(function: object, owner: type | ModuleType) -> bool:
     """Whether a function was defined in the package that a class or module is of."""
+    function = getattr(function, REPLACED, function)
     name = owner.__module__ if isinstance(owner, type) else owner.__name__
     scope = getattr(function, "__globals__", {})
     where = scope.get("__name__", "")

@@ -203,7 +203,7 @@ class _Compiling:
         elif self.erased:
             raise NotCompiled("it comes after RandomErasing")
         else:
-            stage = _stage(step, Context(self.channels, self.held))
+            stage = stage_of(step, Context(self.channels, self.held))
             if containers.makes_grey(stage) and step.num_output_channels == 1:
                 if self.conversions:
                     raise NotCompiled("it makes one channel of three after the conversion")
@@ -306,7 +306,13 @@ def _listed(transform: Transform) -> Iterable[Transform] | None:
     return transform if type(transform) is torch.nn.Sequential else None
 
 
-def _stage(step: Transform, context: Context) -> Stage:
+def stage_of(step: Transform, context: Context) -> Stage:
+    """Returns the stage of one transform.
+
+    Raises:
+        NotCompiled: it has none.
+        NestedTooDeep: it is a list of transforms.
+    """
     kind = type(step)
     # timm may be imported at any time, and so may this package's.
     found = (known.get(kind) for known in (_converters(), registry.converters(), timm_converters()))
@@ -340,7 +346,7 @@ def _compile_all(steps: Sequence[Transform], context: Context) -> tuple[Stage, .
                 raise NotCompiled("its methods were replaced or hooked")
             if conversions.is_conversion(step) or erasing.is_erasing(step):
                 raise NotCompiled("it converts only sometimes")
-            stage = _stage(step, context)
+            stage = stage_of(step, context)
             if containers.makes_grey(stage) and getattr(step, "num_output_channels", 3) == 1:
                 raise NotCompiled("it changes the number of channels only sometimes")
         except NestedTooDeep:

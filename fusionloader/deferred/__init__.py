@@ -1,0 +1,20 @@
+"""Images of user code that keep their encoded bytes until pixels are asked for.
+
+**How it works.** Pillow opens a file lazily and decodes it in ``load()``. In a worker, the pixels of
+a JPEG are then a ``DeferredCore`` in place of Pillow's own: the file's bytes and a list of
+operations. Pillow's methods that have a native operation return an image with one operation more;
+torchvision's and timm's transforms call these methods, with parameters that they drew from the
+generators that they always use. ``ToTensor`` (with the conversions behind it in a ``Compose``) and
+numpy arrays have the native executor run the whole list at once, region of interest first.
+
+**Why it is right.** The images are Pillow's own classes: only what ``Image.im`` holds differs, and
+everything in Pillow that needs pixels reads that property, which puts real pixels in place first.
+An operation is recorded only with arguments for which the native one is known to give Pillow's
+pixels; with others, and with everything unknown, the image gets its pixels and Pillow goes on. A
+core never changes, so that copies share it.
+
+Modules: ``source`` (the bytes, decoded as seldom as possible), ``core`` (the operations),
+``opening`` (which files), ``methods``, ``enhancing`` and ``functionals`` (what is recorded of
+Pillow and torchvision), ``compose`` (conversions at the end of a ``Compose``), ``patches`` (what is
+replaced, and checked before), ``activity`` (in which threads), ``counts``, ``loading`` (a sample).
+"""

@@ -1,0 +1,73 @@
+"""In which threads images are deferred: all of a worker process, or those inside ``deferring``."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+_everywhere = False
+
+
+class _Thread(threading.local):
+    active = 0
+    suspended = 0
+    late = False  # a damaged file was found after the place where Pillow finds it
+    images: list[weakref.ref[Any]] | None = None  # that may outlive the fetch
+
+
+_thread = _Thread()
+
+
+def defer_everywhere() -> None:
+    """Defers in all threads of this process from now on: for workers, whose Pillow is ours."""
+    global _everywhere
+    _everywhere = True
+
+
+def is_active() -> bool:
+    """Whether an image that is opened now, in this thread, is to be deferred."""
+    return (_everywhere or _thread.active > 0) and not _thread.suspended
+
+
+def track(image: Any) -> None:
+    """Remembers an image that must not stay deferred after the fetch, outside of workers."""
+    if _thread.images is not None:
+        _thread.images.append(weakref.ref(image))
+
+
+@contextlib.contextmanager
+def active() -> Iterator[list[weakref.ref[Any]]]:
+    """Defers in this thread; gives the images that were deferred, of which some may be left."""
+    outer = _thread.images
+    images: list[weakref.ref[Any]] = [] if outer is None else outer
+    _thread.images = images
+    _thread.active += 1
+    try:
+        yield images
+    finally:
+        _thread.active -= 1
+        _thread.images = outer
+
+
+@contextlib.contextmanager
+def suspended() -> Iterator[None]:
+    """Leaves images to Pillow in this thread."""
+    _thread.suspended += 1
+    try:
+        yield
+    finally:
+        _thread.suspended -= 1
+
+
+def note_late_error() -> None:
+    """Notes that this thread's sample has got an error later than from Pillow."""
+    _thread.late = True
+
+
+def take_late_error() -> bool:
+    """Returns whether there was a late error since the last call."""
+    late, _thread.late = _thread.late, False
+    return late

@@ -1,0 +1,153 @@
+"""What a deferred image holds in place of pixels: a source, and operations that are still to do."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from fusionloader.deferred import activity
+from fusionloader.deferred.counts import counts
+from fusionloader.deferred.source import Operations, Pixels, Source, executor
+from fusionloader.executors.results import ELEMENT_TYPES
+from fusionloader.plan.operations import Operation
+from fusionloader.plan.stages import Convert
+
+BLACK = (0, 0, 0)
+_CHANNELS = {"RGB": 3, "L": 1}
+
+
+class DeferredCore:
+    """Stands in for Pillow's ``ImagingCore``; never changes, so that images may share it.
+
+    Attributes:
+        mode: ``"RGB"`` or ``"L"``: the first of three equal channels.
+        size: width and height of the result.
+    """
+
+    __slots__ = ("mode", "operations", "size", "source")
+
+    def __init__(
+        self, source: Source, operations: Operations, mode: str, size: tuple[int, int]
+    ) -> None:
+        self.source, self.operations, self.mode, self.size = source, operations, mode, size
+
+    def then(
+        self, operation: Operation, size: tuple[int, int] | None = None, mode: str | None = None
+    ) -> DeferredCore:
+        """Returns the core with one operation more."""
+        counts().recorded[operation[0]] += 1
+        operations = (*self.operations, operation)
+        return DeferredCore(self.source, operations, mode or self.mode, size or self.size)
+
+    def as_mode(self, mode: str) -> DeferredCore:
+        """Returns the core of ``image.convert(mode)``."""
+        if mode == self.mode:
+            return self
+        if mode == "L":
+            return self.then(("grayscale",), mode="L")
+        return DeferredCore(self.source, self.operations, mode, self.size)
+
+    def pixels(self) -> Pixels:
+        """Returns height x width x channels, or height x width for ``"L"``."""
+        width, height = self.size
+        channels = _CHANNELS[self.mode]
+        out = np.empty((height, width, channels), np.uint8)
+        try:
+            self.source.run(
+                self.operations, executor(channels, height, width), out.reshape(-1)
+            )
+        except ValueError:  # the native executor refuses an operation
+            out = np.asarray(self.source.replayed(self.operations).convert(self.mode))
+        return out.reshape(height, width) if channels == 1 else out
+
+    def tensor(self, convert: Convert) -> torch.Tensor:
+        """Returns channels x height x width, converted.
+
+        Raises:
+            ValueError: the native executor refuses an operation.
+        """
+        width, height = self.size
+        channels = _CHANNELS[self.mode]
+        dtype = ELEMENT_TYPES[convert.element_type]
+        out = torch.empty((channels, height, width), dtype=dtype, device="cpu")
+        memory = out.view(torch.uint8).numpy().reshape(-1)
+        self.source.run(self.operations, executor(channels, height, width, convert), memory)
+        counts().results["tensor"] += 1
+        return out
+
+
+def deferred_core(image: Any) -> DeferredCore | None:
+    """Returns the core of a deferred image, of a JPEG file that can be deferred now, or ``None``."""
+    core = getattr(image, "_im", None)
+    if core is None and getattr(image, "tile", None):  # an open file
+        image.load()
+        core = image._im
+    return core if type(core) is DeferredCore else None
+
+
+def image_of(core: DeferredCore, info: dict[Any, Any] | None = None) -> Image.Image:
+    """Returns a new Pillow image of a core, as Pillow makes one."""
+    image: Any = Image.Image()
+    image._im = core
+    image._mode, image._size = core.mode, core.size
+    if info is not None:
+        image.info = info
+    activity.track(image)
+    return image  # type: ignore[no-any-return]
+
+
+def like(image: Any, core: DeferredCore) -> Image.Image:
+    """Returns what ``image._new(core)`` returns: with the image's info."""
+    made: Image.Image = image._new(core)
+    activity.track(made)
+    return made
+
+
+def settle(image: Any) -> None:
+    """Puts the pixels of a deferred image in place."""
+    core = image._im
+    if type(core) is not DeferredCore:
+        return
+    pixels = core.pixels()
+    made: Any = Image.frombytes(core.mode, core.size, memoryview(pixels.reshape(-1)))
+    if image._im is core:  # no other thread has
+        image._im = made._im
+        counts().results["pixels"] += 1
+        counts().ended[_asked_by()] += 1
+
+
+class Access:
+    """What ``load()`` returns of a deferred image: pixels are made when one is asked for."""
+
+    def __init__(self, image: Any) -> None:
+        self._image = image
+
+    def _of_pixels(self) -> Any:
+        return self._image.im.pixel_access(self._image.readonly)
+
+    def __getitem__(self, xy: Any) -> Any:
+        return self._of_pixels()[xy]
+
+    def __setitem__(self, xy: Any, value: Any) -> None:
+        self._of_pixels()[xy] = value
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._of_pixels(), name)
+
+
+def _asked_by() -> str:
+    """Returns the function of Pillow that user code called for pixels."""
+    frame: Any = sys._getframe(1)
+    name = "pixels"
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if module.partition(".")[0] == "PIL":
+            name = frame.f_code.co_name
+        elif module.partition(".")[0] != "fusionloader":
+            break
+        frame = frame.f_back
+    return name

@@ -1,0 +1,154 @@
+"""``ImageEnhance`` and ``ImageOps`` on deferred images."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from PIL import ImageEnhance
+
+from fusionloader.deferred.core import DeferredCore, deferred_core, image_of, like
+from fusionloader.deferred.methods import color_of
+from fusionloader.plan.operations import Operation
+
+Function = Callable[..., Any]
+
+# Whether the result has the image's info: that of the degenerate image, which it is blended into.
+_ENHANCERS: dict[type, tuple[str, bool]] = {
+    ImageEnhance.Brightness: ("brightness", False),
+    ImageEnhance.Contrast: ("contrast", False),
+    ImageEnhance.Color: ("saturation", True),
+    ImageEnhance.Sharpness: ("sharpness", True),
+}
+ENHANCERS = tuple(_ENHANCERS)
+_CORE, _INIT = "_fusionloader_core", "_fusionloader_init"
+
+
+def enhancer(original: Function) -> Function:
+    """Returns an enhancer's ``__init__``, which makes no degenerate image of a deferred one."""
+
+    @functools.wraps(original)
+    def __init__(self: Any, image: Any) -> None:
+        core = deferred_core(image) if type(self) in _ENHANCERS else None
+        if core is None or core.mode != "RGB":
+            original(self, image)
+            return
+        self.image = image
+        if type(self) is ImageEnhance.Color:
+            self.intermediate_mode = "L"
+        setattr(self, _CORE, core)
+        setattr(self, _INIT, original)
+
+    return __init__
+
+
+class Degenerate:
+    """``degenerate`` of an enhancer of a deferred image, made when it is asked for."""
+
+    def __get__(self, enhancer: Any, kind: type) -> Any:
+        """Returns it as Pillow makes it, of the image as it was."""
+        if enhancer is None or _CORE not in enhancer.__dict__:
+            raise AttributeError("degenerate")
+        made = type(enhancer).__new__(type(enhancer))
+        snapshot = image_of(enhancer.__dict__[_CORE], enhancer.image._copy_info())
+        snapshot.im  # noqa: B018  pixels, so that this is not deferred again
+        enhancer.__dict__[_INIT](made, snapshot)
+        enhancer.degenerate = made.degenerate
+        return made.degenerate
+
+
+def enhance(original: Function) -> Function:
+    """Returns ``enhance``, which records the factor."""
+
+    @functools.wraps(original)
+    def enhance(self: Any, factor: float) -> Any:
+        core = self.__dict__.get(_CORE)
+        known = core is not None and getattr(self.image, "_im", None) is core
+        if known and isinstance(factor, (int, float)) and factor >= 0:
+            name, keeps_info = _ENHANCERS[type(self)]
+            after = core.then((name, float(factor)))
+            return like(self.image, after) if keeps_info else image_of(after)
+        return original(self, factor)
+
+    return enhance
+
+
+Recorder = Callable[..., "Operation | None"]
+
+
+def recording(recorder: Recorder) -> Callable[[Function], Function]:
+    """Returns what makes a recording function of one of ``ImageOps``, with the image's info."""
+
+    def of(original: Function) -> Function:
+        @functools.wraps(original)
+        def function(image: Any, *arguments: Any, **named: Any) -> Any:
+            core = deferred_core(image)
+            if core is not None and core.mode == "RGB":
+                try:
+                    operation = recorder(*arguments, **named)
+                except Exception:
+                    operation = None
+                if operation is not None:
+                    return like(image, core.then(operation))
+            return original(image, *arguments, **named)
+
+        return function
+
+    return of
+
+
+def invert() -> Operation:
+    """``ImageOps.invert``."""
+    return ("invert",)
+
+
+def posterize(bits: int) -> Operation | None:
+    """``ImageOps.posterize``."""
+    return ("posterize", bits) if type(bits) is int and 1 <= bits <= 8 else None
+
+
+def solarize(threshold: float = 128) -> Operation | None:
+    """``ImageOps.solarize``."""
+    plain = isinstance(threshold, (int, float)) and 0 <= threshold <= 256
+    return ("solarize", float(threshold)) if plain else None
+
+
+def autocontrast() -> Operation:
+    """``ImageOps.autocontrast`` with nothing cut off and no mask."""
+    return ("autocontrast",)
+
+
+def equalize() -> Operation:
+    """``ImageOps.equalize`` without a mask."""
+    return ("equalize",)
+
+
+def expanding(original: Function) -> Function:
+    """Returns ``ImageOps.expand``, which records borders of one color."""
+
+    @functools.wraps(original)
+    def expand(image: Any, border: Any = 0, fill: Any = 0) -> Any:
+        core = deferred_core(image)
+        after = None if core is None else padded(core, border, color_of(fill, core.mode))
+        return original(image, border, fill) if after is None else image_of(after)
+
+    return expand
+
+
+def padded(core: DeferredCore, border: Any, fill: Any, mode: str = "constant") -> Any:
+    """Returns the core with a border of 1, 2 or 4 widths around it, or ``None``."""
+    widths = border if isinstance(border, (tuple, list)) else (border,)
+    if fill is None or len(widths) not in (1, 2, 4):
+        return None
+    if not all(type(width) is int and width >= 0 for width in widths):
+        return None
+    left, top, right, bottom = (tuple(widths) * 4)[:4]
+    width, height = core.size
+    # What numpy does with a border wider than the image is left to it.
+    if mode != "constant" and (max(left, right) >= width or max(top, bottom) >= height):
+        return None
+    size = left + width + right, top + height + bottom
+    if size == core.size and mode == "constant":
+        return core
+    return core.then(("pad", left, top, right, bottom, mode, fill), size)

@@ -1,0 +1,117 @@
+"""torchvision's functions that do not go through Pillow's methods, on deferred images."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from fusionloader.deferred.core import BLACK, DeferredCore, deferred_core, image_of
+from fusionloader.deferred.counts import counts
+from fusionloader.deferred.enhancing import padded
+from fusionloader.plan.arguments import NotCompiled
+from fusionloader.plan.stages import Convert
+
+Function = Callable[..., Any]
+Recorder = Callable[..., "DeferredCore | None"]
+
+
+def recording(recorder: Recorder) -> Callable[[Function], Function]:
+    """Returns what makes a recording function of one of torchvision's; its result has no info."""
+
+    def of(original: Function) -> Function:
+        @functools.wraps(original)
+        def function(img: Any, *arguments: Any, **named: Any) -> Any:
+            core = deferred_core(img)
+            if core is not None and core.mode == "RGB":
+                try:
+                    after = recorder(core, *arguments, **named)
+                except Exception:
+                    after = None
+                if after is not None:
+                    return image_of(after)
+            return original(img, *arguments, **named)
+
+        return function
+
+    return of
+
+
+def adjust_hue(core: DeferredCore, hue_factor: float) -> DeferredCore | None:
+    """``adjust_hue``."""
+    return core.then(("hue", float(hue_factor))) if -0.5 <= hue_factor <= 0.5 else None
+
+
+def to_grayscale(core: DeferredCore, num_output_channels: int) -> DeferredCore | None:
+    """``to_grayscale`` to three channels; to one is ``convert("L")``."""
+    return core.then(("grayscale",)) if num_output_channels == 3 else None
+
+
+def gaussian_blur(core: DeferredCore, kernel_size: Any, sigma: Any = None) -> DeferredCore | None:
+    """``gaussian_blur`` with given sigmas; a kernel that reaches over the image is left alone."""
+    if sigma is None:
+        return None
+    kernel, sigmas = _pair(kernel_size), [float(value) for value in _pair(sigma)]
+    odd = all(type(size) is int and size > 0 and size % 2 == 1 for size in kernel)
+    fits = all(size // 2 < side for size, side in zip(kernel, core.size, strict=True))
+    if not (odd and fits and min(sigmas) > 0):
+        return None
+    return core.then(("blur", *kernel, *sigmas))
+
+
+def pad(
+    core: DeferredCore, padding: Any, fill: Any = 0, padding_mode: str = "constant"
+) -> DeferredCore | None:
+    """``pad`` with what is in the image; of one color it goes through ``ImageOps.expand``."""
+    if padding_mode == "constant":
+        return None
+    return padded(core, padding, BLACK, padding_mode)  # type: ignore[no-any-return]
+
+
+def _pair(value: Any) -> list[Any]:
+    values = list(value) if isinstance(value, Sequence) else [value]
+    return values * 2 if len(values) == 1 else values
+
+
+def to_tensor(original: Function) -> Function:
+    """Returns ``to_tensor``, which runs what was recorded."""
+
+    @functools.wraps(original)
+    def to_tensor(pic: Any) -> Any:
+        core = deferred_core(pic)
+        if core is not None and torch.get_default_dtype() is torch.float32:
+            try:
+                return core.tensor(_fractions(core.mode))
+            except (ValueError, NotCompiled):
+                pass
+        return original(pic)
+
+    return to_tensor
+
+
+def pil_to_tensor(original: Function) -> Function:
+    """Returns ``pil_to_tensor``, which runs what was recorded."""
+
+    @functools.wraps(original)
+    def pil_to_tensor(pic: Any) -> Any:
+        core = deferred_core(pic)
+        if core is None:
+            return original(pic)
+        counts().results["tensor"] += 1
+        width, height = core.size
+        pixels = torch.from_numpy(core.pixels()).view(height, width, -1)
+        return pixels.permute((2, 0, 1))
+
+    return pil_to_tensor
+
+
+@functools.cache
+def _fractions(mode: str) -> Convert:
+    """What ``to_tensor`` does to levels."""
+    from torchvision.transforms import ToTensor
+
+    from fusionloader.plan.torchvision import conversions
+
+    return conversions.table([ToTensor()], 1 if mode == "L" else 3)

@@ -1,0 +1,202 @@
+"""Pillow's methods of images that are recorded: ``convert``, ``crop``, ``resize``, flips, warps."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from PIL import Image, ImageFilter
+
+from fusionloader.deferred.core import BLACK, DeferredCore, deferred_core, like, settle
+from fusionloader.deferred.counts import counts
+
+Method = Callable[..., Any]
+# Gives the core after a call of the method, or None where pixels are needed.
+Recorder = Callable[..., "DeferredCore | None"]
+
+FILTERS = {
+    Image.Resampling.BOX: "box",
+    Image.Resampling.BILINEAR: "bilinear",
+    Image.Resampling.HAMMING: "hamming",
+    Image.Resampling.BICUBIC: "bicubic",
+    Image.Resampling.LANCZOS: "lanczos",
+}
+INTERPOLATIONS = {
+    Image.Resampling.NEAREST: "nearest",
+    Image.Resampling.BILINEAR: "bilinear",
+    Image.Resampling.BICUBIC: "bicubic",
+}
+_FLIPS = {
+    Image.Transpose.FLIP_LEFT_RIGHT: ("hflip",),
+    Image.Transpose.FLIP_TOP_BOTTOM: ("vflip",),
+    Image.Transpose.ROTATE_180: ("hflip", "vflip"),
+}
+_WARPS = {Image.Transform.AFFINE: ("affine", 6), Image.Transform.PERSPECTIVE: ("perspective", 8)}
+
+
+def recording(recorder: Recorder) -> Callable[[Method], Method]:
+    """Returns what makes a recording method of one of Pillow's.
+
+    Whatever the recorder does not understand, bad arguments too, is left to Pillow.
+    """
+
+    def of(original: Method) -> Method:
+        @functools.wraps(original)
+        def method(self: Any, *arguments: Any, **named: Any) -> Any:
+            core = deferred_core(self)
+            if core is not None:
+                try:
+                    after = recorder(core, *arguments, **named)
+                except Exception:
+                    after = None
+                if after is not None:
+                    return like(self, after)
+            return original(self, *arguments, **named)
+
+        return method
+
+    return of
+
+
+def core_property(original: property) -> property:
+    """Returns ``Image.im``, which puts pixels in place of what is deferred."""
+    get = original.fget
+    assert get is not None
+
+    @functools.wraps(get)
+    def im(self: Any) -> Any:
+        if type(self._im) is DeferredCore:
+            settle(self)
+        return get(self)
+
+    return property(im, original.fset, original.fdel, original.__doc__)
+
+
+def array_interface(original: property) -> property:
+    """Returns ``Image.__array_interface__``, which decodes for numpy without a Pillow image."""
+    get = original.fget
+    assert get is not None
+
+    @functools.wraps(get)
+    def interface(self: Any) -> Any:
+        core = deferred_core(self)
+        if core is None:
+            return get(self)
+        pixels = core.pixels()
+        counts().results["array"] += 1
+        data = memoryview(pixels.reshape(-1)).toreadonly()
+        return {"version": 3, "data": data, "shape": pixels.shape, "typestr": "|u1"}
+
+    return property(interface, original.fset, original.fdel, original.__doc__)
+
+
+def to_bytes(original: Method) -> Method:
+    """Returns ``Image.tobytes``, which decodes without a Pillow image."""
+
+    @functools.wraps(original)
+    def tobytes(self: Any, encoder_name: str = "raw", *arguments: Any) -> bytes:
+        core = deferred_core(self)
+        if core is None or encoder_name != "raw" or arguments not in ((), (core.mode,)):
+            return original(self, encoder_name, *arguments)  # type: ignore[no-any-return]
+        counts().results["array"] += 1
+        return core.pixels().tobytes()
+
+    return tobytes
+
+
+def copy(core: DeferredCore) -> DeferredCore:
+    """``Image.copy()``."""
+    return core
+
+
+def convert(
+    core: DeferredCore, mode: str | None = None, matrix: Any = None, *_: Any, **__: Any
+) -> DeferredCore | None:
+    """``Image.convert``: to RGB and to L."""
+    if matrix:
+        return None
+    mode = mode or core.mode
+    return core.as_mode(mode) if mode in ("RGB", "L") else None
+
+
+def crop(core: DeferredCore, box: Any = None) -> DeferredCore | None:
+    """``Image.crop``, also beyond the border, where it is black."""
+    if box is None:
+        return core
+    left, upper, right, lower = map(int, map(round, box))
+    if box[2] < box[0] or box[3] < box[1] or left >= right or upper >= lower:
+        return None
+    size = right - left, lower - upper
+    if Image.MAX_IMAGE_PIXELS is not None and size[0] * size[1] > Image.MAX_IMAGE_PIXELS:
+        return None
+    if (left, upper, right, lower) == (0, 0, *core.size):
+        return core
+    return core.then(("crop", left, upper, *size, BLACK), size)
+
+
+def resize(
+    core: DeferredCore, size: Any, resample: Any = None, box: Any = None, reducing_gap: Any = None
+) -> DeferredCore | None:
+    """``Image.resize``; a box in whole pixels, which is the image's, or none."""
+    width, height = size
+    name = FILTERS.get(Image.Resampling.BICUBIC if resample is None else resample)
+    if reducing_gap is not None or not (type(width) is type(height) is int):
+        return None
+    if box is not None and tuple(box) != (0, 0, *core.size):
+        return None
+    if (width, height) == core.size:
+        return core
+    if name is None or width < 1 or height < 1:
+        return None
+    return core.then(("resize", width, height, name), (width, height))
+
+
+def transpose(core: DeferredCore, method: Any) -> DeferredCore | None:
+    """``Image.transpose``: flips and half a turn."""
+    names = _FLIPS.get(method)
+    if names is None:
+        return None
+    for name in names:
+        core = core.then((name,))
+    return core
+
+
+def transform(
+    core: DeferredCore,
+    size: Any,
+    method: Any,
+    data: Sequence[float] | None = None,
+    resample: Any = Image.Resampling.NEAREST,
+    fill: int = 1,
+    fillcolor: Any = None,
+) -> DeferredCore | None:
+    """``Image.transform``: affine and perspective warps that keep the size."""
+    name, count = _WARPS.get(method, ("", 0))
+    color = color_of(0 if fillcolor is None else fillcolor, core.mode)
+    if not name or data is None or len(data) != count or tuple(size) != core.size:
+        return None
+    if color is None or resample not in INTERPOLATIONS or fill != 1:
+        return None
+    return core.then((name, tuple(map(float, data)), INTERPOLATIONS[resample], color))
+
+
+def filter(core: DeferredCore, filter: Any) -> DeferredCore | None:
+    """``Image.filter``: ``GaussianBlur``."""
+    if type(filter) is not ImageFilter.GaussianBlur:
+        return None
+    radius = filter.radius
+    if type(radius) not in (int, float) or radius <= 0:
+        return None
+    return core.then(("box_blur", float(radius)))
+
+
+def color_of(fill: Any, mode: str) -> tuple[int, int, int] | None:
+    """Returns a color's three levels, or ``None`` for what is not as plain as that."""
+    if type(fill) is int and (fill == 0 or mode == "L") and 0 <= fill <= 255:
+        return fill, fill, fill
+    if type(fill) is not tuple or mode != "RGB" or len(fill) != 3:
+        return None
+    red, green, blue = fill
+    plain = all(type(level) is int and 0 <= level <= 255 for level in fill)
+    return (red, green, blue) if plain else None

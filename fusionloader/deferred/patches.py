@@ -1,0 +1,210 @@
+"""What is replaced of Pillow and torchvision: one table, checked before any of it is installed."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fusionloader.plan.patches import REPLACED, is_defined_by
+
+log = logging.getLogger("fusionloader.loader")
+
+_SUPPORTED = range(11, 14)  # releases of Pillow
+_MODULES = ("PIL.Image", "torchvision.transforms.functional", "torchvision.transforms.v2")
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """An attribute of a class or module, or an entry of a dict, and what makes its replacement.
+
+    ``added``: the library has nothing there.
+    """
+
+    owner: Any
+    name: Any
+    make: Callable[[Any], Any]
+    added: bool = False
+
+    def get(self) -> Any:
+        """Returns what is there now; ``None`` for nothing."""
+        found = self.owner if isinstance(self.owner, dict) else vars(self.owner)
+        return found.get(self.name)
+
+    def set(self, value: Any) -> None:
+        """Puts a value there; ``None`` removes it."""
+        if isinstance(self.owner, dict):
+            self.owner[self.name] = value
+        elif value is None:
+            delattr(self.owner, self.name)
+        else:
+            setattr(self.owner, self.name, value)
+
+
+def _pillow() -> list[Patch]:
+    from PIL import Image, ImageEnhance, ImageFile, ImageOps
+
+    from fusionloader.deferred import enhancing, methods, opening
+
+    image = Image.Image
+    recorded = ("copy", "convert", "crop", "resize", "transpose", "transform", "filter")
+    functions = ("invert", "posterize", "solarize", "autocontrast", "equalize")
+    return [
+        Patch(image, "im", methods.core_property),
+        Patch(image, "load", opening.loaded),
+        Patch(ImageFile.ImageFile, "load", opening.loading),
+        Patch(image, "__array_interface__", methods.array_interface),
+        Patch(image, "tobytes", methods.to_bytes),
+        *(Patch(image, name, methods.recording(getattr(methods, name))) for name in recorded),
+        *(Patch(kind, "__init__", enhancing.enhancer) for kind in enhancing.ENHANCERS),
+        Patch(ImageEnhance._Enhance, "enhance", enhancing.enhance),
+        Patch(ImageEnhance._Enhance, "degenerate", lambda _: enhancing.Degenerate(), added=True),
+        *(
+            Patch(ImageOps, name, enhancing.recording(getattr(enhancing, name)))
+            for name in functions
+        ),
+        Patch(ImageOps, "expand", enhancing.expanding),
+    ]
+
+
+def _torchvision() -> list[Patch]:
+    from torchvision import transforms
+    from torchvision.transforms import _functional_pil, functional
+
+    from fusionloader.deferred import compose, functionals
+
+    names = ("adjust_hue", "to_grayscale", "pad")
+    return [
+        *(
+            Patch(_functional_pil, name, functionals.recording(getattr(functionals, name)))
+            for name in names
+        ),
+        Patch(functional, "gaussian_blur", functionals.recording(functionals.gaussian_blur)),
+        Patch(functional, "to_tensor", functionals.to_tensor),
+        Patch(functional, "pil_to_tensor", functionals.pil_to_tensor),
+        Patch(transforms.Compose, "__call__", compose.calling),
+    ]
+
+
+def _torchvision_v2() -> list[Patch]:
+    from PIL import Image
+    from torchvision.transforms import v2
+    from torchvision.transforms.v2 import functional
+    from torchvision.transforms.v2.functional import _type_conversion, _utils
+
+    from fusionloader.deferred import compose, functionals
+
+    def kernel(name: str, recorder: Any) -> Patch:
+        kernels = _utils._KERNEL_REGISTRY[getattr(functional, name)]
+        return Patch(kernels, Image.Image, functionals.recording(recorder))
+
+    return [
+        kernel("adjust_hue", functionals.adjust_hue),
+        kernel("pad", functionals.pad),
+        kernel("gaussian_blur", functionals.gaussian_blur),
+        Patch(_type_conversion, "pil_to_tensor", functionals.pil_to_tensor),
+        Patch(functional, "pil_to_tensor", functionals.pil_to_tensor),
+        Patch(v2.Compose, "forward", compose.calling),
+    ]
+
+
+_TABLES = dict(zip(_MODULES, (_pillow, _torchvision, _torchvision_v2), strict=True))
+
+_lock = threading.RLock()
+_users = 0
+# By module of _MODULES: what was there, and what replaced it; empty where nothing was touched.
+_installed: dict[str, list[tuple[Patch, Any, Any]]] = {}
+
+
+def install() -> None:
+    """Replaces what the table has of the modules that are imported; undone by ``uninstall``."""
+    global _users
+    with _lock:
+        _users += 1
+        _install_imported()
+
+
+def install_imported() -> None:
+    """Does the same for modules that were imported meanwhile."""
+    if len(_installed) < len(_MODULES) and any(
+        name in sys.modules and name not in _installed for name in _MODULES
+    ):
+        with _lock:
+            _install_imported()
+
+
+def uninstall() -> None:
+    """Puts everything back, once for every ``install()``; what others replaced since stays."""
+    global _users
+    with _lock:
+        _users -= 1
+        if _users:
+            return
+        for patch, original, replacement in sum(_installed.values(), []):
+            if patch.get() is replacement:
+                patch.set(original)
+        _installed.clear()
+
+
+def _install_imported() -> None:
+    for module, table in _TABLES.items():
+        if module not in sys.modules or module in _installed:
+            continue
+        # torchvision's are of no use where Pillow is left alone.
+        usable = module == _MODULES[0] or bool(_installed.get(_MODULES[0]))
+        _installed[module] = _install_table(table) if usable else []
+
+
+def _install_table(table: Callable[[], list[Patch]]) -> list[tuple[Patch, Any, Any]]:
+    try:
+        why, patches = _unexpected_release(), [] if _unexpected_release() else table()
+    except (ImportError, AttributeError, KeyError) as error:
+        why, patches = f"{type(error).__name__}: {error}", []
+    why = why or next((text for text in map(_unexpected, patches) if text), "")
+    if why:
+        _warn(why)
+        return []
+    done = []
+    for patch in patches:
+        original = patch.get()
+        replacement = patch.make(original)
+        if callable(replacement):
+            setattr(replacement, REPLACED, original)
+        patch.set(replacement)
+        done.append((patch, original, replacement))
+    return done
+
+
+def _unexpected_release() -> str:
+    import PIL
+
+    release = PIL.__version__
+    if int(release.split(".")[0]) in _SUPPORTED:
+        return ""
+    return f"Pillow {release} is not one of {_SUPPORTED.start} to {_SUPPORTED.stop - 1}"
+
+
+def _unexpected(patch: Patch) -> str:
+    """Returns what is not as the library has it."""
+    found = patch.get()
+    where = getattr(patch.owner, "__qualname__", getattr(patch.owner, "__name__", "a registry"))
+    if (found is None) is not patch.added:
+        return f"{where} has {'already a' if patch.added else 'no'} {patch.name}"
+    if patch.added:
+        return ""
+    function = found.fget if isinstance(found, property) else found
+    owner = patch.owner
+    if isinstance(owner, dict):
+        owner = sys.modules["torchvision"]
+    if not is_defined_by(function, owner):
+        return f"{patch.name} of {where} was replaced by the program"
+    return ""
+
+
+@functools.cache  # once for each reason
+def _warn(why: str) -> None:
+    log.warning("images are not deferred, and user code runs as it is: %s", why)

@@ -1,0 +1,107 @@
+"""The encoded bytes of a deferred image, decoded for one view after the other or once for all."""
+
+from __future__ import annotations
+
+import io
+import threading
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from fusionloader._native import Executor, RunStatus
+from fusionloader.deferred import activity
+from fusionloader.executors.native import resizes_vertically_first
+from fusionloader.executors.replay import replay
+from fusionloader.plan.operations import Operation
+from fusionloader.plan.stages import Convert
+
+Pixels = npt.NDArray[np.uint8]
+Operations = tuple[Operation, ...]
+
+_MOST_EXECUTORS = 64
+# Two windows of an image take about as long as all of it; a third comes free then.
+_VIEWS_OF_A_WHOLE = 3
+
+_thread = threading.local()
+
+
+def executor(channels: int, height: int, width: int, convert: Convert | None = None) -> Executor:
+    """Returns this thread's executor for results of that size; making one takes 3 us."""
+    made: dict[Any, Executor] = _thread.__dict__.setdefault("executors", {})
+    key = channels, height, width, convert
+    found = made.get(key)
+    if found is None:
+        if len(made) >= _MOST_EXECUTORS:
+            made.clear()
+        found = made[key] = Executor(
+            stages=(),
+            convert=None if convert is None else (convert.element_type, convert.table),
+            channels=3,
+            result_channels=channels,
+            height=height,
+            width=width,
+            fast_decode=False,
+            strict=True,
+            vertical_first_allowed=resizes_vertically_first(),
+        )
+    return found
+
+
+class Source:
+    """A JPEG file's bytes, or an image's pixels, from which views are made.
+
+    Attributes:
+        size: width and height.
+    """
+
+    __slots__ = ("_encoded", "_uses", "_whole", "size")
+
+    # How many there were in this process, and of how many there were several views: a dataset's
+    # samples are alike.
+    _made = _often = 0
+
+    def __init__(self, encoded: bytes, size: tuple[int, int], whole: Pixels | None = None) -> None:
+        """``whole`` has the pixels where they are there already, height x width x 3."""
+        self._encoded, self.size, self._whole = encoded, size, whole
+        self._uses = 0
+        Source._made += whole is None
+
+    def run(self, operations: Operations, runner: Executor, out: Any) -> None:
+        """Writes the result of the operations to ``out``.
+
+        Raises:
+            Exception: Pillow cannot decode the file either.
+        """
+        self._uses += 1
+        Source._often += self._uses == _VIEWS_OF_A_WHOLE
+        if self._whole is None:
+            often = 2 * Source._often > Source._made
+            if self._uses < _VIEWS_OF_A_WHOLE and not often:
+                if runner.run_with(self._encoded, operations, out) is RunStatus.OK:
+                    return
+            self._whole = self._decode()
+        runner.run_pixels_with(self._whole, operations, out)
+
+    def replayed(self, operations: Operations) -> Image.Image:
+        """Returns the result of operations that the native executor refuses."""
+        if self._whole is None:
+            self._whole = self._decode()
+        return replay(Image.fromarray(self._whole), operations)
+
+    def _decode(self) -> Pixels:
+        width, height = self.size
+        pixels = np.empty((height, width, 3), np.uint8)
+        runner = executor(3, height, width)
+        if runner.run_with(self._encoded, (), pixels.reshape(-1)) is not RunStatus.OK:
+            return self._decode_with_pillow()
+        return pixels
+
+    def _decode_with_pillow(self) -> Pixels:
+        try:
+            with activity.suspended(), Image.open(io.BytesIO(self._encoded)) as image:
+                return np.asarray(image.convert("RGB"))
+        except BaseException:
+            activity.note_late_error()
+            raise
