@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, fields
+from dataclasses import fields
 from pickle import PicklingError
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -101,6 +101,9 @@ class FusionLoader(DataLoader[T_co]):
         cpu_affinity: ``"auto"`` gives each worker of a plan a dedicated core where the machine has
             enough of them, and leaves all to the kernel where not; ``"off"`` always does. What
             ``worker_init_fn`` sets holds. Workers of a pool are as the pool says.
+        deferred_images: ``"auto"`` has the native decoder make the pixels of JPEG files that user
+            code opens with Pillow, where they are asked for, crops and transforms included: in
+            workers, and in the training process while it fetches. ``"off"`` leaves them to Pillow.
 
     Raises:
         ValueError: as ``DataLoader`` does, and for the arguments above when they are out of range.
@@ -119,6 +122,7 @@ class FusionLoader(DataLoader[T_co]):
     global_manager: Switch
     pool: WorkerPool | None
     cpu_affinity: Switch
+    deferred_images: Switch
 
     _prepared = False
     _adopted = False
@@ -156,6 +160,7 @@ class FusionLoader(DataLoader[T_co]):
         global_manager: Literal["auto", "off"] = "auto",
         pool: WorkerPool | None = None,
         cpu_affinity: Literal["auto", "off"] = "auto",
+        deferred_images: Literal["auto", "off"] = "auto",
     ) -> None:
         if pool is not None:
             if not isinstance(pool, WorkerPool):
@@ -176,6 +181,7 @@ class FusionLoader(DataLoader[T_co]):
             global_manager=global_manager,
             pool=pool,
             cpu_affinity=cpu_affinity,
+            deferred_images=deferred_images,
         )
         for field in fields(options):
             if field.name != "num_workers":  # DataLoader's own
@@ -266,8 +272,10 @@ class FusionLoader(DataLoader[T_co]):
 
         After an epoch each line says its share of the time of the workers that have ended.
         """
-        seconds = self._state.statistics.part_seconds
-        return self._iterator_factory.explain(LoaderOptions.of(self), seconds)
+        statistics = self._state.statistics
+        text = self._iterator_factory.explain(LoaderOptions.of(self), statistics.part_seconds)
+        counted = statistics.deferred
+        return "\n".join([text, *counted.explain()]) if counted else text
 
     def stats(self) -> State:
         """Returns counters since the loader was made.
@@ -283,9 +291,11 @@ class FusionLoader(DataLoader[T_co]):
         ``revoked_bytes`` of all loans, whether it was ``short``, and ``why_not`` if nothing can be
         lent. ``decoded_cache`` and ``jpeg_index`` where there is one: the
         ``images`` in it, the ``bytes`` taken, and its ``budget``. ``borrowed_samples``: made by
-        workers of other ranks, for iterators that have ended.
+        workers of other ranks, for iterators that have ended. ``deferred_images`` of user code:
+        how many ``files`` were, which were ``left_to_pillow`` and why, the operations
+        ``recorded``, what the ``results`` were, and what ``ended_by`` asking for pixels.
         """
-        counted = asdict(self._state.statistics) | self._iterator_factory.kept_stats()
+        counted = self._state.statistics.as_dict() | self._iterator_factory.kept_stats()
         return {"epochs": self._state.epochs.completed, **counted}
 
     def state_dict(self) -> State:

@@ -30,6 +30,7 @@ _GLOBAL_MANAGER = ("auto", "off")
 _AUGMENT_PER = ("sample", "tiny_batch")
 _ON_ERROR = ("raise", "skip", "substitute")
 _DECODE = ("exact", "fast")
+_DEFERRED_IMAGES = ("auto", "off")
 _PREBUILT = ("fused", "families")
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _UNITS |= {f"{unit}i": 1024**power for power, unit in enumerate("KMGT", start=1)}
@@ -250,6 +251,7 @@ class FusionOptions:
     global_manager: Switch
     pool: WorkerPool | None
     cpu_affinity: Switch
+    deferred_images: Switch
 
     def __post_init__(self) -> None:
         if not isinstance(self.tiny_batch_size, int) or self.tiny_batch_size < 1:
@@ -263,6 +265,7 @@ class FusionOptions:
         _check_choice("augment_per", self.augment_per, _AUGMENT_PER)
         _check_choice("global_manager", self.global_manager, _GLOBAL_MANAGER)
         _check_choice("cpu_affinity", self.cpu_affinity, AFFINITIES)
+        _check_choice("deferred_images", self.deferred_images, _DEFERRED_IMAGES)
         if self.gpu_worker not in ("auto", None) and not isinstance(self.gpu_worker, GpuWorker):
             raise _unfit("gpu_worker", '"auto", None or a GpuWorker', self.gpu_worker)
         if isinstance(self.gpu_worker, GpuWorker) and self.num_workers == 0:

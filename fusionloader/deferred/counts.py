@@ -33,7 +33,7 @@ class Counts:
 
     def __bool__(self) -> bool:
         """Whether anything was counted."""
-        return bool(self.files or self.left)
+        return bool(self.files or self.left or self.results)
 
     def as_dict(self) -> dict[str, object]:
         """Returns them as plain values, for ``stats()``."""

@@ -116,8 +116,16 @@ _TABLES = dict(zip(_MODULES, (_pillow, _torchvision, _torchvision_v2), strict=Tr
 
 _lock = threading.RLock()
 _users = 0
-# By module of _MODULES: what was there, and what replaced it; empty where nothing was touched.
-_installed: dict[str, list[tuple[Patch, Any, Any]]] = {}
+_installed: set[str] = set()  # of _MODULES
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A patch, what was there, and what replaces it."""
+
+    patch: Patch
+    original: Any
+    replacement: Any
 
 
 def install() -> None:
@@ -125,7 +133,8 @@ def install() -> None:
     global _users
     with _lock:
         _users += 1
-        _install_imported()
+        if _users == 1 or len(_installed) < len(_MODULES):
+            _install_imported()
 
 
 def install_imported() -> None:
@@ -144,39 +153,46 @@ def uninstall() -> None:
         _users -= 1
         if _users:
             return
-        for patch, original, replacement in sum(_installed.values(), []):
-            if patch.get() is replacement:
-                patch.set(original)
+        for module in _installed:
+            for made in _made(module):
+                if made.patch.get() is made.replacement:
+                    made.patch.set(made.original)
         _installed.clear()
 
 
 def _install_imported() -> None:
-    for module, table in _TABLES.items():
-        if module not in sys.modules or module in _installed:
-            continue
-        # torchvision's are of no use where Pillow is left alone.
-        usable = module == _MODULES[0] or bool(_installed.get(_MODULES[0]))
-        _installed[module] = _install_table(table) if usable else []
+    for module in _MODULES:
+        if module in sys.modules and module not in _installed:
+            for made in _made(module):
+                if made.patch.get() is made.original:
+                    made.patch.set(made.replacement)
+            _installed.add(module)
 
 
-def _install_table(table: Callable[[], list[Patch]]) -> list[tuple[Patch, Any, Any]]:
+@functools.cache
+def _made(module: str) -> list[_Made]:
+    """Returns the patches of a module; none of them where something is not as expected."""
+    if module != _MODULES[0] and not _made(_MODULES[0]):
+        return []  # torchvision's are of no use where Pillow is left alone
+    patches: list[Patch] = []
+    why = _unexpected_release()
     try:
-        why, patches = _unexpected_release(), [] if _unexpected_release() else table()
+        patches = [] if why else _TABLES[module]()
     except (ImportError, AttributeError, KeyError) as error:
-        why, patches = f"{type(error).__name__}: {error}", []
+        why = f"{type(error).__name__}: {error}"
     why = why or next((text for text in map(_unexpected, patches) if text), "")
     if why:
-        _warn(why)
+        log.warning("images are not deferred, and user code runs as it is: %s", why)
         return []
-    done = []
-    for patch in patches:
-        original = patch.get()
-        replacement = patch.make(original)
-        if callable(replacement):
-            setattr(replacement, REPLACED, original)
-        patch.set(replacement)
-        done.append((patch, original, replacement))
-    return done
+    return [_replaced(patch) for patch in patches]
+
+
+def _replaced(patch: Patch) -> _Made:
+    original = patch.get()
+    replacement = patch.make(original)
+    if callable(replacement):
+        setattr(replacement, REPLACED, original)
+    return _Made(patch, original, replacement)
 
 
 def _unexpected_release() -> str:
@@ -204,7 +220,3 @@ def _unexpected(patch: Patch) -> str:
         return f"{patch.name} of {where} was replaced by the program"
     return ""
 
-
-@functools.cache  # once for each reason
-def _warn(why: str) -> None:
-    log.warning("images are not deferred, and user code runs as it is: %s", why)

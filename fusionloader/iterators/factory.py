@@ -11,6 +11,7 @@ from torch.utils.data import _utils as torch_utils
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
 
 from fusionloader.aliases import AnyDataset, AnyLoader
+from fusionloader.deferred.sample_source import DeferringSource
 from fusionloader.executors.collate import is_of_collate
 from fusionloader.executors.python import DatasetSource, Seeding, Source
 from fusionloader.gpu import eligibility
@@ -73,7 +74,10 @@ class IteratorFactory:
         """Returns native workers where the plan is the whole way of a sample, else Python ones."""
         remember = functools.partial(self._remember_no_layout, _samples_of(options))
         if compiled is None:
-            return PythonBackend(DatasetSource(options.dataset), remember)
+            source: Source = DatasetSource(options.dataset)
+            if options.deferred_images == "auto":
+                source = DeferringSource(source)
+            return PythonBackend(source, remember)
         python = PythonBackend(PlanSource(options.dataset, compiled), remember)
         of_init = Fingerprint(options.dataset, [options.worker_init_fn])
         if of_init == self._changed_by_init:

@@ -1,7 +1,7 @@
-"""States of datasets in workers: sent along with every mini-batch, loaded before the first.
+"""torch's worker loop with what it knows nothing of: states of datasets, and deferred images.
 
-A dataset may keep a state itself, or its iterator, or both. torch's worker loop knows nothing of
-this: its queue is wrapped, and the making of its fetcher.
+A dataset may keep a state itself, or its iterator, or both: it is loaded before the first
+mini-batch and sent along with each. The loop's queue is wrapped, and the making of its fetcher.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 from torch.utils.data import get_worker_info
 from torch.utils.data.dataloader import _DatasetKind
 
+from fusionloader.deferred import counts
+from fusionloader.deferred.counts import Counts
 from fusionloader.resume.stateful import load_state, state_of
 
 _QUEUE = 3  # the place of the queue of results among the arguments of torch's worker loop
@@ -24,10 +26,15 @@ after the worker's last mini-batch of an epoch, or before its first of the one u
 
 
 class Stamped(NamedTuple):
-    """The number of a task, with the pickled state of the dataset after it."""
+    """The number of a task, with what a worker tells beside its mini-batch.
+
+    ``state`` is the pickled state of the dataset after it, ``deferred`` what was counted of
+    deferred images; ``None`` where there is nothing to tell.
+    """
 
     task: int
-    state: bytes
+    state: bytes | None
+    deferred: Counts | None
 
 
 def fetcher_state(fetcher: Any) -> State | None:
@@ -57,23 +64,46 @@ def make_fetcher(make: Callable[[], Any], dataset: Any, state: State | None) -> 
 
 
 class StampingContext:
-    """A multiprocessing context whose processes begin with ``serve``."""
+    """A multiprocessing context whose processes begin with ``serve``.
 
-    def __init__(self, context: Any, states: list[State | None] | None) -> None:
+    ``states`` are those that their datasets go on from; ``None`` where these have none.
+    """
+
+    def __init__(self, context: Any, states: list[State | None] | None, deferring: bool) -> None:
         self._context = context
         self._states = itertools.repeat(None) if states is None else iter(states)
+        self._begin = _Beginning(states is not None, deferring)
 
     def Process(self, target: Any, args: tuple[Any, ...]) -> Any:
         """Returns a process that runs torch's worker loop."""
-        return self._context.Process(target=serve, args=(next(self._states), target, args))
+        return self._context.Process(target=serve, args=(self._begin, next(self._states), target, args))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)
 
 
-def serve(state: State | None, loop: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+class _Beginning(NamedTuple):
+    """How a worker begins: whether its dataset has a state, and whether images are deferred."""
+
+    stateful: bool
+    deferring: bool
+
+
+def serve(
+    begin: _Beginning, state: State | None, loop: Callable[..., None], arguments: tuple[Any, ...]
+) -> None:
     """Runs torch's worker loop; its dataset goes on from ``state``."""
     stamps = _Stamps(arguments[_QUEUE])
+    if begin.deferring:
+        from fusionloader.deferred.loading import begin_in_worker
+
+        begin_in_worker()
+    if begin.stateful:
+        _make_fetchers_from(state, stamps)
+    loop(*arguments[:_QUEUE], stamps, *arguments[_QUEUE + 1 :])
+
+
+def _make_fetchers_from(state: State | None, stamps: _Stamps) -> None:
     create: Callable[..., Any] = _DatasetKind.create_fetcher
     first = True
 
@@ -90,7 +120,6 @@ def serve(state: State | None, loop: Callable[..., None], arguments: tuple[Any, 
         return fetcher
 
     _DatasetKind.create_fetcher = staticmethod(create_fetcher)  # type: ignore[method-assign]
-    loop(*arguments[:_QUEUE], stamps, *arguments[_QUEUE + 1 :])
 
 
 class _Stamps:
@@ -107,8 +136,11 @@ class _Stamps:
         state = None
         if type(task) is int and self.fetcher is not None:
             state = fetcher_state(self.fetcher)
-        if state is not None:  # pickled here: the queue would do it later, in a thread
-            task = Stamped(task, pickle.dumps(state))
+        deferred = counts.take() if type(task) is int and counts.counts() else None
+        if state is not None or deferred is not None:
+            # Pickled here: the queue would do it later, in a thread.
+            pickled = None if state is None else pickle.dumps(state)
+            task = Stamped(task, pickled, deferred)
         self._queue.put((task, data))
 
     def __getattr__(self, name: str) -> Any:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
+from fusionloader.deferred.counts import Counts
 from fusionloader.workers.messages import SampleSkipped
 
 if TYPE_CHECKING:  # this part works where the native part is missing
@@ -35,6 +37,7 @@ class Statistics:
     part_seconds: list[float] = field(default_factory=list)
     gpu_worker: dict[str, object] = field(default_factory=dict)
     borrowed_samples: int = 0
+    deferred: Counts = field(default_factory=Counts)
 
     def add_part_seconds(self, seconds: Sequence[float]) -> None:
         """Adds the time spent on each part of a plan."""
@@ -49,6 +52,13 @@ class Statistics:
         self.worker_seconds += totals.busy_seconds
         self.pillow_samples += totals.pillow_samples
         self.add_part_seconds(totals.part_seconds)
+        self.deferred.add(totals.deferred)
+
+    def as_dict(self) -> dict[str, object]:
+        """Returns the counters as plain values."""
+        counted = {each.name: getattr(self, each.name) for each in fields(self)}
+        counted["deferred_images"] = counted.pop("deferred").as_dict()
+        return copy.deepcopy(counted)
 
     def add_skipped(self, skipped: Iterable[SampleSkipped]) -> None:
         """Counts, keeps and logs samples that were left out or replaced."""

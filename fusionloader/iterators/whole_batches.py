@@ -22,6 +22,7 @@ from torch.utils.data.dataloader import (
 
 from fusionloader.aliases import AnyLoader, Batch, Index, State
 from fusionloader.delivery.device_batches import to_device
+from fusionloader.iterators.deferral import defers, while_fetching
 from fusionloader.iterators.loader_state import LoaderState
 from fusionloader.iterators.stateful_workers import (
     Stamped,
@@ -164,8 +165,11 @@ class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ign
     def _get_data(self) -> Any:
         self._arrived, data = super()._get_data()  # type: ignore[no-untyped-call]
         if type(self._arrived) is Stamped:
-            self._arrived, state = self._arrived
-            self._states[self._arrived] = state
+            self._arrived, state, deferred = self._arrived
+            if state is not None:
+                self._states[self._arrived] = state
+            if deferred is not None:
+                self._state.statistics.deferred.add(deferred)
         if isinstance(data, _IterableDatasetStopIteration):
             self._ends[self._arrived] = data.worker_id
         elif self._arrived in self._task_info:
@@ -245,6 +249,10 @@ class SingleProcessIterator(_Tracked, _SingleProcessDataLoaderIter):  # type: ig
         create: Callable[..., Any] = _DatasetKind.create_fetcher
         return create(*arguments, self._drop_last)
 
+    def _next_data(self) -> Batch:
+        with while_fetching(self._options, self._state.statistics):
+            return super()._next_data()  # type: ignore[no-untyped-call]
+
     def _begin(self) -> EpochState:
         if self._epoch_state is None:
             fetcher = self._dataset_fetcher
@@ -267,7 +275,8 @@ class ContinuedIterator(WholeBatchIterator):
         """``remaining`` yields the mini-batches to do; ``base_seed`` seeds the workers."""
         self._track(loader, options, state)
         self._handed: tuple[EpochState, Numbered] | None = (epoch_state, remaining)
-        _MultiProcessingDataLoaderIter.__init__(self, _Seeded(loader, base_seed))
+        view = _WithContext(_Seeded(loader, base_seed), options, None)
+        _MultiProcessingDataLoaderIter.__init__(self, view)
         self._index_sampler = loader._index_sampler
 
     def _begin(self) -> EpochState:
@@ -292,9 +301,12 @@ class _WithContext:
             context = options.pool.multiprocessing_context
         context = context or torch.multiprocessing
         self.multiprocessing_context = context
+        workers = None
         if options.dataset_kind == _DatasetKind.Iterable or has_state(options.dataset):
             workers = _for_workers(states or [], options.num_workers)
-            self.multiprocessing_context = StampingContext(context, workers)
+        deferring = defers(options)
+        if deferring or workers is not None:
+            self.multiprocessing_context = StampingContext(context, workers, deferring)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)

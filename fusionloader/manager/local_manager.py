@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from fusionloader import _native
+from fusionloader.deferred.counts import Counts
 from fusionloader.executors.layout import Layout
 from fusionloader.gpu.control import Connections, GpuControl
 from fusionloader.manager.batch_memory import BatchMemory
@@ -64,6 +65,7 @@ class WorkerTotals:
     busy_seconds: float
     pillow_samples: int
     part_seconds: list[float]
+    deferred: Counts
 
 
 class LocalManager:
@@ -81,6 +83,7 @@ class LocalManager:
         self._options = options
         self._pid = os.getpid()
         self._sequence = 0
+        self._deferred = Counts()
         self.closed = False
         objects.sweep()
         self._most_in_flight = options.in_flight
@@ -259,7 +262,9 @@ class LocalManager:
             raise_failure(message.failure)
         if isinstance(message, messages.DatasetChanged):
             raise PlanOutdated
-        if isinstance(message, messages.LayoutFound):
+        if isinstance(message, messages.ImagesDeferred):
+            self._deferred.add(message.counts)
+        elif isinstance(message, messages.LayoutFound):
             self._settle_layout(message.layout)
         elif job := self.in_flight.find(message.sequence):
             job.note(message)
@@ -337,7 +342,10 @@ class LocalManager:
         return self._workers.borrowed_samples
 
     def totals(self) -> WorkerTotals:
-        """Returns what its workers have counted."""
+        """Returns what its workers have counted; for the end, when nothing else is awaited."""
+        for message in self._workers.receive():
+            if isinstance(message, messages.ImagesDeferred):
+                self._deferred.add(message.counts)
         workers = self.queue.workers()
         parts = zip_longest(*(worker.part_seconds for worker in workers), fillvalue=0.0)
         return WorkerTotals(
@@ -347,6 +355,7 @@ class LocalManager:
             sum(worker.busy_seconds for worker in workers),
             sum(worker.pillow_samples for worker in workers),
             [sum(part) for part in parts],
+            self._deferred,
         )
 
     @property

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # native workers do not import torch
+    from fusionloader.deferred.counts import Counts
     from fusionloader.executors.layout import Layout
 
 _HEADER = struct.Struct("<Q")
@@ -84,10 +85,17 @@ class DatasetChanged:
     """``worker_init_fn`` changed the dataset that the plan was compiled from."""
 
 
+@dataclass(frozen=True, slots=True)
+class ImagesDeferred:
+    """What was counted of deferred images since the last such message."""
+
+    counts: Counts
+
+
 JobMessage = TinyBatchFailed | SampleSkipped | SamplesSpilled
 """About a mini-batch."""
 
-Message = JobMessage | LayoutFound | WorkerFailed | DatasetChanged
+Message = JobMessage | LayoutFound | WorkerFailed | DatasetChanged | ImagesDeferred
 
 
 def send(fd: int, message: Message) -> None:
@@ -97,6 +105,13 @@ def send(fd: int, message: Message) -> None:
     with contextlib.suppress(BrokenPipeError):
         while rest:
             rest = rest[os.write(fd, rest) :]
+
+
+def has_room(fd: int) -> bool:
+    """Whether a short message can be sent now without waiting."""
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT)
+    return bool(poll.poll(0))
 
 
 class Receiver:

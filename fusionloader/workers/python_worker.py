@@ -13,6 +13,7 @@ from typing import Any
 
 from fusionloader import _native
 from fusionloader._native import End, TinyBatchState, WorkerEvent
+from fusionloader.deferred import counts
 from fusionloader.executors.layout import Layout, LayoutMismatch, Writer
 from fusionloader.executors.python import SampleKey, Source
 from fusionloader.options import OnError
@@ -150,11 +151,17 @@ class PythonWorker:
                 message = messages.TinyBatchFailed(claim.sequence, tiny_batch, bad.failure)
                 messages.send(self._message_fd, message)
                 self.queue.finish(claim, tiny_batch, TinyBatchState.FAILED)
+        self._report_deferred()  # first: an epoch may end with these samples
         if whole and self._agree_on_layout(claim, whole[0][1]):
             self._write(claim, whole)
             return
         for tiny_batch, _ in whole:
             self.queue.give_back(claim, tiny_batch)
+
+    def _report_deferred(self) -> None:
+        """Tells the manager what was deferred, unless its pipe is full: later then."""
+        if counts.counts() and messages.has_room(self._message_fd):
+            messages.send(self._message_fd, messages.ImagesDeferred(counts.take()))
 
     # ---- loading samples -----------------------------------------------------------------------
 

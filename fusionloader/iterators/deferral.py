@@ -1,0 +1,38 @@
+"""Deferred images where torch's own loops fetch: in their workers, and in this process."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Iterator
+
+from fusionloader.deferred import counts
+from fusionloader.iterators.statistics import Statistics
+from fusionloader.options import LoaderOptions
+
+
+def defers(options: LoaderOptions) -> bool:
+    """Whether images are deferred: not where the native part is missing."""
+    if options.deferred_images != "auto":
+        return False
+    try:
+        importlib.import_module("fusionloader._native")
+    except ImportError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def while_fetching(options: LoaderOptions, statistics: Statistics) -> Iterator[None]:
+    """Defers images in this thread, if the loader's options say so."""
+    if not defers(options):
+        yield
+        return
+    from fusionloader.deferred.loading import deferring
+
+    try:
+        with deferring():
+            yield
+    finally:
+        if counts.counts():
+            statistics.deferred.add(counts.take())
