@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -51,7 +52,7 @@ class _Ending:
             first -= 1
         self._first = first
         self._last = self._steps[first:]
-        self._states = [_state(step) for step in self._last]
+        self._states = [(vars(step), _state(step)) for step in self._last]
         self._tables: dict[str, tuple[Convert, type] | None] = {}
         # From here on all are recorded: what is a plain image there may as well be deferred.
         self._known = first
@@ -60,8 +61,13 @@ class _Ending:
 
     def is_of(self, steps: Sequence[Transform]) -> bool:
         """Whether the steps are still those that this was made of."""
-        same = len(steps) == len(self._steps) and all(map(_is, steps, self._steps))
-        return same and all(map(_has_state, self._last, self._states))
+        if len(steps) != len(self._steps) or not all(map(operator.is_, steps, self._steps)):
+            return False
+        for attributes, state in self._states:
+            for name, value in state:
+                if _plain(attributes.get(name)) != value:
+                    return False
+        return True
 
     def run(self, image: Any) -> Any:
         for place, step in enumerate(self._steps[: self._first]):
@@ -139,19 +145,12 @@ def _is_known(step: Transform) -> bool:
         return False
 
 
-def _is(one: object, other: object) -> bool:
-    return one is other
-
-
-def _has_state(step: Transform, state: list[Any]) -> bool:
-    return _state(step) == state
-
-
-def _state(step: Transform) -> list[Any]:
-    return [_plain(step.__dict__.get(name)) for name in _DECIDING]
+def _state(step: Transform) -> list[tuple[str, Any]]:
+    return [(name, _plain(vars(step)[name])) for name in _DECIDING if name in vars(step)]
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.tolist()
-    return list(value) if isinstance(value, tuple) else value
+    """Returns a value that can be compared, and does not change with the one given."""
+    if type(value) is list:
+        return tuple(value)
+    return value.tolist() if isinstance(value, torch.Tensor) else value

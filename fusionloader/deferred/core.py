@@ -30,6 +30,8 @@ class DeferredCore:
 
     __slots__ = ("mode", "operations", "size", "source")
 
+    readonly = 0  # what Image.readonly asks for
+
     def __init__(
         self, source: Source, operations: Operations, mode: str, size: tuple[int, int]
     ) -> None:
@@ -144,10 +146,10 @@ def _asked_by() -> str:
     frame: Any = sys._getframe(1)
     name = "pixels"
     while frame is not None:
-        module = frame.f_globals.get("__name__", "")
-        if module.partition(".")[0] == "PIL":
-            name = frame.f_code.co_name
-        elif module.partition(".")[0] != "fusionloader":
+        package, _, module = frame.f_globals.get("__name__", "").partition(".")
+        if package == "PIL":
+            name = f"{module}.{frame.f_code.co_name}"
+        elif package != "fusionloader":
             break
         frame = frame.f_back
     return name

@@ -30,9 +30,12 @@ def deferring() -> Iterator[None]:
 
 
 def _settle(images: list[Any]) -> None:
+    if not images:
+        return
+    from fusionloader.deferred.core import settle
+
     for reference in images:
         image = reference()
         if image is not None:
-            image.load()
-            image.im  # noqa: B018  puts the pixels in place
+            settle(image)
     images.clear()

@@ -1,0 +1,175 @@
+"""Random chains of Pillow's and torchvision's operations: deferred, and by Pillow."""
+
+import io
+import random
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageEnhance, ImageFilter, ImageOps
+from support.images import photo
+from torchvision import transforms
+from torchvision.transforms import InterpolationMode, functional, v2
+
+from fusionloader.deferred.loading import deferring
+
+
+def _encoded(width, height, mode, **options):
+    file = io.BytesIO()
+    image = photo(np.random.default_rng(width), width, height).convert(mode)
+    image.save(file, "JPEG", **options)
+    return file.getvalue()
+
+
+FILES = [
+    _encoded(64, 48, "RGB", quality=90),
+    _encoded(37, 53, "RGB", quality=80, subsampling=0),
+    _encoded(50, 41, "RGB", progressive=True),
+    _encoded(45, 39, "L"),
+    _encoded(33, 20, "CMYK"),
+]
+FACTORS = st.sampled_from([0.0, 0.3, 1.0, 1.7])
+SIDES = st.integers(1, 70)
+COLORS = st.tuples(*[st.integers(0, 255)] * 3)
+SMOOTH = st.sampled_from([InterpolationMode.NEAREST, InterpolationMode.BILINEAR])
+
+
+def _random(transform):
+    """A transform that draws its own parameters."""
+    return st.just(transform)
+
+
+def _crop(left, top, width, height):
+    return lambda image: image.crop((left, top, left + width, top + height))
+
+
+def _affine(angle, shift, scale, mode, fill):
+    def apply(image):
+        color = fill if image.mode == "RGB" else fill[:1]
+        return functional.affine(image, angle, [shift, 1], scale, [3, 2], mode, list(color))
+
+    return apply
+
+
+def _enhance(kind, factor):
+    return lambda image: kind(image).enhance(factor)
+
+
+def _pasted(x, y):
+    def apply(image):
+        image.paste(7, (x, y, x + 4, y + 3))
+        return image
+
+    return apply
+
+
+OPERATIONS = st.one_of(
+    st.builds(_crop, st.integers(-9, 40), st.integers(-9, 40), SIDES, SIDES),
+    st.builds(
+        lambda width, height, filter: lambda image: image.resize((width, height), filter),
+        SIDES,
+        SIDES,
+        st.sampled_from([0, 1, 2, 3, 4, 5, None]),
+    ),
+    st.sampled_from([ImageOps.mirror, ImageOps.flip, ImageOps.grayscale]),
+    st.sampled_from([ImageOps.invert, ImageOps.autocontrast, ImageOps.equalize]),
+    st.builds(
+        _enhance,
+        st.sampled_from(
+            [ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color]
+            + [ImageEnhance.Sharpness]
+        ),
+        FACTORS,
+    ),
+    st.builds(
+        lambda bits: lambda image: ImageOps.posterize(image, bits), st.integers(1, 8)
+    ),
+    st.builds(
+        lambda level: lambda image: ImageOps.solarize(image, level), st.integers(0, 256)
+    ),
+    st.builds(lambda hue: lambda image: functional.adjust_hue(image, hue), st.floats(-0.5, 0.5)),
+    st.builds(
+        lambda radius: lambda image: image.filter(ImageFilter.GaussianBlur(radius)),
+        st.sampled_from([0, 0.4, 1, 2.5]),
+    ),
+    st.builds(
+        lambda angle, expand: lambda image: image.rotate(angle, expand=expand),
+        st.sampled_from([0, 33, 90, 180, -270]),
+        st.booleans(),
+    ),
+    st.builds(
+        _affine, st.integers(-90, 90), st.integers(-9, 9), st.sampled_from([0.7, 1.3]), SMOOTH, COLORS
+    ),
+    st.builds(
+        lambda sides, mode: lambda image: functional.pad(image, list(sides), 0, mode),
+        st.tuples(*[st.integers(0, 6)] * 4),
+        st.sampled_from(["constant", "edge", "reflect", "symmetric"]),
+    ),
+    st.builds(lambda mode: lambda image: image.convert(mode), st.sampled_from(["RGB", "L"])),
+    st.sampled_from([lambda image: image.copy(), lambda image: image.transpose(4)]),
+    st.builds(_pasted, st.integers(-2, 9), st.integers(-2, 9)),
+    _random(transforms.RandomResizedCrop(24)),
+    _random(transforms.ColorJitter(0.4, 0.4, 0.4, 0.2)),
+    _random(transforms.RandomPerspective(0.4, 1.0)),
+    _random(transforms.RandAugment()),
+    _random(v2.RandomPhotometricDistort()),
+    _random(v2.RandomAffine(30, (0.2, 0.2), (0.7, 1.4), 12)),
+    _random(v2.TrivialAugmentWide()),
+)
+ENDS = st.sampled_from(
+    [
+        np.asarray,
+        functional.to_tensor,
+        functional.pil_to_tensor,
+        v2.functional.to_image,
+        lambda image: image,
+        lambda image: image.getpixel((0, 0)),
+        transforms.Compose([transforms.Grayscale(), transforms.ToTensor()]),
+        transforms.Compose([transforms.ToTensor(), transforms.Normalize([0.4], [0.3])]),
+        v2.Compose([v2.Resize(20), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]),
+    ]
+)
+
+
+def made(file, chain, end, seed):
+    """Returns what comes out, and everything that can be told of the images on the way."""
+    random.seed(seed), torch.manual_seed(seed)
+    told = []
+    try:
+        image = Image.open(io.BytesIO(file))
+        image.info["note"] = seed
+        for operation in chain:
+            image = operation(image)
+            told.append((image.size, image.mode, dict(image.info), type(image), image.readonly))
+        value = end(image)
+    except Exception as error:
+        value = type(error), str(error)
+    return value, told, random.getstate(), torch.get_rng_state()
+
+
+def comparable(value):
+    if isinstance(value, Image.Image):
+        return "image", value.mode, value.size, value.tobytes()
+    if isinstance(value, (np.ndarray, torch.Tensor)):
+        return type(value), value.dtype, tuple(value.shape), np.asarray(value).tobytes()
+    return value
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    file=st.sampled_from(FILES),
+    chain=st.lists(OPERATIONS, min_size=1, max_size=8),
+    end=ENDS,
+    seed=st.integers(0, 99),
+)
+def test_a_chain_gives_the_same_in_every_respect(file, chain, end, seed):
+    value, told, python, torchs = made(file, chain, end, seed)
+    with deferring():
+        other, other_told, other_python, other_torchs = made(file, chain, end, seed)
+        during = comparable(other)
+    assert other_told == told
+    assert during == comparable(value)
+    assert comparable(other) == during
+    assert other_python == python
+    assert torch.equal(other_torchs, torchs)

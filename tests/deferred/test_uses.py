@@ -1,0 +1,126 @@
+"""What user code does with a deferred image gives what it gives with Pillow's: values and errors."""
+
+import io
+import random
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from deferred.uses import NEARLY, USES
+from PIL import Image
+from support.images import photo
+
+from fusionloader.deferred import counts
+from fusionloader.deferred.loading import deferring
+
+
+def _encoded(image, kind="JPEG", **options):
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def _files():
+    image = photo(np.random.default_rng(5), 90, 70)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    baseline = _encoded(image, quality=90, exif=exif)
+    corrupt = bytearray(baseline)
+    corrupt[len(corrupt) * 2 // 3] ^= 0x5A
+    return {
+        "baseline": baseline,
+        "full chroma": _encoded(image, quality=95, subsampling=0),
+        "progressive": _encoded(image, progressive=True),
+        "grey": _encoded(image.convert("L")),
+        "cmyk": _encoded(image.convert("CMYK")),
+        "png": _encoded(image, "PNG"),
+        "palette": _encoded(image.quantize(32), "PNG"),
+        "cut off": baseline[: len(baseline) * 2 // 3],
+        "cut off, progressive": _encoded(image, progressive=True)[:1500],
+        "corrupt": bytes(corrupt),
+        "with more behind": baseline + b"\0" * 50,
+        "no image": b"not an image",
+    }
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("files")
+    paths = {}
+    for name, content in _files().items():
+        paths[name] = str(folder / f"{name}.jpg")
+        (folder / f"{name}.jpg").write_bytes(content)
+    return paths
+
+
+def outcome(use, path):
+    """Returns the value or the exception, and the states of the generators after it."""
+    random.seed(3), torch.manual_seed(3), np.random.seed(3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            value, error = use(path), None
+        except Exception as raised:
+            value, error = None, (type(raised), str(raised).partition(" at 0x")[0])
+    return value, error, random.getstate(), torch.get_rng_state()
+
+
+def is_same(one, other):
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and np.array_equal(one, other)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(is_same, one, other))
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(is_same(one[key], other[key]) for key in one)
+    return bool(one == other)
+
+
+@pytest.mark.parametrize("use", USES)
+def test_the_result_or_the_error_is_pillows(files, use):
+    for name, path in files.items():
+        expected, error, *states = outcome(USES[use], path)
+        with deferring():
+            found, found_error, *found_states = outcome(USES[use], path)
+            assert found_error == error, name
+            assert is_same(found, expected), name
+            assert is_same(found_states, states), name
+        assert is_same(found, expected), f"{name}, after the fetch"
+
+
+@pytest.mark.parametrize("use", NEARLY)
+def test_what_depends_on_the_processor_is_a_level_off_at_most(files, use):
+    for name in ("baseline", "grey", "progressive"):
+        expected = NEARLY[use](files[name])
+        with deferring():
+            found = NEARLY[use](files[name])
+        assert (found.int() - expected.int()).abs().max() <= 1
+
+
+def test_what_can_be_recorded_is(files):
+    counts.take()
+    with deferring():
+        for use in ("steps: train", "steps: v2", "steps: jitter", "steps: policies", "two crops"):
+            USES[use](files["baseline"])
+    counted = counts.take()
+    assert counted.files == 5
+    assert not counted.ended, counted.ended
+    assert {"crop", "resize"} <= set(counted.recorded)
+
+
+def test_what_ended_it_is_named(files):
+    counts.take()
+    with deferring():
+        USES["steps: custom"](files["baseline"])
+        USES["statistics"](files["baseline"])
+        USES["draft"](files["baseline"])
+    counted = counts.take()
+    assert {"Image.paste", "ImageStat.__init__"} <= set(counted.ended)
+    assert counted.left == {"decoded at a draft's size": 1}
+    text = "\n".join(counted.explain())
+    assert "left to Pillow: decoded at a draft's size 1" in text
+    assert "Image.paste 1" in text

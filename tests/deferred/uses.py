@@ -1,0 +1,343 @@
+"""What datasets do with an image file, each as a function of its path that draws at random."""
+
+import copy
+import io
+import pickle
+import random
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, ImageChops, ImageDraw, ImageEnhance, ImageFilter, ImageOps, ImageStat
+from torchvision import transforms
+from torchvision.transforms import functional, v2
+
+from support.images import NORMALIZE, eval_transform, train_transform
+
+STEPS = {
+    "train": train_transform(48),
+    "evaluation": eval_transform(56, 48),
+    "uint8": transforms.Compose(
+        [
+            transforms.Resize((60, 50), transforms.InterpolationMode.BICUBIC),
+            transforms.CenterCrop(48),
+            transforms.PILToTensor(),
+        ]
+    ),
+    "v2": v2.Compose(
+        [
+            v2.RandomResizedCrop(48, antialias=True),
+            v2.RandomHorizontalFlip(),
+            v2.ToImage(),
+            v2.ToDtype(torch.float32, scale=True),
+            v2.Normalize(*NORMALIZE),
+        ]
+    ),
+    "v2 image": v2.Compose([v2.Resize(52), v2.CenterCrop(48), v2.ToImage()]),
+    "jitter": transforms.Compose(
+        [
+            transforms.RandomResizedCrop(48),
+            transforms.RandomApply([transforms.ColorJitter(0.4, 0.4, 0.4, 0.1)], p=0.8),
+            transforms.RandomGrayscale(p=0.5),
+            transforms.ToTensor(),
+        ]
+    ),
+    "v2 jitter": v2.Compose(
+        [
+            v2.RandomResizedCrop(48),
+            v2.ColorJitter(0.4, 0.4, 0.4, 0.1),
+            v2.RandomGrayscale(p=0.5),
+            v2.RandomSolarize(128, p=0.5),
+            v2.PILToTensor(),
+            v2.ToDtype(torch.float32, scale=True),
+        ]
+    ),
+    "policies": transforms.Compose(
+        [
+            transforms.RandomResizedCrop(48),
+            transforms.RandAugment(),
+            transforms.TrivialAugmentWide(),
+            transforms.ToTensor(),
+        ]
+    ),
+    "warps": transforms.Compose(
+        [
+            transforms.Resize(64),
+            transforms.RandomCrop(56),
+            transforms.RandomAffine(20, (0.1, 0.1), (0.8, 1.2), 10, Image.Resampling.BILINEAR),
+            transforms.RandomPerspective(p=0.7),
+            transforms.RandomRotation(30),
+            transforms.Pad(4),
+            transforms.Pad(3, padding_mode="reflect"),
+            transforms.ToTensor(),
+        ]
+    ),
+    "grey": transforms.Compose(
+        [transforms.Grayscale(), transforms.RandomCrop(40, pad_if_needed=True), transforms.ToTensor()]
+    ),
+    "ten crops": transforms.Compose(
+        [
+            transforms.Resize(60),
+            transforms.TenCrop(40),
+            lambda crops: torch.stack([functional.to_tensor(crop) for crop in crops]),
+        ]
+    ),
+    "no list": transforms.ToTensor(),
+}
+
+
+class PadToSquare:
+    """A custom transform that needs pixels."""
+
+    def __call__(self, image):
+        side = max(image.size)
+        square = Image.new(image.mode, (side, side))
+        square.paste(image, ((side - image.width) // 2, (side - image.height) // 2))
+        return square
+
+
+class MocoBlur:
+    """A custom transform that draws from Python's generator."""
+
+    def __call__(self, image):
+        return image.filter(ImageFilter.GaussianBlur(radius=random.uniform(0.1, 2.0)))
+
+
+STEPS["custom"] = transforms.Compose(
+    [PadToSquare(), transforms.Resize((40, 40)), transforms.ToTensor()]
+)
+STEPS["moco"] = transforms.Compose(
+    [transforms.RandomResizedCrop(48), MocoBlur(), transforms.ToTensor()]
+)
+
+
+def rgb(path):
+    return Image.open(path).convert("RGB")
+
+
+def of_bytes(path):
+    return Image.open(io.BytesIO(Path(path).read_bytes()))
+
+
+def loaded(path):
+    image = of_bytes(path)
+    image.load()
+    return image
+
+
+def with_file(path):
+    with open(path, "rb") as file:
+        return Image.open(file).convert("RGB")
+
+
+def with_image(path):
+    with Image.open(path) as image:
+        return image.convert("RGB")
+
+
+def left_before_use(path):
+    with Image.open(path) as image:
+        pass
+    return np.asarray(image)
+
+
+def about(image):
+    return (
+        image.size,
+        image.mode,
+        sorted(map(str, image.info)),
+        image.format,
+        dict(image.getexif()),
+        image.getbands(),
+        image.readonly,
+        image.palette is None,
+        type(image),
+        getattr(image, "tile", None),
+    )
+
+
+def on_both_sides_of_a_copy(path):
+    image = rgb(path)
+    other = image.copy()
+    other.paste((9, 9, 9), (0, 0, 3, 3))
+    return np.asarray(other), np.asarray(image)
+
+
+def drawn_on(path):
+    image = rgb(path)
+    crop = image.crop((0, 0, 30, 30))
+    ImageDraw.Draw(image).line((0, 0, 20, 20), fill=(1, 2, 3))
+    return np.asarray(image), np.asarray(crop)
+
+
+def enhanced_after_a_change(path):
+    image = rgb(path)
+    enhancers = [ImageEnhance.Color(image), ImageEnhance.Contrast(image)]
+    image.putpixel((0, 0), (255, 0, 0))
+    return [np.asarray(enhancer.enhance(0.3)) for enhancer in enhancers]
+
+
+def degenerate(path):
+    return [
+        (np.asarray(kind(rgb(path)).degenerate), about(kind(rgb(path)).degenerate))
+        for kind in (ImageEnhance.Color, ImageEnhance.Contrast, ImageEnhance.Sharpness)
+    ]
+
+
+def by_hand(path):
+    image = rgb(path)
+    top, left, height, width = transforms.RandomResizedCrop.get_params(image, (0.2, 1), (0.7, 1.4))
+    crop = functional.resized_crop(image, top, left, height, width, [40, 40])
+    return functional.normalize(functional.to_tensor(crop), *NORMALIZE)
+
+
+def thumbnail(path):
+    image = rgb(path)
+    image.thumbnail((50, 50))
+    return np.asarray(image)
+
+
+def thumbnail_of_file(path):
+    image = Image.open(path)
+    image.thumbnail((50, 50))
+    return np.asarray(image)
+
+
+def draft(path):
+    image = Image.open(path)
+    image.draft("RGB", (30, 30))
+    return np.asarray(image.convert("RGB"))
+
+
+def file_used_again(path):
+    image = Image.open(path)
+    first, second = image.convert("RGB"), image.convert("RGB")
+    return [np.asarray(each) for each in (first, second, image, image.convert("L"))]
+
+
+def another_where_damaged(path):
+    try:
+        image = Image.open(path).convert("RGB")
+    except Exception:
+        image = Image.new("RGB", (70, 60), (7, 7, 7))
+    return STEPS["train"](image)
+
+
+def default_dtype(path):
+    torch.set_default_dtype(torch.float64)
+    try:
+        return functional.to_tensor(rgb(path))
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def changed_conversion(path):
+    steps = transforms.Compose([transforms.ToTensor(), transforms.Normalize([0.5] * 3, [0.5] * 3)])
+    first = steps(rgb(path))
+    steps.transforms[1].mean[0] = 0.25
+    return first, steps(rgb(path))
+
+
+def info_of(path):
+    image = Image.open(path)
+    image.info["note"] = ["kept"]
+    rgb_image = image.convert("RGB")
+    made = {
+        "crop": rgb_image.crop((1, 1, 9, 9)),
+        "resize": rgb_image.resize((9, 9)),
+        "flip": ImageOps.mirror(rgb_image),
+        "brightness": ImageEnhance.Brightness(rgb_image).enhance(1.2),
+        "contrast": ImageEnhance.Contrast(rgb_image).enhance(1.2),
+        "color": ImageEnhance.Color(rgb_image).enhance(1.2),
+        "sharpness": ImageEnhance.Sharpness(rgb_image).enhance(1.2),
+        "hue": functional.adjust_hue(rgb_image, 0.1),
+        "grey": functional.to_grayscale(rgb_image, 3),
+        "one channel": functional.to_grayscale(rgb_image, 1),
+        "pad": functional.pad(rgb_image, [2]),
+        "reflect": functional.pad(rgb_image, [2], padding_mode="reflect"),
+        "affine": functional.affine(rgb_image, 10, [1, 1], 1.1, [2]),
+        "equalize": functional.equalize(rgb_image),
+        "blur": rgb_image.filter(ImageFilter.GaussianBlur(2)),
+        "blur of torchvision": functional.gaussian_blur(rgb_image, [3, 3], [1.0, 1.0]),
+    }
+    return {name: about(each) for name, each in made.items()}
+
+
+USES = {
+    **{f"steps: {name}": lambda path, name=name: STEPS[name](rgb(path)) for name in STEPS},
+    "not converted": lambda path: STEPS["evaluation"](Image.open(path)),
+    "of a file object": lambda path: STEPS["evaluation"](with_file(path)),
+    "of an image in a with": lambda path: STEPS["evaluation"](with_image(path)),
+    "of bytes": lambda path: STEPS["evaluation"](of_bytes(path).convert("RGB")),
+    "loaded": lambda path: STEPS["evaluation"](loaded(path)),
+    "two crops": lambda path: [STEPS["train"](image) for image in [rgb(path)] * 2],
+    "six crops": lambda path: [STEPS["jitter"](image) for image in [rgb(path)] * 6],
+    "about the file": lambda path: about(Image.open(path)),
+    "about it once loaded": lambda path: about(loaded(path)),
+    "about it converted": lambda path: about(rgb(path)),
+    "info": info_of,
+    "exif": lambda path: STEPS["evaluation"](ImageOps.exif_transpose(Image.open(path))),
+    "array": lambda path: np.array(rgb(path)),
+    "array of the file": lambda path: np.asarray(Image.open(path)),
+    "array that may be written": lambda path: np.asarray(rgb(path)).flags.writeable,
+    "floats": lambda path: np.asarray(rgb(path), dtype=np.float32),
+    "bytes": lambda path: rgb(path).tobytes(),
+    "bytes, BGR": lambda path: rgb(path).tobytes("raw", "BGR"),
+    "a pixel": lambda path: rgb(path).getpixel((0, 0)),
+    "a pixel of load()": lambda path: rgb(path).load()[0, 0],
+    "both sides of a copy": on_both_sides_of_a_copy,
+    "drawn on": drawn_on,
+    "enhanced after a change": enhanced_after_a_change,
+    "degenerate": degenerate,
+    "parameters by hand": by_hand,
+    "thumbnail": thumbnail,
+    "thumbnail of the file": thumbnail_of_file,
+    "draft": draft,
+    "resize with a box": lambda path: np.asarray(rgb(path).resize((30, 20), box=(1, 1, 9.5, 9))),
+    "resize to the nearest": lambda path: np.asarray(rgb(path).resize((30, 20), 0)),
+    "resize with a gap": lambda path: np.asarray(rgb(path).resize((9, 9), 2, reducing_gap=2.0)),
+    "resize to nothing": lambda path: rgb(path).resize((0, 5)).size,
+    "reduce": lambda path: np.asarray(rgb(path).reduce(2)),
+    "crop beyond": lambda path: np.asarray(rgb(path).crop((-5, 3, 40, 200)).resize((70, 31), 1)),
+    "crop of nothing": lambda path: rgb(path).crop((5, 5, 5, 9)).size,
+    "crop turned round": lambda path: rgb(path).crop((9, 5, 5, 9)),
+    "crop of floats": lambda path: np.asarray(rgb(path).crop((0.5, 1.5, 20.5, 11.4))),
+    "rotate": lambda path: np.asarray(rgb(path).rotate(33, 2, True)),
+    "half a turn": lambda path: np.asarray(rgb(path).rotate(180)),
+    "transpose": lambda path: np.asarray(rgb(path).transpose(Image.Transpose.TRANSPOSE)),
+    "split and merge": lambda path: np.asarray(Image.merge("RGB", rgb(path).split()[::-1])),
+    "L": lambda path: np.asarray(Image.open(path).convert("L")),
+    "L of RGB": lambda path: np.asarray(rgb(path).convert("L").resize((30, 20))),
+    "L and back": lambda path: np.asarray(rgb(path).convert("L").convert("RGB")),
+    "RGBA": lambda path: np.asarray(rgb(path).convert("RGBA")),
+    "palette": lambda path: np.asarray(rgb(path).convert("P")),
+    "chops": lambda path: np.asarray(ImageChops.invert(rgb(path))),
+    "statistics": lambda path: ImageStat.Stat(rgb(path)).mean,
+    "point": lambda path: np.asarray(rgb(path).point(lambda level: level // 2)),
+    "expand": lambda path: np.asarray(ImageOps.expand(rgb(path), (3, 1), (1, 2, 3))),
+    "fit": lambda path: np.asarray(ImageOps.fit(rgb(path), (30, 20))),
+    "pickle": lambda path: np.asarray(pickle.loads(pickle.dumps(rgb(path)))),
+    "pickle of the file": lambda path: np.asarray(pickle.loads(pickle.dumps(Image.open(path)))),
+    "deep copy": lambda path: np.asarray(copy.deepcopy(rgb(path))),
+    "copy": lambda path: np.asarray(copy.copy(rgb(path))),
+    "equal": lambda path: (rgb(path) == rgb(path), rgb(path) == rgb(path).resize((5, 5))),
+    "hash": lambda path: hash(rgb(path)),
+    "histogram": lambda path: rgb(path).histogram(),
+    "extremes": lambda path: rgb(path).getextrema(),
+    "file used again": file_used_again,
+    "pasted": lambda path: np.asarray(Image.new("RGB", (9, 9)).paste(rgb(path))),
+    "saved": lambda path: rgb(path).save(io.BytesIO(), "PNG"),
+    "verified": lambda path: Image.open(path).verify(),
+    "left before it is used": left_before_use,
+    "closed": lambda path: (lambda image: (image.close(), image.getpixel((0, 0))))(rgb(path)),
+    "another where damaged": another_where_damaged,
+    "an image": rgb,
+    "floats of 64 bits": default_dtype,
+    "a conversion that is changed": changed_conversion,
+}
+# torch's convolution rounds as the processor's library sums: one level on one value in 100,000.
+NEARLY = {
+    "torchvision's blur": lambda path: functional.pil_to_tensor(
+        functional.gaussian_blur(rgb(path), [5, 5], [1.0, 1.5])
+    )
+}
