@@ -59,9 +59,7 @@ class DeferredCore:
         channels = _CHANNELS[self.mode]
         out = np.empty((height, width, channels), np.uint8)
         try:
-            self.source.run(
-                self.operations, executor(channels, height, width), out.reshape(-1)
-            )
+            self.source.run(self.operations, executor(channels, height, width), out.reshape(-1))
         except ValueError:  # the native executor refuses an operation
             out = np.asarray(self.source.replayed(self.operations).convert(self.mode))
         return out.reshape(height, width) if channels == 1 else out

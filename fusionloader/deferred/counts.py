@@ -55,7 +55,9 @@ class Counts:
         if self.results:
             lines.append(f"  run for: {_listed(self.results)}")
         if self.ended:
-            lines.append(f"  given pixels, and left to Pillow from there, for: {_listed(self.ended)}")
+            lines.append(
+                f"  given pixels, and left to Pillow from there, for: {_listed(self.ended)}"
+            )
         return lines
 
 

@@ -24,8 +24,9 @@ def recording(recorder: Recorder) -> Callable[[Function], Function]:
     def of(original: Function) -> Function:
         @functools.wraps(original)
         def function(img: Any, *arguments: Any, **named: Any) -> Any:
-            core = deferred_core(img)
-            if core is not None and core.mode == "RGB":
+            # Some of them do nothing to an image of one channel, which is then not even loaded.
+            core = deferred_core(img) if getattr(img, "mode", None) == "RGB" else None
+            if core is not None:
                 try:
                     after = recorder(core, *arguments, **named)
                 except Exception:

@@ -219,4 +219,3 @@ def _unexpected(patch: Patch) -> str:
     if not is_defined_by(function, owner):
         return f"{patch.name} of {where} was replaced by the program"
     return ""
-

@@ -70,10 +70,15 @@ class DeviceDelivery:
             buffer = self.ring.acquire(layout.batch_bytes(count))
         host = layout.tensors(owner, count, count)
         device = layout.tensors(buffer.memory, count, count)
+        for place, leaf in enumerate(layout.leaves):
+            if leaf.kind == "text":  # stays in host memory
+                device[place] = host[place]
         runs = list(runs_without(on_device, count))
 
         def copy() -> None:
             for number, (source, target) in enumerate(zip(host, device, strict=True)):
+                if source is target:
+                    continue
                 for begin, end in runs if number == 0 else [(0, count)]:
                     target[begin:end].copy_(source[begin:end], non_blocking=True)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from torch.utils._pytree import tree_map
 from torch.utils.data._utils.collate import default_collate
@@ -50,7 +51,15 @@ def without_rows(batch: Batch, rows: int, dropped: set[int]) -> Batch:
     if not dropped:
         return batch
     kept = [row for row in range(rows) if row not in dropped]
-    return tree_map(lambda leaf: leaf[kept], batch)
+
+    def of(rows: Any) -> Any:
+        return type(rows)(rows[row] for row in kept) if _is_texts(rows) else rows[kept]
+
+    return tree_map(of, batch, is_leaf=_is_texts)
+
+
+def _is_texts(node: object) -> bool:
+    return type(node) in (list, tuple) and bool(node) and isinstance(node[0], (str, bytes))
 
 
 def collate_named(samples: Sequence[Sample], name: Callable[[int], str]) -> Batch:

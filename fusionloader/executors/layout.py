@@ -25,6 +25,9 @@ Memory: TypeAlias = Any
 
 _ALIGN = 64
 _SCALARS = {float: torch.float64, int: torch.int64, bool: torch.bool}
+# A text's row has its length before it. Paths and captions fit; a longer one is sent beside it.
+_LENGTH = np.dtype("<u4")
+_TEXT_BYTES = 1024
 
 
 class LayoutMismatch(Exception):
@@ -33,10 +36,10 @@ class LayoutMismatch(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A tensor, array or number: what it is, and the row it becomes.
+    """A tensor, array, number or text: what it is, and the row it becomes.
 
-    ``kind`` is ``"tensor"`` (of class ``tensor``), ``"array"`` (numpy, also 0-d) or ``"scalar"``
-    (Python or numpy number, of type ``scalar``).
+    ``kind`` is ``"tensor"`` (of class ``tensor``), ``"array"`` (numpy, also 0-d), ``"scalar"``
+    (Python or numpy number, of type ``scalar``) or ``"text"`` (of type ``scalar``: str or bytes).
     """
 
     kind: str
@@ -77,9 +80,13 @@ class Layout:
     def of(sample: Sample) -> Layout | str:
         """Returns the layout of samples like this one, or the reason why they have none."""
         try:
-            return Layout(_node(sample))
+            layout = Layout(_node(sample))
         except _NotFixed as why:
             return str(why)
+        kinds = {leaf.kind for leaf in layout.leaves}
+        if "text" in kinds and not kinds & {"tensor", "array"}:
+            return "a sample contains texts and no tensor"
+        return layout
 
     def describe(self) -> str:
         """Returns the structure in words: ``(float32 3 x 32 x 32, int64)``."""
@@ -117,7 +124,7 @@ class Layout:
     def build(self, tensors: Iterable[torch.Tensor]) -> Batch:
         """Returns the batch whose leaves are ``tensors``."""
         leaves = iter(tensors)
-        return _build(self.root, lambda _: next(leaves))
+        return _build(self.root, lambda leaf: _as_batch(leaf, next(leaves)))
 
     def samples(self, owner: Memory, rows: int, positions: Iterable[int]) -> list[Sample]:
         """Returns the samples in the given rows, for ``default_collate``."""
@@ -156,6 +163,8 @@ def _node(sample: Sample) -> Node:
         return _tensor_leaf(sample)
     if kind in _SCALARS:
         return Leaf("scalar", (), _SCALARS[kind], kind)
+    if kind in (str, bytes):
+        return _text_leaf(sample)
     if isinstance(sample, np.ndarray):
         return _array_leaf(sample)
     if isinstance(sample, (np.number, np.bool_)):
@@ -201,6 +210,22 @@ def _array_leaf(array: npt.NDArray[np.generic]) -> Leaf:
     return Leaf("array", array.shape, _numpy_dtype(array.dtype))
 
 
+def _text_leaf(text: str | bytes) -> Leaf:
+    # Samples are alike: there is room for one that is longer than the first.
+    room = max(_TEXT_BYTES, 4 * len(_encoded(text)))
+    return Leaf("text", (_LENGTH.itemsize + room,), torch.uint8, type(text))
+
+
+def _encoded(text: str | bytes) -> bytes:
+    return text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
+
+
+def _text(leaf: Leaf, row: npt.NDArray[np.uint8]) -> str | bytes:
+    length = int(row[: _LENGTH.itemsize].view(_LENGTH)[0])
+    encoded = row[_LENGTH.itemsize : _LENGTH.itemsize + length].tobytes()
+    return encoded if leaf.scalar is bytes else encoded.decode("utf-8", "surrogatepass")
+
+
 def _numpy_dtype(dtype: np.dtype[np.generic]) -> torch.dtype:
     try:
         if not dtype.isnative:
@@ -215,6 +240,8 @@ def _article(name: str) -> str:
 
 
 def _describe(node: Node) -> str:
+    if _is_text(node):
+        return str(node.scalar.__name__)  # type: ignore[union-attr]
     if isinstance(node, Leaf):
         kind = node.scalar.__name__ if node.scalar else str(node.dtype).removeprefix("torch.")
         return " ".join([kind, " x ".join(map(str, node.shape))]).strip()
@@ -240,14 +267,28 @@ def _build(node: Node, make: Callable[[Leaf], Sample], list_only: bool = True) -
     parts = [_build(child, make, list_only) for child in node.children]
     if node.keys is not None:
         return dict(zip(node.keys, parts, strict=True))
+    if list_only:  # texts come as default_collate's zip() has them
+        pairs = zip(parts, node.children, strict=True)
+        parts = [tuple(part) if _is_text(child) else part for part, child in pairs]
     if hasattr(node.kind, "_fields"):
         return node.kind(*parts)
     return parts if list_only or node.kind is list else tuple(parts)
 
 
+def _is_text(node: Node) -> bool:
+    return isinstance(node, Leaf) and node.kind == "text"
+
+
+def _as_batch(leaf: Leaf, tensor: torch.Tensor) -> Any:
+    """Returns the rows of a leaf: the tensor, or the list of texts in it."""
+    return [_text(leaf, row) for row in tensor.numpy()] if leaf.kind == "text" else tensor
+
+
 def _as_leaf(leaf: Leaf, row: torch.Tensor) -> Sample:
     if leaf.kind == "tensor":
         return row
+    if leaf.kind == "text":
+        return _text(leaf, row.numpy())
     if leaf.kind == "array":
         return row.numpy()
     value = row.item()
@@ -310,6 +351,8 @@ def _leaf_writer(leaf: Leaf, block: torch.Tensor) -> _Write:
         return _tensor_writer(leaf, block)
     if leaf.kind == "array":
         return _array_writer(leaf, block)
+    if leaf.kind == "text":
+        return _text_writer(leaf, block)
     return _scalar_writer(leaf, block)
 
 
@@ -350,6 +393,26 @@ def _array_writer(leaf: Leaf, block: torch.Tensor) -> _Write:
             if type(array) is not np.ndarray or array.dtype != dtype or array.shape != shape:
                 raise LayoutMismatch(f"expected an array of {dtype} and shape {shape}")
             rows[position] = array
+
+    return write
+
+
+def _text_writer(leaf: Leaf, block: torch.Tensor) -> _Write:
+    rows = block.numpy()
+    lengths = rows[:, : _LENGTH.itemsize].view(_LENGTH)
+    kind, room = leaf.scalar, leaf.shape[0] - _LENGTH.itemsize
+
+    def write(row: int, column: Sequence[Sample]) -> None:
+        for position, text in enumerate(column, row):
+            if type(text) is not kind:
+                raise LayoutMismatch(f"expected {_article(str(kind))}")
+            encoded = _encoded(text)
+            length = len(encoded)
+            if length > room:
+                raise LayoutMismatch(f"a text of more than {room} bytes")
+            lengths[position] = length
+            end = _LENGTH.itemsize + length
+            rows[position, _LENGTH.itemsize : end] = np.frombuffer(encoded, np.uint8)
 
     return write
 

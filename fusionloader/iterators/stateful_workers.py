@@ -76,7 +76,9 @@ class StampingContext:
 
     def Process(self, target: Any, args: tuple[Any, ...]) -> Any:
         """Returns a process that runs torch's worker loop."""
-        return self._context.Process(target=serve, args=(self._begin, next(self._states), target, args))
+        return self._context.Process(
+            target=serve, args=(self._begin, next(self._states), target, args)
+        )
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)

@@ -82,12 +82,8 @@ OPERATIONS = st.one_of(
         ),
         FACTORS,
     ),
-    st.builds(
-        lambda bits: lambda image: ImageOps.posterize(image, bits), st.integers(1, 8)
-    ),
-    st.builds(
-        lambda level: lambda image: ImageOps.solarize(image, level), st.integers(0, 256)
-    ),
+    st.builds(lambda bits: lambda image: ImageOps.posterize(image, bits), st.integers(1, 8)),
+    st.builds(lambda level: lambda image: ImageOps.solarize(image, level), st.integers(0, 256)),
     st.builds(lambda hue: lambda image: functional.adjust_hue(image, hue), st.floats(-0.5, 0.5)),
     st.builds(
         lambda radius: lambda image: image.filter(ImageFilter.GaussianBlur(radius)),
@@ -99,7 +95,12 @@ OPERATIONS = st.one_of(
         st.booleans(),
     ),
     st.builds(
-        _affine, st.integers(-90, 90), st.integers(-9, 9), st.sampled_from([0.7, 1.3]), SMOOTH, COLORS
+        _affine,
+        st.integers(-90, 90),
+        st.integers(-9, 9),
+        st.sampled_from([0.7, 1.3]),
+        SMOOTH,
+        COLORS,
     ),
     st.builds(
         lambda sides, mode: lambda image: functional.pad(image, list(sides), 0, mode),

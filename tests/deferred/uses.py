@@ -9,10 +9,9 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image, ImageChops, ImageDraw, ImageEnhance, ImageFilter, ImageOps, ImageStat
+from support.images import NORMALIZE, eval_transform, train_transform
 from torchvision import transforms
 from torchvision.transforms import functional, v2
-
-from support.images import NORMALIZE, eval_transform, train_transform
 
 STEPS = {
     "train": train_transform(48),
@@ -73,7 +72,11 @@ STEPS = {
         ]
     ),
     "grey": transforms.Compose(
-        [transforms.Grayscale(), transforms.RandomCrop(40, pad_if_needed=True), transforms.ToTensor()]
+        [
+            transforms.Grayscale(),
+            transforms.RandomCrop(40, pad_if_needed=True),
+            transforms.ToTensor(),
+        ]
     ),
     "ten crops": transforms.Compose(
         [

@@ -1,0 +1,254 @@
+"""Loaders whose datasets open images: deferred, and left to Pillow."""
+
+import io
+import os
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from support.images import photo, train_transform
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torchvision import transforms
+
+from fusionloader import FusionLoader, WorkerPool
+from fusionloader.deferred import counts
+
+COUNT = 24
+
+
+class Files(Dataset):
+    """A dataset as most people write it; ``form`` is what a sample looks like."""
+
+    def __init__(self, folder, form="pair"):
+        self.paths = sorted(os.path.join(folder, name) for name in os.listdir(folder))
+        self.transform, self.form = train_transform(32), form
+
+    def __len__(self):
+        return len(self.paths)
+
+    def __getitem__(self, index):
+        image = Image.open(self.paths[index]).convert("RGB")
+        if self.form == "crops":
+            return [self.transform(image), self.transform(image)], index
+        if self.form == "dict":
+            return {"image": self.transform(image), "path": self.paths[index], "label": index}
+        if self.form == "array":
+            return np.asarray(image.resize((9, 9))), index
+        return self.transform(image), index
+
+
+class Stream(IterableDataset):
+    def __init__(self, files):
+        self.files = files
+
+    def __iter__(self):
+        info = torch.utils.data.get_worker_info()
+        first, step = (0, 1) if info is None else (info.id, info.num_workers)
+        return (self.files[index] for index in range(first, len(self.files), step))
+
+
+class Batches(Files):
+    def __getitems__(self, indices):
+        return [self[index] for index in indices]
+
+
+@pytest.fixture(autouse=True)
+def no_counts():
+    """None of other tests in this process."""
+    counts.take()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    root = tmp_path_factory.mktemp("photos")
+    generator = np.random.default_rng(2)
+    for number in range(COUNT):
+        image = photo(generator, int(generator.integers(40, 90)), int(generator.integers(40, 90)))
+        image.save(root / f"{number:02}.jpg", progressive=number % 5 == 4)
+    return root
+
+
+def is_same(one, other):
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(is_same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(is_same, one, other))
+    return one == other
+
+
+def epochs(loader, count=2):
+    return [list(loader) for _ in range(count)]
+
+
+DATASETS = {
+    "pair": Files,
+    "dict": lambda folder: Files(folder, "dict"),
+    "crops": lambda folder: Files(folder, "crops"),
+    "array": lambda folder: Files(folder, "array"),
+    "whole batches": Batches,
+    "stream": lambda folder: Stream(Files(folder)),
+}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", DATASETS)
+def test_batches_are_those_without(folder, kind, workers):
+    def run(deferred):
+        torch.manual_seed(4)
+        loader = FusionLoader(
+            DATASETS[kind](folder), 5, num_workers=workers, seed=3, deferred_images=deferred
+        )
+        return epochs(loader), loader
+
+    (expected, plain), (found, deferred) = run("off"), run("auto")
+    assert is_same(found, expected)
+    counted = deferred.stats()["deferred_images"]
+    assert counted["files"] >= 2 * COUNT
+    assert not counted["left_to_pillow"]
+    assert sum(counted["results"].values()) >= counted["files"]
+    assert f"{counted['files']} files opened by user code" in deferred.explain()
+    assert not plain.stats()["deferred_images"]["files"]
+    assert "deferred" not in plain.explain()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_torchs_own_loader_gives_the_same_where_it_draws_the_same(folder, workers):
+    """In whole batches and in the training process, seeds are torch's."""
+    dataset = Batches(folder)
+
+    def run(kind, **more):
+        torch.manual_seed(8)
+        return epochs(kind(dataset, 5, shuffle=True, num_workers=workers, **more))
+
+    assert is_same(run(FusionLoader), run(DataLoader))
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_workers_of_every_start_method_defer(folder, method):
+    loader = FusionLoader(Files(folder), 5, num_workers=1, multiprocessing_context=method, seed=3)
+    expected = FusionLoader(Files(folder), 5, num_workers=1, seed=3, deferred_images="off")
+    assert is_same(list(loader), list(expected))
+    assert loader.stats()["deferred_images"]["files"] == COUNT
+
+
+def test_workers_of_a_pool_defer(folder):
+    with WorkerPool(2) as pool:
+        loaders = [
+            FusionLoader(Files(folder, form), 5, pool=pool, seed=3) for form in ("pair", "crops")
+        ]
+        found = [list(loader) for loader in loaders]
+    for batches, form in zip(found, ("pair", "crops"), strict=True):
+        expected = FusionLoader(
+            Files(folder, form), 5, num_workers=1, seed=3, deferred_images="off"
+        )
+        assert is_same(batches, list(expected))
+
+
+class Damaged(Dataset):
+    """Files of which one is damaged where only decoding finds it; what is done about that."""
+
+    def __init__(self, folder, handled):
+        self.files = [open(path, "rb").read() for path in sorted_paths(folder)]
+        progressive = self.files[4]
+        cut = len(progressive) // 2
+        # A marker that libjpeg refuses, between two scans.
+        self.files[4] = progressive[:cut] + b"\xff\xc4\x00\x03\xff" + progressive[cut:]
+        self.handled = handled
+
+    def __len__(self):
+        return len(self.files)
+
+    def __getitem__(self, index):
+        try:
+            image = Image.open(io.BytesIO(self.files[index])).convert("RGB")
+            place = "whole"
+        except OSError:
+            if not self.handled:
+                raise
+            image, place = Image.new("RGB", (9, 9)), "damaged"
+        return transforms.functional.to_tensor(image.resize((9, 9))), place == "whole"
+
+
+def sorted_paths(folder):
+    return [os.path.join(folder, name) for name in sorted(os.listdir(folder))]
+
+
+def test_an_error_that_only_decoding_finds_comes_where_pillow_raises_it(folder):
+    dataset = Damaged(folder, handled=True)
+    try:
+        dataset_is_damaged = not dataset[4][1]
+    except OSError:
+        dataset_is_damaged = True
+    assert dataset_is_damaged, "this file does not show anything"
+    found = list(FusionLoader(dataset, 6, num_workers=1))
+    assert is_same(found, list(DataLoader(dataset, 6)))
+
+
+def test_an_unhandled_error_is_pillows(folder):
+    dataset = Damaged(folder, handled=False)
+    with pytest.raises(OSError) as expected:
+        dataset[4]
+    with pytest.raises(OSError) as found:
+        list(FusionLoader(dataset, 6, num_workers=1))
+    assert type(found.value) is type(expected.value)
+    assert str(expected.value) in str(found.value)
+
+
+class Caching(Files):
+    """Keeps the images that it has opened."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.kept = {}
+
+    def __getitem__(self, index):
+        if index not in self.kept:
+            self.kept[index] = Image.open(self.paths[index]).convert("RGB")
+        return self.transform(self.kept[index]), index
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_images_that_the_dataset_keeps_stay_good(folder, workers):
+    def run(deferred):
+        torch.manual_seed(4)
+        return epochs(
+            FusionLoader(
+                Caching(folder),
+                5,
+                num_workers=workers,
+                seed=3,
+                deferred_images=deferred,
+                persistent_workers=workers > 0,
+            ),
+            3,
+        )
+
+    assert is_same(run("auto"), run("off"))
+
+
+def test_a_file_may_vanish_once_it_is_loaded(tmp_path):
+    class Vanishing(Dataset):
+        def __len__(self):
+            return 2
+
+        def __getitem__(self, index):
+            path = tmp_path / f"{index}.jpg"
+            photo(np.random.default_rng(index), 40, 30).save(path)
+            image = Image.open(path)
+            image.load()
+            path.unlink()
+            return transforms.functional.pil_to_tensor(image)
+
+    found, expected = (
+        list(FusionLoader(Vanishing(), 2, num_workers=1, deferred_images=how))
+        for how in ("auto", "off")
+    )
+    assert is_same(found, expected)
+
+
+def test_the_option_is_checked(folder):
+    with pytest.raises(ValueError, match="deferred_images should be one of"):
+        FusionLoader(Files(folder), deferred_images="on")
