@@ -1,7 +1,7 @@
 """Images of user code that keep their encoded bytes until pixels are asked for.
 
-**How it works.** Pillow opens a file lazily and decodes it in ``load()``. In a worker, the pixels of
-a JPEG are then a ``DeferredCore`` in place of Pillow's own: the file's bytes and a list of
+**How it works.** Pillow opens a file lazily and decodes it in ``load()``. In a worker, the pixels
+of a JPEG are then a ``DeferredCore`` in place of Pillow's own: the file's bytes and a list of
 operations. Pillow's methods that have a native operation return an image with one operation more;
 torchvision's and timm's transforms call these methods, with parameters that they drew from the
 generators that they always use. ``ToTensor`` (with the conversions behind it in a ``Compose``) and
@@ -15,7 +15,7 @@ core never changes, so that copies share it.
 
 Modules: ``source`` (the bytes, decoded as seldom as possible), ``core`` (the operations),
 ``opening`` (which files), ``methods``, ``enhancing`` and ``functionals`` (what is recorded of
-Pillow and torchvision), ``compose`` (conversions at the end of a ``Compose``), ``patches`` (what is
-replaced, and checked before), ``activity`` (in which threads), ``counts``, ``loading`` (from when to
-when), ``sample_source`` (a sample).
+Pillow and torchvision), ``compose`` (conversions at the end of a ``Compose``), ``patches`` (what
+is replaced, and checked before), ``activity`` (in which threads), ``counts``, ``loading`` (from
+when to when), ``sample_source`` (a sample).
 """

@@ -107,7 +107,7 @@ _MOST_STEPS = 64
 
 def _ending_of(compose: Any) -> _Ending | None:
     """Returns the ending of a ``Compose`` as it is now; ``None`` where it is no plain list."""
-    steps = getattr(compose, "transforms", None)
+    steps: Any = getattr(compose, "transforms", None)
     if type(steps) not in (list, tuple) or len(steps) > _MOST_STEPS:
         return None
     try:

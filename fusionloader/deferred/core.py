@@ -81,7 +81,7 @@ class DeferredCore:
 
 
 def deferred_core(image: Any) -> DeferredCore | None:
-    """Returns the core of a deferred image, of a JPEG file that can be deferred now, or ``None``."""
+    """Returns the core of a deferred image, or of a file that can be deferred now, or ``None``."""
     core = getattr(image, "_im", None)
     if core is None and getattr(image, "tile", None):  # an open file
         image.load()
@@ -113,7 +113,7 @@ def settle(image: Any) -> None:
     if type(core) is not DeferredCore:
         return
     pixels = core.pixels()
-    made: Any = Image.frombytes(core.mode, core.size, memoryview(pixels.reshape(-1)))
+    made: Any = Image.frombytes(core.mode, core.size, pixels.reshape(-1).data)
     if image._im is core:  # no other thread has
         image._im = made._im
         counts().results["pixels"] += 1

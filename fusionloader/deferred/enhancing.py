@@ -50,7 +50,7 @@ class Degenerate:
         """Returns it as Pillow makes it, of the image as it was."""
         if enhancer is None or _CORE not in enhancer.__dict__:
             raise AttributeError("degenerate")
-        made = type(enhancer).__new__(type(enhancer))
+        made = object.__new__(type(enhancer))
         snapshot = image_of(enhancer.__dict__[_CORE], enhancer.image._copy_info())
         snapshot.im  # noqa: B018  pixels, so that this is not deferred again
         enhancer.__dict__[_INIT](made, snapshot)

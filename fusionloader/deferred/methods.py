@@ -85,7 +85,7 @@ def array_interface(original: property) -> property:
             return get(self)
         pixels = core.pixels()
         counts().results["array"] += 1
-        data = memoryview(pixels.reshape(-1)).toreadonly()
+        data = pixels.reshape(-1).data.toreadonly()
         return {"version": 3, "data": data, "shape": pixels.shape, "typestr": "|u1"}
 
     return property(interface, original.fset, original.fdel, original.__doc__)
@@ -185,7 +185,7 @@ def filter(core: DeferredCore, filter: Any) -> DeferredCore | None:
     """``Image.filter``: ``GaussianBlur``."""
     if type(filter) is not ImageFilter.GaussianBlur:
         return None
-    radius = filter.radius
+    radius: Any = filter.radius
     if type(radius) not in (int, float) or radius <= 0:
         return None
     return core.then(("box_blur", float(radius)))

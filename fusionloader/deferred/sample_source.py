@@ -16,15 +16,11 @@ class DeferringSource:
 
     def __init__(self, source: Source) -> None:
         self._source = source
+        self.dataset: Dataset = source.dataset
         self._begun = False
 
     def __reduce__(self) -> tuple[type[DeferringSource], tuple[Source]]:
         return DeferringSource, (self._source,)  # a process begins for itself
-
-    @property
-    def dataset(self) -> Dataset:
-        """The user's dataset."""
-        return self._source.dataset
 
     @property
     def seeding(self) -> Seeding:

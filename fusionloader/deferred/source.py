@@ -77,12 +77,11 @@ class Source:
         self._uses += 1
         Source._often += self._uses == _VIEWS_OF_A_WHOLE
         if self._whole is None:
-            often = 2 * Source._often > Source._made
-            if self._uses < _VIEWS_OF_A_WHOLE and not often:
-                if runner.run_with(self._encoded, operations, out) is RunStatus.OK:
-                    return
+            few = self._uses < _VIEWS_OF_A_WHOLE and 2 * Source._often <= Source._made
+            if few and runner.run_with(self._encoded, operations, out) is RunStatus.OK:
+                return
             self._whole = self._decode()
-        runner.run_pixels_with(self._whole, operations, out)
+        runner.run_pixels_with(self._whole.data, operations, out)
 
     def replayed(self, operations: Operations) -> Image.Image:
         """Returns the result of operations that the native executor refuses."""
@@ -94,7 +93,7 @@ class Source:
         width, height = self.size
         pixels = np.empty((height, width, 3), np.uint8)
         runner = executor(3, height, width)
-        if runner.run_with(self._encoded, (), pixels.reshape(-1)) is not RunStatus.OK:
+        if runner.run_with(self._encoded, (), pixels.reshape(-1).data) is not RunStatus.OK:
             return self._decode_with_pillow()
         return pixels
 

@@ -58,7 +58,7 @@ def without_rows(batch: Batch, rows: int, dropped: set[int]) -> Batch:
     return tree_map(of, batch, is_leaf=_is_texts)
 
 
-def _is_texts(node: object) -> bool:
+def _is_texts(node: Any) -> bool:
     return type(node) in (list, tuple) and bool(node) and isinstance(node[0], (str, bytes))
 
 

@@ -216,8 +216,9 @@ def _text_leaf(text: str | bytes) -> Leaf:
     return Leaf("text", (_LENGTH.itemsize + room,), torch.uint8, type(text))
 
 
-def _encoded(text: str | bytes) -> bytes:
-    return text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
+def _encoded(text: Any) -> bytes:
+    encoded: bytes = text if type(text) is bytes else text.encode("utf-8", "surrogatepass")
+    return encoded
 
 
 def _text(leaf: Leaf, row: npt.NDArray[np.uint8]) -> str | bytes:

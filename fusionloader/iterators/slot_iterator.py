@@ -216,6 +216,7 @@ class SlotIterator(_BaseDataLoaderIter):
     def _end_epoch(self) -> None:
         self._epochs.finish(self._epoch_state)
         self._backend.epoch_ended()
+        self._statistics.deferred.add(self._manager.take_deferred())
         if self._gpu is not None:
             self._gpu.paused()
         if not self._persistent_workers:
@@ -331,6 +332,7 @@ class SlotIterator(_BaseDataLoaderIter):
     def _shutdown_workers(self) -> None:
         if not self._manager.closed:
             self._statistics.add_workers(self._manager.totals())
+            self._statistics.deferred.add(self._manager.take_deferred())
         self._finalizer()
         if self._whole is not None:
             self._whole._shutdown_workers()

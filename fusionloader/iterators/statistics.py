@@ -52,7 +52,6 @@ class Statistics:
         self.worker_seconds += totals.busy_seconds
         self.pillow_samples += totals.pillow_samples
         self.add_part_seconds(totals.part_seconds)
-        self.deferred.add(totals.deferred)
 
     def as_dict(self) -> dict[str, object]:
         """Returns the counters as plain values."""

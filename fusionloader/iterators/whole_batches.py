@@ -293,7 +293,7 @@ class _WithContext:
     """The loader, whose workers report the states of their datasets, and begin with those given."""
 
     def __init__(
-        self, loader: AnyLoader, options: LoaderOptions, states: list[State | None] | None
+        self, loader: AnyLoader | _Seeded, options: LoaderOptions, states: list[State | None] | None
     ) -> None:
         self._loader = loader
         context: Any = options.multiprocessing_context

@@ -65,7 +65,6 @@ class WorkerTotals:
     busy_seconds: float
     pillow_samples: int
     part_seconds: list[float]
-    deferred: Counts
 
 
 class LocalManager:
@@ -341,11 +340,16 @@ class LocalManager:
         """Samples that workers of other ranks have made."""
         return self._workers.borrowed_samples
 
-    def totals(self) -> WorkerTotals:
-        """Returns what its workers have counted; for the end, when nothing else is awaited."""
+    def take_deferred(self) -> Counts:
+        """Returns what was counted of deferred images since the last call; between epochs."""
         for message in self._workers.receive():
             if isinstance(message, messages.ImagesDeferred):
                 self._deferred.add(message.counts)
+        taken, self._deferred = self._deferred, Counts()
+        return taken
+
+    def totals(self) -> WorkerTotals:
+        """Returns what its workers have counted."""
         workers = self.queue.workers()
         parts = zip_longest(*(worker.part_seconds for worker in workers), fillvalue=0.0)
         return WorkerTotals(
@@ -355,7 +359,6 @@ class LocalManager:
             sum(worker.busy_seconds for worker in workers),
             sum(worker.pillow_samples for worker in workers),
             [sum(part) for part in parts],
-            self._deferred,
         )
 
     @property

@@ -151,7 +151,7 @@ class Damaged(Dataset):
     """Files of which one is damaged where only decoding finds it; what is done about that."""
 
     def __init__(self, folder, handled):
-        self.files = [open(path, "rb").read() for path in sorted_paths(folder)]
+        self.files = [path.read_bytes() for path in sorted(folder.iterdir())]
         progressive = self.files[4]
         cut = len(progressive) // 2
         # A marker that libjpeg refuses, between two scans.
@@ -170,10 +170,6 @@ class Damaged(Dataset):
                 raise
             image, place = Image.new("RGB", (9, 9)), "damaged"
         return transforms.functional.to_tensor(image.resize((9, 9))), place == "whole"
-
-
-def sorted_paths(folder):
-    return [os.path.join(folder, name) for name in sorted(os.listdir(folder))]
 
 
 def test_an_error_that_only_decoding_finds_comes_where_pillow_raises_it(folder):

@@ -1,4 +1,4 @@
-"""What user code does with a deferred image gives what it gives with Pillow's: values and errors."""
+"""What user code does with a deferred image gives what it gives with Pillow's, errors too."""
 
 import io
 import random
