@@ -11,7 +11,8 @@ from PIL import Image
 
 from fusionloader.deferred import activity
 from fusionloader.deferred.counts import counts
-from fusionloader.deferred.source import Operations, Pixels, Source, executor
+from fusionloader.deferred.source import Operations, Pixels, Source
+from fusionloader.executors.native import executor_of_size
 from fusionloader.executors.results import ELEMENT_TYPES
 from fusionloader.plan.operations import Operation
 from fusionloader.plan.stages import Convert
@@ -59,7 +60,9 @@ class DeferredCore:
         channels = _CHANNELS[self.mode]
         out = np.empty((height, width, channels), np.uint8)
         try:
-            self.source.run(self.operations, executor(channels, height, width), out.reshape(-1))
+            self.source.run(
+                self.operations, executor_of_size(channels, height, width), out.reshape(-1)
+            )
         except ValueError:  # the native executor refuses an operation
             out = np.asarray(self.source.replayed(self.operations).convert(self.mode))
         return out.reshape(height, width) if channels == 1 else out
@@ -75,7 +78,7 @@ class DeferredCore:
         dtype = ELEMENT_TYPES[convert.element_type]
         out = torch.empty((channels, height, width), dtype=dtype, device="cpu")
         memory = out.view(torch.uint8).numpy().reshape(-1)
-        self.source.run(self.operations, executor(channels, height, width, convert), memory)
+        self.source.run(self.operations, executor_of_size(channels, height, width, convert), memory)
         counts().results["tensor"] += 1
         return out
 

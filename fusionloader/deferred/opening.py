@@ -12,7 +12,8 @@ from PIL import ImageFile, JpegImagePlugin
 from fusionloader.deferred import activity
 from fusionloader.deferred.core import Access, DeferredCore
 from fusionloader.deferred.counts import counts
-from fusionloader.deferred.source import Source, executor
+from fusionloader.deferred.source import Source
+from fusionloader.executors.native import executor_of_size
 
 _END_OF_IMAGE = b"\xff\xd9"
 _SEARCHED = 4096  # bytes at a file's end; some cameras write behind the image
@@ -65,7 +66,7 @@ def _defer(image: Any) -> str:
     # An image that ends cannot be cut off: Pillow raises nothing more when it decodes one scan.
     if encoded.rfind(_END_OF_IMAGE, -_SEARCHED) < 0:
         return "cut off"
-    if executor(3, 0, 0).image_size(encoded) != image.size:
+    if executor_of_size(3, 0, 0).image_size(encoded) != image.size:
         return "damaged, or of a kind that the native decoder does not know"
     image._im = DeferredCore(Source(encoded, image.size), (), image.mode, image.size)
     image.tile, image.readonly, image.map = [], 0, None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import threading
 from typing import Any
 
 import numpy as np
@@ -12,41 +11,15 @@ from PIL import Image
 
 from fusionloader._native import Executor, RunStatus
 from fusionloader.deferred import activity
-from fusionloader.executors.native import resizes_vertically_first
+from fusionloader.executors.native import executor_of_size
 from fusionloader.executors.replay import replay
 from fusionloader.plan.operations import Operation
-from fusionloader.plan.stages import Convert
 
 Pixels = npt.NDArray[np.uint8]
 Operations = tuple[Operation, ...]
 
-_MOST_EXECUTORS = 64
 # Two windows of an image take about as long as all of it; a third comes free then.
 _VIEWS_OF_A_WHOLE = 3
-
-_thread = threading.local()
-
-
-def executor(channels: int, height: int, width: int, convert: Convert | None = None) -> Executor:
-    """Returns this thread's executor for results of that size; making one takes 3 us."""
-    made: dict[Any, Executor] = _thread.__dict__.setdefault("executors", {})
-    key = channels, height, width, convert
-    found = made.get(key)
-    if found is None:
-        if len(made) >= _MOST_EXECUTORS:
-            made.clear()
-        found = made[key] = Executor(
-            stages=(),
-            convert=None if convert is None else (convert.element_type, convert.table),
-            channels=3,
-            result_channels=channels,
-            height=height,
-            width=width,
-            fast_decode=False,
-            strict=True,
-            vertical_first_allowed=resizes_vertically_first(),
-        )
-    return found
 
 
 class Source:
@@ -92,7 +65,7 @@ class Source:
     def _decode(self) -> Pixels:
         width, height = self.size
         pixels = np.empty((height, width, 3), np.uint8)
-        runner = executor(3, height, width)
+        runner = executor_of_size(3, height, width)
         if runner.run_with(self._encoded, (), pixels.reshape(-1).data) is not RunStatus.OK:
             return self._decode_with_pillow()
         return pixels

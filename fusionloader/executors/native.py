@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import functools
+import threading
 from importlib import metadata
 
 from fusionloader import _native
-from fusionloader.plan.stages import Plan
+from fusionloader.plan.stages import Convert, Plan
+
+_MOST_EXECUTORS = 64  # of a thread
+_thread = threading.local()
 
 
 def make_executor(
@@ -30,13 +34,40 @@ def make_executor(
         width=plan.width or 0,
         fast_decode=plan.decode == "fast",
         strict=plan.strict,
-        vertical_first_allowed=resizes_vertically_first(pillow_version),
+        vertical_first_allowed=_resizes_vertically_first(pillow_version),
         simd=simd,
     )
 
 
+def executor_of_size(
+    channels: int, height: int, width: int, convert: Convert | None = None
+) -> _native.Executor:
+    """Returns this thread's executor without stages, for results of that size.
+
+    Its operations are given with each image. Making one takes 3 us, and more with a conversion.
+    """
+    made: dict[object, _native.Executor] = _thread.__dict__.setdefault("executors", {})
+    key = channels, height, width, convert
+    found = made.get(key)
+    if found is None:
+        if len(made) >= _MOST_EXECUTORS:
+            made.clear()
+        found = made[key] = _native.Executor(
+            stages=(),
+            convert=None if convert is None else (convert.element_type, convert.table),
+            channels=3,
+            result_channels=channels,
+            height=height,
+            width=width,
+            fast_decode=False,
+            strict=True,
+            vertical_first_allowed=_resizes_vertically_first(None),
+        )
+    return found
+
+
 @functools.cache
-def resizes_vertically_first(pillow_version: str | None = None) -> bool:
+def _resizes_vertically_first(pillow_version: str | None) -> bool:
     """Whether that Pillow may run the vertical pass of a resize first, as 13.0 began to."""
     version = pillow_version or metadata.version("pillow")
     return int(version.split(".")[0]) >= 13
