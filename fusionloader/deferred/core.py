@@ -110,8 +110,8 @@ def like(image: Any, core: DeferredCore) -> Image.Image:
     return made
 
 
-def settle(image: Any) -> None:
-    """Puts the pixels of a deferred image in place."""
+def settle(image: Any, why: str = "") -> None:
+    """Puts the pixels of a deferred image in place; counted for what called for them or ``why``."""
     core = image._im
     if type(core) is not DeferredCore:
         return
@@ -120,7 +120,7 @@ def settle(image: Any) -> None:
     if image._im is core:  # no other thread has
         image._im = made._im
         counts().results["pixels"] += 1
-        counts().ended[_asked_by()] += 1
+        counts().ended[why or _asked_by()] += 1
 
 
 class Access:

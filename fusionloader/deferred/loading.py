@@ -38,5 +38,5 @@ def _settle(images: list[Any]) -> None:
     for reference in images:
         image = reference()
         if image is not None:
-            settle(image)
+            settle(image, "the end of the fetch")
     images.clear()

@@ -1,0 +1,209 @@
+"""Datasets as people write them: the workloads of ``breadth.py``, on a folder of JPEG files."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.utils.data import Dataset
+from torchvision import transforms, tv_tensors
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import v2
+
+from fusionloader.cli.measure.workloads import MEAN, SIDE, STD
+
+Sample = Any
+
+_END = [transforms.ToTensor(), transforms.Normalize(MEAN, STD)]
+_TRAIN = transforms.Compose(
+    [transforms.RandomResizedCrop(SIDE), transforms.RandomHorizontalFlip(), *_END]
+)
+_EVALUATION = transforms.Compose([transforms.Resize(256), transforms.CenterCrop(SIDE), *_END])
+_V2 = v2.Compose(
+    [
+        v2.RandomResizedCrop(SIDE, antialias=True),
+        v2.RandomHorizontalFlip(),
+        v2.ToImage(),
+        v2.ToDtype(torch.float32, scale=True),
+        v2.Normalize(MEAN, STD),
+    ]
+)
+_BOXES = v2.Compose(
+    [
+        v2.RandomHorizontalFlip(),
+        v2.Resize((320, 320)),
+        v2.ToImage(),
+        v2.ToDtype(torch.float32, scale=True),
+    ]
+)
+
+
+def _contrastive(size: int, scale: tuple[float, float], blur: int) -> transforms.Compose:
+    jitter = transforms.ColorJitter(0.8, 0.8, 0.8, 0.2)
+    return transforms.Compose(
+        [
+            transforms.RandomResizedCrop(size, scale),
+            transforms.RandomHorizontalFlip(),
+            transforms.RandomApply([jitter], p=0.8),
+            transforms.RandomGrayscale(0.2),
+            transforms.RandomApply([transforms.GaussianBlur(blur)], p=0.5),
+            *_END,
+        ]
+    )
+
+
+_SIMCLR = _contrastive(SIDE, (0.2, 1.0), 23)
+_GLOBAL, _LOCAL = _contrastive(SIDE, (0.4, 1.0), 23), _contrastive(96, (0.05, 0.4), 9)
+
+
+def _train(image: Image.Image, path: str) -> Sample:
+    return _TRAIN(image), 1
+
+
+def _dict(image: Image.Image, path: str) -> Sample:
+    return {"image": _TRAIN(image), "label": 1, "path": path}
+
+
+def _evaluation(image: Image.Image, path: str) -> Sample:
+    return _EVALUATION(image), 1
+
+
+def _two_crops(image: Image.Image, path: str) -> Sample:
+    return [_SIMCLR(image), _SIMCLR(image)], 1
+
+
+def _multi_crop(image: Image.Image, path: str) -> Sample:
+    return [*(_GLOBAL(image) for _ in range(2)), *(_LOCAL(image) for _ in range(8))], 1
+
+
+def _v2(image: Image.Image, path: str) -> Sample:
+    return _V2(image), 1
+
+
+def _boxes(image: Image.Image, path: str) -> Sample:
+    corners = torch.tensor([[1.0, 1.0, 99.0, 99.0]])
+    size = (image.height, image.width)
+    boxes = tv_tensors.BoundingBoxes(corners, format="XYXY", canvas_size=size)
+    pixels, boxes = _BOXES(image, boxes)
+    return pixels, boxes.as_subclass(torch.Tensor)
+
+
+def _array(image: Image.Image, path: str) -> Sample:
+    """As with albumentations: pixels as an array, cropped and normalized by numpy."""
+    pixels = np.asarray(image)
+    top, left = torch.randint(0, 10, (2,)).tolist()
+    crop = pixels[top : top + 112, left : left + 112]
+    return torch.from_numpy(crop.transpose(2, 0, 1).astype(np.float32) / 255), 1
+
+
+class Files(Dataset[Sample]):
+    """Image files, opened with Pillow; ``sample`` makes a sample of an image and its path."""
+
+    def __init__(self, paths: list[str], sample: Callable[[Image.Image, str], Sample]) -> None:
+        self.paths, self.sample = paths, sample
+
+    def __len__(self) -> int:
+        """Files."""
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> Sample:
+        """As most people write it."""
+        path = self.paths[index]
+        return self.sample(Image.open(path).convert("RGB"), path)
+
+
+def _converted(paths: list[str], folder: Path, kind: str, **options: Any) -> list[str]:
+    """Writes the files once in another format."""
+    made = []
+    for number, path in enumerate(paths):
+        target = folder / f"{number}.{kind}"
+        if not target.exists():
+            with Image.open(path) as image:
+                image.save(target, **options)
+        made.append(str(target))
+    return made
+
+
+def _hugging_face(paths: list[str], folder: Path) -> Any:
+    import datasets
+
+    table = datasets.Dataset.from_dict({"image": paths, "label": [1] * len(paths)})
+    table = table.cast_column("image", datasets.Image())
+
+    def transform(rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        images = [_TRAIN(image.convert("RGB")) for image in rows["image"]]
+        return {"pixel_values": images, "label": rows["label"]}
+
+    return table.with_transform(transform)
+
+
+def _webdataset(paths: list[str], folder: Path) -> Any:
+    import webdataset
+
+    shards = []
+    for first in range(0, len(paths), max(1, len(paths) // 8)):
+        shard = folder / f"{first:06}.tar"
+        shards.append(str(shard))
+        if shard.exists():
+            continue
+        with tarfile.open(shard, "w") as archive:
+            for path in paths[first : first + max(1, len(paths) // 8)]:
+                content = Path(path).read_bytes()
+                info = tarfile.TarInfo(f"{Path(path).stem}.jpg")
+                info.size = len(content)
+                archive.addfile(info, io.BytesIO(content))
+    whole = webdataset.WebDataset(shards, shardshuffle=False).decode("pil")
+    return whole.to_tuple("jpg").map_tuple(_TRAIN)
+
+
+def _timm(paths: list[str], folder: Path) -> Any:
+    from timm.data import ImageDataset, create_transform
+
+    transform = create_transform(SIDE, is_training=True)
+    return ImageDataset(str(folder), transform=transform)
+
+
+def _image_folder(paths: list[str], folder: Path) -> Any:
+    return ImageFolder(str(folder), _TRAIN)
+
+
+# A function of the paths of JPEG files and a folder: for its own files, or, for those in _FOLDERS,
+# the one that the files are in, by class.
+DATASETS: dict[str, Callable[[list[str], Path], Any]] = {
+    "own": lambda paths, folder: Files(paths, _train),
+    "dict": lambda paths, folder: Files(paths, _dict),
+    "evaluation": lambda paths, folder: Files(paths, _evaluation),
+    "simclr": lambda paths, folder: Files(paths, _two_crops),
+    "dino": lambda paths, folder: Files(paths, _multi_crop),
+    "v2": lambda paths, folder: Files(paths, _v2),
+    "boxes": lambda paths, folder: Files(paths, _boxes),
+    "timm": _timm,
+    "hugging-face": _hugging_face,
+    "webdataset": _webdataset,
+    "array": lambda paths, folder: Files(paths, _array),
+    "progressive": lambda paths, folder: Files(
+        _converted(paths, folder, "jpg", progressive=True, quality=91), _train
+    ),
+    "png": lambda paths, folder: Files(_converted(paths, folder, "png"), _train),
+    "webp": lambda paths, folder: Files(_converted(paths, folder, "webp", quality=90), _train),
+    "image-folder": _image_folder,
+}
+FOLDERS = {"timm", "image-folder"}
+# Workers make whole batches of these, in an order and with draws that depend on the worker.
+STREAMS = {"webdataset"}
+
+
+def first_samples(dataset: Any, count: int) -> Iterator[Sample]:
+    """Yields the first samples, each made with generators that were seeded for it."""
+    import random
+
+    samples = iter(dataset) if isinstance(dataset, torch.utils.data.IterableDataset) else None
+    for index in range(count):
+        random.seed(index), torch.manual_seed(index), np.random.seed(index)
+        yield dataset[index] if samples is None else next(samples)
