@@ -11,15 +11,19 @@ from fusionloader.iterators.statistics import Statistics
 from fusionloader.options import LoaderOptions
 
 
-def defers(options: LoaderOptions) -> bool:
-    """Whether images are deferred: not where the native part is missing."""
-    if options.deferred_images != "auto":
-        return False
+def native_part_is_here() -> bool:
+    """Whether this machine has what these need."""
     try:
         importlib.import_module("fusionloader._native")
+        importlib.import_module("posix_ipc")
     except ImportError:
         return False
     return True
+
+
+def defers(options: LoaderOptions) -> bool:
+    """Whether images are deferred."""
+    return options.deferred_images == "auto" and native_part_is_here()
 
 
 @contextlib.contextmanager

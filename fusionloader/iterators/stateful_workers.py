@@ -66,13 +66,20 @@ def make_fetcher(make: Callable[[], Any], dataset: Any, state: State | None) -> 
 class StampingContext:
     """A multiprocessing context whose processes begin with ``serve``.
 
-    ``states`` are those that their datasets go on from; ``None`` where these have none.
+    ``states`` are those that their datasets go on from; ``None`` where these have none. ``sends``
+    names the receiver of batches, and how many there are at a time, where they go through slots.
     """
 
-    def __init__(self, context: Any, states: list[State | None] | None, deferring: bool) -> None:
+    def __init__(
+        self,
+        context: Any,
+        states: list[State | None] | None,
+        deferring: bool,
+        sends: tuple[int, int] | None,
+    ) -> None:
         self._context = context
         self._states = itertools.repeat(None) if states is None else iter(states)
-        self._begin = _Beginning(states is not None, deferring)
+        self._begin = _Beginning(states is not None, deferring, sends)
 
     def Process(self, target: Any, args: tuple[Any, ...]) -> Any:
         """Returns a process that runs torch's worker loop."""
@@ -85,10 +92,11 @@ class StampingContext:
 
 
 class _Beginning(NamedTuple):
-    """How a worker begins: whether its dataset has a state, and whether images are deferred."""
+    """How a worker begins: with a state or not, with deferred images or not, sending batches."""
 
     stateful: bool
     deferring: bool
+    sends: tuple[int, int] | None
 
 
 def serve(
@@ -96,6 +104,11 @@ def serve(
 ) -> None:
     """Runs torch's worker loop; its dataset goes on from ``state``."""
     stamps = _Stamps(arguments[_QUEUE])
+    if begin.sends is not None:
+        from fusionloader.iterators.batch_transport import Sender
+
+        stamps.sender = Sender(*begin.sends)
+        stamps.sender.collate_into_slots()
     if begin.deferring:
         from fusionloader.deferred.loading import begin_in_worker
 
@@ -128,6 +141,7 @@ class _Stamps:
     """The queue of results, which puts the dataset's state on each."""
 
     fetcher: Any = None
+    sender: Any = None
 
     def __init__(self, queue: Any) -> None:
         self._queue = queue
@@ -143,6 +157,8 @@ class _Stamps:
             # Pickled here: the queue would do it later, in a thread.
             pickled = None if state is None else pickle.dumps(state)
             task = Stamped(task, pickled, deferred)
+        if self.sender is not None:
+            data = self.sender.pack(data)
         self._queue.put((task, data))
 
     def __getattr__(self, name: str) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch.utils.data._utils import MP_STATUS_CHECK_INTERVAL
@@ -22,7 +22,7 @@ from torch.utils.data.dataloader import (
 
 from fusionloader.aliases import AnyLoader, Batch, Index, State
 from fusionloader.delivery.device_batches import to_device
-from fusionloader.iterators.deferral import defers, while_fetching
+from fusionloader.iterators.deferral import defers, native_part_is_here, while_fetching
 from fusionloader.iterators.loader_state import LoaderState
 from fusionloader.iterators.stateful_workers import (
     Stamped,
@@ -35,6 +35,9 @@ from fusionloader.options import LoaderOptions
 from fusionloader.resume.epoch_state import EpochState
 from fusionloader.resume.sampling import numbered_batches
 from fusionloader.resume.stateful import has_state
+
+if TYPE_CHECKING:  # these iterators work where the native part is missing
+    from fusionloader.iterators.batch_transport import Receiver
 
 Saved = TypeVar("Saved")
 Numbered = Iterator[tuple[int, list[Index]]]
@@ -139,7 +142,9 @@ class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ign
 
     def __init__(self, loader: AnyLoader, options: LoaderOptions, state: LoaderState) -> None:
         self._track(loader, options, state)
-        super().__init__(_WithContext(loader, options, state.epochs.dataset_states()))
+        view = _WithContext(loader, options, state.epochs.dataset_states())
+        self._receiver = view.receiver
+        super().__init__(view)
 
     # ---- which mini-batch ----------------------------------------------------------------------
 
@@ -276,6 +281,7 @@ class ContinuedIterator(WholeBatchIterator):
         self._track(loader, options, state)
         self._handed: tuple[EpochState, Numbered] | None = (epoch_state, remaining)
         view = _WithContext(_Seeded(loader, base_seed), options, None)
+        self._receiver = view.receiver
         _MultiProcessingDataLoaderIter.__init__(self, view)
         self._index_sampler = loader._index_sampler
 
@@ -304,9 +310,16 @@ class _WithContext:
         workers = None
         if options.dataset_kind == _DatasetKind.Iterable or has_state(options.dataset):
             workers = _for_workers(states or [], options.num_workers)
-        deferring = defers(options)
-        if deferring or workers is not None:
-            self.multiprocessing_context = StampingContext(context, workers, deferring)
+        deferring, sends = defers(options), None
+        self.receiver: Receiver | None = None
+        if native_part_is_here():
+            from fusionloader.iterators import batch_transport
+
+            self.receiver = batch_transport.Receiver()
+            # In flight, and those that the consumer looks at.
+            sends = self.receiver.token, (options.prefetch_factor or 2) + 3
+        if deferring or workers is not None or sends is not None:
+            self.multiprocessing_context = StampingContext(context, workers, deferring, sends)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
