@@ -1,0 +1,197 @@
+"""Whole batches through slots: what a custom collate_fn or a stream makes arrives as it is."""
+
+import gc
+import os
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from fusionloader import FusionLoader
+from fusionloader.shm.objects import free
+
+ROWS = 5000  # enough for a slot
+
+
+def values(index):
+    return torch.full((ROWS,), float(index))
+
+
+class Numbers(Dataset):
+    def __init__(self, count=24):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        return values(index)
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return map(values, range(24))
+
+
+def plain(batch):
+    return torch.stack(batch)
+
+
+def nested(batch):
+    whole = torch.stack(batch)
+    return {
+        "image": whole,
+        "same": whole,
+        "half": (whole / 2).half(),
+        "transposed": whole.t().contiguous().t(),
+        "array": whole.numpy().copy(),
+        "of objects": np.array([None, "text"]),
+        "small": torch.arange(3),
+        "text": "words",
+        "grad": whole.clone().requires_grad_(),
+        "sparse": torch.eye(100).to_sparse(),
+        "empty": torch.empty(0, ROWS),
+        "type": torch.nn.Parameter(whole.clone()),
+    }
+
+
+def views(batch):
+    whole = torch.stack(batch)
+    return whole, whole[0], whole[1:]
+
+
+def growing(batch):
+    first = int(batch[0][0])
+    return torch.stack(batch).repeat(1 + first // 4, 1)
+
+
+KEPT = []
+
+
+def keeping(batch):
+    """A collate_fn that goes on using what it has returned."""
+    if KEPT:
+        KEPT[-1].zero_()
+    KEPT.append(torch.utils.data.default_collate(batch))
+    return KEPT[-1].clone() if len(KEPT) % 2 else KEPT[-1]
+
+
+def is_same(one, other):
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, torch.Tensor):
+        if one.is_sparse:
+            return torch.equal(one.to_dense(), other.to_dense())
+        alike = one.stride() == other.stride() and one.requires_grad == other.requires_grad
+        return alike and one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and np.array_equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(is_same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(is_same, one, other))
+    return one == other
+
+
+@pytest.mark.parametrize("collate", [plain, nested, views, growing], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_batches_are_torchs(collate, method):
+    if method == "spawn" and collate is not nested:
+        pytest.skip("one is enough")
+    arguments = {"num_workers": 2, "collate_fn": collate, "multiprocessing_context": method}
+    expected = list(DataLoader(Numbers(), 4, **arguments))
+    found = list(FusionLoader(Numbers(), 4, **arguments))  # all of them are kept
+    assert is_same(found, expected)
+
+
+def test_what_is_one_object_stays_one():
+    (batch, *_) = FusionLoader(Numbers(4), 4, num_workers=1, collate_fn=nested)
+    assert batch["image"] is batch["same"]
+
+
+def test_views_still_share_their_memory():
+    ((whole, first, _),) = FusionLoader(Numbers(4), 4, num_workers=1, collate_fn=views)
+    whole[0, 0] = 77
+    assert first[0] == 77
+
+
+@pytest.mark.parametrize("dataset", [Numbers(), Stream()], ids=["map", "stream"])
+def test_a_delivered_batch_is_never_overwritten(dataset):
+    loader = FusionLoader(
+        dataset, 2, num_workers=1, collate_fn=plain, persistent_workers=True, prefetch_factor=2
+    )
+    parts = []
+    for epoch in range(3):
+        for number, batch in enumerate(loader):
+            if (number + epoch) % 3 == 0:  # a view is enough to keep it
+                parts.append((batch[0, 0].clone(), batch[0]))
+            elif number % 2:
+                batch.zero_()  # it is the user's
+    del batch
+    gc.collect()
+    for value, part in parts:
+        assert (part == value).all()
+
+
+def test_slots_are_used_again():
+    loader = FusionLoader(Numbers(400), 2, num_workers=1, collate_fn=plain, persistent_workers=True)
+    addresses = {batch.data_ptr() for batch in loader}
+    assert len(addresses) <= 8
+    before = free()
+    for _ in loader:
+        pass
+    assert free() >= before - (1 << 20)
+    loader.close()
+
+
+def test_a_worker_that_keeps_what_it_returned_harms_no_batch():
+    KEPT.clear()
+    expected = [torch.stack([values(i) for i in range(n, n + 4)]) for n in range(0, 24, 4)]
+    loader = FusionLoader(Numbers(), 4, num_workers=1, collate_fn=keeping, prefetch_factor=1)
+    found = [batch.clone() for batch in loader]
+    copies = list(zip(found, expected, strict=True))[::2]  # every other is a copy of what is kept
+    assert all(torch.equal(one, other) for one, other in copies)
+
+
+def test_a_forked_child_frees_no_batch_of_its_parents():
+    loader = FusionLoader(Numbers(40), 2, num_workers=1, collate_fn=plain, persistent_workers=True)
+    batches = iter(loader)
+    kept = next(batches)
+    pid = os.fork()
+    if pid == 0:
+        del kept
+        gc.collect()
+        os._exit(0)
+    os.waitpid(pid, 0)
+    for _ in batches:
+        pass
+    assert torch.equal(kept, plain([values(0), values(1)]))
+
+
+def test_nothing_is_left_in_shared_memory():
+    before = free()
+    batches = list(FusionLoader(Numbers(), 4, num_workers=2, collate_fn=plain))
+    assert free() < before
+    del batches
+    gc.collect()
+    assert free() == before
+
+
+@pytest.mark.parametrize("how", ["killed", "error"])
+def test_the_end_of_a_worker_is_told_as_torch_does(how):
+    def failing(batch):
+        if batch[0][0] >= 12:
+            if how == "killed":
+                os.kill(os.getpid(), 9)
+            raise KeyError("bad")
+        return plain(batch)
+
+    loader = FusionLoader(Numbers(), 4, num_workers=1, collate_fn=failing)
+    found = []
+    with pytest.raises((KeyError, RuntimeError)):
+        for batch in loader:
+            found.append(batch)
+    # One that is on its way when the worker is killed is lost, as torch's are.
+    assert len(found) == 3 or how == "killed"
+    assert torch.equal(found[0], plain([values(i) for i in range(4)]))
