@@ -65,7 +65,8 @@ mutants: ready-to-test
 
 # Whether all studies in benchmarks/ still run.
 studies: ready-to-test
-	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m studies tests/cli/test_commands.py
+	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m studies tests/cli/test_commands.py \
+	    tests/test_same_training.py
 
 bench: ready-to-test
 	$(BIN)/python -m fusionloader bench $(ARGS)

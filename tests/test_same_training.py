@@ -6,6 +6,7 @@ from fusionloader import FusionLoader
 from fusionloader.cli.measure.same_training import compare, digits_task
 
 
+@pytest.mark.studies
 @pytest.mark.timeout(300)
 def test_digits_are_learnt_as_well_within_the_spread_of_three_seeds():
     compared = compare(digits_task(1500, epochs=5), FusionLoader, seeds=3, workers=1)

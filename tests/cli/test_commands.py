@@ -136,6 +136,7 @@ def test_the_resume_example_finds_the_same_batches(tmp_path):
 
 
 SHORT = {
+    "breadth": ["--rounds", "1", "--only", "dict,hugging-face", "--exact", "4"],
     "startup": ["--rounds", "1", "--workers", "2"],
     "main_process": ["--rounds", "1"],
     "scaling": ["--rounds", "1"],
@@ -144,13 +145,8 @@ SHORT = {
 }
 
 
-@pytest.mark.parametrize(
-    "study",
-    [
-        name if name == "main_process" else pytest.param(name, marks=pytest.mark.studies)
-        for name in SHORT
-    ],
-)
+@pytest.mark.studies
+@pytest.mark.parametrize("study", SHORT)
 def test_the_studies_run_and_write_their_figures(study, images, tmp_path):
     out = tmp_path / "figures.json"
     arguments = [*SHORT[study], "--data", str(images.train), "--json", str(out)]

@@ -79,10 +79,22 @@ def _hide(module: Any, name: str) -> None:
         def __getattr__(self, wanted: str) -> Any:
             if wanted != name:
                 raise AttributeError(f"module {module.__name__!r} has no attribute {wanted!r}")
-            asks = sys._getframe(1).f_globals.get("__name__", "").partition(".")[0]
-            return original if asks in ("fusionloader", "torch", "torchdata") else _ours(name)
+            return (
+                original
+                if _asking(sys._getframe(1)) in ("fusionloader", "torch", "torchdata")
+                else _ours(name)
+            )
 
     module.__class__ = Module
+
+
+def _asking(frame: Any) -> str:
+    """Returns the package that asks for an attribute, also by way of an import."""
+    package = "importlib"
+    while frame is not None and package in ("importlib", "_frozen_importlib"):
+        package = frame.f_globals.get("__name__", "").partition(".")[0]
+        frame = frame.f_back
+    return package
 
 
 @functools.cache

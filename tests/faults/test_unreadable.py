@@ -73,7 +73,7 @@ def run_as_nobody(script, folder, kind, workers, on_error="raise"):
     return done.stdout
 
 
-@pytest.mark.parametrize(("kind", "workers"), [("plan", 0), ("plan", 2), ("tail", 2)])
+@pytest.mark.parametrize(("kind", "workers"), [("plan", 0), ("tail", 2)])
 def test_a_file_in_a_folder_that_may_not_be_entered_is_named(folder, kind, workers):
     path = ImageFolder(folder).samples[20][0]  # the first one of the second class
     os.chmod(os.path.dirname(path), 0)

@@ -16,7 +16,6 @@ SCRIPTS = [
     (None, "train_compiled.py", ["--backend", "aot_eager"], "6 batches"),
     ("webdataset", "train_webdataset.py", [], "epoch 2: .*60 samples"),
     ("datasets", "train_hugging_face.py", [], "epoch 2: .*60 samples"),
-    ("datasets", "train_hugging_face.py", ["--stream"], "epoch 2: .*60 samples"),
 ]
 
 
