@@ -32,10 +32,12 @@ def is_active() -> bool:
     return (_everywhere or _thread.active > 0) and not _thread.suspended
 
 
-def track(image: Any) -> None:
-    """Remembers an image that must not stay deferred after the fetch, outside of workers."""
-    if _thread.images is not None:
-        _thread.images.append(weakref.ref(image))
+def images_of_fetch() -> list[weakref.ref[Any]] | None:
+    """Returns where what must not stay deferred after this thread's fetch is noted.
+
+    ``None`` in workers, whose images may stay deferred for good.
+    """
+    return _thread.images
 
 
 @contextlib.contextmanager

@@ -153,4 +153,4 @@ def _plain(value: Any) -> Any:
     """Returns a value that can be compared, and does not change with the one given."""
     if type(value) is list:
         return tuple(value)
-    return value.tolist() if isinstance(value, torch.Tensor) else value
+    return value.tolist() if isinstance(value, (torch.Tensor, np.ndarray)) else value

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from PIL import Image
 
-from fusionloader.deferred import activity
 from fusionloader.deferred.counts import counts
 from fusionloader.deferred.source import Operations, Pixels, Source
 from fusionloader.executors.native import executor_of_size
@@ -99,14 +98,14 @@ def image_of(core: DeferredCore, info: dict[Any, Any] | None = None) -> Image.Im
     image._mode, image._size = core.mode, core.size
     if info is not None:
         image.info = info
-    activity.track(image)
+    core.source.track(image)
     return image  # type: ignore[no-any-return]
 
 
 def like(image: Any, core: DeferredCore) -> Image.Image:
     """Returns what ``image._new(core)`` returns: with the image's info."""
     made: Image.Image = image._new(core)
-    activity.track(made)
+    core.source.track(made)
     return made
 
 

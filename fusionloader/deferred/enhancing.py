@@ -39,6 +39,7 @@ def enhancer(original: Function) -> Function:
             self.intermediate_mode = "L"
         setattr(self, _CORE, core)
         setattr(self, _INIT, original)
+        core.source.track(self)
 
     return __init__
 
@@ -56,6 +57,13 @@ class Degenerate:
         enhancer.__dict__[_INIT](made, snapshot)
         enhancer.degenerate = made.degenerate
         return made.degenerate
+
+
+def settle_enhancer(enhancer: Any) -> None:
+    """Makes an enhancer one of Pillow's, which outlives what is replaced of Pillow."""
+    if "degenerate" not in enhancer.__dict__ and _CORE in enhancer.__dict__:
+        enhancer.degenerate  # noqa: B018  which makes it
+    enhancer.__dict__.pop(_CORE, None), enhancer.__dict__.pop(_INIT, None)
 
 
 def enhance(original: Function) -> Function:

@@ -34,9 +34,12 @@ def _settle(images: list[Any]) -> None:
     if not images:
         return
     from fusionloader.deferred.core import settle
+    from fusionloader.deferred.enhancing import ENHANCERS, settle_enhancer
 
     for reference in images:
-        image = reference()
-        if image is not None:
-            settle(image, "the end of the fetch")
+        found = reference()
+        if isinstance(found, ENHANCERS):
+            settle_enhancer(found)
+        elif found is not None:
+            settle(found, "the end of the fetch")
     images.clear()

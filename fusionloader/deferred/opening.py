@@ -75,7 +75,7 @@ def _defer(image: Any) -> str:
         image.fp.close()
     image.fp = None
     counts().files += 1
-    activity.track(image)
+    image._im.source.track(image)
     return ""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import weakref
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ class Source:
         size: width and height.
     """
 
-    __slots__ = ("_encoded", "_uses", "_whole", "size")
+    __slots__ = ("_encoded", "_noted", "_uses", "_whole", "size")
 
     # How many there were in this process, and of how many there were several views: a dataset's
     # samples are alike.
@@ -39,7 +40,13 @@ class Source:
         """``whole`` has the pixels where they are there already, height x width x 3."""
         self._encoded, self.size, self._whole = encoded, size, whole
         self._uses = 0
+        self._noted = activity.images_of_fetch()
         Source._made += whole is None
+
+    def track(self, image: Any) -> None:
+        """Notes an image of this source, or what holds one, made in whatever thread."""
+        if self._noted is not None:
+            self._noted.append(weakref.ref(image))
 
     def run(self, operations: Operations, runner: Executor, out: Any) -> None:
         """Writes the result of the operations to ``out``.

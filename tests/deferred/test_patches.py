@@ -179,3 +179,25 @@ def test_the_table_holds_for_this_pillow(caplog):
     with caplog.at_level(logging.WARNING), deferring():
         assert all(patches._made(module) for module in patches._MODULES)
     assert not caplog.records
+
+
+def test_what_other_threads_make_of_an_image_is_pillows_afterwards(path):
+    expected = np.asarray(rgb(path).crop((1, 1, 9, 9)))
+    made = []
+    with deferring():
+        image = rgb(path)
+        thread = threading.Thread(target=lambda: made.append(image.crop((1, 1, 9, 9))))
+        thread.start()
+        thread.join()
+        assert type(made[0]._im) is DeferredCore
+    assert type(made[0]._im) is not DeferredCore
+    assert np.array_equal(np.asarray(made[0]), expected)
+
+
+def test_an_enhancer_may_outlive_the_fetch(path):
+    expected = np.asarray(ImageEnhance.Contrast(rgb(path)).enhance(0.3))
+    with deferring():
+        enhancers = [ImageEnhance.Contrast(rgb(path)) for _ in range(2)]
+        enhancers[0].enhance(2.0)
+    for enhancer in enhancers:
+        assert np.array_equal(np.asarray(enhancer.enhance(0.3)), expected)
