@@ -7,7 +7,7 @@ native decoder does not know (other formats, CMYK, damaged files) Pillow decodes
 from __future__ import annotations
 
 import io
-from typing import Literal, overload
+from typing import Literal, get_args, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -115,6 +115,8 @@ def decode_window(
     width, height = right - left, lower - upper
     if width < 1 or height < 1:
         raise ValueError(f"the box {box} is empty: it is left, upper, right, lower")
+    if filter not in get_args(Filter):
+        raise ValueError(f"filter should be one of {get_args(Filter)}, not {filter!r}")
     operations: list[Operation] = [("crop", left, upper, width, height, _BLACK)]
     if size is not None and size != (width, height):
         if min(size) < 1:

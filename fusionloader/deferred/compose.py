@@ -24,6 +24,8 @@ Function = Callable[..., Any]
 
 # Attributes of conversions that decide on their results.
 _DECIDING = ("mean", "std", "inplace", "dtype", "scale")
+# Those that change what a call does, whatever they hold; is_patched() sees more when it is asked.
+_CHANGING = ("_forward_hooks", "_forward_pre_hooks", "forward", "__call__")
 
 
 def calling(original: Function) -> Function:
@@ -50,9 +52,13 @@ class _Ending:
         first = len(self._steps)
         while first and conversions.is_conversion(self._steps[first - 1]):
             first -= 1
+        self._dtype = torch.get_default_dtype()
+        try:
+            self._states = [(vars(step), _state(step)) for step in self._steps[first:]]
+        except _Unknown:
+            first, self._states = len(self._steps), []
         self._first = first
         self._last = self._steps[first:]
-        self._states = [(vars(step), _state(step)) for step in self._last]
         self._tables: dict[str, tuple[Convert, type] | None] = {}
         # From here on all are recorded: what is a plain image there may as well be deferred.
         self._known = first
@@ -63,15 +69,22 @@ class _Ending:
         """Whether the steps are still those that this was made of."""
         if len(steps) != len(self._steps) or not all(map(operator.is_, steps, self._steps)):
             return False
+        if self._dtype is not torch.get_default_dtype():
+            return False
         for attributes, state in self._states:
+            if any(attributes.get(name) for name in _CHANGING):
+                return False
             for name, value in state:
-                if _plain(attributes.get(name)) != value:
+                try:
+                    if _plain(attributes.get(name)) != value:
+                        return False
+                except _Unknown:
                     return False
         return True
 
     def run(self, image: Any) -> Any:
         for place, step in enumerate(self._steps[: self._first]):
-            if place == self._known:
+            if place == self._known and self._last:
                 image = _lifted(image)
             image = step(image)
         core = deferred_core(image) if self._last else None
@@ -149,8 +162,18 @@ def _state(step: Transform) -> list[tuple[str, Any]]:
     return [(name, _plain(vars(step)[name])) for name in _DECIDING if name in vars(step)]
 
 
+class _Unknown(Exception):
+    """A value that may change without being seen to."""
+
+
 def _plain(value: Any) -> Any:
     """Returns a value that can be compared, and does not change with the one given."""
-    if type(value) is list:
-        return tuple(value)
-    return value.tolist() if isinstance(value, (torch.Tensor, np.ndarray)) else value
+    if value is None or isinstance(value, (bool, int, float, str, torch.dtype, type)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_plain, value))
+    if isinstance(value, dict):
+        return tuple((_plain(key), _plain(each)) for key, each in value.items())
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        return value.tolist()
+    raise _Unknown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from fusionloader.plan.operations import Operation
 from fusionloader.plan.stages import Convert
 
 BLACK = (0, 0, 0)
+_ACCESSES = "_fusionloader_accesses"
 _CHANNELS = {"RGB": 3, "L": 1}
 
 
@@ -114,22 +116,39 @@ def settle(image: Any, why: str = "") -> None:
     core = image._im
     if type(core) is not DeferredCore:
         return
-    pixels = core.pixels()
-    made: Any = Image.frombytes(core.mode, core.size, pixels.reshape(-1).data)
+    made = _pixels_of(core)
     if image._im is core:  # no other thread has
-        image._im = made._im
+        image._im = made
+        for reference in image.__dict__.pop(_ACCESSES, ()):
+            access = reference()
+            if access is not None:
+                access.show(made)
         counts().results["pixels"] += 1
         counts().ended[why or _asked_by()] += 1
+
+
+def _pixels_of(core: DeferredCore) -> Any:
+    made: Any = Image.frombytes(core.mode, core.size, core.pixels().reshape(-1).data)
+    return made._im
 
 
 class Access:
     """What ``load()`` returns of a deferred image: pixels are made when one is asked for."""
 
     def __init__(self, image: Any) -> None:
-        self._image = image
+        self._image, self._core, self._real = image, image._im, None
+        image.__dict__.setdefault(_ACCESSES, []).append(weakref.ref(self))
+
+    def show(self, pixels: Any) -> None:
+        """Goes on with the pixels that the image has now, whatever becomes of the image."""
+        self._real = pixels.pixel_access(0)
 
     def _of_pixels(self) -> Any:
-        return self._image.im.pixel_access(self._image.readonly)
+        if self._real is None and self._image._im is self._core:
+            settle(self._image)
+        if self._real is None:  # the image has other pixels now
+            self.show(_pixels_of(self._core))
+        return self._real
 
     def __getitem__(self, xy: Any) -> Any:
         return self._of_pixels()[xy]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +23,8 @@ _ENHANCERS: dict[type, tuple[str, bool]] = {
     ImageEnhance.Sharpness: ("sharpness", True),
 }
 ENHANCERS = tuple(_ENHANCERS)
-_CORE, _INIT = "_fusionloader_core", "_fusionloader_init"
+_CORE, _INIT, _INFO = "_fusionloader_core", "_fusionloader_init", "_fusionloader_info"
+_MOST_FACTOR = 1e6
 
 
 def enhancer(original: Function) -> Function:
@@ -31,13 +33,14 @@ def enhancer(original: Function) -> Function:
     @functools.wraps(original)
     def __init__(self: Any, image: Any) -> None:
         core = deferred_core(image) if type(self) in _ENHANCERS else None
-        if core is None or core.mode != "RGB":
+        if core is None or core.mode != "RGB" or "transparency" in image.info:
             original(self, image)
             return
         self.image = image
         if type(self) is ImageEnhance.Color:
             self.intermediate_mode = "L"
         setattr(self, _CORE, core)
+        setattr(self, _INFO, image._copy_info())
         setattr(self, _INIT, original)
         core.source.track(self)
 
@@ -52,7 +55,7 @@ class Degenerate:
         if enhancer is None or _CORE not in enhancer.__dict__:
             raise AttributeError("degenerate")
         made = object.__new__(type(enhancer))
-        snapshot = image_of(enhancer.__dict__[_CORE], enhancer.image._copy_info())
+        snapshot = image_of(enhancer.__dict__[_CORE], enhancer.__dict__[_INFO])
         snapshot.im  # noqa: B018  pixels, so that this is not deferred again
         enhancer.__dict__[_INIT](made, snapshot)
         enhancer.degenerate = made.degenerate
@@ -63,7 +66,14 @@ def settle_enhancer(enhancer: Any) -> None:
     """Makes an enhancer one of Pillow's, which outlives what is replaced of Pillow."""
     if "degenerate" not in enhancer.__dict__ and _CORE in enhancer.__dict__:
         enhancer.degenerate  # noqa: B018  which makes it
-    enhancer.__dict__.pop(_CORE, None), enhancer.__dict__.pop(_INIT, None)
+    for name in (_CORE, _INIT, _INFO):
+        enhancer.__dict__.pop(name, None)
+
+
+def state_of_enhancer(enhancer: Any) -> dict[str, Any]:
+    """``__getstate__`` of an enhancer, which is pickled and copied as one of Pillow's."""
+    settle_enhancer(enhancer)
+    return dict(enhancer.__dict__)
 
 
 def enhance(original: Function) -> Function:
@@ -73,15 +83,17 @@ def enhance(original: Function) -> Function:
     def enhance(self: Any, factor: float) -> Any:
         core = self.__dict__.get(_CORE)
         known = core is not None and getattr(self.image, "_im", None) is core
-        if known and isinstance(factor, (int, float)) and factor >= 0:
+        known = known and "degenerate" not in self.__dict__
+        if known and isinstance(factor, (int, float)) and 0 <= factor <= _MOST_FACTOR:
             name, keeps_info = _ENHANCERS[type(self)]
-            after = core.then((name, float(factor)))
-            return like(self.image, after) if keeps_info else image_of(after)
+            info = copy.copy(self.__dict__[_INFO]) if keeps_info else None
+            return image_of(core.then((name, float(factor))), info)
         return original(self, factor)
 
     return enhance
 
 
+_MOST_BORDER = 1 << 14
 Recorder = Callable[..., "Operation | None"]
 
 
@@ -138,7 +150,10 @@ def expanding(original: Function) -> Function:
     @functools.wraps(original)
     def expand(image: Any, border: Any = 0, fill: Any = 0) -> Any:
         core = deferred_core(image)
-        after = None if core is None else padded(core, border, color_of(fill, core.mode))
+        known = type(border) is int or (type(border) is tuple and len(border) in (2, 4))
+        after = None
+        if core is not None and known:
+            after = padded(core, border, color_of(fill, core.mode))
         return original(image, border, fill) if after is None else image_of(after)
 
     return expand
@@ -149,7 +164,7 @@ def padded(core: DeferredCore, border: Any, fill: Any, mode: str = "constant") -
     widths = border if isinstance(border, (tuple, list)) else (border,)
     if fill is None or len(widths) not in (1, 2, 4):
         return None
-    if not all(type(width) is int and width >= 0 for width in widths):
+    if not all(type(width) is int and 0 <= width <= _MOST_BORDER for width in widths):
         return None
     left, top, right, bottom = (tuple(widths) * 4)[:4]
     width, height = core.size

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -52,28 +52,31 @@ def to_grayscale(core: DeferredCore, num_output_channels: int) -> DeferredCore |
 
 def gaussian_blur(core: DeferredCore, kernel_size: Any, sigma: Any = None) -> DeferredCore | None:
     """``gaussian_blur`` with given sigmas; a kernel that reaches over the image is left alone."""
-    if sigma is None:
+    kernel = [kernel_size] * 2 if type(kernel_size) is int else kernel_size
+    sigmas = [sigma] * 2 if type(sigma) in (int, float) else sigma
+    if not (_is_pair(kernel, int) and _is_pair(sigmas, int, float)):
         return None
-    kernel, sigmas = _pair(kernel_size), [float(value) for value in _pair(sigma)]
     odd = all(type(size) is int and size > 0 and size % 2 == 1 for size in kernel)
     fits = all(size // 2 < side for size, side in zip(kernel, core.size, strict=True))
     if not (odd and fits and min(sigmas) > 0):
         return None
-    return core.then(("blur", *kernel, *sigmas))
+    return core.then(("blur", *kernel, *map(float, sigmas)))
 
 
 def pad(
     core: DeferredCore, padding: Any, fill: Any = 0, padding_mode: str = "constant"
 ) -> DeferredCore | None:
     """``pad`` with what is in the image; of one color it goes through ``ImageOps.expand``."""
-    if padding_mode == "constant":
+    if padding_mode not in ("edge", "reflect", "symmetric"):
+        return None
+    if fill is not None and not isinstance(fill, (int, float, tuple, list)):
         return None
     return padded(core, padding, BLACK, padding_mode)  # type: ignore[no-any-return]
 
 
-def _pair(value: Any) -> list[Any]:
-    values = list(value) if isinstance(value, Sequence) else [value]
-    return values * 2 if len(values) == 1 else values
+def _is_pair(values: Any, *kinds: type) -> bool:
+    pair = type(values) in (tuple, list) and len(values) == 2
+    return pair and all(type(value) in kinds for value in values)
 
 
 def to_tensor(original: Function) -> Function:

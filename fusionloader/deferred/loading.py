@@ -33,13 +33,18 @@ def deferring() -> Iterator[None]:
 def _settle(images: list[Any]) -> None:
     if not images:
         return
+    from PIL._util import DeferredError
+
     from fusionloader.deferred.core import settle
     from fusionloader.deferred.enhancing import ENHANCERS, settle_enhancer
 
     for reference in images:
         found = reference()
-        if isinstance(found, ENHANCERS):
-            settle_enhancer(found)
-        elif found is not None:
-            settle(found, "the end of the fetch")
+        try:
+            if isinstance(found, ENHANCERS):
+                settle_enhancer(found)
+            elif found is not None:
+                settle(found, "the end of the fetch")
+        except Exception as error:  # raised by Pillow when pixels are asked for
+            found._im = DeferredError(error)
     images.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -27,6 +28,8 @@ INTERPOLATIONS = {
     Image.Resampling.BILINEAR: "bilinear",
     Image.Resampling.BICUBIC: "bicubic",
 }
+# What is larger is left to Pillow: it has its own errors for what is too large.
+_MOST_SIDE, _MOST_RADIUS = 1 << 16, 1000
 _FLIPS = {
     Image.Transpose.FLIP_LEFT_RIGHT: ("hflip",),
     Image.Transpose.FLIP_TOP_BOTTOM: ("vflip",),
@@ -45,7 +48,8 @@ def recording(recorder: Recorder) -> Callable[[Method], Method]:
         @functools.wraps(original)
         def method(self: Any, *arguments: Any, **named: Any) -> Any:
             core = deferred_core(self)
-            if core is not None:
+            # A color that is transparent is converted with the image, by Pillow.
+            if core is not None and "transparency" not in self.info:
                 try:
                     after = recorder(core, *arguments, **named)
                 except Exception:
@@ -111,7 +115,12 @@ def copy(core: DeferredCore) -> DeferredCore:
 
 
 def convert(
-    core: DeferredCore, mode: str | None = None, matrix: Any = None, *_: Any, **__: Any
+    core: DeferredCore,
+    mode: str | None = None,
+    matrix: Any = None,
+    dither: Any = None,
+    palette: Any = None,
+    colors: Any = None,
 ) -> DeferredCore | None:
     """``Image.convert``: to RGB and to L."""
     if matrix:
@@ -124,7 +133,11 @@ def crop(core: DeferredCore, box: Any = None) -> DeferredCore | None:
     """``Image.crop``, also beyond the border, where it is black."""
     if box is None:
         return core
+    if type(box) not in (tuple, list):
+        return None
     left, upper, right, lower = map(int, map(round, box))
+    if max(map(abs, (left, upper, right, lower))) > _MOST_SIDE:
+        return None
     if box[2] < box[0] or box[3] < box[1] or left >= right or upper >= lower:
         return None
     size = right - left, lower - upper
@@ -139,22 +152,24 @@ def resize(
     core: DeferredCore, size: Any, resample: Any = None, box: Any = None, reducing_gap: Any = None
 ) -> DeferredCore | None:
     """``Image.resize``; a box in whole pixels, which is the image's, or none."""
+    if type(size) not in (tuple, list) or not _is_choice(resample):
+        return None
     width, height = size
     name = FILTERS.get(Image.Resampling.BICUBIC if resample is None else resample)
-    if reducing_gap is not None or not (type(width) is type(height) is int):
+    if name is None or reducing_gap is not None or not (type(width) is type(height) is int):
         return None
     if box is not None and tuple(box) != (0, 0, *core.size):
         return None
     if (width, height) == core.size:
         return core
-    if name is None or width < 1 or height < 1:
+    if not (1 <= width <= _MOST_SIDE and 1 <= height <= _MOST_SIDE):
         return None
     return core.then(("resize", width, height, name), (width, height))
 
 
 def transpose(core: DeferredCore, method: Any) -> DeferredCore | None:
     """``Image.transpose``: flips and half a turn."""
-    names = _FLIPS.get(method)
+    names = _FLIPS.get(method) if _is_choice(method) else None
     if names is None:
         return None
     for name in names:
@@ -172,6 +187,10 @@ def transform(
     fillcolor: Any = None,
 ) -> DeferredCore | None:
     """``Image.transform``: affine and perspective warps that keep the size."""
+    if not (_is_choice(method) and _is_choice(resample) and type(size) in (tuple, list)):
+        return None
+    if type(data) not in (tuple, list):
+        return None
     name, count = _WARPS.get(method, ("", 0))
     color = color_of(0 if fillcolor is None else fillcolor, core.mode)
     if not name or data is None or len(data) != count or tuple(size) != core.size:
@@ -186,9 +205,14 @@ def filter(core: DeferredCore, filter: Any) -> DeferredCore | None:
     if type(filter) is not ImageFilter.GaussianBlur:
         return None
     radius: Any = filter.radius
-    if type(radius) not in (int, float) or radius <= 0:
+    if type(radius) not in (int, float) or not 0 < radius <= _MOST_RADIUS:
         return None
     return core.then(("box_blur", float(radius)))
+
+
+def _is_choice(value: Any) -> bool:
+    """Whether a value names one of Pillow's choices; a float that equals one does not."""
+    return value is None or type(value) is int or isinstance(value, enum.IntEnum)
 
 
 def color_of(fill: Any, mode: str) -> tuple[int, int, int] | None:

@@ -15,7 +15,8 @@ from fusionloader.deferred.counts import counts
 from fusionloader.deferred.source import Source
 from fusionloader.executors.native import executor_of_size
 
-_END_OF_IMAGE = b"\xff\xd9"
+_START_OF_SCAN, _END_OF_IMAGE = b"\xff\xda", b"\xff\xd9"
+_NOT_NATIVE = "damaged, or of a kind that the native decoder does not know"
 _SEARCHED = 4096  # bytes at a file's end; some cameras write behind the image
 
 
@@ -60,15 +61,20 @@ def _defer(image: Any) -> str:
     if ImageFile.LOAD_TRUNCATED_IMAGES:
         return "LOAD_TRUNCATED_IMAGES is set"
     try:
+        begin = image.fp.tell()
         encoded = _read(image.fp)
-    except (AttributeError, OSError, ValueError):  # closed, for one
+    except Exception:  # closed, for one, or the user's own kind of file
         return "the file cannot be read"
-    # An image that ends cannot be cut off: Pillow raises nothing more when it decodes one scan.
-    if encoded.rfind(_END_OF_IMAGE, -_SEARCHED) < 0:
+    end = encoded.rfind(_END_OF_IMAGE, -_SEARCHED)
+    if end < 0:
         return "cut off"
     if executor_of_size(3, 0, 0).image_size(encoded) != image.size:
-        return "damaged, or of a kind that the native decoder does not know"
-    image._im = DeferredCore(Source(encoded, image.size), (), image.mode, image.size)
+        return _NOT_NATIVE
+    source = Source(encoded, image.size)
+    # What may still turn out to be damaged is decoded now: Pillow would raise here.
+    if not _is_one_scan(image, encoded, begin, end) and not source.decode_natively():
+        return _NOT_NATIVE
+    image._im = DeferredCore(source, (), image.mode, image.size)
     image.tile, image.readonly, image.map = [], 0, None
     image.load_end()
     if image._exclusive_fp and image._close_exclusive_fp_after_loading:
@@ -79,8 +85,19 @@ def _defer(image: Any) -> str:
     return ""
 
 
+def _is_one_scan(image: Any, encoded: bytes, begin: int, end: int) -> bool:
+    """Whether a file is one baseline scan without markers: libjpeg never refuses to decode one.
+
+    ``begin`` is where Pillow stopped to read: behind the marker that begins the scan.
+    """
+    if "progressive" in image.info or encoded[begin - 2 : begin] != _START_OF_SCAN:
+        return False
+    return encoded.count(b"\xff", begin, end) == encoded.count(b"\xff\0", begin, end)
+
+
 def _read(file: Any) -> bytes:
     if type(file) is io.BytesIO:
+        file.seek(0, io.SEEK_END)
         return file.getvalue()
     file.seek(0)
     encoded = file.read()

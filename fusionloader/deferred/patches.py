@@ -63,6 +63,12 @@ def _pillow() -> list[Patch]:
         *(Patch(kind, "__init__", enhancing.enhancer) for kind in enhancing.ENHANCERS),
         Patch(ImageEnhance._Enhance, "enhance", enhancing.enhance),
         Patch(ImageEnhance._Enhance, "degenerate", lambda _: enhancing.Degenerate(), added=True),
+        Patch(
+            ImageEnhance._Enhance,
+            "__getstate__",
+            lambda _: enhancing.state_of_enhancer,
+            added=True,
+        ),
         *(
             Patch(ImageOps, name, enhancing.recording(getattr(enhancing, name)))
             for name in functions

@@ -69,13 +69,21 @@ class Source:
             self._whole = self._decode()
         return replay(Image.fromarray(self._whole), operations)
 
-    def _decode(self) -> Pixels:
+    def decode_natively(self) -> bool:
+        """Decodes all of the file now; returns whether the native decoder does."""
         width, height = self.size
         pixels = np.empty((height, width, 3), np.uint8)
         runner = executor_of_size(3, height, width)
         if runner.run_with(self._encoded, (), pixels.reshape(-1).data) is not RunStatus.OK:
-            return self._decode_with_pillow()
-        return pixels
+            return False
+        self._whole = pixels
+        return True
+
+    def _decode(self) -> Pixels:
+        if self.decode_natively():
+            assert self._whole is not None
+            return self._whole
+        return self._decode_with_pillow()
 
     def _decode_with_pillow(self) -> Pixels:
         try:

@@ -10,6 +10,7 @@ import io
 import os
 import pickle
 import weakref
+from collections import Counter
 from multiprocessing import reduction
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple
@@ -34,12 +35,13 @@ class _Placed(NamedTuple):
     stride: tuple[int, ...] | None
 
 
-# Address, bytes, type, and strides of a tensor.
-_Description = tuple[int, int, Any, "tuple[int, ...] | None"]
+class _Found(NamedTuple):
+    """An array or tensor of a batch, and its memory."""
 
-
-class _SharedStorage(Exception):
-    """Two tensors of a batch look into the same memory: torch keeps that so."""
+    values: Any
+    address: int
+    nbytes: int
+    stride: tuple[int, ...] | None
 
 
 class _Open:
@@ -105,41 +107,38 @@ class Sender:
     def pack(self, batch: Batch) -> Batch:
         """Returns what unpickles to the batch in the training process."""
         opened, self._open = self._open, None
-        stream = io.BytesIO()
-        pickler = _Pickler(stream)
-        try:
-            pickler.dump(batch)
-        except _SharedStorage:
+        found = _found_in(batch)
+        if not found:
             return batch
-        if not pickler.found:
+        placed = self._place(found, opened) or self._place(found, self._fresh(found))
+        if placed is None:
             return batch
-        found = self._place(pickler, opened) or self._place(pickler, self._fresh(pickler.nbytes))
-        if found is None:
-            return batch
-        placed, slot = found
+        where, slot = placed
+        pickled = _pickled(batch, found)
         slot.set_free(False)
-        where = (os.getpid(), slot.number, slot.nbytes, self._slots.numbers)
-        return _Packed(self._token, where, self._slots.take_fd(slot), placed, stream.getvalue())
+        about = (os.getpid(), slot.number, slot.nbytes, self._slots.numbers)
+        return _Packed(self._token, about, self._slots.take_fd(slot), where, pickled)
 
-    def _fresh(self, nbytes: int) -> _Open | None:
+    def _fresh(self, found: list[_Found]) -> _Open | None:
+        nbytes = sum(-(-each.nbytes // _ALIGN) * _ALIGN for each in found)
         self._most_bytes = max(self._most_bytes, nbytes)
         slot = self._slots.acquire(self._most_bytes)
         return None if slot is None else _Open(slot)
 
-    def _place(self, pickler: _Pickler, opened: _Open | None) -> tuple[list[_Placed], Any] | None:
+    def _place(self, found: list[_Found], opened: _Open | None) -> tuple[list[_Placed], Any] | None:
         """Copies into a slot what is not there yet; ``None`` where it has no room for that."""
         if opened is None:
             return None
-        self._most_bytes = max(self._most_bytes, pickler.nbytes)
         placed = []
-        for values, (address, nbytes, dtype, stride) in pickler.found:
-            offset = opened.offset_of(address)
+        for each in found:
+            offset = opened.offset_of(each.address)
             if offset is None:
-                offset = opened.take(nbytes)
+                offset = opened.take(each.nbytes)
                 if offset is None:
                     return None
-                opened.memory[offset : offset + nbytes] = _bytes_of(values)
-            placed.append(_Placed(offset, nbytes, dtype, tuple(values.shape), stride))
+                opened.memory[offset : offset + each.nbytes] = _bytes_of(each.values)
+            shape = tuple(each.values.shape)
+            placed.append(_Placed(offset, each.nbytes, each.values.dtype, shape, each.stride))
         return placed, opened.slot
 
 
@@ -184,59 +183,82 @@ def _unpack(token: int, where: Any, placed: list[_Placed], pickled: bytes, fd: A
     return _Unpickler(io.BytesIO(pickled), [_made(owner, each) for each in placed]).load()
 
 
-class _Pickler(ForkingPickler):
-    """Pickles a batch, and sets aside what is to lie in a slot."""
+class _Looker(pickle.Pickler):
+    """Finds the arrays and tensors of a batch, and reduces none of them: that may open files."""
 
-    def __init__(self, stream: io.BytesIO) -> None:
-        super().__init__(stream, pickle.HIGHEST_PROTOCOL)
-        self.found: list[tuple[Any, _Description]] = []
-        self.nbytes = 0
-        self._numbers: dict[int, int] = {}  # by id(); `found` keeps the objects
-        self._storages: set[int] = set()
+    def __init__(self) -> None:
+        super().__init__(io.BytesIO(), pickle.HIGHEST_PROTOCOL)
+        self.found: dict[int, Any] = {}  # by id(), in order
 
     def persistent_id(self, value: Any) -> int | None:
-        """Returns the number of what is set aside."""
-        kind = type(value)
-        if kind is not torch.Tensor and kind is not np.ndarray:
+        """Notes what has memory of its own."""
+        kinds = (torch.Tensor, np.ndarray, torch.UntypedStorage, torch.TypedStorage)
+        if not isinstance(value, kinds):
             return None
-        known = self._numbers.get(id(value))
-        if known is not None:
-            return known
-        described = _describe_tensor(value) if kind is torch.Tensor else _describe_array(value)
-        if described is None:
-            return None
-        address, nbytes, *_ = described
-        if address in self._storages:
-            raise _SharedStorage
-        self._storages.add(address)
-        self.nbytes += -(-nbytes // _ALIGN) * _ALIGN
-        self._numbers[id(value)] = len(self.found)
-        self.found.append((value, described))
-        return self._numbers[id(value)]
+        self.found[id(value)] = value
+        return 0
 
 
-def _describe_tensor(tensor: torch.Tensor) -> _Description | None:
-    """Returns address, bytes, type and strides of a tensor that is all of its storage."""
+def _found_in(batch: Batch) -> list[_Found]:
+    """Returns what of a batch can lie in a slot: nothing that shares its memory."""
+    looker = _Looker()
+    try:
+        looker.dump(batch)
+    except Exception:  # torch says what is wrong
+        return []
+    values = list(looker.found.values())
+    users = Counter(map(_memory_of, values))
+    plain = [each for each in values if users[_memory_of(each)] == 1]
+    return [each for each in map(_described, plain) if each is not None]
+
+
+def _memory_of(value: Any) -> int:
+    """Returns the address of the memory that a value looks into, or a number of its own."""
+    try:
+        if isinstance(value, torch.Tensor):
+            return value.untyped_storage().data_ptr() or id(value)
+        if isinstance(value, np.ndarray):
+            while isinstance(value.base, np.ndarray):
+                value = value.base
+            return value.ctypes.data or id(value)
+        return value.data_ptr() or id(value)
+    except (RuntimeError, NotImplementedError):  # a tensor without storage
+        return id(value)
+
+
+def _described(value: Any) -> _Found | None:
+    if type(value) is torch.Tensor:
+        return _described_tensor(value)
+    if type(value) is not np.ndarray or not value.flags.c_contiguous or value.dtype.hasobject:
+        return None
+    if value.nbytes < _SMALLEST or value.base is not None or not value.flags.writeable:
+        return None
+    return _Found(value, value.ctypes.data, value.nbytes, None)
+
+
+def _described_tensor(tensor: torch.Tensor) -> _Found | None:
+    """Returns a tensor that is all of its storage, ``None`` for others."""
     if tensor.layout is not torch.strided or not tensor.is_cpu or tensor.requires_grad:
         return None
     if tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
         return None
-    storage = tensor.untyped_storage()
-    if storage.data_ptr() in (0, None):
-        return None
     nbytes = tensor.numel() * tensor.element_size()
-    if storage.nbytes() != nbytes:
-        raise _SharedStorage  # it may be, at least
-    if nbytes < _SMALLEST:
+    if nbytes < _SMALLEST or tensor.storage_offset() or tensor.untyped_storage().nbytes() != nbytes:
         return None
-    return storage.data_ptr(), nbytes, tensor.dtype, tensor.stride()
+    return _Found(tensor, tensor.data_ptr(), nbytes, tensor.stride())
 
 
-def _describe_array(array: Any) -> _Description | None:
-    plain = array.flags.c_contiguous and not array.dtype.hasobject
-    if not plain or array.nbytes < _SMALLEST or array.base is not None:
-        return None
-    return array.ctypes.data, array.nbytes, array.dtype, None
+def _pickled(batch: Batch, found: list[_Found]) -> bytes:
+    """Returns the batch pickled, but for what lies in a slot."""
+    numbers = {id(each.values): number for number, each in enumerate(found)}
+    stream = io.BytesIO()
+
+    class Pickler(ForkingPickler):
+        def persistent_id(self, value: Any) -> int | None:
+            return numbers.get(id(value))
+
+    Pickler(stream, pickle.HIGHEST_PROTOCOL).dump(batch)
+    return stream.getvalue()
 
 
 def _bytes_of(values: Any) -> Any:
