@@ -248,3 +248,32 @@ def test_a_file_may_vanish_once_it_is_loaded(tmp_path):
 def test_the_option_is_checked(folder):
     with pytest.raises(ValueError, match="deferred_images should be one of"):
         FusionLoader(Files(folder), deferred_images="on")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("whole", [False, True])
+def test_damage_is_found_where_pillow_finds_it_however_batches_are_made(folder, workers, whole):
+    dataset = Damaged(folder, handled=True)
+    if whole:
+        dataset.__class__ = type("Whole", (Damaged,), {"__getitems__": Batches.__getitems__})
+    found = list(FusionLoader(dataset, 6, num_workers=workers))
+    assert is_same(found, list(DataLoader(dataset, 6)))
+
+
+def test_a_fetch_ends_well_whatever_the_dataset_keeps(folder):
+    class Keeping(Damaged):
+        kept: list = []
+
+        def __getitem__(self, index):
+            self.kept.append(Image.open(io.BytesIO(self.files[index])))
+            return index
+
+    dataset = Keeping(folder, handled=False)
+    list(FusionLoader(dataset, 6))
+    for index, image in enumerate(dataset.kept):
+        if index == 4:
+            with pytest.raises(OSError):
+                image.load()
+        else:
+            expected = np.asarray(Image.open(io.BytesIO(dataset.files[index])))
+            assert np.array_equal(np.asarray(image), expected)

@@ -21,6 +21,12 @@ def _encoded(image, kind="JPEG", **options):
     return file.getvalue()
 
 
+def marked(content, marker):
+    """A file with a marker in the middle of its pixels."""
+    place = len(content) * 2 // 3
+    return content[:place] + marker + content[place + len(marker) :]
+
+
 def _files():
     image = photo(np.random.default_rng(5), 90, 70)
     exif = Image.Exif()
@@ -39,6 +45,9 @@ def _files():
         "cut off": baseline[: len(baseline) * 2 // 3],
         "cut off, progressive": _encoded(image, progressive=True)[:1500],
         "corrupt": bytes(corrupt),
+        "stray marker": marked(baseline, b"\xff\xd8"),
+        "stray scan": marked(baseline, b"\xff\xda\x00\x08"),
+        "stray table, progressive": marked(_encoded(image, progressive=True), b"\xff\xc4\x00\x05"),
         "with more behind": baseline + b"\0" * 50,
         "no image": b"not an image",
     }

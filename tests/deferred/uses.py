@@ -241,6 +241,71 @@ def changed_conversion(path):
     return first, steps(rgb(path))
 
 
+def hooked_later(path):
+    steps = v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32), v2.Normalize([0.5], [0.5])])
+    first = steps(rgb(path))
+    steps.transforms[-1].register_forward_hook(lambda module, inputs, output: output + 1)
+    return first, steps(rgb(path))
+
+
+def another_default_dtype_later(path):
+    steps = transforms.Compose([transforms.ToTensor(), transforms.Normalize([0.5], [0.5])])
+    first = steps(rgb(path))
+    torch.set_default_dtype(torch.float64)
+    try:
+        return first, steps(rgb(path))
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def transparent(path):
+    image = rgb(path)
+    image.info["transparency"] = (1, 2, 3)
+    return image.convert("L").info, ImageEnhance.Color(image).enhance(0.5).info
+
+
+def pixels_of_before(path):
+    image = rgb(path)
+    pixels = image.load()
+    image.thumbnail((9, 9))
+    return pixels[30, 10], image.size
+
+
+def pixels_of_a_closed_image(path):
+    image = rgb(path)
+    pixels = image.load()
+    image.close()
+    return pixels[3, 1]
+
+
+def degenerate_of_the_user(path):
+    image = rgb(path)
+    enhancer = ImageEnhance.Contrast(image)
+    enhancer.degenerate = Image.new("RGB", image.size, (255, 0, 0))
+    return np.asarray(enhancer.enhance(0.5))
+
+
+def enhancer_elsewhere(path):
+    enhancer = pickle.loads(pickle.dumps(ImageEnhance.Sharpness(rgb(path))))
+    return np.asarray(enhancer.enhance(0.3)), np.asarray(copy.copy(enhancer).enhance(1.7))
+
+
+class ReadsInParts:
+    """A file whose read() has to be told how much."""
+
+    def __init__(self, path):
+        self.file = open(path, "rb")  # noqa: SIM115
+
+    def read(self, count):
+        return self.file.read(count)
+
+    def seek(self, *where):
+        return self.file.seek(*where)
+
+    def tell(self):
+        return self.file.tell()
+
+
 def info_of(path):
     image = Image.open(path)
     image.info["note"] = ["kept"]
@@ -332,6 +397,25 @@ USES = {
     "saved": lambda path: rgb(path).save(io.BytesIO(), "PNG"),
     "verified": lambda path: Image.open(path).verify(),
     "left before it is used": left_before_use,
+    "conversion that is hooked later": hooked_later,
+    "another default dtype later": another_default_dtype_later,
+    "transparent color": transparent,
+    "pixels of before": pixels_of_before,
+    "pixels of a closed image": pixels_of_a_closed_image,
+    "degenerate of the user": degenerate_of_the_user,
+    "enhancer elsewhere": enhancer_elsewhere,
+    "a file read in parts": lambda path: STEPS["evaluation"](
+        Image.open(ReadsInParts(path)).convert("RGB")
+    ),
+    "size that can be read once": lambda path: rgb(path).resize(map(int, (9, 7)), 0).size,
+    "blur that is none": lambda path: rgb(path).filter(ImageFilter.GaussianBlur(float("nan"))),
+    "enhanced beyond all": lambda path: np.asarray(
+        ImageEnhance.Sharpness(rgb(path)).enhance(float("inf"))
+    ),
+    "resize with no filter": lambda path: (lambda image: image.resize(image.size, 99))(rgb(path)),
+    "unknown argument": lambda path: rgb(path).convert("L", unknown=1),
+    "border of a list": lambda path: ImageOps.expand(rgb(path), [1, 2]),
+    "unknown padding": lambda path: functional.pad(rgb(path), [1], padding_mode="wrap"),
     "closed": lambda path: (lambda image: (image.close(), image.getpixel((0, 0))))(rgb(path)),
     "another where damaged": another_where_damaged,
     "an image": rgb,

@@ -68,6 +68,7 @@ def test_every_argument_of_a_prepared_loader_is_kept(accelerator, more):
         "global_manager": "off",
         "pool": WorkerPool(2),
         "cpu_affinity": "off",
+        "deferred_images": "off",
         **more,
     }
     assert set(own) == set(EXTRA_ARGUMENTS)

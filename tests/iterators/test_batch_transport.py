@@ -61,6 +61,15 @@ def views(batch):
     return whole, whole[0], whole[1:]
 
 
+def offset(batch):
+    whole = torch.stack(batch)
+    return whole[-1:].expand_as(whole)
+
+
+def small(batch):
+    return [torch.tensor([float(sample[0])]) for sample in batch]
+
+
 def growing(batch):
     first = int(batch[0][0])
     return torch.stack(batch).repeat(1 + first // 4, 1)
@@ -99,7 +108,9 @@ def is_same(one, other):
     return one == other
 
 
-@pytest.mark.parametrize("collate", [plain, nested, views, growing], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "collate", [plain, nested, views, offset, growing], ids=lambda f: f.__name__
+)
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_batches_are_torchs(collate, method):
     if method == "spawn" and collate is not nested:
@@ -137,6 +148,16 @@ def test_a_delivered_batch_is_never_overwritten(dataset):
     gc.collect()
     for value, part in parts:
         assert (part == value).all()
+
+
+@pytest.mark.parametrize("collate", [small, views], ids=lambda f: f.__name__)
+def test_what_goes_torchs_way_leaves_no_file_open(collate):
+    def counted(batch):
+        return collate(batch), len(os.listdir("/proc/self/fd"))
+
+    loader = FusionLoader(Numbers(400), 2, num_workers=1, collate_fn=counted)
+    descriptors = [count for _, count in loader]
+    assert descriptors[-1] <= descriptors[20] + 4
 
 
 def test_slots_are_used_again():
