@@ -27,8 +27,9 @@ auto of_header(Value BatchHeader::* field) {
 
 using Numbers = std::vector<uint64_t>;  // of the samples, in order
 
-std::tuple<std::vector<int64_t>, Numbers, Numbers, Numbers> sample_keys(const Claim& claim, uint32_t start,
-                                                           uint32_t stop) {
+std::tuple<std::vector<int64_t>, Numbers, Numbers, Numbers> sample_keys(const Claim& claim,
+                                                                        uint32_t start,
+                                                                        uint32_t stop) {
   std::vector<int64_t> items;
   Numbers keys, occurrences, groups;
   for (uint32_t position = start; position < stop; ++position) {
