@@ -17,5 +17,5 @@ Modules: ``source`` (the bytes, decoded as seldom as possible), ``core`` (the op
 ``opening`` (which files), ``methods``, ``enhancing`` and ``functionals`` (what is recorded of
 Pillow and torchvision), ``compose`` (conversions at the end of a ``Compose``), ``patches`` (what
 is replaced, and checked before), ``activity`` (in which threads), ``counts``, ``loading`` (from
-when to when), ``sample_source`` (a sample).
+when to when), ``sample_source`` (a sample), ``pillow`` (names).
 """

@@ -14,7 +14,6 @@ _everywhere = False
 class _Thread(threading.local):
     active = 0
     suspended = 0
-    late = False  # a damaged file was found after the place where Pillow finds it
     images: list[weakref.ref[Any]] | None = None  # that may outlive the fetch
 
 
@@ -62,14 +61,3 @@ def suspended() -> Iterator[None]:
         yield
     finally:
         _thread.suspended -= 1
-
-
-def note_late_error() -> None:
-    """Notes that this thread's sample has got an error later than from Pillow."""
-    _thread.late = True
-
-
-def take_late_error() -> bool:
-    """Returns whether there was a late error since the last call."""
-    late, _thread.late = _thread.late, False
-    return late

@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 
 from fusionloader.deferred.core import DeferredCore, deferred_core, image_of
+from fusionloader.deferred.pillow import Argument, PillowImage
 from fusionloader.deferred.source import Source
 from fusionloader.plan.arguments import Context, NestedTooDeep, NotCompiled, Transform
 from fusionloader.plan.patches import is_patched
@@ -32,7 +33,7 @@ def calling(original: Function) -> Function:
     """Returns ``Compose.__call__`` of v1 or ``Compose.forward`` of v2."""
 
     @functools.wraps(original)
-    def call(self: Any, *inputs: Any, **named: Any) -> Any:
+    def call(self: PillowImage, *inputs: Argument, **named: Argument) -> Any:
         image = inputs[0] if len(inputs) == 1 and not named else None
         if not isinstance(image, Image.Image):
             return original(self, *inputs, **named)
@@ -82,7 +83,7 @@ class _Ending:
                     return False
         return True
 
-    def run(self, image: Any) -> Any:
+    def run(self, image: PillowImage) -> Any:
         for place, step in enumerate(self._steps[: self._first]):
             if place == self._known and self._last:
                 image = _lifted(image)
@@ -118,9 +119,9 @@ _endings: weakref.WeakKeyDictionary[Any, _Ending] = weakref.WeakKeyDictionary()
 _MOST_STEPS = 64
 
 
-def _ending_of(compose: Any) -> _Ending | None:
+def _ending_of(compose: PillowImage) -> _Ending | None:
     """Returns the ending of a ``Compose`` as it is now; ``None`` where it is no plain list."""
-    steps: Any = getattr(compose, "transforms", None)
+    steps: Argument = getattr(compose, "transforms", None)
     if type(steps) not in (list, tuple) or len(steps) > _MOST_STEPS:
         return None
     try:
@@ -140,7 +141,7 @@ def _tensor(core: DeferredCore, convert: Convert, kind: type[torch.Tensor]) -> A
     return made if kind is torch.Tensor else made.as_subclass(kind)
 
 
-def _lifted(image: Any) -> Any:
+def _lifted(image: PillowImage) -> Any:
     """Returns a plain RGB image as a deferred one, of its pixels."""
     kind = type(image)
     if kind is not Image.Image or image.mode != "RGB" or min(image.size) < 1:
@@ -166,7 +167,7 @@ class _Unknown(Exception):
     """A value that may change without being seen to."""
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Argument) -> Any:
     """Returns a value that can be compared, and does not change with the one given."""
     if value is None or isinstance(value, (bool, int, float, str, torch.dtype, type)):
         return value

@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 
 from fusionloader.deferred.counts import counts
+from fusionloader.deferred.pillow import PillowImage
 from fusionloader.deferred.source import Operations, Pixels, Source
 from fusionloader.executors.native import executor_of_size
 from fusionloader.executors.results import ELEMENT_TYPES
@@ -84,7 +85,7 @@ class DeferredCore:
         return out
 
 
-def deferred_core(image: Any) -> DeferredCore | None:
+def deferred_core(image: PillowImage) -> DeferredCore | None:
     """Returns the core of a deferred image, or of a file that can be deferred now, or ``None``."""
     core = getattr(image, "_im", None)
     if core is None and getattr(image, "tile", None):  # an open file
@@ -95,7 +96,7 @@ def deferred_core(image: Any) -> DeferredCore | None:
 
 def image_of(core: DeferredCore, info: dict[Any, Any] | None = None) -> Image.Image:
     """Returns a new Pillow image of a core, as Pillow makes one."""
-    image: Any = Image.Image()
+    image: PillowImage = Image.Image()
     image._im = core
     image._mode, image._size = core.mode, core.size
     if info is not None:
@@ -104,14 +105,14 @@ def image_of(core: DeferredCore, info: dict[Any, Any] | None = None) -> Image.Im
     return image  # type: ignore[no-any-return]
 
 
-def like(image: Any, core: DeferredCore) -> Image.Image:
+def like(image: PillowImage, core: DeferredCore) -> Image.Image:
     """Returns what ``image._new(core)`` returns: with the image's info."""
     made: Image.Image = image._new(core)
     core.source.track(made)
     return made
 
 
-def settle(image: Any, why: str = "") -> None:
+def settle(image: PillowImage, why: str = "") -> None:
     """Puts the pixels of a deferred image in place; counted for what called for them or ``why``."""
     core = image._im
     if type(core) is not DeferredCore:
@@ -135,7 +136,7 @@ def _pixels_of(core: DeferredCore) -> Any:
 class Access:
     """What ``load()`` returns of a deferred image: pixels are made when one is asked for."""
 
-    def __init__(self, image: Any) -> None:
+    def __init__(self, image: PillowImage) -> None:
         self._image, self._core, self._real = image, image._im, None
         image.__dict__.setdefault(_ACCESSES, []).append(weakref.ref(self))
 

@@ -11,6 +11,7 @@ from PIL import ImageEnhance
 
 from fusionloader.deferred.core import DeferredCore, deferred_core, image_of, like
 from fusionloader.deferred.methods import color_of
+from fusionloader.deferred.pillow import Argument, PillowImage
 from fusionloader.plan.operations import Operation
 
 Function = Callable[..., Any]
@@ -31,7 +32,7 @@ def enhancer(original: Function) -> Function:
     """Returns an enhancer's ``__init__``, which makes no degenerate image of a deferred one."""
 
     @functools.wraps(original)
-    def __init__(self: Any, image: Any) -> None:
+    def __init__(self: PillowImage, image: PillowImage) -> None:
         core = deferred_core(image) if type(self) in _ENHANCERS else None
         if core is None or core.mode != "RGB" or "transparency" in image.info:
             original(self, image)
@@ -50,7 +51,7 @@ def enhancer(original: Function) -> Function:
 class Degenerate:
     """``degenerate`` of an enhancer of a deferred image, made when it is asked for."""
 
-    def __get__(self, enhancer: Any, kind: type) -> Any:
+    def __get__(self, enhancer: PillowImage, kind: type) -> Any:
         """Returns it as Pillow makes it, of the image as it was."""
         if enhancer is None or _CORE not in enhancer.__dict__:
             raise AttributeError("degenerate")
@@ -62,7 +63,7 @@ class Degenerate:
         return made.degenerate
 
 
-def settle_enhancer(enhancer: Any) -> None:
+def settle_enhancer(enhancer: PillowImage) -> None:
     """Makes an enhancer one of Pillow's, which outlives what is replaced of Pillow."""
     if "degenerate" not in enhancer.__dict__ and _CORE in enhancer.__dict__:
         enhancer.degenerate  # noqa: B018  which makes it
@@ -70,7 +71,7 @@ def settle_enhancer(enhancer: Any) -> None:
         enhancer.__dict__.pop(name, None)
 
 
-def state_of_enhancer(enhancer: Any) -> dict[str, Any]:
+def state_of_enhancer(enhancer: PillowImage) -> dict[str, Any]:
     """``__getstate__`` of an enhancer, which is pickled and copied as one of Pillow's."""
     settle_enhancer(enhancer)
     return dict(enhancer.__dict__)
@@ -80,7 +81,7 @@ def enhance(original: Function) -> Function:
     """Returns ``enhance``, which records the factor."""
 
     @functools.wraps(original)
-    def enhance(self: Any, factor: float) -> Any:
+    def enhance(self: PillowImage, factor: float) -> Any:
         core = self.__dict__.get(_CORE)
         known = core is not None and getattr(self.image, "_im", None) is core
         known = known and "degenerate" not in self.__dict__
@@ -102,7 +103,7 @@ def recording(recorder: Recorder) -> Callable[[Function], Function]:
 
     def of(original: Function) -> Function:
         @functools.wraps(original)
-        def function(image: Any, *arguments: Any, **named: Any) -> Any:
+        def function(image: PillowImage, *arguments: Argument, **named: Argument) -> Any:
             core = deferred_core(image)
             if core is not None and core.mode == "RGB":
                 try:
@@ -148,7 +149,7 @@ def expanding(original: Function) -> Function:
     """Returns ``ImageOps.expand``, which records borders of one color."""
 
     @functools.wraps(original)
-    def expand(image: Any, border: Any = 0, fill: Any = 0) -> Any:
+    def expand(image: PillowImage, border: Argument = 0, fill: Argument = 0) -> Any:
         core = deferred_core(image)
         known = type(border) is int or (type(border) is tuple and len(border) in (2, 4))
         after = None
@@ -159,7 +160,7 @@ def expanding(original: Function) -> Function:
     return expand
 
 
-def padded(core: DeferredCore, border: Any, fill: Any, mode: str = "constant") -> Any:
+def padded(core: DeferredCore, border: Argument, fill: Argument, mode: str = "constant") -> Any:
     """Returns the core with a border of 1, 2 or 4 widths around it, or ``None``."""
     widths = border if isinstance(border, (tuple, list)) else (border,)
     if fill is None or len(widths) not in (1, 2, 4):

@@ -11,6 +11,7 @@ import torch
 from fusionloader.deferred.core import BLACK, DeferredCore, deferred_core, image_of
 from fusionloader.deferred.counts import counts
 from fusionloader.deferred.enhancing import padded
+from fusionloader.deferred.pillow import Argument, PillowImage
 from fusionloader.plan.arguments import NotCompiled
 from fusionloader.plan.stages import Convert
 
@@ -23,7 +24,7 @@ def recording(recorder: Recorder) -> Callable[[Function], Function]:
 
     def of(original: Function) -> Function:
         @functools.wraps(original)
-        def function(img: Any, *arguments: Any, **named: Any) -> Any:
+        def function(img: PillowImage, *arguments: Argument, **named: Argument) -> Any:
             # Some of them do nothing to an image of one channel, which is then not even loaded.
             core = deferred_core(img) if getattr(img, "mode", None) == "RGB" else None
             if core is not None:
@@ -50,7 +51,9 @@ def to_grayscale(core: DeferredCore, num_output_channels: int) -> DeferredCore |
     return core.then(("grayscale",)) if num_output_channels == 3 else None
 
 
-def gaussian_blur(core: DeferredCore, kernel_size: Any, sigma: Any = None) -> DeferredCore | None:
+def gaussian_blur(
+    core: DeferredCore, kernel_size: Argument, sigma: Argument = None
+) -> DeferredCore | None:
     """``gaussian_blur`` with given sigmas; a kernel that reaches over the image is left alone."""
     kernel = [kernel_size] * 2 if type(kernel_size) is int else kernel_size
     sigmas = [sigma] * 2 if type(sigma) in (int, float) else sigma
@@ -64,7 +67,7 @@ def gaussian_blur(core: DeferredCore, kernel_size: Any, sigma: Any = None) -> De
 
 
 def pad(
-    core: DeferredCore, padding: Any, fill: Any = 0, padding_mode: str = "constant"
+    core: DeferredCore, padding: Argument, fill: Argument = 0, padding_mode: str = "constant"
 ) -> DeferredCore | None:
     """``pad`` with what is in the image; of one color it goes through ``ImageOps.expand``."""
     if padding_mode not in ("edge", "reflect", "symmetric"):
@@ -74,7 +77,7 @@ def pad(
     return padded(core, padding, BLACK, padding_mode)  # type: ignore[no-any-return]
 
 
-def _is_pair(values: Any, *kinds: type) -> bool:
+def _is_pair(values: Argument, *kinds: type) -> bool:
     pair = type(values) in (tuple, list) and len(values) == 2
     return pair and all(type(value) in kinds for value in values)
 
@@ -83,7 +86,7 @@ def to_tensor(original: Function) -> Function:
     """Returns ``to_tensor``, which runs what was recorded."""
 
     @functools.wraps(original)
-    def to_tensor(pic: Any) -> Any:
+    def to_tensor(pic: PillowImage) -> Any:
         core = deferred_core(pic)
         if core is not None and torch.get_default_dtype() is torch.float32:
             try:
@@ -99,7 +102,7 @@ def pil_to_tensor(original: Function) -> Function:
     """Returns ``pil_to_tensor``, which runs what was recorded."""
 
     @functools.wraps(original)
-    def pil_to_tensor(pic: Any) -> Any:
+    def pil_to_tensor(pic: PillowImage) -> Any:
         core = deferred_core(pic)
         if core is None:
             return original(pic)

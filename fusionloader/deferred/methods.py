@@ -11,6 +11,7 @@ from PIL import Image, ImageFilter
 
 from fusionloader.deferred.core import BLACK, DeferredCore, deferred_core, like, settle
 from fusionloader.deferred.counts import counts
+from fusionloader.deferred.pillow import Argument, PillowImage
 
 Method = Callable[..., Any]
 # Gives the core after a call of the method, or None where pixels are needed.
@@ -46,7 +47,7 @@ def recording(recorder: Recorder) -> Callable[[Method], Method]:
 
     def of(original: Method) -> Method:
         @functools.wraps(original)
-        def method(self: Any, *arguments: Any, **named: Any) -> Any:
+        def method(self: PillowImage, *arguments: Argument, **named: Argument) -> Any:
             core = deferred_core(self)
             # A color that is transparent is converted with the image, by Pillow.
             if core is not None and "transparency" not in self.info:
@@ -69,7 +70,7 @@ def core_property(original: property) -> property:
     assert get is not None
 
     @functools.wraps(get)
-    def im(self: Any) -> Any:
+    def im(self: PillowImage) -> Any:
         if type(self._im) is DeferredCore:
             settle(self)
         return get(self)
@@ -83,7 +84,7 @@ def array_interface(original: property) -> property:
     assert get is not None
 
     @functools.wraps(get)
-    def interface(self: Any) -> Any:
+    def interface(self: PillowImage) -> Any:
         core = deferred_core(self)
         if core is None:
             return get(self)
@@ -99,7 +100,7 @@ def to_bytes(original: Method) -> Method:
     """Returns ``Image.tobytes``, which decodes without a Pillow image."""
 
     @functools.wraps(original)
-    def tobytes(self: Any, encoder_name: str = "raw", *arguments: Any) -> bytes:
+    def tobytes(self: PillowImage, encoder_name: str = "raw", *arguments: Argument) -> bytes:
         core = deferred_core(self)
         if core is None or encoder_name != "raw" or arguments not in ((), (core.mode,)):
             return original(self, encoder_name, *arguments)  # type: ignore[no-any-return]
@@ -117,10 +118,10 @@ def copy(core: DeferredCore) -> DeferredCore:
 def convert(
     core: DeferredCore,
     mode: str | None = None,
-    matrix: Any = None,
-    dither: Any = None,
-    palette: Any = None,
-    colors: Any = None,
+    matrix: Argument = None,
+    dither: Argument = None,
+    palette: Argument = None,
+    colors: Argument = None,
 ) -> DeferredCore | None:
     """``Image.convert``: to RGB and to L."""
     if matrix:
@@ -129,7 +130,7 @@ def convert(
     return core.as_mode(mode) if mode in ("RGB", "L") else None
 
 
-def crop(core: DeferredCore, box: Any = None) -> DeferredCore | None:
+def crop(core: DeferredCore, box: Argument = None) -> DeferredCore | None:
     """``Image.crop``, also beyond the border, where it is black."""
     if box is None:
         return core
@@ -149,7 +150,11 @@ def crop(core: DeferredCore, box: Any = None) -> DeferredCore | None:
 
 
 def resize(
-    core: DeferredCore, size: Any, resample: Any = None, box: Any = None, reducing_gap: Any = None
+    core: DeferredCore,
+    size: Argument,
+    resample: Argument = None,
+    box: Argument = None,
+    reducing_gap: Argument = None,
 ) -> DeferredCore | None:
     """``Image.resize``; a box in whole pixels, which is the image's, or none."""
     if type(size) not in (tuple, list) or not _is_choice(resample):
@@ -167,7 +172,7 @@ def resize(
     return core.then(("resize", width, height, name), (width, height))
 
 
-def transpose(core: DeferredCore, method: Any) -> DeferredCore | None:
+def transpose(core: DeferredCore, method: Argument) -> DeferredCore | None:
     """``Image.transpose``: flips and half a turn."""
     names = _FLIPS.get(method) if _is_choice(method) else None
     if names is None:
@@ -179,12 +184,12 @@ def transpose(core: DeferredCore, method: Any) -> DeferredCore | None:
 
 def transform(
     core: DeferredCore,
-    size: Any,
-    method: Any,
+    size: Argument,
+    method: Argument,
     data: Sequence[float] | None = None,
-    resample: Any = Image.Resampling.NEAREST,
+    resample: Argument = Image.Resampling.NEAREST,
     fill: int = 1,
-    fillcolor: Any = None,
+    fillcolor: Argument = None,
 ) -> DeferredCore | None:
     """``Image.transform``: affine and perspective warps that keep the size."""
     if not (_is_choice(method) and _is_choice(resample) and type(size) in (tuple, list)):
@@ -200,22 +205,22 @@ def transform(
     return core.then((name, tuple(map(float, data)), INTERPOLATIONS[resample], color))
 
 
-def filter(core: DeferredCore, filter: Any) -> DeferredCore | None:
+def filter(core: DeferredCore, filter: Argument) -> DeferredCore | None:
     """``Image.filter``: ``GaussianBlur``."""
     if type(filter) is not ImageFilter.GaussianBlur:
         return None
-    radius: Any = filter.radius
+    radius: Argument = filter.radius
     if type(radius) not in (int, float) or not 0 < radius <= _MOST_RADIUS:
         return None
     return core.then(("box_blur", float(radius)))
 
 
-def _is_choice(value: Any) -> bool:
+def _is_choice(value: Argument) -> bool:
     """Whether a value names one of Pillow's choices; a float that equals one does not."""
     return value is None or type(value) is int or isinstance(value, enum.IntEnum)
 
 
-def color_of(fill: Any, mode: str) -> tuple[int, int, int] | None:
+def color_of(fill: Argument, mode: str) -> tuple[int, int, int] | None:
     """Returns a color's three levels, or ``None`` for what is not as plain as that."""
     if type(fill) is int and (fill == 0 or mode == "L") and 0 <= fill <= 255:
         return fill, fill, fill

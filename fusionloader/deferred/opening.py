@@ -12,6 +12,7 @@ from PIL import ImageFile, JpegImagePlugin
 from fusionloader.deferred import activity
 from fusionloader.deferred.core import Access, DeferredCore
 from fusionloader.deferred.counts import counts
+from fusionloader.deferred.pillow import PillowImage
 from fusionloader.deferred.source import Source
 from fusionloader.executors.native import executor_of_size
 
@@ -24,7 +25,7 @@ def loading(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Returns ``ImageFile.load``, which defers JPEG files."""
 
     @functools.wraps(original)
-    def load(self: Any) -> Any:
+    def load(self: PillowImage) -> Any:
         if (
             type(self) is JpegImagePlugin.JpegImageFile
             and self.tile
@@ -44,13 +45,13 @@ def loaded(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Returns ``Image.load``, which gives access to pixels that are made when asked for."""
 
     @functools.wraps(original)
-    def load(self: Any) -> Any:
+    def load(self: PillowImage) -> Any:
         return Access(self) if type(self._im) is DeferredCore else original(self)
 
     return load
 
 
-def _defer(image: Any) -> str:
+def _defer(image: PillowImage) -> str:
     """Reads an open file's bytes and closes it as Pillow does; returns why not, or nothing."""
     if image.mode not in ("RGB", "L"):
         return f"of mode {image.mode}"
@@ -85,7 +86,7 @@ def _defer(image: Any) -> str:
     return ""
 
 
-def _is_one_scan(image: Any, encoded: bytes, begin: int, end: int) -> bool:
+def _is_one_scan(image: PillowImage, encoded: bytes, begin: int, end: int) -> bool:
     """Whether a file is one baseline scan without markers: libjpeg never refuses to decode one.
 
     ``begin`` is where Pillow stopped to read: behind the marker that begins the scan.

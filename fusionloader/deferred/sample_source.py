@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from fusionloader.deferred import activity, patches
+from fusionloader.deferred import patches
 from fusionloader.deferred.loading import begin_in_worker
 from fusionloader.executors.python import Dataset, Sample, SampleKey, Seeding, Source
 
 
 class DeferringSource:
-    """A source of user code's samples, whose images are deferred; for worker processes.
-
-    A file that turns out to be damaged after the place where Pillow would have said so has its
-    sample made again, by Pillow from the start: user code gets the error where it expects it.
-    """
+    """A source of user code's samples, whose images are deferred; for worker processes."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -38,16 +34,7 @@ class DeferringSource:
         else:
             begin_in_worker()
             self._begun = True
-        try:
-            sample = self._source.load(key)
-        except BaseException:
-            if not activity.take_late_error():
-                raise
-        else:
-            if not activity.take_late_error():
-                return sample
-        with activity.suspended():
-            return self._source.load(key)
+        return self._source.load(key)
 
     def renewed(self) -> Source:
         """Returns the source of the dataset as it is now."""

@@ -12,6 +12,7 @@ from PIL import Image
 
 from fusionloader._native import Executor, RunStatus
 from fusionloader.deferred import activity
+from fusionloader.deferred.pillow import PillowImage
 from fusionloader.executors.native import executor_of_size
 from fusionloader.executors.replay import replay
 from fusionloader.plan.operations import Operation
@@ -43,7 +44,7 @@ class Source:
         self._noted = activity.images_of_fetch()
         Source._made += whole is None
 
-    def track(self, image: Any) -> None:
+    def track(self, image: PillowImage) -> None:
         """Notes an image of this source, or what holds one, made in whatever thread."""
         if self._noted is not None:
             self._noted.append(weakref.ref(image))
@@ -52,7 +53,7 @@ class Source:
         """Writes the result of the operations to ``out``.
 
         Raises:
-            Exception: Pillow cannot decode the file either.
+            ValueError: the native executor refuses an operation.
         """
         self._uses += 1
         Source._often += self._uses == _VIEWS_OF_A_WHOLE
@@ -86,9 +87,5 @@ class Source:
         return self._decode_with_pillow()
 
     def _decode_with_pillow(self) -> Pixels:
-        try:
-            with activity.suspended(), Image.open(io.BytesIO(self._encoded)) as image:
-                return np.asarray(image.convert("RGB"))
-        except BaseException:
-            activity.note_late_error()
-            raise
+        with activity.suspended(), Image.open(io.BytesIO(self._encoded)) as image:
+            return np.asarray(image.convert("RGB"))
