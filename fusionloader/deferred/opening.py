@@ -89,9 +89,10 @@ def _defer(image: PillowImage) -> str:
 def _is_one_scan(image: PillowImage, encoded: bytes, begin: int, end: int) -> bool:
     """Whether a file is one baseline scan without markers: libjpeg never refuses to decode one.
 
-    ``begin`` is where Pillow stopped to read: behind the marker that begins the scan.
+    ``begin`` is where Pillow stopped to read: behind the segment that begins the scan.
     """
-    if "progressive" in image.info or encoded[begin - 2 : begin] != _START_OF_SCAN:
+    segment = begin - 10 - 2 * (len(image.getbands()) - 1)
+    if "progressive" in image.info or encoded[segment : segment + 2] != _START_OF_SCAN:
         return False
     return encoded.count(b"\xff", begin, end) == encoded.count(b"\xff\0", begin, end)
 

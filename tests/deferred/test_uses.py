@@ -133,3 +133,18 @@ def test_what_ended_it_is_named(files):
     text = "\n".join(counted.explain())
     assert "left to Pillow: decoded at a draft's size 1" in text
     assert "Image.paste 1" in text
+
+
+@pytest.mark.parametrize("name", ["baseline", "full chroma", "grey"])
+def test_a_file_that_cannot_be_refused_is_not_decoded_when_it_is_loaded(files, name):
+    with deferring():
+        image = Image.open(files[name])
+        image.load()
+        assert image._im.source._whole is None
+
+
+def test_a_file_that_may_be_refused_is(files):
+    with deferring():
+        image = Image.open(files["progressive"])
+        image.load()
+        assert image._im.source._whole is not None
