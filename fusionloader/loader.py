@@ -16,7 +16,8 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from fusionloader.aliases import Batch, Index, Sample, State
 from fusionloader.iterators.loader_state import LoaderState, Window
-from fusionloader.iterators.portable import PortableIteratorFactory, missing
+from fusionloader.iterators.native_part import missing
+from fusionloader.iterators.portable import PortableIteratorFactory
 from fusionloader.options import (
     AugmentPer,
     Decode,

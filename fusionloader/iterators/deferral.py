@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 from collections.abc import Iterator
 
 from fusionloader.deferred import counts
+from fusionloader.iterators.native_part import missing
 from fusionloader.iterators.statistics import Statistics
 from fusionloader.options import LoaderOptions
 
 
-def native_part_is_here() -> bool:
-    """Whether this machine has what these need."""
-    try:
-        importlib.import_module("fusionloader._native")
-        importlib.import_module("posix_ipc")
-    except ImportError:
-        return False
-    return True
-
-
 def defers(options: LoaderOptions) -> bool:
     """Whether images are deferred."""
-    return options.deferred_images == "auto" and native_part_is_here()
+    return options.deferred_images == "auto" and missing() is None
 
 
 @contextlib.contextmanager

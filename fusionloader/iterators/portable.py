@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 from collections.abc import Sequence
 
@@ -14,18 +13,7 @@ from fusionloader.user_warnings import warn_user
 
 log = logging.getLogger("fusionloader.loader")
 
-_NEEDED = ("posix_ipc", "fusionloader._native")
 _said = False
-
-
-def missing() -> str | None:
-    """Returns what a FusionLoader needs and this machine has not, ``None`` if it has everything."""
-    for name in _NEEDED:
-        try:
-            importlib.import_module(name)
-        except ImportError as error:
-            return f"{name} ({error})"
-    return None
 
 
 class PortableIteratorFactory:

@@ -22,8 +22,9 @@ from torch.utils.data.dataloader import (
 
 from fusionloader.aliases import AnyLoader, Batch, Index, State
 from fusionloader.delivery.device_batches import to_device
-from fusionloader.iterators.deferral import defers, native_part_is_here, while_fetching
+from fusionloader.iterators.deferral import defers, while_fetching
 from fusionloader.iterators.loader_state import LoaderState
+from fusionloader.iterators.native_part import missing
 from fusionloader.iterators.stateful_workers import (
     Stamped,
     StampingContext,
@@ -312,7 +313,7 @@ class _WithContext:
             workers = _for_workers(states or [], options.num_workers)
         deferring, sends = defers(options), None
         self.receiver: Receiver | None = None
-        if native_part_is_here():
+        if missing() is None:
             from fusionloader.iterators import batch_transport
 
             self.receiver = batch_transport.Receiver()

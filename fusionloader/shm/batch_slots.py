@@ -67,6 +67,9 @@ class BatchSlots:
             if smaller is None:
                 return None
             self._slots.remove(smaller)
+            unsent = self.take_fd(smaller)
+            if unsent is not None:
+                os.close(unsent)
         size = -(-nbytes // _GRAIN) * _GRAIN
         fd = objects.create(_HEADER + size)
         try:
