@@ -6,8 +6,7 @@ batch is then a set of tensors over that memory, equal to what ``default_collate
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -26,12 +25,8 @@ Memory: TypeAlias = Any
 _ALIGN = 64
 _SCALARS = {float: torch.float64, int: torch.int64, bool: torch.bool}
 # A text's row has its length before it. Paths and captions fit; a longer one is sent beside it.
-_LENGTH = np.dtype("<u4")
+TEXT_LENGTH = np.dtype("<u4")
 _TEXT_BYTES = 1024
-
-
-class LayoutMismatch(Exception):
-    """A sample does not have the layout of the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,12 +172,12 @@ def _node(sample: Sample) -> Node:
         return Branch(kind, None, tuple(_node(part) for part in sample))
     if isinstance(sample, tuple) and hasattr(sample, "_fields"):
         return Branch(kind, None, tuple(_node(part) for part in sample))
-    raise _NotFixed(f"a sample contains {_article(kind.__name__)}")
+    raise _NotFixed(f"a sample contains {with_article(kind.__name__)}")
 
 
 def _tensor_leaf(tensor: torch.Tensor) -> Leaf:
     if not (type(tensor) is torch.Tensor or _is_stacked_as_plain(tensor)):
-        raise _NotFixed(f"a sample contains {_article(type(tensor).__name__)}")
+        raise _NotFixed(f"a sample contains {with_article(type(tensor).__name__)}")
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
         raise _NotFixed("a sample contains a sparse, quantized or nested tensor")
     if tensor.device.type != "cpu":
@@ -206,24 +201,25 @@ def _is_stacked_as_plain(tensor: torch.Tensor) -> bool:
 
 def _array_leaf(array: npt.NDArray[np.generic]) -> Leaf:
     if type(array) is not np.ndarray:
-        raise _NotFixed(f"a sample contains {_article(type(array).__name__)}")
+        raise _NotFixed(f"a sample contains {with_article(type(array).__name__)}")
     return Leaf("array", array.shape, _numpy_dtype(array.dtype))
 
 
 def _text_leaf(text: str | bytes) -> Leaf:
     # Samples are alike: there is room for one that is longer than the first.
-    room = max(_TEXT_BYTES, 4 * len(_encoded(text)))
-    return Leaf("text", (_LENGTH.itemsize + room,), torch.uint8, type(text))
+    room = max(_TEXT_BYTES, 4 * len(encoded_text(text)))
+    return Leaf("text", (TEXT_LENGTH.itemsize + room,), torch.uint8, type(text))
 
 
-def _encoded(text: Any) -> bytes:
+def encoded_text(text: Any) -> bytes:
+    """Returns a text, str or bytes, as it lies in its row."""
     encoded: bytes = text if type(text) is bytes else text.encode("utf-8", "surrogatepass")
     return encoded
 
 
 def _text(leaf: Leaf, row: npt.NDArray[np.uint8]) -> str | bytes:
-    length = int(row[: _LENGTH.itemsize].view(_LENGTH)[0])
-    encoded = row[_LENGTH.itemsize : _LENGTH.itemsize + length].tobytes()
+    length = int(row[: TEXT_LENGTH.itemsize].view(TEXT_LENGTH)[0])
+    encoded = row[TEXT_LENGTH.itemsize : TEXT_LENGTH.itemsize + length].tobytes()
     return encoded if leaf.scalar is bytes else encoded.decode("utf-8", "surrogatepass")
 
 
@@ -236,7 +232,8 @@ def _numpy_dtype(dtype: np.dtype[np.generic]) -> torch.dtype:
         raise _NotFixed(f"a sample contains numpy values of type {dtype}") from None
 
 
-def _article(name: str) -> str:
+def with_article(name: str) -> str:
+    """Returns ``a name`` or ``an array``."""
     return f"an {name}" if name[:1].lower() in "aeiou" else f"a {name}"
 
 
@@ -294,141 +291,3 @@ def _as_leaf(leaf: Leaf, row: torch.Tensor) -> Sample:
         return row.numpy()
     value = row.item()
     return value if leaf.scalar in _SCALARS else leaf.scalar(value)  # type: ignore[misc]
-
-
-class Writer:
-    """Writes samples into the rows of one batch's memory."""
-
-    def __init__(self, layout: Layout, buffer: Memory, rows: int) -> None:
-        """``buffer`` has ``layout.batch_bytes(rows)`` writable bytes."""
-        self._write = _compile_writer(layout.root, iter(layout.tensors(buffer, rows, rows)))
-
-    def write(self, row: int, samples: Sequence[Sample]) -> None:
-        """Writes ``samples`` into the rows from ``row`` on.
-
-        Raises:
-            LayoutMismatch: one of them differs in structure, shape or type; rows may then be
-                partly written.
-        """
-        self._write(row, samples)
-
-
-_Write = Callable[[int, Sequence[Sample]], None]
-
-
-def _compile_writer(node: Node, tensors: Iterator[torch.Tensor]) -> _Write:
-    if isinstance(node, Leaf):
-        return _leaf_writer(node, next(tensors))
-    writers = [_compile_writer(child, tensors) for child in node.children]
-    kind, count = node.kind, len(writers)
-    if node.keys is not None:
-        return _mapping_writer(node.keys, writers)
-
-    def write(row: int, samples: Sequence[Sample]) -> None:
-        for sample in samples:
-            if type(sample) is not kind or len(sample) != count:
-                raise LayoutMismatch(f"expected {_article(kind.__name__)} of {count}")
-        for writer, column in zip(writers, zip(*samples, strict=True), strict=True):
-            writer(row, column)
-
-    return write
-
-
-def _mapping_writer(keys: tuple[Hashable, ...], writers: list[_Write]) -> _Write:
-    wanted = set(keys)
-
-    def write(row: int, samples: Sequence[Sample]) -> None:
-        for sample in samples:
-            if type(sample) is not dict or sample.keys() != wanted:
-                raise LayoutMismatch(f"expected a dict with the keys {keys}")
-        for key, writer in zip(keys, writers, strict=True):
-            writer(row, [sample[key] for sample in samples])
-
-    return write
-
-
-def _leaf_writer(leaf: Leaf, block: torch.Tensor) -> _Write:
-    if leaf.kind == "tensor":
-        return _tensor_writer(leaf, block)
-    if leaf.kind == "array":
-        return _array_writer(leaf, block)
-    if leaf.kind == "text":
-        return _text_writer(leaf, block)
-    return _scalar_writer(leaf, block)
-
-
-def _tensor_writer(leaf: Leaf, block: torch.Tensor) -> _Write:
-    dtype, shape = leaf.dtype, torch.Size(leaf.shape)
-    kind = leaf.tensor
-
-    def write(row: int, column: Sequence[Sample]) -> None:
-        for tensor in column:
-            if (
-                type(tensor) is not kind
-                or tensor.dtype is not dtype
-                or tensor.shape != shape
-                or tensor.requires_grad
-                or tensor.layout is not torch.strided
-                or not tensor.is_cpu
-            ):
-                raise LayoutMismatch(f"expected a tensor of {dtype} and shape {tuple(shape)}")
-        with _as_plain(kind):
-            torch.stack(list(column), out=block[row : row + len(column)])
-
-    return write
-
-
-def _as_plain(kind: type) -> contextlib.AbstractContextManager[None]:
-    """Returns a context in which tensors of a subclass are taken as what they hold."""
-    if kind is torch.Tensor:
-        return contextlib.nullcontext()
-    return torch._C.DisableTorchFunctionSubclass()
-
-
-def _array_writer(leaf: Leaf, block: torch.Tensor) -> _Write:
-    rows = block.numpy()
-    dtype, shape = rows.dtype, leaf.shape
-
-    def write(row: int, column: Sequence[Sample]) -> None:
-        for position, array in enumerate(column, row):
-            if type(array) is not np.ndarray or array.dtype != dtype or array.shape != shape:
-                raise LayoutMismatch(f"expected an array of {dtype} and shape {shape}")
-            rows[position] = array
-
-    return write
-
-
-def _text_writer(leaf: Leaf, block: torch.Tensor) -> _Write:
-    rows = block.numpy()
-    lengths = rows[:, : _LENGTH.itemsize].view(_LENGTH)
-    kind, room = leaf.scalar, leaf.shape[0] - _LENGTH.itemsize
-
-    def write(row: int, column: Sequence[Sample]) -> None:
-        for position, text in enumerate(column, row):
-            if type(text) is not kind:
-                raise LayoutMismatch(f"expected {_article(str(kind))}")
-            encoded = _encoded(text)
-            length = len(encoded)
-            if length > room:
-                raise LayoutMismatch(f"a text of more than {room} bytes")
-            lengths[position] = length
-            end = _LENGTH.itemsize + length
-            rows[position, _LENGTH.itemsize : end] = np.frombuffer(encoded, np.uint8)
-
-    return write
-
-
-def _scalar_writer(leaf: Leaf, block: torch.Tensor) -> _Write:
-    rows = block.numpy()
-    kind = leaf.scalar
-
-    def write(row: int, column: Sequence[Sample]) -> None:
-        for value in column:
-            if type(value) is not kind:
-                raise LayoutMismatch(f"expected {_article(str(kind))}")
-        try:
-            rows[row : row + len(column)] = column
-        except OverflowError:
-            raise LayoutMismatch("an int does not fit 64 bits") from None
-
-    return write

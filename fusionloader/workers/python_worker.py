@@ -14,8 +14,9 @@ from typing import Any
 from fusionloader import _native
 from fusionloader._native import End, TinyBatchState, WorkerEvent
 from fusionloader.deferred import counts
-from fusionloader.executors.layout import Layout, LayoutMismatch, Writer
+from fusionloader.executors.layout import Layout
 from fusionloader.executors.python import SampleKey, Source
+from fusionloader.executors.row_writer import LayoutMismatch, Writer
 from fusionloader.options import OnError
 from fusionloader.workers import failures, messages
 from fusionloader.workers.on_error import BadSample, resolve
