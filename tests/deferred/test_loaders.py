@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from support.batches import equal
 from support.images import photo, train_transform
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 from torchvision import transforms
@@ -69,16 +70,6 @@ def folder(tmp_path_factory):
     return root
 
 
-def is_same(one, other):
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(is_same(one[key], other[key]) for key in one)
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(is_same, one, other))
-    return one == other
-
-
 def epochs(loader, count=2):
     return [list(loader) for _ in range(count)]
 
@@ -104,7 +95,7 @@ def test_batches_are_those_without(folder, kind, workers):
         return epochs(loader), loader
 
     (expected, plain), (found, deferred) = run("off"), run("auto")
-    assert is_same(found, expected)
+    assert equal(found, expected)
     counted = deferred.stats()["deferred_images"]
     assert counted["files"] >= 2 * COUNT
     assert not counted["left_to_pillow"]
@@ -123,14 +114,14 @@ def test_torchs_own_loader_gives_the_same_where_it_draws_the_same(folder, worker
         torch.manual_seed(8)
         return epochs(kind(dataset, 5, shuffle=True, num_workers=workers, **more))
 
-    assert is_same(run(FusionLoader), run(DataLoader))
+    assert equal(run(FusionLoader), run(DataLoader))
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_workers_of_every_start_method_defer(folder, method):
     loader = FusionLoader(Files(folder), 5, num_workers=1, multiprocessing_context=method, seed=3)
     expected = FusionLoader(Files(folder), 5, num_workers=1, seed=3, deferred_images="off")
-    assert is_same(list(loader), list(expected))
+    assert equal(list(loader), list(expected))
     assert loader.stats()["deferred_images"]["files"] == COUNT
 
 
@@ -144,7 +135,7 @@ def test_workers_of_a_pool_defer(folder):
         expected = FusionLoader(
             Files(folder, form), 5, num_workers=1, seed=3, deferred_images="off"
         )
-        assert is_same(batches, list(expected))
+        assert equal(batches, list(expected))
 
 
 class Damaged(Dataset):
@@ -180,7 +171,7 @@ def test_an_error_that_only_decoding_finds_comes_where_pillow_raises_it(folder):
         dataset_is_damaged = True
     assert dataset_is_damaged, "this file does not show anything"
     found = list(FusionLoader(dataset, 6, num_workers=1))
-    assert is_same(found, list(DataLoader(dataset, 6)))
+    assert equal(found, list(DataLoader(dataset, 6)))
 
 
 def test_an_unhandled_error_is_pillows(folder):
@@ -222,7 +213,7 @@ def test_images_that_the_dataset_keeps_stay_good(folder, workers):
             3,
         )
 
-    assert is_same(run("auto"), run("off"))
+    assert equal(run("auto"), run("off"))
 
 
 def test_a_file_may_vanish_once_it_is_loaded(tmp_path):
@@ -242,7 +233,7 @@ def test_a_file_may_vanish_once_it_is_loaded(tmp_path):
         list(FusionLoader(Vanishing(), 2, num_workers=1, deferred_images=how))
         for how in ("auto", "off")
     )
-    assert is_same(found, expected)
+    assert equal(found, expected)
 
 
 def test_the_option_is_checked(folder):
@@ -257,7 +248,7 @@ def test_damage_is_found_where_pillow_finds_it_however_batches_are_made(folder, 
     if whole:
         dataset.__class__ = type("Whole", (Damaged,), {"__getitems__": Batches.__getitems__})
     found = list(FusionLoader(dataset, 6, num_workers=workers))
-    assert is_same(found, list(DataLoader(dataset, 6)))
+    assert equal(found, list(DataLoader(dataset, 6)))
 
 
 def test_a_fetch_ends_well_whatever_the_dataset_keeps(folder):

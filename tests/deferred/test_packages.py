@@ -8,8 +8,9 @@ import tarfile
 import numpy as np
 import pytest
 import torch
-from deferred.test_loaders import epochs, is_same
+from deferred.test_loaders import epochs
 from PIL import Image
+from support.batches import equal
 from support.frameworks import Lazy
 from support.images import photo, train_transform
 from torchvision import datasets as vision
@@ -115,7 +116,7 @@ def test_a_packages_dataset_gives_the_same(make, workers, tmp_path):
         return epochs(loader), loader.stats()["deferred_images"]
 
     (expected, _), (found, counted) = run("off"), run("auto")
-    assert is_same(found, expected)
+    assert equal(found, expected)
     assert counted["files"] >= 2 * COUNT, counted
     # What a pipeline holds on to until it is asked for more.
     assert set(counted["ended_by"]) <= {"the end of the fetch"}, counted

@@ -3,115 +3,15 @@
 import copy
 import io
 import pickle
-import random
 from pathlib import Path
 
 import numpy as np
 import torch
+from deferred.steps import STEPS
 from PIL import Image, ImageChops, ImageDraw, ImageEnhance, ImageFilter, ImageOps, ImageStat
-from support.images import NORMALIZE, eval_transform, train_transform
+from support.images import NORMALIZE
 from torchvision import transforms
 from torchvision.transforms import functional, v2
-
-STEPS = {
-    "train": train_transform(48),
-    "evaluation": eval_transform(56, 48),
-    "uint8": transforms.Compose(
-        [
-            transforms.Resize((60, 50), transforms.InterpolationMode.BICUBIC),
-            transforms.CenterCrop(48),
-            transforms.PILToTensor(),
-        ]
-    ),
-    "v2": v2.Compose(
-        [
-            v2.RandomResizedCrop(48, antialias=True),
-            v2.RandomHorizontalFlip(),
-            v2.ToImage(),
-            v2.ToDtype(torch.float32, scale=True),
-            v2.Normalize(*NORMALIZE),
-        ]
-    ),
-    "v2 image": v2.Compose([v2.Resize(52), v2.CenterCrop(48), v2.ToImage()]),
-    "jitter": transforms.Compose(
-        [
-            transforms.RandomResizedCrop(48),
-            transforms.RandomApply([transforms.ColorJitter(0.4, 0.4, 0.4, 0.1)], p=0.8),
-            transforms.RandomGrayscale(p=0.5),
-            transforms.ToTensor(),
-        ]
-    ),
-    "v2 jitter": v2.Compose(
-        [
-            v2.RandomResizedCrop(48),
-            v2.ColorJitter(0.4, 0.4, 0.4, 0.1),
-            v2.RandomGrayscale(p=0.5),
-            v2.RandomSolarize(128, p=0.5),
-            v2.PILToTensor(),
-            v2.ToDtype(torch.float32, scale=True),
-        ]
-    ),
-    "policies": transforms.Compose(
-        [
-            transforms.RandomResizedCrop(48),
-            transforms.RandAugment(),
-            transforms.TrivialAugmentWide(),
-            transforms.ToTensor(),
-        ]
-    ),
-    "warps": transforms.Compose(
-        [
-            transforms.Resize(64),
-            transforms.RandomCrop(56),
-            transforms.RandomAffine(20, (0.1, 0.1), (0.8, 1.2), 10, Image.Resampling.BILINEAR),
-            transforms.RandomPerspective(p=0.7),
-            transforms.RandomRotation(30),
-            transforms.Pad(4),
-            transforms.Pad(3, padding_mode="reflect"),
-            transforms.ToTensor(),
-        ]
-    ),
-    "grey": transforms.Compose(
-        [
-            transforms.Grayscale(),
-            transforms.RandomCrop(40, pad_if_needed=True),
-            transforms.ToTensor(),
-        ]
-    ),
-    "ten crops": transforms.Compose(
-        [
-            transforms.Resize(60),
-            transforms.TenCrop(40),
-            lambda crops: torch.stack([functional.to_tensor(crop) for crop in crops]),
-        ]
-    ),
-    "no list": transforms.ToTensor(),
-}
-
-
-class PadToSquare:
-    """A custom transform that needs pixels."""
-
-    def __call__(self, image):
-        side = max(image.size)
-        square = Image.new(image.mode, (side, side))
-        square.paste(image, ((side - image.width) // 2, (side - image.height) // 2))
-        return square
-
-
-class MocoBlur:
-    """A custom transform that draws from Python's generator."""
-
-    def __call__(self, image):
-        return image.filter(ImageFilter.GaussianBlur(radius=random.uniform(0.1, 2.0)))
-
-
-STEPS["custom"] = transforms.Compose(
-    [PadToSquare(), transforms.Resize((40, 40)), transforms.ToTensor()]
-)
-STEPS["moco"] = transforms.Compose(
-    [transforms.RandomResizedCrop(48), MocoBlur(), transforms.ToTensor()]
-)
 
 
 def rgb(path):

@@ -109,12 +109,10 @@ def is_same(one, other):
 
 
 @pytest.mark.parametrize(
-    "collate", [plain, nested, views, offset, growing], ids=lambda f: f.__name__
+    ("collate", "method"),
+    [*((each, "fork") for each in (plain, nested, views, offset, growing)), (nested, "spawn")],
 )
-@pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_batches_are_torchs(collate, method):
-    if method == "spawn" and collate is not nested:
-        pytest.skip("one is enough")
     arguments = {"num_workers": 2, "collate_fn": collate, "multiprocessing_context": method}
     expected = list(DataLoader(Numbers(), 4, **arguments))
     found = list(FusionLoader(Numbers(), 4, **arguments))  # all of them are kept
