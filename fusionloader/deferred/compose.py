@@ -1,4 +1,4 @@
-"""``Compose`` on a deferred image: the conversions at its end run with the recorded operations."""
+"""``Compose`` on a deferred image: recorded where that is known, and ended by one conversion."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from PIL import Image
 
 from fusionloader.deferred.core import DeferredCore, deferred_core, image_of
 from fusionloader.deferred.pillow import Argument, PillowImage
+from fusionloader.deferred.recorders import Recorder
+from fusionloader.deferred.snapshots import Snapshot, Unknown
 from fusionloader.deferred.source import Source
+from fusionloader.deferred.trials import recorded_image, tried_recorder
 from fusionloader.plan.arguments import Context, NestedTooDeep, NotCompiled, Transform
 from fusionloader.plan.patches import is_patched
 from fusionloader.plan.stages import Convert
@@ -22,11 +25,6 @@ from fusionloader.plan.torchvision import conversions
 from fusionloader.plan.transforms import stage_of
 
 Function = Callable[..., Any]
-
-# Attributes of conversions that decide on their results.
-_DECIDING = ("mean", "std", "inplace", "dtype", "scale")
-# Those that change what a call does, whatever they hold; is_patched() sees more when it is asked.
-_CHANGING = ("_forward_hooks", "_forward_pre_hooks", "forward", "__call__")
 
 
 def calling(original: Function) -> Function:
@@ -37,67 +35,80 @@ def calling(original: Function) -> Function:
         image = inputs[0] if len(inputs) == 1 and not named else None
         if not isinstance(image, Image.Image):
             return original(self, *inputs, **named)
-        ending = _ending_of(self)
-        if ending is None:
-            return original(self, image)
-        return ending.run(image)
+        steps = _steps_of(self)
+        return original(self, image) if steps is None else steps.run(image)
 
     return call
 
 
-class _Ending:
-    """Where a list's last conversions begin, and what they are together."""
+class _Steps:
+    """A list of transforms, of which some are recorded and the last conversions are one table."""
 
     def __init__(self, steps: Sequence[Transform]) -> None:
         self._steps = list(steps)
+        self._dtype = torch.get_default_dtype()
+        self._snapshots: list[Snapshot] = []
         first = len(self._steps)
         while first and conversions.is_conversion(self._steps[first - 1]):
             first -= 1
-        self._dtype = torch.get_default_dtype()
-        try:
-            self._states = [(vars(step), _state(step)) for step in self._steps[first:]]
-        except _Unknown:
-            first, self._states = len(self._steps), []
-        self._first = first
-        self._last = self._steps[first:]
+        watched = [self._is_watched(step) for step in self._steps[first:]]
+        self._first = first if all(watched) else len(self._steps)
+        self._last = self._steps[self._first :]
         self._tables: dict[str, tuple[Convert, type] | None] = {}
+        self._recorders = [self._recorder(step) for step in self._steps[: self._first]]
         # From here on all are recorded: what is a plain image there may as well be deferred.
-        self._known = first
+        self._known = self._first
         while self._known and _is_known(self._steps[self._known - 1]):
             self._known -= 1
 
-    def is_of(self, steps: Sequence[Transform]) -> bool:
-        """Whether the steps are still those that this was made of."""
-        if len(steps) != len(self._steps) or not all(map(operator.is_, steps, self._steps)):
+    def _is_watched(self, step: Transform) -> bool:
+        """Whether a change of the transform will be seen from now on."""
+        try:
+            self._snapshots.append(Snapshot(step))
+        except Unknown:
             return False
-        if self._dtype is not torch.get_default_dtype():
-            return False
-        for attributes, state in self._states:
-            if any(attributes.get(name) for name in _CHANGING):
-                return False
-            for name, value in state:
-                try:
-                    if _plain(attributes.get(name)) != value:
-                        return False
-                except _Unknown:
-                    return False
         return True
 
+    def _recorder(self, step: Transform) -> Recorder | None:
+        recorder = tried_recorder(step)
+        return recorder if recorder is not None and self._is_watched(step) else None
+
+    def are(self, steps: Sequence[Transform]) -> bool:
+        """Whether the steps are still those that this was made of, and as they were."""
+        return (
+            len(steps) == len(self._steps)
+            and all(map(operator.is_, steps, self._steps))
+            and self._dtype is torch.get_default_dtype()
+            and all(snapshot.is_current() for snapshot in self._snapshots)
+        )
+
     def run(self, image: PillowImage) -> Any:
-        for place, step in enumerate(self._steps[: self._first]):
+        core = None
+        for place, recorder in enumerate(self._recorders):
+            if core is None and recorder is not None:
+                core = _recordable(image)
+            if core is not None:
+                if recorder is not None and recorder.accepts(core.size):
+                    core = recorder.record(core)
+                    continue
+                image, core = recorded_image(image, core), None
             if place == self._known and self._last:
                 image = _lifted(image)
-            image = step(image)
-        core = deferred_core(image) if self._last else None
+            image = self._steps[place](image)
+        if self._last:
+            core = core or deferred_core(image)
+            made = None if core is None else self._converted(core)
+            if made is not None:
+                return made
         if core is not None:
-            table = self._table(core.mode)
-            if table is not None:
-                made = _tensor(core, *table)
-                if made is not None:
-                    return made
+            image = recorded_image(image, core)
         for step in self._last:
             image = step(image)
         return image
+
+    def _converted(self, core: DeferredCore) -> Any:
+        table = self._table(core.mode)
+        return None if table is None else _tensor(core, *table)
 
     def _table(self, mode: str) -> tuple[Convert, type] | None:
         if mode not in self._tables:
@@ -115,22 +126,53 @@ class _Ending:
             return None
 
 
-_endings: weakref.WeakKeyDictionary[Any, _Ending] = weakref.WeakKeyDictionary()
 _MOST_STEPS = 64
+# Steps that change with every image are not taken apart each time, which takes milliseconds.
+_LEAST_CHANGES, _CALLS_PER_CHANGE = 8, 1000
 
 
-def _ending_of(compose: PillowImage) -> _Ending | None:
-    """Returns the ending of a ``Compose`` as it is now; ``None`` where it is no plain list."""
-    steps: Argument = getattr(compose, "transforms", None)
-    if type(steps) not in (list, tuple) or len(steps) > _MOST_STEPS:
+class _Known:
+    """What is known of one ``Compose``."""
+
+    def __init__(self) -> None:
+        self._steps: _Steps | None = None
+        self._calls = self._changes = 0
+
+    def steps(self, listed: Sequence[Transform]) -> _Steps | None:
+        """Returns its steps as they are now; ``None`` where they change too often."""
+        self._calls += 1
+        if self._steps is None or not self._steps.are(listed):
+            if self._changes > _LEAST_CHANGES + self._calls // _CALLS_PER_CHANGE:
+                return None
+            self._changes += 1
+            self._steps = _Steps(listed)
+        return self._steps
+
+
+_known: weakref.WeakKeyDictionary[Any, _Known] = weakref.WeakKeyDictionary()
+
+
+def _steps_of(compose: PillowImage) -> _Steps | None:
+    """Returns the steps of a ``Compose`` as it is now; ``None`` where it is no plain list."""
+    listed: Argument = getattr(compose, "transforms", None)
+    if type(listed) not in (list, tuple) or len(listed) > _MOST_STEPS:
         return None
     try:
-        ending = _endings.get(compose)
+        known = _known.get(compose)
+        if known is None:
+            known = _known[compose] = _Known()
     except TypeError:  # a subclass without weak references or hash
         return None
-    if ending is None or not ending.is_of(steps):
-        ending = _endings[compose] = _Ending(steps)
-    return ending
+    return known.steps(listed)
+
+
+def _recordable(image: PillowImage) -> DeferredCore | None:
+    """Returns the core of an image that recorders may go on with; an open file is not loaded."""
+    core = getattr(image, "_im", None)
+    if type(core) is not DeferredCore or core.mode != "RGB" or "transparency" in image.info:
+        return None
+    most = Image.MAX_IMAGE_PIXELS
+    return core if most is None or core.size[0] * core.size[1] <= most else None
 
 
 def _tensor(core: DeferredCore, convert: Convert, kind: type[torch.Tensor]) -> Any:
@@ -157,24 +199,3 @@ def _is_known(step: Transform) -> bool:
         return not is_patched(step) and bool(stage_of(step, Context(3, "pil")))
     except (NotCompiled, NestedTooDeep):
         return False
-
-
-def _state(step: Transform) -> list[tuple[str, Any]]:
-    return [(name, _plain(vars(step)[name])) for name in _DECIDING if name in vars(step)]
-
-
-class _Unknown(Exception):
-    """A value that may change without being seen to."""
-
-
-def _plain(value: Argument) -> Any:
-    """Returns a value that can be compared, and does not change with the one given."""
-    if value is None or isinstance(value, (bool, int, float, str, torch.dtype, type)):
-        return value
-    if isinstance(value, (list, tuple)):
-        return tuple(map(_plain, value))
-    if isinstance(value, dict):
-        return tuple((_plain(key), _plain(each)) for key, each in value.items())
-    if isinstance(value, (torch.Tensor, np.ndarray)):
-        return value.tolist()
-    raise _Unknown

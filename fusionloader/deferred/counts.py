@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 
@@ -68,9 +71,26 @@ def _listed(counter: Counter[str]) -> str:
 _counts = Counts()
 
 
+class _Thread(threading.local):
+    aside: Counts | None = None
+
+
+_thread = _Thread()
+
+
 def counts() -> Counts:
     """Returns this process's counters."""
-    return _counts
+    return _counts if _thread.aside is None else _thread.aside
+
+
+@contextlib.contextmanager
+def uncounted() -> Iterator[None]:
+    """Counts nothing of what this thread does."""
+    _thread.aside = Counts()
+    try:
+        yield
+    finally:
+        _thread.aside = None
 
 
 def take() -> Counts:

@@ -30,7 +30,7 @@ INTERPOLATIONS = {
     Image.Resampling.BICUBIC: "bicubic",
 }
 # What is larger is left to Pillow: it has its own errors for what is too large.
-_MOST_SIDE, _MOST_RADIUS = 1 << 16, 1000
+MOST_SIDE, _MOST_RADIUS = 1 << 16, 1000
 _FLIPS = {
     Image.Transpose.FLIP_LEFT_RIGHT: ("hflip",),
     Image.Transpose.FLIP_TOP_BOTTOM: ("vflip",),
@@ -137,7 +137,7 @@ def crop(core: DeferredCore, box: Argument = None) -> DeferredCore | None:
     if type(box) not in (tuple, list):
         return None
     left, upper, right, lower = map(int, map(round, box))
-    if max(map(abs, (left, upper, right, lower))) > _MOST_SIDE:
+    if max(map(abs, (left, upper, right, lower))) > MOST_SIDE:
         return None
     if box[2] < box[0] or box[3] < box[1] or left >= right or upper >= lower:
         return None
@@ -167,7 +167,7 @@ def resize(
         return None
     if (width, height) == core.size:
         return core
-    if not (1 <= width <= _MOST_SIDE and 1 <= height <= _MOST_SIDE):
+    if not (1 <= width <= MOST_SIDE and 1 <= height <= MOST_SIDE):
         return None
     return core.then(("resize", width, height, name), (width, height))
 

@@ -1,0 +1,90 @@
+"""Whether a recorder does what its transform does: both are run on images without pixels."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from fusionloader.deferred.core import DeferredCore, image_of
+from fusionloader.deferred.counts import uncounted
+from fusionloader.deferred.recorders import Recorder, recorder_of
+from fusionloader.deferred.source import Source
+from fusionloader.plan.arguments import Transform
+
+# Usual images, and such that torchvision's RandomResizedCrop gives up.
+_SIZES = ((500, 375), (333, 640), (224, 224), (1000, 40), (30, 700))
+_SEEDS = range(4)
+_NO_PIXELS = np.empty((0, 0, 3), np.uint8)
+# These give an image that does not have the info of the one before.
+_WITHOUT_INFO = {"brightness", "contrast", "hue", "grayscale", "blur"}
+
+
+def tried_recorder(step: Transform) -> Recorder | None:
+    """Returns a transform's recorder, where the trials show no difference; else ``None``."""
+    recorder = recorder_of(step)
+    if recorder is None:
+        return None
+    with _generators_restored(), uncounted():
+        for size in _SIZES:
+            if recorder.accepts(size) and not all(_agree(step, recorder, size, s) for s in _SEEDS):
+                return None
+    return recorder
+
+
+def recorded_image(image: Any, core: DeferredCore) -> Any:
+    """Returns the image that the transforms which recorded ``core`` make of ``image``."""
+    if core is image._im:
+        return image
+    recorded = core.operations[len(image._im.operations) :]
+    keeps_info = not any(operation[0] in _WITHOUT_INFO for operation in recorded)
+    return image_of(core, image._copy_info() if keeps_info else None)
+
+
+def _agree(step: Transform, recorder: Recorder, size: tuple[int, int], seed: int) -> bool:
+    generator = torch.default_generator
+    others = _others()
+    core = DeferredCore(Source(b"", size, _NO_PIXELS), (), "RGB", size)
+    image = image_of(core, {"note": 1})
+    generator.manual_seed(seed)
+    try:
+        expected: Any = step(image)
+    except Exception:
+        return False
+    state = generator.get_state()
+    generator.manual_seed(seed)
+    made: Any = recorded_image(image, recorder.record(core))
+    return (
+        _about(made) == _about(expected)
+        and (made is image) == (expected is image)
+        and torch.equal(generator.get_state(), state)
+        and others == _others()
+    )
+
+
+def _others() -> tuple[object, ...]:
+    """Returns the states of the generators that transforms draw from beside torch's."""
+    state: Any = np.random.get_state()
+    return random.getstate(), state[1].tobytes(), state[2:]
+
+
+def _about(image: Any) -> tuple[object, ...] | None:
+    core = getattr(image, "_im", None)
+    if type(core) is not DeferredCore:
+        return None
+    return core.operations, core.mode, core.size, image.mode, image.size, image.info, type(image)
+
+
+@contextmanager
+def _generators_restored() -> Iterator[None]:
+    states = torch.default_generator.get_state(), random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(states[0])
+        random.setstate(states[1])
+        np.random.set_state(states[2])

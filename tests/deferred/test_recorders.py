@@ -1,0 +1,251 @@
+"""Transforms that are recorded without torchvision's code: same draws, same results."""
+
+import io
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from support.images import NORMALIZE, photo
+from torchvision import transforms
+from torchvision.transforms import v2
+
+from fusionloader.deferred.core import deferred_core
+from fusionloader.deferred.loading import deferring
+from fusionloader.deferred.trials import tried_recorder
+
+BICUBIC = transforms.InterpolationMode.BICUBIC
+
+
+def _of_both(make):
+    return [make(transforms), make(v2)]
+
+
+RECORDED = [
+    *_of_both(lambda of: of.RandomResizedCrop(24)),
+    *_of_both(lambda of: of.RandomResizedCrop((20, 31), (0.01, 0.02), (2.0, 3.0), BICUBIC)),
+    *_of_both(lambda of: of.Resize(40)),
+    *_of_both(lambda of: of.Resize((17, 29), BICUBIC)),
+    *_of_both(lambda of: of.CenterCrop(16)),
+    *_of_both(lambda of: of.RandomCrop((11, 13))),
+    *_of_both(lambda of: of.RandomHorizontalFlip(0.7)),
+    *_of_both(lambda of: of.RandomVerticalFlip()),
+    *_of_both(lambda of: of.ColorJitter(0.8, (0.5, 2.0), 0.8, 0.2)),
+    *_of_both(lambda of: of.ColorJitter(hue=0.5)),
+    *_of_both(lambda of: of.RandomApply([of.ColorJitter(0.4), of.RandomGrayscale(0.5)], 0.8)),
+    *_of_both(lambda of: of.RandomApply([of.GaussianBlur(9, (0.1, 2.0))])),
+    *_of_both(lambda of: of.RandomGrayscale(0.2)),
+    *_of_both(lambda of: of.Grayscale(3)),
+    *_of_both(lambda of: of.GaussianBlur((3, 5))),
+    *_of_both(lambda of: of.RandomSolarize(100)),
+    *_of_both(lambda of: of.RandomPosterize(3)),
+    *_of_both(lambda of: of.RandomInvert()),
+    *_of_both(lambda of: of.RandomAutocontrast()),
+    *_of_both(lambda of: of.RandomEqualize()),
+    *_of_both(lambda of: of.RandomAdjustSharpness(1.7)),
+]
+
+
+class Shifted(transforms.RandomResizedCrop):
+    """One that draws in its own way."""
+
+    @staticmethod
+    def get_params(img, scale, ratio):
+        return 1, 2, 3, 4
+
+
+def _hooked():
+    step = transforms.RandomHorizontalFlip()
+    step.register_forward_hook(lambda module, inputs, output: output)
+    return step
+
+
+def _with_own_draws():
+    step = transforms.RandomResizedCrop(24)
+    step.get_params = lambda img, scale, ratio: (1, 2, 3, 4)
+    return step
+
+
+NOT_RECORDED = {
+    "subclass": Shifted(24),
+    "hook": _hooked(),
+    "replaced draws": _with_own_draws(),
+    "one channel": transforms.Grayscale(),
+    "the user's own": lambda image: image,
+    "holds the user's own": transforms.RandomApply([lambda image: image]),
+    "crop that pads": transforms.RandomCrop(40, pad_if_needed=True),
+}
+
+
+def _text(step):
+    return f"{type(step).__module__.split('.')[2]} {step}"
+
+
+@pytest.fixture
+def deferred():
+    with deferring():
+        yield
+
+
+@pytest.mark.parametrize("step", RECORDED, ids=_text)
+def test_a_known_transform_is_recorded(step, deferred):
+    assert tried_recorder(step) is not None
+
+
+@pytest.mark.parametrize("name", NOT_RECORDED)
+def test_what_may_do_anything_is_not(name, deferred):
+    assert tried_recorder(NOT_RECORDED[name]) is None
+
+
+def test_the_trials_leave_generators_and_counters_as_they_were(deferred):
+    from fusionloader.deferred import counts
+
+    counts.take()
+    torch.manual_seed(3)
+    state = torch.get_rng_state()
+    tried_recorder(transforms.ColorJitter(0.5))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not counts.take().recorded
+
+
+def test_a_recorder_that_draws_otherwise_is_found_out(deferred, monkeypatch):
+    from fusionloader.deferred import recorders
+
+    monkeypatch.setattr(recorders, "_ATTEMPTS", 9)
+    assert tried_recorder(transforms.RandomResizedCrop(24)) is None
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    steps=st.lists(st.sampled_from(RECORDED), min_size=1, max_size=5),
+    size=st.tuples(st.integers(1, 90), st.integers(1, 90)),
+    seed=st.integers(0, 10_000),
+)
+def test_a_list_gives_what_torchvision_gives(steps, size, seed):
+    file = _file(*size)
+    steps = transforms.Compose([*steps, transforms.ToTensor(), transforms.Normalize(*NORMALIZE)])
+    expected = _made(file, steps, seed)
+    with deferring():
+        made = _made(file, steps, seed)
+    assert made == expected
+
+
+def _file(width, height):
+    file = io.BytesIO()
+    photo(np.random.default_rng(width), width, height).save(file, "JPEG", quality=90)
+    return file.getvalue()
+
+
+def _made(file, steps, seed):
+    """Returns the tensor's bytes or the error, and the generator's state."""
+    torch.manual_seed(seed)
+    image = Image.open(io.BytesIO(file)).convert("RGB")
+    try:
+        tensor = steps(image)
+        result = tuple(tensor.shape), _rounded_where_blurred(steps, tensor)
+    except Exception as error:
+        result = type(error), str(error)
+    return result, torch.get_rng_state().numpy().tobytes()
+
+
+def _rounded_where_blurred(steps, tensor):
+    """Of torchvision's blur some levels differ by one: only sizes and draws are compared."""
+    return None if "GaussianBlur" in str(steps) else tensor.numpy().tobytes()
+
+
+def _changed_size(steps):
+    steps.transforms[0].size = (20, 30)
+
+
+def _changed_probability(steps):
+    steps.transforms[1].p = 1.0
+
+
+def _changed_inside(steps):
+    steps.transforms[2].transforms[0].brightness = (2.0, 2.0)
+
+
+def _changed_list(steps):
+    steps.transforms[2].transforms.append(transforms.RandomInvert(1.0))
+
+
+def _replaced_step(steps):
+    steps.transforms[0] = transforms.Resize((24, 24))
+
+
+def _changed_mean(steps):
+    steps.transforms[-1].mean[0] = 0.1
+
+
+def _hooked_flip(steps):
+    steps.transforms[1].register_forward_hook(lambda module, inputs, output: output.rotate(90))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _changed_size,
+        _changed_probability,
+        _changed_inside,
+        _changed_list,
+        _replaced_step,
+        _changed_mean,
+        _hooked_flip,
+    ],
+)
+def test_a_step_that_changes_is_seen_to(change):
+    def results():
+        steps = transforms.Compose(
+            [
+                transforms.RandomResizedCrop(24),
+                transforms.RandomHorizontalFlip(0.0),
+                transforms.RandomApply([transforms.ColorJitter((0.5, 0.5))], 1.0),
+                transforms.ToTensor(),
+                transforms.Normalize(*map(list, NORMALIZE)),
+            ]
+        )
+        before = [_made(_file(60, 50), steps, seed) for seed in range(2)]
+        change(steps)
+        return before, [_made(_file(60, 50), steps, seed) for seed in range(2)]
+
+    before, after = results()
+    assert after != before
+    with deferring():
+        assert results() == (before, after)
+
+
+def test_a_step_that_changes_with_every_image_is_right():
+    flip = transforms.RandomHorizontalFlip()
+    steps = transforms.Compose([transforms.RandomResizedCrop(24), flip, transforms.ToTensor()])
+
+    def results():
+        made = []
+        for number in range(40):
+            flip.p = number / 40
+            made.append(_made(_file(60, 50), steps, number))
+        return made
+
+    expected = results()
+    with deferring():
+        assert results() == expected
+
+
+def test_an_image_between_steps_is_what_torchvision_gives():
+    seen = []
+
+    def look(image):
+        core = deferred_core(image)
+        seen.append((image.size, image.mode, dict(image.info), type(image), core is not None))
+        return image
+
+    steps = transforms.Compose(
+        [transforms.Resize(30), look, transforms.ColorJitter(0.5), look, transforms.ToTensor()]
+    )
+    expected = _made(_file(60, 50), steps, 1)
+    plain, seen = seen, []
+    with deferring():
+        assert _made(_file(60, 50), steps, 1) == expected
+    assert [each[:4] for each in seen] == [each[:4] for each in plain]
+    assert all(each[4] for each in seen)
