@@ -35,6 +35,7 @@ class Executor:
         strict: bool,
         vertical_first_allowed: bool,
         simd: str | None = None,
+        bgr: bool = False,
     ) -> None: ...
     def draw(
         self,

@@ -50,7 +50,7 @@ std::unique_ptr<Executor> make_executor(const StageSequence& stages,
                                         const std::optional<Convert>& convert, int channels,
                                         int result_channels, int height, int width,
                                         bool fast_decode, bool strict, bool vertical_first_allowed,
-                                        const std::optional<std::string>& simd) {
+                                        const std::optional<std::string>& simd, bool bgr) {
   PlanSpec spec;
   spec.stages = stages_from_python(stages);
   if (convert) spec.convert = convert_from_tuple(*convert);
@@ -60,6 +60,7 @@ std::unique_ptr<Executor> make_executor(const StageSequence& stages,
   spec.width = width;
   spec.fast_decode = fast_decode;
   spec.strict = strict;
+  spec.bgr = bgr;
   spec.vertical_first_allowed = vertical_first_allowed;
   spec.simd = simd ? simd_level_from_name(*simd) : best_simd_level();
   return std::make_unique<Executor>(std::move(spec));
@@ -193,7 +194,7 @@ void bind_plan(py::module_& m) {
       "operations; those named for pixels return bytes with their height and width.")
       .def(py::init(&make_executor), "stages"_a, "convert"_a, "channels"_a, "result_channels"_a,
            "height"_a, "width"_a, "fast_decode"_a, "strict"_a, "vertical_first_allowed"_a,
-           "simd"_a = py::none())
+           "simd"_a = py::none(), "bgr"_a = false)
       .def_property_readonly("result_bytes", &Executor::result_bytes)
       .def_property_readonly("conversion", &Executor::conversion)
       .def_property_readonly("simd_level",

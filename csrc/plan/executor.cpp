@@ -39,7 +39,7 @@ class RowOfBatch final : public ResultWriter, RowSink {
       : plan_(plan),
         converter_(converter),
         out_(out),
-        pixels_(out, plan.width, plan.result_channels, plan.simd) {}
+        pixels_(out, plan.width, plan.result_channels, plan.simd, plan.bgr) {}
 
   RowSink& begin(int width, int height) override {
     if (plan_.width > 0 && width == plan_.width && height == plan_.height) return *this;

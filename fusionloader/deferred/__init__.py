@@ -15,7 +15,7 @@ core never changes, so that copies share it.
 
 Modules: ``source`` (the bytes, decoded as seldom as possible), ``core`` (the operations),
 ``opening`` (which files), ``methods``, ``enhancing`` and ``functionals`` (what is recorded of
-Pillow and torchvision), ``compose`` (conversions at the end of a ``Compose``), ``patches`` (what
-is replaced, and checked before), ``activity`` (in which threads), ``counts``, ``loading`` (from
-when to when), ``sample_source`` (a sample), ``pillow`` (names).
+Pillow and torchvision), ``composed/`` (lists of transforms), ``decoders/`` (of other libraries),
+``patches`` (what is replaced, and checked before), ``activity`` (in which threads), ``counts``,
+``loading`` (from when to when), ``sample_source`` (a sample), ``pillow`` (names).
 """

@@ -6,16 +6,26 @@ import functools
 import logging
 import sys
 import threading
+import types
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+from torch._ops import OpOverloadPacket
 
 from fusionloader.plan.patches import REPLACED, is_defined_by
 
 log = logging.getLogger("fusionloader.loader")
 
 _SUPPORTED = range(11, 14)  # releases of Pillow
-_MODULES = ("PIL.Image", "torchvision.transforms.functional", "torchvision.transforms.v2")
+_MODULES = (
+    "PIL.Image",
+    "torchvision.transforms.functional",
+    "torchvision.transforms.v2",
+    "torchvision.io",
+    "cv2",
+    "simplejpeg",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +91,8 @@ def _torchvision() -> list[Patch]:
     from torchvision import transforms
     from torchvision.transforms import _functional_pil, functional
 
-    from fusionloader.deferred import compose, functionals
+    from fusionloader.deferred import functionals
+    from fusionloader.deferred.composed import compose
 
     names = ("adjust_hue", "to_grayscale", "pad")
     return [
@@ -102,7 +113,8 @@ def _torchvision_v2() -> list[Patch]:
     from torchvision.transforms.v2 import functional
     from torchvision.transforms.v2.functional import _type_conversion, _utils
 
-    from fusionloader.deferred import compose, functionals
+    from fusionloader.deferred import functionals
+    from fusionloader.deferred.composed import compose
 
     def kernel(name: str, recorder: Any) -> Patch:
         kernels = _utils._KERNEL_REGISTRY[getattr(functional, name)]
@@ -118,7 +130,40 @@ def _torchvision_v2() -> list[Patch]:
     ]
 
 
-_TABLES = dict(zip(_MODULES, (_pillow, _torchvision, _torchvision_v2), strict=True))
+def _torchvision_io() -> list[Patch]:
+    import torch
+    import torchvision  # noqa: F401  registers the operators
+
+    from fusionloader.deferred.decoders import arrays
+
+    operators = torch.ops.image
+    names = ("decode_jpeg", "decode_image")
+    for name in names:
+        getattr(operators, name)  # found from now on among its attributes
+    return [Patch(operators, name, arrays.decode_with_torchvision) for name in names]
+
+
+def _opencv() -> list[Patch]:
+    import cv2
+
+    from fusionloader.deferred.decoders import arrays
+
+    return [Patch(cv2, "imread", arrays.imread), Patch(cv2, "imdecode", arrays.imdecode)]
+
+
+def _simplejpeg() -> list[Patch]:
+    import simplejpeg
+
+    from fusionloader.deferred.decoders import arrays
+
+    return [Patch(simplejpeg, "decode_jpeg", arrays.decode_with_simplejpeg)]
+
+
+_MAKERS = (_pillow, _torchvision, _torchvision_v2, _torchvision_io, _opencv, _simplejpeg)
+_TABLES = dict(zip(_MODULES, _MAKERS, strict=True))
+
+# A program's replacement would be a function of Python's.
+_COMPILED = (types.BuiltinFunctionType, OpOverloadPacket)
 
 _lock = threading.RLock()
 _users = 0
@@ -222,6 +267,6 @@ def _unexpected(patch: Patch) -> str:
     owner = patch.owner
     if isinstance(owner, dict):
         owner = sys.modules["torchvision"]
-    if not is_defined_by(function, owner):
+    if not isinstance(function, _COMPILED) and not is_defined_by(function, owner):
         return f"{patch.name} of {where} was replaced by the program"
     return ""

@@ -12,9 +12,9 @@ from support.images import NORMALIZE, photo
 from torchvision import transforms
 from torchvision.transforms import v2
 
+from fusionloader.deferred.composed.trials import tried_recorder
 from fusionloader.deferred.core import deferred_core
 from fusionloader.deferred.loading import deferring
-from fusionloader.deferred.trials import tried_recorder
 
 BICUBIC = transforms.InterpolationMode.BICUBIC
 
@@ -111,7 +111,7 @@ def test_the_trials_leave_generators_and_counters_as_they_were(deferred):
 
 
 def test_a_recorder_that_draws_otherwise_is_found_out(deferred, monkeypatch):
-    from fusionloader.deferred import recorders
+    from fusionloader.deferred.composed import recorders
 
     monkeypatch.setattr(recorders, "_ATTEMPTS", 9)
     assert tried_recorder(transforms.RandomResizedCrop(24)) is None

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from fusionloader.deferred.composed.recorders import Recorder, recorder_of
 from fusionloader.deferred.core import DeferredCore, image_of
 from fusionloader.deferred.counts import uncounted
-from fusionloader.deferred.recorders import Recorder, recorder_of
 from fusionloader.deferred.source import Source
 from fusionloader.plan.arguments import Transform
 

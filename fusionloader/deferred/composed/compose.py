@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from PIL import Image
 
+from fusionloader.deferred.composed.recorders import Recorder
+from fusionloader.deferred.composed.snapshots import Snapshot, Unknown
+from fusionloader.deferred.composed.trials import recorded_image, tried_recorder
 from fusionloader.deferred.core import DeferredCore, deferred_core, image_of
 from fusionloader.deferred.pillow import Argument, PillowImage
-from fusionloader.deferred.recorders import Recorder
-from fusionloader.deferred.snapshots import Snapshot, Unknown
 from fusionloader.deferred.source import Source
-from fusionloader.deferred.trials import recorded_image, tried_recorder
 from fusionloader.plan.arguments import Context, NestedTooDeep, NotCompiled, Transform
 from fusionloader.plan.patches import is_patched
 from fusionloader.plan.stages import Convert

@@ -1,0 +1,155 @@
+"""OpenCV's, simplejpeg's and torchvision's decoders of JPEG files, where their pixels are ours."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fusionloader._native import RunStatus
+from fusionloader.deferred import activity
+from fusionloader.deferred.counts import counts
+from fusionloader.deferred.decoders.jpeg_header import JpegHeader, read_jpeg_header
+from fusionloader.deferred.pillow import Argument
+from fusionloader.executors.native import executor_of_size
+
+Function = Callable[..., Any]
+Order = Literal["RGB", "BGR"]
+Pixels = npt.NDArray[np.uint8]
+
+# cv2.IMREAD_UNCHANGED, _COLOR, _IGNORE_ORIENTATION, _COLOR_RGB; torchvision's ImageReadMode.
+_UNCHANGED, _COLOR, _AS_STORED, _COLOR_RGB = -1, 1, 128, 256
+_VISION_UNCHANGED, _VISION_RGB = 0, 3
+
+
+def imread(original: Function) -> Function:
+    """Returns ``cv2.imread``."""
+
+    @functools.wraps(original)
+    def imread(*arguments: Argument, **named: Argument) -> Any:
+        if activity.is_active() and arguments and not named:
+            made = _of_opencv(_content(arguments[0]), arguments[1:])
+            if made is not None:
+                return made
+        return original(*arguments, **named)
+
+    return imread
+
+
+def imdecode(original: Function) -> Function:
+    """Returns ``cv2.imdecode``."""
+
+    @functools.wraps(original)
+    def imdecode(*arguments: Argument, **named: Argument) -> Any:
+        if activity.is_active() and len(arguments) == 2 and not named:
+            made = _of_opencv(_bytes_of(arguments[0]), arguments[1:])
+            if made is not None:
+                return made
+        return original(*arguments, **named)
+
+    return imdecode
+
+
+def _of_opencv(encoded: memoryview | None, flags: tuple[Argument, ...]) -> Pixels | None:
+    flag = flags[0] if flags else _COLOR
+    if encoded is None or len(flags) > 1 or type(flag) is not int:
+        return None
+    as_stored = flag == _UNCHANGED or bool(flag & _AS_STORED)
+    kind = flag if flag == _UNCHANGED else flag & ~_AS_STORED
+    if kind not in (_UNCHANGED, _COLOR, _COLOR_RGB):
+        return None
+    header = read_jpeg_header(encoded)
+    if header is None or not (as_stored or header.is_upright):
+        return None
+    if kind == _UNCHANGED and header.components != 3:
+        return None
+    return _decoded(encoded, "RGB" if kind == _COLOR_RGB else "BGR")
+
+
+def decode_with_simplejpeg(original: Function) -> Function:
+    """Returns ``simplejpeg.decode_jpeg``."""
+
+    @functools.wraps(original)
+    def decode_jpeg(data: Argument, colorspace: Argument = "RGB", *more: Any, **named: Any) -> Any:
+        if activity.is_active() and not (more or named) and colorspace in ("RGB", "BGR"):
+            made = _of_jpeg(_bytes_of(data), colorspace)
+            if made is not None:
+                return made
+        return original(data, colorspace, *more, **named)
+
+    return decode_jpeg
+
+
+def decode_with_torchvision(original: Function) -> Function:
+    """Returns ``torch.ops.image.decode_jpeg`` or ``decode_image``, which torchvision.io calls."""
+
+    @functools.wraps(original)
+    def decode(data: Argument, mode: int = _VISION_UNCHANGED, turned: bool = False) -> Any:
+        if activity.is_active() and type(data) is torch.Tensor and data.device.type == "cpu":
+            made = _of_torchvision(data, mode, turned)
+            if made is not None:
+                return made
+        return original(data, mode, turned)
+
+    return decode
+
+
+def _of_torchvision(data: torch.Tensor, mode: int, turned: bool) -> torch.Tensor | None:
+    if data.dtype is not torch.uint8 or data.dim() != 1 or not data.is_contiguous():
+        return None
+    levels: Any = data.numpy()
+    encoded = memoryview(levels)
+    header = read_jpeg_header(encoded)
+    if header is None or (turned and not header.is_upright):
+        return None
+    if mode != _VISION_RGB and (mode, header.components) != (_VISION_UNCHANGED, 3):
+        return None
+    pixels = _decoded(encoded, "RGB")
+    return None if pixels is None else torch.from_numpy(pixels).permute(2, 0, 1)
+
+
+def _of_jpeg(encoded: memoryview | None, order: Order) -> Pixels | None:
+    header: JpegHeader | None = None if encoded is None else read_jpeg_header(encoded)
+    return None if encoded is None or header is None else _decoded(encoded, order)
+
+
+def _decoded(encoded: memoryview, order: Order) -> Pixels | None:
+    """Returns height x width x 3, or ``None`` for a file that is left to the library."""
+    size = executor_of_size(3, 0, 0).image_size(encoded)
+    if size is None:
+        counts().left["damaged, or of a kind that the native decoder does not know"] += 1
+        return None
+    width, height = size
+    pixels = np.empty((height, width, 3), np.uint8)
+    runner = executor_of_size(3, height, width, bgr=order == "BGR")
+    if runner.run_with(encoded, (), pixels.reshape(-1).data) is not RunStatus.OK:
+        counts().left["damaged, or of a kind that the native decoder does not know"] += 1
+        return None
+    counts().files += 1
+    counts().results["array"] += 1
+    return pixels
+
+
+def _content(path: Argument) -> memoryview | None:
+    """Returns a file's bytes; ``None`` where the library has to say what is wrong."""
+    if not isinstance(path, (str, os.PathLike)):
+        return None
+    try:
+        with open(path, "rb") as file:
+            return memoryview(file.read())
+    except (OSError, ValueError):
+        return None
+
+
+def _bytes_of(data: Argument) -> memoryview | None:
+    try:
+        view = memoryview(data)
+    except TypeError:
+        return None
+    plain = view.c_contiguous and view.ndim == 1 and view.format == "B"
+    return view if plain else None
