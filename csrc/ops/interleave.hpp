@@ -15,6 +15,9 @@ struct InterleaveKernels {
   // Three planes, which may be the same, to RGBX.
   void (*join_rgbx)(const uint8_t* red, const uint8_t* green, const uint8_t* blue, size_t width,
                     uint8_t* out);
+  // RGBX to RGB, and to BGR.
+  void (*pack_rgb)(const uint8_t* row, size_t width, uint8_t* out);
+  void (*pack_bgr)(const uint8_t* row, size_t width, uint8_t* out);
   // RGB to RGBX.
   void (*spread_rgb)(const uint8_t* row, size_t width, uint8_t* out);
   // RGBX from right to left.

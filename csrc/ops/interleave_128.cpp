@@ -22,6 +22,28 @@ FUSIONLOADER_128 void join_rgbx(const uint8_t* red, const uint8_t* green, const 
   scalar_interleave.join_rgbx(red + x, green + x, blue + x, width - x, out + 4 * x);
 }
 
+// Four pixels at a time: stores of 16 bytes, of which the next overwrites four.
+FUSIONLOADER_128 inline size_t pack(const uint8_t* row, size_t width, uint8_t* out,
+                                    const int8_t* order) {
+  size_t x = 0;
+  for (; x + 6 <= width; x += 4) store(out + 3 * x, shuffled(load(row + 4 * x), load(order)));
+  return x;
+}
+
+FUSIONLOADER_128 void pack_rgb(const uint8_t* row, size_t width, uint8_t* out) {
+  alignas(16) static constexpr int8_t order[] = {0,  1,  2,  4,  5,  6,  8,  9,
+                                                 10, 12, 13, 14, -1, -1, -1, -1};
+  const size_t x = pack(row, width, out, order);
+  scalar_interleave.pack_rgb(row + 4 * x, width - x, out + 3 * x);
+}
+
+FUSIONLOADER_128 void pack_bgr(const uint8_t* row, size_t width, uint8_t* out) {
+  alignas(16) static constexpr int8_t order[] = {2, 1,  0,  6,  5,  4,  10, 9,
+                                                 8, 14, 13, 12, -1, -1, -1, -1};
+  const size_t x = pack(row, width, out, order);
+  scalar_interleave.pack_bgr(row + 4 * x, width - x, out + 3 * x);
+}
+
 // Loads of 16 bytes, of which 12 are used.
 FUSIONLOADER_128 void spread_rgb(const uint8_t* row, size_t width, uint8_t* out) {
   alignas(16) static constexpr int8_t apart[] = {0, 1, 2, -1, 3, 4,  5,  -1,
@@ -42,7 +64,7 @@ FUSIONLOADER_128 void mirror(const uint8_t* row, size_t width, uint8_t* out) {
 
 }  // namespace
 
-const InterleaveKernels interleave_128{join_rgb, join_rgbx, spread_rgb, mirror};
+const InterleaveKernels interleave_128{join_rgb, join_rgbx, pack_rgb, pack_bgr, spread_rgb, mirror};
 
 }  // namespace fusionloader
 #endif

@@ -62,6 +62,30 @@ FUSIONLOADER_AVX2 void join_rgbx_avx2(const uint8_t* red, const uint8_t* green, 
   scalar_interleave.join_rgbx(red + x, green + x, blue + x, width - x, out + 4 * x);
 }
 
+// Eight pixels at a time: stores of 32 bytes, of which the next overwrites eight.
+FUSIONLOADER_AVX2 inline size_t pack_avx2(const uint8_t* row, size_t width, uint8_t* out,
+                                          __m128i order) {
+  const __m256i together = _mm256_setr_epi32(0, 1, 2, 4, 5, 6, 3, 7);
+  const __m256i packed = _mm256_broadcastsi128_si256(order);
+  size_t x = 0;
+  for (; x + 11 <= width; x += 8)
+    store(out + 3 * x,
+          _mm256_permutevar8x32_epi32(_mm256_shuffle_epi8(load(row + 4 * x), packed), together));
+  return x;
+}
+
+FUSIONLOADER_AVX2 void pack_rgb_avx2(const uint8_t* row, size_t width, uint8_t* out) {
+  const __m128i order = _mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1);
+  const size_t x = pack_avx2(row, width, out, order);
+  scalar_interleave.pack_rgb(row + 4 * x, width - x, out + 3 * x);
+}
+
+FUSIONLOADER_AVX2 void pack_bgr_avx2(const uint8_t* row, size_t width, uint8_t* out) {
+  const __m128i order = _mm_setr_epi8(2, 1, 0, 6, 5, 4, 10, 9, 8, 14, 13, 12, -1, -1, -1, -1);
+  const size_t x = pack_avx2(row, width, out, order);
+  scalar_interleave.pack_bgr(row + 4 * x, width - x, out + 3 * x);
+}
+
 // Eight pixels at a time: loads of 16 bytes, of which 12 are used.
 FUSIONLOADER_AVX2 void spread_rgb_avx2(const uint8_t* row, size_t width, uint8_t* out) {
   const __m256i apart = _mm256_broadcastsi128_si256(
@@ -85,8 +109,8 @@ FUSIONLOADER_AVX2 void mirror_avx2(const uint8_t* row, size_t width, uint8_t* ou
 
 }  // namespace
 
-const InterleaveKernels avx2_interleave{join_rgb_avx2, join_rgbx_avx2, spread_rgb_avx2,
-                                        mirror_avx2};
+const InterleaveKernels avx2_interleave{join_rgb_avx2, join_rgbx_avx2,  pack_rgb_avx2,
+                                        pack_bgr_avx2, spread_rgb_avx2, mirror_avx2};
 
 }  // namespace fusionloader
 #endif

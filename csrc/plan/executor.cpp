@@ -53,6 +53,7 @@ class RowOfBatch final : public ResultWriter, RowSink {
     else
       pixels_.row(y, planes, plane);
   }
+  bool pixels(int y, const uint8_t* row) override { return !converter_ && pixels_.pixels(y, row); }
 
  private:
   const PlanSpec& plan_;

@@ -87,4 +87,11 @@ void PixelSink::row(int y, const uint8_t* planes, size_t plane) {
     kernels_.join_rgb(planes, planes + plane, planes + 2 * plane, width_, to);
 }
 
+bool PixelSink::pixels(int y, const uint8_t* row) {
+  if (channels_ == 1) return false;
+  uint8_t* to = out_ + static_cast<size_t>(y) * width_ * channels_;
+  (bgr_ ? kernels_.pack_bgr : kernels_.pack_rgb)(row, width_, to);
+  return true;
+}
+
 }  // namespace fusionloader

@@ -109,6 +109,7 @@ class PixelSink final : public RowSink {
         bgr_(bgr),
         kernels_(interleave_kernels(simd)) {}
   void row(int y, const uint8_t* planes, size_t plane) override;
+  bool pixels(int y, const uint8_t* row) override;
 
  private:
   uint8_t* out_;

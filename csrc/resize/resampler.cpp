@@ -95,6 +95,7 @@ bool Resampler::run(const Pass& pass, int denominator, int source_width, int sou
   const int fewer_rows = y.in_size - y.out_size, fewer_columns = x.in_size - x.out_size;
   const bool vertical_first = vertical_first_allowed_ && resize_x_ && resize_y_ && fewer_rows > 0 &&
                               fewer_rows > 2 * fewer_columns;
+  if (!resize_x_ && !resize_y_ && !pass.mirrored) return emit_as_is(source);
   return vertical_first ? columns_first(source) : rows_first(source);
 }
 
@@ -159,6 +160,17 @@ bool Resampler::rows_first(RowSource& source) {
   return true;
 }
 
+// Rows that are neither resized nor mirrored.
+bool Resampler::emit_as_is(RowSource& source) {
+  const uint8_t* rows[rows_at_once];
+  for (int y = 0; y < inner_height_; y += rows_at_once) {
+    const int count = std::min(rows_at_once, inner_height_ - y);
+    if (!source.rows(y, count, rows)) return false;
+    for (int i = 0; i < count; ++i) emit(y + i, rows[i]);
+  }
+  return true;
+}
+
 bool Resampler::columns_first(RowSource& source) {
   const size_t bytes = source_columns_ * 4;
   size_ring(bytes);
@@ -196,6 +208,7 @@ void Resampler::emit(int row, const uint8_t* pixels) {
   const Rect& kept = pass_->kept;
   const int y = inner_y_ + row;
   const int target = pass_->upside_down ? kept.height - 1 - y : y;
+  if (inner_width_ == kept.width && sink_->pixels(target, pixels)) return;
   kernels_.split(pixels, static_cast<size_t>(inner_width_), planes_.data(), plane_);
   if (inner_width_ == kept.width) return sink_->row(target, planes_.data(), plane_);
   for (size_t channel = 0; channel < 3; ++channel)

@@ -30,6 +30,11 @@ class RowSink {
   // Three planes `plane` bytes apart, each with row_slack readable bytes behind it. Every row comes
   // once, in any order.
   virtual void row(int y, const uint8_t* planes, size_t plane) = 0;
+  // The same as RGBX pixels; false from a sink that wants planes.
+  virtual bool pixels(int y, const uint8_t* row) {
+    (void)y, (void)row;
+    return false;
+  }
 };
 
 struct Pass {
@@ -56,6 +61,7 @@ class Resampler {
  private:
   bool rows_first(RowSource& source);
   bool columns_first(RowSource& source);
+  bool emit_as_is(RowSource& source);
   bool resize_rows(RowSource& source, int ready, int count);
   void resize_column_step(int y, uint8_t* out, size_t bytes);
   void emit(int row, const uint8_t* pixels);

@@ -169,6 +169,12 @@ void check_interleaving(SimdLevel level) {
       check_interleaving(level, "join_rgbx", 4 * n, true, [&](const auto& kernels, uint8_t* out) {
         kernels.join_rgbx(a.data(), b.data(), c.data(), n, out);
       });
+      check_interleaving(level, "pack_rgb", 3 * n, false, [&](const auto& kernels, uint8_t* out) {
+        kernels.pack_rgb(rgbx.data(), n, out);
+      });
+      check_interleaving(level, "pack_bgr", 3 * n, false, [&](const auto& kernels, uint8_t* out) {
+        kernels.pack_bgr(rgbx.data(), n, out);
+      });
       check_interleaving(level, "spread_rgb", 4 * n, true, [&](const auto& kernels, uint8_t* out) {
         kernels.spread_rgb(rgb.data(), n, out);
       });
