@@ -77,6 +77,9 @@ class Executor:
         image: typing_extensions.Buffer,
         parameters: collections.abc.Sequence[tuple[typing.Any, ...]],
     ) -> tuple[bytes, tuple[int, int]]: ...
+    def record(self, encoded: typing_extensions.Buffer) -> bytes:
+        """A file's entry index; empty for one that can have none."""
+
     def run(
         self,
         encoded: typing_extensions.Buffer,
@@ -108,7 +111,10 @@ class Executor:
         encoded: typing_extensions.Buffer,
         parameters: collections.abc.Sequence[tuple[typing.Any, ...]],
         out: typing_extensions.Buffer,
-    ) -> RunStatus: ...
+        index: bytes = b"",
+    ) -> RunStatus:
+        """`index` is the file's, as record() gives it, or empty."""
+
     def take_part_seconds(self) -> list[float]:
         """Wall time of the plan's parts since the last call."""
 
@@ -525,6 +531,10 @@ class KeptFile:
     def data(self) -> bytes: ...
     @property
     def height(self) -> int: ...
+    @property
+    def view(self) -> memoryview:
+        """The same in the store's memory, for as long as the store is there."""
+
     @property
     def width(self) -> int: ...
 

@@ -90,11 +90,12 @@ class FusionLoader(DataLoader[T_co]):
             themselves) and what runs in Python are drawn for every sample in both.
 
         cache: a ``DecodedCache`` keeps the decoded images of the first epoch in shared memory, for
-            plans that run wholly in workers on image files. Crops, flips and operations stay fresh,
-            the pixels are the same; a file that has changed since is read anew.
-        jpeg_index: ``"auto"`` keeps in shared memory, for plans like those, where the decoder stood
+            plans that run wholly in workers on image files, and for files that user code opens
+            there. Crops, flips and operations stay fresh, the pixels are the same; a file that has
+            changed since is read anew.
+        jpeg_index: ``"auto"`` keeps in shared memory, for files like those, where the decoder stood
             here and there in each JPEG, so that epochs after the first begin near the crop; a path
-            also saves that to a file, from which the next loader takes it.
+            also saves that of a plan to a file, from which the next loader takes it.
         global_manager: ``"auto"`` lets ranks that ``torchrun`` started on one machine share
             idle workers, which changes no batch; ``"off"`` does not.
         pool: a ``WorkerPool`` whose workers serve this loader and others; ``num_workers`` is

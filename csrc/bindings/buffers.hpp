@@ -2,8 +2,11 @@
 // Memory of Python's objects.
 #include <pybind11/pybind11.h>
 
+#include <cstring>
 #include <stdexcept>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "ops/limits.hpp"
 #include "plan/executor.hpp"
@@ -43,6 +46,17 @@ class Buffer {
  private:
   Py_buffer view_;
 };
+
+// An entry index as Python keeps it, and back.
+inline pybind11::bytes bytes_of(const std::vector<ScanEntry>& entries) {
+  return {reinterpret_cast<const char*>(entries.data()), entries.size() * sizeof(ScanEntry)};
+}
+inline std::vector<ScanEntry> entries_of(std::string_view bytes) {
+  std::vector<ScanEntry> entries(bytes.size() / sizeof(ScanEntry));
+  if (!entries.empty())
+    std::memcpy(entries.data(), bytes.data(), entries.size() * sizeof(ScanEntry));
+  return entries;
+}
 
 inline constexpr int readable = PyBUF_SIMPLE, writable = PyBUF_WRITABLE,
                      shaped = PyBUF_C_CONTIGUOUS;

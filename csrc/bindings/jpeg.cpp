@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "bindings/buffers.hpp"
 #include "bindings/testing.hpp"
 #include "jpeg/region_decoder.hpp"
 #include "resize/kernels.hpp"  // rows_at_once
@@ -54,8 +55,7 @@ class WindowReader {
     const Opened opened(decoder_, encoded);
     std::vector<ScanEntry> entries;
     if (!opened.recorded(entries)) return std::nullopt;
-    return py::bytes(reinterpret_cast<const char*>(entries.data()),
-                     entries.size() * sizeof(ScanEntry));
+    return bytes_of(entries);
   }
 
   BaselineDecoder started() const { return decoder_.started(); }
@@ -84,13 +84,6 @@ class WindowReader {
     const py::buffer_info bytes_;
     const bool open_;
   };
-
-  static std::vector<ScanEntry> entries_of(std::string_view bytes) {
-    std::vector<ScanEntry> entries(bytes.size() / sizeof(ScanEntry));
-    if (!entries.empty())
-      std::memcpy(entries.data(), bytes.data(), entries.size() * sizeof(ScanEntry));
-    return entries;
-  }
 
   template <class Visit>
   bool each_row(int height, Visit visit) {

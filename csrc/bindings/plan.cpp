@@ -97,11 +97,19 @@ Status run(Executor& self, const py::buffer& encoded, uint64_t seed, uint64_t ep
 }
 
 Status run_with(Executor& self, const py::buffer& encoded, const OperationSequence& parameters,
-                const py::buffer& out) {
+                const py::buffer& out, const py::bytes& index) {
   const Buffer from(encoded, readable), to(out, writable);
   uint8_t* target = to.writable(self.result_bytes());
   const Parameters given = operations_from_list(parameters);
-  return without_gil(self, [&] { return self.run_encoded_with(from.bytes(), given, target); });
+  const std::vector<ScanEntry> entries = entries_of(index);
+  return without_gil(self, [&] {
+    return self.run_encoded_with(from.bytes(), given, target, {entries.data(), entries.size()});
+  });
+}
+
+py::bytes record(Executor& self, const py::buffer& encoded) {
+  const Buffer from(encoded, readable);
+  return bytes_of(without_gil(self, [&] { return self.record(from.bytes()); }));
 }
 
 void run_pixels(Executor& self, const py::buffer& image, uint64_t seed, uint64_t epoch,
@@ -205,7 +213,10 @@ void bind_plan(py::module_& m) {
            "height"_a, "group"_a = 0, "The operations for an image of that size.")
       .def("run", &run, "encoded"_a, "seed"_a, "epoch"_a, "index"_a, "occurrence"_a, "out"_a,
            "group"_a = 0)
-      .def("run_with", &run_with, "encoded"_a, "parameters"_a, "out"_a)
+      .def("run_with", &run_with, "encoded"_a, "parameters"_a, "out"_a, "index"_a = py::bytes(),
+           "`index` is the file's, as record() gives it, or empty.")
+      .def("record", &record, "encoded"_a,
+           "A file's entry index; empty for one that can have none.")
       .def("run_pixels", &run_pixels, "image"_a, "seed"_a, "epoch"_a, "index"_a, "occurrence"_a,
            "out"_a, "group"_a = 0)
       .def("run_pixels_with", &run_pixels_with, "image"_a, "parameters"_a, "out"_a)

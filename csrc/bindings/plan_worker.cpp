@@ -31,6 +31,13 @@ void bind_memory(py::module_& m) {
                                return py::bytes(reinterpret_cast<const char*>(kept.data.data),
                                                 kept.data.size);
                              })
+      .def_property_readonly(
+          "view",
+          [](const FileStore::Kept& kept) {
+            return py::memoryview::from_memory(kept.data.data,
+                                               static_cast<py::ssize_t>(kept.data.size));
+          },
+          "The same in the store's memory, for as long as the store is there.")
       .def_readonly("width", &FileStore::Kept::width)
       .def_readonly("height", &FileStore::Kept::height);
   py::class_<FileStore>(m, "FileStoreView",

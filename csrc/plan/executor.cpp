@@ -227,10 +227,18 @@ Status Executor::run_kept(const SampleKey& key, uint8_t* out, ImageKeeper& keepe
   return Status::ok;
 }
 
-Status Executor::run_encoded_with(ByteView encoded, const Parameters& parameters, uint8_t* out) {
+Status Executor::run_encoded_with(ByteView encoded, const Parameters& parameters, uint8_t* out,
+                                  EntryIndex index) {
   impl_->times.stage_ends.clear();
   const Opened opened(*impl_, encoded);
-  return opened ? run_opened(parameters, out) : Status::needs_pillow;
+  return opened ? run_opened(parameters, out, index) : Status::needs_pillow;
+}
+
+std::vector<ScanEntry> Executor::record(ByteView encoded) {
+  const Opened opened(*impl_, encoded);
+  std::vector<ScanEntry> entries;
+  if (opened) impl_->decoder.record(entries);
+  return entries;
 }
 
 Status Executor::run_opened(const Parameters& parameters, uint8_t* out, EntryIndex index) {

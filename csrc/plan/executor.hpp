@@ -53,8 +53,9 @@ class Executor {
   // The same on pixels, which have the plan's channels.
   void run_pixels(const PixelView& image, const SampleKey& key, uint8_t* out);
 
-  // The same with given parameters.
-  Status run_encoded_with(ByteView encoded, const Parameters& parameters, uint8_t* out);
+  // The same with given parameters; the index is the file's, or empty.
+  Status run_encoded_with(ByteView encoded, const Parameters& parameters, uint8_t* out,
+                          EntryIndex index = {});
   void run_pixels_with(const PixelView& image, const Parameters& parameters, uint8_t* out);
 
   // For a plan without conversion: the pixels, of whatever size they come out.
@@ -62,6 +63,9 @@ class Executor {
   void pixels_of_pixels(const PixelView& image, const SampleKey& key, Pixels& out);
   // Any plan's operations, without its conversion.
   void pixels_with(const PixelView& image, const Parameters& parameters, Pixels& out);
+
+  // The index of a file; empty for one that can have none.
+  std::vector<ScanEntry> record(ByteView encoded);
 
   // From the header alone; false where only Pillow can read it.
   bool image_size(ByteView encoded, int& width, int& height);

@@ -9,7 +9,7 @@ from typing import Any
 
 from PIL import ImageFile, JpegImagePlugin
 
-from fusionloader.deferred import activity
+from fusionloader.deferred import activity, kept
 from fusionloader.deferred.core import Access, DeferredCore
 from fusionloader.deferred.counts import counts
 from fusionloader.deferred.pillow import PillowImage
@@ -52,7 +52,7 @@ def loaded(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _defer(image: PillowImage) -> str:
-    """Reads an open file's bytes and closes it as Pillow does; returns why not, or nothing."""
+    """Takes the pixels of an open file from its bytes, later; returns why not, or nothing."""
     if image.mode not in ("RGB", "L"):
         return f"of mode {image.mode}"
     whole = (0, 0, *image.size)
@@ -61,6 +61,11 @@ def _defer(image: PillowImage) -> str:
         return "decoded at a draft's size"
     if ImageFile.LOAD_TRUNCATED_IMAGES:
         return "LOAD_TRUNCATED_IMAGES is set"
+    file = kept.file_of(image.fp)
+    pixels = None if file is None else file.pixels()
+    if pixels is not None and pixels.shape[1::-1] == image.size:
+        _put(image, Source(b"", image.size, pixels, file))
+        return ""
     try:
         begin = image.fp.tell()
         encoded = _read(image.fp)
@@ -71,10 +76,16 @@ def _defer(image: PillowImage) -> str:
         return "cut off"
     if executor_of_size(3, 0, 0).image_size(encoded) != image.size:
         return _NOT_NATIVE
-    source = Source(encoded, image.size)
+    source = Source(encoded, image.size, file=file)
     # What may still turn out to be damaged is decoded now: Pillow would raise here.
     if not _is_one_scan(image, encoded, begin, end) and not source.decode_natively():
         return _NOT_NATIVE
+    _put(image, source)
+    return ""
+
+
+def _put(image: PillowImage, source: Source) -> None:
+    """Defers an open file's pixels, and closes it as Pillow does."""
     image._im = DeferredCore(source, (), image.mode, image.size)
     image.tile, image.readonly, image.map = [], 0, None
     image.load_end()
@@ -82,8 +93,7 @@ def _defer(image: PillowImage) -> str:
         image.fp.close()
     image.fp = None
     counts().files += 1
-    image._im.source.track(image)
-    return ""
+    source.track(image)
 
 
 def _is_one_scan(image: PillowImage, encoded: bytes, begin: int, end: int) -> bool:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from fusionloader.deferred import patches
+from collections.abc import Mapping
+
+from fusionloader.deferred import kept, patches
+from fusionloader.deferred.kept import ImageStores, OpenStores
 from fusionloader.deferred.loading import begin_in_worker
 from fusionloader.executors.python import Dataset, Sample, SampleKey, Seeding, Source
 
@@ -10,22 +13,24 @@ from fusionloader.executors.python import Dataset, Sample, SampleKey, Seeding, S
 class DeferringSource:
     """A source of user code's samples, whose images are deferred; for worker processes."""
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
+    def __init__(self, source: Source, stores: ImageStores) -> None:
+        """``stores`` are where workers keep something of the files."""
+        self.inner = source
         self.dataset: Dataset = source.dataset
+        self.stores, self._opened = stores, OpenStores()
         self._begun = False
 
-    def __reduce__(self) -> tuple[type[DeferringSource], tuple[Source]]:
-        return DeferringSource, (self._source,)  # a process begins for itself
+    def __reduce__(self) -> tuple[type[DeferringSource], tuple[Source, ImageStores]]:
+        return DeferringSource, (self.inner, self.stores)  # a process begins for itself
 
     @property
     def seeding(self) -> Seeding:
         """Which generators are seeded for every sample."""
-        return self._source.seeding
+        return self.inner.seeding
 
     @seeding.setter
     def seeding(self, seeding: Seeding) -> None:
-        self._source.seeding = seeding
+        self.inner.seeding = seeding
 
     def load(self, key: SampleKey) -> Sample:
         """Returns one sample."""
@@ -33,21 +38,38 @@ class DeferringSource:
             patches.install_imported()
         else:
             begin_in_worker()
+            self._opened = self.stores.open()
             self._begun = True
-        return self._source.load(key)
+        kept.use(self._opened)  # a pool's workers serve several loaders
+        return self.inner.load(key)
 
     def renewed(self) -> Source:
         """Returns the source of the dataset as it is now."""
-        return DeferringSource(self._source.renewed())
+        return DeferringSource(self.inner.renewed(), self.stores)
 
     def take_part_seconds(self) -> list[float]:
         """Returns the inner source's."""
-        return self._source.take_part_seconds()
+        return self.inner.take_part_seconds()
 
     def name(self, key: SampleKey) -> str:
         """Returns the inner source's."""
-        return self._source.name(key)
+        return self.inner.name(key)
 
     def count(self) -> int:
         """Returns the inner source's."""
-        return self._source.count()
+        return self.inner.count()
+
+
+def without_descriptors(source: Source) -> tuple[Source, dict[str, int]]:
+    """Returns a source to pickle for a process that gets its descriptors apart, and these."""
+    if not isinstance(source, DeferringSource):
+        return source, {}
+    stores = source.stores
+    return DeferringSource(source.inner, stores.at({})), stores.descriptors()
+
+
+def with_descriptors(source: Source, fds: Mapping[str, int]) -> Source:
+    """Returns the source in that process."""
+    if not isinstance(source, DeferringSource):
+        return source
+    return DeferringSource(source.inner, source.stores.at(fds))

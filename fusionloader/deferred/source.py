@@ -12,6 +12,7 @@ from PIL import Image
 
 from fusionloader._native import Executor, RunStatus
 from fusionloader.deferred import activity
+from fusionloader.deferred.kept import ImageFile
 from fusionloader.deferred.pillow import PillowImage
 from fusionloader.executors.native import executor_of_size
 from fusionloader.executors.replay import replay
@@ -31,15 +32,24 @@ class Source:
         size: width and height.
     """
 
-    __slots__ = ("_encoded", "_noted", "_uses", "_whole", "size")
+    __slots__ = ("_encoded", "_file", "_noted", "_uses", "_whole", "size")
 
     # How many there were in this process, and of how many there were several views: a dataset's
     # samples are alike.
     _made = _often = 0
 
-    def __init__(self, encoded: bytes, size: tuple[int, int], whole: Pixels | None = None) -> None:
-        """``whole`` has the pixels where they are there already, height x width x 3."""
-        self._encoded, self.size, self._whole = encoded, size, whole
+    def __init__(
+        self,
+        encoded: bytes,
+        size: tuple[int, int],
+        whole: Pixels | None = None,
+        file: ImageFile | None = None,
+    ) -> None:
+        """``whole`` has the pixels where they are there already, height x width x 3.
+
+        ``file`` is what is known of the file, where something of it may be kept.
+        """
+        self._encoded, self.size, self._whole, self._file = encoded, size, whole, file
         self._uses = 0
         self._noted = activity.images_of_fetch()
         Source._made += whole is None
@@ -59,10 +69,17 @@ class Source:
         Source._often += self._uses == _VIEWS_OF_A_WHOLE
         if self._whole is None:
             few = self._uses < _VIEWS_OF_A_WHOLE and 2 * Source._often <= Source._made
-            if few and runner.run_with(self._encoded, operations, out) is RunStatus.OK:
+            if few and not self._is_to_be_kept() and self._run_window(operations, runner, out):
                 return
             self._whole = self._decode()
         runner.run_pixels_with(self._whole.data, operations, out)
+
+    def _is_to_be_kept(self) -> bool:
+        return self._file is not None and self._file.wants_pixels(self.size)
+
+    def _run_window(self, operations: Operations, runner: Executor, out: Any) -> bool:
+        index = b"" if self._file is None else self._file.index(self._encoded, runner)
+        return runner.run_with(self._encoded, operations, out, index) is RunStatus.OK
 
     def replayed(self, operations: Operations) -> Image.Image:
         """Returns the result of operations that the native executor refuses."""
@@ -78,6 +95,8 @@ class Source:
         if runner.run_with(self._encoded, (), pixels.reshape(-1).data) is not RunStatus.OK:
             return False
         self._whole = pixels
+        if self._file is not None:
+            self._file.keep_pixels(pixels)
         return True
 
     def _decode(self) -> Pixels:

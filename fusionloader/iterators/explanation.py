@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fusionloader.gpu import eligibility
+from fusionloader.iterators.deferral import defers
 from fusionloader.options import LoaderOptions
 from fusionloader.sources import kept_files
 from fusionloader.sources.datasets import Compiled
@@ -42,7 +43,11 @@ def _why_nothing_is_kept(
     options: LoaderOptions, compiled: Compiled | None, why_not: str | None
 ) -> str:
     """Returns why workers keep nothing of files; empty where they may."""
-    if why_not or options.num_workers == 0:
+    if options.num_workers == 0:
+        return "samples are not made by workers (num_workers=0)"
+    if (why_not or compiled is None or compiled.plan is None) and defers(options):
+        return ""  # of the files that user code opens
+    if why_not:
         return "samples are not made by workers of a plan"
     if compiled is None or compiled.plan is None or compiled.kind != "folder":
         return "the samples are not read from image files by a plan"

@@ -16,6 +16,7 @@ from fusionloader.executors.collate import is_of_collate
 from fusionloader.executors.python import DatasetSource, Seeding, Source
 from fusionloader.gpu import eligibility
 from fusionloader.iterators.backend import WorkerBackend, refuse_pool
+from fusionloader.iterators.deferral import defers
 from fusionloader.iterators.explanation import explained
 from fusionloader.iterators.in_process import InProcessIterator
 from fusionloader.iterators.loader_state import LoaderState
@@ -67,6 +68,7 @@ class IteratorFactory:
             )
         if why_not:
             refuse_pool(options, why_not)
+            state.image_stores = self._kept.of_images(options) if defers(options) else None
             return WholeBatchIterator(loader, options, state)
         return SlotIterator(loader, options, state, self._backend(options, compiled))
 
@@ -76,7 +78,7 @@ class IteratorFactory:
         if compiled is None:
             source: Source = DatasetSource(options.dataset)
             if options.deferred_images == "auto":
-                source = DeferringSource(source)
+                source = DeferringSource(source, self._kept.of_images(options))
             return PythonBackend(source, remember)
         python = PythonBackend(PlanSource(options.dataset, compiled), remember)
         of_init = Fingerprint(options.dataset, [options.worker_init_fn])

@@ -27,13 +27,14 @@ from fusionloader.pool.pool_processes import Payload
 from fusionloader.ranks.sharing_offer import SharingOffers
 from fusionloader.scheduler.tiny_batches import order_by_size
 from fusionloader.shm.dataset_table import DatasetTable
+from fusionloader.shm.descriptor import Descriptor
 from fusionloader.sources.datasets import Compiled
 from fusionloader.sources.kept_files import KeptFiles
 from fusionloader.sources.tables import layout_of
 from fusionloader.workers import native_worker, prepared_worker, processes
 from fusionloader.workers.native_worker import NativeWorkerConfig
 from fusionloader.workers.pillow_formats import AddedFormats
-from fusionloader.workers.processes import Descriptor, Process
+from fusionloader.workers.processes import Process
 
 
 class NativeBackend:

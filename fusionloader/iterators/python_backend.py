@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Callable
 
 from fusionloader.aliases import Index
+from fusionloader.deferred.sample_source import without_descriptors
 from fusionloader.executors.layout import Layout
 from fusionloader.executors.python import SampleKey, Source
 from fusionloader.gpu.control import GpuOptions
@@ -22,8 +23,9 @@ from fusionloader.options import LoaderOptions
 from fusionloader.pool.pool_processes import Payload
 from fusionloader.pool.user_code import UserCode
 from fusionloader.ranks.sharing_offer import SharingOffer
+from fusionloader.shm.descriptor import Descriptor
 from fusionloader.workers import processes, python_worker
-from fusionloader.workers.processes import Descriptor, Process
+from fusionloader.workers.processes import Process
 
 
 class PythonBackend:
@@ -62,8 +64,9 @@ class PythonBackend:
         init, on_error = options.worker_init_fn, options.on_error
         source = self._source
         if options.pool is not None:
-            code = UserCode(options.num_workers, source, base_seed, init, on_error)
-            return start_in_pool(Payload((code, None), {}, user_code=True))
+            sent, fds = without_descriptors(source)
+            code = UserCode(options.num_workers, sent, base_seed, init, on_error)
+            return start_in_pool(Payload((code, None), fds, user_code=True))
         context, method = context_of(options)
 
         def start(connection: WorkerConnection) -> Process:

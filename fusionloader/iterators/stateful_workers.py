@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import pickle
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch.utils.data import get_worker_info
 from torch.utils.data.dataloader import _DatasetKind
@@ -17,6 +17,9 @@ from torch.utils.data.dataloader import _DatasetKind
 from fusionloader.deferred import counts
 from fusionloader.deferred.counts import Counts
 from fusionloader.resume.stateful import load_state, state_of
+
+if TYPE_CHECKING:  # torch's workers serve where the native part is missing
+    from fusionloader.deferred.kept import ImageStores
 
 _QUEUE = 3  # the place of the queue of results among the arguments of torch's worker loop
 
@@ -74,7 +77,7 @@ class StampingContext:
         self,
         context: Any,
         states: list[State | None] | None,
-        deferring: bool,
+        deferring: ImageStores | None,
         sends: tuple[int, int] | None,
     ) -> None:
         self._context = context
@@ -92,10 +95,13 @@ class StampingContext:
 
 
 class _Beginning(NamedTuple):
-    """How a worker begins: with a state or not, with deferred images or not, sending batches."""
+    """How a worker begins: with a state or not, with deferred images or not, sending batches.
+
+    ``deferring`` has what deferred images keep of their files, ``None`` where none are deferred.
+    """
 
     stateful: bool
-    deferring: bool
+    deferring: ImageStores | None
     sends: tuple[int, int] | None
 
 
@@ -109,10 +115,12 @@ def serve(
 
         stamps.sender = Sender(*begin.sends)
         stamps.sender.collate_into_slots()
-    if begin.deferring:
+    if begin.deferring is not None:
+        from fusionloader.deferred import kept
         from fusionloader.deferred.loading import begin_in_worker
 
         begin_in_worker()
+        kept.use(begin.deferring.open())
     if begin.stateful:
         _make_fetchers_from(state, stamps)
     loop(*arguments[:_QUEUE], stamps, *arguments[_QUEUE + 1 :])

@@ -22,7 +22,7 @@ from torch.utils.data.dataloader import (
 
 from fusionloader.aliases import AnyLoader, Batch, Index, State
 from fusionloader.delivery.device_batches import to_device
-from fusionloader.iterators.deferral import defers, while_fetching
+from fusionloader.iterators.deferral import while_fetching
 from fusionloader.iterators.loader_state import LoaderState
 from fusionloader.iterators.native_part import missing
 from fusionloader.iterators.stateful_workers import (
@@ -38,6 +38,7 @@ from fusionloader.resume.sampling import numbered_batches
 from fusionloader.resume.stateful import has_state
 
 if TYPE_CHECKING:  # these iterators work where the native part is missing
+    from fusionloader.deferred.kept import ImageStores
     from fusionloader.iterators.batch_transport import Receiver
 
 Saved = TypeVar("Saved")
@@ -143,7 +144,7 @@ class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ign
 
     def __init__(self, loader: AnyLoader, options: LoaderOptions, state: LoaderState) -> None:
         self._track(loader, options, state)
-        view = _WithContext(loader, options, state.epochs.dataset_states())
+        view = _WithContext(loader, options, state.epochs.dataset_states(), state.image_stores)
         self._receiver = view.receiver
         super().__init__(view)
 
@@ -281,7 +282,7 @@ class ContinuedIterator(WholeBatchIterator):
         """``remaining`` yields the mini-batches to do; ``base_seed`` seeds the workers."""
         self._track(loader, options, state)
         self._handed: tuple[EpochState, Numbered] | None = (epoch_state, remaining)
-        view = _WithContext(_Seeded(loader, base_seed), options, None)
+        view = _WithContext(_Seeded(loader, base_seed), options, None, state.image_stores)
         self._receiver = view.receiver
         _MultiProcessingDataLoaderIter.__init__(self, view)
         self._index_sampler = loader._index_sampler
@@ -300,7 +301,11 @@ class _WithContext:
     """The loader, whose workers report the states of their datasets, and begin with those given."""
 
     def __init__(
-        self, loader: AnyLoader | _Seeded, options: LoaderOptions, states: list[State | None] | None
+        self,
+        loader: AnyLoader | _Seeded,
+        options: LoaderOptions,
+        states: list[State | None] | None,
+        stores: ImageStores | None,
     ) -> None:
         self._loader = loader
         context: Any = options.multiprocessing_context
@@ -311,7 +316,7 @@ class _WithContext:
         workers = None
         if options.dataset_kind == _DatasetKind.Iterable or has_state(options.dataset):
             workers = _for_workers(states or [], options.num_workers)
-        deferring, sends = defers(options), None
+        sends = None
         self.receiver: Receiver | None = None
         if missing() is None:
             from fusionloader.iterators import batch_transport
@@ -319,8 +324,8 @@ class _WithContext:
             self.receiver = batch_transport.Receiver()
             # In flight, and those that the consumer looks at.
             sends = self.receiver.token, (options.prefetch_factor or 2) + 3
-        if deferring or workers is not None or sends is not None:
-            self.multiprocessing_context = StampingContext(context, workers, deferring, sends)
+        if stores is not None or workers is not None or sends is not None:
+            self.multiprocessing_context = StampingContext(context, workers, stores, sends)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)

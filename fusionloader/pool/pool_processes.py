@@ -24,10 +24,11 @@ from fusionloader.options import WorkerPool
 from fusionloader.pool import worker as pool_worker
 from fusionloader.pool.worker import PoolWorkerConfig
 from fusionloader.shm import objects
+from fusionloader.shm.descriptor import Descriptor
 from fusionloader.workers import fd_messages, processes
 from fusionloader.workers.cpus import lease
 from fusionloader.workers.fd_messages import FdMessage
-from fusionloader.workers.processes import BareProcess, Descriptor, Process
+from fusionloader.workers.processes import BareProcess, Process
 
 if TYPE_CHECKING:
     from fusionloader.pool.binding import PoolBinding

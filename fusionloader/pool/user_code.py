@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusionloader import _native
+from fusionloader.deferred.sample_source import with_descriptors
 from fusionloader.executors.python import Source
 from fusionloader.options import OnError
 from fusionloader.pool.served_loader import ServedLoader
+from fusionloader.shm.descriptor import Descriptor
 from fusionloader.workers.preparation import ProcessState
-from fusionloader.workers.processes import Descriptor, restore_affinity
+from fusionloader.workers.processes import restore_affinity
 from fusionloader.workers.python_worker import PythonWorkerConfig, prepared
 
 
@@ -37,7 +39,7 @@ def user_code_loader(
         control=Descriptor(fds["control_fd"]),
         data=Descriptor(fds["data_fd"]),
         message=Descriptor(fds["message_fd"]),
-        source=code.source,
+        source=with_descriptors(code.source, fds),
         base_seed=code.base_seed,
         worker_init_fn=code.worker_init_fn,
         on_error=code.on_error,

@@ -37,8 +37,8 @@ from fusionloader.workers import failures, fd_messages, messages
 from fusionloader.workers.native_worker import NativeWorker, NativeWorkerConfig
 
 if TYPE_CHECKING:
+    from fusionloader.shm.descriptor import Descriptor
     from fusionloader.workers.prepared_worker import Info
-    from fusionloader.workers.processes import Descriptor
 
 _IDLE_SECONDS = 0.5
 _NO_SLOTS = -1

@@ -7,9 +7,11 @@ import os
 from pathlib import Path
 from typing import Any
 
+from fusionloader.deferred.kept import ImageStores, StoreHandle
 from fusionloader.options import LoaderOptions
 from fusionloader.shm import objects, saved_store
 from fusionloader.shm.dataset_table import DatasetTable
+from fusionloader.shm.descriptor import Descriptor
 from fusionloader.shm.file_store import FileStore
 from fusionloader.shm.objects import SharedMemoryExhausted
 from fusionloader.shm.saved_store import SavedStoreMismatch
@@ -20,6 +22,8 @@ log = logging.getLogger("fusionloader.loader")
 _SPARED_SHARE = 1 / 8
 # Of an index: enough for ImageNet, and a share of what is free.
 _INDEX_BYTES, _INDEX_SHARE = 2 << 30, 1 / 4
+# Of images that user code opens: places in a store, and bytes that the smallest are taken to have.
+_PLACES_PER_SAMPLE, _LEAST_IMAGE, _LEAST_INDEX = 4, 16 << 10, 1 << 10
 
 
 class KeptFiles:
@@ -52,6 +56,24 @@ class KeptFiles:
                 self._begin_index(table, options.jpeg_index)
         return self
 
+    def of_images(self, options: LoaderOptions) -> ImageStores:
+        """Returns stores for the images that user code opens in workers."""
+        kept = (options.cache, options.jpeg_index)
+        if self._table is not None or kept != self._options:
+            self._table, self._options = None, kept
+            self.pixels = self.indexes = self._path = None
+            self._said_closed = False
+            if options.cache is not None:
+                budget = options.cache.nbytes
+                self.pixels = _pixel_store(_places(options, budget, _LEAST_IMAGE), budget)
+            if options.jpeg_index is not None:
+                budget = _index_budget()
+                places = _places(options, budget, _LEAST_INDEX)
+                self.indexes = _store(places, budget, 0, "no entry index is kept")
+            if options.jpeg_index not in (None, "auto"):
+                log.warning("the entry index of files that user code opens is not saved")
+        return ImageStores(_handle(self.pixels), _handle(self.indexes))
+
     def epoch_ended(self) -> None:
         """Saves a new index, and says once that ``/dev/shm`` is full."""
         self._save_index()
@@ -76,8 +98,8 @@ class KeptFiles:
         }
 
     def _begin_index(self, table: DatasetTable, where: Any) -> None:
-        budget = min(_INDEX_BYTES, int(objects.free() * _INDEX_SHARE))
-        store = self.indexes = _store(len(table), budget, 0, "no entry index is kept")
+        store = _store(len(table), _index_budget(), 0, "no entry index is kept")
+        self.indexes = store
         if where == "auto" or store is None:
             return
         self._path = Path(os.fspath(where))
@@ -133,6 +155,29 @@ def _pixel_store(files: int, budget: int) -> FileStore | None:
         )
         budget = available
     return _store(files, budget, spared, "no image is kept decoded")
+
+
+def _index_budget() -> int:
+    return min(_INDEX_BYTES, int(objects.free() * _INDEX_SHARE))
+
+
+def _places(options: LoaderOptions, budget: int, least: int) -> int:
+    """Returns how many files a store has places for, of which hashing finds one.
+
+    Samples may have several files, and streams have no length: then as many as there is room for.
+    """
+    most = budget // least
+    dataset: Any = options.dataset
+    try:
+        return max(1, min(_PLACES_PER_SAMPLE * len(dataset), most))
+    except TypeError:
+        return max(1, most)
+
+
+def _handle(store: FileStore | None) -> StoreHandle | None:
+    if store is None:
+        return None
+    return StoreHandle(Descriptor(store.fd), store.nbytes, store.files)
 
 
 def _store(files: int, budget: int, spared: int, otherwise: str) -> FileStore | None:

@@ -14,11 +14,12 @@ import numpy as np
 from fusionloader import _native
 from fusionloader.aliases import AnyDataset
 from fusionloader.plan.stages import Plan
+from fusionloader.shm.descriptor import Descriptor
 from fusionloader.sources.datasets import compile_dataset
 from fusionloader.workers import failures, messages, native_worker
 from fusionloader.workers.native_worker import NativeWorkerConfig
 from fusionloader.workers.preparation import prepare_process
-from fusionloader.workers.processes import Descriptor, exit_with_parent
+from fusionloader.workers.processes import exit_with_parent
 
 Info = tuple[int, int, AnyDataset, Callable[[int], object] | None]
 """Number of workers, base seed, dataset, worker_init_fn."""

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from multiprocessing import reduction
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -38,20 +37,6 @@ class Process(Protocol):
 
     def kill(self) -> None:
         """Sends SIGKILL."""
-
-
-class Descriptor:
-    """A file descriptor as an argument of a process: pickling duplicates it into the process."""
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _received, (reduction.DupFd(self.fd),)
-
-
-def _received(duplicate: Any) -> Descriptor:
-    return Descriptor(duplicate.detach())
 
 
 class BareProcess:

@@ -18,10 +18,11 @@ from fusionloader.executors.layout import Layout
 from fusionloader.executors.python import SampleKey, Source
 from fusionloader.executors.row_writer import LayoutMismatch, Writer
 from fusionloader.options import OnError
+from fusionloader.shm.descriptor import Descriptor
 from fusionloader.workers import failures, messages
 from fusionloader.workers.on_error import BadSample, resolve
 from fusionloader.workers.preparation import prepare_process
-from fusionloader.workers.processes import Descriptor, exit_with_parent
+from fusionloader.workers.processes import exit_with_parent
 
 _CLAIM_SECONDS = 0.5e-3  # of work in a claim, when samples are cheap
 _MOST_TINY_BATCHES = 64

@@ -1,0 +1,205 @@
+"""Decoded pixels and entry indexes of files that user code opens, kept from epoch to epoch."""
+
+import os
+
+import numpy as np
+import pytest
+import torch
+from deferred.steps import STEPS
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from support.images import photo
+from torch.utils.data import Dataset, IterableDataset
+
+from fusionloader import DecodedCache, FusionLoader, WorkerPool
+from fusionloader.deferred.kept import ImageFile, StoreHandle, _Store
+from fusionloader.shm.descriptor import Descriptor
+from fusionloader.shm.file_store import FileStore
+
+FILES = 12
+BUDGET = 4 << 20
+
+
+class Photos(Dataset):
+    """As most people write it."""
+
+    def __init__(self, paths):
+        self.paths = paths
+
+    def __len__(self):
+        return len(self.paths)
+
+    def __getitem__(self, index):
+        return STEPS["jitter"](Image.open(self.paths[index]).convert("RGB")), index
+
+
+class Pairs(Photos):
+    """Two files a sample."""
+
+    def __getitem__(self, index):
+        other = (index + 1) % len(self)
+        return [super(Pairs, self).__getitem__(each)[0] for each in (index, other)]
+
+
+class Stream(IterableDataset):
+    """Without a length."""
+
+    def __init__(self, paths):
+        self.photos = Photos(paths)
+
+    def __iter__(self):
+        worker = torch.utils.data.get_worker_info()
+        for index in range(worker.id, FILES, worker.num_workers):
+            torch.manual_seed(index)
+            yield self.photos[index]
+
+
+@pytest.fixture
+def paths(tmp_path):
+    rng = np.random.default_rng(5)
+    for number in range(FILES):
+        photo(rng, 70 + number, 60).save(tmp_path / f"{number}.jpg", quality=90)
+    return [str(tmp_path / f"{number}.jpg") for number in range(FILES)]
+
+
+def _epochs(dataset, count=2, **options):
+    """The batches of some epochs as lists of leaves, and what is kept then."""
+    torch.manual_seed(3)
+    loader = FusionLoader(dataset, batch_size=4, num_workers=2, seed=3, **options)
+    epochs = [[_leaves(batch) for batch in loader] for _ in range(count)]
+    return epochs, loader.stats()
+
+
+def _leaves(value):
+    if isinstance(value, (list, tuple)):
+        return [leaf for each in value for leaf in _leaves(each)]
+    return [np.asarray(value).tobytes()]
+
+
+def _change_unseen(path):
+    """Makes a file another one of the same size, inode and time."""
+    info = os.stat(path)
+    with open(path, "r+b") as file:
+        content = bytearray(file.read())
+        content[-1000:-2] = bytes(998)
+        file.seek(0)
+        file.write(content)
+    os.utime(path, ns=(info.st_atime_ns, info.st_mtime_ns))
+
+
+def _collate(samples):
+    return torch.stack([sample[0] for sample in samples]), [sample[1] for sample in samples]
+
+
+WAYS = {
+    "rows": lambda paths: (Photos(paths), {}),
+    "whole batches": lambda paths: (Photos(paths), {"collate_fn": _collate}),
+    "two files a sample": lambda paths: (Pairs(paths), {}),
+    "stream": lambda paths: (Stream(paths), {}),
+}
+KEEPING = {"decoded_cache": {"cache": DecodedCache(BUDGET)}, "jpeg_index": {"jpeg_index": "auto"}}
+
+
+@pytest.mark.parametrize("kept", KEEPING)
+@pytest.mark.parametrize("way", WAYS)
+def test_epochs_are_those_without(way, kept, paths):
+    dataset, options = WAYS[way](paths)
+    expected, _ = _epochs(dataset, deferred_images="off", **options)
+    made, stats = _epochs(dataset, **options, **KEEPING[kept])
+    assert made == expected
+    assert stats[kept]["images"] == FILES
+    assert 0 < stats[kept]["bytes"] <= stats[kept]["budget"]
+
+
+def test_workers_of_a_pool_keep_each_loaders_files(paths):
+    first, second = Photos(paths[:6]), Photos(paths[6:])
+    with WorkerPool(2) as pool:
+        loaders = [
+            FusionLoader(part, 3, pool=pool, seed=1, cache=DecodedCache(BUDGET))
+            for part in (first, second)
+        ]
+        for _ in range(2):
+            made = [[_leaves(batch) for batch in loader] for loader in loaders]
+        assert [loader.stats()["decoded_cache"]["images"] for loader in loaders] == [6, 6]
+    for part, batches in zip((first, second), made, strict=True):
+        plain = FusionLoader(part, 3, num_workers=1, seed=1, deferred_images="off")
+        list(plain)
+        assert [_leaves(batch) for batch in plain] == batches
+
+
+def test_kept_pixels_are_what_is_used(paths):
+    loader = FusionLoader(Photos(paths), 4, num_workers=2, seed=3, cache=DecodedCache(BUDGET))
+    list(loader)
+    _change_unseen(paths[0])
+    second = [_leaves(batch) for batch in loader]
+    plain = FusionLoader(Photos(paths), 4, num_workers=2, seed=3, deferred_images="off")
+    list(plain)
+    assert [_leaves(batch) for batch in plain] != second
+
+
+@pytest.mark.parametrize("kept", KEEPING)
+def test_a_changed_file_is_read_anew(kept, paths):
+    options = {"batch_size": 4, "num_workers": 2, "seed": 3}
+    loader = FusionLoader(Photos(paths), **options, **KEEPING[kept])
+    plain = FusionLoader(Photos(paths), **options, deferred_images="off")
+    list(loader), list(plain)
+    photo(np.random.default_rng(9), 90, 80).save(paths[2], quality=95)
+    made = [_leaves(batch) for batch in loader]
+    assert made == [_leaves(batch) for batch in plain]
+    assert loader.stats()[kept]["images"] == FILES + 1
+
+
+def test_a_full_cache_changes_nothing(paths):
+    small = DecodedCache(40_000)
+    expected, _ = _epochs(Photos(paths), deferred_images="off")
+    made, stats = _epochs(Photos(paths), cache=small)
+    assert made == expected
+    assert 0 < stats["decoded_cache"]["images"] < FILES
+    assert stats["decoded_cache"]["bytes"] <= 40_000
+
+
+def test_damaged_files_are_not_kept(paths):
+    content = open(paths[1], "rb").read()  # noqa: SIM115
+    with open(paths[1], "wb") as file:
+        file.write(content[: len(content) // 2])
+    options = {"on_error": "skip"}
+    expected, _ = _epochs(Photos(paths), deferred_images="off", **options)
+    made, stats = _epochs(Photos(paths), cache=DecodedCache(BUDGET), **options)
+    assert made == expected
+    assert stats["decoded_cache"]["images"] == FILES - 1
+
+
+def test_it_says_that_nothing_is_kept_in_one_process(paths):
+    loader = FusionLoader(Photos(paths), 4, cache=DecodedCache(BUDGET))
+    assert "no decoded cache: samples are not made by workers" in loader.explain()
+    with_workers = FusionLoader(Photos(paths), 4, num_workers=2, cache=DecodedCache(BUDGET))
+    assert "no decoded cache" not in with_workers.explain()
+
+
+class _Info:
+    def __init__(self, inode, nbytes, time):
+        self.st_dev, self.st_ino, self.st_size, self.st_mtime_ns = 1, inode, nbytes, time
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    files=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 3), st.integers(0, 2)), max_size=30),
+    places=st.integers(1, 12),
+)
+def test_a_store_gives_back_what_was_put_for_a_file(files, places):
+    memory = FileStore(places, 4096 + 48 * places + 64 * 30)
+    store = _Store(StoreHandle(Descriptor(memory.fd), memory.nbytes, places))
+    put = {}
+    for description in files:
+        file = ImageFile(None, _Info(*description))
+        found = store.find(file)
+        assert (found is not None) is (description in put)
+        if found is not None:
+            assert found.data == put[description]
+        elif store.has_room(file, 16):
+            put[description] = repr(description).encode().ljust(16)
+            store.put(file, (1, 2), put[description])
+    assert memory.kept == len(put) <= places
+    assert len(put) == len(set(files)) or places < 12
+    memory.close()
