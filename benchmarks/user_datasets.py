@@ -169,6 +169,36 @@ def _timm(paths: list[str], folder: Path) -> Any:
     return ImageDataset(str(folder), transform=transform)
 
 
+class _TwoViews:
+    """As MoCo and SimSiam have it."""
+
+    def __call__(self, image: Image.Image) -> Sample:
+        return [_SIMCLR(image), _SIMCLR(image)]
+
+
+def _two_views_of_folder(paths: list[str], folder: Path) -> Any:
+    return ImageFolder(str(folder), _TwoViews())
+
+
+def _opencv(image: Any, path: str) -> Sample:
+    """As mmpretrain has it: arrays in BGR, resized and normalized by OpenCV."""
+    import cv2
+
+    pixels = cv2.resize(cv2.imread(path), (SIDE, SIDE), interpolation=cv2.INTER_LINEAR)
+    levels = cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB).astype(np.float32)
+    cv2.subtract(levels, (123.675, 116.28, 103.53, 0), levels)
+    cv2.multiply(levels, (1 / 58.395, 1 / 57.12, 1 / 57.375, 0), levels)
+    return torch.from_numpy(np.ascontiguousarray(levels.transpose(2, 0, 1))), 1
+
+
+class Arrays(Files):
+    """Image files that are read as arrays."""
+
+    def __getitem__(self, index: int) -> Sample:
+        """Without Pillow."""
+        return self.sample(None, self.paths[index])  # type: ignore[arg-type]
+
+
 def _image_folder(paths: list[str], folder: Path) -> Any:
     return ImageFolder(str(folder), _TRAIN)
 
@@ -192,9 +222,11 @@ DATASETS: dict[str, Callable[[list[str], Path], Any]] = {
     ),
     "png": lambda paths, folder: Files(_converted(paths, folder, "png"), _train),
     "webp": lambda paths, folder: Files(_converted(paths, folder, "webp", quality=90), _train),
+    "opencv": lambda paths, folder: Arrays(paths, _opencv),
     "image-folder": _image_folder,
+    "image-folder-simclr": _two_views_of_folder,
 }
-FOLDERS = {"timm", "image-folder"}
+FOLDERS = {"timm", "image-folder", "image-folder-simclr"}
 # Workers make whole batches of these, in an order and with draws that depend on the worker.
 STREAMS = {"webdataset"}
 

@@ -11,6 +11,7 @@ from torch.utils.data import _utils as torch_utils
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
 
 from fusionloader.aliases import AnyDataset, AnyLoader
+from fusionloader.deferred.kept import ImageStores
 from fusionloader.deferred.sample_source import DeferringSource
 from fusionloader.executors.collate import is_of_collate
 from fusionloader.executors.python import DatasetSource, Seeding, Source
@@ -80,7 +81,10 @@ class IteratorFactory:
             if options.deferred_images == "auto":
                 source = DeferringSource(source, self._kept.of_images(options))
             return PythonBackend(source, remember)
-        python = PythonBackend(PlanSource(options.dataset, compiled), remember)
+        planned: Source = PlanSource(options.dataset, compiled)
+        if compiled.tail is not None and options.deferred_images == "auto":
+            planned = DeferringSource(planned, ImageStores())
+        python = PythonBackend(planned, remember)
         of_init = Fingerprint(options.dataset, [options.worker_init_fn])
         if of_init == self._changed_by_init:
             return python

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch.utils.data._utils.pin_memory import pin_memory
@@ -12,11 +14,13 @@ from fusionloader.aliases import AnyLoader, Batch, Index, Sample
 from fusionloader.delivery.device_batches import to_device
 from fusionloader.delivery.host_batches import collate_named
 from fusionloader.executors.python import SampleKey, Source, group_of
+from fusionloader.iterators.deferral import while_fetching
 from fusionloader.iterators.loader_state import LoaderState
 from fusionloader.options import LoaderOptions
 from fusionloader.resume.epoch_state import EpochState
 from fusionloader.resume.sampling import SampledBatch, undelivered_batches
 from fusionloader.sources.fingerprint import Fingerprint
+from fusionloader.sources.plan_source import PlanSource
 from fusionloader.workers import failures, messages
 from fusionloader.workers.on_error import BadSample, resolve
 
@@ -62,13 +66,16 @@ class InProcessIterator(_BaseDataLoaderIter):
         counters = self._statistics
         for number, *described in self._batches:
             self._notice_changes()
-            samples: list[Sample] = []
             indices = described[0]
-            for row, (index, key, count) in enumerate(zip(*described, strict=True)):
-                sample_key = SampleKey(
+            keys = [
+                SampleKey(
                     index, epoch_state.seed, epoch_state.epoch, key, count, self._group(number, row)
                 )
-                samples += self._load(row, sample_key)
+                for row, (index, key, count) in enumerate(zip(*described, strict=True))
+            ]
+            with self._fetching():
+                made = [self._load(row, key) for row, key in enumerate(keys)]
+            samples = list(itertools.chain.from_iterable(made))
             epoch_state.deliver(number)
             if samples or not indices:  # which cannot be collated: that is for the user to see
                 counters.batches += 1
@@ -78,6 +85,11 @@ class InProcessIterator(_BaseDataLoaderIter):
         self._epochs.finish(epoch_state)
         counters.add_part_seconds(self._source.take_part_seconds())
         raise StopIteration
+
+    def _fetching(self) -> AbstractContextManager[None]:
+        if isinstance(self._source, PlanSource) and not self._source.has_tail:
+            return nullcontext()  # no user code that opens images
+        return while_fetching(self._options, self._statistics)
 
     def _notice_changes(self) -> None:
         """Takes a dataset that was changed in mid-epoch as it is now, as torch does."""

@@ -126,13 +126,18 @@ class Tail:
         """Returns the transformed image; an exception says which transform raised it."""
         result: Any = image
         for transform in self.transforms:
-            try:
-                result = transform(result)
-            except Exception as error:
-                if hasattr(error, "add_note"):  # Python 3.11
-                    error.add_note(f"Transform: {_text(transform)}")
-                raise
+            result = called(transform, result)
         return result
+
+
+def called(transform: Transform, image: Any) -> Any:
+    """Returns what a transform makes of an image; an exception says which transform raised it."""
+    try:
+        return transform(image)
+    except Exception as error:
+        if hasattr(error, "add_note"):  # Python 3.11
+            error.add_note(f"Transform: {_text(transform)}")
+        raise
 
 
 def compile_transform(

@@ -13,6 +13,9 @@ import torch
 from PIL import Image
 
 from fusionloader._native import Executor, RunStatus
+from fusionloader.deferred import activity
+from fusionloader.deferred.composed.compose import lifted, run_listed
+from fusionloader.deferred.core import deferred_core, image_of
 from fusionloader.executors.native import make_executor
 from fusionloader.executors.python import (
     Dataset,
@@ -54,22 +57,28 @@ class PlanSource:
         # An executor is of one process.
         return PlanSource, (self.dataset, self._compiled, self._in_worker)
 
+    @property
+    def has_tail(self) -> bool:
+        """Whether user code gets the images."""
+        return self._compiled.tail is not None
+
     def load(self, key: SampleKey) -> Any:
         """Returns ``(image, target)`` as the dataset would."""
         compiled = self._compiled
         start = time.perf_counter()
         stored, target = self._read(key.index)
         self._seconds[READ] += time.perf_counter() - start
-        image = self._image(stored, key)
-        if compiled.tail is not None and isinstance(stored, bytes):
-            image.info = info_of(stored)  # user code may look for the orientation there
+        if compiled.tail is not None and not isinstance(stored, np.ndarray):
+            image = self._image_for_user_code(stored, key)
+        else:
+            image = self._image(stored, key)
         if compiled.tail is None and compiled.target_transform is None:
             return image, target
         start = time.perf_counter()
         with contextlib.nullcontext() if self._in_worker else preserved_generators():
             seed_generators(key, self.seeding)
             if compiled.tail is not None:
-                image = compiled.tail(image)
+                image = run_listed(compiled.tail, image)
             if compiled.target_transform is not None:
                 target = compiled.target_transform(target)
         self._seconds[PYTHON] += time.perf_counter() - start
@@ -104,6 +113,21 @@ class PlanSource:
         if self._made is None:
             self._made = make_executor(self._plan)
         return self._made
+
+    def _image_for_user_code(self, stored: bytes, key: SampleKey) -> Image.Image:
+        """Returns the PIL image that the native stages make, with the info of the file's.
+
+        Where images are deferred it is one of these, so that user code goes on natively.
+        """
+        with Image.open(io.BytesIO(stored)) as file:
+            if not self._plan.stages and self._plan.decode == "exact" and self._plan.strict:
+                core = deferred_core(file.convert("RGB")) if activity.is_active() else None
+                if core is not None:
+                    return image_of(core, info_of(file))
+            draws = (key.seed, key.epoch, key.key, key.occurrence)
+            image: Image.Image = lifted(self._pil_image(stored, draws, key.group))
+            image.info = info_of(file)
+            return image
 
     def _image(self, stored: bytes | npt.NDArray[np.uint8], key: SampleKey) -> Any:
         draws = (key.seed, key.epoch, key.key, key.occurrence)
@@ -143,12 +167,11 @@ class PlanSource:
         return length_of(self.dataset)
 
 
-def info_of(encoded: bytes) -> dict[str | tuple[int, int], Any]:
-    """Returns what Pillow keeps beside an image's pixels: EXIF, resolution, color profile."""
-    with Image.open(io.BytesIO(encoded)) as image:
-        # Formats other than JPEG may tell more behind the pixels, and lose some when converted.
-        told = image if image.format == "JPEG" else image.convert("RGB")
-        return dict(told.info)
+def info_of(file: Image.Image) -> dict[str | tuple[int, int], Any]:
+    """Returns what Pillow keeps beside an open file's pixels: EXIF, resolution, color profile."""
+    # Formats other than JPEG may tell more behind the pixels, and lose some when converted.
+    told = file if file.format == "JPEG" else file.convert("RGB")
+    return dict(told.info)
 
 
 def decode_with_pillow(encoded: bytes) -> npt.NDArray[np.uint8]:

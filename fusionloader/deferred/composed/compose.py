@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from fusionloader.deferred import activity
 from fusionloader.deferred.composed.recorders import Recorder
 from fusionloader.deferred.composed.snapshots import Snapshot, Unknown
 from fusionloader.deferred.composed.trials import recorded_image, tried_recorder
@@ -22,9 +23,10 @@ from fusionloader.plan.arguments import Context, NestedTooDeep, NotCompiled, Tra
 from fusionloader.plan.patches import is_patched
 from fusionloader.plan.stages import Convert
 from fusionloader.plan.torchvision import conversions
-from fusionloader.plan.transforms import stage_of
+from fusionloader.plan.transforms import Tail, called, stage_of
 
 Function = Callable[..., Any]
+Call = Callable[[Transform, Any], Any]
 
 
 def calling(original: Function) -> Function:
@@ -39,6 +41,12 @@ def calling(original: Function) -> Function:
         return original(self, image) if steps is None else steps.run(image)
 
     return call
+
+
+def run_listed(tail: Tail, image: PillowImage) -> Any:
+    """Returns what the transforms at a plan's end make of an image, as in a ``Compose``."""
+    steps = _steps_of(tail) if activity.is_active() else None
+    return tail(image) if steps is None else steps.run(image, called)
 
 
 class _Steps:
@@ -82,7 +90,7 @@ class _Steps:
             and all(snapshot.is_current() for snapshot in self._snapshots)
         )
 
-    def run(self, image: PillowImage) -> Any:
+    def run(self, image: PillowImage, call: Call = lambda step, image: step(image)) -> Any:
         core = None
         for place, recorder in enumerate(self._recorders):
             if core is None and recorder is not None:
@@ -93,8 +101,8 @@ class _Steps:
                     continue
                 image, core = recorded_image(image, core), None
             if place == self._known and self._last:
-                image = _lifted(image)
-            image = self._steps[place](image)
+                image = lifted(image)
+            image = call(self._steps[place], image)
         if self._last:
             core = core or deferred_core(image)
             made = None if core is None else self._converted(core)
@@ -103,7 +111,7 @@ class _Steps:
         if core is not None:
             image = recorded_image(image, core)
         for step in self._last:
-            image = step(image)
+            image = call(step, image)
         return image
 
     def _converted(self, core: DeferredCore) -> Any:
@@ -183,9 +191,11 @@ def _tensor(core: DeferredCore, convert: Convert, kind: type[torch.Tensor]) -> A
     return made if kind is torch.Tensor else made.as_subclass(kind)
 
 
-def _lifted(image: PillowImage) -> Any:
-    """Returns a plain RGB image as a deferred one, of its pixels."""
+def lifted(image: PillowImage) -> Any:
+    """Returns a plain RGB image as a deferred one, of its pixels, where images are deferred."""
     kind = type(image)
+    if not activity.is_active():
+        return image
     if kind is not Image.Image or image.mode != "RGB" or min(image.size) < 1:
         return image
     if type(image._im) is DeferredCore or "transparency" in image.info:
