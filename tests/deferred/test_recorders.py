@@ -179,6 +179,10 @@ def _changed_mean(steps):
     steps.transforms[-1].mean[0] = 0.1
 
 
+def _changed_nested_list(steps):
+    steps.transforms[3].transforms.append(transforms.RandomInvert(1.0))
+
+
 def _hooked_flip(steps):
     steps.transforms[1].register_forward_hook(lambda module, inputs, output: output.rotate(90))
 
@@ -192,6 +196,7 @@ def _hooked_flip(steps):
         _changed_list,
         _replaced_step,
         _changed_mean,
+        _changed_nested_list,
         _hooked_flip,
     ],
 )
@@ -202,6 +207,7 @@ def test_a_step_that_changes_is_seen_to(change):
                 transforms.RandomResizedCrop(24),
                 transforms.RandomHorizontalFlip(0.0),
                 transforms.RandomApply([transforms.ColorJitter((0.5, 0.5))], 1.0),
+                transforms.Compose([transforms.RandomGrayscale(0.5)]),
                 transforms.ToTensor(),
                 transforms.Normalize(*map(list, NORMALIZE)),
             ]

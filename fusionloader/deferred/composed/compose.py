@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,12 +14,12 @@ from PIL import Image
 
 from fusionloader.deferred import activity
 from fusionloader.deferred.composed.recorders import Recorder
-from fusionloader.deferred.composed.snapshots import Snapshot, Unknown
+from fusionloader.deferred.composed.snapshots import ListSnapshot, Snapshot, Unknown
 from fusionloader.deferred.composed.trials import recorded_image, tried_recorder
 from fusionloader.deferred.core import DeferredCore, deferred_core, image_of
 from fusionloader.deferred.pillow import Argument, PillowImage
 from fusionloader.deferred.source import Source
-from fusionloader.plan.arguments import Context, NestedTooDeep, NotCompiled, Transform
+from fusionloader.plan.arguments import MOST_NESTED, Context, NestedTooDeep, NotCompiled, Transform
 from fusionloader.plan.patches import is_patched
 from fusionloader.plan.stages import Convert
 from fusionloader.plan.torchvision import conversions
@@ -53,9 +53,10 @@ class _Steps:
     """A list of transforms, of which some are recorded and the last conversions are one table."""
 
     def __init__(self, steps: Sequence[Transform]) -> None:
-        self._steps = list(steps)
+        self._listed = list(steps)
         self._dtype = torch.get_default_dtype()
-        self._snapshots: list[Snapshot] = []
+        self._snapshots: list[Snapshot | ListSnapshot] = []
+        self._steps = list(self._flattened(steps))
         first = len(self._steps)
         while first and conversions.is_conversion(self._steps[first - 1]):
             first -= 1
@@ -68,6 +69,15 @@ class _Steps:
         self._known = self._first
         while self._known and _is_known(self._steps[self._known - 1]):
             self._known -= 1
+
+    def _flattened(self, steps: Sequence[Transform], depth: int = 0) -> Iterator[Transform]:
+        """Yields the steps of lists within the list, too."""
+        for step in steps:
+            if not _is_list(step) or depth == MOST_NESTED:
+                yield step
+                continue
+            self._snapshots.append(ListSnapshot(step))
+            yield from self._flattened(step.transforms, depth + 1)
 
     def _is_watched(self, step: Transform) -> bool:
         """Whether a change of the transform will be seen from now on."""
@@ -84,8 +94,8 @@ class _Steps:
     def are(self, steps: Sequence[Transform]) -> bool:
         """Whether the steps are still those that this was made of, and as they were."""
         return (
-            len(steps) == len(self._steps)
-            and all(map(operator.is_, steps, self._steps))
+            len(steps) == len(self._listed)
+            and all(map(operator.is_, steps, self._listed))
             and self._dtype is torch.get_default_dtype()
             and all(snapshot.is_current() for snapshot in self._snapshots)
         )
@@ -202,6 +212,13 @@ def lifted(image: PillowImage) -> Any:
         return image
     source = Source(b"", image.size, np.array(image))
     return image_of(DeferredCore(source, (), "RGB", image.size), image._copy_info())
+
+
+def _is_list(step: Transform) -> bool:
+    from torchvision import transforms as v1
+    from torchvision.transforms import v2
+
+    return type(step) in (v1.Compose, v2.Compose) and not is_patched(step)
 
 
 def _is_known(step: Transform) -> bool:

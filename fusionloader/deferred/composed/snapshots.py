@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import enum
 from typing import Any
 
@@ -64,6 +65,28 @@ class Snapshot:
             self._add(value)
             return value
         raise Unknown
+
+
+class ListSnapshot:
+    """Which transforms a ``Compose`` holds, and its hooks; what these transforms hold is not seen.
+
+    Attributes are compared by ``==``, which transforms have from ``object``.
+    """
+
+    def __init__(self, compose: Transform) -> None:
+        self._now = vars(compose)
+        self._then = {name: _shallow(value) for name, value in self._now.items()}
+
+    def is_current(self) -> bool:
+        """Whether it holds the same."""
+        try:
+            return self._now == self._then
+        except Exception:  # of a custom __eq__, asked about another transform than before
+            return False
+
+
+def _shallow(value: Argument) -> Any:
+    return copy.copy(value) if isinstance(value, (list, dict, set)) else value
 
 
 def _is_transform(value: Argument) -> bool:
