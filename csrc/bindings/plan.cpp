@@ -223,8 +223,7 @@ void bind_plan(py::module_& m) {
            "occurrence"_a, "group"_a = 0)
       .def("pixels_with", &pixels_with, "image"_a, "parameters"_a)
       .def("decode", &decode, "encoded"_a, "out"_a,
-           "All of a file to height x width x 4 bytes: RGBA where the file has an alpha\n"
-           "channel, else the fourth means nothing.")
+           "All of a file, height x width x 4: RGBA, or RGBX where it has no alpha channel.")
       .def("image_size", &image_size, "encoded"_a,
            "Width and height; None where Pillow has to decode.");
 }

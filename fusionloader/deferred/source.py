@@ -24,8 +24,24 @@ Operations = tuple[Operation, ...]
 _VIEWS_OF_A_WHOLE = 3
 
 
+def read_file(file: Any) -> bytes:
+    """Returns all that is in an open file.
+
+    Raises:
+        ValueError: not a binary file.
+    """
+    if type(file) is io.BytesIO:
+        file.seek(0, io.SEEK_END)
+        return file.getvalue()
+    file.seek(0)
+    encoded = file.read()
+    if not isinstance(encoded, bytes):
+        raise ValueError("not a binary file")
+    return encoded
+
+
 class Source:
-    """A JPEG file's bytes, or an image's pixels, from which views are made.
+    """An image file's bytes, or an image's pixels, from which views are made.
 
     Attributes:
         size: width and height.
@@ -38,7 +54,7 @@ class Source:
     _made = _often = 0
 
     def __init__(self, encoded: bytes, size: tuple[int, int], whole: Pixels | None = None) -> None:
-        """``whole`` has the pixels where they are there already, height x width x 3."""
+        """``whole`` has the pixels where they are there already, height x width x 3, or 4: RGBX."""
         self._encoded, self.size, self._whole = encoded, size, whole
         self._uses = 0
         self._noted = activity.images_of_fetch()
@@ -68,7 +84,12 @@ class Source:
         """Returns the result of operations that the native executor refuses."""
         if self._whole is None:
             self._whole = self._decode()
-        return replay(Image.fromarray(self._whole), operations)
+        return replay(Image.fromarray(self._whole[..., :3]), operations)
+
+    def rgba(self) -> Pixels:
+        """Returns all pixels of an image that has an alpha channel: height x width x 4."""
+        assert self._whole is not None
+        return self._whole
 
     def decode_natively(self) -> bool:
         """Decodes all of the file now; returns whether the native decoder does."""
