@@ -106,6 +106,9 @@ def _defer_webp(image: PillowImage, encoded: bytes) -> str:
         return NOT_NATIVE
     image.info["timestamp"] = image.info["duration"] = 0
     image._WebPImageFile__physical_frame, image._WebPImageFile__loaded = 1, 0
+    if image.fp and image._exclusive_fp:
+        image.fp.close()
+    image.fp = io.BytesIO()  # Pillow has the pixels there, also of a file that was closed
     defer(image, source)
     return ""
 

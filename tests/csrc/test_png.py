@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from native_samples import SIMD_LEVELS, photo, pillow_pixels, plan_for_size
 from PIL import Image
-from png_writer import SIGNATURE, chunk, data_chunks, file_of, filtered, header, png
+from support.png_files import chunk, data_chunks, file_of, filtered, header, png, with_checksums
 
 from fusionloader._native import RunStatus
 from fusionloader.executors.native import executor_of_size, make_executor
@@ -196,16 +196,6 @@ def test_a_file_cut_anywhere_is_left_to_pillow(mode):
     assert decoded(encoded) is not None
     for length in range(len(encoded)):
         assert decoded(encoded[:length]) is None
-
-
-def with_checksums(encoded):
-    """The file with the right checksums of its chunks, so that what they hold is looked at."""
-    made, at = SIGNATURE, len(SIGNATURE)
-    while at + 12 <= len(encoded):
-        length = int.from_bytes(encoded[at : at + 4], "big")
-        made += chunk(encoded[at + 4 : at + 8], encoded[at + 8 : at + 8 + length])
-        at += 12 + length
-    return made
 
 
 @pytest.mark.parametrize("repaired", [False, True])
