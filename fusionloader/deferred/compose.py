@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from fusionloader.deferred.core import DeferredCore, deferred_core, image_of
+from fusionloader.deferred.core import DeferredCore, deferred_core, image_of, info_of
 from fusionloader.deferred.pillow import Argument, PillowImage
 from fusionloader.deferred.source import Source
 from fusionloader.plan.arguments import Context, NestedTooDeep, NotCompiled, Transform
@@ -149,7 +149,7 @@ def _lifted(image: PillowImage) -> Any:
     if type(image._im) is DeferredCore or "transparency" in image.info:
         return image
     source = Source(b"", image.size, np.array(image))
-    return image_of(DeferredCore(source, (), "RGB", image.size), image._copy_info())
+    return image_of(DeferredCore(source, (), "RGB", image.size), info_of(image))
 
 
 def _is_known(step: Transform) -> bool:

@@ -133,6 +133,13 @@ def like(image: PillowImage, core: DeferredCore) -> Image.Image:
     return made
 
 
+def info_of(image: PillowImage) -> dict[Any, Any]:
+    """Returns a copy of an image's info, as Pillow copies it to a new image."""
+    if hasattr(image, "_copy_info"):  # since Pillow 13
+        return image._copy_info()  # type: ignore[no-any-return]
+    return image.info.copy()  # type: ignore[no-any-return]
+
+
 def settle(image: PillowImage, why: str = "") -> None:
     """Puts the pixels of a deferred image in place; counted for what called for them or ``why``."""
     core = image._im
