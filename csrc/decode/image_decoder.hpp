@@ -24,6 +24,8 @@ class ImageDecoder {
   virtual int height() const = 0;
   // Whether start() takes denominators other than 1.
   virtual bool shrinks() const { return false; }
+  // Whether files of the format may have an index.
+  virtual bool is_indexed() const { return false; }
   // The index of the opened file; false, and no entries, for a file that can have none. To be
   // called before start().
   virtual bool record(std::vector<ScanEntry>& entries) {

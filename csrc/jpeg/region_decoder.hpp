@@ -34,6 +34,7 @@ class RegionDecoder final : public ImageDecoder {
   int width() const override;
   int height() const override;
   bool shrinks() const override { return true; }
+  bool is_indexed() const override { return true; }
   // Who decodes what was started last.
   BaselineDecoder started() const;
 

@@ -154,7 +154,7 @@ struct Executor::Impl {
   // The index of the opened file; recorded if it is wanted.
   EntryIndex index(ImageKeeper& keeper) {
     if (const auto kept = keeper.index()) return *kept;
-    if (!keeper.wants_index()) return {};
+    if (!decoder->is_indexed() || !keeper.wants_index()) return {};
     decoder->record(entries);
     const EntryIndex recorded{entries.data(), entries.size()};
     keeper.keep_index(recorded);
