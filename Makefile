@@ -7,7 +7,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# The compiler and libjpeg-turbo, checked once; .ci/system-packages installs what is missing.
+# The compiler and the libraries, checked once; .ci/system-packages installs what is missing.
 SYSTEM := $(VENV)/system.stamp
 # What building needs, what running needs, what tests and checks need besides; and the extension.
 BUILD_TOOLS := $(VENV)/build-tools.stamp
@@ -29,9 +29,10 @@ NATIVE_TESTS := $(wildcard tests/csrc tests/cuda tests/gpu_memory tests/queue te
 ASAN_FUZZ_SECONDS ?= 60
 FUZZ := build/fuzz
 FUZZ_SECONDS ?= 60
-# Both targets run the decoder; the second one without libjpeg, which the memory sanitizer would
-# have to know.
-FUZZERS := $(FUZZ)/window-address $(FUZZ)/scan-address $(FUZZ)/scan-memory
+# Window and scan run the JPEG decoder; the second one without libjpeg, which the memory sanitizer
+# would have to know.
+FUZZERS := $(FUZZ)/window-address $(FUZZ)/scan-address $(FUZZ)/scan-memory $(FUZZ)/png-address \
+    $(FUZZ)/webp-address
 FUZZ_SOURCES := $(wildcard csrc/jpeg/*.cpp)
 FUZZ_FLAGS := -std=c++17 -O1 -g -ffp-contract=off -fno-omit-frame-pointer -fno-sanitize-recover=all -Wno-unknown-warning-option \
     -Icsrc -Itests/fuzz/targets
@@ -98,23 +99,29 @@ asan: $(TEST_INSTALLED)
 	    .ci/with-sanitizer $(ASAN) $(BIN)/python -m pytest $(PYTEST_FLAGS) --capture=sys $(NATIVE_TESTS)
 	$(MAKE) fuzz FUZZ_SECONDS=$(ASAN_FUZZ_SECONDS)
 
-# The JPEG decoder under libFuzzer, which is clang's. What it finds is left in build/fuzz.
+# The decoders under libFuzzer, which is clang's. What it finds is left in build/fuzz.
 fuzz: $(FUZZERS)
-	$(BIN)/python tests/fuzz/seeds.py $(FUZZ)/window
+	$(BIN)/python tests/fuzz/seeds.py $(FUZZ)
 	mkdir -p $(FUZZ)/scan
 	for fuzzer in $(FUZZERS); do \
 	    kind=$$(basename $$fuzzer | cut -d- -f1); \
+	    case $$kind in png | webp) format=$$kind ;; *) format=jpeg ;; esac; \
 	    $$fuzzer -max_total_time=$(FUZZ_SECONDS) -timeout=10 -max_len=16384 -use_value_profile=1 \
-	        -dict=tests/fuzz/jpeg.dict -artifact_prefix=$(FUZZ)/found- -print_final_stats=1 \
-	        $(FUZZ)/$$kind tests/fuzz/corpus/$$kind || exit 1; \
+	        -dict=tests/fuzz/$$format.dict -artifact_prefix=$(FUZZ)/found- -print_final_stats=1 \
+	        $(FUZZ)/$$kind $$(ls -d tests/fuzz/corpus/$$kind 2> /dev/null) || exit 1; \
 	done
 
 $(FUZZ)/window-address: SANITIZE := fuzzer,address,undefined
 $(FUZZ)/scan-address: SANITIZE := fuzzer,address,undefined
 $(FUZZ)/scan-memory: SANITIZE := fuzzer,memory
+$(FUZZ)/png-address $(FUZZ)/webp-address: SANITIZE := fuzzer,address,undefined
 $(FUZZ)/window-address: FUZZED := tests/fuzz/targets/window_target.cpp $(FUZZ_SOURCES) -ljpeg
 $(FUZZ)/scan-address $(FUZZ)/scan-memory: \
     FUZZED := tests/fuzz/targets/scan_target.cpp $(filter-out $(WITH_LIBJPEG),$(FUZZ_SOURCES))
+$(FUZZ)/png-address: FUZZED := tests/fuzz/targets/png_target.cpp $(wildcard csrc/png/*.cpp) \
+    $(wildcard csrc/ops/interleave*.cpp) -ldeflate
+$(FUZZ)/webp-address: FUZZED := tests/fuzz/targets/webp_target.cpp $(wildcard csrc/webp/*.cpp) \
+    -lwebp -lwebpdemux
 $(FUZZERS): $(SYSTEM) $(SOURCES) $(wildcard tests/fuzz/targets/*)
 	.ci/system-packages $(PYTHON) clang
 	mkdir -p $(FUZZ)

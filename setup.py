@@ -26,24 +26,42 @@ CUDA_SOURCE = ROOT / "csrc" / "device" / "augment.cu"
 CUDA_LIBRARY = "_cuda_ops.so"
 
 
-def require_libjpeg_turbo() -> None:
-    """Stops with the command that helps when libjpeg-turbo's headers are missing."""
+# What has to compile, and the packages that help: of Debian and Ubuntu, Fedora, conda.
+LIBRARIES = {
+    "libjpeg-turbo (jpeglib.h)": (
+        "#include <cstdio>\n#include <jpeglib.h>\nint x = JCS_EXT_RGBX;\n",
+        ("libjpeg62-turbo-dev (or libjpeg-turbo8-dev)", "libjpeg-turbo-devel", "libjpeg-turbo"),
+    ),
+    "libdeflate (libdeflate.h)": (
+        "#include <libdeflate.h>\nauto x = libdeflate_zlib_decompress_ex;\n",
+        ("libdeflate-dev", "libdeflate-devel", "libdeflate"),
+    ),
+    "libwebp (webp/decode.h, webp/demux.h)": (
+        "#include <webp/decode.h>\n#include <webp/demux.h>\nauto x = WebPDemuxGetFrame;\n",
+        ("libwebp-dev", "libwebp-devel", "libwebp"),
+    ),
+}
+
+
+def require_libraries() -> None:
+    """Stops with the command that helps when a library's headers are missing."""
     compiler = os.environ.get("CXX", "g++")
     if shutil.which(compiler) is None:
         raise SystemExit(f"fusionloader: no C++ compiler ({compiler}); try: apt-get install g++")
-    probe = "#include <cstdio>\n#include <jpeglib.h>\nint x = JCS_EXT_RGBX;\n"
-    with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder, "probe.cpp")
-        source.write_text(probe)
-        command = [compiler, *os.environ.get("CPPFLAGS", "").split(), "-fsyntax-only", str(source)]
-        done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode != 0:
-        raise SystemExit(
-            "fusionloader: the header of libjpeg-turbo (jpeglib.h) was not found.\n"
-            "  Debian, Ubuntu: apt-get install libjpeg62-turbo-dev (or libjpeg-turbo8-dev)\n"
-            "  Fedora: dnf install libjpeg-turbo-devel    conda: conda install libjpeg-turbo\n"
-            "  elsewhere: set CPPFLAGS=-I... and LDFLAGS=-L..."
-        )
+    for name, (probe, (debian, fedora, conda)) in LIBRARIES.items():
+        with tempfile.TemporaryDirectory() as folder:
+            source = Path(folder, "probe.cpp")
+            source.write_text(probe)
+            flags = os.environ.get("CPPFLAGS", "").split()
+            command = [compiler, *flags, "-fsyntax-only", str(source)]
+            done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise SystemExit(
+                f"fusionloader: the header of {name} was not found.\n"
+                f"  Debian, Ubuntu: apt-get install {debian}\n"
+                f"  Fedora: dnf install {fedora}    conda: conda install {conda}\n"
+                "  elsewhere: set CPPFLAGS=-I... and LDFLAGS=-L..."
+            )
 
 
 def find_nvcc() -> str | None:
@@ -156,7 +174,7 @@ def is_out_of_date(made: str, source: str) -> bool:
 # to a later build_ext --inplace.
 NATIVE = sys.platform == "linux" and os.environ.get("FUSIONLOADER_NATIVE") != "0"
 if NATIVE:
-    require_libjpeg_turbo()
+    require_libraries()
 ParallelCompile("FUSIONLOADER_BUILD_JOBS", needs_recompile=is_out_of_date).install()
 sanitize = SANITIZERS if os.environ.get("FUSIONLOADER_SANITIZE") else []
 setup(
@@ -170,7 +188,7 @@ setup(
                 key=lambda source: ("/bindings/" in source, source),
             ),
             include_dirs=["csrc"],
-            libraries=["jpeg", "dl"],
+            libraries=["jpeg", "deflate", "webp", "webpdemux", "dl"],
             cxx_std=17,
             # Contraction to fused multiply-adds would change roundings that have to match.
             extra_compile_args=["-O3", "-ffp-contract=off", "-MMD", *WARNINGS, *sanitize],

@@ -37,6 +37,9 @@ class Executor:
         simd: str | None = None,
         bgr: bool = False,
     ) -> None: ...
+    def decode(self, encoded: typing_extensions.Buffer, out: typing_extensions.Buffer) -> RunStatus:
+        """All of a file, height x width x 4: RGBA, or RGBX where it has no alpha channel."""
+
     def draw(
         self,
         seed: int,

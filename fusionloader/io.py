@@ -1,4 +1,4 @@
-"""The JPEG decoder for everybody: whole images, and windows of them, with Pillow's pixels.
+"""The decoders for everybody: whole images, and windows of them, with Pillow's pixels.
 
 All functions release the GIL while they decode, so that threads decode side by side. What the
 native decoder does not know (other formats, CMYK, damaged files) Pillow decodes, or raises for.
@@ -54,7 +54,7 @@ def decode_jpeg(encoded: Encoded, *, tensor: bool = False) -> Pixels | torch.Ten
     """Returns the RGB pixels of ``Image.open(...).convert("RGB")``.
 
     Args:
-        encoded: a JPEG file's bytes; other formats are decoded by Pillow.
+        encoded: the bytes of a file: JPEG, PNG or WebP; other formats are decoded by Pillow.
         tensor: whether to return a tensor, 3 x height x width, instead of an array, height x width
             x 3. Both are contiguous and uint8.
 

@@ -103,7 +103,7 @@ class FusionLoader(DataLoader[T_co]):
         cpu_affinity: ``"auto"`` gives each worker of a plan a dedicated core where the machine has
             enough of them, and leaves all to the kernel where not; ``"off"`` always does. What
             ``worker_init_fn`` sets holds. Workers of a pool are as the pool says.
-        deferred_images: ``"auto"`` has the native decoder make the pixels of JPEG files that user
+        deferred_images: ``"auto"`` has the native decoders make the pixels of image files that user
             code opens with Pillow, where they are asked for, crops and transforms included: in
             workers, and in the training process while it fetches. ``"off"`` leaves them to Pillow.
 

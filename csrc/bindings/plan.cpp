@@ -163,6 +163,15 @@ PixelsAndSize pixels_with(Executor& self, const py::buffer& image,
   return with_size(result);
 }
 
+Status decode(Executor& self, const py::buffer& encoded, const py::buffer& out) {
+  const Buffer from(encoded, readable), to(out, shaped | writable);
+  const PixelView view = to.pixels();
+  if (view.channels != 4) throw std::invalid_argument("a file is decoded to four bytes a pixel");
+  uint8_t* target = to.writable(1);
+  return without_gil(self,
+                     [&] { return self.decode(from.bytes(), view.width, view.height, target); });
+}
+
 std::optional<std::pair<int, int>> image_size(Executor& self, const py::buffer& encoded) {
   const Buffer from(encoded, readable);
   int width = 0, height = 0;
@@ -225,6 +234,8 @@ void bind_plan(py::module_& m) {
       .def("pixels_of_pixels", &pixels_of_pixels, "image"_a, "seed"_a, "epoch"_a, "index"_a,
            "occurrence"_a, "group"_a = 0)
       .def("pixels_with", &pixels_with, "image"_a, "parameters"_a)
+      .def("decode", &decode, "encoded"_a, "out"_a,
+           "All of a file, height x width x 4: RGBA, or RGBX where it has no alpha channel.")
       .def("image_size", &image_size, "encoded"_a,
            "Width and height; None where Pillow has to decode.");
 }

@@ -15,9 +15,6 @@
 namespace fusionloader {
 namespace {
 
-// Above this Pillow warns of a decompression bomb, or refuses: its business.
-constexpr uint64_t pixel_limit = 89478485;
-
 struct ErrorManager {
   jpeg_error_mgr base;  // first: libjpeg hands out a pointer to it
   std::jmp_buf escape;
@@ -49,11 +46,6 @@ bool begins_well(ByteView encoded) {
 bool ends_well(ByteView encoded) {
   const uint8_t* end = encoded.data + encoded.size;
   return end[-2] == 0xFF && end[-1] == 0xD9;
-}
-
-bool lies_inside(Rect window, int width, int height) {
-  return window.x >= 0 && window.y >= 0 && window.width > 0 && window.height > 0 &&
-         window.width <= width - window.x && window.height <= height - window.y;
 }
 
 }  // namespace
@@ -144,11 +136,12 @@ bool RegionDecoder::open(ByteView encoded) {
     jpeg_mem_src(info, encoded.data, static_cast<unsigned long>(encoded.size));
     jpeg_read_header(info, TRUE);
   });
-  const bool ours = read && state.clean() && info->data_precision == 8 &&
-                    static_cast<uint64_t>(info->image_width) * info->image_height <= pixel_limit &&
-                    ((info->num_components == 1 && info->jpeg_color_space == JCS_GRAYSCALE) ||
-                     (info->num_components == 3 &&
-                      (info->jpeg_color_space == JCS_YCbCr || info->jpeg_color_space == JCS_RGB)));
+  const bool ours =
+      read && state.clean() && info->data_precision == 8 &&
+      static_cast<uint64_t>(info->image_width) * info->image_height <= most_decoded_pixels &&
+      ((info->num_components == 1 && info->jpeg_color_space == JCS_GRAYSCALE) ||
+       (info->num_components == 3 &&
+        (info->jpeg_color_space == JCS_YCbCr || info->jpeg_color_space == JCS_RGB)));
   if (!ours) close();
   return ours;
 }
@@ -247,7 +240,7 @@ bool RegionDecoder::rows(int y, int count, const uint8_t** rows) {
   return read && state.clean() && info->output_scanline == end;
 }
 
-bool read_image_size(RegionDecoder& decoder, ByteView encoded, int& width, int& height) {
+bool read_image_size(ImageDecoder& decoder, ByteView encoded, int& width, int& height) {
   if (!decoder.open(encoded)) return false;
   width = decoder.width();
   height = decoder.height();

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "decode/image_decoder.hpp"
 #include "jpeg/entry_index.hpp"
 #include "jpeg/scan.hpp"  // ByteView, Rect
 #include "simd/level.hpp"
@@ -23,29 +24,31 @@ inline BaselineDecoder faster_decoder(SimdLevel simd) {
 // damage for which this decoder does not vouch. Damage that the window does not need counts where
 // Pillow would raise for it, unless the decoder is not `strict` and decodes the file itself. Not
 // thread-safe.
-class RegionDecoder {
+class RegionDecoder final : public ImageDecoder {
  public:
   RegionDecoder(SimdLevel simd, BaselineDecoder baseline, bool strict = true);
-  ~RegionDecoder();
+  ~RegionDecoder() override;
 
   // Reads the header. `encoded` must stay valid until close() or the next open().
-  bool open(ByteView encoded);
-  int width() const;
-  int height() const;
+  bool open(ByteView encoded) override;
+  int width() const override;
+  int height() const override;
+  bool shrinks() const override { return true; }
+  bool is_indexed() const override { return true; }
   // Who decodes what was started last.
   BaselineDecoder started() const;
 
   // The index of the opened file; false, and no entries, for a file that can have none: one that is
   // not decoded by ours, or damaged anywhere. To be called before start().
-  bool record(std::vector<ScanEntry>& entries);
+  bool record(std::vector<ScanEntry>& entries) override;
   // Prepares to decode at 1/`denominator` of the size (1, 2, 4 or 8; 1 is exact; both sides rounded
   // up), the window given in pixels of that size. The index is the file's, or empty; it must stay
   // valid. To be called once after open().
-  bool start(Rect window, int denominator, EntryIndex index = {});
+  bool start(Rect window, int denominator, EntryIndex index = {}) override;
   // Rows y .. y + count - 1 of the window as RGBX, count <= rows_at_once, with row_slack readable
   // bytes behind each. `y` is ascending; the rows are valid until the next call.
-  bool rows(int y, int count, const uint8_t** rows);
-  void close();
+  bool rows(int y, int count, const uint8_t** rows) override;
+  void close() override;
 
  private:
   struct State;
@@ -53,6 +56,6 @@ class RegionDecoder {
 };
 
 // Width and height from the header alone; false if the file is not for this decoder.
-bool read_image_size(RegionDecoder& decoder, ByteView encoded, int& width, int& height);
+bool read_image_size(ImageDecoder& decoder, ByteView encoded, int& width, int& height);
 
 }  // namespace fusionloader

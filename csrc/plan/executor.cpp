@@ -1,10 +1,13 @@
 #include "plan/executor.hpp"
 
+#include <algorithm>
+#include <cstring>
 #include <optional>
 #include <stdexcept>
 #include <string>
 
 #include "convert/convert.hpp"
+#include "decode/decoders.hpp"
 #include "ops/limits.hpp"
 #include "plan/erase_result.hpp"
 #include "plan/images.hpp"
@@ -88,7 +91,8 @@ struct Executor::Impl {
   PlanSpec spec;
   Pipeline pipeline;
   std::optional<Converter> converter;
-  RegionDecoder decoder;
+  Decoders decoders;
+  ImageDecoder* decoder = nullptr;  // of the opened file
   std::vector<uint8_t> pixel_row;
   std::vector<ScanEntry> entries;
   Pixels whole;  // an image that is to be kept
@@ -97,7 +101,7 @@ struct Executor::Impl {
   explicit Impl(PlanSpec plan)
       : spec(std::move(plan)),
         pipeline(spec.simd, spec.vertical_first_allowed, spec.channels),
-        decoder(spec.simd, faster_decoder(spec.simd), spec.strict) {
+        decoders(spec.simd, spec.strict) {
     for (const int channels : {spec.channels, spec.result_channels})
       if (channels != 1 && channels != 3)
         throw std::invalid_argument("a plan's images have 1 or 3 channels");
@@ -119,7 +123,7 @@ struct Executor::Impl {
   }
 
   void run_pixels(const PixelView& image, const Parameters& parameters, ResultWriter& result) {
-    if (image.channels != spec.channels)
+    if (image.channels != spec.channels && (image.channels != 4 || spec.channels != 3))
       throw std::invalid_argument("pixels of " + std::to_string(image.channels) +
                                   " channels, the plan is made for " +
                                   std::to_string(spec.channels));
@@ -134,31 +138,32 @@ struct Executor::Impl {
 
   // The decoder is open.
   bool run_decoder(const Parameters& parameters, ResultWriter& result, EntryIndex index = {}) {
-    std::optional<JpegSource> source;
+    std::optional<DecodedSource> source;
     const auto begin = [&](const Pass& first) {
-      const int denominator = spec.fast_decode ? reduction(first) : 1;
-      return Pipeline::Start{source.emplace(decoder, denominator, index), denominator};
+      const int denominator = spec.fast_decode && decoder->shrinks() ? reduction(first) : 1;
+      return Pipeline::Start{source.emplace(*decoder, denominator, index), denominator};
     };
-    return pipeline.run(parameters, decoder.width(), decoder.height(), begin, result, times);
+    return pipeline.run(parameters, decoder->width(), decoder->height(), begin, result, times);
   }
 
   bool open(ByteView encoded) {
     if (spec.channels != 3) throw std::invalid_argument("encoded images are decoded to RGB");
-    return decoder.open(encoded);
+    decoder = decoders.open(encoded);
+    return decoder != nullptr;
   }
 
   // The index of the opened file; recorded if it is wanted.
   EntryIndex index(ImageKeeper& keeper) {
     if (const auto kept = keeper.index()) return *kept;
-    if (!keeper.wants_index()) return {};
-    decoder.record(entries);
+    if (!decoder->is_indexed() || !keeper.wants_index()) return {};
+    decoder->record(entries);
     const EntryIndex recorded{entries.data(), entries.size()};
     keeper.keep_index(recorded);
     return recorded;
   }
 
   void close() {
-    decoder.close();
+    decoder->close();
     pipeline.release_large_buffers();
   }
 
@@ -209,7 +214,7 @@ Status Executor::run_encoded(ByteView encoded, const SampleKey& key, uint8_t* ou
                              ImageKeeper* keeper) {
   const Opened opened(*impl_, encoded);
   if (!opened) return Status::needs_pillow;
-  const int width = impl_->decoder.width(), height = impl_->decoder.height();
+  const int width = impl_->decoder->width(), height = impl_->decoder->height();
   if (keeper && keeper->wants_pixels(width, height)) return run_kept(key, out, *keeper);
   const EntryIndex index = keeper ? impl_->index(*keeper) : EntryIndex{};
   return run_opened(impl_->drawn(key, width, height), out, index);
@@ -237,7 +242,7 @@ Status Executor::run_encoded_with(ByteView encoded, const Parameters& parameters
 std::vector<ScanEntry> Executor::record(ByteView encoded) {
   const Opened opened(*impl_, encoded);
   std::vector<ScanEntry> entries;
-  if (opened) impl_->decoder.record(entries);
+  if (opened) impl_->decoder->record(entries);
   return entries;
 }
 
@@ -269,7 +274,7 @@ Status Executor::pixels_of_encoded(ByteView encoded, const SampleKey& key, Pixel
   const Opened opened(*impl_, encoded);
   if (!opened) return Status::needs_pillow;
   PixelsOut result(out, impl_->spec.result_channels, impl_->spec.simd);
-  const Parameters drawn = impl_->drawn(key, impl_->decoder.width(), impl_->decoder.height());
+  const Parameters drawn = impl_->drawn(key, impl_->decoder->width(), impl_->decoder->height());
   return impl_->run_decoder(drawn, result) ? Status::ok : Status::needs_pillow;
 }
 
@@ -285,8 +290,30 @@ void Executor::pixels_with(const PixelView& image, const Parameters& parameters,
   impl_->run_pixels(image, parameters, result);
 }
 
+Status Executor::decode(ByteView encoded, int width, int height, uint8_t* out) {
+  const Opened opened(*impl_, encoded);
+  if (!opened) return Status::needs_pillow;
+  ImageDecoder& decoder = *impl_->decoder;
+  if (decoder.width() != width || decoder.height() != height ||
+      !decoder.start({0, 0, width, height}, 1, {}))
+    return Status::needs_pillow;
+  const auto stride = static_cast<size_t>(width) * 4;
+  for (int y = 0; y < height; y += rows_at_once) {
+    const int count = std::min(rows_at_once, height - y);
+    const uint8_t* rows[rows_at_once];
+    if (!decoder.rows(y, count, rows)) return Status::needs_pillow;
+    for (int i = 0; i < count; ++i, out += stride) std::memcpy(out, rows[i], stride);
+  }
+  return Status::ok;
+}
+
 bool Executor::image_size(ByteView encoded, int& width, int& height) {
-  return read_image_size(impl_->decoder, encoded, width, height);
+  ImageDecoder* decoder = impl_->decoders.open(encoded);
+  if (!decoder) return false;
+  width = decoder->width();
+  height = decoder->height();
+  decoder->close();
+  return true;
 }
 
 }  // namespace fusionloader

@@ -6,7 +6,7 @@
 #include <mutex>
 #include <vector>
 
-#include "jpeg/region_decoder.hpp"  // ByteView
+#include "decode/image_decoder.hpp"  // ByteView
 #include "plan/image_keeper.hpp"
 #include "plan/images.hpp"  // PixelView
 #include "plan/part_times.hpp"
@@ -17,8 +17,8 @@ namespace fusionloader {
 
 enum class Status : int {
   ok = 0,
-  // Not a JPEG that this decoder decodes as Pillow does (other format, CMYK, 12 bit, damaged,
-  // truncated, over Pillow's pixel limit): Pillow decodes it, or words the error.
+  // Not a file that the decoders decode as Pillow does (another format, CMYK, 16 bit, animated,
+  // damaged, truncated, over Pillow's pixel limit): Pillow decodes it, or words the error.
   needs_pillow = 1,
 };
 
@@ -50,7 +50,7 @@ class Executor {
   Status run_encoded(ByteView encoded, const SampleKey& key, uint8_t* out,
                      ImageKeeper* keeper = nullptr);
 
-  // The same on pixels, which have the plan's channels.
+  // The same on pixels, which have the plan's channels, or four where the plan has three.
   void run_pixels(const PixelView& image, const SampleKey& key, uint8_t* out);
 
   // The same with given parameters; the index is the file's, or empty.
@@ -66,6 +66,10 @@ class Executor {
 
   // The index of a file; empty for one that can have none.
   std::vector<ScanEntry> record(ByteView encoded);
+
+  // All pixels of a file as they are decoded, four bytes each, to a `width` x `height` image: RGBA
+  // where the file has an alpha channel, else RGBX.
+  Status decode(ByteView encoded, int width, int height, uint8_t* out);
 
   // From the header alone; false where only Pillow can read it.
   bool image_size(ByteView encoded, int& width, int& height);

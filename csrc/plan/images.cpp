@@ -19,6 +19,8 @@ bool PixelSource::rows(int y, int count, const uint8_t** rows) {
     uint8_t* to = &buffer_[static_cast<size_t>(i) * (width * 4 + row_slack)];
     if (image_.channels == 1)
       kernels_.join_rgbx(from, from, from, width, to);
+    else if (image_.channels == 4)
+      std::memcpy(to, from, width * 4);
     else
       kernels_.spread_rgb(from, width, to);
     rows[i] = to;

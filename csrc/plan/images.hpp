@@ -2,16 +2,16 @@
 // Where passes read their rows from and write them to.
 #include <vector>
 
-#include "jpeg/region_decoder.hpp"
+#include "decode/image_decoder.hpp"
 #include "ops/interleave.hpp"
 #include "ops/planes.hpp"
 #include "resize/resampler.hpp"
 
 namespace fusionloader {
 
-class JpegSource final : public RowSource {
+class DecodedSource final : public RowSource {
  public:
-  JpegSource(RegionDecoder& decoder, int denominator, EntryIndex index)
+  DecodedSource(ImageDecoder& decoder, int denominator, EntryIndex index)
       : decoder_(decoder), denominator_(denominator), index_(index) {}
   bool begin(Rect window) override { return decoder_.start(window, denominator_, index_); }
   bool rows(int y, int count, const uint8_t** rows) override {
@@ -19,12 +19,12 @@ class JpegSource final : public RowSource {
   }
 
  private:
-  RegionDecoder& decoder_;
+  ImageDecoder& decoder_;
   int denominator_;
   EntryIndex index_;
 };
 
-// 8-bit pixels of `channels` bytes: 3 (RGB) or 1 (grey); rows `stride` bytes apart.
+// 8-bit pixels of `channels` bytes: 4 (RGBX), 3 (RGB) or 1 (grey); rows `stride` bytes apart.
 struct PixelView {
   const uint8_t* pixels;
   int width, height, channels;

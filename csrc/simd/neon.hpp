@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #define FUSIONLOADER_128
 
@@ -129,6 +130,32 @@ inline Alternated load_alternated(const uint8_t* from) {
   const uint8x16x4_t bytes = vld4q_u8(from);
   return {bits_of(bytes.val[0]), bits_of(bytes.val[1]), bits_of(bytes.val[2])};
 }
+
+inline Vector128 add_8(Vector128 a, Vector128 b) { return bits_of(vaddq_u8(as_u8(a), as_u8(b))); }
+inline Vector128 minimum_16(Vector128 a, Vector128 b) {
+  return bits_of(vminq_s16(as_s16(a), as_s16(b)));
+}
+inline Vector128 equal_16(Vector128 a, Vector128 b) {
+  return bits_of(vceqq_s16(as_s16(a), as_s16(b)));
+}
+inline Vector128 either(Vector128 a, Vector128 b) { return vorrq_s32(a, b); }
+inline Vector128 chosen(Vector128 which, Vector128 a, Vector128 b) {
+  return bits_of(vbslq_u8(as_u8(which), as_u8(a), as_u8(b)));
+}
+inline Vector128 load_32(const void* from) {
+  int32_t bits;
+  std::memcpy(&bits, from, sizeof bits);
+  return vsetq_lane_s32(bits, vdupq_n_s32(0), 0);
+}
+inline void store_32(void* to, Vector128 a) {
+  const int32_t bits = vgetq_lane_s32(a, 0);
+  std::memcpy(to, &bits, sizeof bits);
+}
+template <int bytes>
+inline Vector128 moved_up(Vector128 a) {
+  return bits_of(vextq_u8(vdupq_n_u8(0), as_u8(a), 16 - bytes));
+}
+inline Vector128 last_of_four_32(Vector128 a) { return vdupq_laneq_s32(a, 3); }
 
 // For kernels of Arm alone: bytes 4 * i .. 4 * i + 3 as 32 bits; sum + a * the number in a lane of
 // b.

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "simd/places.hpp"
 
@@ -150,6 +151,34 @@ FUSIONLOADER_128 inline Alternated load_alternated(const uint8_t* from) {
                   ab_behind = interleave_low_32(third, fourth);
   return {interleave_low_64(ab, ab_behind), interleave_high_64(ab, ab_behind),
           interleave_low_64(interleave_high_32(first, second), interleave_high_32(third, fourth))};
+}
+
+FUSIONLOADER_128 inline Vector128 add_8(Vector128 a, Vector128 b) { return _mm_add_epi8(a, b); }
+FUSIONLOADER_128 inline Vector128 minimum_16(Vector128 a, Vector128 b) {
+  return _mm_min_epi16(a, b);
+}
+FUSIONLOADER_128 inline Vector128 equal_16(Vector128 a, Vector128 b) {
+  return _mm_cmpeq_epi16(a, b);
+}
+FUSIONLOADER_128 inline Vector128 either(Vector128 a, Vector128 b) { return _mm_or_si128(a, b); }
+FUSIONLOADER_128 inline Vector128 chosen(Vector128 which, Vector128 a, Vector128 b) {
+  return _mm_blendv_epi8(b, a, which);
+}
+FUSIONLOADER_128 inline Vector128 load_32(const void* from) {
+  int32_t bits;
+  std::memcpy(&bits, from, sizeof bits);
+  return _mm_cvtsi32_si128(bits);
+}
+FUSIONLOADER_128 inline void store_32(void* to, Vector128 a) {
+  const int32_t bits = _mm_cvtsi128_si32(a);
+  std::memcpy(to, &bits, sizeof bits);
+}
+template <int bytes>
+FUSIONLOADER_128 inline Vector128 moved_up(Vector128 a) {
+  return _mm_slli_si128(a, bytes);
+}
+FUSIONLOADER_128 inline Vector128 last_of_four_32(Vector128 a) {
+  return _mm_shuffle_epi32(a, 0xFF);
 }
 
 // For kernels of x86 alone.

@@ -5,7 +5,10 @@
 // what is done to it, N being the bits of an element:
 //   load, store, store_two                     16 bytes; the two halves to two places
 //   filled_N                                   the same value everywhere
-//   add_N, subtract_N, multiply_16, magnitude_16, maximum_32, largest_32
+//   load_32, store_32                          the first four bytes; the others are 0
+//   add_N, subtract_N, multiply_16, magnitude_16, minimum_16, maximum_32, largest_32
+//   equal_16, chosen, either                   all ones where equal; a where ones, else b; or
+//   moved_up, last_of_four_32                  bytes to higher places; the last 32 bits everywhere
 //   shift_right_16, shift_right_signed_N       zeros or the sign come in
 //   pack_32, pack_16, pack_16_unsigned         clipped to half the bits; b's behind a's
 //   interleave_low_N, interleave_high_N        a0 b0 a1 b1 ... of the first or second halves

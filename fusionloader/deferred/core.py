@@ -27,7 +27,8 @@ class DeferredCore:
     """Stands in for Pillow's ``ImagingCore``; never changes, so that images may share it.
 
     Attributes:
-        mode: ``"RGB"`` or ``"L"``: the first of three equal channels.
+        mode: ``"RGB"``, ``"L"`` (the first of three equal channels), or ``"RGBA"``, of which
+            nothing is recorded but ``convert``.
         size: width and height of the result.
     """
 
@@ -58,6 +59,8 @@ class DeferredCore:
 
     def pixels(self) -> Pixels:
         """Returns height x width x channels, or height x width for ``"L"``."""
+        if self.mode == "RGBA":
+            return self.source.rgba()
         width, height = self.size
         channels = _CHANNELS[self.mode]
         out = np.empty((height, width, channels), np.uint8)
@@ -85,13 +88,31 @@ class DeferredCore:
         return out
 
 
-def deferred_core(image: PillowImage) -> DeferredCore | None:
+def core_of(image: PillowImage) -> DeferredCore | None:
     """Returns the core of a deferred image, or of a file that can be deferred now, or ``None``."""
     core = getattr(image, "_im", None)
     if core is None and getattr(image, "tile", None):  # an open file
         image.load()
         core = image._im
     return core if type(core) is DeferredCore else None
+
+
+def deferred_core(image: PillowImage) -> DeferredCore | None:
+    """Returns the same, of an image without alpha channel."""
+    core = core_of(image)
+    return core if core is not None and core.mode in _CHANNELS else None
+
+
+def defer(image: PillowImage, source: Source) -> None:
+    """Gives an open file's image a source for pixels, and closes the file as Pillow does then."""
+    image._im = DeferredCore(source, (), image.mode, image.size)
+    image.tile, image.readonly, image.map = [], 0, None
+    image.load_end()
+    if image._exclusive_fp and image._close_exclusive_fp_after_loading:
+        image.fp.close()
+    image.fp = None
+    counts().files += 1
+    source.track(image)
 
 
 def image_of(core: DeferredCore, info: dict[Any, Any] | None = None) -> Image.Image:
@@ -110,6 +131,13 @@ def like(image: PillowImage, core: DeferredCore) -> Image.Image:
     made: Image.Image = image._new(core)
     core.source.track(made)
     return made
+
+
+def info_of(image: PillowImage) -> dict[Any, Any]:
+    """Returns a copy of an image's info, as Pillow copies it to a new image."""
+    if hasattr(image, "_copy_info"):  # since Pillow 13
+        return image._copy_info()  # type: ignore[no-any-return]
+    return image.info.copy()  # type: ignore[no-any-return]
 
 
 def settle(image: PillowImage, why: str = "") -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from PIL import ImageEnhance
 
-from fusionloader.deferred.core import DeferredCore, deferred_core, image_of, like
+from fusionloader.deferred.core import DeferredCore, deferred_core, image_of, info_of, like
 from fusionloader.deferred.methods import color_of
 from fusionloader.deferred.pillow import Argument, PillowImage
 from fusionloader.plan.operations import Operation
@@ -41,7 +41,7 @@ def enhancer(original: Function) -> Function:
         if type(self) is ImageEnhance.Color:
             self.intermediate_mode = "L"
         setattr(self, _CORE, core)
-        setattr(self, _INFO, image._copy_info())
+        setattr(self, _INFO, info_of(image))
         setattr(self, _INIT, original)
         core.source.track(self)
 

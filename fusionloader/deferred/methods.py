@@ -9,7 +9,7 @@ from typing import Any
 
 from PIL import Image, ImageFilter
 
-from fusionloader.deferred.core import BLACK, DeferredCore, deferred_core, like, settle
+from fusionloader.deferred.core import BLACK, DeferredCore, core_of, deferred_core, like, settle
 from fusionloader.deferred.counts import counts
 from fusionloader.deferred.pillow import Argument, PillowImage
 
@@ -44,11 +44,12 @@ def recording(recorder: Recorder) -> Callable[[Method], Method]:
 
     Whatever the recorder does not understand, bad arguments too, is left to Pillow.
     """
+    core_for = core_of if recorder in (copy, convert) else deferred_core
 
     def of(original: Method) -> Method:
         @functools.wraps(original)
         def method(self: PillowImage, *arguments: Argument, **named: Argument) -> Any:
-            core = deferred_core(self)
+            core = core_for(self)
             # A color that is transparent is converted with the image, by Pillow.
             if core is not None and "transparency" not in self.info:
                 try:

@@ -3,36 +3,31 @@
 from __future__ import annotations
 
 import functools
-import io
 from collections.abc import Callable
 from typing import Any
 
-from PIL import ImageFile, JpegImagePlugin
+from PIL import ImageFile, JpegImagePlugin, PngImagePlugin
 
 from fusionloader.deferred import activity, kept
-from fusionloader.deferred.core import Access, DeferredCore
+from fusionloader.deferred.core import Access, DeferredCore, defer
 from fusionloader.deferred.counts import counts
+from fusionloader.deferred.decoding import NOT_NATIVE, defer_png
 from fusionloader.deferred.pillow import PillowImage
-from fusionloader.deferred.source import Source
+from fusionloader.deferred.source import Source, read_file
 from fusionloader.executors.native import executor_of_size
 
 _START_OF_SCAN, _END_OF_IMAGE = b"\xff\xda", b"\xff\xd9"
-_NOT_NATIVE = "damaged, or of a kind that the native decoder does not know"
 _SEARCHED = 4096  # bytes at a file's end; some cameras write behind the image
 
 
 def loading(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Returns ``ImageFile.load``, which defers JPEG files."""
+    """Returns ``ImageFile.load``, which defers files of the formats that it knows."""
 
     @functools.wraps(original)
     def load(self: PillowImage) -> Any:
-        if (
-            type(self) is JpegImagePlugin.JpegImageFile
-            and self.tile
-            and self._im is None
-            and activity.is_active()
-        ):
-            reason = _defer(self)
+        deferring = _FORMATS.get(type(self))
+        if deferring is not None and self.tile and self._im is None and activity.is_active():
+            reason = deferring(self)
             if not reason:
                 return Access(self)
             counts().left[reason] += 1
@@ -51,7 +46,7 @@ def loaded(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return load
 
 
-def _defer(image: PillowImage) -> str:
+def _defer_jpeg(image: PillowImage) -> str:
     """Takes the pixels of an open file from its bytes, later; returns why not, or nothing."""
     if image.mode not in ("RGB", "L"):
         return f"of mode {image.mode}"
@@ -64,36 +59,24 @@ def _defer(image: PillowImage) -> str:
     file = kept.file_of(image.fp)
     pixels = None if file is None else file.pixels()
     if pixels is not None and pixels.shape[1::-1] == image.size:
-        _put(image, Source(b"", image.size, pixels, file))
+        defer(image, Source(b"", image.size, pixels, file))
         return ""
     try:
         begin = image.fp.tell()
-        encoded = _read(image.fp)
+        encoded = read_file(image.fp)
     except Exception:  # closed, for one, or the user's own kind of file
         return "the file cannot be read"
     end = encoded.rfind(_END_OF_IMAGE, -_SEARCHED)
     if end < 0:
         return "cut off"
     if executor_of_size(3, 0, 0).image_size(encoded) != image.size:
-        return _NOT_NATIVE
+        return NOT_NATIVE
     source = Source(encoded, image.size, file=file)
     # What may still turn out to be damaged is decoded now: Pillow would raise here.
     if not _is_one_scan(image, encoded, begin, end) and not source.decode_natively():
-        return _NOT_NATIVE
-    _put(image, source)
+        return NOT_NATIVE
+    defer(image, source)
     return ""
-
-
-def _put(image: PillowImage, source: Source) -> None:
-    """Defers an open file's pixels, and closes it as Pillow does."""
-    image._im = DeferredCore(source, (), image.mode, image.size)
-    image.tile, image.readonly, image.map = [], 0, None
-    image.load_end()
-    if image._exclusive_fp and image._close_exclusive_fp_after_loading:
-        image.fp.close()
-    image.fp = None
-    counts().files += 1
-    source.track(image)
 
 
 def _is_one_scan(image: PillowImage, encoded: bytes, begin: int, end: int) -> bool:
@@ -107,12 +90,7 @@ def _is_one_scan(image: PillowImage, encoded: bytes, begin: int, end: int) -> bo
     return encoded.count(b"\xff", begin, end) == encoded.count(b"\xff\0", begin, end)
 
 
-def _read(file: Any) -> bytes:
-    if type(file) is io.BytesIO:
-        file.seek(0, io.SEEK_END)
-        return file.getvalue()
-    file.seek(0)
-    encoded = file.read()
-    if not isinstance(encoded, bytes):
-        raise ValueError("not a binary file")
-    return encoded
+_FORMATS: dict[type, Callable[[PillowImage], str]] = {
+    JpegImagePlugin.JpegImageFile: _defer_jpeg,
+    PngImagePlugin.PngImageFile: defer_png,
+}

@@ -57,8 +57,9 @@ class Patch:
 
 def _pillow() -> list[Patch]:
     from PIL import Image, ImageEnhance, ImageFile, ImageOps
+    from PIL.WebPImagePlugin import WebPImageFile
 
-    from fusionloader.deferred import enhancing, methods, opening
+    from fusionloader.deferred import decoding, enhancing, methods, opening
 
     image = Image.Image
     recorded = ("copy", "convert", "crop", "resize", "transpose", "transform", "filter")
@@ -67,6 +68,8 @@ def _pillow() -> list[Patch]:
         Patch(image, "im", methods.core_property),
         Patch(image, "load", opening.loaded),
         Patch(ImageFile.ImageFile, "load", opening.loading),
+        Patch(WebPImageFile, "_open", decoding.opening_webp),
+        Patch(WebPImageFile, "load", decoding.loading_webp),
         Patch(image, "__array_interface__", methods.array_interface),
         Patch(image, "tobytes", methods.to_bytes),
         *(Patch(image, name, methods.recording(getattr(methods, name))) for name in recorded),

@@ -25,8 +25,24 @@ Operations = tuple[Operation, ...]
 _VIEWS_OF_A_WHOLE = 3
 
 
+def read_file(file: Any) -> bytes:
+    """Returns all that is in an open file.
+
+    Raises:
+        ValueError: not a binary file.
+    """
+    if type(file) is io.BytesIO:
+        file.seek(0, io.SEEK_END)
+        return file.getvalue()
+    file.seek(0)
+    encoded = file.read()
+    if not isinstance(encoded, bytes):
+        raise ValueError("not a binary file")
+    return encoded
+
+
 class Source:
-    """A JPEG file's bytes, or an image's pixels, from which views are made.
+    """An image file's bytes, or an image's pixels, from which views are made.
 
     Attributes:
         size: width and height.
@@ -45,7 +61,7 @@ class Source:
         whole: Pixels | None = None,
         file: ImageFile | None = None,
     ) -> None:
-        """``whole`` has the pixels where they are there already, height x width x 3.
+        """``whole`` has the pixels where they are there already, height x width x 3, or 4: RGBX.
 
         ``file`` is what is known of the file, where something of it may be kept.
         """
@@ -85,7 +101,12 @@ class Source:
         """Returns the result of operations that the native executor refuses."""
         if self._whole is None:
             self._whole = self._decode()
-        return replay(Image.fromarray(self._whole), operations)
+        return replay(Image.fromarray(self._whole[..., :3]), operations)
+
+    def rgba(self) -> Pixels:
+        """Returns all pixels of an image that has an alpha channel: height x width x 4."""
+        assert self._whole is not None
+        return self._whole
 
     def decode_natively(self) -> bool:
         """Decodes all of the file now; returns whether the native decoder does."""

@@ -9,6 +9,7 @@ from importlib import metadata
 from fusionloader import _native
 from fusionloader.plan.stages import Convert, Plan
 
+_START_OF_JPEG = b"\xff\xd8"
 _MOST_EXECUTORS = 64  # of a thread
 _thread = threading.local()
 
@@ -66,6 +67,11 @@ def executor_of_size(
             bgr=bgr,
         )
     return found
+
+
+def jpeg_size(executor: _native.Executor, encoded: bytes) -> tuple[int, int] | None:
+    """Returns width and height; ``None`` for what is not a JPEG that the native decoder reads."""
+    return executor.image_size(encoded) if bytes(encoded[:2]) == _START_OF_JPEG else None
 
 
 @functools.cache

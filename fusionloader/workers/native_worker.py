@@ -1,7 +1,7 @@
 """The native worker: a CPU worker for a wholly compiled plan, without torch or numpy.
 
-The native loop does the work. Python handles files that are not plain JPEGs, which Pillow decodes
-or raises the error for, and assignments to other ranks.
+The native loop does the work. Python handles files that the native decoders do not know, which
+Pillow decodes or raises the error for, and assignments to other ranks.
 """
 
 from __future__ import annotations

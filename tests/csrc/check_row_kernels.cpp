@@ -15,30 +15,6 @@
 namespace fusionloader {
 namespace {
 
-using Bytes = std::vector<uint8_t>;
-
-constexpr uint8_t untouched = 77;
-
-Bytes any_bytes(size_t size) {
-  const bool extreme = between(0, 3) == 0;
-  Bytes bytes(size);
-  for (uint8_t& byte : bytes)
-    byte = static_cast<uint8_t>(extreme ? 255 * between(0, 1) : between(0, 255));
-  return bytes;
-}
-
-// Compares `size` bytes, and that nothing was written behind them and `slack` more.
-void compare(SimdLevel level, const std::string& name, const Bytes& found, const Bytes& expected,
-             size_t size, size_t slack) {
-  const auto end = [size](const Bytes& bytes) {
-    return bytes.begin() + static_cast<ptrdiff_t>(size);
-  };
-  if (!std::equal(found.begin(), end(found), expected.begin())) fail(level, name + " differs");
-  const auto behind = end(found) + static_cast<ptrdiff_t>(slack);
-  if (std::any_of(behind, found.end(), [](uint8_t byte) { return byte != untouched; }))
-    fail(level, name + " writes too far");
-}
-
 // --- resizes ----------------------------------------------------------------------------------
 
 Weights any_weights(int most_inputs, int most_outputs) {

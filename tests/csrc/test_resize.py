@@ -108,5 +108,5 @@ def test_an_impossible_size_or_buffer_raises():
         executor.run_pixels_with(pixels, [("resize", 9, 8, "box")], out)
     with pytest.raises(ValueError, match="191 bytes, the result needs 192"):
         executor.run_pixels_with(pixels, [], out[:191])
-    with pytest.raises(ValueError, match="height x width x 3"):
+    with pytest.raises(ValueError, match="height x width x 4, 3 or 1"):
         executor.run_pixels_with(pixels[..., :2].copy(), [], out)

@@ -25,6 +25,7 @@ PROGRAMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("resize/kernels*.cpp", "resize/weights.cpp", "ops/interleave*.cpp", "convert/*.cpp"),
         (),
     ),
+    "check_unfilter": (("png/unfilter*.cpp",), ()),
     "check_windows": (("jpeg/*.cpp",), ("-ljpeg",)),
 }
 

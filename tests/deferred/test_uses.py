@@ -10,6 +10,7 @@ import torch
 from deferred.uses import NEARLY, USES
 from PIL import Image
 from support.images import photo
+from support.webp_files import shortened
 
 from fusionloader.deferred import counts
 from fusionloader.deferred.loading import deferring
@@ -32,6 +33,10 @@ def _files():
     exif = Image.Exif()
     exif[0x0112] = 6
     baseline = _encoded(image, quality=90, exif=exif)
+    translucent = image.copy()
+    translucent.putalpha(image.convert("L"))
+    png = _encoded(image, "PNG", exif=exif)
+    webp = _encoded(image, "WEBP", quality=80, exif=exif)
     corrupt = bytearray(baseline)
     corrupt[len(corrupt) * 2 // 3] ^= 0x5A
     return {
@@ -40,8 +45,19 @@ def _files():
         "progressive": _encoded(image, progressive=True),
         "grey": _encoded(image.convert("L")),
         "cmyk": _encoded(image.convert("CMYK")),
-        "png": _encoded(image, "PNG"),
+        "png": png,
+        "png, grey": _encoded(image.convert("L"), "PNG"),
+        "png with alpha": _encoded(translucent, "PNG"),
+        "png of two frames": _encoded(image, "PNG", save_all=True, append_images=[translucent]),
+        "png, cut off": png[: len(png) // 2],
+        "png, changed": png[: len(png) // 2] + b"~" + png[len(png) // 2 + 1 :],
         "palette": _encoded(image.quantize(32), "PNG"),
+        "webp": webp,
+        "webp without loss": _encoded(image, "WEBP", lossless=True),
+        "webp with alpha": _encoded(translucent, "WEBP", quality=70),
+        "webp of two frames": _encoded(image, "WEBP", save_all=True, append_images=[translucent]),
+        "webp, cut off": webp[: len(webp) // 2],
+        "webp, ending early": shortened(_encoded(image, "WEBP", quality=80)),
         "cut off": baseline[: len(baseline) * 2 // 3],
         "cut off, progressive": _encoded(image, progressive=True)[:1500],
         "corrupt": bytes(corrupt),

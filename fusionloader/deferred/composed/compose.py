@@ -16,7 +16,7 @@ from fusionloader.deferred import activity
 from fusionloader.deferred.composed.recorders import Recorder
 from fusionloader.deferred.composed.snapshots import ListSnapshot, Snapshot, Unknown
 from fusionloader.deferred.composed.trials import recorded_image, tried_recorder
-from fusionloader.deferred.core import DeferredCore, deferred_core, image_of
+from fusionloader.deferred.core import DeferredCore, deferred_core, image_of, info_of
 from fusionloader.deferred.pillow import Argument, PillowImage
 from fusionloader.deferred.source import Source
 from fusionloader.plan.arguments import MOST_NESTED, Context, NestedTooDeep, NotCompiled, Transform
@@ -211,7 +211,7 @@ def lifted(image: PillowImage) -> Any:
     if type(image._im) is DeferredCore or "transparency" in image.info:
         return image
     source = Source(b"", image.size, np.array(image))
-    return image_of(DeferredCore(source, (), "RGB", image.size), image._copy_info())
+    return image_of(DeferredCore(source, (), "RGB", image.size), info_of(image))
 
 
 def _is_list(step: Transform) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from fusionloader.deferred.composed.recorders import Recorder, recorder_of
-from fusionloader.deferred.core import DeferredCore, image_of
+from fusionloader.deferred.core import DeferredCore, image_of, info_of
 from fusionloader.deferred.counts import uncounted
 from fusionloader.deferred.source import Source
 from fusionloader.plan.arguments import Transform
@@ -42,7 +42,7 @@ def recorded_image(image: Any, core: DeferredCore) -> Any:
         return image
     recorded = core.operations[len(image._im.operations) :]
     keeps_info = not any(operation[0] in _WITHOUT_INFO for operation in recorded)
-    return image_of(core, image._copy_info() if keeps_info else None)
+    return image_of(core, info_of(image) if keeps_info else None)
 
 
 def _agree(step: Transform, recorder: Recorder, size: tuple[int, int], seed: int) -> bool:

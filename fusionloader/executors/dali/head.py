@@ -15,7 +15,7 @@ from fusionloader.executors.dali.memory.borrowing import may_borrow
 from fusionloader.executors.dali.memory.unused_memory import release_unused_memory
 from fusionloader.executors.dali.prebuilt import Prebuilt
 from fusionloader.executors.dali.task import Backend, Image, Input, unpacked
-from fusionloader.executors.native import make_executor
+from fusionloader.executors.native import jpeg_size, make_executor
 from fusionloader.executors.shortage import is_shortage
 from fusionloader.plan.stages import Plan
 
@@ -88,7 +88,7 @@ class DaliHead:
 
     def _refusal(self, file: bytes, step: HeadStep) -> str:
         """Why a file must not get to DALI, where one bad sample fails all; empty if it may."""
-        size = self._headers.image_size(file)
+        size = jpeg_size(self._headers, file)
         if size is None:
             return "not a whole JPEG file of 1 or 3 color channels"
         x, y, width, height = step.window

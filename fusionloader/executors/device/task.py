@@ -14,7 +14,7 @@ import numpy as np
 
 from fusionloader.executors.dali.errors import NotOnDali
 from fusionloader.executors.dali.head_steps import HeadStep, head_of
-from fusionloader.executors.native import make_executor
+from fusionloader.executors.native import jpeg_size, make_executor
 from fusionloader.plan.operations import Operation
 from fusionloader.plan.stages import Plan
 
@@ -146,7 +146,7 @@ class GpuTask:
         return failed
 
     def _part(self, sample: EncodedSample) -> tuple[HeadStep, list[Operation]] | str:
-        size = self._executor.image_size(sample.encoded)
+        size = jpeg_size(self._executor, sample.encoded)
         if size is None:
             return "not a JPEG that the native decoder reads"
         try:

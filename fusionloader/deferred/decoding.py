@@ -1,0 +1,129 @@
+"""Formats whose files are decoded natively where Pillow decodes them: PNG and WebP.
+
+Both show only at their end whether they are damaged, and Pillow raises then. What is deferred is
+what follows: the pixels are RGBX (or RGBA), which the first operation reads as they are.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from PIL import ImageFile, WebPImagePlugin
+
+from fusionloader._native import RunStatus
+from fusionloader.deferred import activity
+from fusionloader.deferred.core import Access, defer
+from fusionloader.deferred.counts import counts
+from fusionloader.deferred.pillow import PillowImage
+from fusionloader.deferred.source import Source, read_file
+from fusionloader.executors.native import executor_of_size
+
+NOT_NATIVE = "damaged, or of a kind that the native decoder does not know"
+_ANIMATED = "animated"
+_ENCODED = "_fusionloader_encoded"
+
+
+def defer_png(image: PillowImage) -> str:
+    """Decodes an open PNG file and closes it as Pillow does; returns why not, or nothing."""
+    if image.mode not in ("RGB", "L", "RGBA"):
+        return f"of mode {image.mode}"
+    if image.png.im_n_frames is not None:
+        return _ANIMATED
+    if ImageFile.LOAD_TRUNCATED_IMAGES:
+        return "LOAD_TRUNCATED_IMAGES is set"
+    tiles = [tuple(tile) for tile in image.tile]
+    if len(tiles) != 1 or image.decoderconfig:
+        return NOT_NATIVE
+    decoder, extent, begin, mode = tiles[0]
+    if (decoder, extent, mode) != ("zip", (0, 0, *image.size), image.mode):
+        return NOT_NATIVE
+    try:
+        encoded = read_file(image.fp)
+    except Exception:  # closed, for one, or the user's own kind of file
+        return "the file cannot be read"
+    source = _decoded(encoded, image.size)
+    if source is None:
+        return NOT_NATIVE
+    # Pillow reads the chunks behind the pixels in load_end().
+    image.fp.seek(_end_of_data(encoded, begin))
+    image._PngImageFile__idat = 0
+    defer(image, source)
+    return ""
+
+
+def opening_webp(original: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Returns ``WebPImageFile._open``, which keeps the file's bytes until the image is loaded.
+
+    Pillow's decoder has them from here on: what becomes of the file later is nothing to it.
+    """
+
+    @functools.wraps(original)
+    def _open(self: PillowImage) -> None:
+        if type(self) is not WebPImagePlugin.WebPImageFile or not activity.is_active():
+            return original(self)
+        file: Any = self.fp
+        encoded = file.read()
+        if type(encoded) is not bytes:
+            file.seek(0)
+            return original(self)
+        self.fp = io.BytesIO(encoded)
+        try:
+            original(self)
+        finally:
+            self.fp = file
+        self.__dict__[_ENCODED] = encoded
+
+    return _open
+
+
+def loading_webp(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Returns ``WebPImageFile.load``, which defers what follows."""
+
+    @functools.wraps(original)
+    def load(self: PillowImage) -> Any:
+        encoded = self.__dict__.pop(_ENCODED, None)
+        if encoded is not None and activity.is_active():
+            reason = _defer_webp(self, encoded)
+            if not reason:
+                return Access(self)
+            counts().left[reason] += 1
+        return original(self)
+
+    return load
+
+
+def _defer_webp(image: PillowImage, encoded: bytes) -> str:
+    if image.n_frames != 1:
+        return _ANIMATED
+    if image.mode not in ("RGB", "RGBA"):
+        return f"of mode {image.mode}"
+    source = _decoded(encoded, image.size)
+    if source is None:
+        return NOT_NATIVE
+    image.info["timestamp"] = image.info["duration"] = 0
+    image._WebPImageFile__physical_frame, image._WebPImageFile__loaded = 1, 0
+    if image.fp and image._exclusive_fp:
+        image.fp.close()
+    image.fp = io.BytesIO()  # Pillow has the pixels there, also of a file that was closed
+    defer(image, source)
+    return ""
+
+
+def _decoded(encoded: bytes, size: tuple[int, int]) -> Source | None:
+    width, height = size
+    pixels = np.empty((height, width, 4), np.uint8)
+    if executor_of_size(3, 0, 0).decode(encoded, pixels.data) is not RunStatus.OK:
+        return None
+    return Source(b"", size, pixels)
+
+
+def _end_of_data(encoded: bytes, begin: int) -> int:
+    """Returns where the last of the IDAT chunks ends, in front of its checksum."""
+    chunk = begin - 8
+    while encoded[chunk + 4 : chunk + 8] == b"IDAT":
+        chunk += 12 + int.from_bytes(encoded[chunk : chunk + 4], "big")
+    return chunk - 4
