@@ -15,9 +15,10 @@ import numpy as np
 from PIL import ImageFile, WebPImagePlugin
 
 from fusionloader._native import RunStatus
-from fusionloader.deferred import activity
+from fusionloader.deferred import activity, kept
 from fusionloader.deferred.core import Access, defer
 from fusionloader.deferred.counts import counts
+from fusionloader.deferred.kept import KnownFile
 from fusionloader.deferred.pillow import PillowImage
 from fusionloader.deferred.source import Source, read_file
 from fusionloader.executors.native import executor_of_size
@@ -45,7 +46,7 @@ def defer_png(image: PillowImage) -> str:
         encoded = read_file(image.fp)
     except Exception:  # closed, for one, or the user's own kind of file
         return "the file cannot be read"
-    source = _decoded(encoded, image.size)
+    source = _decoded(encoded, image, kept.file_of(image.fp))
     if source is None:
         return NOT_NATIVE
     # Pillow reads the chunks behind the pixels in load_end().
@@ -75,7 +76,7 @@ def opening_webp(original: Callable[[Any], None]) -> Callable[[Any], None]:
             original(self)
         finally:
             self.fp = file
-        self.__dict__[_ENCODED] = encoded
+        self.__dict__[_ENCODED] = encoded, kept.file_of(file)
 
     return _open
 
@@ -85,9 +86,9 @@ def loading_webp(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
     @functools.wraps(original)
     def load(self: PillowImage) -> Any:
-        encoded = self.__dict__.pop(_ENCODED, None)
-        if encoded is not None and activity.is_active():
-            reason = _defer_webp(self, encoded)
+        content = self.__dict__.pop(_ENCODED, None)
+        if content is not None and activity.is_active():
+            reason = _defer_webp(self, *content)
             if not reason:
                 return Access(self)
             counts().left[reason] += 1
@@ -96,12 +97,12 @@ def loading_webp(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return load
 
 
-def _defer_webp(image: PillowImage, encoded: bytes) -> str:
+def _defer_webp(image: PillowImage, encoded: bytes, file: KnownFile | None) -> str:
     if image.n_frames != 1:
         return _ANIMATED
     if image.mode not in ("RGB", "RGBA"):
         return f"of mode {image.mode}"
-    source = _decoded(encoded, image.size)
+    source = _decoded(encoded, image, file)
     if source is None:
         return NOT_NATIVE
     image.info["timestamp"] = image.info["duration"] = 0
@@ -113,12 +114,19 @@ def _defer_webp(image: PillowImage, encoded: bytes) -> str:
     return ""
 
 
-def _decoded(encoded: bytes, size: tuple[int, int]) -> Source | None:
-    width, height = size
+def _decoded(encoded: bytes, image: PillowImage, file: KnownFile | None) -> Source | None:
+    """Returns the pixels, those that are kept of the file where there are."""
+    width, height = image.size
+    opaque = file if image.mode != "RGBA" else None  # what is kept has three channels
+    found = None if opaque is None else opaque.pixels()
+    if found is not None and found.shape[:2] == (height, width):
+        return Source(b"", image.size, found, opaque)
     pixels = np.empty((height, width, 4), np.uint8)
     if executor_of_size(3, 0, 0).decode(encoded, pixels.data) is not RunStatus.OK:
         return None
-    return Source(b"", size, pixels)
+    if opaque is not None and opaque.wants_pixels(image.size):
+        opaque.keep_pixels(np.ascontiguousarray(pixels[..., :3]))
+    return Source(b"", image.size, pixels)
 
 
 def _end_of_data(encoded: bytes, begin: int) -> int:

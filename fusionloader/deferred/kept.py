@@ -67,23 +67,23 @@ class _Store:
         self._view = FileStoreView(handle.fd.fd, handle.nbytes)
         self._places = handle.places
 
-    def find(self, file: ImageFile) -> KeptFile | None:
+    def find(self, file: KnownFile) -> KeptFile | None:
         for place in self._near(file):
             found = self._view.find(place, file.nbytes, file.stamp)
             if found is not None or self._view.lacks(place, 0):
                 return found
         return None
 
-    def has_room(self, file: ImageFile, nbytes: int) -> bool:
+    def has_room(self, file: KnownFile, nbytes: int) -> bool:
         """Whether a file is not there, and could be."""
         return self._free(file, nbytes) is not None
 
-    def put(self, file: ImageFile, size: tuple[int, int], data: Any) -> None:
+    def put(self, file: KnownFile, size: tuple[int, int], data: Any) -> None:
         place = self._free(file, memoryview(data).nbytes)
         if place is not None:
             self._view.put(place, file.nbytes, file.stamp, *size, data)
 
-    def _free(self, file: ImageFile, nbytes: int) -> int | None:
+    def _free(self, file: KnownFile, nbytes: int) -> int | None:
         for place in self._near(file):
             if self._view.find(place, file.nbytes, file.stamp) is not None:
                 return None
@@ -91,7 +91,7 @@ class _Store:
                 return place
         return None
 
-    def _near(self, file: ImageFile) -> list[int]:
+    def _near(self, file: KnownFile) -> list[int]:
         return [(file.stamp + probe) % self._places for probe in range(_PROBES)]
 
 
@@ -102,7 +102,7 @@ class OpenStores:
     pixels: _Store | None = None
     indexes: _Store | None = None
 
-    def file_of(self, opened: Any) -> ImageFile | None:
+    def file_of(self, opened: Any) -> KnownFile | None:
         """Returns what an open file is known as; ``None`` for what is not a file of its own."""
         if self.pixels is None and self.indexes is None:
             return None
@@ -110,10 +110,10 @@ class OpenStores:
             info = os.fstat(opened.fileno())
         except (AttributeError, OSError, ValueError):  # nothing that the system knows
             return None
-        return ImageFile(self, info) if stat.S_ISREG(info.st_mode) else None
+        return KnownFile(self, info) if stat.S_ISREG(info.st_mode) else None
 
 
-class ImageFile:
+class KnownFile:
     """A file that was opened, and what is kept of it.
 
     The pixels lie in the store's memory: they are there as long as this is.
@@ -170,6 +170,6 @@ def use(stores: OpenStores) -> None:
     _current = stores
 
 
-def file_of(opened: Any) -> ImageFile | None:
+def file_of(opened: Any) -> KnownFile | None:
     """Returns an open file as the stores in use know it, or ``None``."""
     return _current.file_of(opened)

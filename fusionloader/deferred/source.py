@@ -12,7 +12,7 @@ from PIL import Image
 
 from fusionloader._native import Executor, RunStatus
 from fusionloader.deferred import activity
-from fusionloader.deferred.kept import ImageFile
+from fusionloader.deferred.kept import KnownFile
 from fusionloader.deferred.pillow import PillowImage
 from fusionloader.executors.native import executor_of_size
 from fusionloader.executors.replay import replay
@@ -59,7 +59,7 @@ class Source:
         encoded: bytes,
         size: tuple[int, int],
         whole: Pixels | None = None,
-        file: ImageFile | None = None,
+        file: KnownFile | None = None,
     ) -> None:
         """``whole`` has the pixels where they are there already, height x width x 3, or 4: RGBX.
 

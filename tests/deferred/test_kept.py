@@ -13,7 +13,7 @@ from support.images import photo
 from torch.utils.data import Dataset, IterableDataset
 
 from fusionloader import DecodedCache, FusionLoader, WorkerPool
-from fusionloader.deferred.kept import ImageFile, StoreHandle, _Store
+from fusionloader.deferred.kept import KnownFile, StoreHandle, _Store
 from fusionloader.shm.descriptor import Descriptor
 from fusionloader.shm.file_store import FileStore
 
@@ -112,6 +112,20 @@ def test_epochs_are_those_without(way, kept, paths):
     assert 0 < stats[kept]["bytes"] <= stats[kept]["budget"]
 
 
+@pytest.mark.parametrize("kind", ["png", "webp"])
+def test_other_formats_are_kept_too(kind, paths, tmp_path):
+    made = []
+    for number, path in enumerate(paths):
+        made.append(str(tmp_path / f"{number}.{kind}"))
+        with Image.open(path) as image:
+            image.convert("RGBA" if number == 0 else "RGB").save(made[-1])
+    expected, _ = _epochs(Photos(made), deferred_images="off")
+    found, stats = _epochs(Photos(made), cache=DecodedCache(BUDGET))
+    assert found == expected
+    # Of one that has an alpha channel nothing is; WebP files say whether they use theirs.
+    assert stats["decoded_cache"]["images"] == FILES - (kind == "png")
+
+
 def test_workers_of_a_pool_keep_each_loaders_files(paths):
     first, second = Photos(paths[:6]), Photos(paths[6:])
     with WorkerPool(2) as pool:
@@ -192,7 +206,7 @@ def test_a_store_gives_back_what_was_put_for_a_file(files, places):
     store = _Store(StoreHandle(Descriptor(memory.fd), memory.nbytes, places))
     put = {}
     for description in files:
-        file = ImageFile(None, _Info(*description))
+        file = KnownFile(None, _Info(*description))
         found = store.find(file)
         assert (found is not None) is (description in put)
         if found is not None:
