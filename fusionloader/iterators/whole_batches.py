@@ -25,7 +25,7 @@ from fusionloader.delivery.device_batches import to_device
 from fusionloader.iterators.deferral import while_fetching
 from fusionloader.iterators.loader_state import LoaderState
 from fusionloader.iterators.native_part import missing
-from fusionloader.iterators.stateful_workers import (
+from fusionloader.iterators.worker_loop import (
     Stamped,
     StampingContext,
     fetcher_state,
