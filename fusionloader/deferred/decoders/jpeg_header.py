@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 
-from PIL import Image
-
-_ORIENTATION = 0x0112  # tag of EXIF
+# Of EXIF: a tag, the type of its value, and how a TIFF header begins.
+_ORIENTATION, _SHORT = 0x0112, 3
+_BYTE_ORDERS = {b"II*\0": "<", b"MM\0*": ">"}
 _START_OF_SCAN = 0xDA
 _NO_FRAMES = (0xC4, 0xC8, 0xCC)  # of the markers from C0 to CF
 
@@ -43,9 +44,21 @@ def read_jpeg_header(encoded: memoryview) -> JpegHeader | None:
 
 
 def _is_upright(segment: bytes) -> bool:
-    exif = Image.Exif()
-    try:
-        exif.load(segment)
-        return int(exif.get(_ORIENTATION, 1)) == 1
-    except Exception:  # damaged: libraries differ in what they make of it
+    """Whether the first directory of EXIF's tags has no orientation but the usual one.
+
+    What is damaged is not upright: libraries differ in what they make of it.
+    """
+    tiff = segment[6:]
+    order = _BYTE_ORDERS.get(tiff[:4])
+    if order is None:
         return False
+    try:
+        (start,) = struct.unpack_from(order + "I", tiff, 4)
+        (count,) = struct.unpack_from(order + "H", tiff, start)
+        entries = [
+            struct.unpack_from(order + "HHIH", tiff, start + 2 + 12 * number)
+            for number in range(count)
+        ]
+    except struct.error:
+        return False
+    return all(entry[1:] == (_SHORT, 1, 1) for entry in entries if entry[0] == _ORIENTATION)
