@@ -163,7 +163,7 @@ bool RegionDecoder::record(std::vector<ScanEntry>& entries) {
   State& state = *state_;
   BaselineScan scan;
   const bool own = state.baseline == BaselineDecoder::own && describe_scan(state.info, scan) &&
-                   WindowDecoder::supports(scan);
+                   WindowRows::supports(scan);
   if (own && state.windows.record(scan, entries)) return true;
   entries.clear();
   return false;
@@ -174,7 +174,7 @@ bool RegionDecoder::start(Rect window, int denominator, EntryIndex index) {
   jpeg_decompress_struct* info = &state.info;
   BaselineScan scan;
   state.own = state.baseline == BaselineDecoder::own && describe_scan(*info, scan) &&
-              WindowDecoder::supports(scan, denominator);
+              WindowRows::supports(scan, denominator);
   if (state.own) {
     const auto reduced = [denominator](int side) { return (side - 1) / denominator + 1; };
     if (!lies_inside(window, reduced(scan.width), reduced(scan.height))) return false;
