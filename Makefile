@@ -29,9 +29,10 @@ NATIVE_TESTS := $(wildcard tests/csrc tests/cuda tests/gpu_memory tests/queue te
 ASAN_FUZZ_SECONDS ?= 60
 FUZZ := build/fuzz
 FUZZ_SECONDS ?= 60
-# Both targets run the decoder; the second one without libjpeg, which the memory sanitizer would
+# All targets run the decoder; those but the first without libjpeg, which the memory sanitizer would
 # have to know.
-FUZZERS := $(FUZZ)/window-address $(FUZZ)/scan-address $(FUZZ)/scan-memory
+FUZZERS := $(FUZZ)/window-address $(FUZZ)/scan-address $(FUZZ)/scan-memory $(FUZZ)/script-address \
+    $(FUZZ)/script-memory
 FUZZ_SOURCES := $(wildcard csrc/jpeg/*.cpp)
 FUZZ_FLAGS := -std=c++17 -O1 -g -ffp-contract=off -fno-omit-frame-pointer -fno-sanitize-recover=all -Wno-unknown-warning-option \
     -Icsrc -Itests/fuzz/targets
@@ -101,6 +102,7 @@ asan: $(TEST_INSTALLED)
 # The JPEG decoder under libFuzzer, which is clang's. What it finds is left in build/fuzz.
 fuzz: $(FUZZERS)
 	$(BIN)/python tests/fuzz/seeds.py $(FUZZ)/window
+	$(BIN)/python tests/fuzz/seeds.py $(FUZZ)/script
 	mkdir -p $(FUZZ)/scan
 	for fuzzer in $(FUZZERS); do \
 	    kind=$$(basename $$fuzzer | cut -d- -f1); \
@@ -112,9 +114,13 @@ fuzz: $(FUZZERS)
 $(FUZZ)/window-address: SANITIZE := fuzzer,address,undefined
 $(FUZZ)/scan-address: SANITIZE := fuzzer,address,undefined
 $(FUZZ)/scan-memory: SANITIZE := fuzzer,memory
+$(FUZZ)/script-address: SANITIZE := fuzzer,address,undefined
+$(FUZZ)/script-memory: SANITIZE := fuzzer,memory
 $(FUZZ)/window-address: FUZZED := tests/fuzz/targets/window_target.cpp $(FUZZ_SOURCES) -ljpeg
 $(FUZZ)/scan-address $(FUZZ)/scan-memory: \
     FUZZED := tests/fuzz/targets/scan_target.cpp $(filter-out $(WITH_LIBJPEG),$(FUZZ_SOURCES))
+$(FUZZ)/script-address $(FUZZ)/script-memory: \
+    FUZZED := tests/fuzz/targets/script_target.cpp $(filter-out $(WITH_LIBJPEG),$(FUZZ_SOURCES))
 $(FUZZERS): $(SYSTEM) $(SOURCES) $(wildcard tests/fuzz/targets/*)
 	.ci/system-packages $(PYTHON) clang
 	mkdir -p $(FUZZ)
