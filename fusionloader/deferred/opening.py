@@ -9,6 +9,7 @@ from typing import Any
 
 from PIL import ImageFile, JpegImagePlugin
 
+from fusionloader._native import is_never_refused
 from fusionloader.deferred import activity
 from fusionloader.deferred.core import Access, DeferredCore
 from fusionloader.deferred.counts import counts
@@ -16,7 +17,7 @@ from fusionloader.deferred.pillow import PillowImage
 from fusionloader.deferred.source import Source
 from fusionloader.executors.native import executor_of_size
 
-_START_OF_SCAN, _END_OF_IMAGE = b"\xff\xda", b"\xff\xd9"
+_END_OF_IMAGE = b"\xff\xd9"
 _NOT_NATIVE = "damaged, or of a kind that the native decoder does not know"
 _SEARCHED = 4096  # bytes at a file's end; some cameras write behind the image
 
@@ -62,18 +63,16 @@ def _defer(image: PillowImage) -> str:
     if ImageFile.LOAD_TRUNCATED_IMAGES:
         return "LOAD_TRUNCATED_IMAGES is set"
     try:
-        begin = image.fp.tell()
         encoded = _read(image.fp)
     except Exception:  # closed, for one, or the user's own kind of file
         return "the file cannot be read"
-    end = encoded.rfind(_END_OF_IMAGE, -_SEARCHED)
-    if end < 0:
+    if encoded.rfind(_END_OF_IMAGE, -_SEARCHED) < 0:
         return "cut off"
     if executor_of_size(3, 0, 0).image_size(encoded) != image.size:
         return _NOT_NATIVE
     source = Source(encoded, image.size)
-    # What may still turn out to be damaged is decoded now: Pillow would raise here.
-    if not _is_one_scan(image, encoded, begin, end) and not source.decode_natively():
+    # What libjpeg may refuse is decoded now: Pillow would raise here.
+    if not is_never_refused(encoded) and not source.decode_natively():
         return _NOT_NATIVE
     image._im = DeferredCore(source, (), image.mode, image.size)
     image.tile, image.readonly, image.map = [], 0, None
@@ -84,17 +83,6 @@ def _defer(image: PillowImage) -> str:
     counts().files += 1
     image._im.source.track(image)
     return ""
-
-
-def _is_one_scan(image: PillowImage, encoded: bytes, begin: int, end: int) -> bool:
-    """Whether a file is one baseline scan without markers: libjpeg never refuses to decode one.
-
-    ``begin`` is where Pillow stopped to read: behind the segment that begins the scan.
-    """
-    segment = begin - 10 - 2 * (len(image.getbands()) - 1)
-    if "progressive" in image.info or encoded[segment : segment + 2] != _START_OF_SCAN:
-        return False
-    return encoded.count(b"\xff", begin, end) == encoded.count(b"\xff\0", begin, end)
 
 
 def _read(file: Any) -> bytes:
