@@ -51,11 +51,12 @@ void ProgressiveDecoder::place(const Frame& frame) {
     plane.nonzero.assign(plane.across * plane.end_row, 0);
     const size_t blocks = plane.columns() * (plane.end_row - plane.first_row);
     // Only what is read: the rest of a block stays untouched.
-    const auto used = static_cast<ptrdiff_t>(std::min(blocks, plane.blocks.size()));
-    std::for_each(plane.blocks.begin(), plane.blocks.begin() + used,
-                  [](Block& block) { block.coefficients.fill(0); });
+    if (!zero_)
+      for (Block& block : plane.blocks) block.coefficients.fill(0);
     if (plane.blocks.size() < blocks) plane.blocks.resize(blocks);
   }
+  zero_ = false;
+  bands_left_ = rows_.end_band() - rows_.first_band();
 }
 
 // A row of a component's blocks.
@@ -86,6 +87,8 @@ bool ProgressiveDecoder::decode_band(int band) {
   int32_t magnitude = 0;
   for (size_t i = 0; i < static_cast<size_t>(rows_.components()); ++i)
     for (int row = 0; row < rows_.blocks_down(i); ++row) transform(i, band, row, magnitude);
+  // The transforms leave zeros in all that they take.
+  zero_ = --bands_left_ == 0;
   return magnitude <= largest_magnitude;
 }
 

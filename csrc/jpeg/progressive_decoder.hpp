@@ -51,6 +51,8 @@ class ProgressiveDecoder {
   WindowRows rows_;
   ScanReader reader_;
   std::array<CoefficientPlane, 3> planes_;
+  bool zero_ = true;    // all of their blocks
+  int bands_left_ = 0;  // that are not transformed
   std::vector<BlockTarget> targets_;
 };
 

@@ -203,18 +203,37 @@ FUSIONLOADER_INLINE uint64_t read_new(ScanCursor& at, const ScanTable& table, ui
 
 }  // namespace parts
 
+// A component's blocks in the MCUs of a span, one MCU after the other.
+struct SpanBlocks {
+  size_t h, v, stride;
+  Block* next;  // none outside the window
+
+  SpanBlocks(const OpenScan& open, size_t i, Span span, bool inside) {
+    CoefficientPlane& plane = open.planes[open.scan.components[i]];
+    h = open.h(plane);
+    v = open.v(plane);
+    stride = plane.columns();
+    next = inside ? plane.block(span.row * v, span.column * h) : nullptr;
+  }
+};
+
 struct DcFirst {
   template <bool inside>
   static FUSIONLOADER_INLINE void read(ScanCursor& at, const OpenScan& open, Span span) {
-    for (size_t mcu = span.column; mcu < span.column + span.count; ++mcu)
-      for (size_t i = 0; i < static_cast<size_t>(open.scan.count); ++i) {
-        CoefficientPlane& plane = open.planes[open.scan.components[i]];
-        const size_t h = open.h(plane), v = open.v(plane);
-        for (size_t y = span.row * v; y < (span.row + 1) * v; ++y)
-          for (size_t x = mcu * h; x < (mcu + 1) * h; ++x) {
+    const auto count = static_cast<size_t>(open.scan.count);
+    SpanBlocks blocks[] = {{open, 0, span, inside},
+                           {open, count > 1 ? 1u : 0u, span, inside},
+                           {open, count > 2 ? 2u : 0u, span, inside}};
+    for (size_t mcu = 0; mcu < span.count; ++mcu)
+      for (size_t i = 0; i < count; ++i) {
+        SpanBlocks& of = blocks[i];
+        for (size_t y = 0; y < of.v; ++y)
+          for (size_t x = 0; x < of.h; ++x) {
             const int value = parts::next_dc(at, open, i);
-            if (inside) plane.block(y, x)->coefficients[0] = parts::shifted(value, open.scan.low);
+            if (inside)
+              of.next[y * of.stride + x].coefficients[0] = parts::shifted(value, open.scan.low);
           }
+        if (inside) of.next += of.h;
       }
   }
 };
@@ -222,27 +241,28 @@ struct DcFirst {
 struct DcRefinement {
   template <bool inside>
   static FUSIONLOADER_INLINE void read(ScanCursor& at, const OpenScan& open, Span span) {
-    size_t blocks = 0;
-    for (size_t i = 0; i < static_cast<size_t>(open.scan.count); ++i) {
-      const CoefficientPlane& plane = open.planes[open.scan.components[i]];
-      blocks += open.h(plane) * open.v(plane);
-    }
+    const auto count = static_cast<size_t>(open.scan.count);
+    SpanBlocks blocks[] = {{open, 0, span, inside},
+                           {open, count > 1 ? 1u : 0u, span, inside},
+                           {open, count > 2 ? 2u : 0u, span, inside}};
     if (!inside) {
-      at.bits.skip(blocks * span.count);
+      size_t in_mcu = 0;
+      for (size_t i = 0; i < count; ++i) in_mcu += blocks[i].h * blocks[i].v;
+      at.bits.skip(in_mcu * span.count);
       return;
     }
-    for (size_t mcu = span.column; mcu < span.column + span.count; ++mcu) {
+    for (size_t mcu = 0; mcu < span.count; ++mcu) {
       at.bits.refill();
-      for (size_t i = 0; i < static_cast<size_t>(open.scan.count); ++i) {
-        CoefficientPlane& plane = open.planes[open.scan.components[i]];
-        const size_t h = open.h(plane), v = open.v(plane);
-        for (size_t y = span.row * v; y < (span.row + 1) * v; ++y)
-          for (size_t x = mcu * h; x < (mcu + 1) * h; ++x) {
-            int16_t& value = plane.block(y, x)->coefficients[0];
+      for (size_t i = 0; i < count; ++i) {
+        SpanBlocks& of = blocks[i];
+        for (size_t y = 0; y < of.v; ++y)
+          for (size_t x = 0; x < of.h; ++x) {
+            int16_t& value = of.next[y * of.stride + x].coefficients[0];
             const auto bit = static_cast<int>(at.bits.peek(1));
             value = static_cast<int16_t>(value | parts::shifted(bit, open.scan.low));
             at.bits.drop(1);
           }
+        of.next += of.h;
       }
     }
   }
