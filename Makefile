@@ -29,10 +29,10 @@ NATIVE_TESTS := $(wildcard tests/csrc tests/cuda tests/gpu_memory tests/queue te
 ASAN_FUZZ_SECONDS ?= 60
 FUZZ := build/fuzz
 FUZZ_SECONDS ?= 60
-# Window and scan run the JPEG decoder; the second one without libjpeg, which the memory sanitizer
-# would have to know.
-FUZZERS := $(FUZZ)/window-address $(FUZZ)/scan-address $(FUZZ)/scan-memory $(FUZZ)/png-address \
-    $(FUZZ)/webp-address
+# Window, scan and script run the JPEG decoder; those but the first without libjpeg, which the memory
+# sanitizer would have to know.
+FUZZERS := $(FUZZ)/window-address $(FUZZ)/scan-address $(FUZZ)/scan-memory $(FUZZ)/script-address \
+    $(FUZZ)/script-memory $(FUZZ)/png-address $(FUZZ)/webp-address
 FUZZ_SOURCES := $(wildcard csrc/jpeg/*.cpp)
 FUZZ_FLAGS := -std=c++17 -O1 -g -ffp-contract=off -fno-omit-frame-pointer -fno-sanitize-recover=all -Wno-unknown-warning-option \
     -Icsrc -Itests/fuzz/targets
@@ -114,10 +114,13 @@ fuzz: $(FUZZERS)
 $(FUZZ)/window-address: SANITIZE := fuzzer,address,undefined
 $(FUZZ)/scan-address: SANITIZE := fuzzer,address,undefined
 $(FUZZ)/scan-memory: SANITIZE := fuzzer,memory
-$(FUZZ)/png-address $(FUZZ)/webp-address: SANITIZE := fuzzer,address,undefined
+$(FUZZ)/script-address $(FUZZ)/png-address $(FUZZ)/webp-address: SANITIZE := fuzzer,address,undefined
+$(FUZZ)/script-memory: SANITIZE := fuzzer,memory
 $(FUZZ)/window-address: FUZZED := tests/fuzz/targets/window_target.cpp $(FUZZ_SOURCES) -ljpeg
 $(FUZZ)/scan-address $(FUZZ)/scan-memory: \
     FUZZED := tests/fuzz/targets/scan_target.cpp $(filter-out $(WITH_LIBJPEG),$(FUZZ_SOURCES))
+$(FUZZ)/script-address $(FUZZ)/script-memory: \
+    FUZZED := tests/fuzz/targets/script_target.cpp $(filter-out $(WITH_LIBJPEG),$(FUZZ_SOURCES))
 $(FUZZ)/png-address: FUZZED := tests/fuzz/targets/png_target.cpp $(wildcard csrc/png/*.cpp) \
     $(wildcard csrc/ops/interleave*.cpp) -ldeflate
 $(FUZZ)/webp-address: FUZZED := tests/fuzz/targets/webp_target.cpp $(wildcard csrc/webp/*.cpp) \

@@ -695,6 +695,12 @@ class MemberView:
 def device_unsupported(operations: collections.abc.Sequence[tuple[typing.Any, ...]]) -> str | None:
     """Why no device program does these operations; None where one does."""
 
+def is_never_refused(encoded: typing_extensions.Buffer) -> bool:
+    """Whether libjpeg decodes a JPEG file whatever its entropy-coded data.
+
+    It may warn then, but gives no error. Some other files it does not refuse either.
+    """
+
 def mix_key(seed: int, epoch: int, key: int, occurrence: int) -> int:
     """A seed of 64 bits from what identifies the draws of a sample."""
 

@@ -16,6 +16,7 @@
 #include "bindings/operations.hpp"
 #include "bindings/python_types.hpp"
 #include "bindings/stages.hpp"
+#include "jpeg/scan_script.hpp"
 #include "ops/limits.hpp"
 #include "plan/executor.hpp"
 #include "rng/mix.hpp"
@@ -179,6 +180,11 @@ std::optional<std::pair<int, int>> image_size(Executor& self, const py::buffer& 
   return std::pair(width, height);
 }
 
+bool is_never_refused(const py::buffer& encoded) {
+  const Buffer from(encoded, readable);
+  return ScanScript().read(from.bytes());
+}
+
 std::vector<double> take_part_seconds(Executor& self) {
   std::vector<double> seconds;
   for (const uint64_t ns : self.times().take()) seconds.push_back(to_seconds(ns));
@@ -197,6 +203,9 @@ void bind_plan(py::module_& m) {
         return names;
       },
       "Which vector instructions this processor has, from none to the widest.");
+  m.def("is_never_refused", &is_never_refused, "encoded"_a,
+        "Whether libjpeg decodes a JPEG file whatever its entropy-coded data.\n\n"
+        "It may warn then, but gives no error. Some other files it does not refuse either.");
   m.def("mix_key", &mix_key, "seed"_a, "epoch"_a, "key"_a, "occurrence"_a,
         "A seed of 64 bits from what identifies the draws of a sample.");
   py::native_enum<Status>(m, "RunStatus", "enum.Enum", "Whether an executor could run a file.")

@@ -48,6 +48,15 @@ class BitReader {
     drop(to % 8);
   }
 
+  // Any number of bits; as many are there afterwards as after put_back().
+  void skip(size_t count) {
+    const size_t to = position() + count, end = static_cast<size_t>(limit_ - data_);
+    at_ = data_ + (to / 8 < end ? to / 8 : end);
+    bits_ = count_ = 0;
+    refill();
+    drop(to % 8);
+  }
+
   // Bits read since the beginning of the data; beyond its size if there were too few.
   size_t position() const { return static_cast<size_t>(at_ - data_) * 8 - count_; }
 

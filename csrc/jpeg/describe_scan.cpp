@@ -19,7 +19,7 @@ const Table* numbered(Table* const (&tables)[NUM_HUFF_TBLS], int number) {
 }
 
 bool describe_component(const jpeg_decompress_struct& info, const jpeg_component_info& from,
-                        ScanComponent& to) {
+                        FrameComponent& to, ScanCodes& codes) {
   const JQUANT_TBL* quantisers = numbered(info.quant_tbl_ptrs, from.quant_tbl_no);
   if (!quantisers) return false;
   std::copy(std::begin(quantisers->quantval), std::end(quantisers->quantval),
@@ -28,8 +28,8 @@ bool describe_component(const jpeg_decompress_struct& info, const jpeg_component
   const bool alone = info.num_components == 1;
   to.h = alone ? 1 : from.h_samp_factor;
   to.v = alone ? 1 : from.v_samp_factor;
-  return describe_code(numbered(info.dc_huff_tbl_ptrs, from.dc_tbl_no), to.dc) &&
-         describe_code(numbered(info.ac_huff_tbl_ptrs, from.ac_tbl_no), to.ac);
+  return describe_code(numbered(info.dc_huff_tbl_ptrs, from.dc_tbl_no), codes.dc) &&
+         describe_code(numbered(info.ac_huff_tbl_ptrs, from.ac_tbl_no), codes.ac);
 }
 
 }  // namespace
@@ -46,9 +46,9 @@ bool describe_scan(const jpeg_decompress_struct& info, BaselineScan& scan) {
   scan.count = info.num_components;
   scan.restart_interval = static_cast<int>(info.restart_interval);
   scan.data = {info.src->next_input_byte, info.src->bytes_in_buffer};
-  for (int i = 0; i < scan.count; ++i)
+  for (size_t i = 0; i < static_cast<size_t>(scan.count); ++i)
     if (info.cur_comp_info[i] != &info.comp_info[i] ||
-        !describe_component(info, info.comp_info[i], scan.components[static_cast<size_t>(i)]))
+        !describe_component(info, info.comp_info[i], scan.components[i], scan.codes[i]))
       return false;
   return true;
 }

@@ -122,20 +122,57 @@ void Codes::fill(unsigned bits, uint16_t* table) const {
   std::fill(end, table + (size_t{1} << bits), uint16_t{0});
 }
 
-bool DcTable::build(const HuffmanCode& code) {
+bool is_dc_code(const HuffmanCode& code) {
   // Symbols behind the last of the code may be anything: they are never met.
   size_t symbols = 0;
   for (unsigned length = 1; length <= 16; ++length) symbols += code.counts[length];
   const auto end = code.symbols.begin() + static_cast<ptrdiff_t>(std::min<size_t>(symbols, 256));
-  const bool possible =
-      std::all_of(code.symbols.begin(), end, [](uint8_t size) { return size <= longest_value; });
-  if (!possible || !codes.build(code)) return false;
+  return is_ac_code(code) &&
+         std::all_of(code.symbols.begin(), end, [](uint8_t size) { return size <= longest_value; });
+}
+
+bool is_ac_code(const HuffmanCode& code) { return Codes().build(code); }
+
+bool DcTable::build(const HuffmanCode& code) {
+  if (!is_dc_code(code) || !codes.build(code)) return false;
   codes.fill(bits, entries.data());
   for (uint16_t& entry : entries) {
     const unsigned size = entry & 0xFF, length = entry >> 8;
     entry = static_cast<uint16_t>(size << 8 | (length + size));
   }
   return true;
+}
+
+namespace {
+
+template <class Make>
+bool build_table(ScanTable& table, const HuffmanCode& code, Make make) {
+  if (!table.codes.build(code)) return false;
+  std::array<uint16_t, size_t{1} << ScanTable::bits> symbols;
+  table.codes.fill(ScanTable::bits, symbols.data());
+  std::transform(symbols.begin(), symbols.end(), table.entries.begin(), [&](uint16_t entry) {
+    return entry ? make(entry & 0xFFu, entry >> 8u) : ScanSymbol{0, 0, 0, ScanSymbol::unknown};
+  });
+  return true;
+}
+
+}  // namespace
+
+bool ScanTable::build_dc(const HuffmanCode& code) {
+  return build_table(*this, code, [](unsigned size, unsigned length) {
+    return ScanSymbol{byte(length + size), byte(size), 0, ScanSymbol::value};
+  });
+}
+
+bool ScanTable::build_ac(const HuffmanCode& code) { return build_table(*this, code, ac_symbol); }
+
+bool ScanTable::build_refinement(const HuffmanCode& code) {
+  return build_table(*this, code, [](unsigned symbol, unsigned length) {
+    const ScanSymbol made = ac_symbol(symbol, length);
+    return made.kind == ScanSymbol::value && made.size > 1
+               ? ScanSymbol{0, 0, 0, ScanSymbol::unknown}
+               : made;
+  });
 }
 
 template <class Entry, size_t size, class Make>

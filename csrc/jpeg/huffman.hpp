@@ -33,6 +33,41 @@ class Codes {
   std::array<int32_t, 17> offsets_{};
 };
 
+// Whether libjpeg takes a code for DC differences, and for AC coefficients.
+bool is_dc_code(const HuffmanCode& code);
+bool is_ac_code(const HuffmanCode& code);
+
+// A symbol of a scan that is one of several. Bytes, as in SymbolPair.
+struct alignas(4) ScanSymbol {
+  // The last two end the reading of coefficients that goes symbol by symbol.
+  enum Kind : uint8_t { value, zeros_only, run, unknown };
+
+  uint8_t length;  // of code and value or, of a run, of the code alone
+  uint8_t size;    // of the value or the run, in bits
+  uint8_t zeros;   // in front of the value
+  Kind kind;
+};
+
+// One symbol at a look-up: quickly made, for codes that are used once.
+struct ScanTable {
+  static constexpr unsigned bits = 10;
+  std::array<ScanSymbol, 1 << bits> entries;
+  Codes codes;
+
+  bool build_dc(const HuffmanCode& code);
+  bool build_ac(const HuffmanCode& code);
+  // For a scan that refines coefficients, where a value is but a sign.
+  bool build_refinement(const HuffmanCode& code);
+};
+
+// How symbols are meant, whose codes have that length.
+inline ScanSymbol ac_symbol(unsigned symbol, unsigned length) {
+  const auto size = static_cast<uint8_t>(symbol & 15), zeros = static_cast<uint8_t>(symbol >> 4);
+  if (size) return {static_cast<uint8_t>(length + size), size, zeros, ScanSymbol::value};
+  if (zeros == 15) return {static_cast<uint8_t>(length), 0, zeros, ScanSymbol::zeros_only};
+  return {static_cast<uint8_t>(length), zeros, 0, ScanSymbol::run};
+}
+
 struct DcTable {
   static constexpr unsigned bits = 10;
   // The length of code and value, and the value's alone shifted left by 8; 0 if the code is longer

@@ -2,59 +2,15 @@
 
 #include <algorithm>
 
-#include "simd/inline.hpp"
-
-#if defined(__x86_64__)
-#define FUSIONLOADER_BMI2 __attribute__((target("bmi,bmi2")))
-#else
-#define FUSIONLOADER_BMI2
-#endif
+#include "jpeg/coded_values.hpp"
 
 namespace fusionloader {
 namespace {
 
 constexpr CodingOrder coding_order;
 
-// What is added to the bits of a value that begin with 0, by 63 less their number.
-struct NegativeOffsets {
-  std::array<int16_t, 64> offsets{};
-
-  constexpr NegativeOffsets() {
-    for (size_t size = 0; size < 16; ++size)
-      offsets[63 - size] = static_cast<int16_t>(1 - (1 << size));
-  }
-};
-
-constexpr NegativeOffsets negative_offsets;
-
-// A value at the upper end of `ahead`, of 63 - `spare` bits. Without a branch, which could not be
-// predicted.
-FUSIONLOADER_INLINE int value_of(uint64_t ahead, unsigned spare) {
-  const int value = static_cast<int>(ahead >> 1 >> spare);
-  const int positive = static_cast<int>(static_cast<int64_t>(ahead) >> 63);
-  return value + (negative_offsets.offsets[spare] & ~positive);
-}
-
 FUSIONLOADER_INLINE void store(Block& block, const uint8_t* place, int value) {
   block.coefficients.data()[*place] = static_cast<int16_t>(value);
-}
-
-// What codes that the tables do not hold come to. By value, and the reader too: what a call can
-// change does not stay in registers.
-struct Rare {
-  BitReader bits;
-  unsigned symbol;
-  bool known;  // the symbol is that of no zeros and no value otherwise
-};
-
-[[gnu::noinline]] Rare rare_symbol(BitReader bits, const Codes& codes) {
-  bits.refill();
-  unsigned length;
-  const int symbol = codes.symbol(bits.peek(16), length);
-  if (symbol < 0) return {bits, 0, false};
-  bits.drop(length);
-  bits.refill();
-  return {bits, static_cast<unsigned>(symbol), true};
 }
 
 // Leaves 31 bits or more of a refill.
@@ -166,21 +122,6 @@ FUSIONLOADER_INLINE void skip_ac(BitReader& bits, const AcTable& table, uint32_t
   irregular |= coding_order.places[at] == too_far;
 }
 
-// Zero if `value` fits 15 bits, far more than any encoder uses.
-FUSIONLOADER_INLINE uint32_t beyond_15_bits(int value) {
-  return (static_cast<uint32_t>(value) + 16384) >> 15;
-}
-
-// Shifts by a variable distance in one instruction.
-bool have_quick_shifts() {
-#if defined(__x86_64__)
-  __builtin_cpu_init();
-  return __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
-#else
-  return false;
-#endif
-}
-
 }  // namespace
 
 McuReader::McuReader() : quick_shifts_(have_quick_shifts()) {}
@@ -190,10 +131,10 @@ bool McuReader::start(const BaselineScan& scan, EntryIndex index, bool strict) {
   part_count_ = scan.count;
   int blocks = 0;
   for (size_t i = 0; i < static_cast<size_t>(scan.count); ++i) {
-    const ScanComponent& component = scan.components[i];
+    const FrameComponent& component = scan.components[i];
     Part& part = parts_[i];
-    part = {component.h * component.v, dc_tables_.find(component.dc), ac_tables_.find(component.ac),
-            0};
+    part = {component.h * component.v, dc_tables_.find(scan.codes[i].dc),
+            ac_tables_.find(scan.codes[i].ac), 0};
     if (!part.dc || !part.ac) return false;
     blocks += part.blocks;
   }

@@ -2,6 +2,8 @@
 #include "jpeg/reduced_dct.hpp"
 
 #include <algorithm>
+#include <cstdlib>
+#include <cstring>
 
 #include "jpeg/scalar_dct.hpp"
 
@@ -65,6 +67,17 @@ const DctKernels& kernels_of(SimdLevel level) {
 }  // namespace
 
 const DctKernels scalar_dct{inverse_dct_scalar, scalar<4>, scalar<2>, scalar<1>};
+
+void fill_with_mean(Block& block, const BlockTarget& target, int side, int32_t& magnitude) {
+  const int product = block.coefficients[0] * target.quantisers->values[0];
+  block.coefficients[0] = 0;
+  magnitude = std::max(magnitude, std::abs(product));
+  const int mean = (product + 4) >> 3;
+  if (side == 1 && wraps_around(mean)) magnitude = std::max(magnitude, too_large);
+  const int sample = std::clamp(mean + 128, 0, 255);
+  for (size_t row = 0; row < static_cast<size_t>(side); ++row)
+    std::memset(target.samples + row * target.stride, sample, static_cast<size_t>(side));
+}
 
 InverseDct reduced_dct(SimdLevel level, int side) {
 #if defined(__x86_64__)

@@ -22,6 +22,9 @@ InverseDct reduced_dct(SimdLevel level, int side);
 // for one at the other end of the range: its table of limits has room for 1024.
 inline bool wraps_around(int mean) { return mean < -512 || mean > 511; }
 
+// What each of these transforms gives for a block without AC coefficients: its mean, everywhere.
+void fill_with_mean(Block& block, const BlockTarget& target, int side, int32_t& magnitude);
+
 extern const DctKernels scalar_dct;
 #if defined(__x86_64__) || defined(__aarch64__)
 extern const DctKernels dct_128;

@@ -9,6 +9,7 @@
 #include <jpeglib.h>
 
 #include "jpeg/describe_scan.hpp"
+#include "jpeg/progressive_decoder.hpp"
 #include "jpeg/window_decoder.hpp"
 #include "resize/kernels.hpp"
 
@@ -51,6 +52,9 @@ bool ends_well(ByteView encoded) {
 }  // namespace
 
 struct RegionDecoder::State {
+  // Who gives the rows.
+  enum class Rows { libjpeg, windows, progressive };
+
   // Made anew for each file: it would keep the tables of the one before, and a file that lacks a
   // table would be decoded with them.
   jpeg_decompress_struct info{};
@@ -58,8 +62,11 @@ struct RegionDecoder::State {
   const BaselineDecoder baseline;
   const bool strict;
   WindowDecoder windows;
+  ProgressiveDecoder progressive;
+  ScanScript script;
+  ByteView file{};
   bool open = false;
-  bool own = false;    // `windows` gives the rows, not libjpeg
+  Rows from = Rows::libjpeg;
   bool whole = false;  // the file ends as one should
   Rect window{};
   size_t bytes_before = 0;  // the window's first pixel in a decoded row
@@ -67,7 +74,10 @@ struct RegionDecoder::State {
   std::vector<uint8_t> pixels;
 
   State(SimdLevel simd, BaselineDecoder decoder, bool exact_verdicts)
-      : baseline(decoder), strict(exact_verdicts), windows(simd, exact_verdicts) {
+      : baseline(decoder),
+        strict(exact_verdicts),
+        windows(simd, exact_verdicts),
+        progressive(simd) {
     info.err = jpeg_std_error(&errors.base);
     errors.base.error_exit = escape;
     errors.base.emit_message = count_warning;
@@ -80,6 +90,21 @@ struct RegionDecoder::State {
   State& operator=(const State&) = delete;
 
   bool clean() const { return errors.base.num_warnings == 0; }
+
+  // Who decodes the opened file; describes its only scan where that is baseline.
+  Rows choose(BaselineScan& scan, int denominator) {
+    if (baseline == BaselineDecoder::libjpeg) return Rows::libjpeg;
+    if (describe_scan(info, scan))
+      return WindowRows::supports(scan, denominator) ? Rows::windows : Rows::libjpeg;
+    const bool several = info.progressive_mode || info.comps_in_scan < info.num_components;
+    const bool known = info.jpeg_color_space != JCS_RGB && several && script.read(file) &&
+                       ProgressiveDecoder::supports(script, denominator);
+    return known ? Rows::progressive : Rows::libjpeg;
+  }
+
+  bool row(int y, uint8_t* out) {
+    return from == Rows::windows ? windows.row(y, out) : progressive.row(y, out);
+  }
 
   // Rows of `width` pixels are decoded, of which the window begins after `before`.
   void place(Rect wanted, int before, int width) {
@@ -119,6 +144,7 @@ void RegionDecoder::close() {
   if (!state_->open) return;
   state_->open = false;
   state_->windows.release_large_buffers();
+  state_->progressive.release_large_buffers();
   jpeg_destroy_decompress(&state_->info);
 }
 
@@ -126,6 +152,7 @@ bool RegionDecoder::open(ByteView encoded) {
   close();
   State& state = *state_;
   if (!begins_well(encoded)) return false;
+  state.file = encoded;
   state.whole = ends_well(encoded);
   if (state.strict && !state.whole) return false;
   jpeg_decompress_struct* info = &state.info;
@@ -149,14 +176,14 @@ bool RegionDecoder::open(ByteView encoded) {
 int RegionDecoder::width() const { return static_cast<int>(state_->info.image_width); }
 int RegionDecoder::height() const { return static_cast<int>(state_->info.image_height); }
 BaselineDecoder RegionDecoder::started() const {
-  return state_->own ? BaselineDecoder::own : BaselineDecoder::libjpeg;
+  return state_->from == State::Rows::libjpeg ? BaselineDecoder::libjpeg : BaselineDecoder::own;
 }
 
 bool RegionDecoder::record(std::vector<ScanEntry>& entries) {
   State& state = *state_;
   BaselineScan scan;
   const bool own = state.baseline == BaselineDecoder::own && describe_scan(state.info, scan) &&
-                   WindowDecoder::supports(scan);
+                   WindowRows::supports(scan);
   if (own && state.windows.record(scan, entries)) return true;
   entries.clear();
   return false;
@@ -166,15 +193,19 @@ bool RegionDecoder::start(Rect window, int denominator, EntryIndex index) {
   State& state = *state_;
   jpeg_decompress_struct* info = &state.info;
   BaselineScan scan;
-  state.own = state.baseline == BaselineDecoder::own && describe_scan(*info, scan) &&
-              WindowDecoder::supports(scan, denominator);
-  if (state.own) {
-    const auto reduced = [denominator](int side) { return (side - 1) / denominator + 1; };
-    if (!lies_inside(window, reduced(scan.width), reduced(scan.height))) return false;
+  state.from = state.choose(scan, denominator);
+  if (state.from != State::Rows::libjpeg) {
+    const auto reduced = [denominator](unsigned side) {
+      return static_cast<int>((side - 1) / static_cast<unsigned>(denominator) + 1);
+    };
+    if (!lies_inside(window, reduced(info->image_width), reduced(info->image_height))) return false;
     state.place(window, 0, window.width);
-    return state.windows.start(scan, window, denominator, index);
+    return state.from == State::Rows::windows
+               ? state.windows.start(scan, window, denominator, index)
+               : state.progressive.start(state.script, window, denominator);
   }
-  if (!state.whole) return false;
+  // libjpeg does not look behind the last row that it is asked for; Pillow has it do so.
+  if (!state.whole || (state.strict && !state.script.read(state.file))) return false;
   const bool started = guarded(state.errors, [info, denominator] {
     info->out_color_space = JCS_EXT_RGBX;
     info->scale_num = 1;
@@ -215,10 +246,9 @@ bool RegionDecoder::rows(int y, int count, const uint8_t** rows) {
   if (y < 0 || count > rows_at_once || count > state.window.height - y) return false;
   for (size_t i = 0; i < static_cast<size_t>(count); ++i)
     rows[i] = &state.pixels[i * state.stride + state.bytes_before];
-  if (state.own) {
+  if (state.from != State::Rows::libjpeg) {
     for (int i = 0; i < count; ++i)
-      if (!state.windows.row(y + i, &state.pixels[static_cast<size_t>(i) * state.stride]))
-        return false;
+      if (!state.row(y + i, &state.pixels[static_cast<size_t>(i) * state.stride])) return false;
     return true;
   }
   const auto first = static_cast<JDIMENSION>(state.window.y + y);

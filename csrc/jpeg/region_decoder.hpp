@@ -12,7 +12,7 @@
 
 namespace fusionloader {
 
-// Who decodes baseline files; all others are libjpeg's.
+// Who decodes baseline and progressive files; all others are libjpeg's.
 enum class BaselineDecoder { own, libjpeg };
 
 // Ours without vectors is slower than libjpeg-turbo, which has its own for every processor.

@@ -1,5 +1,5 @@
 #pragma once
-// What the entropy decoder has to know of a baseline scan that holds the whole image.
+// An image as its header describes it, and a baseline scan that holds all of it.
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -22,21 +22,28 @@ struct HuffmanCode {
   std::array<uint8_t, 256> symbols;
 };
 
-struct ScanComponent {
+struct FrameComponent {
   int h, v;                             // sampling factors
   std::array<uint16_t, 64> quantisers;  // row by row
-  HuffmanCode dc, ac;
 };
 
-struct BaselineScan {
+struct Frame {
   int width, height;
   int count;  // of components: 1 (grey) or 3 (YCbCr)
-  std::array<ScanComponent, 3> components;
-  int restart_interval;  // in MCUs; 0: none
-  ByteView data;         // from the first byte of entropy-coded data to the end of the file
+  std::array<FrameComponent, 3> components;
 
   int most_h() const { return components[0].h; }
   int most_v() const { return components[0].v; }
+};
+
+struct ScanCodes {
+  HuffmanCode dc, ac;
+};
+
+struct BaselineScan : Frame {
+  std::array<ScanCodes, 3> codes;  // of the components
+  int restart_interval;            // in MCUs; 0: none
+  ByteView data;  // from the first byte of entropy-coded data to the end of the file
 };
 
 }  // namespace fusionloader

@@ -1,51 +1,20 @@
 #include "jpeg/window_decoder.hpp"
 
-#include <algorithm>
-
-#include "ops/limits.hpp"
-
 namespace fusionloader {
 namespace {
 
 constexpr int block_side = 8;
-// In front of a row of samples: one is needed, more keep rows aligned.
-constexpr size_t margin = 64;
-// Far above those of 8-bit files; below it no product leaves 32 bits.
-constexpr int largest_quantiser = 2047;
 
 int divide_up(int value, int divisor) { return (value + divisor - 1) / divisor; }
 
-void grow(std::vector<uint8_t>& buffer, size_t size) {
-  if (buffer.size() < size) buffer.resize(size);
-}
-
 }  // namespace
 
-WindowDecoder::WindowDecoder(SimdLevel level, bool strict)
-    : kernels_(sample_kernels(level)), level_(level), strict_(strict) {}
-
-bool WindowDecoder::supports(const BaselineScan& scan, int denominator) {
-  if (scan.width <= 0 || scan.height <= 0 || (scan.count != 1 && scan.count != 3)) return false;
-  for (size_t i = 0; i < static_cast<size_t>(scan.count); ++i) {
-    const ScanComponent& component = scan.components[i];
-    const int most = i ? 1 : 2;
-    if (component.h < 1 || component.h > most || component.v < 1 || component.v > most)
-      return false;
-    for (const uint16_t quantiser : component.quantisers)
-      if (quantiser > largest_quantiser) return false;
-  }
-  // What libjpeg makes larger in one direction alone is left to it.
-  if (denominator > 1 && scan.most_h() != scan.most_v()) return false;
-  // Below three samples libjpeg does not interpolate.
-  const int h = scan.components[0].h;
-  return scan.count == 1 ? h == 1 && scan.components[0].v == 1 : h == 1 || scan.width > 2 * h;
-}
+WindowDecoder::WindowDecoder(SimdLevel level, bool strict) : strict_(strict), rows_(level) {}
 
 bool WindowDecoder::start(const BaselineScan& scan, Rect window, int denominator,
                           EntryIndex index) {
   if (!reader_.start(scan, index, strict_)) return false;
-  place(scan, window, denominator);
-  last_band_ = -1;
+  rows_.place(scan, window, denominator);
   // An irregular block may have been left half read.
   for (Block& block : blocks_) block.coefficients.fill(0);
   return true;
@@ -58,94 +27,36 @@ bool WindowDecoder::record(const BaselineScan& scan, std::vector<ScanEntry>& ent
          reader_.record(static_cast<size_t>(across) * static_cast<size_t>(down), entries);
 }
 
-// Finds the MCUs that the window needs, and makes room. Of an image that is made smaller as many
-// samples are taken from a block of chroma as make it no larger afterwards.
-void WindowDecoder::place(const BaselineScan& scan, Rect window, int denominator) {
-  window_ = window;
-  count_ = scan.count;
-  const int h = scan.most_h(), v = scan.most_v();
-  const int side = block_side / denominator, mcu_width = side * h;
-  const int image_width = divide_up(scan.width, denominator);
-  const int image_height = divide_up(scan.height, denominator);
-  wider_ = denominator > 1 ? 1 : h;
-  higher_ = denominator > 1 ? 1 : v;
-  mcus_across_ = divide_up(scan.width, block_side * h);
-  // Upsampling looks at one chroma sample at each side: two pixels further.
-  const int beyond = wider_ > 1 ? wider_ : 0;
-  first_mcu_ = std::max(window.x - beyond, 0) / mcu_width;
-  end_mcu_ = divide_up(std::min(window.x + window.width + beyond, image_width), mcu_width);
-  for (size_t i = 0; i < static_cast<size_t>(count_); ++i) {
-    const ScanComponent& component = scan.components[i];
-    Plane& plane = planes_[i];
-    plane.h = component.h;
-    plane.v = component.v;
-    plane.side = i == 0 || denominator == 1 ? side : side * h;
-    plane.inverse_dct = reduced_dct(level_, plane.side);
-    plane.width = i == 0 ? image_width : divide_up(image_width, wider_);
-    plane.height = i == 0 ? image_height : divide_up(image_height, higher_);
-    plane.first_column = first_mcu_ * plane.side * component.h;
-    plane.columns = (end_mcu_ - first_mcu_) * plane.side * component.h;
-    plane.stride = margin + static_cast<size_t>(plane.columns) + sample_slack;
-    plane.band_bits = __builtin_ctz(static_cast<unsigned>(plane.side * component.v));
-    grow(plane.samples, (plane.stride * bands << plane.band_bits) + sample_slack);
-    for (size_t row = 0; row < 8; ++row)
-      for (size_t column = 0; column < 8; ++column)
-        plane.quantisers.values[coefficient_place(row, column)] =
-            static_cast<int16_t>(component.quantisers[8 * row + column]);
-  }
-  first_chroma_ = window.x / wider_;
-  chroma_columns_ = divide_up(window.x + window.width, wider_) - first_chroma_;
-  for (std::vector<uint8_t>& row : chroma_)
-    grow(row, static_cast<size_t>(window.width) + 4 + 2 * sample_slack);
-}
-
-uint8_t* WindowDecoder::Plane::row(int number) {
-  // Asked for with each row of pixels: no division by what is not known here.
-  const int slot = (number >> band_bits) % bands, in_band = number & ((1 << band_bits) - 1);
-  return &samples[static_cast<size_t>((slot << band_bits) + in_band) * stride + margin];
-}
-
-void WindowDecoder::Plane::extend(int band) {
-  const int first = band << band_bits;
-  const int edge = width - first_column;
-  for (int i = 0; i < 1 << band_bits; ++i) {
-    uint8_t* const samples_of_row = row(first + i);
-    *(samples_of_row - 1) = samples_of_row[0];
-    if (edge <= columns) samples_of_row[edge] = samples_of_row[edge - 1];
-  }
-}
-
 // The blocks of an MCU: all at once where all come to the same number of samples.
 void WindowDecoder::transform(const BlockTarget* targets, int blocks, int32_t& magnitude) {
-  const Plane& luma = planes_[0];
-  const bool alike = count_ == 1 || planes_[1].side == luma.side;
-  const int first = alike ? blocks : luma.h * luma.v;
-  luma.inverse_dct(blocks_.data(), targets, first, magnitude);
+  const bool alike = rows_.components() == 1 || rows_.side(1) == rows_.side(0);
+  const int first = alike ? blocks : rows_.blocks_across(0) * rows_.blocks_down(0);
+  rows_.inverse_dct(0)(blocks_.data(), targets, first, magnitude);
   if (!alike)
-    planes_[1].inverse_dct(&blocks_[static_cast<size_t>(first)], targets + first, blocks - first,
-                           magnitude);
+    rows_.inverse_dct(1)(&blocks_[static_cast<size_t>(first)], targets + first, blocks - first,
+                         magnitude);
 }
 
 bool WindowDecoder::decode_band(int band) {
   std::array<BlockTarget, most_blocks> targets;
   std::array<size_t, most_blocks> steps;
   int blocks = 0;
-  for (size_t i = 0; i < static_cast<size_t>(count_); ++i) {
-    Plane& plane = planes_[i];
-    for (int v = 0; v < plane.v; ++v) {
-      uint8_t* row = plane.row((band * plane.v + v) * plane.side);
-      for (int h = 0; h < plane.h; ++h, ++blocks) {
-        targets[static_cast<size_t>(blocks)] = {&plane.quantisers, row + h * plane.side,
-                                                plane.stride};
-        steps[static_cast<size_t>(blocks)] = static_cast<size_t>(plane.h * plane.side);
+  for (size_t i = 0; i < static_cast<size_t>(rows_.components()); ++i) {
+    const int across = rows_.blocks_across(i), side = rows_.side(i);
+    for (int v = 0; v < rows_.blocks_down(i); ++v) {
+      const BlockTarget first = rows_.target(i, band, v);
+      for (int h = 0; h < across; ++h, ++blocks) {
+        targets[static_cast<size_t>(blocks)] = first;
+        targets[static_cast<size_t>(blocks)].samples += h * side;
+        steps[static_cast<size_t>(blocks)] = static_cast<size_t>(across * side);
       }
     }
   }
-  const size_t row_begin = static_cast<size_t>(band) * static_cast<size_t>(mcus_across_);
-  if (!reader_.go_to(row_begin + static_cast<size_t>(first_mcu_))) return false;
+  const size_t row_begin = static_cast<size_t>(band) * static_cast<size_t>(rows_.mcus_across());
+  if (!reader_.go_to(row_begin + static_cast<size_t>(rows_.first_mcu()))) return false;
   int32_t magnitude = 0;
   bool regular = true;
-  for (int mcu = first_mcu_; mcu < end_mcu_; ++mcu) {
+  for (int mcu = rows_.first_mcu(), end = rows_.end_mcu(); mcu < end; ++mcu) {
     // Segments may end anywhere in a row; what is checked is checked before the next begins.
     regular = regular && reader_.regular();
     if (!reader_.go_to(row_begin + static_cast<size_t>(mcu))) return false;
@@ -153,61 +64,16 @@ bool WindowDecoder::decode_band(int band) {
     transform(targets.data(), blocks, magnitude);
     for (size_t i = 0; i < static_cast<size_t>(blocks); ++i) targets[i].samples += steps[i];
   }
-  if (!regular || !reader_.regular() || magnitude > largest_magnitude) return false;
-  for (size_t i = 1; i < static_cast<size_t>(count_); ++i) planes_[i].extend(band);
-  return true;
-}
-
-// The chroma of a row of pixels, from the window's first column on. `out` is room for it.
-const uint8_t* WindowDecoder::chroma_row(Plane& plane, int y, uint8_t* out) {
-  const bool wider = wider_ > 1, higher = higher_ > 1;  // by 2
-  const auto count = static_cast<size_t>(chroma_columns_);
-  const int here = y >> (higher ? 1 : 0), column = first_chroma_ - plane.first_column;
-  const int beyond = wider ? window_.x & 1 : 0;
-  const uint8_t* near = plane.row(here) + column;
-  if (!higher) {
-    if (!wider) return near;
-    kernels_.widen(near, count, out);
-    return out + beyond;
-  }
-  const bool far_is_below = y & 1;
-  const int beside = std::clamp(far_is_below ? here + 1 : here - 1, 0, plane.height - 1);
-  const uint8_t* far = plane.row(beside) + column;
-  if (!wider) {
-    kernels_.blend(near, far, far_is_below, count, out);
-    return out;
-  }
-  kernels_.blend_and_widen(near, far, count, out);
-  return out + beyond;
+  return regular && reader_.regular() && magnitude <= largest_magnitude;
 }
 
 bool WindowDecoder::row(int y, uint8_t* out) {
-  y += window_.y;
-  const int height = planes_[0].height;
-  const int beyond =
-      higher_ > 1 && count_ == 3 ? 1 : 0;  // the next chroma sample may be in the next band
-  const int first = std::max(y - beyond, 0) >> planes_[0].band_bits;
-  const int last = std::min(y + beyond, height - 1) >> planes_[0].band_bits;
-  for (int band = std::max(first, last_band_ + 1); band <= last; ++band) {
-    if (!decode_band(band)) return false;
-    last_band_ = band;
-  }
-  const auto width = static_cast<size_t>(window_.width);
-  const uint8_t* luma = planes_[0].row(y) + (window_.x - planes_[0].first_column);
-  if (count_ == 1) {
-    kernels_.grey_to_rgbx(luma, width, out);
-    return true;
-  }
-  const uint8_t* cb = chroma_row(planes_[1], y, chroma_[0].data());
-  const uint8_t* cr = chroma_row(planes_[2], y, chroma_[1].data());
-  kernels_.to_rgbx(luma, cb, cr, width, out);
-  return true;
+  return rows_.row(y, out, [this](int band) { return decode_band(band); });
 }
 
 void WindowDecoder::release_large_buffers() {
   reader_.release_large_buffers();
-  for (Plane& plane : planes_)
-    if (plane.samples.size() > largest_kept_buffer) std::vector<uint8_t>().swap(plane.samples);
+  rows_.release_large_buffers();
 }
 
 }  // namespace fusionloader

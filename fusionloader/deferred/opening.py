@@ -8,6 +8,7 @@ from typing import Any
 
 from PIL import ImageFile, JpegImagePlugin, PngImagePlugin
 
+from fusionloader._native import is_never_refused
 from fusionloader.deferred import activity, kept
 from fusionloader.deferred.core import Access, DeferredCore, defer
 from fusionloader.deferred.counts import counts
@@ -16,7 +17,7 @@ from fusionloader.deferred.pillow import PillowImage
 from fusionloader.deferred.source import Source, read_file
 from fusionloader.executors.native import executor_of_size
 
-_START_OF_SCAN, _END_OF_IMAGE = b"\xff\xda", b"\xff\xd9"
+_END_OF_IMAGE = b"\xff\xd9"
 _SEARCHED = 4096  # bytes at a file's end; some cameras write behind the image
 
 
@@ -62,32 +63,19 @@ def _defer_jpeg(image: PillowImage) -> str:
         defer(image, Source(b"", image.size, pixels, file))
         return ""
     try:
-        begin = image.fp.tell()
         encoded = read_file(image.fp)
     except Exception:  # closed, for one, or the user's own kind of file
         return "the file cannot be read"
-    end = encoded.rfind(_END_OF_IMAGE, -_SEARCHED)
-    if end < 0:
+    if encoded.rfind(_END_OF_IMAGE, -_SEARCHED) < 0:
         return "cut off"
     if executor_of_size(3, 0, 0).image_size(encoded) != image.size:
         return NOT_NATIVE
     source = Source(encoded, image.size, file=file)
-    # What may still turn out to be damaged is decoded now: Pillow would raise here.
-    if not _is_one_scan(image, encoded, begin, end) and not source.decode_natively():
+    # What libjpeg may refuse is decoded now: Pillow would raise here.
+    if not is_never_refused(encoded) and not source.decode_natively():
         return NOT_NATIVE
     defer(image, source)
     return ""
-
-
-def _is_one_scan(image: PillowImage, encoded: bytes, begin: int, end: int) -> bool:
-    """Whether a file is one baseline scan without markers: libjpeg never refuses to decode one.
-
-    ``begin`` is where Pillow stopped to read: behind the segment that begins the scan.
-    """
-    segment = begin - 10 - 2 * (len(image.getbands()) - 1)
-    if "progressive" in image.info or encoded[segment : segment + 2] != _START_OF_SCAN:
-        return False
-    return encoded.count(b"\xff", begin, end) == encoded.count(b"\xff\0", begin, end)
 
 
 _FORMATS: dict[type, Callable[[PillowImage], str]] = {

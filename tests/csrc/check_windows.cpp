@@ -54,6 +54,7 @@ std::vector<uint8_t> encoded(Layout layout, int width, int height, int quality) 
     info.comp_info[0].h_samp_factor = layout.h;
     info.comp_info[0].v_samp_factor = layout.v;
   }
+  if (between(0, 1)) jpeg_simple_progression(&info);
   std::vector<uint8_t> pixels = photo(width, height, info.input_components);
   const size_t stride = static_cast<size_t>(width) * static_cast<size_t>(info.input_components);
   jpeg_start_compress(&info, TRUE);

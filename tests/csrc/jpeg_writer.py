@@ -43,43 +43,43 @@ def write(frame: Frame, blocks: Sequence[Block], shortest: int = 1) -> bytes:
     """A file of ``frame.mcus * len(frame.blocks)`` blocks; no code is shorter than ``shortest``."""
     coded = [[_coded(block, kind) for kind in (0, 1)] for block in blocks]
     codes = [
-        _codes(Counter(symbol for block in coded for symbol, _, _ in block[kind]), shortest)
+        codes_of(Counter(symbol for block in coded for symbol, _, _ in block[kind]), shortest)
         for kind in (0, 1)
     ]
     out = bytearray(b"\xff\xd8")
     for number, quantiser in enumerate(frame.quantisers):
-        out += _segment(0xDB, bytes([number]) + bytes([quantiser]) * 64)
+        out += segment(0xDB, bytes([number]) + bytes([quantiser]) * 64)
     for kind in (0, 1):
-        out += _segment(0xC4, bytes([kind << 4]) + _table(codes[kind]))
+        out += segment(0xC4, bytes([kind << 4]) + table_of(codes[kind]))
     size = frame.height.to_bytes(2, "big") + frame.width.to_bytes(2, "big")
     count = len(frame.factors)
     components = b"".join(bytes([i + 1, f, i > 0]) for i, f in enumerate(frame.factors))
-    out += _segment(0xC0, b"\x08" + size + bytes([count]) + components)
+    out += segment(0xC0, b"\x08" + size + bytes([count]) + components)
     if frame.restart_interval:
-        out += _segment(0xDD, frame.restart_interval.to_bytes(2, "big"))
+        out += segment(0xDD, frame.restart_interval.to_bytes(2, "big"))
     parts = b"".join(bytes([i + 1, 0]) for i in range(count))
-    out += _segment(0xDA, bytes([count]) + parts + b"\0\x3f\0")
+    out += segment(0xDA, bytes([count]) + parts + b"\0\x3f\0")
     per_mcu = len(frame.blocks)
     step = (frame.restart_interval or frame.mcus) * per_mcu
     for number, begin in enumerate(range(0, len(coded), step)):
         if number:
             out += bytes([0xFF, 0xD0 + (number - 1) % 8])
-        out += _packed(_bits(coded[begin : begin + step], codes))
+        out += packed(_bits(coded[begin : begin + step], codes))
     return bytes(out + b"\xff\xd9")
 
 
-def _segment(marker: int, body: bytes) -> bytes:
+def segment(marker: int, body: bytes) -> bytes:
     return bytes([0xFF, marker]) + (len(body) + 2).to_bytes(2, "big") + body
 
 
-def _value(value: int) -> tuple[int, int]:
+def value_bits(value: int) -> tuple[int, int]:
     size = abs(value).bit_length()
     return (value if value > 0 else value + (1 << size) - 1), size
 
 
 def _coded(block: Block, kind: int) -> list[Coded]:
     if kind == 0:
-        bits, size = _value(block[0])
+        bits, size = value_bits(block[0])
         return [(size, bits, size)]
     found: list[Coded] = []
     zeros = 0
@@ -88,13 +88,13 @@ def _coded(block: Block, kind: int) -> list[Coded]:
             zeros += 1
             continue
         found += [(0xF0, 0, 0)] * (zeros // 16)
-        bits, size = _value(value)
+        bits, size = value_bits(value)
         found.append((zeros % 16 << 4 | size, bits, size))
         zeros = 0
     return found + [(0, 0, 0)] * (zeros > 0)
 
 
-def _codes(counts: Counter[int], shortest: int) -> dict[int, tuple[int, int]]:
+def codes_of(counts: Counter[int], shortest: int) -> dict[int, tuple[int, int]]:
     """Symbol to code and length: one symbol of each from ``shortest`` on, all others of 16 bits."""
     codes = {}
     code, length = 0, shortest
@@ -110,7 +110,7 @@ def _codes(counts: Counter[int], shortest: int) -> dict[int, tuple[int, int]]:
     return codes
 
 
-def _table(codes: dict[int, tuple[int, int]]) -> bytes:
+def table_of(codes: dict[int, tuple[int, int]]) -> bytes:
     lengths = Counter(length for _, length in codes.values())
     return bytes(lengths[i] for i in range(1, 17)) + bytes(codes)
 
@@ -125,7 +125,7 @@ def _bits(
                 yield value, size
 
 
-def _packed(bits: Iterable[tuple[int, int]]) -> bytes:
+def packed(bits: Iterable[tuple[int, int]]) -> bytes:
     text = "".join(f"{value:0{size}b}" for value, size in bits if size)
     text += "1" * (-len(text) % 8)
     data = int(text, 2).to_bytes(len(text) // 8, "big") if text else b""

@@ -128,9 +128,7 @@ def test_files_with_tables_of_their_own_do_not_disturb_each_other(sampling):
         assert reader.read(encoded, *window) == part(pillow_pixels(encoded), window)
 
 
-@pytest.mark.parametrize(
-    "options", [{"progressive": True}, {"sampling": 0x41}, {"keep_rgb": True, "subsampling": 0}]
-)
+@pytest.mark.parametrize("options", [{"sampling": 0x41}, {"keep_rgb": True, "subsampling": 0}])
 def test_other_layouts_are_left_to_libjpeg(options):
     image = photo(90, 70, 1)
     sampling = options.pop("sampling", None)

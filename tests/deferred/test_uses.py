@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from deferred.uses import NEARLY, USES
+from fuzz.damaged_files import damaged
 from PIL import Image
 from support.images import photo
 from support.webp_files import shortened
@@ -39,10 +40,16 @@ def _files():
     webp = _encoded(image, "WEBP", quality=80, exif=exif)
     corrupt = bytearray(baseline)
     corrupt[len(corrupt) * 2 // 3] ^= 0x5A
+    progressive = _encoded(image, progressive=True)
+    corrupt_progressive = bytearray(progressive)
+    corrupt_progressive[len(progressive) * 2 // 3] ^= 0x5A
+    last_scan = progressive.rindex(b"\xff\xc4")
     return {
         "baseline": baseline,
         "full chroma": _encoded(image, quality=95, subsampling=0),
-        "progressive": _encoded(image, progressive=True),
+        "progressive": progressive,
+        "progressive, grey": _encoded(image.convert("L"), progressive=True),
+        "restarts": _encoded(image, restart_marker_blocks=3),
         "grey": _encoded(image.convert("L")),
         "cmyk": _encoded(image.convert("CMYK")),
         "png": png,
@@ -59,11 +66,14 @@ def _files():
         "webp, cut off": webp[: len(webp) // 2],
         "webp, ending early": shortened(_encoded(image, "WEBP", quality=80)),
         "cut off": baseline[: len(baseline) * 2 // 3],
-        "cut off, progressive": _encoded(image, progressive=True)[:1500],
+        "cut off, progressive": progressive[:1500],
         "corrupt": bytes(corrupt),
+        "corrupt, progressive": bytes(corrupt_progressive),
+        "without the last scan": progressive[:last_scan] + b"\xff\xd9",
+        "number of lines": baseline[:2] + b"\xff\xdc\0\4\0\7" + baseline[2:],
         "stray marker": marked(baseline, b"\xff\xd8"),
         "stray scan": marked(baseline, b"\xff\xda\x00\x08"),
-        "stray table, progressive": marked(_encoded(image, progressive=True), b"\xff\xc4\x00\x05"),
+        "stray table, progressive": marked(progressive, b"\xff\xc4\x00\x05"),
         "with more behind": baseline + b"\0" * 50,
         "no image": b"not an image",
     }
@@ -151,7 +161,11 @@ def test_what_ended_it_is_named(files):
     assert "Image.paste 1" in text
 
 
-@pytest.mark.parametrize("name", ["baseline", "full chroma", "grey"])
+NEVER_REFUSED = ("baseline", "full chroma", "grey", "progressive", "progressive, grey", "restarts")
+NEVER_REFUSED += ("corrupt", "corrupt, progressive", "without the last scan")
+
+
+@pytest.mark.parametrize("name", NEVER_REFUSED)
 def test_a_file_that_cannot_be_refused_is_not_decoded_when_it_is_loaded(files, name):
     with deferring():
         image = Image.open(files[name])
@@ -161,6 +175,39 @@ def test_a_file_that_cannot_be_refused_is_not_decoded_when_it_is_loaded(files, n
 
 def test_a_file_that_may_be_refused_is(files):
     with deferring():
-        image = Image.open(files["progressive"])
+        image = Image.open(files["number of lines"])
         image.load()
         assert image._im.source._whole is not None
+
+
+def stages(content):
+    """Where the reading of a file ends, and with what."""
+    stage = "open"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            image = Image.open(io.BytesIO(content))
+            if image.width * image.height > 1 << 18:
+                return "large", None
+            stage = "load"
+            image.load()
+            stage = "convert"
+            image = image.convert("RGB")
+            stage = "crop"
+            cropped = np.asarray(image.crop((1, 2, 9, 7)))
+            return "pixels", cropped.tobytes() + np.asarray(image).tobytes()
+    except Exception as error:
+        return stage, type(error), str(error).partition(" at 0x")[0]
+
+
+def test_damaged_files_give_what_pillow_gives_and_raise_where_it_does():
+    chance, ends = random.Random(6), []
+    counts.take()
+    for number in range(1500):
+        content = damaged(chance)
+        expected = stages(content)
+        with deferring():
+            assert stages(content) == expected, number
+        ends.append(expected[0])
+    assert min(ends.count(end) for end in ("open", "load", "pixels")) > 30
+    assert counts.take().files > 300

@@ -16,6 +16,7 @@ OPTIONS = (
     {"subsampling": 2},
     {"subsampling": 2, "progressive": True},
     {"subsampling": 0, "progressive": True, "quality": 100},
+    {"subsampling": 1, "progressive": True, "restart_marker_blocks": 3},
     {"subsampling": 1, "restart_marker_blocks": 2},
     {"subsampling": 2, "restart_marker_rows": 1, "optimize": True},
     {"subsampling": 2, "quality": 3},

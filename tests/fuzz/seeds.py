@@ -55,7 +55,13 @@ def saved(image: Image.Image, kind: str, **options: object) -> bytes:
 
 
 def main(folder: Path) -> None:
-    for name, seeds in (("window", window_seeds), ("png", png_seeds), ("webp", webp_seeds)):
+    kinds = {
+        "window": window_seeds,
+        "script": window_seeds,
+        "png": png_seeds,
+        "webp": webp_seeds,
+    }
+    for name, seeds in kinds.items():
         (folder / name).mkdir(parents=True, exist_ok=True)
         for data in seeds(Random(0)):
             (folder / name / hashlib.sha1(data).hexdigest()).write_bytes(data)

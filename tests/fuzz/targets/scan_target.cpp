@@ -5,18 +5,9 @@
 #include <cstdlib>
 #include <vector>
 
+#include "initialized.hpp"
 #include "input.hpp"
 #include "jpeg/window_decoder.hpp"
-
-#if defined(__has_feature)
-#if __has_feature(memory_sanitizer)
-#include <sanitizer/msan_interface.h>
-#define FUSIONLOADER_CHECK_INITIALIZED(data, size) __msan_check_mem_is_initialized(data, size)
-#endif
-#endif
-#ifndef FUSIONLOADER_CHECK_INITIALIZED
-#define FUSIONLOADER_CHECK_INITIALIZED(data, size) static_cast<void>(0)
-#endif
 
 namespace fusionloader::fuzz {
 namespace {
@@ -49,15 +40,15 @@ BaselineScan any_scan(Input& input) {
   scan.height = 1 + input.byte() % longest_side;
   scan.restart_interval = kind & 2 ? input.byte() : 0;
   for (size_t i = 0; i < 3; ++i) {
-    ScanComponent& component = scan.components[i];
+    FrameComponent& component = scan.components[i];
     const bool subsampled = i == 0 && scan.count == 3;
     component.h = subsampled && kind & 4 ? 2 : 1;
     component.v = subsampled && kind & 8 ? 2 : 1;
     const auto quantiser = static_cast<uint16_t>(input.word() & 0xFFF);
     component.quantisers.fill(quantiser);
     component.quantisers[1] = static_cast<uint16_t>(input.word());
-    component.dc = any_code(input, true);
-    component.ac = any_code(input, false);
+    scan.codes[i].dc = any_code(input, true);
+    scan.codes[i].ac = any_code(input, false);
   }
   return scan;
 }
@@ -88,7 +79,7 @@ void run(Input input) {
   const int choice = input.byte();
   const int denominator = 1 << (choice & 3);
   BaselineScan scan = any_scan(input);
-  if (!WindowDecoder::supports(scan, denominator)) return;
+  if (!WindowRows::supports(scan, denominator)) return;
   const auto reduced = [denominator](int side) { return (side - 1) / denominator + 1; };
   const Rect window = any_window(input, reduced(scan.width), reduced(scan.height));
   scan.data = input.rest();

@@ -1,0 +1,268 @@
+"""Files of several scans: Pillow's pixels in every window, and no others ever."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jpeg_writer import Frame
+from native_samples import SIMD_LEVELS, jpeg, photo, pillow_pixels
+from scan_writer import Grid, Scan, blocks_of, random_script, write_scans
+from test_window_decoder import (
+    LIBJPEG,
+    OWN,
+    READERS,
+    RESTARTS,
+    outcome,
+    part,
+    some_window,
+)
+
+from fusionloader._native import testing
+
+BEST = SIMD_LEVELS[-1]
+FACTORS = {
+    "grey": (0x11,),
+    "4:4:4": (0x11, 0x11, 0x11),
+    "4:2:2": (0x21, 0x11, 0x11),
+    "4:2:0": (0x22, 0x11, 0x11),
+    "4:4:0": (0x12, 0x11, 0x11),
+    "4:1:1": (0x41, 0x11, 0x11),
+}
+SIZES = st.tuples(st.integers(1, 150), st.integers(1, 150))
+
+
+def random_planes(random: Random, frame: Frame, largest: int, density: float) -> list[Grid]:
+    def block() -> list[int]:
+        values = [
+            random.randint(-largest, largest) if random.random() < density else 0 for _ in "." * 64
+        ]
+        if random.random() < 0.3:
+            values[random.choice((1, 2, 40, 63)) :] = []
+        return values + [0] * (64 - len(values))
+
+    planes = []
+    for component in range(len(frame.factors)):
+        across, down = blocks_of(frame, component, padded=True)
+        planes.append([[block() for _ in range(across)] for _ in range(down)])
+    return planes
+
+
+def assert_windows(encoded: bytes, random: Random, level: str = BEST, count: int = 4) -> None:
+    expected = pillow_pixels(encoded)
+    height, width, _ = expected.shape
+    whole = (0, 0, width, height)
+    for window in [whole, *(some_window(random, width, height) for _ in range(count))]:
+        assert READERS[level].read(encoded, *window) == part(expected, window), window
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    size=SIZES,
+    subsampling=st.sampled_from((0, 1, 2, None)),
+    quality=st.integers(1, 100),
+    restarts=st.sampled_from(RESTARTS),
+    level=st.sampled_from(SIMD_LEVELS),
+    seed=st.integers(0, 2**32),
+)
+def test_every_window_has_pillow_s_pixels(size, subsampling, quality, restarts, level, seed):
+    image = photo(*size, seed % 1000)
+    options = {"progressive": True, "quality": quality, **restarts}
+    if subsampling is None:
+        encoded = jpeg(image.convert("L"), **options)
+    else:
+        encoded = jpeg(image, subsampling=subsampling, **options)
+    assert_windows(encoded, Random(seed), level)
+    # Fewer than three chroma samples are not interpolated: left to libjpeg.
+    narrow = subsampling in (1, 2) and size[0] <= 4
+    assert READERS[level].started is (LIBJPEG if narrow else OWN)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    size=st.tuples(st.integers(5, 70), st.integers(1, 60)),
+    sampling=st.sampled_from(tuple(FACTORS)),
+    density=st.sampled_from((0.02, 0.2, 1.0)),
+    largest=st.sampled_from((1, 5, 300)),
+    level=st.sampled_from(SIMD_LEVELS),
+    seed=st.integers(0, 2**32),
+)
+def test_any_script_of_scans_gives_pillow_s_pixels(size, sampling, density, largest, level, seed):
+    random = Random(seed)
+    frame = Frame(*size, FACTORS[sampling])
+    planes = random_planes(random, frame, largest, density)
+    script = random_script(random, len(frame.factors))
+    encoded = write_scans(frame, planes, script)
+    assert_windows(encoded, random, level, 2)
+    assert READERS[level].started is (LIBJPEG if sampling == "4:1:1" else OWN)
+
+
+@pytest.mark.parametrize("level", SIMD_LEVELS)
+@pytest.mark.parametrize("sampling", FACTORS)
+def test_sequential_scans_of_one_or_two_components_give_pillow_s_pixels(sampling, level):
+    random = Random(f"{sampling} {level}")
+    for _ in range(20):
+        frame = Frame(random.randint(5, 60), random.randint(1, 60), FACTORS[sampling])
+        if len(frame.factors) == 1:
+            continue
+        planes = random_planes(random, frame, 200, random.choice((0.03, 0.5)))
+        groups = random.choice((((0,), (1,), (2,)), ((0,), (1, 2)), ((2,), (0, 1))))
+        interval = random.choice((0, 0, 1, 5))
+        scans = [Scan(group, 0, 63, restart_interval=interval) for group in groups]
+        encoded = write_scans(frame, planes, scans, progressive=False)
+        assert_windows(encoded, random, level, 2)
+        assert READERS[level].started is (LIBJPEG if sampling == "4:1:1" else OWN)
+
+
+@pytest.mark.parametrize("denominator", [2, 4, 8])
+@pytest.mark.parametrize("subsampling", [0, 2])
+def test_reduced_sizes_are_libjpeg_s(subsampling, denominator):
+    random, libjpeg = Random(denominator), testing.WindowReader(LIBJPEG, BEST)
+    for seed in range(20):
+        size = random.randint(5, 150), random.randint(1, 150)
+        encoded = jpeg(photo(*size, seed), progressive=True, subsampling=subsampling)
+        window = some_window(random, *(-(-side // denominator) for side in size))
+        read = READERS[BEST].read(encoded, *window, b"", denominator)
+        assert READERS[BEST].started is OWN
+        assert read == libjpeg.read(encoded, *window, b"", denominator)
+
+
+def test_runs_of_as_many_blocks_as_can_be_coded():
+    frame = Frame(1608, 1600)  # 40200 blocks: more than a run may have
+    planes = [[[[0] * 64 for _ in range(201)] for _ in range(200)]]
+    planes[0][170][3][:4] = [90, 5, 0, -3]
+    planes[0][199][200][63] = 7
+    scans = [Scan((0,)), Scan((0,), 1, 63, 0, 1), Scan((0,), 1, 63, 1, 0)]
+    encoded = write_scans(frame, planes, scans)
+    assert len(encoded) < 20_000
+    assert_windows(encoded, Random(1))
+    assert READERS[BEST].started is OWN
+
+
+def test_files_do_not_disturb_each_other():
+    files = [
+        jpeg(photo(70 - 3 * seed, 50, seed), quality=95 - 9 * seed, progressive=seed % 3 > 0)
+        for seed in range(10)
+    ]
+    sound, random = files[1], Random(1)
+    cut = sound[: len(sound) // 2] + b"\xff\xd9"
+    for _ in range(60):
+        assert_windows(random.choice(files), random, count=1)
+        assert READERS[BEST].read(cut, 0, 0, 9, 9) is None
+
+
+# --- damage ---------------------------------------------------------------------------------------
+
+COMPLETE = (
+    Scan((0,), low=1),
+    Scan((0,), 1, 5, low=1),
+    Scan((0,), 6, 63),
+    Scan((0,), 1, 5, 1, 0),
+    Scan((0,), high=1),
+)
+UNUSUAL = {
+    "without the last AC bits": COMPLETE[:3] + COMPLETE[4:],
+    "without the last DC bit": COMPLETE[:4],
+    "without some coefficients": COMPLETE[:2] + COMPLETE[3:],
+    "AC in front of DC": (COMPLETE[1], COMPLETE[0], *COMPLETE[2:]),
+    "a scan twice": (*COMPLETE[:3], COMPLETE[2], *COMPLETE[3:]),
+    "a refinement twice": (*COMPLETE, COMPLETE[3]),
+    "a refinement too early": (COMPLETE[0], COMPLETE[3], *COMPLETE[1:3], COMPLETE[4]),
+    "a refinement of two bits": (*COMPLETE[:3], Scan((0,), 1, 5, 2, 0), COMPLETE[4]),
+    "a refinement of another band": (*COMPLETE[:3], Scan((0,), 1, 7, 1, 0), COMPLETE[4]),
+    "DC and AC at once": (Scan((0,), 0, 63),),
+    "more bits than there are": (Scan((0,), low=14), *COMPLETE[1:]),
+}
+
+
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_an_unusual_script_is_left_to_pillow(name):
+    frame = Frame(40, 30)
+    planes = random_planes(Random(2), frame, 30, 0.4)
+    encoded = write_scans(frame, planes, COMPLETE)
+    assert outcome(encoded, (3, 2, 20, 20)) == "decoded"
+    assert READERS[BEST].started is OWN
+    outcome(write_scans(frame, planes, UNUSUAL[name]), (3, 2, 20, 20))
+    assert READERS[BEST].started is LIBJPEG
+
+
+DAMAGED = {
+    "4:2:0": {"subsampling": 2},
+    "4:2:2, restarts": {"subsampling": 1, "restart_marker_blocks": 2},
+    "4:4:4": {"subsampling": 0},
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGED)
+def test_changed_bytes_give_pillow_s_pixels_or_are_left_to_it(kind):
+    original = jpeg(photo(60, 45, 4), progressive=True, **DAMAGED[kind])
+    random = Random(7)
+    outcomes = []
+    for number in range(1500):
+        changed = bytearray(original)
+        for _ in range(random.randint(1, 2)):
+            limit = len(changed) if number % 4 else min(700, len(changed))
+            changed[random.randrange(limit)] ^= 1 << random.randrange(8)
+        data, window = bytes(changed), some_window(random, 60, 45)
+        if READERS[BEST].read(data, *window) is not None and READERS[BEST].started is LIBJPEG:
+            continue  # which stops at the window's end
+        outcomes.append(outcome(data, window))
+    assert min(outcomes.count(kind) for kind in ("decoded", "left to Pillow")) > 50
+
+
+def data_of_scans(encoded: bytes) -> Iterator[tuple[int, int]]:
+    """Begin and end of the entropy-coded data of each scan."""
+    at = 2
+    while encoded[at + 1] != 0xD9:
+        marker = encoded[at + 1]
+        at += 2 + int.from_bytes(encoded[at + 2 : at + 4], "big")
+        if marker == 0xDA:
+            begin = at
+            while encoded[at] != 0xFF or encoded[at + 1] == 0 or 0xD0 <= encoded[at + 1] <= 0xD7:
+                at += 1
+            yield begin, at
+
+
+@pytest.mark.parametrize("kind", DAMAGED)
+def test_damage_below_the_window_does_not_matter_in_any_scan(kind):
+    encoded = bytearray(jpeg(photo(60, 120, 5), progressive=True, quality=90, **DAMAGED[kind]))
+    for begin, end in list(data_of_scans(bytes(encoded))):
+        at = end - 3
+        assert at > begin
+        while encoded[at - 1] == 0xFF or encoded[at] in (0, 0xFE, 0xFF) or encoded[at + 1] == 0:
+            at -= 1
+        encoded[at] ^= 1
+    assert outcome(bytes(encoded), (4, 3, 50, 12)) == "decoded"
+    assert READERS[BEST].started is OWN
+
+
+@pytest.mark.parametrize("inserted", [b"\xff\xd3", b"\0" * 30, b"\x55" * 7, b"\xff\xff\0"])
+def test_bytes_between_scans_give_pillow_s_pixels_or_are_left_to_it(inserted):
+    encoded = jpeg(photo(60, 45, 5), progressive=True)
+    at = 2
+    outcomes = set()
+    while (at := encoded.find(b"\xff\xc4", at + 1)) > 0:
+        outcomes.add(outcome(encoded[:at] + inserted + encoded[at:], (4, 3, 50, 12)))
+    assert outcomes
+
+
+def test_a_grey_file_of_few_bytes_takes_no_large_buffers():
+    encoded = bytearray(jpeg(photo(64, 64, 1, False), progressive=True))
+    at = encoded.index(b"\xff\xc2")
+    encoded[at + 5 : at + 9] = (9400).to_bytes(2, "big") * 2
+    assert READERS[BEST].read(bytes(encoded), 0, 0, 9400, 9400) is None
+
+
+def test_magnitudes_beyond_the_transform_are_left_to_pillow():
+    random = Random(3)
+    outcomes = []
+    for _ in range(60):
+        frame = Frame(40, 24, (0x22, 0x11, 0x11), (random.choice((1, 4, 255)),) * 2)
+        largest = random.choice((60, 500, 1500, 8000))
+        planes = random_planes(random, frame, largest, 0.1)
+        encoded = write_scans(frame, planes, random_script(random, 3))
+        outcomes.append(outcome(encoded, (3, 2, 30, 20)))
+    assert min(outcomes.count(kind) for kind in ("decoded", "left to Pillow")) > 5
