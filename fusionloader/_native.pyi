@@ -35,10 +35,15 @@ class Executor:
         strict: bool,
         vertical_first_allowed: bool,
         simd: str | None = None,
-        bgr: bool = False,
     ) -> None: ...
-    def decode(self, encoded: typing_extensions.Buffer, out: typing_extensions.Buffer) -> RunStatus:
-        """All of a file, height x width x 4: RGBA, or RGBX where it has no alpha channel."""
+    def decode(
+        self, encoded: typing_extensions.Buffer, out: typing_extensions.Buffer, bgr: bool = False
+    ) -> RunStatus:
+        """All of a file, height x width x 3 or 4.
+
+        Of four channels the last is alpha, or any where the file has none; of three, blue is
+        the first with `bgr`.
+        """
 
     def draw(
         self,

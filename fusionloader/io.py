@@ -135,6 +135,10 @@ def _decoded(
         _run(runner, encoded, operations, planes.numpy())
         return planes
     pixels = np.empty((height, width, 3), np.uint8)
+    if not operations:
+        if executor_of_size(3, 0, 0).decode(encoded, pixels.data) is RunStatus.OK:
+            return pixels
+        return _by_pillow(encoded)
     _run(executor_of_size(3, height, width), encoded, operations, pixels)
     return pixels
 
@@ -145,6 +149,9 @@ def _run(
     memory = out.reshape(-1).data
     if runner.run_with(encoded, operations, memory) is RunStatus.OK:
         return
+    runner.run_pixels_with(_by_pillow(encoded).data, operations, memory)
+
+
+def _by_pillow(encoded: Encoded) -> Pixels:
     with Image.open(io.BytesIO(encoded)) as image:
-        pixels = np.asarray(image.convert("RGB"))
-    runner.run_pixels_with(pixels.data, operations, memory)
+        return np.array(image.convert("RGB"))

@@ -51,7 +51,7 @@ std::unique_ptr<Executor> make_executor(const StageSequence& stages,
                                         const std::optional<Convert>& convert, int channels,
                                         int result_channels, int height, int width,
                                         bool fast_decode, bool strict, bool vertical_first_allowed,
-                                        const std::optional<std::string>& simd, bool bgr) {
+                                        const std::optional<std::string>& simd) {
   PlanSpec spec;
   spec.stages = stages_from_python(stages);
   if (convert) spec.convert = convert_from_tuple(*convert);
@@ -61,7 +61,6 @@ std::unique_ptr<Executor> make_executor(const StageSequence& stages,
   spec.width = width;
   spec.fast_decode = fast_decode;
   spec.strict = strict;
-  spec.bgr = bgr;
   spec.vertical_first_allowed = vertical_first_allowed;
   spec.simd = simd ? simd_level_from_name(*simd) : best_simd_level();
   return std::make_unique<Executor>(std::move(spec));
@@ -164,13 +163,16 @@ PixelsAndSize pixels_with(Executor& self, const py::buffer& image,
   return with_size(result);
 }
 
-Status decode(Executor& self, const py::buffer& encoded, const py::buffer& out) {
+Status decode(Executor& self, const py::buffer& encoded, const py::buffer& out, bool bgr) {
   const Buffer from(encoded, readable), to(out, shaped | writable);
   const PixelView view = to.pixels();
-  if (view.channels != 4) throw std::invalid_argument("a file is decoded to four bytes a pixel");
+  if (view.channels == 1) throw std::invalid_argument("a file is decoded to 3 or 4 bytes a pixel");
+  const PixelOrder order = view.channels == 4 ? PixelOrder::rgbx
+                           : bgr              ? PixelOrder::bgr
+                                              : PixelOrder::rgb;
   uint8_t* target = to.writable(1);
-  return without_gil(self,
-                     [&] { return self.decode(from.bytes(), view.width, view.height, target); });
+  return without_gil(
+      self, [&] { return self.decode(from.bytes(), view.width, view.height, order, target); });
 }
 
 std::optional<std::pair<int, int>> image_size(Executor& self, const py::buffer& encoded) {
@@ -220,7 +222,7 @@ void bind_plan(py::module_& m) {
       "operations; those named for pixels return bytes with their height and width.")
       .def(py::init(&make_executor), "stages"_a, "convert"_a, "channels"_a, "result_channels"_a,
            "height"_a, "width"_a, "fast_decode"_a, "strict"_a, "vertical_first_allowed"_a,
-           "simd"_a = py::none(), "bgr"_a = false)
+           "simd"_a = py::none())
       .def_property_readonly("result_bytes", &Executor::result_bytes)
       .def_property_readonly("conversion", &Executor::conversion)
       .def_property_readonly("simd_level",
@@ -243,8 +245,10 @@ void bind_plan(py::module_& m) {
       .def("pixels_of_pixels", &pixels_of_pixels, "image"_a, "seed"_a, "epoch"_a, "index"_a,
            "occurrence"_a, "group"_a = 0)
       .def("pixels_with", &pixels_with, "image"_a, "parameters"_a)
-      .def("decode", &decode, "encoded"_a, "out"_a,
-           "All of a file, height x width x 4: RGBA, or RGBX where it has no alpha channel.")
+      .def("decode", &decode, "encoded"_a, "out"_a, "bgr"_a = false,
+           "All of a file, height x width x 3 or 4.\n\n"
+           "Of four channels the last is alpha, or any where the file has none; of three, blue is\n"
+           "the first with `bgr`.")
       .def("image_size", &image_size, "encoded"_a,
            "Width and height; None where Pillow has to decode.");
 }

@@ -42,7 +42,7 @@ class RowOfBatch final : public ResultWriter, RowSink {
       : plan_(plan),
         converter_(converter),
         out_(out),
-        pixels_(out, plan.width, plan.result_channels, plan.simd, plan.bgr) {}
+        pixels_(out, plan.width, plan.result_channels, plan.simd) {}
 
   RowSink& begin(int width, int height) override {
     if (plan_.width > 0 && width == plan_.width && height == plan_.height) return *this;
@@ -290,19 +290,27 @@ void Executor::pixels_with(const PixelView& image, const Parameters& parameters,
   impl_->run_pixels(image, parameters, result);
 }
 
-Status Executor::decode(ByteView encoded, int width, int height, uint8_t* out) {
+Status Executor::decode(ByteView encoded, int width, int height, PixelOrder order, uint8_t* out) {
   const Opened opened(*impl_, encoded);
   if (!opened) return Status::needs_pillow;
   ImageDecoder& decoder = *impl_->decoder;
   if (decoder.width() != width || decoder.height() != height ||
       !decoder.start({0, 0, width, height}, 1, {}))
     return Status::needs_pillow;
-  const auto stride = static_cast<size_t>(width) * 4;
+  const auto columns = static_cast<size_t>(width);
+  const InterleaveKernels& kernels = interleave_kernels(impl_->spec.simd);
+  const auto pack = order == PixelOrder::bgr ? kernels.pack_bgr : kernels.pack_rgb;
+  const size_t stride = columns * (order == PixelOrder::rgbx ? 4 : 3);
   for (int y = 0; y < height; y += rows_at_once) {
     const int count = std::min(rows_at_once, height - y);
     const uint8_t* rows[rows_at_once];
     if (!decoder.rows(y, count, rows)) return Status::needs_pillow;
-    for (int i = 0; i < count; ++i, out += stride) std::memcpy(out, rows[i], stride);
+    for (int i = 0; i < count; ++i, out += stride) {
+      if (order == PixelOrder::rgbx)
+        std::memcpy(out, rows[i], stride);
+      else
+        pack(rows[i], columns, out);
+    }
   }
   return Status::ok;
 }

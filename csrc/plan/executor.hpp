@@ -22,6 +22,9 @@ enum class Status : int {
   needs_pillow = 1,
 };
 
+// The bytes of a pixel. RGBX: RGBA where the file has an alpha channel.
+enum class PixelOrder { rgb, bgr, rgbx };
+
 // 8 bit, height x width x channels.
 struct Pixels {
   int width = 0, height = 0, channels = 3;
@@ -67,9 +70,8 @@ class Executor {
   // The index of a file; empty for one that can have none.
   std::vector<ScanEntry> record(ByteView encoded);
 
-  // All pixels of a file as they are decoded, four bytes each, to a `width` x `height` image: RGBA
-  // where the file has an alpha channel, else RGBX.
-  Status decode(ByteView encoded, int width, int height, uint8_t* out);
+  // All pixels of a file as they are decoded, to a `width` x `height` image.
+  Status decode(ByteView encoded, int width, int height, PixelOrder order, uint8_t* out);
 
   // From the header alone; false where only Pillow can read it.
   bool image_size(ByteView encoded, int& width, int& height);

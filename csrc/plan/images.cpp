@@ -83,8 +83,6 @@ void PixelSink::row(int y, const uint8_t* planes, size_t plane) {
   uint8_t* to = out_ + static_cast<size_t>(y) * width_ * channels_;
   if (channels_ == 1)
     std::memcpy(to, planes, width_);
-  else if (bgr_)
-    kernels_.join_rgb(planes + 2 * plane, planes + plane, planes, width_, to);
   else
     kernels_.join_rgb(planes, planes + plane, planes + 2 * plane, width_, to);
 }
@@ -92,7 +90,7 @@ void PixelSink::row(int y, const uint8_t* planes, size_t plane) {
 bool PixelSink::pixels(int y, const uint8_t* row) {
   if (channels_ == 1) return false;
   uint8_t* to = out_ + static_cast<size_t>(y) * width_ * channels_;
-  (bgr_ ? kernels_.pack_bgr : kernels_.pack_rgb)(row, width_, to);
+  kernels_.pack_rgb(row, width_, to);
   return true;
 }
 

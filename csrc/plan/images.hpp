@@ -99,14 +99,13 @@ class StoredImage final : public RowSource, public RowSink {
   std::vector<uint8_t> pixels_;
 };
 
-// Height x width x channels, 8 bit; blue first if `bgr`.
+// Height x width x channels, 8 bit.
 class PixelSink final : public RowSink {
  public:
-  PixelSink(uint8_t* out, int width, int channels, SimdLevel simd, bool bgr = false)
+  PixelSink(uint8_t* out, int width, int channels, SimdLevel simd)
       : out_(out),
         width_(static_cast<size_t>(width)),
         channels_(static_cast<size_t>(channels)),
-        bgr_(bgr),
         kernels_(interleave_kernels(simd)) {}
   void row(int y, const uint8_t* planes, size_t plane) override;
   bool pixels(int y, const uint8_t* row) override;
@@ -114,7 +113,6 @@ class PixelSink final : public RowSink {
  private:
   uint8_t* out_;
   size_t width_, channels_;
-  bool bgr_;
   const InterleaveKernels& kernels_;
 };
 

@@ -28,7 +28,6 @@ struct PlanSpec {
   int height = 0, width = 0;           // of the result; 0 when they differ from image to image
   bool fast_decode = false;
   bool strict = true;  // damage that a crop does not need counts
-  bool bgr = false;    // pixels of three channels have blue first, as OpenCV has them
   // Pillow 13 runs the vertical pass of a resize first where that is cheaper; older ones never do.
   bool vertical_first_allowed = true;
   SimdLevel simd = SimdLevel::scalar;

@@ -112,8 +112,7 @@ class Source:
         """Decodes all of the file now; returns whether the native decoder does."""
         width, height = self.size
         pixels = np.empty((height, width, 3), np.uint8)
-        runner = executor_of_size(3, height, width)
-        if runner.run_with(self._encoded, (), pixels.reshape(-1).data) is not RunStatus.OK:
+        if executor_of_size(3, 0, 0).decode(self._encoded, pixels.data) is not RunStatus.OK:
             return False
         self._whole = pixels
         if self._file is not None:

@@ -41,15 +41,14 @@ def make_executor(
 
 
 def executor_of_size(
-    channels: int, height: int, width: int, convert: Convert | None = None, *, bgr: bool = False
+    channels: int, height: int, width: int, convert: Convert | None = None
 ) -> _native.Executor:
     """Returns this thread's executor without stages, for results of that size.
 
     Its operations are given with each image. Making one takes 3 us, and more with a conversion.
-    Without one, pixels have blue first if ``bgr``.
     """
     made: dict[object, _native.Executor] = _thread.__dict__.setdefault("executors", {})
-    key = channels, height, width, convert, bgr
+    key = channels, height, width, convert
     found = made.get(key)
     if found is None:
         if len(made) >= _MOST_EXECUTORS:
@@ -64,7 +63,6 @@ def executor_of_size(
             fast_decode=False,
             strict=True,
             vertical_first_allowed=_resizes_vertically_first(None),
-            bgr=bgr,
         )
     return found
 

@@ -120,14 +120,14 @@ def _of_jpeg(encoded: memoryview | None, order: Order) -> Pixels | None:
 
 def _decoded(encoded: memoryview, order: Order) -> Pixels | None:
     """Returns height x width x 3, or ``None`` for a file that is left to the library."""
-    size = executor_of_size(3, 0, 0).image_size(encoded)
+    decoder = executor_of_size(3, 0, 0)
+    size = decoder.image_size(encoded)
     if size is None:
         counts().left["damaged, or of a kind that the native decoder does not know"] += 1
         return None
     width, height = size
     pixels = np.empty((height, width, 3), np.uint8)
-    runner = executor_of_size(3, height, width, bgr=order == "BGR")
-    if runner.run_with(encoded, (), pixels.reshape(-1).data) is not RunStatus.OK:
+    if decoder.decode(encoded, pixels.data, bgr=order == "BGR") is not RunStatus.OK:
         counts().left["damaged, or of a kind that the native decoder does not know"] += 1
         return None
     counts().files += 1
