@@ -26,6 +26,11 @@ def defer_everywhere() -> None:
     _everywhere = True
 
 
+def is_everywhere() -> bool:
+    """Whether this is a worker process."""
+    return _everywhere
+
+
 def is_active() -> bool:
     """Whether an image that is opened now, in this thread, is to be deferred."""
     return (_everywhere or _thread.active > 0) and not _thread.suspended

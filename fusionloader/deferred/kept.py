@@ -6,6 +6,7 @@ these by hashing, and the places behind it are tried where that one is taken.
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 from collections.abc import Mapping
@@ -106,10 +107,11 @@ class OpenStores:
         """Returns what an open file is known as; ``None`` for what is not a file of its own."""
         if self.pixels is None and self.indexes is None:
             return None
-        try:
-            info = os.fstat(opened.fileno())
-        except (AttributeError, OSError, ValueError):  # nothing that the system knows
+        # Others may give the descriptor of what they are a part of, as of a shard.
+        raw = opened.raw if type(opened) is io.BufferedReader else opened
+        if type(raw) is not io.FileIO or raw.closed:
             return None
+        info = os.fstat(raw.fileno())
         return KnownFile(self, info) if stat.S_ISREG(info.st_mode) else None
 
 

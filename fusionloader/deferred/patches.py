@@ -24,7 +24,6 @@ _MODULES = (
     "torchvision.transforms.v2",
     "torchvision.io",
     "cv2",
-    "simplejpeg",
 )
 
 
@@ -143,7 +142,7 @@ def _torchvision_io() -> list[Patch]:
     names = ("decode_jpeg", "decode_image")
     for name in names:
         getattr(operators, name)  # found from now on among its attributes
-    return [Patch(operators, name, arrays.decode_with_torchvision) for name in names]
+    return [Patch(operators, name, arrays.DecodingOperator) for name in names]
 
 
 def _opencv() -> list[Patch]:
@@ -154,15 +153,7 @@ def _opencv() -> list[Patch]:
     return [Patch(cv2, "imread", arrays.imread), Patch(cv2, "imdecode", arrays.imdecode)]
 
 
-def _simplejpeg() -> list[Patch]:
-    import simplejpeg
-
-    from fusionloader.deferred.decoders import arrays
-
-    return [Patch(simplejpeg, "decode_jpeg", arrays.decode_with_simplejpeg)]
-
-
-_MAKERS = (_pillow, _torchvision, _torchvision_v2, _torchvision_io, _opencv, _simplejpeg)
+_MAKERS = (_pillow, _torchvision, _torchvision_v2, _torchvision_io, _opencv)
 _TABLES = dict(zip(_MODULES, _MAKERS, strict=True))
 
 # A program's replacement would be a function of Python's.

@@ -170,7 +170,7 @@ def _places(options: LoaderOptions, budget: int, least: int) -> int:
     dataset: Any = options.dataset
     try:
         return max(1, min(_PLACES_PER_SAMPLE * len(dataset), most))
-    except TypeError:
+    except Exception:  # of user code: it may have none, in whatever way it says so
         return max(1, most)
 
 

@@ -1,4 +1,4 @@
-"""OpenCV's, simplejpeg's and torchvision's decoders: the same arrays, errors and warnings."""
+"""OpenCV's and torchvision's decoders: the same arrays, errors and warnings."""
 
 import io
 import warnings
@@ -7,7 +7,6 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-import simplejpeg
 import torch
 from PIL import Image
 from support.images import photo
@@ -35,7 +34,17 @@ def _damaged(content, place):
 
 
 PLAIN = _encoded(quality=90)
+
+
+def _with_two_orientations():
+    first, second = _encoded(orientation=6), _encoded(orientation=1)
+    begin = first.index(b"\xff\xe1")
+    end = begin + 2 + int.from_bytes(first[begin + 2 : begin + 4], "big")
+    return second[:begin] + first[begin:end] + second[begin:]
+
+
 FILES = {
+    "turned, and upright": _with_two_orientations(),
     "baseline": PLAIN,
     "4:4:4": _encoded(subsampling=0),
     "progressive": _encoded(progressive=True),
@@ -79,13 +88,9 @@ CALLS = {
     "imread of a number": lambda path: cv2.imread(3),
     "imdecode": _memory(cv2.IMREAD_COLOR),
     "imdecode unchanged": _memory(cv2.IMREAD_UNCHANGED),
+    "imdecode of bytes": lambda path: cv2.imdecode(Path(path).read_bytes(), 1),
+    "imdecode of floats": lambda path: cv2.imdecode(np.fromfile(path, np.uint8).astype(float), 1),
     "imdecode of every other byte": lambda path: cv2.imdecode(np.fromfile(path, np.uint8)[::2], 1),
-    "simplejpeg": lambda path: simplejpeg.decode_jpeg(Path(path).read_bytes()),
-    "simplejpeg BGR": lambda path: simplejpeg.decode_jpeg(Path(path).read_bytes(), "BGR"),
-    "simplejpeg grey": lambda path: simplejpeg.decode_jpeg(Path(path).read_bytes(), "GRAY"),
-    "simplejpeg lenient": lambda path: simplejpeg.decode_jpeg(
-        Path(path).read_bytes(), strict=False
-    ),
     "read_image": vision.read_image,
     "read_image RGB": lambda path: vision.read_image(path, vision.ImageReadMode.RGB),
     "read_image turned": lambda path: vision.read_image(path, apply_exif_orientation=True),
@@ -102,8 +107,6 @@ NATIVE = {
     "imread as stored",
     "imdecode",
     "imdecode unchanged",
-    "simplejpeg",
-    "simplejpeg BGR",
     "read_image",
     "read_image RGB",
     "read_image turned",
@@ -154,11 +157,17 @@ def test_results_are_the_librarys(name, paths, capfd):
     assert (counted.files > 0) is (name in NATIVE)
 
 
+def test_operators_have_what_pytorch_gives_them(paths):
+    with deferring():
+        assert torch.ops.image.decode_jpeg.default is not None
+        assert torch.ops.image.decode_jpeg.overloads()
+
+
 def test_the_libraries_are_as_they_were_afterwards(paths):
-    functions = cv2.imread, cv2.imdecode, simplejpeg.decode_jpeg, torch.ops.image.decode_jpeg
+    functions = cv2.imread, cv2.imdecode, torch.ops.image.decode_jpeg
     with deferring():
         assert cv2.imread is not functions[0]
-    now = cv2.imread, cv2.imdecode, simplejpeg.decode_jpeg, torch.ops.image.decode_jpeg
+    now = cv2.imread, cv2.imdecode, torch.ops.image.decode_jpeg
     assert all(a is b for a, b in zip(functions, now, strict=True))
 
 

@@ -1,6 +1,9 @@
 """Decoded pixels and entry indexes of files that user code opens, kept from epoch to epoch."""
 
+import io
+import itertools
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -182,6 +185,64 @@ def test_damaged_files_are_not_kept(paths):
     made, stats = _epochs(Photos(paths), cache=DecodedCache(BUDGET), **options)
     assert made == expected
     assert stats["decoded_cache"]["images"] == FILES - 1
+
+
+class PartOfFile(io.BufferedReader):
+    """A part of a file that says it is the file."""
+
+    def __init__(self, raw, begin, nbytes):
+        super().__init__(raw)
+        raw.seek(begin)
+        self.content = io.BytesIO(raw.read(nbytes))
+
+    def read(self, *count):
+        return self.content.read(*count)
+
+    def seek(self, *where):
+        return self.content.seek(*where)
+
+    def tell(self):
+        return self.content.tell()
+
+
+class Shard(Photos):
+    """Files in one file."""
+
+    def __init__(self, paths, shard):
+        super().__init__(paths)
+        contents = [Path(path).read_bytes() for path in paths]
+        self.places = list(itertools.accumulate(map(len, contents), initial=0))
+        self.shard = shard
+        Path(shard).write_bytes(b"".join(contents))
+
+    def __getitem__(self, index):
+        begin, end = self.places[index : index + 2]
+        with PartOfFile(io.FileIO(self.shard), begin, end - begin) as part:
+            return STEPS["jitter"](Image.open(part).convert("RGB")), index
+
+
+@pytest.mark.parametrize("kept", KEEPING)
+def test_parts_of_a_file_are_not_taken_for_it(kept, paths, tmp_path):
+    dataset = Shard(paths, str(tmp_path / "shard"))
+    expected, _ = _epochs(dataset, deferred_images="off")
+    made, stats = _epochs(dataset, **KEEPING[kept])
+    assert made == expected
+    assert stats[kept]["images"] == 0
+
+
+class Unsized(Photos):
+    """Says that it has no length as its author thought right."""
+
+    def __len__(self):
+        raise NotImplementedError
+
+
+def test_a_dataset_without_a_length_is_kept_too(paths):
+    options = {"sampler": list(range(FILES))}
+    expected, _ = _epochs(Unsized(paths), deferred_images="off", **options)
+    made, stats = _epochs(Unsized(paths), cache=DecodedCache(BUDGET), **options)
+    assert made == expected
+    assert stats["decoded_cache"]["images"] == FILES
 
 
 def test_it_says_that_nothing_is_kept_in_one_process(paths):

@@ -1,6 +1,7 @@
 """Transforms that are recorded without torchvision's code: same draws, same results."""
 
 import io
+import threading
 
 import numpy as np
 import pytest
@@ -12,6 +13,8 @@ from support.images import NORMALIZE, photo
 from torchvision import transforms
 from torchvision.transforms import v2
 
+from fusionloader.deferred import activity
+from fusionloader.deferred.composed import compose
 from fusionloader.deferred.composed.trials import tried_recorder
 from fusionloader.deferred.core import deferred_core
 from fusionloader.deferred.loading import deferring
@@ -81,6 +84,15 @@ NOT_RECORDED = {
 
 def _text(step):
     return f"{type(step).__module__.split('.')[2]} {step}"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _as_in_a_worker():
+    """Lists are taken apart at once, though there are other threads."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(activity, "_everywhere", True)
+        patch.setattr(compose, "_LEAST_CALLS", 1)
+        yield
 
 
 @pytest.fixture
@@ -236,6 +248,114 @@ def test_a_step_that_changes_with_every_image_is_right():
     expected = results()
     with deferring():
         assert results() == expected
+
+
+class Cut:
+    """Changes the image that it gets."""
+
+    def __call__(self, image):
+        image.paste((0, 0, 0), (0, 0, 9, 9))
+        return image
+
+
+@pytest.mark.parametrize("of", [transforms, v2])
+@pytest.mark.parametrize("make", ["CenterCrop", "RandomResizedCrop", "Resize", "RandomCrop"])
+def test_a_step_that_changes_its_image_changes_what_it_changes_without(of, make):
+    options = {"scale": (1.0, 1.0), "ratio": (1.0, 1.0)} if make == "RandomResizedCrop" else {}
+    steps = of.Compose([getattr(of, make)(40, **options), Cut(), transforms.ToTensor()])
+
+    def images():
+        image = Image.open(io.BytesIO(_file(40, 40))).convert("RGB")
+        return steps(image).numpy().tobytes(), np.asarray(image).tobytes()
+
+    expected = images()
+    with deferring():
+        assert images() == expected
+
+
+class PickScale:
+    """Changes the step behind it for each image."""
+
+    def __init__(self, resize):
+        self.resize = resize
+
+    def __call__(self, image):
+        self.resize.size = int(torch.randint(20, 50, ()))
+        return image
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_step_that_changes_another_one_is_seen_to_at_once(nested):
+    resize = transforms.Resize(30)
+    inner = transforms.Compose([resize]) if nested else resize
+    steps = transforms.Compose([PickScale(resize), inner, transforms.ToTensor()])
+    seeds = range(6)
+    expected = [_made(_file(60, 50), steps, seed) for seed in seeds]
+    assert len({result[0] for result, _ in expected}) > 1
+    with deferring():
+        assert [_made(_file(60, 50), steps, seed) for seed in seeds] == expected
+
+
+class Shuffled(list):
+    """A list that is gone through in another order each time."""
+
+    def __iter__(self):
+        order = torch.randperm(len(self)).tolist()
+        return iter([self[place] for place in order])
+
+
+class InAnyOrder(transforms.Compose):
+    """Draws which transforms it has whenever it is asked for them."""
+
+    @property
+    def transforms(self):
+        keep = 1 + int(torch.randint(0, len(self.known), ()))
+        return self.known[:keep]
+
+    @transforms.setter
+    def transforms(self, known):
+        self.known = known
+
+
+FLIPS = [transforms.RandomHorizontalFlip(), transforms.RandomResizedCrop((50, 60))]
+LISTS = {
+    "shuffled": transforms.Compose([transforms.Compose(Shuffled(FLIPS)), transforms.ToTensor()]),
+    "modules": transforms.Compose(
+        [transforms.Compose(torch.nn.ModuleList(FLIPS)), transforms.ToTensor()]
+    ),
+    "drawn": transforms.Compose([InAnyOrder(FLIPS), transforms.ToTensor()]),
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_lists_of_other_kinds_are_gone_through_as_they_are(name):
+    def results():
+        return [_made(_file(60, 50), LISTS[name], seed) for seed in range(12)]
+
+    expected = results()
+    with deferring():
+        assert results() == expected
+
+
+def test_a_list_that_is_made_for_one_image_is_not_taken_apart(monkeypatch):
+    monkeypatch.setattr(compose, "_LEAST_CALLS", 3)
+    monkeypatch.setattr(compose, "_Steps", None)  # to call it is an error
+    with deferring():
+        for seed in range(4):
+            steps = transforms.Compose([transforms.RandomResizedCrop(24), transforms.ToTensor()])
+            assert _made(_file(60, 50), steps, seed)[0][0] == (3, 24, 24)
+
+
+def test_no_trials_beside_other_threads_of_the_training_process(deferred, monkeypatch):
+    monkeypatch.setattr(activity, "_everywhere", False)
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait)
+    thread.start()
+    try:
+        assert tried_recorder(transforms.RandomHorizontalFlip()) is None
+    finally:
+        stop.set()
+        thread.join()
 
 
 def test_an_image_between_steps_is_what_torchvision_gives():

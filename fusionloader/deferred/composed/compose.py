@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import operator
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,10 +36,10 @@ def calling(original: Function) -> Function:
     @functools.wraps(original)
     def call(self: PillowImage, *inputs: Argument, **named: Argument) -> Any:
         image = inputs[0] if len(inputs) == 1 and not named else None
-        if not isinstance(image, Image.Image):
+        if not isinstance(image, Image.Image) or not activity.is_active():
             return original(self, *inputs, **named)
         steps = _steps_of(self)
-        return original(self, image) if steps is None else steps.run(image)
+        return original(self, image) if steps is None else steps.run(self.transforms, image)
 
     return call
 
@@ -46,38 +47,57 @@ def calling(original: Function) -> Function:
 def run_listed(tail: Tail, image: PillowImage) -> Any:
     """Returns what the transforms at a plan's end make of an image, as in a ``Compose``."""
     steps = _steps_of(tail) if activity.is_active() else None
-    return tail(image) if steps is None else steps.run(image, called)
+    return tail(image) if steps is None else steps.run(tail.transforms, image, called)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A transform of a list, or of a list within it.
+
+    Attributes:
+        place: in the outer list.
+        recorder: records it; ``None`` where it has to be called.
+        is_known: whether it is torchvision's or timm's, and runs no user code.
+    """
+
+    transform: Transform
+    place: int
+    recorder: Recorder | None
+    is_known: bool
 
 
 class _Steps:
     """A list of transforms, of which some are recorded and the last conversions are one table."""
 
-    def __init__(self, steps: Sequence[Transform]) -> None:
-        self._listed = list(steps)
-        self._dtype = torch.get_default_dtype()
+    def __init__(self, listed: Sequence[Transform]) -> None:
+        self._listed = list(listed)
+        self._dtype, self._device = torch.get_default_dtype(), torch.get_default_device()
         self._snapshots: list[Snapshot | ListSnapshot] = []
-        self._steps = list(self._flattened(steps))
-        first = len(self._steps)
-        while first and conversions.is_conversion(self._steps[first - 1]):
+        flat = [(step, at) for at, each in enumerate(listed) for step in self._flattened(each)]
+        first = len(flat)
+        while first and conversions.is_conversion(flat[first - 1][0]):
             first -= 1
-        watched = [self._is_watched(step) for step in self._steps[first:]]
-        self._first = first if all(watched) else len(self._steps)
-        self._last = self._steps[self._first :]
+        if not all([self._is_watched(step) for step, _ in flat[first:]]):
+            first = len(flat)
+        self._last = [step for step, _ in flat[first:]]
         self._tables: dict[str, tuple[Convert, type] | None] = {}
-        self._recorders = [self._recorder(step) for step in self._steps[: self._first]]
-        # From here on all are recorded: what is a plain image there may as well be deferred.
-        self._known = self._first
-        while self._known and _is_known(self._steps[self._known - 1]):
+        self._steps = [
+            _Step(step, at, self._recorder(step), _is_known(step)) for step, at in flat[:first]
+        ]
+        # From here on all are known: what is a plain image there may as well be deferred.
+        self._known = first
+        while self._known and self._steps[self._known - 1].is_known:
             self._known -= 1
 
-    def _flattened(self, steps: Sequence[Transform], depth: int = 0) -> Iterator[Transform]:
-        """Yields the steps of lists within the list, too."""
-        for step in steps:
-            if not _is_list(step) or depth == MOST_NESTED:
-                yield step
-                continue
-            self._snapshots.append(ListSnapshot(step))
-            yield from self._flattened(step.transforms, depth + 1)
+    def _flattened(self, step: Transform, depth: int = 0) -> list[Transform]:
+        """Returns the steps of a list that runs no user code, which might change the list."""
+        if not _is_list(step) or depth == MOST_NESTED:
+            return [step]
+        inner = [each for one in step.transforms for each in self._flattened(one, depth + 1)]
+        if not all(conversions.is_conversion(each) or _is_known(each) for each in inner):
+            return [step]
+        self._snapshots.append(ListSnapshot(step))
+        return inner
 
     def _is_watched(self, step: Transform) -> bool:
         """Whether a change of the transform will be seen from now on."""
@@ -97,22 +117,31 @@ class _Steps:
             len(steps) == len(self._listed)
             and all(map(operator.is_, steps, self._listed))
             and self._dtype is torch.get_default_dtype()
+            and self._device == torch.get_default_device()
             and all(snapshot.is_current() for snapshot in self._snapshots)
         )
 
-    def run(self, image: PillowImage, call: Call = lambda step, image: step(image)) -> Any:
+    def run(
+        self,
+        listed: Sequence[Transform],
+        image: PillowImage,
+        call: Call = lambda step, image: step(image),
+    ) -> Any:
+        """Returns what the steps make of an image; ``listed`` is the list that they are of."""
         core = None
-        for place, recorder in enumerate(self._recorders):
-            if core is None and recorder is not None:
+        for number, step in enumerate(self._steps):
+            if core is None and step.recorder is not None:
                 core = _recordable(image)
             if core is not None:
-                if recorder is not None and recorder.accepts(core.size):
-                    core = recorder.record(core)
+                if step.recorder is not None and _accepts(step.recorder, core):
+                    core = step.recorder.record(core)
                     continue
                 image, core = recorded_image(image, core), None
-            if place == self._known and self._last:
+            if number == self._known and self._last:
                 image = lifted(image)
-            image = call(self._steps[place], image)
+            image = call(step.transform, image)
+            if not step.is_known and not self.are(listed):  # it has changed one of the others
+                return _run_rest(listed, step.place + 1, image, call)
         if self._last:
             core = core or deferred_core(image)
             made = None if core is None else self._converted(core)
@@ -120,8 +149,8 @@ class _Steps:
                 return made
         if core is not None:
             image = recorded_image(image, core)
-        for step in self._last:
-            image = call(step, image)
+        for transform in self._last:
+            image = call(transform, image)
         return image
 
     def _converted(self, core: DeferredCore) -> Any:
@@ -145,6 +174,8 @@ class _Steps:
 
 
 _MOST_STEPS = 64
+# A list that is made for one image is not taken apart.
+_LEAST_CALLS = 3
 # Steps that change with every image are not taken apart each time, which takes milliseconds.
 _LEAST_CHANGES, _CALLS_PER_CHANGE = 8, 1000
 
@@ -159,6 +190,8 @@ class _Known:
     def steps(self, listed: Sequence[Transform]) -> _Steps | None:
         """Returns its steps as they are now; ``None`` where they change too often."""
         self._calls += 1
+        if self._calls < _LEAST_CALLS:
+            return None
         if self._steps is None or not self._steps.are(listed):
             if self._changes > _LEAST_CHANGES + self._calls // _CALLS_PER_CHANGE:
                 return None
@@ -172,7 +205,7 @@ _known: weakref.WeakKeyDictionary[Any, _Known] = weakref.WeakKeyDictionary()
 
 def _steps_of(compose: PillowImage) -> _Steps | None:
     """Returns the steps of a ``Compose`` as it is now; ``None`` where it is no plain list."""
-    listed: Argument = getattr(compose, "transforms", None)
+    listed: Argument = getattr(compose, "__dict__", {}).get("transforms")
     if type(listed) not in (list, tuple) or len(listed) > _MOST_STEPS:
         return None
     try:
@@ -184,13 +217,27 @@ def _steps_of(compose: PillowImage) -> _Steps | None:
     return known.steps(listed)
 
 
+def _run_rest(listed: Sequence[Transform], place: int, image: PillowImage, call: Call) -> Any:
+    """Goes on with a list that may still change, as a loop over it does."""
+    while place < len(listed):
+        image = call(listed[place], image)
+        place += 1
+    return image
+
+
+def _accepts(recorder: Recorder, core: DeferredCore) -> bool:
+    """Whether a recorder goes on with an image; of one above its limit Pillow warns."""
+    most = Image.MAX_IMAGE_PIXELS
+    fits = most is None or core.size[0] * core.size[1] <= most
+    return fits and recorder.accepts(core.size)
+
+
 def _recordable(image: PillowImage) -> DeferredCore | None:
     """Returns the core of an image that recorders may go on with; an open file is not loaded."""
     core = getattr(image, "_im", None)
     if type(core) is not DeferredCore or core.mode != "RGB" or "transparency" in image.info:
         return None
-    most = Image.MAX_IMAGE_PIXELS
-    return core if most is None or core.size[0] * core.size[1] <= most else None
+    return core
 
 
 def _tensor(core: DeferredCore, convert: Convert, kind: type[torch.Tensor]) -> Any:
@@ -218,7 +265,9 @@ def _is_list(step: Transform) -> bool:
     from torchvision import transforms as v1
     from torchvision.transforms import v2
 
-    return type(step) in (v1.Compose, v2.Compose) and not is_patched(step)
+    if type(step) not in (v1.Compose, v2.Compose) or is_patched(step):
+        return False
+    return type(step.transforms) in (list, tuple)
 
 
 def _is_known(step: Transform) -> bool:

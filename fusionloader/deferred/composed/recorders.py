@@ -54,6 +54,8 @@ def recorder_of(step: Transform) -> Recorder | None:
 
     if torch.get_default_dtype() is not torch.float32 or is_patched(step):
         return None
+    if torch.get_default_device().type != "cpu":  # whose generator is another
+        return None
     if type(step) in (v1.RandomApply, v2.RandomApply):
         return _random_apply(step, inclusive=type(step) is v1.RandomApply)
     try:
@@ -145,7 +147,9 @@ def _middle_within(core: DeferredCore, ratio: stages.Range) -> DeferredCore:
 
 def _crop(core: DeferredCore, left: float, top: float, width: int, height: int) -> DeferredCore:
     size = width, height
-    return core if size == core.size else core.then(("crop", left, top, *size, BLACK), size)
+    if size == core.size:  # a new image of the same pixels
+        return DeferredCore(core.source, core.operations, core.mode, size)
+    return core.then(("crop", left, top, *size, BLACK), size)
 
 
 def _resize_to(size: Size, filter: stages.Filter) -> Callable[[DeferredCore], DeferredCore]:
@@ -188,7 +192,8 @@ def _center_crop(stage: stages.CenterCrop) -> Recorder:
         return _crop(core, left, top, stage.width, stage.height)
 
     def accepts(size: Size) -> bool:
-        return stage.width <= size[0] and stage.height <= size[1]
+        fits = stage.width <= size[0] and stage.height <= size[1]
+        return fits and size != (stage.width, stage.height)  # where v1 and v2 may differ
 
     return Recorder(record, accepts, keeps_size=False)
 

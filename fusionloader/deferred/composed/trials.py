@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fusionloader.deferred import activity
 from fusionloader.deferred.composed.recorders import Recorder, recorder_of
 from fusionloader.deferred.core import DeferredCore, image_of, info_of
 from fusionloader.deferred.counts import uncounted
@@ -19,21 +21,29 @@ from fusionloader.plan.arguments import Transform
 # Usual images, and such that torchvision's RandomResizedCrop gives up.
 _SIZES = ((500, 375), (333, 640), (224, 224), (1000, 40), (30, 700))
 _SEEDS = range(4)
+_lock = threading.Lock()
 _NO_PIXELS = np.empty((0, 0, 3), np.uint8)
 # These give an image that does not have the info of the one before.
 _WITHOUT_INFO = {"brightness", "contrast", "hue", "grayscale", "blur"}
 
 
 def tried_recorder(step: Transform) -> Recorder | None:
-    """Returns a transform's recorder, where the trials show no difference; else ``None``."""
-    recorder = recorder_of(step)
-    if recorder is None:
-        return None
+    """Returns a transform's recorder, where the trials show no difference; else ``None``.
+
+    They draw from torch's generator, and put it back: no other thread may draw meanwhile. In
+    workers none does; elsewhere there is none, or no trial.
+    """
+    with _lock:
+        if not (activity.is_everywhere() or threading.active_count() == 1):
+            return None
+        recorder = recorder_of(step)
+        return recorder if recorder is not None and _is_right(step, recorder) else None
+
+
+def _is_right(step: Transform, recorder: Recorder) -> bool:
     with _generators_restored(), uncounted():
-        for size in _SIZES:
-            if recorder.accepts(size) and not all(_agree(step, recorder, size, s) for s in _SEEDS):
-                return None
-    return recorder
+        sizes = filter(recorder.accepts, _SIZES)
+        return all(_agree(step, recorder, size, seed) for size in sizes for seed in _SEEDS)
 
 
 def recorded_image(image: Any, core: DeferredCore) -> Any:

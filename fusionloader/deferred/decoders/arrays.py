@@ -1,4 +1,4 @@
-"""OpenCV's, simplejpeg's and torchvision's decoders of JPEG files, where their pixels are ours."""
+"""OpenCV's and torchvision's decoders of JPEG files, where their pixels are ours."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from fusionloader._native import RunStatus
 from fusionloader.deferred import activity
 from fusionloader.deferred.counts import counts
-from fusionloader.deferred.decoders.jpeg_header import JpegHeader, read_jpeg_header
+from fusionloader.deferred.decoders.jpeg_header import read_jpeg_header
 from fusionloader.deferred.pillow import Argument
 from fusionloader.executors.native import executor_of_size
 
@@ -71,32 +71,22 @@ def _of_opencv(encoded: memoryview | None, flags: tuple[Argument, ...]) -> Pixel
     return _decoded(encoded, "RGB" if kind == _COLOR_RGB else "BGR")
 
 
-def decode_with_simplejpeg(original: Function) -> Function:
-    """Returns ``simplejpeg.decode_jpeg``."""
+class DecodingOperator:
+    """``torch.ops.image.decode_jpeg`` or ``decode_image``, which torchvision.io calls."""
 
-    @functools.wraps(original)
-    def decode_jpeg(data: Argument, colorspace: Argument = "RGB", *more: Any, **named: Any) -> Any:
-        if activity.is_active() and not (more or named) and colorspace in ("RGB", "BGR"):
-            made = _of_jpeg(_bytes_of(data), colorspace)
-            if made is not None:
-                return made
-        return original(data, colorspace, *more, **named)
+    def __init__(self, original: Any) -> None:
+        self._original = original
 
-    return decode_jpeg
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._original, name)
 
-
-def decode_with_torchvision(original: Function) -> Function:
-    """Returns ``torch.ops.image.decode_jpeg`` or ``decode_image``, which torchvision.io calls."""
-
-    @functools.wraps(original)
-    def decode(data: Argument, mode: int = _VISION_UNCHANGED, turned: bool = False) -> Any:
+    def __call__(self, data: Argument, mode: int = _VISION_UNCHANGED, turned: bool = False) -> Any:
+        """Returns channels x height x width, uint8."""
         if activity.is_active() and type(data) is torch.Tensor and data.device.type == "cpu":
             made = _of_torchvision(data, mode, turned)
             if made is not None:
                 return made
-        return original(data, mode, turned)
-
-    return decode
+        return self._original(data, mode, turned)
 
 
 def _of_torchvision(data: torch.Tensor, mode: int, turned: bool) -> torch.Tensor | None:
@@ -111,11 +101,6 @@ def _of_torchvision(data: torch.Tensor, mode: int, turned: bool) -> torch.Tensor
         return None
     pixels = _decoded(encoded, "RGB")
     return None if pixels is None else torch.from_numpy(pixels).permute(2, 0, 1)
-
-
-def _of_jpeg(encoded: memoryview | None, order: Order) -> Pixels | None:
-    header: JpegHeader | None = None if encoded is None else read_jpeg_header(encoded)
-    return None if encoded is None or header is None else _decoded(encoded, order)
 
 
 def _decoded(encoded: memoryview, order: Order) -> Pixels | None:
@@ -147,9 +132,8 @@ def _content(path: Argument) -> memoryview | None:
 
 
 def _bytes_of(data: Argument) -> memoryview | None:
-    try:
-        view = memoryview(data)
-    except TypeError:
+    if not isinstance(data, np.ndarray):
         return None
-    plain = view.c_contiguous and view.ndim == 1 and view.format == "B"
-    return view if plain else None
+    plain = data.flags.c_contiguous and data.ndim == 1 and data.dtype == np.uint8
+    levels: Any = data
+    return memoryview(levels) if plain else None

@@ -38,7 +38,7 @@ def read_jpeg_header(encoded: memoryview) -> JpegHeader | None:
         if 0xC0 <= marker <= 0xCF and marker not in _NO_FRAMES:
             components = encoded[place + 9]
         elif marker == 0xE1 and bytes(encoded[place + 4 : place + 8]) == b"Exif":
-            upright = _is_upright(bytes(encoded[place + 4 : place + 2 + length]))
+            upright = upright and _is_upright(bytes(encoded[place + 4 : place + 2 + length]))
         place += 2 + length
     return None
 
