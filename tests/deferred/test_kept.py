@@ -276,5 +276,6 @@ def test_a_store_gives_back_what_was_put_for_a_file(files, places):
             put[description] = repr(description).encode().ljust(16)
             store.put(file, (1, 2), put[description])
     assert memory.kept == len(put) <= places
-    assert len(put) == len(set(files)) or places < 12
+    # Eight places are tried for a file, so that eight files find one.
+    assert len(put) == len(set(files)) or places < 8 or len(set(files)) > 8
     memory.close()
