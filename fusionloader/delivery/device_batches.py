@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -48,6 +49,8 @@ class DeviceDelivery:
         self.ring = ring
         # Host memory that a copy may still be reading.
         self._read: deque[tuple[Mark, Owner]] = deque()
+        # Also where an epoch is left: the memory of both sides is somebody else's afterwards.
+        weakref.finalize(self, _wait_for, self._read).atexit = False
 
     def begin(
         self,
@@ -94,6 +97,12 @@ class DeviceDelivery:
         """Returns the batch; the current stream waits until it is complete."""
         self._copies.consumer_waits(pending.ready)
         return pending.batch
+
+
+def _wait_for(read: deque[tuple[Mark, Owner]]) -> None:
+    while read:
+        read[0][0].synchronize()
+        read.popleft()
 
 
 def make_delivery(device: torch.device | str | int | None) -> DeviceDelivery | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -13,6 +13,9 @@ if TYPE_CHECKING:  # this module is also used where POSIX shared memory is missi
 
 class Copies(Protocol):
     """A stream of copies, separate from the consumer's."""
+
+    def allocate(self, nbytes: int) -> torch.Tensor:
+        """Returns device memory, uint8; copies enqueued from now on may write to it."""
 
     def run(self, copy: Callable[[], None]) -> Mark:
         """Calls ``copy``, which enqueues copies, on the stream; returns the point behind them."""
@@ -34,33 +37,57 @@ def event_behind(stream: torch.cuda.Stream) -> torch.cuda.Event:
 class CudaCopies:
     """A stream of a CUDA device; the consumer's is the current stream at each call."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    def __init__(
+        self,
+        device: torch.device,
+        cuda: Any = torch.cuda,
+        empty: Callable[..., torch.Tensor] = torch.empty,
+    ) -> None:
+        """``cuda`` has the streams and events, ``empty`` the memory: tests give their own."""
+        self._device, self._cuda, self._empty = device, cuda, empty
+        self._stream = cuda.Stream(device)
+
+    def allocate(self, nbytes: int) -> torch.Tensor:
+        """See ``Copies``."""
+        memory = self._empty(nbytes, dtype=torch.uint8, device=self._device)
+        # The caching allocator gives out what training has freed, with kernels that use it queued.
+        self._stream.wait_stream(self._cuda.current_stream(self._device))
+        return memory
 
     def run(self, copy: Callable[[], None]) -> Mark:
         """See ``Copies``."""
-        with torch.cuda.stream(self._stream):
+        with self._cuda.stream(self._stream):
             copy()
-            return event_behind(self._stream)
+        return self._event_behind(self._stream)
 
     def consumer_waits(self, mark: Mark) -> None:
         """See ``Copies``."""
-        assert isinstance(mark, torch.cuda.Event)
-        torch.cuda.current_stream(self._device).wait_event(mark)
+        self._cuda.current_stream(self._device).wait_event(mark)
 
     def mark_consumer(self) -> Mark:
         """See ``Copies``."""
-        return event_behind(torch.cuda.current_stream(self._device))
+        return self._event_behind(self._cuda.current_stream(self._device))
+
+    def _event_behind(self, stream: Any) -> Mark:
+        event: Mark = self._cuda.Event()
+        event.record(stream)  # type: ignore[attr-defined]
+        return event
 
 
 class _Passed:
     def query(self) -> bool:
         return True
 
+    def synchronize(self) -> None:
+        pass
+
 
 class HostCopies:
     """For host memory, where a copy is done when the call returns."""
+
+    def allocate(self, nbytes: int) -> torch.Tensor:
+        """See ``Copies``."""
+        return torch.empty(nbytes, dtype=torch.uint8, device="cpu")
 
     def run(self, copy: Callable[[], None]) -> Mark:
         """See ``Copies``."""

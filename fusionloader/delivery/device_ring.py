@@ -22,10 +22,10 @@ BufferOpener = tuple[Callable[..., torch.Tensor], tuple[Any, ...]]
 class DeviceBuffer:
     """``nbytes`` of device memory; ``number`` identifies it in the GPU worker if it is shared."""
 
-    def __init__(self, number: int, nbytes: int, device: torch.device) -> None:
+    def __init__(self, number: int, memory: torch.Tensor) -> None:
         self.number = number
-        self.nbytes = nbytes
-        self.memory = torch.empty(nbytes, dtype=torch.uint8, device=device)
+        self.nbytes = memory.nbytes
+        self.memory = memory
         self._storage = self.memory.untyped_storage()
         self._alone = self._references()
         self.mark: Mark | None = None
@@ -99,7 +99,7 @@ class DeviceRing:
 
     def _allocate(self, number: int, nbytes: int) -> DeviceBuffer:
         self.allocated_bytes += nbytes
-        return DeviceBuffer(number, nbytes, self._device)
+        return DeviceBuffer(number, self._copies.allocate(nbytes))
 
     def _collect(self) -> None:
         dropped = [buffer for buffer in self._delivered if buffer.unreferenced]

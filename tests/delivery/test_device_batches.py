@@ -1,16 +1,20 @@
 """Batches on a device: buffers that are reused, copies ahead. Host memory stands for the device."""
 
+import ctypes
+import weakref
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.batches import same_batches
 from support.images import train_transform
+from support.strict_device import StrictDevice
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader
 from fusionloader.delivery.device_batches import DeviceDelivery, runs_without
-from fusionloader.delivery.device_copies import HostCopies
+from fusionloader.delivery.device_copies import CudaCopies, HostCopies
 from fusionloader.delivery.device_ring import DeviceRing
 from fusionloader.executors.layout import Layout
 from fusionloader.iterators import slot_iterator as slot_iterator
@@ -160,3 +164,75 @@ def test_a_new_epoch_drops_what_was_on_its_way(image_folder, delivered_by_copies
     reference = FusionLoader(dataset, 4, seed=0)
     reference.set_epoch(3)
     assert same_batches(ours, list(reference))
+
+
+def strict_delivery(device):
+    copies = CudaCopies(HOST, cuda=device, empty=device.empty)
+    return DeviceDelivery(copies, DeviceRing(HOST, copies))
+
+
+LAYOUT = Layout.of((torch.zeros(2, 3), 0))
+
+
+def host_batch(value, count=4):
+    owner = (ctypes.c_char * LAYOUT.batch_bytes(count))()
+    images, targets = LAYOUT.batch(owner, count, count)
+    images.fill_(value)
+    targets.fill_(value)
+    return owner
+
+
+def test_copies_wait_for_training_to_be_done_with_memory_that_it_freed():
+    device = StrictDevice()
+    delivery = strict_delivery(device)
+    activations = device.empty(LAYOUT.batch_bytes(4)).fill_(7)
+    place, seen = (activations.data_ptr(), activations.nbytes), []
+    device.training.enqueue(lambda: seen.append(set(ctypes.string_at(*place))))
+    del activations
+    arriving = delivery.begin(LAYOUT, host_batch(3.0), None, 4)
+    device.run()
+    assert seen == [{7}]
+    assert bool(arriving.batch[0].eq(3.0).all())
+
+
+def test_host_memory_is_there_until_the_copies_have_read_it():
+    device = StrictDevice()
+    delivery = strict_delivery(device)
+    owner = host_batch(5.0)
+    idle_when_freed = []
+    weakref.finalize(owner, lambda: idle_when_freed.append(device.idle))
+    arriving = delivery.begin(LAYOUT, owner, None, 4)
+    del owner
+    assert not idle_when_freed and not device.idle
+    del arriving, delivery  # as when an epoch is left
+    assert idle_when_freed == [True]
+
+
+@pytest.mark.parametrize("kept", [0, 3])
+def test_an_epoch_on_a_strict_device_is_the_epoch(image_folder, monkeypatch, kept):
+    device = StrictDevice()
+    monkeypatch.setattr(slot_iterator, "make_delivery", lambda _: strict_delivery(device))
+    monkeypatch.setattr(slot_iterator, "CudaPageLocking", lambda: None)
+    dataset = ImageFolder(str(image_folder), train_transform())
+    arguments = {"batch_size": 7, "num_workers": 2, "seed": 1}
+    seen, batches = [], []
+
+    def train(batch):
+        leaves = [torch.empty_like(leaf) for leaf in batch]
+        seen.append(leaves)
+        for leaf, copy in zip(batch, leaves, strict=True):
+            places = copy.data_ptr(), leaf.data_ptr(), leaf.nbytes
+            device.training.enqueue(lambda places=places: ctypes.memmove(*places))
+
+    loader = FusionLoader(dataset, **arguments)
+    for _ in range(2):
+        for number, batch in enumerate(loader):
+            train(batch)
+            batches.append(batch)
+            del batches[: max(0, len(batches) - kept)]
+            if number % 3 == 2:
+                device.run()
+    device.run()
+    monkeypatch.undo()
+    plain = FusionLoader(dataset, **arguments)
+    assert same_batches(seen, [batch for _ in range(2) for batch in plain])

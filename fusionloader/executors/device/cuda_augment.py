@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fusionloader.executors.device.program import DeviceProgram, DeviceSample, Launcher
-from fusionloader.executors.device.task import Image, Row
+from fusionloader.executors.device.task import Image, Row, rows_of_device
 from fusionloader.plan.operations import Operation
 from fusionloader.plan.stages import Plan
 
@@ -21,6 +21,10 @@ class CudaAugment:
         self._program = DeviceProgram(plan)
         self._launcher = Launcher(device_id)
         self._stream = torch.cuda.Stream(device_id)  # type: ignore[no-untyped-call]
+
+    def rows(self, count: int, row_bytes: int) -> Sequence[Row]:
+        """See ``Augment``."""
+        return rows_of_device(count, row_bytes, self._device_id)
 
     def run(
         self,

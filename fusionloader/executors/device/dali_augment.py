@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fusionloader.executors.dali.families.tasks import FamilyTasks
-from fusionloader.executors.device.task import Image, Row
+from fusionloader.executors.device.task import Image, Row, rows_of_device, rows_of_slot
 from fusionloader.plan.operations import Operation
 from fusionloader.plan.stages import Plan
 
@@ -31,6 +31,12 @@ class DaliAugment:
         self._shape = (plan.result_channels, *side)
         self._element = plan.convert.element_type
         self._device_id = device_id
+
+    def rows(self, count: int, row_bytes: int) -> Sequence[Row]:
+        """See ``Augment``."""
+        if self._device_id is None:
+            return rows_of_slot(count, row_bytes)
+        return rows_of_device(count, row_bytes, self._device_id)
 
     def run(
         self,

@@ -63,6 +63,9 @@ class Head(Protocol):
 class Augment(Protocol):
     """Applies what is left of the operations, and writes the rows."""
 
+    def rows(self, count: int, row_bytes: int) -> Sequence[Row]:
+        """Returns rows of the kind that it writes, for trials."""
+
     def run(
         self,
         images: Sequence[Image],
@@ -72,11 +75,28 @@ class Augment(Protocol):
         """Returns for each image why its row could not be written, ``None`` where it was."""
 
 
+def rows_of_slot(count: int, row_bytes: int) -> Sequence[Row]:
+    """Returns rows as a batch slot has them, in memory of their own."""
+    memory: Any = np.empty((count, row_bytes), np.uint8)
+    return [memoryview(row) for row in memory]
+
+
+def rows_of_device(count: int, row_bytes: int, device: int | str) -> Sequence[Row]:
+    """Returns rows as a batch on a device has them."""
+    import torch
+
+    return list(torch.empty((count, row_bytes), dtype=torch.uint8, device=device))
+
+
 class NativeAugment:
     """The kernels of the CPU workers, for DALI's CPU backend."""
 
     def __init__(self, plan: Plan) -> None:
         self._executor = make_executor(plan)
+
+    def rows(self, count: int, row_bytes: int) -> Sequence[Row]:
+        """See ``Augment``."""
+        return rows_of_slot(count, row_bytes)
 
     def run(
         self,
@@ -165,9 +185,6 @@ class GpuTask:
 
     def warm_up(self, encoded: bytes) -> None:
         """Runs a whole group of copies of an image, so that nothing is left to be built."""
-        count, row_bytes = self._most_samples, self._executor.result_bytes
-        rows = np.empty((count, row_bytes), np.uint8)
-        samples = [
-            EncodedSample(encoded, 0, 0, n, 0, 0, memoryview(rows[n]), n) for n in range(count)
-        ]
+        rows = self._augment.rows(self._most_samples, self._executor.result_bytes)
+        samples = [EncodedSample(encoded, 0, 0, n, 0, 0, row, n) for n, row in enumerate(rows)]
         self.run(samples)
