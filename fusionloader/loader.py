@@ -75,8 +75,8 @@ class FusionLoader(DataLoader[T_co]):
         tiny_batch_size: samples in a tiny-batch, the unit that workers claim.
         device: where batches are delivered; ``None`` leaves them in host memory.
         gpu_worker: whether a worker on the device takes the largest samples of each batch:
-            ``"auto"`` when ``device`` is a CUDA device, DALI is there, the plan allows it and it
-            is faster; ``None`` never; or a ``GpuWorker``.
+            ``None`` never, until it has been measured on a device; ``"auto"`` when ``device`` is a
+            CUDA device, DALI is there, the plan allows it and it is faster; or a ``GpuWorker``.
         seed: of all random draws of an epoch; ``None`` draws one per iterator from ``generator``,
             as torch draws the base seed of its workers.
         decode: ``"exact"`` gives Pillow's pixels, ``"fast"`` may decode JPEGs at reduced scale.
@@ -151,7 +151,7 @@ class FusionLoader(DataLoader[T_co]):
         in_order: bool = True,
         tiny_batch_size: int = 4,
         device: torch.device | str | int | None = None,
-        gpu_worker: GpuWorker | Literal["auto"] | None = "auto",
+        gpu_worker: GpuWorker | Literal["auto"] | None = None,
         seed: int | None = None,
         decode: Literal["exact", "fast"] = "exact",
         strict: bool = True,

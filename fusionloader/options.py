@@ -55,7 +55,9 @@ class GpuWorker:
             ``"families"``, DALI pipelines for families of operations, which need no CUDA compiler.
         group_size: samples in a launch at most; ``None`` lets measurements decide, up to 64.
         threads: of DALI on the CPU.
-        hw_decoder_load: share of the images for the hardware JPEG decoder where there is one.
+        hw_decoder_load: whether images are for the hardware JPEG decoder where there is one, 1 or
+            0. Its pixels differ from those of the device's other decoder: a share of the images
+            would make pixels depend on how a group was divided.
 
     Raises:
         ValueError: a value is out of its range.
@@ -69,7 +71,7 @@ class GpuWorker:
     prebuilt: Prebuilt = "fused"
     group_size: int | None = None
     threads: int = 1
-    hw_decoder_load: float = 0.65
+    hw_decoder_load: Literal[0, 1] = 1
 
     def __post_init__(self) -> None:
         if self.sharing not in _SHARING:
@@ -82,10 +84,8 @@ class GpuWorker:
                 continue
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} should be a positive int, not {value!r}")
-        if not 0 <= self.hw_decoder_load <= 1:
-            raise ValueError(
-                f"hw_decoder_load should be between 0 and 1, not {self.hw_decoder_load!r}"
-            )
+        if self.hw_decoder_load not in (0, 1):
+            raise ValueError(f"hw_decoder_load should be 0 or 1, not {self.hw_decoder_load!r}")
         if self.memory_limit is not None:
             parse_bytes(self.memory_limit)
         self._check_memory()

@@ -26,6 +26,7 @@ from fusionloader.workers.processes import Process
 
 log = logging.getLogger("fusionloader.gpu")
 
+_OFF = 'off by default, until it has been measured on a device; gpu_worker="auto" tries one'
 _MOST_SAMPLES = 64
 _LAUNCH_BYTES = 16 << 20
 _DEVICE_BUFFERS = 4  # the batch in use, the one behind it, and two that are being made
@@ -65,6 +66,8 @@ def choose(options: LoaderOptions, compiled: Compiled | None) -> GpuChoice:
     wanted = options.gpu_worker
     device = torch.device(options.device) if options.device is not None else torch.device("cpu")
     explicit = isinstance(wanted, GpuWorker)
+    if wanted is None and device.type == "cuda":
+        return GpuChoice(why_not=_OFF)
     if wanted is None or (isinstance(wanted, GpuWorker) and wanted.sharing == "off"):
         return GpuChoice()
     if not explicit and device.type != "cuda":

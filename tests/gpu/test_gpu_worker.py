@@ -250,6 +250,13 @@ def test_a_loader_on_the_host_has_no_gpu_worker_by_itself(image_folder):
     assert loader.stats()["gpu_worker"] == {}
 
 
+def test_a_loader_on_a_device_has_none_by_itself_either(image_folder):
+    dataset = ImageFolder(str(image_folder), train_transform())
+    told = FusionLoader(dataset, 20, num_workers=1, device="cuda").explain()
+    assert "no GPU worker: off by default" in told
+    assert 'gpu_worker="auto"' in told
+
+
 def test_an_explicit_worker_says_what_is_missing(image_folder, monkeypatch):
     dataset = ImageFolder(str(image_folder), train_transform())
     with pytest.raises(ValueError, match="device='cuda'"):
@@ -270,7 +277,7 @@ def test_an_explicit_worker_says_what_is_missing(image_folder, monkeypatch):
         ("prebuilt", "none"),
         ("group_size", 0),
         ("threads", 0),
-        ("hw_decoder_load", 1.5),
+        ("hw_decoder_load", 0.65),
         ("memory_limit", "2 potatoes"),
         ("memory_limit", 0),
         ("memory", "borrow"),

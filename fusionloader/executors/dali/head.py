@@ -49,7 +49,7 @@ class DaliHead:
         max_batch: int,
         threads: int = 1,
         *,
-        hw_decoder_load: float = 0.65,
+        hw_decoder_load: float = 1.0,
     ) -> None:
         """Builds the pipeline.
 
