@@ -28,6 +28,8 @@ log = logging.getLogger("fusionloader.gpu")
 
 _MOST_RESTARTS = 3
 _LEAVING_SECONDS = 0.001
+# In a launch, without a sample done: by then the device or its driver does not answer any more.
+HUNG_SECONDS = 60.0
 # Between two looks of an idle window's thread at most.
 _IDLE_SECONDS = 0.01
 
@@ -108,6 +110,7 @@ class GpuControl:
         self._rates = Rates(queue, number)
         self._delivered: float | None = None
         self._needed = True
+        self._progress = (-1, 0.0)
         self.restarts = 0
         self.given_up: str | None = None
         self._memory = None if options.memory is None else MemoryLender(options.memory)
@@ -240,7 +243,19 @@ class GpuControl:
             for message in death.last_messages:
                 self._note(message)
             self._replace(death)
+        self._kill_if_hung()
         self._update()
+
+    def _kill_if_hung(self) -> None:
+        """Ends a worker that is in a launch for too long; what it had is done again then."""
+        now, done = time.monotonic(), self._queue.worker(self._number).samples
+        if not self._queue.gpu_is_inside or done != self._progress[0]:
+            self._progress = (done, now)
+        elif now - self._progress[1] > HUNG_SECONDS:
+            log.warning("the GPU worker has done nothing for %.0f s, and is killed", HUNG_SECONDS)
+            for process in self.processes:
+                process.kill()
+            self._progress = (-1, now)
 
     @contextmanager
     def idle_window(self) -> Iterator[None]:
@@ -284,6 +299,7 @@ class GpuControl:
             seen = self._queue.done_word()
             if self._queue.gpu_is_inside:
                 self._queue.sleep(seen, _LEAVING_SECONDS)
+            self._kill_if_hung()
             if not all(process.is_alive() for process in self.processes):
                 return
 

@@ -19,6 +19,7 @@ from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader, GpuWorker
+from fusionloader.gpu import control
 from fusionloader.gpu.eligibility import GpuChoice, memory_options, within
 
 pytestmark = pytest.mark.skipif(
@@ -196,6 +197,39 @@ def test_a_killed_gpu_worker_loses_no_sample_and_is_started_again_three_times(im
         assert fate()[0] == 3
         assert "killed" in fate()[1]
         assert distances(list(loader), expected).max() == 0
+
+
+def stop_within_a_launch(loader):
+    """Stops the GPU worker's process while it has tiny-batches."""
+    queue, pid = loader._iterator._manager.queue, loader._iterator._workers[-1].pid
+
+    def stopped_inside():
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(0.001)
+        if queue.gpu_is_inside:
+            return True
+        os.kill(pid, signal.SIGCONT)
+        return False
+
+    wait_until(stopped_inside)
+
+
+@pytest.mark.parametrize("sharing", ["spatial", "temporal"])
+def test_a_hung_gpu_worker_is_killed_and_its_work_done(image_folder, sharing, monkeypatch):
+    monkeypatch.setattr(control, "HUNG_SECONDS", 0.5)
+    dataset = ImageFolder(str(image_folder), v1.Compose([v1.CenterCrop(32), v1.ToTensor()]))
+    expected = epoch_without(dataset)
+    with with_gpu_worker(dataset, GpuWorker(device="cpu", sharing=sharing)) as loader:
+        epoch_with_gpu(loader)
+        loader.set_epoch(7)
+        iterator = iter(loader)
+        hanging = threading.Thread(target=stop_within_a_launch, args=(loader,))
+        hanging.start()
+        with pytest.warns(RuntimeWarning, match="GPU worker.*started again"):
+            batches = list(iterator)
+            hanging.join()
+            wait_until(lambda: list(loader) and loader.stats()["gpu_worker"]["restarts"] == 1)
+        assert distances(batches, expected).max() == 0
 
 
 @pytest.mark.kills
