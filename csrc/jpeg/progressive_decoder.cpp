@@ -37,6 +37,11 @@ void ProgressiveDecoder::place(const Frame& frame) {
   const auto end_mcu = static_cast<size_t>(rows_.end_mcu());
   const auto first_band = static_cast<size_t>(rows_.first_band());
   const auto end_band = static_cast<size_t>(rows_.end_band());
+  // What a file that was given up has left, of all planes: the next one may not have them all.
+  if (!zero_)
+    for (CoefficientPlane& plane : planes_)
+      for (Block& block : plane.blocks) block.coefficients.fill(0);
+  zero_ = false;
   for (size_t i = 0; i < static_cast<size_t>(frame.count); ++i) {
     CoefficientPlane& plane = planes_[i];
     plane.h = static_cast<size_t>(frame.components[i].h);
@@ -50,12 +55,8 @@ void ProgressiveDecoder::place(const Frame& frame) {
     plane.end_row = end_band * plane.v;
     plane.nonzero.assign(plane.across * plane.end_row, 0);
     const size_t blocks = plane.columns() * (plane.end_row - plane.first_row);
-    // Only what is read: the rest of a block stays untouched.
-    if (!zero_)
-      for (Block& block : plane.blocks) block.coefficients.fill(0);
     if (plane.blocks.size() < blocks) plane.blocks.resize(blocks);
   }
-  zero_ = false;
   bands_left_ = rows_.end_band() - rows_.first_band();
 }
 

@@ -142,6 +142,21 @@ def test_runs_of_as_many_blocks_as_can_be_coded():
     assert READERS[BEST].started is OWN
 
 
+def test_a_grey_file_between_leaves_no_colors_of_the_file_before():
+    left, grey, last = (
+        jpeg(photo(80, 70, 1).convert(mode), progressive=True, quality=quality)
+        for mode, quality in (("RGB", 95), ("L", 90), ("RGB", 20))
+    )
+    reader, given_up = READERS[BEST], 0
+    for place in range(len(left) - 300, len(left) - 20, 3):
+        damaged = bytearray(left)
+        damaged[place] ^= 0x55
+        given_up += reader.read(bytes(damaged), 0, 0, 80, 70) is None
+        assert reader.read(grey, 0, 0, 80, 70) is not None
+        assert reader.read(last, 0, 0, 80, 70) == pillow_pixels(last).tobytes()
+    assert given_up > 3  # with coefficients that were not transformed
+
+
 def test_files_do_not_disturb_each_other():
     files = [
         jpeg(photo(70 - 3 * seed, 50, seed), quality=95 - 9 * seed, progressive=seed % 3 > 0)

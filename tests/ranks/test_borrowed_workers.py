@@ -24,14 +24,14 @@ MOST_IN_A_JOB = 16
 
 @pytest.fixture(scope="module")
 def uneven_folder(tmp_path_factory):
-    """20 small images and 20 large ones, among them PNGs and a truncated file."""
+    """20 small images and 20 large ones, among them BMPs and a truncated file."""
     root = tmp_path_factory.mktemp("uneven")
     generator = np.random.default_rng(0)
     for number in range(40):
         folder = root / f"class{number % 2}"
         folder.mkdir(exist_ok=True)
         side = 900 if number % 4 < 2 else 60
-        suffix = "png" if number in (8, 9) else "jpg"
+        suffix = "bmp" if number in (8, 9) else "jpg"
         photo(generator, side, side).save(folder / f"{number:03}.{suffix}", quality=90)
     cut = root / "class0" / "016.jpg"
     cut.write_bytes(cut.read_bytes()[: cut.stat().st_size * 3 // 4])
