@@ -362,7 +362,7 @@ def test_a_memory_limit_makes_launches_smaller_or_is_refused():
 
 def test_without_dali_an_automatic_worker_says_how_to_get_it(image_folder, monkeypatch, caplog):
     dataset = ImageFolder(str(image_folder), train_transform())
-    loader = FusionLoader(dataset, 4, num_workers=1, device="cuda")
+    loader = FusionLoader(dataset, 4, num_workers=1, device="cuda", gpu_worker="auto")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
