@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 from fusionloader._native import Executor, RunStatus
-from fusionloader.executors.native import executor_of_size
+from fusionloader.executors.native import executor_of_size, file_decoder
 from fusionloader.plan.operations import Operation
 from fusionloader.plan.stages import Convert, Filter
 
@@ -35,7 +35,7 @@ def encoded_size(encoded: Encoded) -> tuple[int, int]:
     Raises:
         PIL.UnidentifiedImageError: not an image.
     """
-    found = executor_of_size(3, 0, 0).image_size(encoded)
+    found = file_decoder().image_size(encoded)
     if found is not None:
         return found
     with Image.open(io.BytesIO(encoded)) as image:
@@ -136,7 +136,7 @@ def _decoded(
         return planes
     pixels = np.empty((height, width, 3), np.uint8)
     if not operations:
-        if executor_of_size(3, 0, 0).decode(encoded, pixels.data) is RunStatus.OK:
+        if file_decoder().decode(encoded, pixels.data) is RunStatus.OK:
             return pixels
         return _by_pillow(encoded)
     _run(executor_of_size(3, height, width), encoded, operations, pixels)

@@ -21,7 +21,7 @@ from fusionloader.deferred.counts import counts
 from fusionloader.deferred.kept import KnownFile
 from fusionloader.deferred.pillow import PillowImage
 from fusionloader.deferred.source import Source, read_file
-from fusionloader.executors.native import executor_of_size
+from fusionloader.executors.native import file_decoder
 
 NOT_NATIVE = "damaged, or of a kind that the native decoder does not know"
 _ANIMATED = "animated"
@@ -122,7 +122,7 @@ def _decoded(encoded: bytes, image: PillowImage, file: KnownFile | None) -> Sour
     if found is not None and found.shape[:2] == (height, width):
         return Source(b"", image.size, found, opaque)
     pixels = np.empty((height, width, 4), np.uint8)
-    if executor_of_size(3, 0, 0).decode(encoded, pixels.data) is not RunStatus.OK:
+    if file_decoder().decode(encoded, pixels.data) is not RunStatus.OK:
         return None
     if opaque is not None and opaque.wants_pixels(image.size):
         opaque.keep_pixels(np.ascontiguousarray(pixels[..., :3]))

@@ -15,7 +15,7 @@ from fusionloader.deferred.counts import counts
 from fusionloader.deferred.decoding import NOT_NATIVE, defer_png
 from fusionloader.deferred.pillow import PillowImage
 from fusionloader.deferred.source import Source, read_file
-from fusionloader.executors.native import executor_of_size
+from fusionloader.executors.native import file_decoder
 
 _END_OF_IMAGE = b"\xff\xd9"
 _SEARCHED = 4096  # bytes at a file's end; some cameras write behind the image
@@ -68,7 +68,7 @@ def _defer_jpeg(image: PillowImage) -> str:
         return "the file cannot be read"
     if encoded.rfind(_END_OF_IMAGE, -_SEARCHED) < 0:
         return "cut off"
-    if executor_of_size(3, 0, 0).image_size(encoded) != image.size:
+    if file_decoder().image_size(encoded) != image.size:
         return NOT_NATIVE
     source = Source(encoded, image.size, file=file)
     # What libjpeg may refuse is decoded now: Pillow would raise here.

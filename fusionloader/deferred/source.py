@@ -14,7 +14,7 @@ from fusionloader._native import Executor, RunStatus
 from fusionloader.deferred import activity
 from fusionloader.deferred.kept import KnownFile
 from fusionloader.deferred.pillow import PillowImage
-from fusionloader.executors.native import executor_of_size
+from fusionloader.executors.native import file_decoder
 from fusionloader.executors.replay import replay
 from fusionloader.plan.operations import Operation
 
@@ -112,7 +112,7 @@ class Source:
         """Decodes all of the file now; returns whether the native decoder does."""
         width, height = self.size
         pixels = np.empty((height, width, 3), np.uint8)
-        if executor_of_size(3, 0, 0).decode(self._encoded, pixels.data) is not RunStatus.OK:
+        if file_decoder().decode(self._encoded, pixels.data) is not RunStatus.OK:
             return False
         self._whole = pixels
         if self._file is not None:

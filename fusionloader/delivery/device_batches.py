@@ -110,7 +110,7 @@ def make_delivery(device: torch.device | str | int | None) -> DeviceDelivery | N
     if device is None or torch.device(device).type != "cuda":
         return None
     copies = CudaCopies(torch.device(device))
-    return DeviceDelivery(copies, DeviceRing(torch.device(device), copies))
+    return DeviceDelivery(copies, DeviceRing(copies))
 
 
 def runs_without(rows: Sequence[int], count: int) -> Iterator[tuple[int, int]]:

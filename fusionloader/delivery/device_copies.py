@@ -27,11 +27,11 @@ class Copies(Protocol):
         """Returns the point behind all that training has enqueued."""
 
 
-def event_behind(stream: torch.cuda.Stream) -> torch.cuda.Event:
+def event_behind(stream: Any, cuda: Any = torch.cuda) -> Mark:
     """Returns an event that passes when the stream has done what was enqueued."""
-    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    event = cuda.Event()
     event.record(stream)
-    return event
+    return event  # type: ignore[no-any-return]
 
 
 class CudaCopies:
@@ -58,7 +58,7 @@ class CudaCopies:
         """See ``Copies``."""
         with self._cuda.stream(self._stream):
             copy()
-        return self._event_behind(self._stream)
+        return event_behind(self._stream, self._cuda)
 
     def consumer_waits(self, mark: Mark) -> None:
         """See ``Copies``."""
@@ -66,12 +66,7 @@ class CudaCopies:
 
     def mark_consumer(self) -> Mark:
         """See ``Copies``."""
-        return self._event_behind(self._cuda.current_stream(self._device))
-
-    def _event_behind(self, stream: Any) -> Mark:
-        event: Mark = self._cuda.Event()
-        event.record(stream)  # type: ignore[attr-defined]
-        return event
+        return event_behind(self._cuda.current_stream(self._device), self._cuda)
 
 
 class _Passed:

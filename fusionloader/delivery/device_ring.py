@@ -47,8 +47,7 @@ class DeviceRing:
     next batch is requested must keep a reference to its batch, as for any tensor.)
     """
 
-    def __init__(self, device: torch.device, copies: Copies) -> None:
-        self._device = device
+    def __init__(self, copies: Copies) -> None:
         self._copies = copies
         self._free: list[DeviceBuffer] = []
         self._delivered: list[DeviceBuffer] = []

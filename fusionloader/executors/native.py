@@ -40,6 +40,11 @@ def make_executor(
     )
 
 
+def file_decoder() -> _native.Executor:
+    """Returns this thread's executor for whole files: their sizes and all of their pixels."""
+    return executor_of_size(3, 0, 0)
+
+
 def executor_of_size(
     channels: int, height: int, width: int, convert: Convert | None = None
 ) -> _native.Executor:

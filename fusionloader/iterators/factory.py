@@ -80,7 +80,7 @@ class IteratorFactory:
             source: Source = DatasetSource(options.dataset)
             if options.deferred_images == "auto":
                 source = DeferringSource(source, self._kept.of_images(options))
-            return PythonBackend(source, remember)
+            return PythonBackend(source, remember, self._kept.epoch_ended)
         planned: Source = PlanSource(options.dataset, compiled)
         if compiled.tail is not None and options.deferred_images == "auto":
             planned = DeferringSource(planned, ImageStores())

@@ -36,17 +36,20 @@ class PythonBackend:
     sharing_offer: SharingOffer | None = None
     single_threaded = False  # user code may start threads
 
-    def __init__(self, source: Source, no_layout: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        source: Source,
+        no_layout: Callable[[str], None],
+        epoch_ended: Callable[[], None] = lambda: None,
+    ) -> None:
         self._source = source
+        self.epoch_ended = epoch_ended
         self.count = source.count()
         self.no_layout = no_layout
 
     def of_workers_dataset(self) -> WorkerBackend:
         """Returns this: every worker looks at the dataset that it has."""
         return self
-
-    def epoch_ended(self) -> None:
-        """Has nothing to do then."""
 
     def name(self, index: Index) -> str:
         """Returns a sample's name for messages."""

@@ -45,11 +45,7 @@ class KeptFiles:
 
     def of(self, options: LoaderOptions, table: DatasetTable, holds_files: bool) -> KeptFiles:
         """Returns this, for the files of ``table``; what was kept of another table is dropped."""
-        kept = (options.cache, options.jpeg_index)
-        if table is not self._table or kept != self._options:
-            self._table, self._options = table, kept
-            self.pixels = self.indexes = self._path = None
-            self._said_closed = False
+        if self._begins_anew(options, table):
             if options.cache is not None and holds_files:
                 self.pixels = _pixel_store(len(table), options.cache.nbytes)
             if options.jpeg_index is not None and holds_files:
@@ -58,11 +54,7 @@ class KeptFiles:
 
     def of_images(self, options: LoaderOptions) -> ImageStores:
         """Returns stores for the images that user code opens in workers."""
-        kept = (options.cache, options.jpeg_index)
-        if self._table is not None or kept != self._options:
-            self._table, self._options = None, kept
-            self.pixels = self.indexes = self._path = None
-            self._said_closed = False
+        if self._begins_anew(options, None):
             if options.cache is not None:
                 budget = options.cache.nbytes
                 self.pixels = _pixel_store(_places(options, budget, _LEAST_IMAGE), budget)
@@ -73,6 +65,16 @@ class KeptFiles:
             if options.jpeg_index not in (None, "auto"):
                 log.warning("the entry index of files that user code opens is not saved")
         return ImageStores(_handle(self.pixels), _handle(self.indexes))
+
+    def _begins_anew(self, options: LoaderOptions, table: DatasetTable | None) -> bool:
+        """Drops what was kept of another table or by other options; returns whether it did."""
+        kept = (options.cache, options.jpeg_index)
+        if table is self._table and kept == self._options:
+            return False
+        self._table, self._options = table, kept
+        self.pixels = self.indexes = self._path = None
+        self._said_closed = False
+        return True
 
     def epoch_ended(self) -> None:
         """Saves a new index, and says once that ``/dev/shm`` is full."""

@@ -176,6 +176,12 @@ def test_a_full_cache_changes_nothing(paths):
     assert stats["decoded_cache"]["bytes"] <= 40_000
 
 
+def test_it_says_that_shared_memory_is_full(paths, monkeypatch, caplog):
+    monkeypatch.setattr(FileStore, "closed", True)
+    _epochs(Photos(paths), cache=DecodedCache(BUDGET))
+    assert caplog.text.count("/dev/shm is full") == 1
+
+
 def test_damaged_files_are_not_kept(paths):
     content = open(paths[1], "rb").read()  # noqa: SIM115
     with open(paths[1], "wb") as file:

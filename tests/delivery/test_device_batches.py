@@ -43,7 +43,7 @@ class _Point:
 
 def test_a_buffer_comes_back_when_its_last_tensor_is_gone_and_the_device_has_passed():
     device = SlowDevice()
-    ring = DeviceRing(HOST, device)
+    ring = DeviceRing(device)
     first = ring.acquire(64)
     view = first.memory[10:20].view(2, 5)
     ring.deliver(first)
@@ -59,7 +59,7 @@ def test_a_buffer_comes_back_when_its_last_tensor_is_gone_and_the_device_has_pas
 
 
 def test_a_numpy_view_keeps_its_buffer():
-    ring = DeviceRing(HOST, HostCopies())
+    ring = DeviceRing(HostCopies())
     buffer = ring.acquire(8)
     array = buffer.memory.numpy()
     ring.deliver(buffer)
@@ -69,7 +69,7 @@ def test_a_numpy_view_keeps_its_buffer():
 
 
 def test_shared_buffers_are_for_the_gpu_worker_alone():
-    ring = DeviceRing(HOST, HostCopies())
+    ring = DeviceRing(HostCopies())
     assert len(ring.share(2, 64)) == 2
     shared = [ring.acquire_shared(64) for _ in range(3)]
     assert [buffer and buffer.number for buffer in shared] == [0, 1, None]
@@ -93,7 +93,7 @@ def test_runs_are_what_is_not_there(rows, count):
 
 def test_rows_that_are_there_are_not_overwritten():
     layout = Layout.of((torch.zeros(2, 3), 0))
-    delivery = DeviceDelivery(HostCopies(), DeviceRing(HOST, HostCopies()))
+    delivery = DeviceDelivery(HostCopies(), DeviceRing(HostCopies()))
     host = bytearray(layout.batch_bytes(4))
     images, targets = layout.batch(host, 4, 4)
     images.copy_(torch.arange(24.0).view(4, 2, 3))
@@ -112,7 +112,7 @@ def delivered_by_copies(monkeypatch):
     rings = []
 
     def make(device):
-        rings.append(DeviceRing(HOST, HostCopies()))
+        rings.append(DeviceRing(HostCopies()))
         return DeviceDelivery(HostCopies(), rings[-1])
 
     monkeypatch.setattr(slot_iterator, "make_delivery", make)
@@ -168,7 +168,7 @@ def test_a_new_epoch_drops_what_was_on_its_way(image_folder, delivered_by_copies
 
 def strict_delivery(device):
     copies = CudaCopies(HOST, cuda=device, empty=device.empty)
-    return DeviceDelivery(copies, DeviceRing(HOST, copies))
+    return DeviceDelivery(copies, DeviceRing(copies))
 
 
 LAYOUT = Layout.of((torch.zeros(2, 3), 0))

@@ -16,7 +16,7 @@ from fusionloader.deferred import activity
 from fusionloader.deferred.counts import counts
 from fusionloader.deferred.decoders.jpeg_header import read_jpeg_header
 from fusionloader.deferred.pillow import Argument
-from fusionloader.executors.native import executor_of_size
+from fusionloader.executors.native import file_decoder
 
 Function = Callable[..., Any]
 Order = Literal["RGB", "BGR"]
@@ -105,7 +105,7 @@ def _of_torchvision(data: torch.Tensor, mode: int, turned: bool) -> torch.Tensor
 
 def _decoded(encoded: memoryview, order: Order) -> Pixels | None:
     """Returns height x width x 3, or ``None`` for a file that is left to the library."""
-    decoder = executor_of_size(3, 0, 0)
+    decoder = file_decoder()
     size = decoder.image_size(encoded)
     if size is None:
         counts().left["damaged, or of a kind that the native decoder does not know"] += 1
