@@ -126,6 +126,13 @@ def image_of(core: DeferredCore, info: dict[Any, Any] | None = None) -> Image.Im
     return image  # type: ignore[no-any-return]
 
 
+def image_of_pixels(pixels: Pixels, info: dict[Any, Any]) -> Image.Image:
+    """Returns a deferred RGB image of pixels, height x width x 3, which are not copied."""
+    height, width, _ = pixels.shape
+    size = width, height
+    return image_of(DeferredCore(Source(b"", size, pixels), (), "RGB", size), info)
+
+
 def like(image: PillowImage, core: DeferredCore) -> Image.Image:
     """Returns what ``image._new(core)`` returns: with the image's info."""
     made: Image.Image = image._new(core)

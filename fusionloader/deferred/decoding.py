@@ -117,7 +117,8 @@ def _defer_webp(image: PillowImage, encoded: bytes, file: KnownFile | None) -> s
 def _decoded(encoded: bytes, image: PillowImage, file: KnownFile | None) -> Source | None:
     """Returns the pixels, those that are kept of the file where there are."""
     width, height = image.size
-    opaque = file if image.mode != "RGBA" else None  # what is kept has three channels
+    opaque = file if file and image.mode != "RGBA" else None  # what is kept has three channels
+    opaque = opaque and opaque.if_whole(encoded)
     found = None if opaque is None else opaque.pixels()
     if found is not None and found.shape[:2] == (height, width):
         return Source(b"", image.size, found, opaque)

@@ -129,6 +129,10 @@ class KnownFile:
         known = info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns
         self.stamp = hash(known) & _MOST_HASH
 
+    def if_whole(self, encoded: bytes) -> KnownFile | None:
+        """Returns this, unless something else was read than the file that was asked about."""
+        return self if len(encoded) == self.nbytes else None
+
     def pixels(self) -> Pixels | None:
         """Returns what is kept of it, height x width x 3, not to be written to."""
         store = self._stores.pixels

@@ -70,7 +70,7 @@ def _defer_jpeg(image: PillowImage) -> str:
         return "cut off"
     if file_decoder().image_size(encoded) != image.size:
         return NOT_NATIVE
-    source = Source(encoded, image.size, file=file)
+    source = Source(encoded, image.size, file=file and file.if_whole(encoded))
     # What libjpeg may refuse is decoded now: Pillow would raise here.
     if not is_never_refused(encoded) and not source.decode_natively():
         return NOT_NATIVE

@@ -14,8 +14,8 @@ from PIL import Image
 
 from fusionloader._native import Executor, RunStatus
 from fusionloader.deferred import activity
-from fusionloader.deferred.composed.compose import lifted, run_listed
-from fusionloader.deferred.core import deferred_core, image_of
+from fusionloader.deferred.composed.compose import run_listed
+from fusionloader.deferred.core import deferred_core, image_of, image_of_pixels
 from fusionloader.executors.native import make_executor
 from fusionloader.executors.python import (
     Dataset,
@@ -124,8 +124,10 @@ class PlanSource:
                 core = deferred_core(file.convert("RGB")) if activity.is_active() else None
                 if core is not None:
                     return image_of(core, info_of(file))
-            draws = (key.seed, key.epoch, key.key, key.occurrence)
-            image: Image.Image = lifted(self._pil_image(stored, draws, key.group))
+            pixels = self._pixels(stored, (key.seed, key.epoch, key.key, key.occurrence), key.group)
+            if activity.is_active() and pixels.shape[2] == 3:
+                return image_of_pixels(pixels, info_of(file))
+            image = _as_image(pixels)
             image.info = info_of(file)
             return image
 
@@ -134,9 +136,9 @@ class PlanSource:
         group = key.group
         convert = self._plan.convert
         if convert is None:
-            return self._pil_image(stored, draws, group)
+            return _as_image(self._pixels(stored, draws, group))
         if not self._sized:
-            return converted(self._pil_image(stored, draws, group), self._plan)
+            return converted(_as_image(self._pixels(stored, draws, group)), self._plan)
         image = result_like(self._plan)
         out = image.view(torch.uint8).numpy().reshape(-1).data
         if isinstance(stored, np.ndarray):
@@ -145,18 +147,18 @@ class PlanSource:
             self._executor.run_pixels(decode_with_pillow(stored).data, *draws, out, group)
         return image
 
-    def _pil_image(
+    def _pixels(
         self, stored: bytes | npt.NDArray[np.uint8], draws: tuple[int, int, int, int], group: int
-    ) -> Image.Image:
+    ) -> npt.NDArray[np.uint8]:
+        """Returns what the stages make: height x width x channels, not to be written to."""
         done = None
         if not isinstance(stored, np.ndarray):
             done = self._executor.pixels(stored, *draws, group)
         if done is None:
             pixels = stored if isinstance(stored, np.ndarray) else decode_with_pillow(stored)
             done = self._executor.pixels_of_pixels(pixels.data, *draws, group)
-        result, (height, width) = done
-        mode = "L" if self._plan.result_channels == 1 else "RGB"
-        return Image.frombytes(mode, (width, height), result)
+        result, size = done
+        return np.frombuffer(result, np.uint8).reshape(*size, self._plan.result_channels)
 
     def name(self, key: SampleKey) -> str:
         """Returns ``index 5 (cats/5.jpg)``."""
@@ -165,6 +167,12 @@ class PlanSource:
     def count(self) -> int:
         """Returns ``len(dataset)``, 0 where there is none."""
         return length_of(self.dataset)
+
+
+def _as_image(pixels: npt.NDArray[np.uint8]) -> Image.Image:
+    height, width, channels = pixels.shape
+    mode = "L" if channels == 1 else "RGB"
+    return Image.frombytes(mode, (width, height), pixels.reshape(-1).data)
 
 
 def info_of(file: Image.Image) -> dict[str | tuple[int, int], Any]:

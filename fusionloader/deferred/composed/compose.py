@@ -17,9 +17,8 @@ from fusionloader.deferred import activity
 from fusionloader.deferred.composed.recorders import Recorder
 from fusionloader.deferred.composed.snapshots import ListSnapshot, Snapshot, Unknown
 from fusionloader.deferred.composed.trials import recorded_image, tried_recorder
-from fusionloader.deferred.core import DeferredCore, deferred_core, image_of, info_of
+from fusionloader.deferred.core import DeferredCore, deferred_core, image_of_pixels, info_of
 from fusionloader.deferred.pillow import Argument, PillowImage
-from fusionloader.deferred.source import Source
 from fusionloader.plan.arguments import MOST_NESTED, Context, NestedTooDeep, NotCompiled, Transform
 from fusionloader.plan.patches import is_patched
 from fusionloader.plan.stages import Convert
@@ -138,7 +137,7 @@ class _Steps:
                     continue
                 image, core = recorded_image(image, core), None
             if number == self._known and self._last:
-                image = lifted(image)
+                image = _lifted(image)
             image = call(step.transform, image)
             if not step.is_known and not self.are(listed):  # it has changed one of the others
                 return _run_rest(listed, step.place + 1, image, call)
@@ -248,17 +247,14 @@ def _tensor(core: DeferredCore, convert: Convert, kind: type[torch.Tensor]) -> A
     return made if kind is torch.Tensor else made.as_subclass(kind)
 
 
-def lifted(image: PillowImage) -> Any:
-    """Returns a plain RGB image as a deferred one, of its pixels, where images are deferred."""
+def _lifted(image: PillowImage) -> Any:
+    """Returns a plain RGB image as a deferred one, of its pixels."""
     kind = type(image)
-    if not activity.is_active():
-        return image
     if kind is not Image.Image or image.mode != "RGB" or min(image.size) < 1:
         return image
     if type(image._im) is DeferredCore or "transparency" in image.info:
         return image
-    source = Source(b"", image.size, np.array(image))
-    return image_of(DeferredCore(source, (), "RGB", image.size), info_of(image))
+    return image_of_pixels(np.array(image), info_of(image))
 
 
 def _is_list(step: Transform) -> bool:

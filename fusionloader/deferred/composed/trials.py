@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -16,6 +14,7 @@ from fusionloader.deferred.composed.recorders import Recorder, recorder_of
 from fusionloader.deferred.core import DeferredCore, image_of, info_of
 from fusionloader.deferred.counts import uncounted
 from fusionloader.deferred.source import Source
+from fusionloader.executors.python import preserved_generators
 from fusionloader.plan.arguments import Transform
 
 # Usual images, and such that torchvision's RandomResizedCrop gives up.
@@ -41,7 +40,7 @@ def tried_recorder(step: Transform) -> Recorder | None:
 
 
 def _is_right(step: Transform, recorder: Recorder) -> bool:
-    with _generators_restored(), uncounted():
+    with preserved_generators(), uncounted():
         sizes = filter(recorder.accepts, _SIZES)
         return all(_agree(step, recorder, size, seed) for size in sizes for seed in _SEEDS)
 
@@ -87,14 +86,3 @@ def _about(image: Any) -> tuple[object, ...] | None:
     if type(core) is not DeferredCore:
         return None
     return core.operations, core.mode, core.size, image.mode, image.size, image.info, type(image)
-
-
-@contextmanager
-def _generators_restored() -> Iterator[None]:
-    states = torch.default_generator.get_state(), random.getstate(), np.random.get_state()
-    try:
-        yield
-    finally:
-        torch.default_generator.set_state(states[0])
-        random.setstate(states[1])
-        np.random.set_state(states[2])

@@ -15,6 +15,7 @@ from fusionloader._native import RunStatus
 from fusionloader.deferred import activity
 from fusionloader.deferred.counts import counts
 from fusionloader.deferred.decoders.jpeg_header import read_jpeg_header
+from fusionloader.deferred.decoding import NOT_NATIVE
 from fusionloader.deferred.pillow import Argument
 from fusionloader.executors.native import file_decoder
 
@@ -107,17 +108,14 @@ def _decoded(encoded: memoryview, order: Order) -> Pixels | None:
     """Returns height x width x 3, or ``None`` for a file that is left to the library."""
     decoder = file_decoder()
     size = decoder.image_size(encoded)
-    if size is None:
-        counts().left["damaged, or of a kind that the native decoder does not know"] += 1
-        return None
-    width, height = size
-    pixels = np.empty((height, width, 3), np.uint8)
-    if decoder.decode(encoded, pixels.data, bgr=order == "BGR") is not RunStatus.OK:
-        counts().left["damaged, or of a kind that the native decoder does not know"] += 1
-        return None
-    counts().files += 1
-    counts().results["array"] += 1
-    return pixels
+    if size is not None:
+        pixels = np.empty((size[1], size[0], 3), np.uint8)
+        if decoder.decode(encoded, pixels.data, bgr=order == "BGR") is RunStatus.OK:
+            counts().files += 1
+            counts().results["array"] += 1
+            return pixels
+    counts().left[NOT_NATIVE] += 1
+    return None
 
 
 def _content(path: Argument) -> memoryview | None:
