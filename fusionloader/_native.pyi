@@ -829,12 +829,71 @@ class cuda:
         def live_bytes(self, address: int) -> int: ...
         def remove(self, address: int) -> None: ...
 
+    class Event:
+        """A point in the work of a device."""
+
+        def __init__(self, device: int, stream: int) -> None:
+            """The point behind all that is in the stream now."""
+
+        def hold_back(self, stream: int) -> None:
+            """Nothing that is put into the stream from now on begins before it."""
+
+        def query(self) -> bool:
+            """Whether the device has passed it."""
+
+        def synchronize(self) -> None:
+            """Waits until the device has."""
+
+    class Copier:
+        """A thread that copies mini-batches to a device as their tiny-batches complete."""
+
+        def __init__(
+            self,
+            queue: ManagerQueue,
+            device: int,
+            gpu_worker: int | None = None,
+            conversion: tuple[int, int, int, int] | None = None,
+        ) -> None:
+            """`gpu_worker` writes its rows of the first leaf itself.
+
+            `conversion` of levels: kernel, address of the table, levels of a channel, bytes of an
+            element.
+            """
+
+        def begin(
+            self,
+            slot: int,
+            leaves: collections.abc.Sequence[tuple[int, int, int]],
+            staging: int = 0,
+        ) -> int:
+            """Copies a mini-batch.
+
+            `leaves` are addresses of row 0 in the slot and on the device, and bytes of a row. With
+            `staging`, the first leaf's rows are levels.
+            """
+
+        def cancel(self, number: int) -> cuda.Event:
+            """Copies no more of it; the point behind what was copied."""
+
+        def close(self) -> None:
+            """Ends the thread."""
+
+        def finish(self, number: int) -> cuda.Event:
+            """Copies the rest of a mini-batch that is done; the point behind it."""
+
+        @property
+        def copied_bytes(self) -> int: ...
+
     @staticmethod
     def allocate(device: int, nbytes: int) -> int: ...
     @staticmethod
     def device_count() -> int: ...
     @staticmethod
     def ended(identity: int) -> bool: ...
+    @staticmethod
+    def export_handle(device: int, address: int) -> bytes:
+        """What opens an allocation in another process."""
+
     @staticmethod
     def fill(device: int, address: int, value: int, count: int) -> None: ...
     @staticmethod
@@ -846,6 +905,14 @@ class cuda:
     @staticmethod
     def library() -> str: ...
     @staticmethod
+    def open_handle(device: int, handle: bytes) -> int:
+        """The address of another process's allocation in this one."""
+
+    @staticmethod
+    def page_lock(device: int, address: int, nbytes: int) -> None: ...
+    @staticmethod
+    def page_unlock(device: int, address: int) -> None: ...
+    @staticmethod
     def pid_of(identity: int) -> int: ...
     @staticmethod
     def pool() -> cuda.Arena: ...
@@ -855,6 +922,8 @@ class cuda:
     def settle_pool() -> None: ...
     @staticmethod
     def uuid(device: int) -> bytes: ...
+    @staticmethod
+    def write(device: int, address: int, data: bytes) -> None: ...
 
 class testing:
     """Parts of the native code that only tests and measurements call by themselves."""

@@ -252,6 +252,7 @@ class FusionOptions:
     pool: WorkerPool | None
     cpu_affinity: Switch
     deferred_images: Switch
+    max_shared_bytes: int | str | None
 
     def __post_init__(self) -> None:
         if not isinstance(self.tiny_batch_size, int) or self.tiny_batch_size < 1:
@@ -274,10 +275,17 @@ class FusionOptions:
             raise _unfit("cache", "a DecodedCache or None", self.cache)
         if self.jpeg_index is not None and not isinstance(self.jpeg_index, (str, os.PathLike)):
             raise _unfit("jpeg_index", '"auto", a path or None', self.jpeg_index)
+        if self.max_shared_bytes is not None:
+            parse_bytes(self.max_shared_bytes)
         if self.cache is not None and self.decode != "exact":
             raise ValueError('a DecodedCache holds images as they are: decode should be "exact"')
         if self.cache is not None and not self.strict:
             raise ValueError("a DecodedCache holds whole images: strict should be True")
+
+    @property
+    def shared_bytes(self) -> int | None:
+        """``max_shared_bytes`` in bytes, ``None`` where the loader decides."""
+        return None if self.max_shared_bytes is None else parse_bytes(self.max_shared_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

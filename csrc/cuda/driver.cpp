@@ -205,4 +205,44 @@ void OnDevice::read(void* to, uint64_t address, size_t bytes) const {
   driver_.check(cuda_.cuMemcpyDtoH(to, address, bytes), "cuMemcpyDtoH");
 }
 
+void OnDevice::write(uint64_t address, const void* from, size_t bytes) const {
+  driver_.check(cuda_.cuMemcpyHtoD(address, from, bytes), "cuMemcpyHtoD");
+  synchronize(0);  // of pageable memory a part may still be on its way
+}
+
+void OnDevice::page_lock(void* memory, size_t bytes) const {
+  driver_.check(cuda_.cuMemHostRegister(memory, bytes, 0), "cuMemHostRegister");
+}
+
+void OnDevice::page_unlock(void* memory) const {
+  driver_.check(cuda_.cuMemHostUnregister(memory), "cuMemHostUnregister");
+}
+
+uint64_t OnDevice::make_stream() const {
+  Stream stream = nullptr;
+  driver_.check(cuda_.cuStreamCreate(&stream, kNonBlocking), "cuStreamCreate");
+  return reinterpret_cast<uint64_t>(stream);
+}
+
+void OnDevice::end_stream(uint64_t stream) const {
+  driver_.check(cuda_.cuStreamDestroy(as_stream(stream)), "cuStreamDestroy");
+}
+
+void OnDevice::copy(uint64_t to, const void* from, size_t bytes, uint64_t stream) const {
+  driver_.check(cuda_.cuMemcpyHtoDAsync(to, from, bytes, as_stream(stream)), "cuMemcpyHtoDAsync");
+}
+
+void OnDevice::launch(uint64_t function, Grid grid, uint64_t stream, void** arguments) const {
+  driver_.check(
+      cuda_.cuLaunchKernel(reinterpret_cast<Function>(function), grid.across, grid.down, 1,
+                           grid.threads, 1, 1, 0, as_stream(stream), arguments, nullptr),
+      "cuLaunchKernel");
+}
+
+void OnDevice::relax_capture() const {
+  int mode = kRelaxedCapture;
+  driver_.check(cuda_.cuThreadExchangeStreamCaptureMode(&mode),
+                "cuThreadExchangeStreamCaptureMode");
+}
+
 }  // namespace fusionloader::cuda

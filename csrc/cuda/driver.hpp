@@ -23,6 +23,11 @@ struct Allocation {
   uint64_t id;  // differs from that of any earlier allocation at the same place
 };
 
+struct Grid {
+  unsigned across, down;  // blocks
+  unsigned threads;       // of a block
+};
+
 class Driver {
  public:
   // The process's only one: libcuda.so.1, or what FUSIONLOADER_LIBCUDA names.
@@ -38,6 +43,7 @@ class Driver {
 
  private:
   friend class OnDevice;
+  friend class Event;
   Driver();
   void initialize();
   Context primary_context(int device);
@@ -76,9 +82,22 @@ class OnDevice {
   void free(uint64_t address) const;
   void fill(uint64_t address, uint32_t value, size_t count) const;
   void read(void* to, uint64_t address, size_t bytes) const;
+  void write(uint64_t address, const void* from, size_t bytes) const;
+  // What is copied from, without the host waiting for it; not to be unmapped before lock ends.
+  void page_lock(void* memory, size_t bytes) const;
+  void page_unlock(void* memory) const;
+  uint64_t make_stream() const;
+  void end_stream(uint64_t stream) const;
+  // `from` is page-locked, and stays as it is until the stream has passed.
+  void copy(uint64_t to, const void* from, size_t bytes, uint64_t stream) const;
+  // Arguments are copied before it returns.
+  void launch(uint64_t function, Grid grid, uint64_t stream, void** arguments) const;
+  // A thread that captures no CUDA graph, beside one that may.
+  void relax_capture() const;
 
  private:
   friend class Driver;
+  friend class Event;
   // False where no device has such memory.
   bool attribute(void* value, int which, uint64_t address) const;
 

@@ -12,6 +12,8 @@ using Device = int;
 using DevicePointer = unsigned long long;
 using Context = void*;
 using Stream = void*;
+using EventHandle = void*;
+using Function = void*;
 using HostFunction = void (*)(void*);
 struct UuidBytes {
   char bytes[16];
@@ -24,6 +26,10 @@ constexpr Result kSuccess = 0, kInvalidValue = 1;
 constexpr unsigned kLazyPeerAccess = 1;
 constexpr int kBufferId = 7, kDeviceOrdinal = 9, kLegacyIpcCapable = 10;
 constexpr int kNotCapturing = 0;
+constexpr Result kNotReady = 600;
+constexpr unsigned kNonBlocking = 1;    // a stream that does not wait for the default one
+constexpr unsigned kWithoutTiming = 2;  // an event
+constexpr int kRelaxedCapture = 2;      // another stream's capture forbids this thread nothing
 
 // Name in cuda.h, name in the library, arguments.
 #define FUSIONLOADER_CUDA_ENTRY_POINTS(X)                                                      \
@@ -49,7 +55,23 @@ constexpr int kNotCapturing = 0;
   X(cuIpcCloseMemHandle, "cuIpcCloseMemHandle", (DevicePointer))                               \
   X(cuStreamSynchronize, "cuStreamSynchronize", (Stream))                                      \
   X(cuStreamIsCapturing, "cuStreamIsCapturing", (Stream, int*))                                \
-  X(cuLaunchHostFunc, "cuLaunchHostFunc", (Stream, HostFunction, void*))
+  X(cuLaunchHostFunc, "cuLaunchHostFunc", (Stream, HostFunction, void*))                       \
+  X(cuMemHostRegister, "cuMemHostRegister_v2", (void*, size_t, unsigned))                      \
+  X(cuMemHostUnregister, "cuMemHostUnregister", (void*))                                       \
+  X(cuMemcpyHtoD, "cuMemcpyHtoD_v2", (DevicePointer, const void*, size_t))                     \
+  X(cuMemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2", (DevicePointer, const void*, size_t, Stream))   \
+  X(cuStreamCreate, "cuStreamCreate", (Stream*, unsigned))                                     \
+  X(cuStreamDestroy, "cuStreamDestroy_v2", (Stream))                                           \
+  X(cuStreamWaitEvent, "cuStreamWaitEvent", (Stream, EventHandle, unsigned))                   \
+  X(cuEventCreate, "cuEventCreate", (EventHandle*, unsigned))                                  \
+  X(cuEventDestroy, "cuEventDestroy_v2", (EventHandle))                                        \
+  X(cuEventRecord, "cuEventRecord", (EventHandle, Stream))                                     \
+  X(cuEventQuery, "cuEventQuery", (EventHandle))                                               \
+  X(cuEventSynchronize, "cuEventSynchronize", (EventHandle))                                   \
+  X(cuThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode", (int*))            \
+  X(cuLaunchKernel, "cuLaunchKernel",                                                          \
+    (Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Stream,   \
+     void**, void**))
 
 struct DriverTable {
 #define FUSIONLOADER_ENTRY(name, symbol, arguments) Result(*name) arguments = nullptr;

@@ -263,4 +263,13 @@ void ManagerQueue::sleep(uint32_t seen, int64_t timeout_ns) {
   header.manager_sleeps.store(0);
 }
 
+void ManagerQueue::sleep_until_completed(uint32_t seen, int64_t timeout_ns) {
+  futex_wait(control_->header.completed_word, seen, timeout_ns);
+}
+
+void ManagerQueue::wake_completed() {
+  control_->header.completed_word.fetch_add(1);
+  futex_wake_all(control_->header.completed_word);
+}
+
 }  // namespace fusionloader

@@ -337,14 +337,6 @@ class GpuControl:
             )
         warnings.warn(text, RuntimeWarning, stacklevel=2)
 
-    def rows_done(self, slot: int, tiny_batch_size: int, rows: Sequence[int]) -> list[int]:
-        """Returns the rows of a mini-batch that it has written; ``rows`` in tiny-batch order."""
-        return [
-            row
-            for tiny_batch in self._queue.done_by(slot, self._number)
-            for row in rows[tiny_batch * tiny_batch_size : (tiny_batch + 1) * tiny_batch_size]
-        ]
-
     def end(self) -> None:
         """Waits for its end, and kills it if it does not stop."""
         self._set.end()

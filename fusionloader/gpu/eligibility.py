@@ -29,7 +29,8 @@ log = logging.getLogger("fusionloader.gpu")
 _OFF = 'off by default, until it has been measured on a device; gpu_worker="auto" tries one'
 _MOST_SAMPLES = 64
 _LAUNCH_BYTES = 16 << 20
-_DEVICE_BUFFERS = 4  # the batch in use, the one behind it, and two that are being made
+# The batch in use, two that are complete behind it, and two that are being made.
+_DEVICE_BUFFERS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +189,8 @@ def gpu_options(
     device_id, prebuilt, tiny = choice.device_id, worker.prebuilt, choice.tiny_batch_size
     threads, hw_decoder_load = worker.threads, worker.hw_decoder_load
     fixed = worker.group_size is not None
-    most, buffers = worker.group_size or _MOST_SAMPLES, _DEVICE_BUFFERS
+    most = worker.group_size or _MOST_SAMPLES
+    buffers = 0 if device_id is None else _DEVICE_BUFFERS
     if worker.memory_limit is not None:
         limit = parse_bytes(worker.memory_limit)
         most, buffers = within(limit, row_bytes * choice.batch_size, most, device_id is not None)

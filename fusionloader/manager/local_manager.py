@@ -27,6 +27,7 @@ from itertools import zip_longest
 
 from fusionloader import _native
 from fusionloader.deferred.counts import Counts
+from fusionloader.delivery.device_batches import Arriving
 from fusionloader.executors.layout import Layout
 from fusionloader.gpu.control import Connections, GpuControl
 from fusionloader.manager.batch_memory import BatchMemory
@@ -92,7 +93,7 @@ class LocalManager:
         self._arena = Arena()
         self._control_fd, self.queue = self._make_queue()
         self.in_flight = InFlight(self.queue)
-        self._memory = BatchMemory(options, self._arena, self.queue, self._ring_size)
+        self._memory = BatchMemory(options, self._arena, self.queue, self._ring_size, self._most)
         self.gpu: GpuControl | None = None
         try:
             self._begin(layout, start)
@@ -141,7 +142,8 @@ class LocalManager:
     @property
     def room(self) -> int:
         """Mini-batches that may be published now."""
-        return self._most_in_flight - len(self.in_flight.wanted)
+        most = min(self._most_in_flight, self._memory.most_in_flight or self._most_in_flight)
+        return most - len(self.in_flight.wanted)
 
     def submit(self, batch: MiniBatch) -> None:
         """Publishes a mini-batch."""
@@ -168,15 +170,11 @@ class LocalManager:
         )
         self.in_flight.jobs.append(job)
         self._sequence += 1
-        if self.gpu is not None and self._options.ring is None:
+        if self._options.gpu is not None and self._options.gpu.buffers == 0:
             self.queue.set_gpu_rows(job.slot, 1)
         self._workers.call()
         self.queue.publish(job.slot, job.sequence)
-        self._give_device_buffers()
-
-    def _give_device_buffers(self) -> None:
-        if self.gpu is not None:
-            self._memory.give_buffers(self.in_flight)
+        self._memory.begin_copies(self.in_flight)
 
     # ---- waiting -------------------------------------------------------------------------------
 
@@ -222,7 +220,7 @@ class LocalManager:
             self.gpu.finished(job.slot, tiny_batches)
         self.in_flight.jobs.remove(job)
         self._advance()
-        self._give_device_buffers()
+        self._memory.begin_copies(self.in_flight)
         return job
 
     def _sleep(self, seen: int) -> None:
@@ -274,6 +272,7 @@ class LocalManager:
         if not isinstance(layout, Layout):
             raise NoFixedLayout(layout)
         self._memory.settle(layout, self.in_flight)
+        self._memory.begin_copies(self.in_flight)
 
     # ---- deaths --------------------------------------------------------------------------------
 
@@ -318,6 +317,10 @@ class LocalManager:
     def deliver(self, job: Job) -> Owner:
         """Returns the owner of a mini-batch's rows; the slot is free when nothing refers to it."""
         return self._memory.deliver(job)
+
+    def deliver_on_device(self, job: Job) -> Arriving:
+        """Returns a mini-batch that is whole in its slot as a batch on its way to the device."""
+        return self._memory.deliver_on_device(job)
 
     def release(self, job: Job) -> None:
         """Takes back the slots of a mini-batch that is not delivered."""
@@ -381,6 +384,7 @@ class LocalManager:
         self._workers.end()
         if self.gpu is not None:
             self.gpu.end()
+        self._memory.close(self.in_flight)
         self.in_flight.jobs.clear()
         self._arena.close()
         os.close(self._control_fd)

@@ -3,14 +3,19 @@
 //
 // Where CUDA leaves behaviour undefined this one aborts with a message: memory freed while another
 // process has it open, memory closed or freed under work that uses it, CUDA called from a host
-// function. It shows that the protocol and the code that calls CUDA are right, and says nothing of
-// NVIDIA's driver.
+// function, copies that do not wait from memory that is not page-locked. It shows that the protocol
+// and the code that calls CUDA are right, and says nothing of NVIDIA's driver.
+//
+// A device that is late (fakeLate) does everything as late as it may, in the order that hides
+// least: work is done when somebody waits for the device, and the streams made last go first, so
+// that copies overtake training wherever nothing makes them wait.
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -28,6 +33,7 @@
 #include <vector>
 
 #include "cuda/driver_table.hpp"
+#include "device/levels_to_elements.hpp"
 
 using namespace fusionloader::cuda;
 #define EXPORT extern "C" __attribute__((visibility("default")))
@@ -43,7 +49,10 @@ enum : Result {
   INVALID_DEVICE = 101,
   INVALID_CONTEXT = 201,
   INVALID_HANDLE = 400,
+  NOT_READY = 600,
   ILLEGAL_ADDRESS = 700,
+  ALREADY_LOCKED = 712,
+  NOT_LOCKED = 713,
 };
 constexpr size_t kPage = 4096;
 constexpr uint32_t kHandleMagic = 0x464d454d;
@@ -90,10 +99,23 @@ struct Memory {
 };
 using MemoryPointer = std::shared_ptr<Memory>;
 
+// What a stream does next, once it is ready: a point of another stream may have to pass first.
+struct Work {
+  std::function<void()> call;
+  std::function<bool()> ready = [] { return true; };
+};
+
+enum class Lateness : int { none, last_made_first, first_made_first };
+std::atomic<Lateness> late{Lateness::none};
+bool is_late() { return late != Lateness::none; }
+struct StreamThread;
+// Does what streams have until `enough`, that of `first` before all else.
+void drive(const std::function<bool()>& enough, StreamThread* first = nullptr);
+
 struct StreamThread {
   std::mutex mutex;
   std::condition_variable changed;
-  std::deque<std::function<void()>> work;
+  std::deque<Work> work;
   bool busy = false;
   bool held = false;
   std::atomic<bool> capturing{false};
@@ -101,20 +123,34 @@ struct StreamThread {
   void run() {
     std::unique_lock<std::mutex> lock(mutex);
     while (true) {
-      changed.wait(lock, [&] { return !work.empty() && !held; });
-      const auto next = std::move(work.front());
-      work.pop_front();
-      busy = true;
+      changed.wait(lock, [&] { return !work.empty() && !held && !is_late(); });
       lock.unlock();
-      next();
+      if (!step()) nap(50);
       lock.lock();
-      busy = false;
-      changed.notify_all();
     }
   }
-  void push(std::function<void()> function) {
+  // Does what comes next; false where there is nothing, or it is not ready.
+  bool step() {
+    std::unique_lock<std::mutex> lock(mutex);
+    if (busy || held || work.empty() || !work.front().ready()) return false;
+    const auto next = std::move(work.front().call);
+    work.pop_front();
+    busy = true;
+    lock.unlock();
+    next();
+    lock.lock();
+    busy = false;
+    changed.notify_all();
+    return true;
+  }
+  bool idle() {
     const std::lock_guard<std::mutex> lock(mutex);
-    work.push_back(std::move(function));
+    return work.empty() && !busy;
+  }
+  void push(std::function<void()> function) { push(Work{std::move(function)}); }
+  void push(Work next) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    work.push_back(std::move(next));
     changed.notify_all();
   }
   void hold(bool on) {
@@ -123,9 +159,23 @@ struct StreamThread {
     changed.notify_all();
   }
   void wait() {
+    if (is_late()) drive([this] { return idle(); }, this);
     std::unique_lock<std::mutex> lock(mutex);
     changed.wait(lock, [&] { return work.empty() && !busy; });
   }
+};
+
+struct EventRecord {
+  std::atomic<uint64_t> recorded{0}, passed{0};
+  bool has_passed(uint64_t record) const { return passed.load() >= record; }
+};
+using EventPointer = std::shared_ptr<EventRecord>;
+const EventPointer& event_of(EventHandle handle) { return *static_cast<EventPointer*>(handle); }
+
+// Page-locked memory of this process.
+struct Locked {
+  size_t bytes;
+  int pending = 0;  // copies from it that are not done
 };
 
 struct Process {
@@ -133,6 +183,7 @@ struct Process {
   std::mutex mutex;
   std::map<uint64_t, MemoryPointer> memory;  // by base
   std::vector<StreamThread*> streams;
+  std::map<uint64_t, Locked> locked;  // by address
   uint64_t allocations = 0;
   size_t in_use = 0;
   std::atomic<bool> broken{false};
@@ -176,13 +227,33 @@ StreamThread* stream_of(Stream stream) {
   return standard;
 }
 
-void wait_for_all() {
-  std::vector<StreamThread*> all;
-  {
-    const std::lock_guard<std::mutex> lock(process.mutex);
-    all = process.streams;
+std::vector<StreamThread*> all_streams() {
+  const std::lock_guard<std::mutex> lock(process.mutex);
+  std::vector<StreamThread*> all = process.streams;
+  if (late == Lateness::last_made_first) std::reverse(all.begin(), all.end());
+  return all;
+}
+
+void drive(const std::function<bool()>& enough, StreamThread* first) {
+  static std::mutex one;
+  const std::lock_guard<std::mutex> lock(one);
+  while (!enough()) {
+    if (first != nullptr && first->step()) continue;
+    bool done = false;
+    for (StreamThread* stream : all_streams()) done = done || stream->step();
+    if (!done) nap(50);  // what was begun before it was late, or is held
   }
-  for (StreamThread* stream : all) stream->wait();
+}
+
+bool all_idle() {
+  for (StreamThread* stream : all_streams())
+    if (!stream->idle()) return false;
+  return true;
+}
+
+void wait_for_all() {
+  if (is_late()) return drive(all_idle);
+  for (StreamThread* stream : all_streams()) stream->wait();
 }
 
 size_t file_bytes(size_t bytes) { return kPage + (bytes + kPage - 1) / kPage * kPage; }
@@ -236,18 +307,40 @@ HandleWords words_of(const IpcHandleBytes& handle) {
   return words;
 }
 
+struct Range {
+  uint64_t address;
+  size_t bytes;
+};
+
 // Work of a stream on memory. A killed process's work stops, since its threads do.
-Result launch(Stream stream, uint64_t address, size_t bytes, std::function<void()> work) {
+Result launch(Stream stream, const std::vector<Range>& ranges, std::function<void()> work) {
   if (!has_context()) return INVALID_CONTEXT;
-  const MemoryPointer memory = find(address);
-  if (memory == nullptr || address + bytes > memory->base() + memory->label->bytes)
-    return INVALID_VALUE;
-  ++memory->pending;
-  stream_of(stream)->push([memory, work = std::move(work)] {
+  std::vector<MemoryPointer> touched;
+  for (const auto& [address, bytes] : ranges) {
+    const MemoryPointer memory = find(address);
+    if (memory == nullptr || address + bytes > memory->base() + memory->label->bytes)
+      return INVALID_VALUE;
+    touched.push_back(memory);
+  }
+  for (const MemoryPointer& memory : touched) ++memory->pending;
+  stream_of(stream)->push([touched, work = std::move(work)] {
     work();
-    --memory->pending;
+    for (const MemoryPointer& memory : touched) --memory->pending;
   });
   return OK;
+}
+
+Result launch(Stream stream, uint64_t address, size_t bytes, std::function<void()> work) {
+  return launch(stream, {{address, bytes}}, std::move(work));
+}
+
+// The page-locked memory that has all these bytes; null where none has.
+Locked* locked_at(const void* from, size_t bytes) {
+  const auto address = reinterpret_cast<uint64_t>(from);
+  auto found = process.locked.upper_bound(address);
+  if (found == process.locked.begin()) return nullptr;
+  --found;
+  return address + bytes <= found->first + found->second.bytes ? &found->second : nullptr;
 }
 
 // A slow kernel: FAKE_CUDA_WORK_US for the whole, in slices, so that late writes are seen.
@@ -270,6 +363,14 @@ EXPORT Result fakeAllocateExpandable(DevicePointer* address, size_t bytes) {
 EXPORT void fakeCapture(Stream stream, int on) { stream_of(stream)->capturing = on != 0; }
 // A stream that is held does nothing until it is let go.
 EXPORT void fakeHold(Stream stream, int on) { stream_of(stream)->hold(on != 0); }
+// From here on it does nothing until somebody waits for it, or asks for it by fakeRun.
+EXPORT void fakeLate(int how) {
+  if (is_late() && how == 0) drive(all_idle);
+  late = static_cast<Lateness>(how);
+  for (StreamThread* stream : all_streams()) stream->changed.notify_all();
+}
+EXPORT void fakeRun() { drive(all_idle); }
+EXPORT int fakeIdle() { return all_idle(); }
 // From here on the device's work has failed.
 EXPORT void fakeBreak() { process.broken = true; }
 
@@ -284,15 +385,18 @@ EXPORT Result cuInit(unsigned) {
 }
 
 EXPORT Result cuGetErrorName(Result result, const char** name) {
-  static const std::map<Result, const char*> names{{OK, "CUDA_SUCCESS"},
-                                                   {INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE"},
-                                                   {OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY"},
-                                                   {NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED"},
-                                                   {NO_DEVICE, "CUDA_ERROR_NO_DEVICE"},
-                                                   {INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE"},
-                                                   {INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT"},
-                                                   {INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE"},
-                                                   {ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS"}};
+  static const std::map<Result, const char*> names{
+      {OK, "CUDA_SUCCESS"},
+      {INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE"},
+      {OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY"},
+      {NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED"},
+      {NO_DEVICE, "CUDA_ERROR_NO_DEVICE"},
+      {INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE"},
+      {INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT"},
+      {INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE"},
+      {ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS"},
+      {ALREADY_LOCKED, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED"},
+      {NOT_LOCKED, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED"}};
   const auto found = names.find(result);
   *name = found == names.end() ? nullptr : found->second;
   return found == names.end() ? INVALID_VALUE : OK;
@@ -476,6 +580,138 @@ EXPORT Result cuStreamCreate(Stream* stream, unsigned) {
   const std::lock_guard<std::mutex> lock(process.mutex);
   *stream = new_stream();
   return OK;
+}
+
+// Streams are never destroyed: what they have to do goes on.
+EXPORT Result cuStreamDestroy_v2(Stream) { return has_context() ? OK : INVALID_CONTEXT; }
+
+EXPORT Result cuStreamWaitEvent(Stream stream, EventHandle handle, unsigned) {
+  if (!has_context()) return INVALID_CONTEXT;
+  const EventPointer event = event_of(handle);
+  const uint64_t record = event->recorded;
+  stream_of(stream)->push({[] {}, [=] { return event->has_passed(record); }});
+  return OK;
+}
+
+EXPORT Result cuEventCreate(EventHandle* handle, unsigned) {
+  if (!has_context()) return INVALID_CONTEXT;
+  *handle = new EventPointer(std::make_shared<EventRecord>());
+  return OK;
+}
+
+EXPORT Result cuEventDestroy_v2(EventHandle handle) {
+  if (!has_context()) return INVALID_CONTEXT;
+  delete static_cast<EventPointer*>(handle);
+  return OK;
+}
+
+EXPORT Result cuEventRecord(EventHandle handle, Stream stream) {
+  if (!has_context()) return INVALID_CONTEXT;
+  const EventPointer event = event_of(handle);
+  const uint64_t record = ++event->recorded;
+  stream_of(stream)->push([=] { event->passed = record; });
+  return OK;
+}
+
+EXPORT Result cuEventQuery(EventHandle handle) {
+  if (!has_context()) return INVALID_CONTEXT;
+  if (process.broken) return ILLEGAL_ADDRESS;
+  const EventPointer& event = event_of(handle);
+  return event->has_passed(event->recorded) ? OK : NOT_READY;
+}
+
+EXPORT Result cuEventSynchronize(EventHandle handle) {
+  if (!has_context()) return INVALID_CONTEXT;
+  const EventPointer event = event_of(handle);
+  const uint64_t record = event->recorded;
+  if (is_late()) drive([&] { return event->has_passed(record); });
+  while (!event->has_passed(record)) nap(20);
+  return process.broken ? ILLEGAL_ADDRESS : OK;
+}
+
+EXPORT Result cuMemHostRegister_v2(void* memory, size_t bytes, unsigned) {
+  if (!has_context()) return INVALID_CONTEXT;
+  const std::lock_guard<std::mutex> lock(process.mutex);
+  const auto address = reinterpret_cast<uint64_t>(memory);
+  const auto behind = process.locked.lower_bound(address + bytes);
+  if (behind != process.locked.begin()) {
+    const auto before = std::prev(behind);
+    if (before->first + before->second.bytes > address) return ALREADY_LOCKED;
+  }
+  process.locked[address] = {bytes};
+  return OK;
+}
+
+EXPORT Result cuMemHostUnregister(void* memory) {
+  if (!has_context()) return INVALID_CONTEXT;
+  const std::lock_guard<std::mutex> lock(process.mutex);
+  const auto found = process.locked.find(reinterpret_cast<uint64_t>(memory));
+  if (found == process.locked.end()) return NOT_LOCKED;
+  if (found->second.pending > 0) misuse("page-locked memory was let go under a copy from it");
+  process.locked.erase(found);
+  return OK;
+}
+
+EXPORT Result cuMemcpyHtoD_v2(DevicePointer to, const void* from, size_t bytes) {
+  const Result result =
+      launch(nullptr, to, bytes, [=] { std::memcpy(reinterpret_cast<void*>(to), from, bytes); });
+  if (result == OK) stream_of(nullptr)->wait();
+  return result;
+}
+
+EXPORT Result cuMemcpyHtoDAsync_v2(DevicePointer to, const void* from, size_t bytes,
+                                   Stream stream) {
+  if (!has_context()) return INVALID_CONTEXT;
+  {
+    const std::lock_guard<std::mutex> lock(process.mutex);
+    Locked* source = locked_at(from, bytes);
+    if (source == nullptr) misuse("a copy that does not wait, from memory that is not page-locked");
+    ++source->pending;
+  }
+  return launch(stream, to, bytes, [=] {
+    std::memcpy(reinterpret_cast<void*>(to), from, bytes);
+    const std::lock_guard<std::mutex> lock(process.mutex);
+    --locked_at(from, bytes)->pending;
+  });
+}
+
+EXPORT Result cuMemcpyDtoHAsync_v2(void* to, DevicePointer from, size_t bytes, Stream stream) {
+  return launch(stream, from, bytes,
+                [=] { std::memcpy(to, reinterpret_cast<const void*>(from), bytes); });
+}
+
+EXPORT Result cuThreadExchangeStreamCaptureMode(int* mode) {
+  thread_local int current_mode = 0;
+  std::swap(current_mode, *mode);
+  return OK;
+}
+
+// A kernel is a function of the host, which finds what it touches in its arguments.
+using Kernel = Result (*)(Stream stream, unsigned across, unsigned down, unsigned threads,
+                          void** arguments);
+
+Result convert_levels(Stream stream, unsigned across, unsigned down, unsigned threads,
+                      void** arguments) {
+  const auto rows = *static_cast<const fusionloader::device::LevelRows*>(arguments[0]);
+  const size_t last = (rows.first_row + down) * size_t{rows.row_levels};
+  const size_t channels = rows.row_levels / rows.plane_levels;
+  const std::vector<Range> touched{{rows.levels, last},
+                                   {rows.elements, last * rows.element_bytes},
+                                   {rows.table, channels * 256 * rows.element_bytes}};
+  return launch(stream, touched, [=] {
+    for (unsigned row = 0; row < down; ++row)
+      for (unsigned first = 0; first < across * threads; ++first)
+        fusionloader::device::convert_row(rows, row, first, across * threads);
+  });
+}
+
+// The kernels by the number that stands for each.
+EXPORT Function fakeKernel() { return reinterpret_cast<Function>(&convert_levels); }
+
+EXPORT Result cuLaunchKernel(Function function, unsigned across, unsigned down, unsigned,
+                             unsigned threads, unsigned, unsigned, unsigned, Stream stream,
+                             void** arguments, void**) {
+  return reinterpret_cast<Kernel>(function)(stream, across, down, threads, arguments);
 }
 
 EXPORT Result cuStreamSynchronize(Stream stream) {

@@ -113,6 +113,37 @@ class FakeCuda:
         self.enter()
         self._call("cuStreamSynchronize", ctypes.c_void_p(stream))
 
+    def be_late(self, on: bool = True, last_made_first: bool = True) -> None:
+        """A late device does nothing but what somebody waits for, and what that depends on."""
+        self._calls.fakeLate.restype = None
+        self._call("fakeLate", 0 if not on else 1 if last_made_first else 2)
+
+    def run(self) -> None:
+        """A late device does all that it was given."""
+        self._calls.fakeRun.restype = None
+        self._call("fakeRun")
+
+    @property
+    def idle(self) -> bool:
+        return bool(self._calls.fakeIdle())
+
+    def read_later(self, to: int, address: int, nbytes: int, stream: int) -> None:
+        """Enqueues a copy to the host."""
+        self.enter()
+        self._call(
+            "cuMemcpyDtoHAsync_v2",
+            ctypes.c_void_p(to),
+            ctypes.c_uint64(address),
+            ctypes.c_size_t(nbytes),
+            ctypes.c_void_p(stream),
+        )
+
+    def conversion_kernel(self) -> int:
+        self._calls.fakeKernel.restype = ctypes.c_void_p
+        kernel = self._calls.fakeKernel()
+        assert isinstance(kernel, int)
+        return kernel
+
     def words(self, address: int, nbytes: int) -> set[int]:
         """The different 32-bit words that the memory holds now, whatever is under way."""
         data = ctypes.string_at(address, nbytes)
