@@ -335,9 +335,6 @@ class ManagerQueue:
         `indices` is pickled.
         """
 
-    def done_by(self, slot: int, worker: int) -> list[int]:
-        """The tiny-batches that a worker has completed."""
-
     def done_word(self) -> int: ...
     def empty_guest_slot(self, guest_slot: int) -> None: ...
     def forget_gpu(self) -> None: ...
@@ -529,6 +526,9 @@ class SharedMapping:
 
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __init__(self, fd: int, offset: int, nbytes: int) -> None: ...
+    def populate(self) -> None:
+        """Allocates what there is room for, in huge pages where the system gives such."""
+
     @property
     def address(self) -> int: ...
 

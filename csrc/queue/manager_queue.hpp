@@ -87,8 +87,6 @@ class ManagerQueue : public Shared {
   WorkerSnapshot worker(uint32_t number);
   // Of `first` and those behind it, guest slots last, at most `count`.
   std::vector<WorkerSnapshot> workers(uint32_t first = 0, uint32_t count = UINT32_MAX);
-  // The tiny-batches that `worker` has completed.
-  std::vector<uint32_t> done_by(uint64_t slot, uint32_t worker);
   // Marks a tiny-batch failed by the manager's own verdict (it killed too many workers).
   void give_up(uint64_t slot, uint32_t tiny_batch);
   void deliver_until(uint64_t sequence) { control_->header.oldest.store(sequence); }

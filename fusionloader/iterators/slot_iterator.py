@@ -139,7 +139,7 @@ class SlotIterator(_BaseDataLoaderIter):
         To make room for a mini-batch is what takes long at the start of an epoch. The sampler is
         always asked for all of them, so that how far it is ahead does not depend on speed.
         """
-        wanted = self._manager.room - len(self._drawn)
+        wanted = self._manager.ahead - len(self._drawn)
         fresh = itertools.islice(self._batches, max(wanted, 0))
         for published in itertools.count(1):
             if not self._drawn:

@@ -65,9 +65,16 @@ class BatchMemory:
         self._queue.announce_layout(self._descriptors.acquire(len(pickled)).number, pickled)
 
     @property
-    def most_in_flight(self) -> int | None:
-        """Mini-batches that may be in flight; ``None`` until it is known how large they are."""
-        return self._most_in_flight
+    def most_in_flight(self) -> int:
+        """Mini-batches that may be in flight.
+
+        Until it is known how large they are, as many as give every worker something to do.
+        """
+        if self._most_in_flight is not None:
+            return self._most_in_flight
+        options = self._options
+        samples = options.workers * options.tiny_batch_size
+        return max(_FEWEST, -(-samples // max(options.batch_size, 1)))
 
     def descriptor_for(self, batch: MiniBatch) -> Slot:
         """Returns a slot to describe a mini-batch in."""
@@ -86,6 +93,7 @@ class BatchMemory:
             count = min(self._options.in_flight, self._most_in_flight) + 1
             what = f"{count} batches of {rows} samples in flight"
             objects.check_room(nbytes * count, what)
+            self._rows.first = count
         return self._rows.acquire(max(nbytes, 1))
 
     def release(self, job: Job) -> None:

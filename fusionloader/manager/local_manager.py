@@ -140,9 +140,14 @@ class LocalManager:
     # ---- publishing ----------------------------------------------------------------------------
 
     @property
+    def ahead(self) -> int:
+        """Mini-batches that may be drawn now, beside those in flight."""
+        return self._most_in_flight - len(self.in_flight.wanted)
+
+    @property
     def room(self) -> int:
-        """Mini-batches that may be published now."""
-        most = min(self._most_in_flight, self._memory.most_in_flight or self._most_in_flight)
+        """Mini-batches that may be published now, as far as there is memory for them."""
+        most = min(self._most_in_flight, self._memory.most_in_flight)
         return most - len(self.in_flight.wanted)
 
     def submit(self, batch: MiniBatch) -> None:

@@ -104,7 +104,7 @@ def test_a_buffer_that_is_copied_into_is_not_given_out(fake_cuda):
     other = ring.acquire(64)
     assert other is not buffer
     fake_cuda.hold(copies, False)
-    fake_cuda.wait(copies)
+    fake_cuda.run()
     assert ring.acquire(64) is buffer
 
 
