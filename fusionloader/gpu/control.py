@@ -89,7 +89,6 @@ class GpuControl:
         connections: Connections,
         number: int,
         cpu_workers: int,
-        in_flight: int,
         options: GpuOptions,
     ) -> None:
         self._queue = queue
@@ -106,9 +105,11 @@ class GpuControl:
         self._gate = TemporalGate()
         self._choice: SharingChoice | None = None
         if options.sharing == "auto":
-            self._choice = SharingChoice(warm_up=in_flight)
+            self._choice = SharingChoice()
         self._rates = Rates(queue, number)
         self._delivered: float | None = None
+        self._waiting_since: float | None = None
+        self._waited = 0.0  # seconds since the last delivery
         self._needed = True
         self._progress = (-1, 0.0)
         self.restarts = 0
@@ -172,6 +173,8 @@ class GpuControl:
 
     def waits(self) -> None:
         """Training waits for a batch, and may lend memory until ``waited``."""
+        if self._waiting_since is None:
+            self._waiting_since = time.monotonic()
         self._needed = True
         self._update()
         if (
@@ -185,6 +188,9 @@ class GpuControl:
 
     def waited(self) -> None:
         """Training waits no more: all its memory is its own when this returns."""
+        if self._waiting_since is not None:
+            self._waited += time.monotonic() - self._waiting_since
+            self._waiting_since = None
         if self._memory is not None:
             self._memory.take_back(next(iter(self.processes), None))
 
@@ -196,10 +202,11 @@ class GpuControl:
         now = time.monotonic()
         if self._choice is not None and self._delivered is not None and self._queue.gpu_is_ready:
             decisions = self._choice.decisions
-            self._choice.iteration(now - self._delivered, samples, self.cpu_workers, backlog)
+            seconds, waited = now - self._delivered, self._waited
+            self._choice.iteration(seconds, samples, self.cpu_workers, backlog, waited)
             if self._choice.decisions != decisions:
                 log.info("%s", self._choice.describe())
-        self._delivered = now
+        self._delivered, self._waited = now, 0.0
         self._needed = needed_beside_training(ready)
         self.busy()
 
@@ -211,8 +218,8 @@ class GpuControl:
             self._wait_until_outside()
 
     def paused(self) -> None:
-        """An epoch is over: what lies between two of them is no training iteration."""
-        self._delivered = None
+        """An epoch is over, or a pause: the time until the next batch is no training iteration."""
+        self._delivered, self._waited = None, 0.0
 
     def finished(self, slot: int, tiny_batches: int) -> None:
         """Learns from a mini-batch whose last tiny-batch is complete."""
@@ -282,6 +289,7 @@ class GpuControl:
             thread.join()
             self.waited()
             self.busy()
+            self.paused()
 
     def _update(self) -> None:
         state = GpuState.OFF

@@ -71,7 +71,7 @@ def test_only_a_shortage_of_memory_is_tried_again(connections, monkeypatch, erro
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     queue = _native.ManagerQueue(connections.control_fd, connections.data_fd, WORKERS, RING)
     options = GpuOptions(start, 64, "spatial", lambda: lambda: True, 0)
-    control = GpuControl(queue, connections, GPU, 1, 2, options)
+    control = GpuControl(queue, connections, GPU, 1, options)
 
     def given_up():
         control.look()
