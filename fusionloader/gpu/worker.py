@@ -17,6 +17,7 @@ from fusionloader import _native
 from fusionloader._native import TinyBatchState
 from fusionloader.executors.device.launch_memory import LaunchMemory, TorchPool
 from fusionloader.executors.device.task import EncodedSample, GpuTask
+from fusionloader.executors.refusals import FileRefused
 from fusionloader.executors.shortage import is_shortage
 from fusionloader.gpu_memory import Borrower, LedgerHandle, MemorySharingError, answer_probe
 from fusionloader.options import Prebuilt
@@ -123,6 +124,7 @@ class _GpuWorkerLoop:
         self._group = GroupSize(most)
         if config.fixed_group:
             self._group.size = most
+        self._refused: set[int] = set()  # items whose files only CPU workers can do
         self._sequence = -1
         self._sequence_since = 0.0
         self._views: dict[tuple[int, int], tuple[memoryview, NDArray[np.int64]]] = {}
@@ -155,7 +157,7 @@ class _GpuWorkerLoop:
         bad: set[int] = set()
         for position in range(begin, stop):
             entry = claim.entry(position)
-            encoded = self._read(entry.item)
+            encoded = None if entry.item in self._refused else self._read(entry.item)
             if encoded is None:
                 bad.add(position // claim.tiny_size)
                 continue
@@ -166,6 +168,8 @@ class _GpuWorkerLoop:
             if why is not None:
                 log.debug("a CPU worker does sample %d: %s", sample.key, why)
                 bad.add(sample.position // claim.tiny_size)
+                if isinstance(why, FileRefused):
+                    self._refused.add(claim.entry(sample.position).item)
         self._queue.end_samples(claim, claim.first, stop - begin)
         for tiny_batch in range(claim.first, claim.first + claim.count):
             if tiny_batch in bad:

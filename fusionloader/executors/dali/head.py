@@ -10,12 +10,14 @@ import numpy as np
 import numpy.typing as npt
 from nvidia.dali import Pipeline, fn, types
 
+from fusionloader._native import is_never_refused
 from fusionloader.executors.dali.head_steps import FILTERS, HeadStep
 from fusionloader.executors.dali.memory.borrowing import may_borrow
 from fusionloader.executors.dali.memory.unused_memory import release_unused_memory
 from fusionloader.executors.dali.prebuilt import Prebuilt
 from fusionloader.executors.dali.task import Backend, Image, Input, unpacked
 from fusionloader.executors.native import jpeg_size, make_executor
+from fusionloader.executors.refusals import FileRefused
 from fusionloader.executors.shortage import is_shortage
 from fusionloader.plan.stages import Plan
 
@@ -90,7 +92,9 @@ class DaliHead:
         """Why a file must not get to DALI, where one bad sample fails all; empty if it may."""
         size = jpeg_size(self._headers, file)
         if size is None:
-            return "not a whole JPEG file of 1 or 3 color channels"
+            return FileRefused("not a whole JPEG file of 1 or 3 color channels")
+        if not is_never_refused(file):  # nvJPEG may decode what libjpeg refuses, and say nothing
+            return FileRefused("libjpeg may refuse the file for its markers")
         x, y, width, height = step.window
         if min(x, y) < 0 or min(width, height) < 1 or x + width > size[0] or y + height > size[1]:
             return f"the window {step.window} is not within the image of {size[0]} x {size[1]}"
@@ -114,7 +118,7 @@ class DaliHead:
             release_unused_memory()
         self._pipeline.build()
         if len(files) == 1:
-            return [DaliDecoded(None, cause)]
+            return [DaliDecoded(None, cause if short else FileRefused(cause))]
         middle = len(files) // 2
         first = self._decode(files[:middle], steps[:middle])
         return first + self._decode(files[middle:], steps[middle:])
