@@ -325,15 +325,21 @@ class GpuControl:
         self._update()
         self._queue.take_back(death.number)
         failure, self._failure = self._failure, None
-        # What cannot be built will not be the next time, unless memory was short.
-        hopeless = failure is not None and not built and not failure.short_of_memory
+        # What cannot be built will not be the next time, unless memory was short. A device that has
+        # failed is not tried again: training uses it, too.
+        hopeless = failure is not None and (
+            failure.device_lost or (not built and not failure.short_of_memory)
+        )
         why = f"GPU worker (pid {death.pid}) {death.manner}"
         if failure is not None:
-            why = failure.failure.text
+            why = f"GPU worker (pid {death.pid}): {failure.summary}"
+            log.info("%s", failure.failure.text)
         if hopeless or self.restarts >= _MOST_RESTARTS:
             self.given_up = why
             self._set.drop(death)
-            text = f"FusionLoader goes on without its GPU worker. {why}"
+            text = f"FusionLoader goes on without its GPU worker, with CPU workers alone. {why}"
+            if failure is not None and failure.device_lost:
+                text += ". Its device failed: a new process may be able to use it again"
         else:
             self.restarts += 1
             self._most_samples = max(1, self._most_samples // 2)

@@ -17,6 +17,7 @@ from fusionloader import _native
 from fusionloader._native import TinyBatchState
 from fusionloader.executors.device.launch_memory import LaunchMemory, TorchPool
 from fusionloader.executors.device.task import EncodedSample, GpuTask
+from fusionloader.executors.device_loss import is_device_lost
 from fusionloader.executors.refusals import FileRefused
 from fusionloader.executors.shortage import is_shortage
 from fusionloader.gpu_memory import Borrower, LedgerHandle, MemorySharingError, answer_probe
@@ -96,8 +97,8 @@ def main(config: GpuWorkerConfig) -> None:
         worker.serve()
     except Exception as error:
         failure = failures.capture(error, "in the GPU worker")
-        short = is_shortage(error)
-        messages.send(config.message_fd, messages.WorkerFailed(failure, short))
+        short, lost, why = is_shortage(error), is_device_lost(error), failures.summary(error)
+        messages.send(config.message_fd, messages.WorkerFailed(failure, short, lost, why))
         sys.exit(1)
 
 

@@ -108,6 +108,15 @@ def test_a_file_that_only_the_decoder_finds_bad_is_found_by_halving(head, monkey
     assert np.array_equal(head.run([good], [WHOLE])[0].image, decoded(good))
 
 
+def test_on_a_lost_device_no_file_is_blamed(head, monkeypatch):
+    def fail(**_):
+        raise RuntimeError("CUDA runtime API error cudaErrorIllegalAddress (700)")
+
+    monkeypatch.setattr(head._pipeline, "run", fail)
+    with pytest.raises(RuntimeError, match="IllegalAddress"):
+        head.run([encoded()] * 4, [WHOLE] * 4)
+
+
 class _Trusting:
     def image_size(self, file):
         return WIDTH, HEIGHT

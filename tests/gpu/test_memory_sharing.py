@@ -162,6 +162,21 @@ def test_a_worker_that_dies_with_borrowed_memory_loses_neither_memory_nor_sample
         running.until(lambda: running.launches() > before)
 
 
+def test_a_lost_device_ends_the_worker_once_and_training_goes_on(training):
+    with training(fate="loses") as running:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            running.until(lambda: running.worker.get("gone") is not None)
+            running.until(lambda: True)
+        assert running.worker["restarts"] == 0
+        told = [str(one.message) for one in said if "GPU worker" in str(one.message)]
+        assert len(told) == 1
+        assert "goes on without its GPU worker" in told[0]
+        assert "illegal memory access" in told[0]
+        assert "CPU workers" in told[0] and "\n" not in told[0]
+        assert running.allocator.used == set()
+
+
 @pytest.mark.timeout(900)
 def test_kills_at_any_moment_lose_neither_memory_nor_samples(training):
     with training() as running, warnings.catch_warnings():

@@ -16,6 +16,7 @@ from fusionloader.executors.dali.memory.borrowing import may_borrow
 from fusionloader.executors.dali.memory.unused_memory import release_unused_memory
 from fusionloader.executors.dali.prebuilt import Prebuilt
 from fusionloader.executors.dali.task import Backend, Image, Input, unpacked
+from fusionloader.executors.device_loss import is_device_lost
 from fusionloader.executors.native import jpeg_size, make_executor
 from fusionloader.executors.refusals import FileRefused
 from fusionloader.executors.shortage import is_shortage
@@ -73,7 +74,8 @@ class DaliHead:
         Images are arrays, or DALI's tensors on a GPU, which no later run writes to.
 
         Raises:
-            RuntimeError: there is too little memory, of which more might be borrowed.
+            RuntimeError: there is too little memory, of which more might be borrowed; or the device
+                is lost.
         """
         results: list[DaliDecoded] = []
         found = [self._refusal(file, step) for file, step in zip(encoded, steps, strict=True)]
@@ -111,7 +113,7 @@ class DaliHead:
             return [DaliDecoded(image) for image in unpacked(images, self._backend.on_gpu)]
         except RuntimeError as error:
             short, cause = is_shortage(error), _cause(error)
-            if short and may_borrow(self._backend.device):
+            if is_device_lost(error) or (short and may_borrow(self._backend.device)):
                 raise
         # Outside of the handler, since the error's traceback holds the failed pipeline's memory.
         if short:  # halves need less of it at a time
