@@ -79,7 +79,7 @@ class GpuControl:
 
     Attributes:
         cpu_workers: how many there are now.
-        restarts: how often it was started again.
+        restarts: how often it was started again after it had ended by itself.
         given_up: why it is not started again, in words; ``None`` while there is one.
     """
 
@@ -112,6 +112,7 @@ class GpuControl:
         self._waited = 0.0  # seconds since the last delivery
         self._needed = True
         self._progress = (-1, 0.0)
+        self._killed_for_memory: int | None = None  # pid
         self.restarts = 0
         self.given_up: str | None = None
         self._memory = None if options.memory is None else MemoryLender(options.memory)
@@ -191,8 +192,9 @@ class GpuControl:
         if self._waiting_since is not None:
             self._waited += time.monotonic() - self._waiting_since
             self._waiting_since = None
-        if self._memory is not None:
-            self._memory.take_back(next(iter(self.processes), None))
+        worker = next(iter(self.processes), None)
+        if self._memory is not None and self._memory.take_back(worker) and worker is not None:
+            self._killed_for_memory = worker.pid
 
     def delivered(self, samples: int, backlog: int, ready: int) -> None:
         """Training has a batch of ``samples``.
@@ -325,6 +327,10 @@ class GpuControl:
         self._update()
         self._queue.take_back(death.number)
         failure, self._failure = self._failure, None
+        if death.pid == self._killed_for_memory:  # it was late, nothing is wrong with it
+            self._killed_for_memory = None
+            self._set.restart(death)
+            return
         # What cannot be built will not be the next time, unless memory was short. A device that has
         # failed is not tried again: training uses it, too.
         hopeless = failure is not None and (

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -28,6 +29,7 @@ from fusionloader.gpu_memory import (
 )
 from fusionloader.gpu_memory.lender import PATIENCE, under_mps
 from fusionloader.scheduler.memory_claims import candidates, only_expandable, plan_claims
+from fusionloader.scheduler.patience import Patience
 from fusionloader.workers.processes import Process
 
 log = logging.getLogger("fusionloader.gpu")
@@ -48,7 +50,7 @@ class MemoryOptions:
         always: lend whenever the worker wants memory; else only if the peaks do not fit together.
         allocator: that holds the memory.
         pool: makes what the worker allocates from, in its process.
-        patience: seconds that the worker has to return what is asked back.
+        patience: seconds that the worker has, at first, to return what is asked back.
     """
 
     device: int
@@ -74,6 +76,8 @@ class MemoryLender:
         self._out: list[Grant] = []
         self._nothing_left = False
         self._before: Counter[str] = Counter()
+        self._patience = Patience(options.patience)
+        self._kills = 0
         self.short = False
         self.why_not = self._allocator.refusal()
         if self.why_not is not None:
@@ -173,26 +177,34 @@ class MemoryLender:
 
     # ---- taking back ---------------------------------------------------------------------------
 
-    def take_back(self, worker: Process | None) -> None:
-        """Takes everything back: asks, waits for ``patience``, then kills the worker.
+    def take_back(self, worker: Process | None) -> bool:
+        """Takes everything back: asks, waits, then kills the worker; returns whether it did that.
 
-        Under CUDA's MPS no client may be killed: what is not returned then stays out of training's
-        use until it is.
+        It waits longer the next time, up to a bound. Where that did not suffice either, nothing is
+        lent any more. Under CUDA's MPS no client may be killed: what is not returned then stays out
+        of training's use until it is.
 
         Args:
             worker: that has what is out; ``None`` if it is known to have ended.
         """
         self._nothing_left = False
         if not self._out or self._session is None:
-            return
-        patience = self._options.patience
-        if not self._reclaim(patience) and worker is not None and not under_mps():
-            log.warning(
-                "the GPU worker did not return memory within %d ms and is killed", patience * 1000
-            )
-            worker.kill()
-            worker.join(_ENDING_SECONDS)
-            self._reclaim(patience)
+            return False
+        seconds, asked = self._patience.seconds, time.monotonic()
+        if self._reclaim(seconds):
+            self._patience.returned(time.monotonic() - asked)
+            return False
+        if worker is None or under_mps():
+            return False
+        text = f"the GPU worker did not return memory within {seconds * 1000:.0f} ms"
+        log.warning("%s and is killed", text)
+        worker.kill()
+        worker.join(_ENDING_SECONDS)
+        self._kills += 1
+        self._reclaim(seconds)
+        if not self._patience.overdue():
+            self._decline(text)
+        return True
 
     def _reclaim(self, patience: float) -> bool:
         """Returns whether all is back; what is back is the allocator's again."""
@@ -230,6 +242,8 @@ class MemoryLender:
             "lent_bytes": counts["lent_ever"],
             "borrowed_bytes": counts["borrowed_ever"],
             "revoked_bytes": counts["revoked_ever"],
+            "kills": self._kills,
+            "patience_seconds": self._patience.seconds,
         }
 
     def close(self) -> None:

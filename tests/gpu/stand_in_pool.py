@@ -26,7 +26,8 @@ class StandInPool:
     Args:
         folder: for marks, by which a test sees what the worker did.
         fate: of the first process that borrows: it ``"works"``, ``"dies"`` at its first launch,
-            ``"loses"`` its device then, or ``"keeps"`` what it has borrowed.
+            ``"loses"`` its device then, or ``"keeps"`` what it has borrowed. ``"all keep"`` is that
+            of every process.
         scarce: whether the worker's own memory does not suffice.
     """
 
@@ -62,7 +63,7 @@ class StandInPool:
         self._mark("launched")
 
     def end(self) -> None:
-        while self.fate == "keeps" and self._is_first():
+        while self.fate == "all keep" or (self.fate == "keeps" and self._is_first()):
             time.sleep(1)
         self._blocks.clear()
 

@@ -97,10 +97,13 @@ def test_an_overdue_borrower_is_killed(pair):
     pair.want(10)
     pair.lender.lend()
     pair.peer.ask("borrow", nbytes=20 * MIB)
-    pair.lender.take_back(pair.peer)
+    assert pair.lender.take_back(pair.peer)
     assert pair.allocator.used == set()
     with pytest.raises(RuntimeError, match="the borrower ended with -9"):
         pair.peer.answer()
+    told = pair.lender.stats()
+    assert told["kills"] == 1
+    assert told["patience_seconds"] == pytest.approx(0.06)  # for the next one
 
 
 def test_under_mps_an_overdue_block_stays_out_until_it_is_returned(pair, tmp_path, monkeypatch):

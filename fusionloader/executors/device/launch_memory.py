@@ -32,7 +32,7 @@ SAMPLE_BYTES = 16 << 20
 USEFUL_BYTES = 20 << 20
 # Training wakes up and lends. If it has just got its batch instead, it waits for this launch.
 _OFFER_SECONDS = 0.01
-# Of a launch, between two looks at the lender: it has 30 ms before the worker is killed.
+# Of a launch, between two looks at the lender: it has 30 ms or more before the worker is killed.
 _PARTS = 8
 
 _MOST_FRUITLESS = 100
