@@ -8,7 +8,6 @@ has returned them, or has been killed.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -25,9 +24,9 @@ from fusionloader.gpu_memory import (
     LendingStats,
     MemorySharingError,
     NotReturnedError,
-    probe,
 )
 from fusionloader.gpu_memory.lender import PATIENCE, under_mps
+from fusionloader.gpu_memory.probe import Probe
 from fusionloader.scheduler.memory_claims import candidates, only_expandable, plan_claims
 from fusionloader.scheduler.patience import Patience
 from fusionloader.workers.processes import Process
@@ -36,8 +35,8 @@ log = logging.getLogger("fusionloader.gpu")
 
 # For a killed process to end. One that is stuck in the kernel keeps its blocks.
 _ENDING_SECONDS = 10.0
-# How often the probe looks whether the worker has started.
-_LOOKING_SECONDS = 0.02
+# For the worker to answer the probe, which it does between two launches.
+_PROBE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,20 +104,19 @@ class MemoryLender:
         session = self._session
         if session is None or self._nothing_left:
             return
-        if not session.proven:
-            if session.refused is not None:
-                self._decline(session.refused)
-            return
         wanted = session.lender.wanted_bytes
         if wanted == 0:
             return
         wanted -= self._on_offer()
         if wanted <= 0 or not (self._options.always or self._peaks_clash(wanted)):
             return
-        if self._allocator.capturing():
+        if self._allocator.capturing():  # an allocation, or waiting for the device, would break it
             return
         try:
-            self._lend(session, wanted)
+            if session.prove():
+                self._lend(session, wanted)
+            elif session.refused is not None:
+                self._decline(session.refused)
         except RuntimeError as error:  # of the driver, the ledger or torch
             self._decline(str(error))
         except (KeyError, TypeError) as error:
@@ -227,7 +225,7 @@ class MemoryLender:
         session, self._session = self._session, None
         if session is not None:
             self._before.update(_counts(session))
-            session.end()
+            session.end(self._allocator.capturing())
 
     # ---- the rest ------------------------------------------------------------------------------
 
@@ -271,8 +269,8 @@ def _counts(session: _Session) -> dict[str, int]:
 class _Session:
     """The ledger of one worker process, and whether that process can open training's memory.
 
-    A thread probes it: the worker answers when it has started, which takes seconds. Until then the
-    ledger is used by that thread alone.
+    That is tried when the worker first wants memory, by training itself, while it waits for a
+    batch: a thread would not know when training captures a CUDA graph.
 
     Attributes:
         lender: training's end of the ledger.
@@ -287,41 +285,28 @@ class _Session:
         self.proven = False
         self.refused: str | None = None
         self._device = device
-        self._ended = threading.Event()
-        self._lock = threading.Lock()
-        self._users = 2  # the lender and the thread; the last one closes
-        name = "fusionloader-memory-probe"
-        threading.Thread(target=self._find_out, name=name, daemon=True).start()
+        self._probe: Probe | None = None
 
-    def _find_out(self) -> None:
+    def prove(self) -> bool:
+        """Goes on with the probe, without waiting for the worker; returns whether it is proven."""
+        if self.proven or self.refused is not None:
+            return self.proven
         try:
-            self._probe()
-        finally:
-            self._leave()
-
-    def _probe(self) -> None:
-        try:
-            while not self.lender.borrowers:
-                if self._ended.wait(_LOOKING_SECONDS):
-                    return
-            refused = probe(self.lender, self._device)
+            if self._probe is None:
+                self._probe = Probe(self.lender, self._device, _PROBE_SECONDS)
+            if not self._probe.is_over():
+                return False
+            self.refused = self._probe.refused
         except MemorySharingError as error:
-            refused = str(error)
+            self.refused = str(error)
+        self._probe = None
         self.probed = self.lender.stats()
-        if self._ended.is_set():
-            return
-        self.refused = refused
-        self.proven = refused is None
+        self.proven = self.refused is None
+        return self.proven
 
-    def end(self) -> None:
+    def end(self, capturing: bool) -> None:
         """The worker has ended, and what was lent to it is back."""
-        self._ended.set()
-        self._leave()
-
-    def _leave(self) -> None:
-        with self._lock:
-            self._users -= 1
-            if self._users > 0:
-                return
-        with suppress(NotReturnedError):  # with a process that is stuck in the kernel
+        with suppress(MemorySharingError):  # with a process that is stuck in the kernel
+            if self._probe is not None and not capturing:  # 2 MiB are lost sooner than a capture
+                self._probe.end()
             self.lender.close(when_overdue="quarantine")

@@ -20,7 +20,7 @@ from fusionloader.executors.device.task import EncodedSample, GpuTask
 from fusionloader.executors.device_loss import is_device_lost
 from fusionloader.executors.refusals import FileRefused
 from fusionloader.executors.shortage import is_shortage
-from fusionloader.gpu_memory import Borrower, LedgerHandle, MemorySharingError, answer_probe
+from fusionloader.gpu_memory import Borrower, LedgerHandle, MemorySharingError
 from fusionloader.options import Prebuilt
 from fusionloader.plan.stages import Plan
 from fusionloader.scheduler.group_size import GroupSize
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("fusionloader.gpu")
 
 _IDLE_SECONDS = 0.5
-_PROBE_SECONDS = 10.0  # for training to notice that this process is there
 _ALIGN = 64
 
 SharedBuffer = tuple[Callable[..., "torch.Tensor"], tuple[object, ...]]
@@ -108,7 +107,7 @@ class _GpuWorkerLoop:
 
         self._config = config
         self._queue = queue
-        self._memory = None  # first: training finds out meanwhile whether it can lend any
+        self._memory = None
         if config.memory is not None:
             self._memory = _launch_memory(config.memory, queue.wake_manager)
         self._table = DatasetTable.of_descriptor(config.table_fd, config.table_bytes)
@@ -227,13 +226,10 @@ class _GpuWorkerLoop:
 def _launch_memory(
     memory: BorrowedMemory, wake_training: Callable[[], None]
 ) -> LaunchMemory | None:
-    """Returns what launches borrow through, ``None`` if training's memory cannot be opened here."""
+    """Returns what launches borrow through, ``None`` without a driver for it."""
     try:
         borrower = Borrower(LedgerHandle(memory.ledger_fd))
-        refused = answer_probe(borrower, _PROBE_SECONDS)
     except MemorySharingError as error:
-        refused = str(error)
-    if refused is not None:  # training says so, once
-        log.debug("no memory can be borrowed: %s", refused)
+        log.warning("no memory can be borrowed: %s", error)
         return None
     return LaunchMemory(borrower, memory.pool(), wake_training, memory.trims)

@@ -44,6 +44,8 @@ enum : Result {
   INVALID_CONTEXT = 201,
   INVALID_HANDLE = 400,
   ILLEGAL_ADDRESS = 700,
+  CAPTURE_UNSUPPORTED = 900,
+  CAPTURE_INVALIDATED = 901,
 };
 constexpr size_t kPage = 4096;
 constexpr uint32_t kHandleMagic = 0x464d454d;
@@ -96,7 +98,7 @@ struct StreamThread {
   std::deque<std::function<void()>> work;
   bool busy = false;
   bool held = false;
-  std::atomic<bool> capturing{false};
+  std::atomic<bool> capturing{false}, capture_broken{false};
 
   void run() {
     std::unique_lock<std::mutex> lock(mutex);
@@ -185,6 +187,19 @@ void wait_for_all() {
   for (StreamThread* stream : all) stream->wait();
 }
 
+// What must not be done while any stream is captured in CUDA's global mode, which is torch's: it
+// fails, and so does the capture.
+bool breaks_a_capture() {
+  const std::lock_guard<std::mutex> lock(process.mutex);
+  bool any = false;
+  for (StreamThread* stream : process.streams) {
+    if (!stream->capturing) continue;
+    stream->capture_broken = true;
+    any = true;
+  }
+  return any;
+}
+
 size_t file_bytes(size_t bytes) { return kPage + (bytes + kPage - 1) / kPage * kPage; }
 
 MemoryPointer map_file(int fd, size_t mapped) {
@@ -207,6 +222,7 @@ void unmap(const MemoryPointer& memory) {
 Result allocate(DevicePointer* address, size_t bytes, bool expandable) {
   if (!has_context()) return INVALID_CONTEXT;
   if (bytes == 0) return INVALID_VALUE;
+  if (breaks_a_capture()) return CAPTURE_UNSUPPORTED;
   const std::lock_guard<std::mutex> lock(process.mutex);
   if (process.in_use + bytes > static_cast<size_t>(setting("FAKE_CUDA_MIB", 1024)) << 20)
     return OUT_OF_MEMORY;
@@ -267,7 +283,13 @@ void fill_slowly(uint64_t address, unsigned value, size_t count, long microsecon
 EXPORT Result fakeAllocateExpandable(DevicePointer* address, size_t bytes) {
   return allocate(address, bytes, true);
 }
-EXPORT void fakeCapture(Stream stream, int on) { stream_of(stream)->capturing = on != 0; }
+// At its end a capture says whether it has become a graph.
+EXPORT Result fakeCapture(Stream stream, int on) {
+  StreamThread& captured = *stream_of(stream);
+  captured.capturing = on != 0;
+  if (on != 0) captured.capture_broken = false;
+  return captured.capture_broken ? CAPTURE_INVALIDATED : OK;
+}
 // A stream that is held does nothing until it is let go.
 EXPORT void fakeHold(Stream stream, int on) { stream_of(stream)->hold(on != 0); }
 // From here on the device's work has failed.
@@ -284,15 +306,17 @@ EXPORT Result cuInit(unsigned) {
 }
 
 EXPORT Result cuGetErrorName(Result result, const char** name) {
-  static const std::map<Result, const char*> names{{OK, "CUDA_SUCCESS"},
-                                                   {INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE"},
-                                                   {OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY"},
-                                                   {NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED"},
-                                                   {NO_DEVICE, "CUDA_ERROR_NO_DEVICE"},
-                                                   {INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE"},
-                                                   {INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT"},
-                                                   {INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE"},
-                                                   {ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS"}};
+  static const std::map<Result, const char*> names{
+      {OK, "CUDA_SUCCESS"},
+      {INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE"},
+      {OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY"},
+      {NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED"},
+      {NO_DEVICE, "CUDA_ERROR_NO_DEVICE"},
+      {INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE"},
+      {INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT"},
+      {INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE"},
+      {ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS"},
+      {CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"}};
   const auto found = names.find(result);
   *name = found == names.end() ? nullptr : found->second;
   return found == names.end() ? INVALID_VALUE : OK;
@@ -347,6 +371,7 @@ EXPORT Result cuCtxSetCurrent(Context context) {
 
 EXPORT Result cuCtxSynchronize() {
   if (!has_context()) return INVALID_CONTEXT;
+  if (breaks_a_capture()) return CAPTURE_UNSUPPORTED;
   wait_for_all();
   return process.broken ? ILLEGAL_ADDRESS : OK;
 }
@@ -357,6 +382,7 @@ EXPORT Result cuMemAlloc_v2(DevicePointer* address, size_t bytes) {
 
 EXPORT Result cuMemFree_v2(DevicePointer address) {
   if (!has_context()) return INVALID_CONTEXT;
+  if (breaks_a_capture()) return CAPTURE_UNSUPPORTED;
   wait_for_all();
   const MemoryPointer memory = find(address);
   if (memory == nullptr || memory->imported || address != memory->base()) return INVALID_VALUE;
@@ -369,6 +395,7 @@ EXPORT Result cuMemFree_v2(DevicePointer address) {
 }
 
 EXPORT Result cuMemsetD32_v2(DevicePointer address, unsigned value, size_t count) {
+  if (breaks_a_capture()) return CAPTURE_UNSUPPORTED;
   return launch(nullptr, address, 4 * count, [=] { fill_slowly(address, value, count, 0); });
 }
 
@@ -379,6 +406,7 @@ EXPORT Result cuMemsetD32Async(DevicePointer address, unsigned value, size_t cou
 }
 
 EXPORT Result cuMemcpyDtoH_v2(void* to, DevicePointer address, size_t bytes) {
+  if (breaks_a_capture()) return CAPTURE_UNSUPPORTED;
   const Result result = launch(nullptr, address, bytes, [=] {
     std::memcpy(to, reinterpret_cast<const void*>(address), bytes);
   });
@@ -480,6 +508,7 @@ EXPORT Result cuStreamCreate(Stream* stream, unsigned) {
 
 EXPORT Result cuStreamSynchronize(Stream stream) {
   if (!has_context()) return INVALID_CONTEXT;
+  if (breaks_a_capture()) return CAPTURE_UNSUPPORTED;
   stream_of(stream)->wait();
   return process.broken ? ILLEGAL_ADDRESS : OK;
 }

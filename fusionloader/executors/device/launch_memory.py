@@ -20,6 +20,7 @@ from fusionloader.executors.dali.prebuilt import drop_all
 from fusionloader.executors.device.task import EncodedSample
 from fusionloader.executors.shortage import is_shortage
 from fusionloader.gpu_memory import Borrower, Mapping, MemorySharingError, pool
+from fusionloader.gpu_memory.probe import answer_if_asked
 
 if TYPE_CHECKING:
     import torch
@@ -71,6 +72,8 @@ class LaunchMemory:
         self._fruitless = 0
         self._fruitless_since = 0.0
         self._give_up_seconds = give_up_seconds
+        self._answered = False  # the probe
+        self._refused = False
         self.short = False
 
     def run(self, launch: Launch, samples: Sequence[EncodedSample]) -> list[str | None]:
@@ -80,6 +83,8 @@ class LaunchMemory:
             MemoryError: there was no memory for long, neither of its own nor borrowed.
         """
         self._used = True
+        if self._refused:
+            return launch(samples)
         if not self._blocks:
             done = _unless_short(self._pool.own, launch, samples)
             if done is not None:
@@ -128,6 +133,7 @@ class LaunchMemory:
             self._borrower.want(wanted)
             self._wake_training()
             while not self._blocks:
+                self._answer()
                 while (block := self._borrower.try_borrow(USEFUL_BYTES)) is not None:
                     self._blocks.append(block)
                 left = deadline - time.monotonic()
@@ -140,8 +146,21 @@ class LaunchMemory:
             self._borrower.want(0)
             self._pool.begin(self._blocks)
 
+    def _answer(self) -> None:
+        """Answers training's question whether its memory can be opened here, once."""
+        if self._answered or self._refused:
+            return
+        try:
+            self._answered = answer_if_asked(self._borrower)
+        except MemorySharingError as error:  # training says so, once
+            log.debug("no memory can be borrowed: %s", error)
+            self._refused = True
+        if self._answered or self._refused:
+            self._wake_training()
+
     def look(self) -> None:
         """Returns what is borrowed if training asks for it; to be called between launches."""
+        self._answer()
         if self._blocks and self._borrower.revoked:
             self.give_back()
 
