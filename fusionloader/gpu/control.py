@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 
 from fusionloader import _native
 from fusionloader._native import GpuState
+from fusionloader.gpu.caching_allocator import TorchAllocator
 from fusionloader.gpu.memory_lender import MemoryLender, MemoryOptions
 from fusionloader.scheduler.affinity import MiniBatchDone, ThresholdSearch
 from fusionloader.scheduler.gpu_sharing import Mode, SharingChoice
+from fusionloader.scheduler.memory_peaks import MemoryPeaks
 from fusionloader.scheduler.temporal_gate import TemporalGate, needed_beside_training
 from fusionloader.workers import messages
 from fusionloader.workers.processes import Process
@@ -64,6 +66,7 @@ class GpuOptions:
             returns a function that tells whether the event has passed.
         buffers: how many for batches on the device.
         memory: what training may lend it; ``None``: nothing.
+        allocator: of training, on the worker's device; ``None`` on the CPU backend.
     """
 
     start: StartGpuWorker
@@ -72,6 +75,7 @@ class GpuOptions:
     asked: Callable[[], Callable[[], bool]]
     buffers: int
     memory: MemoryOptions | None = None
+    allocator: TorchAllocator | None = None
 
 
 class GpuControl:
@@ -106,6 +110,7 @@ class GpuControl:
         self._choice: SharingChoice | None = None
         if options.sharing == "auto":
             self._choice = SharingChoice()
+        self._peaks = MemoryPeaks()
         self._rates = Rates(queue, number)
         self._delivered: float | None = None
         self._waiting_since: float | None = None
@@ -178,6 +183,8 @@ class GpuControl:
             self._waiting_since = time.monotonic()
         self._needed = True
         self._update()
+        if self._mode is Mode.TEMPORAL:
+            self._compare_peaks()
         if (
             self._memory is not None
             and self._mode is Mode.TEMPORAL
@@ -203,6 +210,7 @@ class GpuControl:
         """
         now = time.monotonic()
         if self._choice is not None and self._delivered is not None and self._queue.gpu_is_ready:
+            self._compare_peaks()
             decisions = self._choice.decisions
             seconds, waited = now - self._delivered, self._waited
             self._choice.iteration(seconds, samples, self.cpu_workers, backlog, waited)
@@ -218,6 +226,24 @@ class GpuControl:
         self._update()
         if self._mode is Mode.TEMPORAL:
             self._wait_until_outside()
+
+    def _compare_peaks(self) -> None:
+        """Excludes spatial sharing, before it is profiled, if it would run out of memory."""
+        allocator, choice = self._options.allocator, self._choice
+        if allocator is None or choice is None or not choice.profiling:
+            return
+        if not choice.allows(Mode.SPATIAL) or allocator.capturing():
+            return
+        free, total = allocator.device_memory()
+        self._peaks.saw(free, total, allocator.reserved())
+        training = allocator.peak()
+        if not self._peaks.fit(training, total):
+            choice.forbid(Mode.SPATIAL)
+            log.info(
+                "memory of training (%d MB at its peak) and GPU worker (%d MB, with all else) does "
+                "not fit on the device together: they do not share it at the same time",
+                *(nbytes >> 20 for nbytes in (training, self._peaks.others)),
+            )
 
     def paused(self) -> None:
         """An epoch is over, or a pause: the time until the next batch is no training iteration."""

@@ -222,4 +222,5 @@ def gpu_options(
         return processes.BareProcess("fusionloader.gpu.worker", config, tuple(fds))
 
     mark = mark_stream(device_id)
-    return GpuOptions(start, most, worker.sharing, mark, buffers, memory)
+    allocator = None if device_id is None else TorchAllocator(device_id)
+    return GpuOptions(start, most, worker.sharing, mark, buffers, memory, allocator)

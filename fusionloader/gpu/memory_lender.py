@@ -108,7 +108,11 @@ class MemoryLender:
         if wanted == 0:
             return
         wanted -= self._on_offer()
-        if wanted <= 0 or not (self._options.always or self._peaks_clash(wanted)):
+        if wanted <= 0:
+            return
+        if self._options.always:
+            self.short = True
+        elif not self._peaks_clash(wanted):
             return
         if self._allocator.capturing():  # an allocation, or waiting for the device, would break it
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from enum import Enum
 
 from fusionloader.scheduler.changes import RateWatch
@@ -66,11 +67,22 @@ class SharingChoice:
         self._start()
 
     def forbid(self, mode: Mode) -> None:
-        """Never uses ``mode`` again: it ran out of memory, or there is no GPU worker any more."""
+        """Never uses ``mode`` again: there is no memory for it. What is known of others stays."""
         if mode is Mode.OFF or mode not in self._modes:
             return
         self._modes.remove(mode)
-        self._start()
+        if not self.profiling:
+            if self.mode is mode:
+                self._start()
+            return
+        self._turns = [turn for turn in self._turns if turn[0] is not mode]
+        if self.mode is mode:
+            self._begin_turn()
+            self._next()
+
+    def allows(self, mode: Mode) -> bool:
+        """Whether ``mode`` may be used."""
+        return mode in self._modes
 
     def _start(self) -> None:
         self.profiling = len(self._modes) > 1
@@ -124,9 +136,14 @@ class SharingChoice:
         self._turns.append((self.mode, rate))
         if len(self._turns) == 1 and not waits:
             self._decided(Mode.OFF, {Mode.OFF: rate})
-        elif len(self._turns) < self._rounds * len(self._modes):
-            self.mode = self._modes[len(self._turns) % len(self._modes)]
         else:
+            self._next()
+
+    def _next(self) -> None:
+        """Begins a turn of the mode that has had the fewest, or decides."""
+        turns = Counter(mode for mode, _ in self._turns)
+        self.mode = min(self._modes, key=turns.__getitem__)
+        if turns[self.mode] == self._rounds:
             self._decide()
 
     def _decide(self) -> None:

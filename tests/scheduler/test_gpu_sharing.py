@@ -148,6 +148,32 @@ def test_a_forbidden_mode_is_not_used_again():
     assert not choice.profiling
 
 
+def test_a_mode_that_is_forbidden_before_its_turn_costs_no_iteration():
+    choice = SharingChoice()
+    rate = speeds(1000, 1200, 1500)
+    before = train(choice, 8, rate)
+    choice.forbid(Mode.SPATIAL)
+    modes = before + train(choice, 16, rate)
+    assert {mode: modes.count(mode) for mode in set(modes)} == {Mode.OFF: 12, Mode.TEMPORAL: 12}
+    assert (choice.profiling, choice.mode) == (False, Mode.TEMPORAL)
+
+
+def test_a_mode_that_is_forbidden_in_its_turn_is_left_at_once():
+    choice = SharingChoice()
+    rate = speeds(1000, 1200, 1500)
+    assert train(choice, 14, rate)[-1] is Mode.SPATIAL
+    choice.forbid(Mode.SPATIAL)
+    assert Mode.SPATIAL not in train(choice, 12, rate)
+    assert (choice.profiling, choice.mode) == (False, Mode.TEMPORAL)
+
+
+def test_to_forbid_what_is_not_in_use_changes_no_decision():
+    choice = SharingChoice()
+    train(choice, 100, speeds(1000, 1500, 1200))
+    choice.forbid(Mode.SPATIAL)
+    assert (choice.profiling, choice.mode, choice.decisions) == (False, Mode.TEMPORAL, 1)
+
+
 def test_the_log_line_tells_the_decision_and_the_rates():
     choice = SharingChoice()
     assert "still profiling" in choice.describe()
