@@ -60,6 +60,7 @@ class SharingChoice:
         self._modes = list(Mode)
         self._rounds, self._iterations, self._warm_up = rounds, iterations, warm_up
         self._margin, self._window = margin, window
+        self._turns: list[tuple[Mode, float]] = []
         self._workers: int | None = None
         self._watch = RateWatch(window=3)
         self.rates: dict[Mode, float] = {}
@@ -87,7 +88,7 @@ class SharingChoice:
     def _start(self) -> None:
         self.profiling = len(self._modes) > 1
         self.mode = Mode.OFF
-        self._turns: list[tuple[Mode, float]] = []
+        self._turns = []
         self._begin_turn()
 
     def _begin_turn(self) -> None:

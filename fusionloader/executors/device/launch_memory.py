@@ -236,7 +236,8 @@ class TorchPool:
         for block in blocks:
             pool.add(block)
             self._blocks.append(block)
-        self._pool = torch.cuda.MemPool(self._allocator.allocator())  # type: ignore[no-untyped-call]
+        with torch.cuda.device(self._device):  # a pool is of the device that is current now
+            self._pool = torch.cuda.MemPool(self._allocator.allocator())  # type: ignore[no-untyped-call]
 
     def borrowed(self) -> AbstractContextManager[None]:
         """Within it allocations come from the borrowed blocks."""
