@@ -392,7 +392,13 @@ class GpuControl:
         ]
 
     def end(self) -> None:
-        """Waits for its end, and kills it if it does not stop."""
+        """Waits for its end, and kills it if it does not stop.
+
+        Not while it starts, when it does not look whether it is to stop.
+        """
+        if not self._queue.gpu_is_ready:
+            for process in self.processes:
+                process.terminate()
         self._set.end()
         if self._memory is not None:
             self._memory.close()

@@ -85,8 +85,7 @@ class GpuWorkerConfig:
 def main(config: GpuWorkerConfig) -> None:
     """Serves until the manager says stop or the training process is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the training process's to handle
-    if config.memory is not None:  # training's memory is free when nobody has it open any more
-        processes.exit_with_parent(config.parent)
+    processes.exit_with_parent(config.parent)  # also while it builds, or has training's memory
     queue = _native.WorkerQueue(config.control_fd, config.data_fd, config.worker, gpu=True)
     queue.announce(os.getpid())
     try:

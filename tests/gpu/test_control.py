@@ -1,6 +1,9 @@
 """Which mode the control of a GPU worker uses, by what training tells it; the worker is none."""
 
+import multiprocessing
 import os
+import signal
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -33,16 +36,15 @@ class Living:
 class Training:
     """A control, and training at steps of one second, by a clock of its own."""
 
-    def __init__(self, monkeypatch, allocator=None):
+    def __init__(self, monkeypatch, allocator=None, start=lambda *_: Living(), ready=True):
         self._now = 100.0
         monkeypatch.setattr(control, "time", SimpleNamespace(monotonic=lambda: self._now))
         self._control_fd = objects.create(_native.ManagerQueue.control_bytes(2, 4))
         self._arena = Arena()
         queue = _native.ManagerQueue(self._control_fd, self._arena.fd, 2, 4)
-        _native.WorkerQueue(self._control_fd, self._arena.fd, 1, gpu=True).gpu_ready()
-        options = GpuOptions(
-            lambda *_: Living(), 64, "auto", lambda: lambda: True, 0, allocator=allocator
-        )
+        if ready:
+            _native.WorkerQueue(self._control_fd, self._arena.fd, 1, gpu=True).gpu_ready()
+        options = GpuOptions(start, 64, "auto", lambda: lambda: True, 0, allocator=allocator)
         connections = Connections(self._control_fd, self._arena.fd)
         self.control = GpuControl(queue, connections, 1, 4, options)
 
@@ -129,3 +131,12 @@ def test_no_memory_is_looked_at_while_a_graph_is_captured(train):
     allocator.device_memory = None
     training = train(allocator=allocator)
     assert {training.step(waits=0.1) for _ in range(40)} == {"off", "temporal", "spatial"}
+
+
+def test_a_worker_that_is_still_being_built_does_not_delay_the_end(train):
+    """It would be killed after seconds of waiting for it to look."""
+    process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(3600,))
+    process.start()
+    training = train(start=lambda *_: process, ready=False)
+    training.control.end()
+    assert process.exitcode == -signal.SIGTERM

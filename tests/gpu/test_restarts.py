@@ -57,7 +57,7 @@ def test_only_a_shortage_of_memory_is_tried_again(connections, monkeypatch, erro
     def start(shared, number, message_fd, most):
         launches.append(most)
         config = SimpleNamespace(
-            memory=None,
+            parent=0,
             control_fd=shared.control_fd,
             data_fd=shared.data_fd,
             worker=number,
@@ -69,6 +69,7 @@ def test_only_a_shortage_of_memory_is_tried_again(connections, monkeypatch, erro
 
     monkeypatch.setattr(worker, "_GpuWorkerLoop", fail)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(worker.processes, "exit_with_parent", lambda _: None)
     queue = _native.ManagerQueue(connections.control_fd, connections.data_fd, WORKERS, RING)
     options = GpuOptions(start, 64, "spatial", lambda: lambda: True, 0)
     control = GpuControl(queue, connections, GPU, 1, options)
