@@ -192,6 +192,7 @@ uint64_t OnDevice::allocate(size_t bytes) const {
 }
 
 void OnDevice::free(uint64_t address) const {
+  const RelaxedCapture relaxed(*this);  // the last reference may go at any time
   driver_.check(cuda_.cuMemFree(address), "cuMemFree");
 }
 
@@ -239,10 +240,11 @@ void OnDevice::launch(uint64_t function, Grid grid, uint64_t stream, void** argu
       "cuLaunchKernel");
 }
 
-void OnDevice::relax_capture() const {
-  int mode = kRelaxedCapture;
-  driver_.check(cuda_.cuThreadExchangeStreamCaptureMode(&mode),
-                "cuThreadExchangeStreamCaptureMode");
+RelaxedCapture::RelaxedCapture(const OnDevice& on) : on_(on), before_(kRelaxedCapture) {
+  on_.driver_.check(on_.cuda_.cuThreadExchangeStreamCaptureMode(&before_),
+                    "cuThreadExchangeStreamCaptureMode");
 }
+
+RelaxedCapture::~RelaxedCapture() { on_.cuda_.cuThreadExchangeStreamCaptureMode(&before_); }
 
 }  // namespace fusionloader::cuda

@@ -44,6 +44,7 @@ class Driver {
  private:
   friend class OnDevice;
   friend class Event;
+  friend class RelaxedCapture;
   Driver();
   void initialize();
   Context primary_context(int device);
@@ -92,12 +93,11 @@ class OnDevice {
   void copy(uint64_t to, const void* from, size_t bytes, uint64_t stream) const;
   // Arguments are copied before it returns.
   void launch(uint64_t function, Grid grid, uint64_t stream, void** arguments) const;
-  // A thread that captures no CUDA graph, beside one that may.
-  void relax_capture() const;
 
  private:
   friend class Driver;
   friend class Event;
+  friend class RelaxedCapture;
   // False where no device has such memory.
   bool attribute(void* value, int which, uint64_t address) const;
 
@@ -105,6 +105,19 @@ class OnDevice {
   const DriverTable& cuda_;
   Context before_ = nullptr;
   bool changed_ = false;
+};
+
+// While it lives, this thread may do what it likes beside a CUDA graph that is captured.
+class RelaxedCapture {
+ public:
+  explicit RelaxedCapture(const OnDevice& on);
+  ~RelaxedCapture();
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  const OnDevice& on_;
+  int before_;
 };
 
 }  // namespace fusionloader::cuda

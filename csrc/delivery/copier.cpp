@@ -95,7 +95,7 @@ Copier::Copying Copier::take(uint64_t number) {
 void Copier::run() {
   try {
     const OnDevice on(device_);
-    on.relax_capture();
+    const cuda::RelaxedCapture relaxed(on);
     while (!closed_.load()) {
       const uint32_t seen = queue_.completed_word();
       {

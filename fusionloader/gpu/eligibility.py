@@ -26,7 +26,8 @@ from fusionloader.workers.processes import Process
 
 log = logging.getLogger("fusionloader.gpu")
 
-_OFF = 'off by default, until it has been measured on a device; gpu_worker="auto" tries one'
+_OFF = "off by default, until it has been measured on a device"
+_PERSISTENT = "its start takes seconds in every epoch: pass persistent_workers=True to keep it"
 _MOST_SAMPLES = 64
 _LAUNCH_BYTES = 16 << 20
 # The batch in use, two that are complete behind it, and two that are being made.
@@ -42,6 +43,7 @@ class GpuChoice:
     why_not: str | None = None
     tiny_batch_size: int = 1
     batch_size: int = 0
+    kept: bool = True  # from epoch to epoch
 
     def explain(self) -> str:
         """Returns a line for ``explain()``, empty if no GPU worker was requested."""
@@ -51,6 +53,8 @@ class GpuChoice:
             return ""
         where = "DALI's CPU backend" if self.device_id is None else f"cuda:{self.device_id}"
         text = f"a GPU worker on {where} takes the largest samples, sharing={self.worker.sharing!r}"
+        if not self.kept:
+            text = f"{text}; {_PERSISTENT}"
         if memory_options(self) is None:
             return text
         when = "it may borrow" if self.worker.memory == "share" else "if memory is short it borrows"
@@ -68,24 +72,42 @@ def choose(options: LoaderOptions, compiled: Compiled | None) -> GpuChoice:
     device = torch.device(options.device) if options.device is not None else torch.device("cpu")
     explicit = isinstance(wanted, GpuWorker)
     if wanted is None and device.type == "cuda":
-        return GpuChoice(why_not=_OFF)
+        lacking = _lacking(options, compiled, GpuWorker().prebuilt, on_gpu=True)
+        auto = "would try one" if lacking is None else f"would have none either: {lacking}"
+        return GpuChoice(why_not=f'{_OFF}; gpu_worker="auto" {auto}')
     if wanted is None or (isinstance(wanted, GpuWorker) and wanted.sharing == "off"):
         return GpuChoice()
     if not explicit and device.type != "cuda":
         return GpuChoice()
     worker = wanted if isinstance(wanted, GpuWorker) else GpuWorker()
     device_id = _device_id(worker, device)
+    if explicit and options.num_workers > 0 and not _has_dali():
+        raise ImportError(f"GpuWorker needs DALI: {_pip_command()}")
+    why = _lacking(options, compiled, worker.prebuilt, on_gpu=device_id is not None)
+    if why is not None and not _has_dali():
+        _say_once(f"no GPU worker, because {why}")
+    kept = options.persistent_workers
+    size = options.batch_size or 0
+    return GpuChoice(worker, device_id, why, options.tiny_batch_size, size, kept)
+
+
+def _lacking(
+    options: LoaderOptions, compiled: Compiled | None, prebuilt: Prebuilt, on_gpu: bool
+) -> str | None:
+    """Returns why a loader cannot have a GPU worker, in words; ``None`` if it can."""
     if options.num_workers == 0:
-        return GpuChoice(why_not="num_workers=0")
-    if importlib.util.find_spec("nvidia") is None or not importlib.util.find_spec("nvidia.dali"):
-        if explicit:
-            raise ImportError(f"GpuWorker needs DALI: {_pip_command()}")
-        _say_once(f"no GPU worker, because DALI is not installed: {_pip_command()}")
-        return GpuChoice(why_not=f"DALI is not installed: {_pip_command()}")
-    why = _unsuitable(compiled, worker.prebuilt, device_id is not None)
-    if why is None and device_id is not None and not options.batch_size:
+        return "num_workers=0"
+    if not _has_dali():
+        return f"DALI is not installed: {_pip_command()}"
+    why = _unsuitable(compiled, prebuilt, on_gpu)
+    if why is None and on_gpu and not options.batch_size:
         why = "the size of a batch_sampler's batches is not known"
-    return GpuChoice(worker, device_id, why, options.tiny_batch_size, options.batch_size or 0)
+    return why
+
+
+def _has_dali() -> bool:
+    nvidia = importlib.util.find_spec("nvidia")
+    return nvidia is not None and importlib.util.find_spec("nvidia.dali") is not None
 
 
 def _device_id(worker: GpuWorker, device: torch.device) -> int | None:
@@ -186,6 +208,8 @@ def gpu_options(
     worker = choice.worker
     if worker is None or choice.why_not is not None:
         return None
+    if not choice.kept:
+        _say_once(f"GPU worker: {_PERSISTENT}")
     device_id, prebuilt, tiny = choice.device_id, worker.prebuilt, choice.tiny_batch_size
     threads, hw_decoder_load = worker.threads, worker.hw_decoder_load
     fixed = worker.group_size is not None
@@ -224,4 +248,5 @@ def gpu_options(
         return processes.BareProcess("fusionloader.gpu.worker", config, tuple(fds))
 
     mark = mark_stream(device_id)
-    return GpuOptions(start, most, worker.sharing, mark, buffers, memory)
+    allocator = None if device_id is None else TorchAllocator(device_id)
+    return GpuOptions(start, most, worker.sharing, mark, buffers, memory, allocator)

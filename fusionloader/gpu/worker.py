@@ -17,8 +17,10 @@ from fusionloader import _native
 from fusionloader._native import TinyBatchState
 from fusionloader.executors.device.launch_memory import LaunchMemory, TorchPool
 from fusionloader.executors.device.task import EncodedSample, GpuTask
+from fusionloader.executors.device_loss import is_device_lost
+from fusionloader.executors.refusals import FileRefused
 from fusionloader.executors.shortage import is_shortage
-from fusionloader.gpu_memory import Borrower, LedgerHandle, MemorySharingError, answer_probe
+from fusionloader.gpu_memory import Borrower, LedgerHandle, MemorySharingError
 from fusionloader.options import Prebuilt
 from fusionloader.plan.stages import Plan
 from fusionloader.scheduler.group_size import GroupSize
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("fusionloader.gpu")
 
 _IDLE_SECONDS = 0.5
-_PROBE_SECONDS = 10.0  # for training to notice that this process is there
 _ALIGN = 64
 
 SharedBuffer = tuple[Callable[..., "torch.Tensor"], tuple[object, ...]]
@@ -84,8 +85,7 @@ class GpuWorkerConfig:
 def main(config: GpuWorkerConfig) -> None:
     """Serves until the manager says stop or the training process is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the training process's to handle
-    if config.memory is not None:  # training's memory is free when nobody has it open any more
-        processes.exit_with_parent(config.parent)
+    processes.exit_with_parent(config.parent)  # also while it builds, or has training's memory
     queue = _native.WorkerQueue(config.control_fd, config.data_fd, config.worker, gpu=True)
     queue.announce(os.getpid())
     try:
@@ -95,8 +95,8 @@ def main(config: GpuWorkerConfig) -> None:
         worker.serve()
     except Exception as error:
         failure = failures.capture(error, "in the GPU worker")
-        short = is_shortage(error)
-        messages.send(config.message_fd, messages.WorkerFailed(failure, short))
+        short, lost, why = is_shortage(error), is_device_lost(error), failures.summary(error)
+        messages.send(config.message_fd, messages.WorkerFailed(failure, short, lost, why))
         sys.exit(1)
 
 
@@ -106,7 +106,7 @@ class _GpuWorkerLoop:
 
         self._config = config
         self._queue = queue
-        self._memory = None  # first: training finds out meanwhile whether it can lend any
+        self._memory = None
         if config.memory is not None:
             self._memory = _launch_memory(config.memory, queue.wake_manager)
         self._table = DatasetTable.of_descriptor(config.table_fd, config.table_bytes)
@@ -123,6 +123,7 @@ class _GpuWorkerLoop:
         self._group = GroupSize(most)
         if config.fixed_group:
             self._group.size = most
+        self._refused: set[int] = set()  # items whose files only CPU workers can do
         self._sequence = -1
         self._sequence_since = 0.0
         self._views: dict[tuple[int, int], tuple[memoryview, NDArray[np.int64]]] = {}
@@ -155,7 +156,7 @@ class _GpuWorkerLoop:
         bad: set[int] = set()
         for position in range(begin, stop):
             entry = claim.entry(position)
-            encoded = self._read(entry.item)
+            encoded = None if entry.item in self._refused else self._read(entry.item)
             if encoded is None:
                 bad.add(position // claim.tiny_size)
                 continue
@@ -166,6 +167,8 @@ class _GpuWorkerLoop:
             if why is not None:
                 log.debug("a CPU worker does sample %d: %s", sample.key, why)
                 bad.add(sample.position // claim.tiny_size)
+                if isinstance(why, FileRefused):
+                    self._refused.add(claim.entry(sample.position).item)
         self._queue.end_samples(claim, claim.first, stop - begin)
         for tiny_batch in range(claim.first, claim.first + claim.count):
             if tiny_batch in bad:
@@ -222,13 +225,10 @@ class _GpuWorkerLoop:
 def _launch_memory(
     memory: BorrowedMemory, wake_training: Callable[[], None]
 ) -> LaunchMemory | None:
-    """Returns what launches borrow through, ``None`` if training's memory cannot be opened here."""
+    """Returns what launches borrow through, ``None`` without a driver for it."""
     try:
         borrower = Borrower(LedgerHandle(memory.ledger_fd))
-        refused = answer_probe(borrower, _PROBE_SECONDS)
     except MemorySharingError as error:
-        refused = str(error)
-    if refused is not None:  # training says so, once
-        log.debug("no memory can be borrowed: %s", refused)
+        log.warning("no memory can be borrowed: %s", error)
         return None
     return LaunchMemory(borrower, memory.pool(), wake_training, memory.trims)

@@ -117,9 +117,7 @@ class LocalManager:
         if options.gpu is not None:  # first: it has the most to build
             buffers = self._memory.shared_buffers()
             shared = Connections(self._control_fd, self._arena.fd, buffers)
-            self.gpu = GpuControl(
-                self.queue, shared, self._most, options.workers, options.in_flight, options.gpu
-            )
+            self.gpu = GpuControl(self.queue, shared, self._most, options.workers, options.gpu)
         self._workers.start(self.queue, self._control_fd, self._arena.fd, start)
 
     def resize(self, count: int) -> None:

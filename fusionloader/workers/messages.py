@@ -78,6 +78,8 @@ class WorkerFailed:
 
     failure: Failure
     short_of_memory: bool = False  # memory ran out: with less to do it may start
+    device_lost: bool = False  # it has come to a CUDA error that does not go away
+    summary: str = ""  # the error in one line
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,8 @@ enum : Result {
   ILLEGAL_ADDRESS = 700,
   ALREADY_LOCKED = 712,
   NOT_LOCKED = 713,
+  CAPTURE_UNSUPPORTED = 900,
+  CAPTURE_INVALIDATED = 901,
 };
 constexpr size_t kPage = 4096;
 constexpr uint32_t kHandleMagic = 0x464d454d;
@@ -118,7 +120,7 @@ struct StreamThread {
   std::deque<Work> work;
   bool busy = false;
   bool held = false;
-  std::atomic<bool> capturing{false};
+  std::atomic<bool> capturing{false}, capture_broken{false};
 
   void run() {
     std::unique_lock<std::mutex> lock(mutex);
@@ -256,6 +258,22 @@ void wait_for_all() {
   for (StreamThread* stream : all_streams()) stream->wait();
 }
 
+thread_local int capture_mode = 0;
+
+// What must not be done while any stream is captured in CUDA's global mode, which is torch's: it
+// fails, and so does the capture. Threads in relaxed mode may.
+bool breaks_a_capture() {
+  if (capture_mode == kRelaxedCapture) return false;
+  const std::lock_guard<std::mutex> lock(process.mutex);
+  bool any = false;
+  for (StreamThread* stream : process.streams) {
+    if (!stream->capturing) continue;
+    stream->capture_broken = true;
+    any = true;
+  }
+  return any;
+}
+
 size_t file_bytes(size_t bytes) { return kPage + (bytes + kPage - 1) / kPage * kPage; }
 
 MemoryPointer map_file(int fd, size_t mapped) {
@@ -278,6 +296,7 @@ void unmap(const MemoryPointer& memory) {
 Result allocate(DevicePointer* address, size_t bytes, bool expandable) {
   if (!has_context()) return INVALID_CONTEXT;
   if (bytes == 0) return INVALID_VALUE;
+  if (breaks_a_capture()) return CAPTURE_UNSUPPORTED;
   const std::lock_guard<std::mutex> lock(process.mutex);
   if (process.in_use + bytes > static_cast<size_t>(setting("FAKE_CUDA_MIB", 1024)) << 20)
     return OUT_OF_MEMORY;
@@ -360,7 +379,13 @@ void fill_slowly(uint64_t address, unsigned value, size_t count, long microsecon
 EXPORT Result fakeAllocateExpandable(DevicePointer* address, size_t bytes) {
   return allocate(address, bytes, true);
 }
-EXPORT void fakeCapture(Stream stream, int on) { stream_of(stream)->capturing = on != 0; }
+// At its end a capture says whether it has become a graph.
+EXPORT Result fakeCapture(Stream stream, int on) {
+  StreamThread& captured = *stream_of(stream);
+  captured.capturing = on != 0;
+  if (on != 0) captured.capture_broken = false;
+  return captured.capture_broken ? CAPTURE_INVALIDATED : OK;
+}
 // A stream that is held does nothing until it is let go.
 EXPORT void fakeHold(Stream stream, int on) { stream_of(stream)->hold(on != 0); }
 // From here on it does nothing until somebody waits for it, or asks for it by fakeRun.
@@ -396,7 +421,8 @@ EXPORT Result cuGetErrorName(Result result, const char** name) {
       {INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE"},
       {ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS"},
       {ALREADY_LOCKED, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED"},
-      {NOT_LOCKED, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED"}};
+      {NOT_LOCKED, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED"},
+      {CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"}};
   const auto found = names.find(result);
   *name = found == names.end() ? nullptr : found->second;
   return found == names.end() ? INVALID_VALUE : OK;
@@ -451,6 +477,7 @@ EXPORT Result cuCtxSetCurrent(Context context) {
 
 EXPORT Result cuCtxSynchronize() {
   if (!has_context()) return INVALID_CONTEXT;
+  if (breaks_a_capture()) return CAPTURE_UNSUPPORTED;
   wait_for_all();
   return process.broken ? ILLEGAL_ADDRESS : OK;
 }
@@ -461,6 +488,7 @@ EXPORT Result cuMemAlloc_v2(DevicePointer* address, size_t bytes) {
 
 EXPORT Result cuMemFree_v2(DevicePointer address) {
   if (!has_context()) return INVALID_CONTEXT;
+  if (breaks_a_capture()) return CAPTURE_UNSUPPORTED;
   wait_for_all();
   const MemoryPointer memory = find(address);
   if (memory == nullptr || memory->imported || address != memory->base()) return INVALID_VALUE;
@@ -473,6 +501,7 @@ EXPORT Result cuMemFree_v2(DevicePointer address) {
 }
 
 EXPORT Result cuMemsetD32_v2(DevicePointer address, unsigned value, size_t count) {
+  if (breaks_a_capture()) return CAPTURE_UNSUPPORTED;
   return launch(nullptr, address, 4 * count, [=] { fill_slowly(address, value, count, 0); });
 }
 
@@ -483,6 +512,7 @@ EXPORT Result cuMemsetD32Async(DevicePointer address, unsigned value, size_t cou
 }
 
 EXPORT Result cuMemcpyDtoH_v2(void* to, DevicePointer address, size_t bytes) {
+  if (breaks_a_capture()) return CAPTURE_UNSUPPORTED;
   const Result result = launch(nullptr, address, bytes, [=] {
     std::memcpy(to, reinterpret_cast<const void*>(address), bytes);
   });
@@ -615,6 +645,7 @@ EXPORT Result cuEventRecord(EventHandle handle, Stream stream) {
 
 EXPORT Result cuEventQuery(EventHandle handle) {
   if (!has_context()) return INVALID_CONTEXT;
+  if (breaks_a_capture()) return CAPTURE_UNSUPPORTED;
   if (process.broken) return ILLEGAL_ADDRESS;
   const EventPointer& event = event_of(handle);
   return event->has_passed(event->recorded) ? OK : NOT_READY;
@@ -622,6 +653,7 @@ EXPORT Result cuEventQuery(EventHandle handle) {
 
 EXPORT Result cuEventSynchronize(EventHandle handle) {
   if (!has_context()) return INVALID_CONTEXT;
+  if (breaks_a_capture()) return CAPTURE_UNSUPPORTED;
   const EventPointer event = event_of(handle);
   const uint64_t record = event->recorded;
   if (is_late()) drive([&] { return event->has_passed(record); });
@@ -631,6 +663,7 @@ EXPORT Result cuEventSynchronize(EventHandle handle) {
 
 EXPORT Result cuMemHostRegister_v2(void* memory, size_t bytes, unsigned) {
   if (!has_context()) return INVALID_CONTEXT;
+  if (breaks_a_capture()) return CAPTURE_UNSUPPORTED;
   const std::lock_guard<std::mutex> lock(process.mutex);
   const auto address = reinterpret_cast<uint64_t>(memory);
   const auto behind = process.locked.lower_bound(address + bytes);
@@ -644,6 +677,7 @@ EXPORT Result cuMemHostRegister_v2(void* memory, size_t bytes, unsigned) {
 
 EXPORT Result cuMemHostUnregister(void* memory) {
   if (!has_context()) return INVALID_CONTEXT;
+  if (breaks_a_capture()) return CAPTURE_UNSUPPORTED;
   const std::lock_guard<std::mutex> lock(process.mutex);
   const auto found = process.locked.find(reinterpret_cast<uint64_t>(memory));
   if (found == process.locked.end()) return NOT_LOCKED;
@@ -653,6 +687,7 @@ EXPORT Result cuMemHostUnregister(void* memory) {
 }
 
 EXPORT Result cuMemcpyHtoD_v2(DevicePointer to, const void* from, size_t bytes) {
+  if (breaks_a_capture()) return CAPTURE_UNSUPPORTED;
   const Result result =
       launch(nullptr, to, bytes, [=] { std::memcpy(reinterpret_cast<void*>(to), from, bytes); });
   if (result == OK) stream_of(nullptr)->wait();
@@ -681,8 +716,7 @@ EXPORT Result cuMemcpyDtoHAsync_v2(void* to, DevicePointer from, size_t bytes, S
 }
 
 EXPORT Result cuThreadExchangeStreamCaptureMode(int* mode) {
-  thread_local int current_mode = 0;
-  std::swap(current_mode, *mode);
+  std::swap(capture_mode, *mode);
   return OK;
 }
 
@@ -716,6 +750,7 @@ EXPORT Result cuLaunchKernel(Function function, unsigned across, unsigned down, 
 
 EXPORT Result cuStreamSynchronize(Stream stream) {
   if (!has_context()) return INVALID_CONTEXT;
+  if (breaks_a_capture()) return CAPTURE_UNSUPPORTED;
   stream_of(stream)->wait();
   return process.broken ? ILLEGAL_ADDRESS : OK;
 }

@@ -290,8 +290,10 @@ def test_a_captured_graph_is_not_disturbed(large_set, to_fake_device, fake_cuda)
     next(iterator)
     copies = iterator._manager._memory._copies
     before = copies.copied_bytes
+    kept = made[-1].device.allocate(64)
     fake_cuda.capture(made[-1].device.stream, True)
     wait_until(lambda: copies.copied_bytes > before or iterator._in_flight.ready >= 2)
+    del kept  # whose memory is freed now
     fake_cuda.capture(made[-1].device.stream, False)
     assert len(list(iterator)) == 5
 

@@ -19,7 +19,7 @@ from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader, GpuWorker
-from fusionloader.gpu import control
+from fusionloader.gpu import control, eligibility
 from fusionloader.gpu.eligibility import GpuChoice, memory_options, within
 
 pytestmark = pytest.mark.skipif(
@@ -287,7 +287,37 @@ def test_a_loader_on_a_device_has_none_by_itself_either(image_folder):
     dataset = ImageFolder(str(image_folder), train_transform())
     told = FusionLoader(dataset, 20, num_workers=1, device="cuda").explain()
     assert "no GPU worker: off by default" in told
-    assert 'gpu_worker="auto"' in told
+    assert 'gpu_worker="auto" would try one' in told
+
+
+def test_explain_says_what_an_automatic_worker_would_need(image_folder, monkeypatch):
+    dataset = ImageFolder(str(image_folder), train_transform())
+
+    def told(*arguments, dataset=dataset, **options):
+        loader = FusionLoader(dataset, *arguments, device="cuda", num_workers=1, **options)
+        return loader.explain().splitlines()[-1]
+
+    assert 'gpu_worker="auto" would have none either: the size' in told(batch_sampler=BATCHES)
+    made = ImageFolder(str(image_folder), v1.Compose([v1.Lambda(lambda image: image)]))
+    assert "none either: a part of the transforms runs in Python" in told(20, dataset=made)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert "none either: DALI is not installed: pip install nvidia-dali" in told(20)
+
+
+def test_a_worker_that_starts_in_every_epoch_is_said_to_want_persistent_workers(
+    image_folder, caplog
+):
+    eligibility._say_once.cache_clear()
+    dataset = ImageFolder(str(image_folder), v1.Compose([v1.CenterCrop(32), v1.ToTensor()]))
+    gpu_worker = GpuWorker(device="cpu", sharing="spatial")
+    loader = FusionLoader(dataset, 20, num_workers=1, gpu_worker=gpu_worker)
+    assert "persistent_workers=True" in loader.explain()
+    for _ in range(2):
+        list(loader)
+    said = [record for record in caplog.records if "persistent_workers=True" in record.message]
+    assert len(said) == 1
+    with with_gpu_worker(dataset) as loader:
+        assert "persistent_workers" not in loader.explain()
 
 
 def test_an_explicit_worker_says_what_is_missing(image_folder, monkeypatch):

@@ -85,7 +85,7 @@ class FakeCuda:
         return stream.value
 
     def capture(self, stream: int, on: bool) -> None:
-        self._calls.fakeCapture.restype = None
+        """Begins or ends a capture, in CUDA's global mode; at its end it must be whole."""
         self._call("fakeCapture", ctypes.c_void_p(stream), int(on))
 
     def hold(self, stream: int, on: bool) -> None:

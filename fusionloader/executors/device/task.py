@@ -15,6 +15,7 @@ import numpy as np
 from fusionloader.executors.dali.errors import NotOnDali
 from fusionloader.executors.dali.head_steps import HeadStep, head_of
 from fusionloader.executors.native import jpeg_size, make_executor
+from fusionloader.executors.refusals import FileRefused
 from fusionloader.plan.operations import Operation
 from fusionloader.plan.stages import Plan
 
@@ -130,7 +131,8 @@ class GpuTask:
 
         Returns:
             For each sample ``None``, or in words why a CPU worker has to do it: not a JPEG that
-            the native decoder reads, or an image that its plan cannot transform.
+            the native decoder reads, or an image that its plan cannot transform. A
+            ``FileRefused`` where that will be the same the next time.
         """
         most = self._most_samples
         return [
@@ -168,7 +170,7 @@ class GpuTask:
     def _part(self, sample: EncodedSample) -> tuple[HeadStep, list[Operation]] | str:
         size = jpeg_size(self._executor, sample.encoded)
         if size is None:
-            return "not a JPEG that the native decoder reads"
+            return FileRefused("not a JPEG that the native decoder reads")
         try:
             operations = self._executor.draw(
                 sample.seed, sample.epoch, sample.key, sample.occurrence, *size, sample.group
