@@ -82,6 +82,14 @@ Uuid Driver::uuid(int device) {
   return uuid;
 }
 
+int Driver::architecture(int device) {
+  int major = 0, minor = 0;
+  const Device handle = handle_of(device);
+  check(table_.cuDeviceGetAttribute(&major, kComputeMajor, handle), "cuDeviceGetAttribute");
+  check(table_.cuDeviceGetAttribute(&minor, kComputeMinor, handle), "cuDeviceGetAttribute");
+  return 10 * major + minor;
+}
+
 std::optional<int> Driver::find_device(const Uuid& uuid) {
   for (int device = 0; device < device_count(); ++device)
     if (this->uuid(device) == uuid) return device;
@@ -203,6 +211,63 @@ void OnDevice::fill(uint64_t address, uint32_t value, size_t count) const {
 
 void OnDevice::read(void* to, uint64_t address, size_t bytes) const {
   driver_.check(cuda_.cuMemcpyDtoH(to, address, bytes), "cuMemcpyDtoH");
+}
+
+Module OnDevice::load_module(const void* image) const {
+  Module module = nullptr;
+  driver_.check(cuda_.cuModuleLoadData(&module, image), "cuModuleLoadData");
+  return module;
+}
+
+void OnDevice::unload(Module module) const {
+  driver_.check(cuda_.cuModuleUnload(module), "cuModuleUnload");
+}
+
+Function OnDevice::function(Module module, const char* name) const {
+  Function function = nullptr;
+  driver_.check(cuda_.cuModuleGetFunction(&function, module, name), "cuModuleGetFunction");
+  return function;
+}
+
+void OnDevice::launch(Function function, unsigned blocks, unsigned threads, void** arguments,
+                      uint64_t stream) const {
+  driver_.check(cuda_.cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, 0, as_stream(stream),
+                                     arguments, nullptr),
+                "cuLaunchKernel");
+}
+
+void* OnDevice::allocate_page_locked(size_t bytes) const {
+  void* memory = nullptr;
+  driver_.check(cuda_.cuMemHostAlloc(&memory, bytes, 0), "cuMemHostAlloc");
+  return memory;
+}
+
+void OnDevice::free_page_locked(void* memory) const {
+  driver_.check(cuda_.cuMemFreeHost(memory), "cuMemFreeHost");
+}
+
+void OnDevice::copy_to_device(uint64_t address, const void* from, size_t bytes,
+                              uint64_t stream) const {
+  driver_.check(cuda_.cuMemcpyHtoDAsync(address, from, bytes, as_stream(stream)),
+                "cuMemcpyHtoDAsync");
+}
+
+Event OnDevice::make_event() const {
+  Event event = nullptr;
+  driver_.check(cuda_.cuEventCreate(&event, kEventDisableTiming), "cuEventCreate");
+  return event;
+}
+
+void OnDevice::destroy(Event event) const {
+  driver_.check(cuda_.cuEventDestroy(event), "cuEventDestroy");
+}
+
+void OnDevice::record(Event event, uint64_t stream) const {
+  driver_.check(cuda_.cuEventRecord(event, as_stream(stream)), "cuEventRecord");
+}
+
+void OnDevice::wait_for(Event event) const {
+  driver_.check(cuda_.cuEventSynchronize(event), "cuEventSynchronize");
 }
 
 }  // namespace fusionloader::cuda

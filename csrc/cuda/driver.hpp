@@ -33,6 +33,8 @@ class Driver {
   // By UUID, since CUDA_VISIBLE_DEVICES may number devices otherwise in another process.
   std::optional<int> find_device(const Uuid& uuid);
   Uuid uuid(int device);
+  // Its architecture's number, as sm_90 has it: 90. Makes no context.
+  int architecture(int device);
   // Of memory that a device has for this process; nothing for any other address.
   std::optional<int> device_of(uint64_t address);
 
@@ -76,6 +78,23 @@ class OnDevice {
   void free(uint64_t address) const;
   void fill(uint64_t address, uint32_t value, size_t count) const;
   void read(void* to, uint64_t address, size_t bytes) const;
+
+  // Code for the device: CUBIN, or PTX with a zero at its end.
+  Module load_module(const void* image) const;
+  void unload(Module module) const;
+  Function function(Module module, const char* name) const;
+  // A grid of `blocks`; `arguments` points to each argument.
+  void launch(Function function, unsigned blocks, unsigned threads, void** arguments,
+              uint64_t stream) const;
+  void* allocate_page_locked(size_t bytes) const;
+  void free_page_locked(void* memory) const;
+  // Reads page-locked memory when the stream comes so far.
+  void copy_to_device(uint64_t address, const void* from, size_t bytes, uint64_t stream) const;
+  Event make_event() const;
+  void destroy(Event event) const;
+  void record(Event event, uint64_t stream) const;
+  // Returns at once if it was never recorded.
+  void wait_for(Event event) const;
 
  private:
   friend class Driver;

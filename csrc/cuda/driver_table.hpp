@@ -13,6 +13,9 @@ using DevicePointer = unsigned long long;
 using Context = void*;
 using Stream = void*;
 using HostFunction = void (*)(void*);
+using Event = void*;
+using Module = void*;
+using Function = void*;
 struct UuidBytes {
   char bytes[16];
 };
@@ -24,6 +27,8 @@ constexpr Result kSuccess = 0, kInvalidValue = 1;
 constexpr unsigned kLazyPeerAccess = 1;
 constexpr int kBufferId = 7, kDeviceOrdinal = 9, kLegacyIpcCapable = 10;
 constexpr int kNotCapturing = 0;
+constexpr unsigned kEventDisableTiming = 2;
+constexpr int kComputeMajor = 75, kComputeMinor = 76;
 
 // Name in cuda.h, name in the library, arguments.
 #define FUSIONLOADER_CUDA_ENTRY_POINTS(X)                                                      \
@@ -49,7 +54,22 @@ constexpr int kNotCapturing = 0;
   X(cuIpcCloseMemHandle, "cuIpcCloseMemHandle", (DevicePointer))                               \
   X(cuStreamSynchronize, "cuStreamSynchronize", (Stream))                                      \
   X(cuStreamIsCapturing, "cuStreamIsCapturing", (Stream, int*))                                \
-  X(cuLaunchHostFunc, "cuLaunchHostFunc", (Stream, HostFunction, void*))
+  X(cuLaunchHostFunc, "cuLaunchHostFunc", (Stream, HostFunction, void*))                       \
+  /* Of the fused kernel's launcher. */                                                        \
+  X(cuDeviceGetAttribute, "cuDeviceGetAttribute", (int*, int, Device))                         \
+  X(cuModuleLoadData, "cuModuleLoadData", (Module*, const void*))                              \
+  X(cuModuleUnload, "cuModuleUnload", (Module))                                                \
+  X(cuModuleGetFunction, "cuModuleGetFunction", (Function*, Module, const char*))              \
+  X(cuLaunchKernel, "cuLaunchKernel",                                                          \
+    (Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Stream,   \
+     void**, void**))                                                                          \
+  X(cuMemHostAlloc, "cuMemHostAlloc", (void**, size_t, unsigned))                              \
+  X(cuMemFreeHost, "cuMemFreeHost", (void*))                                                   \
+  X(cuMemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2", (DevicePointer, const void*, size_t, Stream))   \
+  X(cuEventCreate, "cuEventCreate", (Event*, unsigned))                                        \
+  X(cuEventDestroy, "cuEventDestroy_v2", (Event))                                              \
+  X(cuEventRecord, "cuEventRecord", (Event, Stream))                                           \
+  X(cuEventSynchronize, "cuEventSynchronize", (Event))
 
 struct DriverTable {
 #define FUSIONLOADER_ENTRY(name, symbol, arguments) Result(*name) arguments = nullptr;

@@ -60,3 +60,6 @@ static_assert(ours::kBufferId == CU_POINTER_ATTRIBUTE_BUFFER_ID);
 static_assert(ours::kDeviceOrdinal == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL);
 static_assert(ours::kLegacyIpcCapable == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE);
 static_assert(ours::kNotCapturing == CU_STREAM_CAPTURE_STATUS_NONE);
+static_assert(ours::kEventDisableTiming == CU_EVENT_DISABLE_TIMING);
+static_assert(ours::kComputeMajor == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
+static_assert(ours::kComputeMinor == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);

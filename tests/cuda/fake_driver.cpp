@@ -5,6 +5,7 @@
 // process has it open, memory closed or freed under work that uses it, CUDA called from a host
 // function. It shows that the protocol and the code that calls CUDA are right, and says nothing of
 // NVIDIA's driver.
+#include <elf.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/mman.h>
@@ -497,4 +498,163 @@ EXPORT Result cuLaunchHostFunc(Stream stream, HostFunction function, void* argum
     in_host_function = false;
   });
   return OK;
+}
+
+// ---- kernels, page-locked memory and events ----------------------------------------------------
+// A kernel is a function of the test's, called on the stream's thread. Page-locked memory is read
+// when the stream comes so far, other memory at once, as CUDA has it.
+
+namespace {
+
+enum : Result { INVALID_IMAGE = 200, NO_BINARY_FOR_GPU = 209, NOT_FOUND = 500 };
+
+using Kernel = void (*)(uint64_t program, uint64_t work, unsigned blocks, unsigned threads);
+Kernel kernel = nullptr;
+
+struct EventState {
+  std::mutex mutex;
+  std::condition_variable changed;
+  uint64_t recorded = 0, passed = 0;
+};
+
+struct PageLocked {
+  size_t bytes;
+  std::shared_ptr<std::atomic<int>> pending = std::make_shared<std::atomic<int>>(0);
+};
+std::map<uint64_t, PageLocked>& page_locked = *new std::map<uint64_t, PageLocked>;
+
+bool has_function(const char* image, const std::string& name) {
+  if (std::memcmp(image, ELFMAG, SELFMAG) != 0)
+    return std::strstr(image, (".entry " + name + "(").c_str()) != nullptr;
+  const auto* file = reinterpret_cast<const Elf64_Ehdr*>(image);
+  const auto* sections = reinterpret_cast<const Elf64_Shdr*>(image + file->e_shoff);
+  for (int i = 0; i < file->e_shnum; ++i) {
+    if (sections[i].sh_type != SHT_SYMTAB) continue;
+    const auto* symbols = reinterpret_cast<const Elf64_Sym*>(image + sections[i].sh_offset);
+    const char* names = image + sections[sections[i].sh_link].sh_offset;
+    for (size_t s = 0; s < sections[i].sh_size / sizeof(Elf64_Sym); ++s)
+      if (ELF64_ST_TYPE(symbols[s].st_info) == STT_FUNC && names + symbols[s].st_name == name)
+        return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+EXPORT void fakeKernel(Kernel function) { kernel = function; }
+
+EXPORT Result cuDeviceGetAttribute(int* value, int which, Device) {
+  const int architecture = static_cast<int>(setting("FAKE_CUDA_ARCHITECTURE", 90));
+  if (which != kComputeMajor && which != kComputeMinor) return INVALID_VALUE;
+  *value = which == kComputeMajor ? architecture / 10 : architecture % 10;
+  return usable() ? OK : NOT_INITIALIZED;
+}
+
+EXPORT Result cuModuleLoadData(Module* module, const void* image) {
+  if (!has_context()) return INVALID_CONTEXT;
+  if (setting("FAKE_CUDA_TOO_OLD", 0) != 0) return NO_BINARY_FOR_GPU;
+  if (std::memcmp(image, ELFMAG, SELFMAG) != 0 && std::memcmp(image, "//", 2) != 0)
+    return INVALID_IMAGE;
+  *module = const_cast<void*>(image);
+  return OK;
+}
+
+EXPORT Result cuModuleUnload(Module) { return has_context() ? OK : INVALID_CONTEXT; }
+
+EXPORT Result cuModuleGetFunction(Function* function, Module module, const char* name) {
+  if (!has_context()) return INVALID_CONTEXT;
+  if (!has_function(static_cast<const char*>(module), name)) return NOT_FOUND;
+  *function = module;
+  return OK;
+}
+
+EXPORT Result cuLaunchKernel(Function, unsigned x, unsigned y, unsigned z, unsigned threads,
+                             unsigned across, unsigned deep, unsigned shared, Stream stream,
+                             void** arguments, void** extra) {
+  if (x < 1 || y != 1 || z != 1 || threads > 1024 || across != 1 || deep != 1 || shared != 0 ||
+      extra != nullptr)
+    return INVALID_VALUE;
+  const uint64_t program = *static_cast<uint64_t*>(arguments[0]);
+  const uint64_t work = *static_cast<uint64_t*>(arguments[1]);
+  // Work on an address that the device does not have breaks it.
+  if (find(work) == nullptr) misuse("a kernel was given working memory that is not the device's");
+  return launch(stream, program, 1, [=] { kernel(program, work, x, threads); });
+}
+
+EXPORT Result cuMemHostAlloc(void** memory, size_t bytes, unsigned) {
+  if (!has_context()) return INVALID_CONTEXT;
+  *memory = std::aligned_alloc(kPage, (bytes + kPage - 1) / kPage * kPage);
+  const std::lock_guard<std::mutex> lock(process.mutex);
+  page_locked[reinterpret_cast<uint64_t>(*memory)] = {bytes};
+  return OK;
+}
+
+EXPORT Result cuMemFreeHost(void* memory) {
+  if (!has_context()) return INVALID_CONTEXT;
+  const std::lock_guard<std::mutex> lock(process.mutex);
+  const auto found = page_locked.find(reinterpret_cast<uint64_t>(memory));
+  if (found == page_locked.end()) return INVALID_VALUE;
+  if (*found->second.pending > 0) misuse("page-locked memory was freed under a copy");
+  page_locked.erase(found);
+  std::free(memory);
+  return OK;
+}
+
+EXPORT Result cuMemcpyHtoDAsync_v2(DevicePointer to, const void* from, size_t bytes,
+                                   Stream stream) {
+  const auto address = reinterpret_cast<uint64_t>(from);
+  std::shared_ptr<std::atomic<int>> pending;
+  {
+    const std::lock_guard<std::mutex> lock(process.mutex);
+    auto found = page_locked.upper_bound(address);
+    if (found != page_locked.begin() && (--found)->first + found->second.bytes >= address + bytes)
+      pending = found->second.pending;
+  }
+  void* const target = reinterpret_cast<void*>(to);
+  if (pending == nullptr) {
+    const std::string now(static_cast<const char*>(from), bytes);
+    return launch(stream, to, bytes, [=] { std::memcpy(target, now.data(), bytes); });
+  }
+  ++*pending;
+  return launch(stream, to, bytes, [=] {
+    std::memcpy(target, from, bytes);
+    --*pending;
+  });
+}
+
+EXPORT Result cuEventCreate(Event* event, unsigned) {
+  if (!has_context()) return INVALID_CONTEXT;
+  *event = new EventState;
+  return OK;
+}
+
+EXPORT Result cuEventDestroy_v2(Event event) {
+  if (!has_context()) return INVALID_CONTEXT;
+  auto* state = static_cast<EventState*>(event);
+  {
+    const std::lock_guard<std::mutex> lock(state->mutex);
+    if (state->passed < state->recorded) return OK;  // CUDA frees it when it has passed
+  }
+  delete state;
+  return OK;
+}
+
+EXPORT Result cuEventRecord(Event event, Stream stream) {
+  if (!has_context()) return INVALID_CONTEXT;
+  auto* state = static_cast<EventState*>(event);
+  const std::lock_guard<std::mutex> lock(state->mutex);
+  stream_of(stream)->push([state, number = ++state->recorded] {
+    const std::lock_guard<std::mutex> now(state->mutex);
+    state->passed = number;
+    state->changed.notify_all();
+  });
+  return OK;
+}
+
+EXPORT Result cuEventSynchronize(Event event) {
+  if (!has_context()) return INVALID_CONTEXT;
+  auto* state = static_cast<EventState*>(event);
+  std::unique_lock<std::mutex> lock(state->mutex);
+  state->changed.wait(lock, [&, until = state->recorded] { return state->passed >= until; });
+  return process.broken ? ILLEGAL_ADDRESS : OK;
 }
