@@ -16,6 +16,7 @@ import numpy as np
 from fusionloader import _native
 from fusionloader._native import TinyBatchState
 from fusionloader.executors.device.launch_memory import LaunchMemory, TorchPool
+from fusionloader.executors.device.make_task import make_task
 from fusionloader.executors.device.memory import Memory, of_buffer, of_tensor
 from fusionloader.executors.device.task import EncodedSample, GpuTask
 from fusionloader.executors.shortage import is_shortage
@@ -103,8 +104,6 @@ def main(config: GpuWorkerConfig) -> None:
 
 class _GpuWorkerLoop:
     def __init__(self, config: GpuWorkerConfig, queue: _native.WorkerQueue) -> None:
-        from fusionloader.executors.device.make_task import make_task
-
         if config.device_id is not None:
             import torch
 

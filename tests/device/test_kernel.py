@@ -18,7 +18,7 @@ from fusionloader.executors.device.nvrtc import Nvrtc, NvrtcError
 NVRTC = nvrtc.find_library()
 needs_nvrtc = pytest.mark.skipif(NVRTC is None, reason="no libnvrtc (torch's CUDA wheels have it)")
 KNOWN = Nvrtc().architectures if NVRTC else []
-# Each takes 3 s: the oldest and the newest stand for all but in `make studies`.
+# Each takes 3 s: the oldest and the newest stand for all but in `make architectures`.
 ENDS = {KNOWN[0], KNOWN[-1]} if KNOWN else set()
 FUNCTION = "fusionloader_augment"
 
@@ -26,7 +26,7 @@ FUNCTION = "fusionloader_augment"
 @needs_nvrtc
 @pytest.mark.parametrize(
     "architecture",
-    [pytest.param(a, marks=() if a in ENDS else pytest.mark.studies) for a in KNOWN],
+    [pytest.param(a, marks=() if a in ENDS else pytest.mark.architectures) for a in KNOWN],
 )
 def test_it_compiles_and_its_registers_suffice_for_a_whole_block(architecture):
     code, said = kernel.compile_kernel(Nvrtc(), f"sm_{architecture}", ["--ptxas-options=-v"])
@@ -35,7 +35,7 @@ def test_it_compiles_and_its_registers_suffice_for_a_whole_block(architecture):
     assert FUNCTION.encode() in code
     assert int(re.findall(r"Used (\d+) registers", said)[0]) * 1024 <= 65536
     assert int(re.findall(r"(\d+) bytes smem", said)[0]) <= 48 * 1024
-    assert sum(map(int, re.findall(r"(\d+) bytes spill", said))) < 300
+    assert sum(map(int, re.findall(r"(\d+) bytes spill", said))) < 400
 
 
 @needs_nvrtc

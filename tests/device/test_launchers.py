@@ -11,6 +11,7 @@ import threading
 import numpy as np
 import pytest
 from support.device_cases import FILL, PICTURES, native, pixel_plan
+from support.fake_cuda_worker import PTX
 from support.images import photo
 from support.waiting import PATIENCE, wait_until
 from torchvision import transforms as v1
@@ -26,8 +27,6 @@ from fusionloader.executors.native import make_executor
 from fusionloader.executors.results import result_like
 from fusionloader.executors.shortage import is_shortage
 from fusionloader.gpu_memory.errors import CudaError
-
-PTX = b"// as far as the fake driver reads it\n.visible .entry fusionloader_augment(\n\0"
 
 
 class Device:

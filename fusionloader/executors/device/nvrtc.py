@@ -35,6 +35,13 @@ def how_to_install() -> str:
     return f"pip install {package}"
 
 
+def why_missing() -> str | None:
+    """Returns what to install where NVRTC is not there, ``None`` where it is."""
+    if find_library() is not None:
+        return None
+    return f"CUDA's run-time compiler (libnvrtc) is missing: {how_to_install()}"
+
+
 def folders() -> Iterator[Path]:
     """Yields where NVRTC may be: what pip installs, a conda environment, the CUDA toolkit."""
     found = importlib.util.find_spec("nvidia")
@@ -89,7 +96,7 @@ class Nvrtc:
         """
         path = path or find_library()
         if path is None:
-            raise NvrtcError(f"CUDA's run-time compiler (libnvrtc) is missing: {how_to_install()}")
+            raise NvrtcError(why_missing())
         try:
             self._library = ctypes.CDLL(path)
             for name, arguments in _ARGUMENTS.items():
