@@ -167,6 +167,13 @@ class DeviceBatch:
     @property
     def work_bytes(self) -> int: ...
 
+class DeviceLauncher:
+    """Launches batches on a CUDA device."""
+
+    def __init__(self, device: int, image: bytes) -> None: ...
+    def launch(self, batch: DeviceBatch, work: int, stream: int) -> None: ...
+    def wait(self, stream: int) -> None: ...
+
 class TinyBatchState(enum.Enum):
     """What becomes of a tiny-batch."""
 
@@ -697,6 +704,9 @@ class MemberView:
 
     def workers(self) -> list[WorkerView]: ...
 
+def device_source() -> dict[str, str]:
+    """The source of the CUDA kernel that runs this build's programs, by the names of its files."""
+
 def device_unsupported(operations: collections.abc.Sequence[tuple[typing.Any, ...]]) -> str | None:
     """Why no device program does these operations; None where one does."""
 
@@ -711,6 +721,9 @@ def mix_key(seed: int, epoch: int, key: int, occurrence: int) -> int:
 
 def process_identity(pid: int) -> int:
     """Start time and pid of a running process in one number, never used twice; else 0."""
+
+def run_block_on_host(block: int, work: int, samples: int) -> None:
+    """Runs samples of a written batch as a launch does; block and work are addresses."""
 
 def run_device_program_on_host(
     executor: Executor,
@@ -829,6 +842,13 @@ class cuda:
         def live_bytes(self, address: int) -> int: ...
         def remove(self, address: int) -> None: ...
 
+    class Kernel:
+        """A kernel that was loaded into a device."""
+
+        def __init__(self, device: int, image: bytes, name: str) -> None: ...
+        @property
+        def function(self) -> int: ...
+
     class Event:
         """A point in the work of a device."""
 
@@ -886,6 +906,8 @@ class cuda:
 
     @staticmethod
     def allocate(device: int, nbytes: int) -> int: ...
+    @staticmethod
+    def architecture(device: int) -> int: ...
     @staticmethod
     def device_count() -> int: ...
     @staticmethod

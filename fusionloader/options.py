@@ -51,8 +51,10 @@ class GpuWorker:
             ``"auto"`` only if both peaks of memory were found not to fit on the device together,
             ``"own"`` never. Memory is lent in temporal sharing alone, and on CUDA devices alone.
         share_limit: of the memory lent at a time, in bytes or as ``"10GiB"``.
-        prebuilt: what applies the augmentations: ``"fused"``, one kernel for all operations; or
-            ``"families"``, DALI pipelines for families of operations, which need no CUDA compiler.
+        prebuilt: what applies the augmentations: ``"fused"``, one kernel for all operations, which
+            CUDA's run-time compiler (NVRTC) makes for the device; or ``"families"``, DALI pipelines
+            for families of operations. Without NVRTC the second one takes the place of the first
+            where it can run the plan.
         group_size: samples in a launch at most; ``None`` lets measurements decide, up to 64.
         threads: of DALI on the CPU.
         hw_decoder_load: whether images are for the hardware JPEG decoder where there is one, 1 or

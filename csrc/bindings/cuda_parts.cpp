@@ -37,6 +37,9 @@ void bind_driver(py::module_& m) {
   m.def("library", [] { return Driver::get().library(); }, Unlocked());
   m.def("device_count", [] { return Driver::get().device_count(); }, Unlocked());
   m.def(
+      "architecture", [](int device) { return Driver::get().architecture(device); }, "device"_a,
+      Unlocked());
+  m.def(
       "uuid",
       [](int device) {
         const Uuid uuid = Driver::get().uuid(device);

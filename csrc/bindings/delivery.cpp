@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "bindings/module.hpp"
+#include "cuda/kernel.hpp"
 #include "delivery/copier.hpp"
 
 namespace py = pybind11;
@@ -25,8 +26,8 @@ std::unique_ptr<Copier> make_copier(ManagerQueue& queue, int device,
                                     const std::optional<Conversion>& given) {
   std::optional<delivery::LevelConversion> conversion;
   if (given)
-    conversion = {std::get<0>(*given), std::get<1>(*given), std::get<2>(*given),
-                  std::get<3>(*given)};
+    conversion = {reinterpret_cast<cuda::Function>(std::get<0>(*given)), std::get<1>(*given),
+                  std::get<2>(*given), std::get<3>(*given)};
   const py::gil_scoped_release release;
   return std::make_unique<Copier>(queue, device, gpu_worker, conversion);
 }
@@ -71,6 +72,19 @@ void bind_memory(py::module_& m) {
       "device"_a, "handle"_a, "The address of another process's allocation in this one.");
 }
 
+void bind_kernel(py::module_& m) {
+  py::class_<cuda::Kernel>(m, "Kernel", "A kernel that was loaded into a device.")
+      .def(py::init([](int device, const py::bytes& image, const std::string& name) {
+             const std::string code = image;
+             const py::gil_scoped_release release;
+             return std::make_unique<cuda::Kernel>(device, code, name);
+           }),
+           "device"_a, "image"_a, "name"_a)
+      .def_property_readonly("function", [](const cuda::Kernel& kernel) {
+        return reinterpret_cast<uint64_t>(kernel.function());
+      });
+}
+
 void bind_copier(py::module_& m) {
   py::class_<Event, std::shared_ptr<Event>>(m, "Event", "A point in the work of a device.")
       .def(py::init<int, uint64_t>(), "device"_a, "stream"_a, Unlocked(),
@@ -81,14 +95,16 @@ void bind_copier(py::module_& m) {
            "Nothing that is put into the stream from now on begins before it.");
   py::class_<Copier>(
       m, "Copier", "A thread that copies mini-batches to a device as their tiny-batches complete.")
-      .def(py::init(&make_copier), "queue"_a, "device"_a, "gpu_worker"_a = py::none(),
-           "conversion"_a = py::none(), py::keep_alive<1, 2>(),
-           "`gpu_worker` writes its rows of the first leaf itself.\n\n"
-           "`conversion` of levels: kernel, address of the table, levels of a channel, bytes of an\n"
-           "element.")
+      .def(
+          py::init(&make_copier), "queue"_a, "device"_a, "gpu_worker"_a = py::none(),
+          "conversion"_a = py::none(), py::keep_alive<1, 2>(),
+          "`gpu_worker` writes its rows of the first leaf itself.\n\n"
+          "`conversion` of levels: kernel, address of the table, levels of a channel, bytes of an\n"
+          "element.")
       .def("begin", &begin, "slot"_a, "leaves"_a, "staging"_a = 0,
            "Copies a mini-batch.\n\n"
-           "`leaves` are addresses of row 0 in the slot and on the device, and bytes of a row. With\n"
+           "`leaves` are addresses of row 0 in the slot and on the device, and bytes of a row. "
+           "With\n"
            "`staging`, the first leaf's rows are levels.")
       .def("finish", &Copier::finish, "number"_a, Unlocked(),
            "Copies the rest of a mini-batch that is done; the point behind it.")
@@ -103,6 +119,7 @@ void bind_copier(py::module_& m) {
 void bind_delivery(py::module_& m) {
   py::module_ cuda = m.attr("cuda");
   bind_memory(cuda);
+  bind_kernel(cuda);
   bind_copier(cuda);
 }
 

@@ -38,12 +38,13 @@ class Driver {
   // By UUID, since CUDA_VISIBLE_DEVICES may number devices otherwise in another process.
   std::optional<int> find_device(const Uuid& uuid);
   Uuid uuid(int device);
+  // Its architecture's number, as sm_90 has it: 90. Makes no context.
+  int architecture(int device);
   // Of memory that a device has for this process; nothing for any other address.
   std::optional<int> device_of(uint64_t address);
 
  private:
   friend class OnDevice;
-  friend class Event;
   friend class RelaxedCapture;
   Driver();
   void initialize();
@@ -91,12 +92,26 @@ class OnDevice {
   void end_stream(uint64_t stream) const;
   // `from` is page-locked, and stays as it is until the stream has passed.
   void copy(uint64_t to, const void* from, size_t bytes, uint64_t stream) const;
-  // Arguments are copied before it returns.
-  void launch(uint64_t function, Grid grid, uint64_t stream, void** arguments) const;
+  // `arguments` points to each argument; they are copied before it returns.
+  void launch(Function function, Grid grid, uint64_t stream, void** arguments) const;
+
+  // Code for the device: CUBIN, or PTX with a zero at its end.
+  Module load_module(const void* image) const;
+  void unload(Module module) const;
+  Function function(Module module, const char* name) const;
+  void* allocate_page_locked(size_t bytes) const;
+  void free_page_locked(void* memory) const;
+  EventHandle make_event() const;
+  void destroy(EventHandle event) const;
+  void record(EventHandle event, uint64_t stream) const;
+  // Returns at once if it was never recorded.
+  void wait_for(EventHandle event) const;
+  bool has_passed(EventHandle event) const;
+  // Nothing that is put into the stream from now on begins before the event.
+  void hold_back(uint64_t stream, EventHandle event) const;
 
  private:
   friend class Driver;
-  friend class Event;
   friend class RelaxedCapture;
   // False where no device has such memory.
   bool attribute(void* value, int which, uint64_t address) const;

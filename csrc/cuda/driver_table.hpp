@@ -15,6 +15,7 @@ using Stream = void*;
 using EventHandle = void*;
 using Function = void*;
 using HostFunction = void (*)(void*);
+using Module = void*;
 struct UuidBytes {
   char bytes[16];
 };
@@ -30,6 +31,7 @@ constexpr Result kNotReady = 600;
 constexpr unsigned kNonBlocking = 1;    // a stream that does not wait for the default one
 constexpr unsigned kWithoutTiming = 2;  // an event
 constexpr int kRelaxedCapture = 2;      // another stream's capture forbids this thread nothing
+constexpr int kComputeMajor = 75, kComputeMinor = 76;
 
 // Name in cuda.h, name in the library, arguments.
 #define FUSIONLOADER_CUDA_ENTRY_POINTS(X)                                                      \
@@ -71,7 +73,13 @@ constexpr int kRelaxedCapture = 2;      // another stream's capture forbids this
   X(cuThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode", (int*))            \
   X(cuLaunchKernel, "cuLaunchKernel",                                                          \
     (Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Stream,   \
-     void**, void**))
+     void**, void**))                                                                          \
+  X(cuDeviceGetAttribute, "cuDeviceGetAttribute", (int*, int, Device))                         \
+  X(cuModuleLoadData, "cuModuleLoadData", (Module*, const void*))                              \
+  X(cuModuleUnload, "cuModuleUnload", (Module))                                                \
+  X(cuModuleGetFunction, "cuModuleGetFunction", (Function*, Module, const char*))              \
+  X(cuMemHostAlloc, "cuMemHostAlloc", (void**, size_t, unsigned))                              \
+  X(cuMemFreeHost, "cuMemFreeHost", (void*))
 
 struct DriverTable {
 #define FUSIONLOADER_ENTRY(name, symbol, arguments) Result(*name) arguments = nullptr;

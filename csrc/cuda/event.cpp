@@ -8,37 +8,27 @@ namespace fusionloader::cuda {
 
 Event::Event(int device, uint64_t stream) : device_(device), pid_(getpid()) {
   const OnDevice on(device);
-  on.driver_.check(on.cuda_.cuEventCreate(&handle_, kWithoutTiming), "cuEventCreate");
-  const Result result = on.cuda_.cuEventRecord(handle_, reinterpret_cast<Stream>(stream));
-  if (result != kSuccess) on.cuda_.cuEventDestroy(handle_);
-  on.driver_.check(result, "cuEventRecord");
+  handle_ = on.make_event();
+  try {
+    on.record(handle_, stream);
+  } catch (...) {
+    on.destroy(handle_);
+    throw;
+  }
 }
 
 Event::~Event() {
   if (pid_ != getpid()) return;  // CUDA is its parent's
   try {
-    OnDevice(device_).cuda_.cuEventDestroy(handle_);
+    OnDevice(device_).destroy(handle_);
   } catch (const std::exception&) {  // the device is lost, and its events with it
   }
 }
 
-bool Event::query() const {
-  const OnDevice on(device_);
-  const Result result = on.cuda_.cuEventQuery(handle_);
-  if (result == kNotReady) return false;
-  on.driver_.check(result, "cuEventQuery");
-  return true;
-}
+bool Event::query() const { return OnDevice(device_).has_passed(handle_); }
 
-void Event::synchronize() const {
-  const OnDevice on(device_);
-  on.driver_.check(on.cuda_.cuEventSynchronize(handle_), "cuEventSynchronize");
-}
+void Event::synchronize() const { OnDevice(device_).wait_for(handle_); }
 
-void Event::hold_back(uint64_t stream) const {
-  const OnDevice on(device_);
-  on.driver_.check(on.cuda_.cuStreamWaitEvent(reinterpret_cast<Stream>(stream), handle_, 0),
-                   "cuStreamWaitEvent");
-}
+void Event::hold_back(uint64_t stream) const { OnDevice(device_).hold_back(stream, handle_); }
 
 }  // namespace fusionloader::cuda

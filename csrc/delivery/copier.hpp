@@ -31,7 +31,7 @@ struct LeafRows {
 
 // How the levels of the first leaf become elements.
 struct LevelConversion {
-  uint64_t kernel;        // of a LevelRows
+  cuda::Function kernel;  // of a LevelRows
   uint64_t table;         // address on the device
   uint32_t plane_levels;  // of one channel
   uint32_t element_bytes;

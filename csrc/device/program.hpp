@@ -14,6 +14,10 @@
 
 namespace fusionloader::device {
 
+// As many as a block can have: a launch may have fewer samples than the device has processors. They
+// leave 64 registers to each.
+constexpr int threads_per_block = 1024;
+
 enum class StepKind : int32_t {
   // Each place of the result shows one of the image, or a color.
   window,

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Protocol
 
 import torch
 
+from fusionloader._native import cuda as native
 from fusionloader.delivery.device_memory import DeviceMemory
+from fusionloader.executors.device.kernel import CONVERT_LEVELS, kernel_code
+from fusionloader.executors.device.nvrtc import NvrtcError
 from fusionloader.gpu_memory.errors import CudaError
+
+log = logging.getLogger("fusionloader.loader")
 
 _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 
@@ -40,6 +46,7 @@ class CudaDevice:
     def __init__(self, device: torch.device) -> None:
         index = device.index
         self.number: int = torch.cuda.current_device() if index is None else index
+        self._kernel: native.Kernel | str | None = None
 
     def allocate(self, nbytes: int) -> DeviceMemory:
         """See ``Device``. The memory is not of torch's allocator, which may have to let some go."""
@@ -65,5 +72,12 @@ class CudaDevice:
         return int(torch.cuda.current_stream(self.number).cuda_stream)
 
     def conversion_kernel(self) -> int | str:
-        """See ``Device``."""
-        return "not yet"
+        """See ``Device``. It is compiled here, which takes less than a second, the first time."""
+        if self._kernel is None:
+            try:
+                code = kernel_code(native.architecture(self.number), file=CONVERT_LEVELS)
+                self._kernel = native.Kernel(self.number, code, "fusionloader_convert_levels")
+            except (NvrtcError, CudaError) as error:
+                self._kernel = str(error)
+                log.info("batches cross to the device as they are, not as levels: %s", error)
+        return self._kernel if isinstance(self._kernel, str) else self._kernel.function

@@ -7,11 +7,12 @@ import importlib.util
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from fusionloader.executors.device.launch_memory import TorchPool
+from fusionloader.executors.device.nvrtc import why_missing
 from fusionloader.executors.device.support import why_not
 from fusionloader.gpu.caching_allocator import TorchAllocator
 from fusionloader.gpu.control import Connections, GpuOptions
@@ -36,7 +37,10 @@ _DEVICE_BUFFERS = 5
 
 @dataclass(frozen=True, slots=True)
 class GpuChoice:
-    """The GPU worker of a loader, or why there is none, in words; neither if none was asked for."""
+    """The GPU worker of a loader, or why there is none, in words; neither if none was asked for.
+
+    ``note`` says why it is another one than was asked for.
+    """
 
     worker: GpuWorker | None = None
     device_id: int | None = None
@@ -44,6 +48,7 @@ class GpuChoice:
     tiny_batch_size: int = 1
     batch_size: int = 0
     kept: bool = True  # from epoch to epoch
+    note: str | None = None
 
     def explain(self) -> str:
         """Returns a line for ``explain()``, empty if no GPU worker was requested."""
@@ -53,6 +58,8 @@ class GpuChoice:
             return ""
         where = "DALI's CPU backend" if self.device_id is None else f"cuda:{self.device_id}"
         text = f"a GPU worker on {where} takes the largest samples, sharing={self.worker.sharing!r}"
+        if self.note is not None:
+            text += f", {self.note}"
         if not self.kept:
             text = f"{text}; {_PERSISTENT}"
         if memory_options(self) is None:
@@ -86,9 +93,12 @@ def choose(options: LoaderOptions, compiled: Compiled | None) -> GpuChoice:
     why = _lacking(options, compiled, worker.prebuilt, on_gpu=device_id is not None)
     if why is not None and not _has_dali():
         _say_once(f"no GPU worker, because {why}")
+    note = None
+    if why is None and device_id is not None and worker.prebuilt == "fused":
+        worker, note, why = _with_compiler_there_is(worker, compiled)
     kept = options.persistent_workers
     size = options.batch_size or 0
-    return GpuChoice(worker, device_id, why, options.tiny_batch_size, size, kept)
+    return GpuChoice(worker, device_id, why, options.tiny_batch_size, size, kept, note)
 
 
 def _lacking(
@@ -108,6 +118,22 @@ def _lacking(
 def _has_dali() -> bool:
     nvidia = importlib.util.find_spec("nvidia")
     return nvidia is not None and importlib.util.find_spec("nvidia.dali") is not None
+
+
+def _with_compiler_there_is(
+    worker: GpuWorker, compiled: Compiled | None
+) -> tuple[GpuWorker, str | None, str | None]:
+    """Returns the worker that can be, why it is another one, and why there is none."""
+    missing = why_missing()
+    if missing is None:
+        return worker, None, None
+    if (why := _unsuitable(compiled, "families", on_gpu=True)) is not None:
+        why = f"{missing}; DALI's own operators cannot run the plan either: {why}"
+        _say_once(f"no GPU worker, because {why}")
+        return worker, None, why
+    note = f"by DALI's own operators instead of the fused kernel, because {missing}"
+    _say_once(f"the GPU worker works {note}")
+    return replace(worker, prebuilt="families"), note, None
 
 
 def _device_id(worker: GpuWorker, device: torch.device) -> int | None:

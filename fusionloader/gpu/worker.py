@@ -16,6 +16,8 @@ import numpy as np
 from fusionloader import _native
 from fusionloader._native import TinyBatchState
 from fusionloader.executors.device.launch_memory import LaunchMemory, TorchPool
+from fusionloader.executors.device.make_task import make_task
+from fusionloader.executors.device.memory import Memory, of_buffer, of_tensor
 from fusionloader.executors.device.task import EncodedSample, GpuTask
 from fusionloader.executors.device_loss import is_device_lost
 from fusionloader.executors.refusals import FileRefused
@@ -102,8 +104,11 @@ def main(config: GpuWorkerConfig) -> None:
 
 class _GpuWorkerLoop:
     def __init__(self, config: GpuWorkerConfig, queue: _native.WorkerQueue) -> None:
-        from fusionloader.executors.device.make_task import make_task
+        if config.device_id is not None:
+            import torch
 
+            # Before anything else: a call of CUDA's without it would make a context on device 0.
+            torch.cuda.set_device(config.device_id)
         self._config = config
         self._queue = queue
         self._memory = None
@@ -118,7 +123,7 @@ class _GpuWorkerLoop:
             config.threads,
             config.hw_decoder_load,
         )
-        self._buffers = [opened(*arguments) for opened, arguments in config.buffers]
+        self._buffers = [of_tensor(opened(*arguments)) for opened, arguments in config.buffers]
         most = max(1, config.most_samples // config.tiny_batch_size)
         self._group = GroupSize(most)
         if config.fixed_group:
@@ -126,7 +131,7 @@ class _GpuWorkerLoop:
         self._refused: set[int] = set()  # items whose files only CPU workers can do
         self._sequence = -1
         self._sequence_since = 0.0
-        self._views: dict[tuple[int, int], tuple[memoryview, NDArray[np.int64]]] = {}
+        self._views: dict[tuple[int, int], tuple[Memory, NDArray[np.int64]]] = {}
 
     def serve(self) -> None:
         queue = self._queue
@@ -204,12 +209,11 @@ class _GpuWorkerLoop:
         self._table.sizes[item] = min(len(encoded), 0xFFFFFFFF)
         return encoded
 
-    def _place(self, claim: _native.Claim, row: int) -> memoryview | torch.Tensor:
-        begin = row * self._config.row_bytes
+    def _place(self, claim: _native.Claim, row: int) -> Memory:
         memory = self._buffers[claim.gpu_rows - 1] if self._buffers else self._rows(claim)[0]
-        return memory[begin : begin + self._config.row_bytes]
+        return memory.part(row * self._config.row_bytes, self._config.row_bytes)
 
-    def _rows(self, claim: _native.Claim) -> tuple[memoryview, NDArray[np.int64]]:
+    def _rows(self, claim: _native.Claim) -> tuple[Memory, NDArray[np.int64]]:
         """Returns the mini-batch's images and targets, as ``PlanWorker`` lays them out."""
         assert claim.payload is not None
         where = (claim.payload, claim.payload_rows)
@@ -218,7 +222,7 @@ class _GpuWorkerLoop:
             images = claim.payload_rows * self._config.row_bytes
             at_targets = -(-images // _ALIGN) * _ALIGN
             targets = np.frombuffer(slot, np.int64, claim.payload_rows, at_targets)
-            self._views[where] = (slot[:images], targets)
+            self._views[where] = (of_buffer(slot[:images]), targets)
         return self._views[where]
 
 

@@ -9,6 +9,7 @@
 // A device that is late (fakeLate) does everything as late as it may, in the order that hides
 // least: work is done when somebody waits for the device, and the streams made last go first, so
 // that copies overtake training wherever nothing makes them wait.
+#include <elf.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/mman.h>
@@ -47,12 +48,15 @@ enum : Result {
   NOT_INITIALIZED = 3,
   NO_DEVICE = 100,
   INVALID_DEVICE = 101,
+  INVALID_IMAGE = 200,
   INVALID_CONTEXT = 201,
+  NO_BINARY_FOR_GPU = 209,
   INVALID_HANDLE = 400,
   NOT_READY = 600,
   ILLEGAL_ADDRESS = 700,
   ALREADY_LOCKED = 712,
   NOT_LOCKED = 713,
+  NOT_FOUND = 500,
   CAPTURE_UNSUPPORTED = 900,
   CAPTURE_INVALIDATED = 901,
 };
@@ -720,32 +724,121 @@ EXPORT Result cuThreadExchangeStreamCaptureMode(int* mode) {
   return OK;
 }
 
-// A kernel is a function of the host, which finds what it touches in its arguments.
-using Kernel = Result (*)(Stream stream, unsigned across, unsigned down, unsigned threads,
-                          void** arguments);
+// ---- kernels, each a function of the host on the stream's thread --------------------------------
 
-Result convert_levels(Stream stream, unsigned across, unsigned down, unsigned threads,
-                      void** arguments) {
-  const auto rows = *static_cast<const fusionloader::device::LevelRows*>(arguments[0]);
-  const size_t last = (rows.first_row + down) * size_t{rows.row_levels};
+namespace {
+
+struct Launch {
+  unsigned across, down, threads;
+  void** arguments;
+};
+struct Kernel {
+  const char* name;
+  Result (*launch)(Stream stream, const Launch& given);
+};
+
+using Augment = void (*)(uint64_t program, uint64_t work, unsigned blocks, unsigned threads);
+Augment augment = nullptr;  // the test's
+
+Result launch_augment(Stream stream, const Launch& given) {
+  const uint64_t program = *static_cast<uint64_t*>(given.arguments[0]);
+  const uint64_t work = *static_cast<uint64_t*>(given.arguments[1]);
+  // Work on an address that the device does not have breaks it.
+  if (find(work) == nullptr) misuse("a kernel was given working memory that is not the device's");
+  const auto [across, threads] = std::pair(given.across, given.threads);
+  return launch(stream, program, 1, [=] { augment(program, work, across, threads); });
+}
+
+// It finds in its argument what it touches.
+Result launch_conversion(Stream stream, const Launch& given) {
+  const auto rows = *static_cast<const fusionloader::device::LevelRows*>(given.arguments[0]);
+  const size_t last = (rows.first_row + given.down) * size_t{rows.row_levels};
   const size_t channels = rows.row_levels / rows.plane_levels;
   const std::vector<Range> touched{{rows.levels, last},
                                    {rows.elements, last * rows.element_bytes},
                                    {rows.table, channels * 256 * rows.element_bytes}};
+  const unsigned down = given.down, lanes = given.across * given.threads;
   return launch(stream, touched, [=] {
     for (unsigned row = 0; row < down; ++row)
-      for (unsigned first = 0; first < across * threads; ++first)
-        fusionloader::device::convert_row(rows, row, first, across * threads);
+      for (unsigned first = 0; first < lanes; ++first)
+        fusionloader::device::convert_row(rows, row, first, lanes);
   });
 }
 
-// The kernels by the number that stands for each.
-EXPORT Function fakeKernel() { return reinterpret_cast<Function>(&convert_levels); }
+Kernel kernels[] = {{"fusionloader_augment", &launch_augment},
+                    {"fusionloader_convert_levels", &launch_conversion}};
 
-EXPORT Result cuLaunchKernel(Function function, unsigned across, unsigned down, unsigned,
-                             unsigned threads, unsigned, unsigned, unsigned, Stream stream,
-                             void** arguments, void**) {
-  return reinterpret_cast<Kernel>(function)(stream, across, down, threads, arguments);
+bool has_function(const char* image, const std::string& name) {
+  if (std::memcmp(image, ELFMAG, SELFMAG) != 0)
+    return std::strstr(image, (".entry " + name + "(").c_str()) != nullptr;
+  const auto* file = reinterpret_cast<const Elf64_Ehdr*>(image);
+  const auto* sections = reinterpret_cast<const Elf64_Shdr*>(image + file->e_shoff);
+  for (int i = 0; i < file->e_shnum; ++i) {
+    if (sections[i].sh_type != SHT_SYMTAB) continue;
+    const auto* symbols = reinterpret_cast<const Elf64_Sym*>(image + sections[i].sh_offset);
+    const char* names = image + sections[sections[i].sh_link].sh_offset;
+    for (size_t s = 0; s < sections[i].sh_size / sizeof(Elf64_Sym); ++s)
+      if (ELF64_ST_TYPE(symbols[s].st_info) == STT_FUNC && names + symbols[s].st_name == name)
+        return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+EXPORT void fakeKernel(Augment function) { augment = function; }
+
+EXPORT Result cuDeviceGetAttribute(int* value, int which, Device) {
+  const int architecture = static_cast<int>(setting("FAKE_CUDA_ARCHITECTURE", 90));
+  if (which != kComputeMajor && which != kComputeMinor) return INVALID_VALUE;
+  *value = which == kComputeMajor ? architecture / 10 : architecture % 10;
+  return usable() ? OK : NOT_INITIALIZED;
+}
+
+EXPORT Result cuModuleLoadData(Module* module, const void* image) {
+  if (!has_context()) return INVALID_CONTEXT;
+  if (setting("FAKE_CUDA_TOO_OLD", 0) != 0) return NO_BINARY_FOR_GPU;
+  if (std::memcmp(image, ELFMAG, SELFMAG) != 0 && std::memcmp(image, "//", 2) != 0)
+    return INVALID_IMAGE;
+  *module = const_cast<void*>(image);
+  return OK;
+}
+
+EXPORT Result cuModuleUnload(Module) { return has_context() ? OK : INVALID_CONTEXT; }
+
+EXPORT Result cuModuleGetFunction(Function* function, Module module, const char* name) {
+  if (!has_context()) return INVALID_CONTEXT;
+  if (!has_function(static_cast<const char*>(module), name)) return NOT_FOUND;
+  for (Kernel& kernel : kernels) {
+    if (std::string(kernel.name) != name) continue;
+    *function = &kernel;
+    return OK;
+  }
+  return NOT_FOUND;
+}
+
+EXPORT Result cuLaunchKernel(Function function, unsigned x, unsigned y, unsigned z,
+                             unsigned threads, unsigned across, unsigned deep, unsigned shared,
+                             Stream stream, void** arguments, void** extra) {
+  if (x < 1 || y < 1 || y > 65535 || z != 1 || threads > 1024 || across != 1 || deep != 1 ||
+      shared != 0 || extra != nullptr)
+    return INVALID_VALUE;
+  return static_cast<Kernel*>(function)->launch(stream, {x, y, threads, arguments});
+}
+
+EXPORT Result cuMemHostAlloc(void** memory, size_t bytes, unsigned) {
+  if (!has_context()) return INVALID_CONTEXT;
+  if (breaks_a_capture()) return CAPTURE_UNSUPPORTED;
+  *memory = std::aligned_alloc(kPage, (bytes + kPage - 1) / kPage * kPage);
+  const std::lock_guard<std::mutex> lock(process.mutex);
+  process.locked[reinterpret_cast<uint64_t>(*memory)] = {bytes};
+  return OK;
+}
+
+EXPORT Result cuMemFreeHost(void* memory) {
+  const Result result = cuMemHostUnregister(memory);
+  if (result == OK) std::free(memory);
+  return result;
 }
 
 EXPORT Result cuStreamSynchronize(Stream stream) {

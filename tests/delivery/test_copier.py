@@ -107,7 +107,7 @@ def test_rows_come_through_the_slot_but_those_of_the_gpu_worker(queues, fake_cud
     cuda.write(0, on_device.address, table.numpy().tobytes())
     fake_cuda.fill(result.address, 0x7F7F7F7F, result.nbytes)
     fake_cuda.wait(0)
-    kernel = (fake_cuda.conversion_kernel(), on_device.address, row_bytes // 2, 4)
+    kernel = (device.conversion_kernel(), on_device.address, row_bytes // 2, 4)
     fake_cuda.be_late(data.draw(st.booleans()))
     copier = cuda.Copier(queue.manager, 0, GPU, kernel if with_levels else None)
     leaves = [(queue.payload.address, result.address, row_bytes)]

@@ -19,8 +19,11 @@ from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader, GpuWorker
+from fusionloader.executors.device import nvrtc
 from fusionloader.gpu import control, eligibility
 from fusionloader.gpu.eligibility import GpuChoice, memory_options, within
+from fusionloader.options import LoaderOptions
+from fusionloader.sources.datasets import compile_dataset
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("nvidia") is None or importlib.util.find_spec("nvidia.dali") is None,
@@ -224,6 +227,7 @@ def test_a_hung_gpu_worker_is_killed_and_its_work_done(image_folder, sharing, mo
         hanging = threading.Thread(target=stop_within_a_launch, args=(loader,))
         hanging.start()
         with pytest.warns(RuntimeWarning, match="GPU worker.*started again"):
+            # Not in every epoch is it stopped within a launch.
             for batches in epochs(loader):
                 assert distances(batches, expected).max() == 0
                 if loader.stats()["gpu_worker"]["restarts"] == 1:
@@ -398,6 +402,57 @@ def test_without_dali_an_automatic_worker_says_how_to_get_it(image_folder, monke
     assert "DALI is not installed: pip install nvidia-dali" in loader.explain()
     loader.explain()
     assert len([r for r in caplog.records if "pip install" in r.message]) == 1
+
+
+def on_a_device(dataset, monkeypatch):
+    """A loader as it would be explained where a CUDA device is."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    return FusionLoader(dataset, 4, num_workers=1, device="cuda", gpu_worker="auto")
+
+
+def test_without_nvrtc_dali_s_own_operators_take_the_kernel_s_place(
+    image_folder, monkeypatch, caplog
+):
+    loader = on_a_device(ImageFolder(str(image_folder), train_transform()), monkeypatch)
+    assert "instead of the fused kernel" not in loader.explain()
+    monkeypatch.setattr(nvrtc, "find_library", lambda: None)
+    for _ in range(2):
+        told = loader.explain()
+        assert "a GPU worker on cuda:0 takes the largest samples" in told
+        assert "by DALI's own operators instead of the fused kernel" in told
+        assert "(libnvrtc) is missing: pip install nvidia-cuda-nvrtc" in told
+    assert len([r for r in caplog.records if "pip install" in r.message]) == 1
+    chosen = eligibility.choose(LoaderOptions.of(loader), compile_dataset(loader.dataset))
+    assert chosen.worker.prebuilt == "families"
+
+
+def test_without_nvrtc_a_plan_that_only_the_kernel_runs_has_no_gpu_worker(
+    image_folder, monkeypatch, caplog
+):
+    steps = [v1.RandomCrop(64), v1.GaussianBlur(9), v1.ToTensor(), v1.RandomErasing(value=3)]
+    loader = on_a_device(ImageFolder(str(image_folder), v1.Compose(steps)), monkeypatch)
+    assert "no GPU worker" not in loader.explain()
+    monkeypatch.setattr(nvrtc, "find_library", lambda: None)
+    for _ in range(2):
+        assert "no GPU worker: CUDA's run-time compiler (libnvrtc) is missing" in loader.explain()
+        assert "DALI's own operators cannot run the plan either" in loader.explain()
+    assert len([r for r in caplog.records if "pip install" in r.message]) == 1
+
+
+def test_the_cpu_backend_needs_no_nvrtc(image_folder, monkeypatch):
+    monkeypatch.setattr(nvrtc, "find_library", lambda: None)
+    dataset = ImageFolder(str(image_folder), train_transform())
+    with with_gpu_worker(dataset) as loader:
+        assert "DALI's CPU backend takes the largest samples, sharing='spatial'" in loader.explain()
+        assert "instead" not in loader.explain()
+
+
+def test_noise_that_a_device_would_round_otherwise_is_left_to_cpu_workers(image_folder):
+    steps = [v1.CenterCrop(64), v1.ToTensor(), v1.RandomErasing(value="random")]
+    dataset = ImageFolder(str(image_folder), v1.Compose(steps))
+    with with_gpu_worker(dataset) as loader:
+        assert "no GPU worker: RandomErasing with noise" in loader.explain()
 
 
 def test_a_grey_jpeg_is_the_same_from_both_ends(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,6 +44,8 @@ class PoolBlock:
 
 class FakeCuda:
     """What a program would do with its device besides lending: allocate, launch, wait."""
+
+    kernel: object = None
 
     def __init__(self, library: Path) -> None:
         self.library = library
@@ -109,6 +112,21 @@ class FakeCuda:
             ctypes.c_void_p(stream),
         )
 
+    def set_kernel(self, kernel: Callable[[int, int, int, int], None]) -> None:
+        """What a launch calls: with its program, working memory, blocks and threads of each."""
+        kind = ctypes.CFUNCTYPE(
+            None, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint, ctypes.c_uint
+        )
+        self._calls.fakeKernel.restype = None
+        FakeCuda.kernel = kind(kernel)  # for as long as the library may call it
+        self._call("fakeKernel", FakeCuda.kernel)
+
+    def has_context(self, device: int) -> bool:
+        """Whether this process has made a context on a device."""
+        flags, active = ctypes.c_uint(), ctypes.c_int()
+        self._call("cuDevicePrimaryCtxGetState", device, ctypes.byref(flags), ctypes.byref(active))
+        return bool(active.value)
+
     def wait(self, stream: int) -> None:
         self.enter()
         self._call("cuStreamSynchronize", ctypes.c_void_p(stream))
@@ -137,12 +155,6 @@ class FakeCuda:
             ctypes.c_size_t(nbytes),
             ctypes.c_void_p(stream),
         )
-
-    def conversion_kernel(self) -> int:
-        self._calls.fakeKernel.restype = ctypes.c_void_p
-        kernel = self._calls.fakeKernel()
-        assert isinstance(kernel, int)
-        return kernel
 
     def words(self, address: int, nbytes: int) -> set[int]:
         """The different 32-bit words that the memory holds now, whatever is under way."""

@@ -5,7 +5,10 @@ from __future__ import annotations
 import io
 
 from fusionloader.executors.dali.memory.borrowing import may_borrow
-from fusionloader.executors.device.task import Augment, GpuTask, NativeAugment
+from fusionloader.executors.device.fused_augment import FusedAugment
+from fusionloader.executors.device.launchers import CudaLauncher, HostLauncher
+from fusionloader.executors.device.memory import allocator_of_torch
+from fusionloader.executors.device.task import Augment, GpuTask
 from fusionloader.executors.shortage import is_shortage
 from fusionloader.options import Prebuilt
 from fusionloader.plan.stages import Plan
@@ -35,7 +38,9 @@ def make_task(
 
     Raises:
         ImportError: DALI is not there.
-        RuntimeError: DALI cannot build a pipeline on the device.
+        NvrtcError: the fused kernel cannot be compiled.
+        RuntimeError: DALI cannot build a pipeline on the device, or the driver does not take the
+            kernel.
     """
     from fusionloader.executors.dali.head import DaliHead
 
@@ -55,10 +60,13 @@ def _augment(plan: Plan, device_id: int | None, prebuilt: Prebuilt, most_samples
 
         return DaliAugment(plan, device_id, most_samples)
     if device_id is None:
-        return NativeAugment(plan)
-    from fusionloader.executors.device.cuda_augment import CudaAugment
+        return FusedAugment(plan, HostLauncher())
+    import torch
 
-    return CudaAugment(plan, device_id)
+    # One of torch's, which live as long as the process.
+    stream = torch.cuda.Stream(device_id).cuda_stream  # type: ignore[no-untyped-call]
+    launcher = CudaLauncher(device_id, stream, allocator_of_torch(device_id))
+    return FusedAugment(plan, launcher)
 
 
 def _an_image() -> bytes:
