@@ -1,5 +1,6 @@
 # Every target works alone on a fresh machine: the first one sets everything up.
-.PHONY: demo test kills draws mutants architectures studies lint format stubs bench asan fuzz neon gpu compliance clean ready ready-to-test
+.PHONY: demo test kills draws mutants architectures studies lint format stubs bench asan fuzz neon \
+    gpu gpu-rehearsal compliance clean ready ready-to-test
 .DELETE_ON_ERROR:
 # Without bytecode each of the processes that tests start would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -45,6 +46,7 @@ TEST_PROCESSES ?= $(shell count=$$(($$(nproc) + 1)); echo $$((count < 8 ? count 
 KILLS ?= 150
 DRAWS ?= 25000
 GPU_RESULTS ?= benchmarks/results/gpu
+RUNS ?= a b c
 
 demo: ready
 	$(BIN)/python -m fusionloader demo $(ARGS)
@@ -138,17 +140,15 @@ $(FUZZERS): $(SYSTEM) $(SOURCES) $(wildcard tests/fuzz/targets/*)
 neon:
 	.ci/neon build/neon
 
-# On a machine with a CUDA device: what only a device can show, and its figures.
+# On a machine with a CUDA device: what only a device can show, and its figures. RUNS may be one of
+# them; each takes less than ten minutes. Without network, call benchmarks.gpu itself.
 gpu: ready-to-test
-	mkdir -p $(GPU_RESULTS)
-	$(BIN)/python -m pytest $(PYTEST_FLAGS) -rs tests/device tests/on_device tests/gpu/test_gpu_worker.py \
-	    --deselect tests/on_device/test_memory_on_device.py::test_on_a_device
-	$(BIN)/python tests/on_device/memory_sharing.py --json $(GPU_RESULTS)/memory_sharing.json
-	$(BIN)/python -m benchmarks.device_program | tee $(GPU_RESULTS)/device_program.json
-	$(BIN)/python -m benchmarks.training --batch-size 256 --rounds 1 --worker-counts 4,14 \
-	    --models resnet18,resnet50,vit_b_16 --workloads default,randaugment \
-	    --json $(GPU_RESULTS)/training.json $(ARGS)
-	$(BIN)/python -m benchmarks.largest_batch --workers 4 --json $(GPU_RESULTS)/largest_batch.json
+	for run in $(RUNS); do $(BIN)/python -m benchmarks.gpu $$run --out $(GPU_RESULTS); done
+
+# The same without a device, small, over stand-ins.
+gpu-rehearsal: export FUSIONLOADER_REHEARSAL := 1
+gpu-rehearsal: ready-to-test
+	for run in $(RUNS); do $(BIN)/python -m benchmarks.gpu $$run --out build/rehearsal || exit 1; done
 
 # PyTorch's and torchdata's own tests, which are not kept here: SUITES is the folder they are in.
 compliance: ready-to-test

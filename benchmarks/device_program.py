@@ -1,16 +1,19 @@
 """Cost of device programs: flattening, the kernel's body on the host, and on a device if any.
 
-    python -m benchmarks.device_program
+    python -m benchmarks.device_program --json FILE
 
-Prints one JSON object. Times are the least of several rounds, in microseconds per sample.
+Prints one JSON object, and writes it to a file if asked to. Times are the least of several rounds,
+in microseconds per sample.
 """
 
 from __future__ import annotations
 
+import argparse
 import functools
 import json
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -25,14 +28,14 @@ from fusionloader.executors.device.program import DeviceProgram, DeviceSample
 from fusionloader.executors.native import make_executor
 from fusionloader.executors.results import result_like
 
-SIDE, SAMPLES, ROUNDS = 224, 64, 7
+SIDE, SAMPLES = 224, 64
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def least(work: Callable[[], object], clock: Callable[[], float] = time.process_time) -> float:
     """Returns the least time of several rounds, in microseconds per sample."""
     times = []
-    for _ in range(ROUNDS):
+    for _ in range(options().rounds):
         begin = clock()
         work()
         times.append(clock() - begin)
@@ -64,12 +67,23 @@ def on_device(program: DeviceProgram, image: np.ndarray, drawn: list, row: int) 
     }
 
 
+@functools.cache
+def options() -> argparse.Namespace:
+    """Returns what the command line says."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--brief", action="store_true", help="compile for one architecture alone")
+    return parser.parse_args()
+
+
 def compilation() -> dict[str, float] | str:
     """Returns the seconds that the kernel takes to be compiled, by architecture."""
     seconds = {}
     try:
         compiler = Nvrtc()
-        for architecture in compiler.architectures:
+        known = compiler.architectures[-1:] if options().brief else compiler.architectures
+        for architecture in known:
             begin = time.perf_counter()
             kernel.compile_kernel(compiler, f"sm_{architecture}")
             seconds[f"sm_{architecture}"] = round(time.perf_counter() - begin, 2)
@@ -130,6 +144,8 @@ def main() -> None:
     report: dict[str, object] = {name: measure(policy) for name, policy in policies.items()}
     report["seconds to compile"] = compilation()
     print(json.dumps(report, indent=1))
+    if options().json:
+        options().json.write_text(json.dumps(report))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """The largest batch that trains beside a GPU worker, with and without borrowed memory.
 
     python -m benchmarks.largest_batch --device-gib 16 --json FILE
+    python -m benchmarks.largest_batch --device cpu --most 16 --grain 8 --steps 2 --json FILE
 
 FusionFlow's Figure 9 for this machine. All but ``--device-gib`` of the device is held by this
-process. Each batch is tried in a process of its own: it trains some steps in float32, during which
-the GPU worker must have done samples and must not have died. The batches are multiples of
-``--grain``, and a search by halves finds the largest.
+process; on the CPU, where memory is not what ends it, ``--most`` is the largest batch tried. Each
+batch is tried in a process of its own: it trains some steps in float32, during which the GPU worker
+must have done samples and must not have died. The batches are multiples of ``--grain``, and a
+search by halves finds the largest.
 """
 
 from __future__ import annotations
@@ -35,7 +37,17 @@ VARIANTS: dict[str, GpuWorker | None] = {
     "own": GpuWorker(sharing="temporal", memory="own"),
     "share": GpuWorker(sharing="temporal", memory="share"),
 }
+# Memory of the CPU is not lent.
+VARIANTS_ON_CPU = {
+    "without": None,
+    "own": GpuWorker(device="cpu", sharing="temporal", memory="own"),
+}
 _EPOCHS_SECONDS = 60.0
+
+
+def variants(options: argparse.Namespace) -> dict[str, GpuWorker | None]:
+    """Returns the GPU workers to try, by name."""
+    return VARIANTS if options.device == "cuda" else VARIANTS_ON_CPU
 
 
 def largest(fits: Callable[[int], bool], grain: int) -> int:
@@ -57,15 +69,15 @@ def trial(variant: str, batch_size: int, model: str, options: argparse.Namespace
     setting, _ = setting_of(options, options.workload)
     dataset = pil_dataset(setting.folder(), setting.workload)
     sampler = RandomSampler(dataset, replacement=True, num_samples=batch_size * options.steps)
-    network = getattr(torchvision.models, model)(num_classes=CLASSES).cuda()
+    network = getattr(torchvision.models, model)(num_classes=CLASSES).to(options.device)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9)
-    gpu_worker = VARIANTS[variant]
+    gpu_worker = variants(options)[variant]
     with FusionLoader(
         dataset,
         batch_size,
         sampler=sampler,
         num_workers=options.workers,
-        device="cuda",
+        device=options.device,
         gpu_worker=gpu_worker,
         persistent_workers=True,
     ) as loader:
@@ -108,6 +120,8 @@ def hold_all_but(gib: float) -> torch.Tensor:
 def main() -> None:
     parser = parser_of(__doc__, rounds=1)
     parser.set_defaults(workload="default")
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("--most", type=int, help="the largest batch that is tried")
     parser.add_argument("--device-gib", type=float, default=16.0, help="that training has (16)")
     parser.add_argument("--models", default="resnet18", help="torchvision's, by comma (resnet18)")
     parser.add_argument("--steps", type=int, default=6, help="of each trial (6)")
@@ -119,19 +133,25 @@ def main() -> None:
         print(json.dumps(trial(variant, int(batch_size), model, options)), flush=True)
         os._exit(0)
     _, corpus = setting_of(options, options.workload)
-    held = hold_all_but(options.device_gib)
+    held = hold_all_but(options.device_gib) if options.device == "cuda" else None
+
+    def fits(variant: str, batch: int, model: str) -> bool:
+        too_large = options.most is not None and batch > options.most
+        return not too_large and try_elsewhere(variant, batch, model)
+
     rows, figures = [], []
     for model in options.models.split(","):
         found = {
             variant: largest(
-                lambda batch, variant=variant, model=model: try_elsewhere(variant, batch, model),
+                lambda batch, variant=variant, model=model: fits(variant, batch, model),
                 options.grain,
             )
-            for variant in VARIANTS
+            for variant in variants(options)
         }
         figures.append({"model": model, **found})
-        ratio = found["share"] / found["own"] if found["own"] else float("nan")
-        rows.append((model, *map(str, found.values()), f"{ratio:.2f}"))
+        ratio = found.get("share", 0) / found["own"] if found["own"] else float("nan")
+        sizes = (found["without"], found["own"], found.get("share", "-"))
+        rows.append((model, *map(str, sizes), f"{ratio:.2f}"))
     del held
     header = ("model", "no GPU worker", "own memory", "borrowed memory", "borrowed / own")
     publish(options, header, rows, largest_batch=figures, corpus=corpus)

@@ -4,7 +4,9 @@
     python -m benchmarks.training --device cpu --batch-size 16 --steps 4 --warm-up 1
 
 Contenders' rounds are interleaved; a round trains ``--steps`` steps after ``--warm-up`` ones that
-are not counted. ``ceiling`` trains on one batch that stays on the device.
+are not counted, nor are those before a GPU worker takes part and has been profiled, or was given up
+(``--patience`` seconds at most; ``ready`` says whether it came to that). ``ceiling`` trains on one
+batch that stays on the device.
 """
 
 from __future__ import annotations
@@ -53,6 +55,7 @@ class Training:
     def rate(self, batches: Batches, warm_up: int, steps: int) -> float:
         """Samples per second of wall time over ``steps`` steps."""
         samples, start = 0, 0.0
+        self.wait()
         for number in range(warm_up + steps):
             if number == warm_up:
                 self.wait()
@@ -62,6 +65,13 @@ class Training:
             samples += len(targets)
         self.wait()
         return samples / (time.perf_counter() - start)
+
+    def until(self, ready: Callable[[], bool], batches: Batches, patience: float) -> bool:
+        """Trains until something is ready, at most ``patience`` seconds; returns whether it is."""
+        deadline = time.perf_counter() + patience
+        while not ready() and time.perf_counter() < deadline:
+            self.step(*next(batches))
+        return ready()
 
     def wait(self) -> None:
         """Waits for the device."""
@@ -84,6 +94,16 @@ class TrainingContender:
                     images.to(self._device, non_blocking=True),
                     targets.to(self._device, non_blocking=True),
                 )
+
+    def ready(self) -> bool:
+        """Whether a GPU worker, if there is to be one, takes part as it is going to."""
+        told = getattr(self.loader, "stats", dict)().get("gpu_worker")
+        wanted = getattr(self.loader, "gpu_worker", None)
+        if wanted is None:
+            return True
+        if not told or told["gone"] is not None:
+            return bool(told)
+        return not told["profiling"] and (told["samples"] > 0 or told["mode"] == "off")
 
     def close(self) -> None:
         """Ends the loader's workers."""
@@ -139,6 +159,7 @@ def contenders(
         "fusion-off": None,
         "fusion-temporal": GpuWorker(device=on, sharing="temporal"),
         "fusion-spatial": GpuWorker(device=on, sharing="spatial"),
+        "fusion-thread": GpuWorker(device=on, sharing="spatial", where="thread"),
         "fusion-auto": GpuWorker(device=on),
     }
     found: dict[str, Callable[[], TrainingContender]] = {
@@ -171,10 +192,15 @@ def measure(
         for name, start in chosen.items():
             contender = start()
             try:
+                ready = training.until(contender.ready, contender.batches, options.patience)
                 rate = training.rate(contender.batches, options.warm_up, options.steps)
                 rates[name].append(rate)
                 stats = getattr(contender.loader, "stats", dict)()
-                statistics[name] = {"gpu_worker": stats.get("gpu_worker"), **device_memory(device)}
+                statistics[name] = {
+                    "ready": ready,
+                    "gpu_worker": stats.get("gpu_worker"),
+                    **device_memory(device),
+                }
             finally:
                 contender.close()
     return {name: median(found) for name, found in rates.items()}, statistics
@@ -197,6 +223,9 @@ def main() -> None:
     parser.add_argument("--device", default="cuda", type=torch.device)
     parser.add_argument("--steps", type=int, default=40, help="counted steps of a round (40)")
     parser.add_argument("--warm-up", type=int, default=20, help="steps before them (20)")
+    parser.add_argument(
+        "--patience", type=float, default=60.0, help="seconds for a GPU worker to be ready (60)"
+    )
     options = parser.parse_args()
     counts = options.worker_counts or [options.workers]
     rows, figures = [], []
