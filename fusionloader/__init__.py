@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fusionloader.executors.compiled_plan import CompiledPlan as CompiledPlan
     from fusionloader.executors.compiled_plan import compile_plan as compile_plan
+    from fusionloader.executors.decoders.interface import DecodeCommand as DecodeCommand
+    from fusionloader.executors.decoders.interface import Decoded as Decoded
+    from fusionloader.executors.decoders.interface import Decoder as Decoder
     from fusionloader.loader import FusionLoader as FusionLoader
     from fusionloader.options import DecodedCache as DecodedCache
     from fusionloader.options import GpuWorker as GpuWorker
@@ -20,7 +23,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "CompiledPlan",
+    "DecodeCommand",
+    "Decoded",
     "DecodedCache",
+    "Decoder",
     "FusionLoader",
     "GpuWorker",
     "WorkerPool",
@@ -28,7 +34,10 @@ __all__ = [
 ]
 _MODULES = {
     "CompiledPlan": "executors.compiled_plan",
+    "DecodeCommand": "executors.decoders.interface",
+    "Decoded": "executors.decoders.interface",
     "DecodedCache": "options",
+    "Decoder": "executors.decoders.interface",
     "FusionLoader": "loader",
     "GpuWorker": "options",
     "WorkerPool": "options",

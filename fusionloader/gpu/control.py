@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("fusionloader.gpu")
 
 _MOST_RESTARTS = 3
+_MOST_REASONS = 20  # for which samples are refused; others are counted together
+_OTHERS = "other reasons"
 _LEAVING_SECONDS = 0.001
 # In a launch, without a sample done: by then the device or its driver does not answer any more.
 HUNG_SECONDS = 60.0
@@ -64,6 +66,7 @@ class GpuOptions:
             returns a function that tells whether the event has passed.
         buffers: how many for batches on the device.
         memory: what training may lend it; ``None``: nothing.
+        decoder: its name, for ``stats()``.
     """
 
     start: StartGpuWorker
@@ -72,6 +75,7 @@ class GpuOptions:
     asked: Callable[[], Callable[[], bool]]
     buffers: int
     memory: MemoryOptions | None = None
+    decoder: str = "DALI"
 
 
 class GpuControl:
@@ -99,6 +103,7 @@ class GpuControl:
         self._options = options
         self._most_samples = options.most_samples
         self._failure: messages.WorkerFailed | None = None
+        self._refused: dict[str, int] = {}
         self._state = GpuState.OFF
         self._threshold = 0
         self._samples = 0
@@ -141,6 +146,8 @@ class GpuControl:
             "rates": {mode.value: rate for mode, rate in rates.items()},
             "threshold": self._search.threshold,
             "samples": self._samples,
+            "decoder": self._options.decoder,
+            "refused": dict(self._refused),
             "restarts": self.restarts,
             "gone": self.given_up,
             "memory": {} if self._memory is None else self._memory.stats(),
@@ -308,6 +315,11 @@ class GpuControl:
     def _note(self, message: messages.Message) -> None:
         if isinstance(message, messages.WorkerFailed):
             self._failure = message
+        elif isinstance(message, messages.SamplesRefused):
+            for reason, count in message.counts.items():
+                known = reason in self._refused or len(self._refused) < _MOST_REASONS
+                reason = reason if known else _OTHERS
+                self._refused[reason] = self._refused.get(reason, 0) + count
 
     def _replace(self, death: Death) -> None:
         built = self._queue.gpu_is_ready
@@ -318,7 +330,9 @@ class GpuControl:
         self._queue.take_back(death.number)
         failure, self._failure = self._failure, None
         # What cannot be built will not be the next time, unless memory was short.
-        hopeless = failure is not None and not built and not failure.short_of_memory
+        hopeless = failure is not None and (
+            failure.is_final or (not built and not failure.short_of_memory)
+        )
         why = f"GPU worker (pid {death.pid}) {death.manner}"
         if failure is not None:
             why = failure.failure.text

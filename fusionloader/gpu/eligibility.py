@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import logging
+import multiprocessing
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
+from fusionloader.executors.decoders import by_name
 from fusionloader.executors.device.launch_memory import TorchPool
+from fusionloader.executors.device.make_task import HeadOptions
 from fusionloader.executors.device.support import why_not
 from fusionloader.gpu.caching_allocator import TorchAllocator
 from fusionloader.gpu.control import Connections, GpuOptions
 from fusionloader.gpu.memory_lender import MemoryOptions
-from fusionloader.gpu.worker import BorrowedMemory, GpuWorkerConfig
-from fusionloader.options import GpuWorker, LoaderOptions, Prebuilt, parse_bytes
+from fusionloader.gpu.worker import BorrowedMemory, GpuWorkerConfig, main_of_script
+from fusionloader.options import GpuWorker, LoaderOptions, parse_bytes
 from fusionloader.plan.stages import Plan
 from fusionloader.shm.dataset_table import DatasetTable
+from fusionloader.shm.descriptor import Descriptor
 from fusionloader.sources.datasets import Compiled
 from fusionloader.workers import processes
 from fusionloader.workers.processes import Process
@@ -48,8 +51,12 @@ class GpuChoice:
             return f"no GPU worker: {self.why_not}"
         if self.worker is None:
             return ""
-        where = "DALI's CPU backend" if self.device_id is None else f"cuda:{self.device_id}"
-        text = f"a GPU worker on {where} takes the largest samples, sharing={self.worker.sharing!r}"
+        name = by_name.name_of(self.worker)
+        where = "the CPU" if self.device_id is None else f"cuda:{self.device_id}"
+        text = (
+            f"a GPU worker on {where} takes the largest samples, decoded by {name}, "
+            f"sharing={self.worker.sharing!r}"
+        )
         if memory_options(self) is None:
             return text
         when = "it may borrow" if self.worker.memory == "share" else "if memory is short it borrows"
@@ -61,7 +68,7 @@ def choose(options: LoaderOptions, compiled: Compiled | None) -> GpuChoice:
 
     Raises:
         ValueError: an explicit ``GpuWorker`` that cannot be, whatever the dataset.
-        ImportError: an explicit ``GpuWorker`` without DALI.
+        ImportError: an explicit ``GpuWorker`` without a package that it needs.
     """
     wanted = options.gpu_worker
     device = torch.device(options.device) if options.device is not None else torch.device("cpu")
@@ -76,12 +83,16 @@ def choose(options: LoaderOptions, compiled: Compiled | None) -> GpuChoice:
     device_id = _device_id(worker, device)
     if options.num_workers == 0:
         return GpuChoice(why_not="num_workers=0")
-    if importlib.util.find_spec("nvidia") is None or not importlib.util.find_spec("nvidia.dali"):
+    if missing := by_name.missing_package(worker):
+        package, command = missing
         if explicit:
-            raise ImportError(f"GpuWorker needs DALI: {_pip_command()}")
-        _say_once(f"no GPU worker, because DALI is not installed: {_pip_command()}")
-        return GpuChoice(why_not=f"DALI is not installed: {_pip_command()}")
-    why = _unsuitable(compiled, worker.prebuilt, device_id is not None)
+            raise ImportError(
+                f"{_described(worker)} needs {package}: {command}; other decoders are "
+                'GpuWorker(decoder="dali" | "nvjpeg" | "torchvision")'
+            )
+        _say_once(f"no GPU worker, because {package} is not installed: {command}")
+        return GpuChoice(why_not=f"{package} is not installed: {command}")
+    why = _unsuitable(compiled, worker, device_id is not None)
     if why is None and device_id is not None and not options.batch_size:
         why = "the size of a batch_sampler's batches is not known"
     return GpuChoice(worker, device_id, why, options.tiny_batch_size, options.batch_size or 0)
@@ -111,20 +122,20 @@ def _say_once(text: str) -> None:
     log.warning("%s", text)
 
 
-def _pip_command() -> str:
-    version = torch.version.cuda or "12"
-    suffix = "130" if int(version.split(".")[0]) >= 13 else "120"
-    return f"pip install nvidia-dali-cuda{suffix}"
+def _described(worker: GpuWorker) -> str:
+    if worker.prebuilt == "families":
+        return 'GpuWorker(prebuilt="families")'
+    return f"GpuWorker(decoder={worker.decoder!r})"
 
 
-def _unsuitable(compiled: Compiled | None, prebuilt: Prebuilt, on_gpu: bool) -> str | None:
+def _unsuitable(compiled: Compiled | None, worker: GpuWorker, on_gpu: bool) -> str | None:
     if compiled is None or compiled.plan is None:
         return "the dataset's samples are made in Python"
     if not compiled.complete:
         return "a part of the transforms runs in Python"
     if compiled.kind != "folder":
         return "the images are not files of a folder"
-    return why_not(compiled.plan, prebuilt, on_gpu)
+    return why_not(compiled.plan, worker.prebuilt, on_gpu, by_name.filters_of(worker))
 
 
 def mark_stream(device_id: int | None) -> Callable[[], Callable[[], bool]]:
@@ -146,8 +157,8 @@ def mark_stream(device_id: int | None) -> Callable[[], Callable[[], bool]]:
 def within(limit: int, batch_bytes: int, most: int, on_gpu: bool) -> tuple[int, int]:
     """Returns samples in a launch and device buffers for a limit in bytes: half of it for each.
 
-    A launch is estimated at 16 MiB a sample, a decoded image of 4 megapixels. DALI's own pool
-    cannot be limited.
+    A launch is estimated at 16 MiB a sample, a decoded image of 4 megapixels. The decoder's own
+    memory cannot be limited.
 
     Raises:
         ValueError: not even one sample, or one batch, goes into the limit.
@@ -166,6 +177,8 @@ def memory_options(choice: GpuChoice) -> MemoryOptions | None:
     """Returns what training may lend the chosen worker, ``None`` where it never does."""
     worker, device_id = choice.worker, choice.device_id
     if worker is None or device_id is None or worker.memory == "own":
+        return None
+    if worker.decoder != "dali":  # what it allocates would stay in borrowed memory
         return None
     if worker.sharing == "spatial":  # then it is "auto", and nothing was asked for
         return None
@@ -186,13 +199,14 @@ def gpu_options(
     if worker is None or choice.why_not is not None:
         return None
     device_id, prebuilt, tiny = choice.device_id, worker.prebuilt, choice.tiny_batch_size
-    threads, hw_decoder_load = worker.threads, worker.hw_decoder_load
     fixed = worker.group_size is not None
     most, buffers = worker.group_size or _MOST_SAMPLES, _DEVICE_BUFFERS
     if worker.memory_limit is not None:
         limit = parse_bytes(worker.memory_limit)
         most, buffers = within(limit, row_bytes * choice.batch_size, most, device_id is not None)
-    memory = memory_options(choice)
+    memory, head = memory_options(choice), _head_options(worker)
+    # A bare process, which starts faster, does not know what the training script has defined.
+    of_script = isinstance(head.decoder, bytes) and b"__main__" in head.decoder
 
     def start(shared: Connections, number: int, message_fd: int, most: int) -> Process:
         borrowed, fds = None, [shared.control_fd, shared.data_fd, table.fd, message_fd]
@@ -215,11 +229,34 @@ def gpu_options(
             tiny_batch_size=tiny,
             most_samples=most,
             fixed_group=fixed,
-            threads=threads,
-            hw_decoder_load=hw_decoder_load,
+            head=head,
             memory=borrowed,
         )
+        if of_script:
+            descriptors = {name: Descriptor(fd) for name, fd in config.descriptors().items()}
+            context = multiprocessing.get_context("spawn")
+            return processes.start(context, main_of_script, config, descriptors)
         return processes.BareProcess("fusionloader.gpu.worker", config, tuple(fds))
 
     mark = mark_stream(device_id)
-    return GpuOptions(start, most, worker.sharing, mark, buffers, memory)
+    return GpuOptions(start, most, worker.sharing, mark, buffers, memory, head.name)
+
+
+def _head_options(worker: GpuWorker) -> HeadOptions:
+    """Returns what decodes.
+
+    Raises:
+        pickle.PicklingError: it cannot be sent to the worker.
+    """
+    decoder = worker.decoder
+    # Training waits for what is under way when its batch is there, so a second group may be
+    # begun only where it never does. DALI's pipeline would make its ``submit`` wait.
+    beside = worker.sharing == "spatial" and decoder != "dali"
+    return HeadOptions(
+        decoder=decoder if isinstance(decoder, str) else by_name.pickled(decoder),
+        name=by_name.name_of(worker),
+        threads=worker.threads,
+        hw_decoder_load=worker.hw_decoder_load,
+        groups=2 if beside else 1,
+        timeout=worker.decoder_timeout,
+    )

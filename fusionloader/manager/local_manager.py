@@ -265,7 +265,9 @@ class LocalManager:
             self._deferred.add(message.counts)
         elif isinstance(message, messages.LayoutFound):
             self._settle_layout(message.layout)
-        elif job := self.in_flight.find(message.sequence):
+        elif isinstance(message, messages.JobMessage) and (
+            job := self.in_flight.find(message.sequence)
+        ):
             job.note(message)
 
     def _settle_layout(self, layout: Layout | str) -> None:

@@ -78,6 +78,14 @@ class WorkerFailed:
 
     failure: Failure
     short_of_memory: bool = False  # memory ran out: with less to do it may start
+    is_final: bool = False  # another one would fail likewise
+
+
+@dataclass(frozen=True, slots=True)
+class SamplesRefused:
+    """Samples that a GPU worker has left to CPU workers since the last such message, by reason."""
+
+    counts: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +103,7 @@ class ImagesDeferred:
 JobMessage = TinyBatchFailed | SampleSkipped | SamplesSpilled
 """About a mini-batch."""
 
-Message = JobMessage | LayoutFound | WorkerFailed | DatasetChanged | ImagesDeferred
+Message = JobMessage | LayoutFound | WorkerFailed | DatasetChanged | ImagesDeferred | SamplesRefused
 
 
 def send(fd: int, message: Message) -> None:

@@ -7,7 +7,8 @@ import numpy as np
 import torch
 from support.images import photo, train_transform
 
-from fusionloader.executors.dali.head import DaliHead
+from fusionloader.executors.decoders.dali_decoder import DaliDecoder
+from fusionloader.executors.decoders.decoder_head import DecoderHead
 from fusionloader.executors.device.task import (
     EncodedSample,
     GpuTask,
@@ -48,7 +49,7 @@ def encoded():
 def test_a_task_is_warmed_up_with_the_rows_of_its_augment():
     plan = compile_transform(train_transform(24)).plan
     augment = AugmentOnDevice(plan)
-    task = GpuTask(plan, DaliHead(None, 4), augment, 4)
+    task = GpuTask(plan, DecoderHead(DaliDecoder(), None, 4, 60), augment, 4)
     task.warm_up(encoded())
     memory = rows_of_device(3, 3 * 24 * 24 * 4, "cpu")
     content = encoded()

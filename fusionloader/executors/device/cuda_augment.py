@@ -32,7 +32,7 @@ class CudaAugment:
         operations: Sequence[Sequence[Operation]],
         rows: Sequence[Row],
     ) -> list[str | None]:
-        """See ``Augment``; ``images`` are DALI's tensors, ``rows`` uint8 tensors on the device.
+        """See ``Augment``; ``rows`` are uint8 tensors on the device.
 
         Waits for this launch, not for the device: rows are whole when it returns.
         """
@@ -40,8 +40,9 @@ class CudaAugment:
 
         samples = []
         for image, left, row in zip(images, operations, rows, strict=True):
-            height, width, _ = image.shape()
-            samples.append(DeviceSample(image.data_ptr(), height, width, left, row.data_ptr()))
+            array = image.__cuda_array_interface__
+            height, width, _ = array["shape"]
+            samples.append(DeviceSample(array["data"][0], height, width, left, row.data_ptr()))
         held: list[torch.Tensor] = []
 
         def work(nbytes: int) -> int:
