@@ -289,8 +289,8 @@ class FusionLoader(DataLoader[T_co]):
         ``part_seconds``, the wall time of reading, decoding, Python code and each stage of a plan.
         ``gpu_worker`` where there is one: its ``mode`` now, whether it is ``profiling``, the
         ``rates`` (samples per second) by mode, the ``threshold``, its ``samples``, its
-        ``decoder``, how many samples were ``refused`` for which reason, ``restarts``, if it is
-        ``gone``, why, and of its ``memory`` the ``lent_bytes``, ``borrowed_bytes`` and
+        ``decoder``, ``where`` it works, how many samples were ``refused`` for which reason,
+        ``restarts``, if it is ``gone``, why, and of its ``memory`` the ``lent_bytes``, ``borrowed_bytes`` and
         ``revoked_bytes`` of all loans, whether it was ``short``, and ``why_not`` if nothing can be
         lent. ``decoded_cache`` and ``jpeg_index`` where there is one: the
         ``images`` in it, the ``bytes`` taken, and its ``budget``. ``borrowed_samples``: made by

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fusionloader.executors.decoders.interface import Decoder
 
 Sharing = Literal["auto", "off", "temporal", "spatial"]
+Where = Literal["process", "thread"]
 Prebuilt = Literal["fused", "families"]
 DecoderName = Literal["dali", "nvjpeg", "torchvision"]
 Memory = Literal["auto", "share", "own"]
@@ -33,6 +34,7 @@ _AUGMENT_PER = ("sample", "tiny_batch")
 _ON_ERROR = ("raise", "skip", "substitute")
 _DECODE = ("exact", "fast")
 _DEFERRED_IMAGES = ("auto", "off")
+_WHERE = ("process", "thread")
 _PREBUILT = ("fused", "families")
 _DECODERS = ("dali", "nvjpeg", "torchvision")
 _DECODER_METHODS = ("start", "submit", "finished", "close")
@@ -58,15 +60,17 @@ class GpuWorker:
         prebuilt: what applies the augmentations: ``"fused"``, one kernel for all operations; or
             ``"families"``, DALI pipelines for families of operations, which need no CUDA compiler.
         group_size: samples in a launch at most; ``None`` lets measurements decide, up to 64.
+        threads: of DALI or nvImageCodec on the CPU.
+        hw_decoder_load: whether images are for the hardware JPEG decoder where there is one, 1 or
+            0, with DALI and nvImageCodec. Its pixels differ from those of the device's other
+            decoder: a share of the images would make pixels depend on how a group was divided.
         decoder: what decodes and resizes: ``"dali"``; ``"nvjpeg"``, nvImageCodec;
             ``"torchvision"``; or an object with the methods of ``fusionloader.Decoder``, which is
             pickled into the worker's process.
         decoder_timeout: seconds in which the decoder has to finish something of what it has been
             given; one that does not is given up.
-        threads: of DALI or nvImageCodec on the CPU.
-        hw_decoder_load: whether images are for the hardware JPEG decoder where there is one, 1 or
-            0, with DALI and nvImageCodec. Its pixels differ from those of the device's other
-            decoder: a share of the images would make pixels depend on how a group was divided.
+        where: ``"process"``, one of its own; or ``"thread"``, in the training process, without a
+            second CUDA context. A thread can neither work in temporal sharing nor be killed.
 
     Raises:
         ValueError: a value is out of its range.
@@ -79,14 +83,21 @@ class GpuWorker:
     share_limit: int | str = "10GiB"
     prebuilt: Prebuilt = "fused"
     group_size: int | None = None
-    decoder: DecoderName | Decoder = "dali"
-    decoder_timeout: float = 30.0
     threads: int = 1
     hw_decoder_load: Literal[0, 1] = 1
+    decoder: DecoderName | Decoder = "dali"
+    decoder_timeout: float = 30.0
+    where: Where = "process"
 
     def __post_init__(self) -> None:
         if self.sharing not in _SHARING:
             raise ValueError(f"sharing should be one of {_SHARING}, not {self.sharing!r}")
+        _check_choice("where", self.where, _WHERE)
+        if self.where == "thread" and self.sharing == "temporal":
+            raise ValueError(
+                'sharing="temporal" is for where="process": a thread works beside training, '
+                'sharing="spatial" or "auto"'
+            )
         if self.prebuilt not in _PREBUILT:
             raise ValueError(f"prebuilt should be one of {_PREBUILT}, not {self.prebuilt!r}")
         for name in ("group_size", "threads"):
@@ -125,6 +136,10 @@ class GpuWorker:
             raise ValueError(
                 'memory="share" needs sharing="temporal" (or "auto"): training lends memory only '
                 "while it waits for a batch, and in spatial sharing the worker runs beside it"
+            )
+        if self.memory == "share" and self.where == "thread":
+            raise ValueError(
+                'memory="share" is for where="process": a thread has training\'s own pool'
             )
         if self.memory == "share" and self.decoder != "dali":
             raise ValueError(

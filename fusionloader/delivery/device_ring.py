@@ -19,6 +19,10 @@ BufferOpener = tuple[Callable[..., torch.Tensor], tuple[Any, ...]]
 """A function, and the arguments with which it opens a buffer in another process."""
 
 
+def _itself(memory: torch.Tensor) -> torch.Tensor:
+    return memory
+
+
 class DeviceBuffer:
     """``nbytes`` of device memory; ``number`` identifies it in the GPU worker if it is shared."""
 
@@ -54,16 +58,18 @@ class DeviceRing:
         self._ending: list[DeviceBuffer] = []
         self.allocated_bytes = 0
 
-    def share(self, count: int, nbytes: int) -> list[BufferOpener]:
+    def share(self, count: int, nbytes: int, in_process: bool = False) -> list[BufferOpener]:
         """Allocates buffers for the GPU worker; returns what it opens them with, by number.
 
         Each is a function and its arguments, as ``torch.multiprocessing`` reduces a CUDA tensor:
-        an IPC handle. To be called once.
+        an IPC handle; with ``in_process`` the tensor itself. To be called once.
         """
         from torch.multiprocessing.reductions import reduce_tensor
 
         shared = [self._allocate(number, nbytes) for number in range(count)]
         self._free += shared
+        if in_process:
+            return [(_itself, (buffer.memory,)) for buffer in shared]
         return [reduce_tensor(buffer.memory) for buffer in shared]  # type: ignore[no-untyped-call]
 
     def acquire_shared(self, nbytes: int) -> DeviceBuffer | None:

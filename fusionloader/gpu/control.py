@@ -67,6 +67,7 @@ class GpuOptions:
         buffers: how many for batches on the device.
         memory: what training may lend it; ``None``: nothing.
         decoder: its name, for ``stats()``.
+        in_thread: whether it is a thread of this process.
     """
 
     start: StartGpuWorker
@@ -76,6 +77,7 @@ class GpuOptions:
     buffers: int
     memory: MemoryOptions | None = None
     decoder: str = "DALI"
+    in_thread: bool = False
 
 
 class GpuControl:
@@ -112,6 +114,8 @@ class GpuControl:
         self._choice: SharingChoice | None = None
         if options.sharing == "auto":
             self._choice = SharingChoice(warm_up=in_flight)
+            if options.in_thread:
+                self._choice.forbid(Mode.TEMPORAL)
         self._rates = Rates(queue, number)
         self._delivered: float | None = None
         self._needed = True
@@ -146,6 +150,7 @@ class GpuControl:
             "rates": {mode.value: rate for mode, rate in rates.items()},
             "threshold": self._search.threshold,
             "samples": self._samples,
+            "where": "thread" if self._options.in_thread else "process",
             "decoder": self._options.decoder,
             "refused": dict(self._refused),
             "restarts": self.restarts,
@@ -259,7 +264,7 @@ class GpuControl:
         if not self._queue.gpu_is_inside or done != self._progress[0]:
             self._progress = (done, now)
         elif now - self._progress[1] > HUNG_SECONDS:
-            log.warning("the GPU worker has done nothing for %.0f s, and is killed", HUNG_SECONDS)
+            log.warning("the GPU worker has done nothing for %.0f s, and is ended", HUNG_SECONDS)
             for process in self.processes:
                 process.kill()
             self._progress = (-1, now)

@@ -53,6 +53,8 @@ class GpuChoice:
             return ""
         name = by_name.name_of(self.worker)
         where = "the CPU" if self.device_id is None else f"cuda:{self.device_id}"
+        if self.worker.where == "thread":
+            where = f"{where}, in a thread of this process,"
         text = (
             f"a GPU worker on {where} takes the largest samples, decoded by {name}, "
             f"sharing={self.worker.sharing!r}"
@@ -178,6 +180,8 @@ def memory_options(choice: GpuChoice) -> MemoryOptions | None:
     worker, device_id = choice.worker, choice.device_id
     if worker is None or device_id is None or worker.memory == "own":
         return None
+    if worker.where == "thread":  # it allocates from training's own pool
+        return None
     if worker.decoder != "dali":  # what it allocates would stay in borrowed memory
         return None
     if worker.sharing == "spatial":  # then it is "auto", and nothing was asked for
@@ -232,6 +236,10 @@ def gpu_options(
             head=head,
             memory=borrowed,
         )
+        if worker.where == "thread":
+            from fusionloader.gpu.worker_thread import WorkerThread  # which has hooks of forks
+
+            return WorkerThread(config)
         if of_script:
             descriptors = {name: Descriptor(fd) for name, fd in config.descriptors().items()}
             context = multiprocessing.get_context("spawn")
@@ -239,7 +247,10 @@ def gpu_options(
         return processes.BareProcess("fusionloader.gpu.worker", config, tuple(fds))
 
     mark = mark_stream(device_id)
-    return GpuOptions(start, most, worker.sharing, mark, buffers, memory, head.name)
+    in_thread = worker.where == "thread"
+    return GpuOptions(
+        start, most, worker.sharing, mark, buffers, memory, head.name, in_thread=in_thread
+    )
 
 
 def _head_options(worker: GpuWorker) -> HeadOptions:
@@ -251,7 +262,8 @@ def _head_options(worker: GpuWorker) -> HeadOptions:
     decoder = worker.decoder
     # Training waits for what is under way when its batch is there, so a second group may be
     # begun only where it never does. DALI's pipeline would make its ``submit`` wait.
-    beside = worker.sharing == "spatial" and decoder != "dali"
+    waits = worker.sharing != "spatial" and worker.where == "process"
+    beside = not waits and decoder != "dali"
     return HeadOptions(
         decoder=decoder if isinstance(decoder, str) else by_name.pickled(decoder),
         name=by_name.name_of(worker),
@@ -259,4 +271,6 @@ def _head_options(worker: GpuWorker) -> HeadOptions:
         hw_decoder_load=worker.hw_decoder_load,
         groups=2 if beside else 1,
         timeout=worker.decoder_timeout,
+        # In a thread they are torch's, which training can have as soon as they are free.
+        keeps_memory=worker.where == "process",
     )

@@ -1,4 +1,7 @@
-"""The GPU worker: a process of its own that takes groups of tiny-batches from the large end."""
+"""The GPU worker: takes groups of tiny-batches from the large end.
+
+``main`` runs it as a process of its own, ``gpu.worker_thread`` in a thread of the training process.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -104,16 +108,15 @@ def main(config: GpuWorkerConfig) -> None:
     queue = _native.WorkerQueue(config.control_fd, config.data_fd, config.worker, gpu=True)
     queue.announce(os.getpid())
     try:
-        worker = _GpuWorkerLoop(config, queue)
-        queue.gpu_ready()
-        queue.wake_manager()
-        worker.serve()
+        loop = GpuWorkerLoop(config, queue)
+        loop.announce()
+        loop.serve(lambda: os.getppid() == config.parent)
     except Exception as error:
         messages.send(config.message_fd, failure_of(error))
         sys.exit(1)
 
 
-def failure_of(error: Exception) -> messages.WorkerFailed:
+def failure_of(error: BaseException) -> messages.WorkerFailed:
     """Returns what the worker reports before it ends, while the error is being handled."""
     if isinstance(error, DecoderFailed):  # which says in a line where, and what to do
         return messages.WorkerFailed(messages.Failure(None, str(error), -1), is_final=True)
@@ -137,13 +140,24 @@ class _BegunClaim:
     start: float
 
 
-class _GpuWorkerLoop:
+class GpuWorkerLoop:
     """Claims groups, one or several at a time, and finishes them in this order.
 
     While one is augmented the next one is decoded, if the decoder does not make ``submit`` wait.
     """
 
-    def __init__(self, config: GpuWorkerConfig, queue: _native.WorkerQueue) -> None:
+    def __init__(
+        self,
+        config: GpuWorkerConfig,
+        queue: _native.WorkerQueue,
+        inside: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
+        """Builds the tasks.
+
+        ``inside`` returns what is entered for everything that others see: claims, states, rows.
+        What it raises ends the loop.
+        """
+        self._inside = inside
         self._config = config
         self._queue = queue
         self._memory = None  # first: training finds out meanwhile whether it can lend any
@@ -165,14 +179,20 @@ class _GpuWorkerLoop:
         self._sequence_since = 0.0
         self._views: dict[tuple[int, int], tuple[memoryview, NDArray[np.int64]]] = {}
 
-    def serve(self) -> None:
+    def announce(self) -> None:
+        """Tells the manager that it can be given work."""
+        with self._inside():
+            self._queue.gpu_ready()
+            self._queue.wake_manager()
+
+    def serve(self, goes_on: Callable[[], bool]) -> None:
+        """Works until the manager says stop, or until it does not go on."""
         queue = self._queue
-        while not queue.stopping and os.getppid() == self._config.parent:
+        while not queue.stopping and goes_on():
             seen = queue.work_word
             if self._memory is not None:
                 self._memory.look()
-            has_room = len(self._begun) < self._config.head.groups
-            claim = queue.claim_next(self._group.size) if has_room else None
+            claim = self._claim()
             if claim is not None:
                 self._begun.append(self._begin(claim))
             elif self._begun:
@@ -180,16 +200,28 @@ class _GpuWorkerLoop:
             else:
                 if self._memory is not None:
                     self._memory.rest()
-                queue.idle()
+                with self._inside():
+                    queue.idle()
                 queue.sleep(seen, _IDLE_SECONDS)
+        self.close()
+
+    def close(self) -> None:
+        """Ends the decoder."""
         self._task.close()
+
+    def _claim(self) -> _native.Claim | None:
+        if len(self._begun) >= self._config.head.groups:
+            return None
+        with self._inside():
+            claim = self._queue.claim_next(self._group.size)
+            if claim is not None and not self._begun:
+                self._queue.begin_sample(claim, claim.first, _range_of(claim)[0])
+        return claim
 
     def _begin(self, claim: _native.Claim) -> _BegunClaim:
         """Reads the files of a claim, and lets the decoder begin."""
         start = time.perf_counter()
         begin, stop = _range_of(claim)
-        if not self._begun:
-            self._queue.begin_sample(claim, claim.first, begin)
         samples: list[EncodedSample] = []
         targets: list[tuple[int, int]] = []
         bad: set[int] = set()
@@ -214,13 +246,22 @@ class _GpuWorkerLoop:
         if self._refused and messages.has_room(self._config.message_fd):
             messages.send(self._config.message_fd, messages.SamplesRefused(dict(self._refused)))
             self._refused.clear()
+        with self._inside():
+            self._report(begun)
+        now = time.perf_counter()
+        self._learn(claim, now - max(begun.start, self._finished_at))
+        self._finished_at = now
+
+    def _report(self, begun: _BegunClaim) -> None:
+        """Writes the targets, and says what is done and what comes back."""
+        claim = begun.claim
         targets = self._rows(claim)[1]
         for row, target in begun.targets:
             targets[row] = target
         begin, stop = _range_of(claim)
         self._queue.end_samples(claim, claim.first, stop - begin)
         for tiny_batch in range(claim.first, claim.first + claim.count):
-            if tiny_batch in bad:
+            if tiny_batch in begun.bad:
                 self._queue.give_back(claim, tiny_batch)
             else:
                 self._queue.finish(claim, tiny_batch, TinyBatchState.COMPLETED)
@@ -229,9 +270,6 @@ class _GpuWorkerLoop:
             self._queue.begin_sample(following, following.first, _range_of(following)[0])
         else:
             self._queue.leave()
-        now = time.perf_counter()
-        self._learn(claim, now - max(begun.start, self._finished_at))
-        self._finished_at = now
 
     def _refuse(self, why: str, claim: _native.Claim, position: int, bad: set[int]) -> None:
         log.debug("a CPU worker does the sample at %d: %s", position, why)
@@ -240,7 +278,7 @@ class _GpuWorkerLoop:
 
     def _run(self, begun: _BegunClaim) -> list[str | None]:
         if begun.task is not None:
-            return self._task.finish(begun.task)
+            return self._task.finish(begun.task, self._inside)
         assert self._memory is not None
         return self._memory.run(self._task.run, begun.samples)
 

@@ -91,7 +91,7 @@ class BatchMemory:
             return []
         assert self.layout is not None and self._gpu is not None
         nbytes = self.layout.batch_bytes(self._options.batch_size)
-        return self._ring.share(self._gpu.buffers, nbytes)
+        return self._ring.share(self._gpu.buffers, nbytes, in_process=self._gpu.in_thread)
 
     def give_buffers(self, jobs: Iterable[Job]) -> None:
         """Lets the GPU worker write into the oldest mini-batches, as far as buffers go."""

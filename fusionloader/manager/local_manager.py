@@ -28,7 +28,7 @@ from itertools import zip_longest
 from fusionloader import _native
 from fusionloader.deferred.counts import Counts
 from fusionloader.executors.layout import Layout
-from fusionloader.gpu.control import Connections, GpuControl
+from fusionloader.gpu.control import Connections, GpuControl, GpuOptions
 from fusionloader.manager.batch_memory import BatchMemory
 from fusionloader.manager.in_flight import InFlight, Job, MiniBatch
 from fusionloader.manager.loader_workers import LoaderWorkers, LostTinyBatch
@@ -113,13 +113,18 @@ class LocalManager:
         options = self._options
         if layout is not None:
             self._memory.settle(layout, ())
-        if options.gpu is not None:  # first: it has the most to build
-            buffers = self._memory.shared_buffers()
-            shared = Connections(self._control_fd, self._arena.fd, buffers)
-            self.gpu = GpuControl(
-                self.queue, shared, self._most, options.workers, options.in_flight, options.gpu
-            )
+        # A process first: it has the most to build. Processes are not forked while a thread is
+        # built, so the thread comes behind them.
+        if options.gpu is not None and not options.gpu.in_thread:
+            self.gpu = self._start_gpu(options.gpu)
         self._workers.start(self.queue, self._control_fd, self._arena.fd, start)
+        if options.gpu is not None and options.gpu.in_thread:
+            self.gpu = self._start_gpu(options.gpu)
+
+    def _start_gpu(self, gpu: GpuOptions) -> GpuControl:
+        shared = Connections(self._control_fd, self._arena.fd, self._memory.shared_buffers())
+        workers, in_flight = self._options.workers, self._options.in_flight
+        return GpuControl(self.queue, shared, self._most, workers, in_flight, gpu)
 
     def resize(self, count: int) -> None:
         """Has ``count`` CPU workers from now on, or as many as there is room for.

@@ -51,7 +51,7 @@ class Ended:
 def test_only_a_shortage_of_memory_is_tried_again(connections, monkeypatch, error, restarts):
     launches = []
 
-    def fail(config, queue):
+    def fail(*_):
         raise error
 
     def start(shared, number, message_fd, most):
@@ -67,7 +67,7 @@ def test_only_a_shortage_of_memory_is_tried_again(connections, monkeypatch, erro
             worker.main(config)
         return Ended()
 
-    monkeypatch.setattr(worker, "_GpuWorkerLoop", fail)
+    monkeypatch.setattr(worker, "GpuWorkerLoop", fail)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     queue = _native.ManagerQueue(connections.control_fd, connections.data_fd, WORKERS, RING)
     options = GpuOptions(start, 64, "spatial", lambda: lambda: True, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import sys
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -159,3 +160,10 @@ class NotPickled(PillowDecoder):
     def __init__(self) -> None:
         super().__init__()
         self.handle = open(os.devnull)  # noqa: SIM115
+
+
+class Exits(PillowDecoder):
+    def submit(self, commands: Sequence[DecodeCommand]) -> None:
+        if self.is_bad:
+            sys.exit(4)
+        super().submit(commands)

@@ -38,7 +38,13 @@ class DecoderHead:
     """Submits groups to a decoder and collects their results."""
 
     def __init__(
-        self, decoder: Decoder, device: int | None, capacity: int, timeout: float, name: str = ""
+        self,
+        decoder: Decoder,
+        device: int | None,
+        capacity: int,
+        timeout: float,
+        name: str = "",
+        keeps_memory: bool = True,
     ) -> None:
         """Starts the decoder.
 
@@ -48,13 +54,14 @@ class DecoderHead:
             capacity: commands in flight at most.
             timeout: seconds in which something of what is in flight has to be finished.
             name: of the decoder in messages.
+            keeps_memory: whether buffers are kept from group to group.
 
         Raises:
             DecoderFailed: it cannot be started.
         """
         self._decoder, self._device, self._timeout = decoder, device, timeout
         self._name = name or type(decoder).__name__
-        self._pool = BufferPool(device, capacity)
+        self._pool = BufferPool(device, capacity if keeps_memory else 0)
         self._next = 0
         self._open: dict[int, DecodeCommand] = {}
         self._blocks: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}

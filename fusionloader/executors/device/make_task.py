@@ -22,7 +22,8 @@ class HeadOptions:
 
     ``decoder`` is a name, or an object of the user's, pickled; ``name`` is for messages.
     ``threads`` and ``hw_decoder_load`` are ``GpuWorker``'s. ``groups`` are decoded at a time. Of
-    what is being decoded, something has to be finished within ``timeout`` seconds.
+    what is being decoded, something has to be finished within ``timeout`` seconds. With
+    ``keeps_memory`` buffers are kept from group to group.
     """
 
     decoder: str | bytes = "dali"
@@ -31,6 +32,7 @@ class HeadOptions:
     hw_decoder_load: float = 1.0
     groups: int = 1
     timeout: float = 30.0
+    keeps_memory: bool = True
 
 
 def make_task(
@@ -54,7 +56,7 @@ def make_task(
     """
     decoder = make_decoder(head.decoder, head.threads, head.hw_decoder_load)
     capacity = most_samples * head.groups
-    driven = DecoderHead(decoder, device_id, capacity, head.timeout, head.name)
+    driven = DecoderHead(decoder, device_id, capacity, head.timeout, head.name, head.keeps_memory)
     task = GpuTask(plan, driven, _augment(plan, device_id, prebuilt, most_samples), most_samples)
     try:
         task.warm_up(_an_image())
