@@ -1,5 +1,5 @@
 # Every target works alone on a fresh machine: the first one sets everything up.
-.PHONY: demo test kills draws mutants studies lint format stubs bench asan fuzz neon gpu compliance clean ready ready-to-test
+.PHONY: demo test kills draws mutants architectures studies lint format stubs bench asan fuzz neon gpu compliance clean ready ready-to-test
 .DELETE_ON_ERROR:
 # Without bytecode each of the processes that tests start would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -63,6 +63,10 @@ draws: ready-to-test
 # Whether the tests of lent memory notice mistakes in the native code.
 mutants: ready-to-test
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m mutants tests/gpu_memory/test_mutants.py
+
+# Whether the fused kernel compiles for all architectures that the installed NVRTC knows, 3 s each.
+architectures: ready-to-test
+	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m architectures tests/device/test_kernel.py
 
 # Whether all studies in benchmarks/ still run.
 studies: ready-to-test
@@ -134,10 +138,9 @@ $(FUZZERS): $(SYSTEM) $(SOURCES) $(wildcard tests/fuzz/targets/*)
 neon:
 	.ci/neon build/neon
 
-# On a machine with a CUDA device and nvcc: what only a device can show, and its figures.
+# On a machine with a CUDA device: what only a device can show, and its figures.
 gpu: ready-to-test
 	mkdir -p $(GPU_RESULTS)
-	$(BIN)/python setup.py -q build_cuda
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) -rs tests/device tests/on_device tests/gpu/test_gpu_worker.py \
 	    --deselect tests/on_device/test_memory_on_device.py::test_on_a_device
 	$(BIN)/python tests/on_device/memory_sharing.py --json $(GPU_RESULTS)/memory_sharing.json
@@ -177,12 +180,11 @@ $(TEST_INSTALLED): $(INSTALLED)
 	FUSIONLOADER_NATIVE=0 $(PIP_INSTALL) --no-build-isolation --editable '.[test]'
 	touch $@
 
-# The CUDA library takes nvcc minutes, and without a device nothing here needs it.
 $(EXTENSION): $(BUILD_TOOLS) $(SOURCES)
-	$(if $(wildcard /dev/nvidiactl),,FUSIONLOADER_CUDA=0) $(BIN)/python setup.py -q build_ext --inplace
+	$(BIN)/python setup.py -q build_ext --inplace
 	touch $@
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	rm -f fusionloader/_native*.so fusionloader/_cuda_ops.so
+	rm -f fusionloader/_native*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

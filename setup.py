@@ -1,6 +1,7 @@
 """Builds the native extension; everything else about the package is in pyproject.toml."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from pybind11.setup_helpers import ParallelCompile, Pybind11Extension
 from pybind11.setup_helpers import build_ext as build_extensions
-from setuptools import Command, setup
+from setuptools import setup
 
 ROOT = Path(__file__).parent
 WARNINGS = ["-Wall", "-Wextra", "-Wconversion", "-Werror"]
@@ -20,11 +21,8 @@ SANITIZERS = [
     "-O1",
 ]
 
-# Code for these, and PTX for what comes after them. Devices between run the code of the one before.
-CUDA_ARCHITECTURES = ["80", "90", "100"]
-CUDA_SOURCE = ROOT / "csrc" / "device" / "augment.cu"
-CUDA_LIBRARY = "_cuda_ops.so"
-
+# NVRTC compiles them where a device is.
+KERNELS = [str(file.relative_to(ROOT / "csrc")) for file in sorted(ROOT.glob("csrc/*/*.cu"))]
 
 # What has to compile, and the packages that help: of Debian and Ubuntu, Fedora, conda.
 LIBRARIES = {
@@ -64,75 +62,34 @@ def require_libraries() -> None:
             )
 
 
-def find_nvcc() -> str | None:
-    """Returns CUDA's compiler, ``None`` where there is none or FUSIONLOADER_CUDA=0 says so.
-
-    Raises:
-        SystemExit: there is none, and FUSIONLOADER_CUDA=1 asks for it.
-    """
-    wish = os.environ.get("FUSIONLOADER_CUDA", "")
-    if wish == "0":
-        return None
-    home = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
-    found = shutil.which("nvcc") or shutil.which("nvcc", path=home / "bin")
-    if found is None and wish == "1":
-        raise SystemExit(
-            "fusionloader: FUSIONLOADER_CUDA=1, but CUDA's compiler (nvcc) was not found.\n"
-            "  Install the CUDA toolkit, and put nvcc on the PATH or set CUDA_HOME."
-        )
-    return found
+def kernel_source() -> dict[str, str]:
+    """Returns the CUDA kernels and the headers they include, by the names they have there."""
+    texts: dict[str, str] = {}
+    left = [*KERNELS]
+    while left:
+        name = left.pop()
+        if name not in texts:
+            texts[name] = (ROOT / "csrc" / name).read_text()
+            left += re.findall(r'^#include "(.+)"$', texts[name], re.MULTILINE)
+    return dict(sorted(texts.items()))
 
 
-def build_cuda_library(nvcc: str, library: Path) -> None:
-    """Compiles the CUDA library, unless it is newer than its sources.
-
-    Raises:
-        CalledProcessError: the compiler refuses it, and has said why.
-    """
-    sources = [Path(__file__), *ROOT.glob("csrc/arithmetic/*"), *ROOT.glob("csrc/device/*")]
-    newest = max(source.stat().st_mtime for source in sources)
-    if library.exists() and library.stat().st_mtime > newest:
-        return
-    library.parent.mkdir(parents=True, exist_ok=True)
-    command = [nvcc, "-std=c++17", "-O3", "--threads", "2", "-shared", "-cudart", "static"]
-    command += [f"-I{ROOT / 'csrc'}"]
-    # As for the extension: contraction would change roundings.
-    command += ["-fmad=false", "-Xcompiler", "-fPIC,-ffp-contract=off,-Wall,-Wextra"]
-    query = subprocess.run([nvcc, "--list-gpu-arch"], capture_output=True, text=True, check=True)
-    known = [f"compute_{number}" for number in CUDA_ARCHITECTURES]
-    known = [architecture for architecture in known if architecture in query.stdout.split()]
-    for architecture in known:
-        code = architecture.replace("compute", "sm")
-        command += ["-gencode", f"arch={architecture},code={code}"]
-    command += ["-gencode", f"arch={known[-1]},code={known[-1]}"]
-    # Renamed into place: a process that has loaded the old one keeps it.
-    made = library.with_suffix(".new")
-    subprocess.run([*command, "-o", str(made), str(CUDA_SOURCE)], check=True)
-    made.replace(library)
-
-
-class BuildCuda(Command):
-    """Builds the CUDA library alone, into the source tree."""
-
-    description = "build the CUDA library into the source tree (needs nvcc)"
-    user_options: list[tuple[str, str, str]] = []
-
-    def initialize_options(self) -> None:
-        """Has no options."""
-
-    def finalize_options(self) -> None:
-        """Has no options."""
-
-    def run(self) -> None:
-        """Compiles it; its lack is an error here."""
-        os.environ["FUSIONLOADER_CUDA"] = "1"
-        nvcc = find_nvcc()
-        assert nvcc is not None
-        build_cuda_library(nvcc, ROOT / "fusionloader" / CUDA_LIBRARY)
+def write_kernel_source(file: Path) -> None:
+    """Writes the definition of csrc/device/source.hpp, if it is another one than is there."""
+    items = (
+        f'    {{"{name}", R"fusion({text})fusion"}},' for name, text in kernel_source().items()
+    )
+    lines = ["// Made by setup.py.", '#include "device/source.hpp"', ""]
+    lines += ["namespace fusionloader::device {", "", "const SourceFile source_files[] = {", *items]
+    lines += ["};", "const size_t source_count = sizeof source_files / sizeof *source_files;", ""]
+    made = "\n".join([*lines, "}  // namespace fusionloader::device", ""])
+    if not file.exists() or file.read_text() != made:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(made)
 
 
 class BuildExt(build_extensions):
-    """The extension, and the CUDA library where there is a compiler for it."""
+    """The extension, with the CUDA kernel's source in it."""
 
     def build_extensions(self) -> None:
         """Compiles what is out of date; the bindings, where no time is spent, in less of it."""
@@ -143,21 +100,12 @@ class BuildExt(build_extensions):
             compile_one(made, source, kind, flags, [*extra, *less], preprocessing)
 
         self.compiler._compile = compile_as_needed
+        # Made where objects are: by every kind of build, and nothing is left in the sources.
+        made = Path(self.build_temp, "kernel_source.cpp")
+        write_kernel_source(made)
+        for extension in self.extensions:
+            extension.sources.append(str(made))
         super().build_extensions()
-
-    def run(self) -> None:
-        """Builds both."""
-        super().run()
-        nvcc = find_nvcc()
-        if nvcc is None:
-            return
-        root = ROOT if self.inplace else Path(self.build_lib)
-        try:
-            build_cuda_library(nvcc, root / "fusionloader" / CUDA_LIBRARY)
-        except subprocess.CalledProcessError as error:
-            if os.environ.get("FUSIONLOADER_CUDA") == "1":
-                raise SystemExit(f"fusionloader: the CUDA library was not built: {error}") from None
-            print(f"fusionloader: built without the CUDA library: {error}", file=sys.stderr)
 
 
 def is_out_of_date(made: str, source: str) -> bool:
@@ -195,11 +143,12 @@ setup(
             extra_link_args=sanitize,
             depends=[
                 "setup.py",
+                *(f"csrc/{kernel}" for kernel in KERNELS),
                 *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("csrc/*/*.hpp")),
             ],
         )
     ]
     if NATIVE
     else [],
-    cmdclass={"build_ext": BuildExt, "build_cuda": BuildCuda},
+    cmdclass={"build_ext": BuildExt},
 )

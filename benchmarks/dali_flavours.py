@@ -18,6 +18,8 @@ from PIL import Image
 from benchmarks.study import publish
 from fusionloader import CompiledPlan, compile_plan
 from fusionloader.cli.dead_leaves import paint
+from fusionloader.executors.device.memory import Memory, allocate_on_host
+from fusionloader.executors.device.task import rows_in
 from fusionloader.plan.operations import Operation
 
 BATCHES = (4, 16, 64)
@@ -111,8 +113,9 @@ def conversion(side: int) -> Build:
 
 
 def fused(side: int) -> Build:
-    """RandAugment's operations, the conversion and the write into the rows, by native kernels."""
-    from fusionloader.executors.device.task import NativeAugment
+    """RandAugment's operations, the conversion and the write into the rows, by the fused kernel."""
+    from fusionloader.executors.device.fused_augment import FusedAugment
+    from fusionloader.executors.device.launchers import HostLauncher
 
     compiled = _whole(side)
     draws: list[Drawn] = [
@@ -122,7 +125,7 @@ def fused(side: int) -> Build:
     images, rows = list(_images(side)), _rows(side)
 
     def build() -> Work:
-        made = NativeAugment(compiled.plan)
+        made = FusedAugment(compiled.plan, HostLauncher())
         return lambda batch, draw: _check(
             made.run(images[:batch], draws[draw][:batch], rows[:batch])
         )
@@ -158,9 +161,9 @@ def _check(failed: Sequence[str | None]) -> None:
         raise RuntimeError(f"a sample was not done: {failed}")
 
 
-def _rows(side: int) -> list[memoryview]:
-    batch = np.zeros((max(BATCHES), 3 * side * side * 4), np.uint8)
-    return [memoryview(row) for row in batch]
+def _rows(side: int) -> list[Memory]:
+    count = max(BATCHES)
+    return rows_in(allocate_on_host(count * 3 * side * side * 4), count)
 
 
 def _whole(side: int) -> CompiledPlan:

@@ -7,7 +7,6 @@ Prints one JSON object. Times are the least of several rounds, in microseconds p
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import json
 import time
@@ -18,14 +17,11 @@ import torch
 from torchvision import transforms as v1
 
 from fusionloader import _native, compile_plan
-from fusionloader.executors.device.program import (
-    DeviceProgram,
-    DeviceSample,
-    KernelError,
-    Launcher,
-    device_count,
-    load_library,
-)
+from fusionloader.executors.device import kernel
+from fusionloader.executors.device.launchers import CudaLauncher, HostLauncher
+from fusionloader.executors.device.memory import allocator_of_torch
+from fusionloader.executors.device.nvrtc import Nvrtc, NvrtcError
+from fusionloader.executors.device.program import DeviceProgram, DeviceSample
 from fusionloader.executors.native import make_executor
 from fusionloader.executors.results import result_like
 
@@ -45,29 +41,41 @@ def least(work: Callable[[], object], clock: Callable[[], float] = time.process_
 
 def on_device(program: DeviceProgram, image: np.ndarray, drawn: list, row: int) -> dict[str, float]:
     """Returns the wall time of whole launches of one, 16 and all samples, from call to end."""
-    library, launcher = load_library(), Launcher(0)
-    pixels, out = ctypes.c_void_p(), ctypes.c_void_p()
-    library.fl_allocate(image.nbytes, ctypes.byref(pixels))
-    library.fl_allocate(row * SAMPLES, ctypes.byref(out))
-    library.fl_copy(pixels, image.ctypes.data, image.nbytes)
+    stream = torch.cuda.Stream(0)
+    launcher = CudaLauncher(0, stream.cuda_stream, allocator_of_torch(0))
+    pixels = torch.from_numpy(image).cuda()
+    out = torch.empty(row * SAMPLES, dtype=torch.uint8, device="cuda")
+    torch.cuda.synchronize()
     samples = [
-        DeviceSample(pixels.value or 0, SIDE, SIDE, operations, (out.value or 0) + i * row)
+        DeviceSample(pixels.data_ptr(), SIDE, SIDE, operations, out.data_ptr() + i * row)
         for i, operations in enumerate(drawn)
     ]
 
     def run(count: int) -> None:
         program.launch(launcher, samples[:count])
-        library.fl_synchronize()
+        launcher.wait()
 
     run(SAMPLES)
-    measured = {
+    return {
         f"launch of {count}": round(
             least(functools.partial(run, count), time.perf_counter) * SAMPLES, 1
         )
         for count in (1, 16, SAMPLES)
     }
-    launcher.close()
-    return measured
+
+
+def compilation() -> dict[str, float] | str:
+    """Returns the seconds that the kernel takes to be compiled, by architecture."""
+    seconds = {}
+    try:
+        compiler = Nvrtc()
+        for architecture in compiler.architectures:
+            begin = time.perf_counter()
+            kernel.compile_kernel(compiler, f"sm_{architecture}")
+            seconds[f"sm_{architecture}"] = round(time.perf_counter() - begin, 2)
+    except NvrtcError as error:
+        return str(error)
+    return seconds
 
 
 def measure(policy: object) -> dict[str, object]:
@@ -81,6 +89,11 @@ def measure(policy: object) -> dict[str, object]:
     scalar = make_executor(compiled.plan, simd="scalar")
     batch, staging = _native.DeviceBatch(executor), np.empty(1 << 20, np.uint8)
     out = result_like(compiled.plan).view(torch.uint8).numpy().reshape(-1)
+
+    on_host = [
+        DeviceSample(image.ctypes.data, SIDE, SIDE, operations, out.ctypes.data)
+        for operations in drawn
+    ]
 
     def flatten() -> None:
         batch.clear()
@@ -104,19 +117,19 @@ def measure(policy: object) -> dict[str, object]:
         "body on the host": least(
             lambda: [_native.run_device_program_on_host(executor, image, o, out, 1) for o in drawn]
         ),
+        "launch on the host": least(lambda: program.launch(HostLauncher(), on_host)),
     }
-    try:
-        if device_count() > 0:
-            report["device"] = on_device(program, image, drawn, out.nbytes)
-    except KernelError as error:
-        report["device"] = str(error)
+    if torch.cuda.is_available():
+        report["device"] = on_device(program, image, drawn, out.nbytes)
     return report
 
 
 def main() -> None:
     """Measures and prints."""
     policies = {"none": v1.CenterCrop(SIDE), "RandAugment": v1.RandAugment()}
-    print(json.dumps({name: measure(policy) for name, policy in policies.items()}, indent=1))
+    report: dict[str, object] = {name: measure(policy) for name, policy in policies.items()}
+    report["seconds to compile"] = compilation()
+    print(json.dumps(report, indent=1))
 
 
 if __name__ == "__main__":

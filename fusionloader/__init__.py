@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fusionloader.executors.decoders.interface import DecodeCommand as DecodeCommand
     from fusionloader.executors.decoders.interface import Decoded as Decoded
     from fusionloader.executors.decoders.interface import Decoder as Decoder
+    from fusionloader.executors.refusals import FileRefused as FileRefused
     from fusionloader.loader import FusionLoader as FusionLoader
     from fusionloader.options import DecodedCache as DecodedCache
     from fusionloader.options import GpuWorker as GpuWorker
@@ -27,6 +28,7 @@ __all__ = [
     "Decoded",
     "DecodedCache",
     "Decoder",
+    "FileRefused",
     "FusionLoader",
     "GpuWorker",
     "WorkerPool",
@@ -38,6 +40,7 @@ _MODULES = {
     "Decoded": "executors.decoders.interface",
     "DecodedCache": "options",
     "Decoder": "executors.decoders.interface",
+    "FileRefused": "executors.refusals",
     "FusionLoader": "loader",
     "GpuWorker": "options",
     "WorkerPool": "options",

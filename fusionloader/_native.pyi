@@ -167,6 +167,13 @@ class DeviceBatch:
     @property
     def work_bytes(self) -> int: ...
 
+class DeviceLauncher:
+    """Launches batches on a CUDA device."""
+
+    def __init__(self, device: int, image: bytes) -> None: ...
+    def launch(self, batch: DeviceBatch, work: int, stream: int) -> None: ...
+    def wait(self, stream: int) -> None: ...
+
 class TinyBatchState(enum.Enum):
     """What becomes of a tiny-batch."""
 
@@ -334,9 +341,6 @@ class ManagerQueue:
         in the order in which they are cut into tiny-batches. `payload` is the slot for the rows,
         `indices` is pickled.
         """
-
-    def done_by(self, slot: int, worker: int) -> list[int]:
-        """The tiny-batches that a worker has completed."""
 
     def done_word(self) -> int: ...
     def empty_guest_slot(self, guest_slot: int) -> None: ...
@@ -529,6 +533,9 @@ class SharedMapping:
 
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __init__(self, fd: int, offset: int, nbytes: int) -> None: ...
+    def populate(self) -> None:
+        """Allocates what there is room for, in huge pages where the system gives such."""
+
     @property
     def address(self) -> int: ...
 
@@ -697,6 +704,9 @@ class MemberView:
 
     def workers(self) -> list[WorkerView]: ...
 
+def device_source() -> dict[str, str]:
+    """The source of the CUDA kernel that runs this build's programs, by the names of its files."""
+
 def device_unsupported(operations: collections.abc.Sequence[tuple[typing.Any, ...]]) -> str | None:
     """Why no device program does these operations; None where one does."""
 
@@ -711,6 +721,9 @@ def mix_key(seed: int, epoch: int, key: int, occurrence: int) -> int:
 
 def process_identity(pid: int) -> int:
     """Start time and pid of a running process in one number, never used twice; else 0."""
+
+def run_block_on_host(block: int, work: int, samples: int) -> None:
+    """Runs samples of a written batch as a launch does; block and work are addresses."""
 
 def run_device_program_on_host(
     executor: Executor,
@@ -829,12 +842,80 @@ class cuda:
         def live_bytes(self, address: int) -> int: ...
         def remove(self, address: int) -> None: ...
 
+    class Kernel:
+        """A kernel that was loaded into a device."""
+
+        def __init__(self, device: int, image: bytes, name: str) -> None: ...
+        @property
+        def function(self) -> int: ...
+
+    class Event:
+        """A point in the work of a device."""
+
+        def __init__(self, device: int, stream: int) -> None:
+            """The point behind all that is in the stream now."""
+
+        def hold_back(self, stream: int) -> None:
+            """Nothing that is put into the stream from now on begins before it."""
+
+        def query(self) -> bool:
+            """Whether the device has passed it."""
+
+        def synchronize(self) -> None:
+            """Waits until the device has."""
+
+    class Copier:
+        """A thread that copies mini-batches to a device as their tiny-batches complete."""
+
+        def __init__(
+            self,
+            queue: ManagerQueue,
+            device: int,
+            gpu_worker: int | None = None,
+            conversion: tuple[int, int, int, int] | None = None,
+        ) -> None:
+            """`gpu_worker` writes its rows of the first leaf itself.
+
+            `conversion` of levels: kernel, address of the table, levels of a channel, bytes of an
+            element.
+            """
+
+        def begin(
+            self,
+            slot: int,
+            leaves: collections.abc.Sequence[tuple[int, int, int]],
+            staging: int = 0,
+        ) -> int:
+            """Copies a mini-batch.
+
+            `leaves` are addresses of row 0 in the slot and on the device, and bytes of a row. With
+            `staging`, the first leaf's rows are levels.
+            """
+
+        def cancel(self, number: int) -> cuda.Event:
+            """Copies no more of it; the point behind what was copied."""
+
+        def close(self) -> None:
+            """Ends the thread."""
+
+        def finish(self, number: int) -> cuda.Event:
+            """Copies the rest of a mini-batch that is done; the point behind it."""
+
+        @property
+        def copied_bytes(self) -> int: ...
+
     @staticmethod
     def allocate(device: int, nbytes: int) -> int: ...
+    @staticmethod
+    def architecture(device: int) -> int: ...
     @staticmethod
     def device_count() -> int: ...
     @staticmethod
     def ended(identity: int) -> bool: ...
+    @staticmethod
+    def export_handle(device: int, address: int) -> bytes:
+        """What opens an allocation in another process."""
+
     @staticmethod
     def fill(device: int, address: int, value: int, count: int) -> None: ...
     @staticmethod
@@ -846,15 +927,29 @@ class cuda:
     @staticmethod
     def library() -> str: ...
     @staticmethod
+    def open_handle(device: int, handle: bytes) -> int:
+        """The address of another process's allocation in this one."""
+
+    @staticmethod
+    def page_lock(device: int, address: int, nbytes: int) -> None: ...
+    @staticmethod
+    def page_unlock(device: int, address: int) -> None: ...
+    @staticmethod
     def pid_of(identity: int) -> int: ...
     @staticmethod
     def pool() -> cuda.Arena: ...
     @staticmethod
     def read(device: int, address: int, nbytes: int) -> bytes: ...
     @staticmethod
+    def relax_captures(device: int) -> None:
+        """Whatever this thread does, no capture of a CUDA graph by another one ends."""
+
+    @staticmethod
     def settle_pool() -> None: ...
     @staticmethod
     def uuid(device: int) -> bytes: ...
+    @staticmethod
+    def write(device: int, address: int, data: bytes) -> None: ...
 
 class testing:
     """Parts of the native code that only tests and measurements call by themselves."""

@@ -106,6 +106,9 @@ class FusionLoader(DataLoader[T_co]):
         deferred_images: ``"auto"`` has the native decoders make the pixels of image files that user
             code opens with Pillow, where they are asked for, crops and transforms included: in
             workers, and in the training process while it fetches. ``"off"`` leaves them to Pillow.
+        max_shared_bytes: that mini-batches in flight may take of shared memory, in bytes or as
+            ``"2GiB"``: fewer than ``prefetch_factor * num_workers`` are made ahead where they would
+            take more, but always two. ``None``: a quarter of what is free in ``/dev/shm``.
 
     Raises:
         ValueError: as ``DataLoader`` does, and for the arguments above when they are out of range.
@@ -125,6 +128,7 @@ class FusionLoader(DataLoader[T_co]):
     pool: WorkerPool | None
     cpu_affinity: Switch
     deferred_images: Switch
+    max_shared_bytes: int | str | None
 
     _prepared = False
     _adopted = False
@@ -163,6 +167,7 @@ class FusionLoader(DataLoader[T_co]):
         pool: WorkerPool | None = None,
         cpu_affinity: Literal["auto", "off"] = "auto",
         deferred_images: Literal["auto", "off"] = "auto",
+        max_shared_bytes: int | str | None = None,
     ) -> None:
         if pool is not None:
             if not isinstance(pool, WorkerPool):
@@ -184,6 +189,7 @@ class FusionLoader(DataLoader[T_co]):
             pool=pool,
             cpu_affinity=cpu_affinity,
             deferred_images=deferred_images,
+            max_shared_bytes=max_shared_bytes,
         )
         for field in fields(options):
             if field.name != "num_workers":  # DataLoader's own

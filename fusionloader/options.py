@@ -57,8 +57,10 @@ class GpuWorker:
             ``"auto"`` only if both peaks of memory were found not to fit on the device together,
             ``"own"`` never. Memory is lent in temporal sharing alone, and on CUDA devices alone.
         share_limit: of the memory lent at a time, in bytes or as ``"10GiB"``.
-        prebuilt: what applies the augmentations: ``"fused"``, one kernel for all operations; or
-            ``"families"``, DALI pipelines for families of operations, which need no CUDA compiler.
+        prebuilt: what applies the augmentations: ``"fused"``, one kernel for all operations, which
+            CUDA's run-time compiler (NVRTC) makes for the device; or ``"families"``, DALI pipelines
+            for families of operations. Without NVRTC the second one takes the place of the first
+            where it can run the plan.
         group_size: samples in a launch at most; ``None`` lets measurements decide, up to 64.
         threads: of DALI or nvImageCodec on the CPU.
         hw_decoder_load: whether images are for the hardware JPEG decoder where there is one, 1 or
@@ -299,6 +301,7 @@ class FusionOptions:
     pool: WorkerPool | None
     cpu_affinity: Switch
     deferred_images: Switch
+    max_shared_bytes: int | str | None
 
     def __post_init__(self) -> None:
         if not isinstance(self.tiny_batch_size, int) or self.tiny_batch_size < 1:
@@ -321,10 +324,17 @@ class FusionOptions:
             raise _unfit("cache", "a DecodedCache or None", self.cache)
         if self.jpeg_index is not None and not isinstance(self.jpeg_index, (str, os.PathLike)):
             raise _unfit("jpeg_index", '"auto", a path or None', self.jpeg_index)
+        if self.max_shared_bytes is not None:
+            parse_bytes(self.max_shared_bytes)
         if self.cache is not None and self.decode != "exact":
             raise ValueError('a DecodedCache holds images as they are: decode should be "exact"')
         if self.cache is not None and not self.strict:
             raise ValueError("a DecodedCache holds whole images: strict should be True")
+
+    @property
+    def shared_bytes(self) -> int | None:
+        """``max_shared_bytes`` in bytes, ``None`` where the loader decides."""
+        return None if self.max_shared_bytes is None else parse_bytes(self.max_shared_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,6 +37,9 @@ void bind_driver(py::module_& m) {
   m.def("library", [] { return Driver::get().library(); }, Unlocked());
   m.def("device_count", [] { return Driver::get().device_count(); }, Unlocked());
   m.def(
+      "architecture", [](int device) { return Driver::get().architecture(device); }, "device"_a,
+      Unlocked());
+  m.def(
       "uuid",
       [](int device) {
         const Uuid uuid = Driver::get().uuid(device);
@@ -49,6 +52,9 @@ void bind_driver(py::module_& m) {
   m.def(
       "free", [](int device, uint64_t address) { OnDevice(device).free(address); }, "device"_a,
       "address"_a, Unlocked());
+  m.def(
+      "relax_captures", [](int device) { OnDevice(device).relax_captures(); }, "device"_a,
+      "Whatever this thread does, no capture of a CUDA graph by another one ends.", Unlocked());
   m.def(
       "fill",
       [](int device, uint64_t address, uint32_t value, size_t count) {
@@ -66,6 +72,14 @@ void bind_driver(py::module_& m) {
         return py::bytes(copy);
       },
       "device"_a, "address"_a, "nbytes"_a);
+  m.def(
+      "write",
+      [](int device, uint64_t address, const py::bytes& given) {
+        const std::string_view bytes = given;
+        const py::gil_scoped_release release;
+        OnDevice(device).write(address, bytes.data(), bytes.size());
+      },
+      "device"_a, "address"_a, "data"_a);
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <map>
+#include <memory>
 #include <stdexcept>
 #include <string>
 
@@ -10,6 +12,8 @@
 #include "bindings/operations.hpp"
 #include "device/builder.hpp"
 #include "device/host.hpp"
+#include "device/launcher.hpp"
+#include "device/source.hpp"
 
 namespace py = pybind11;
 
@@ -17,6 +21,7 @@ namespace fusionloader {
 namespace {
 
 using device::BatchBuilder;
+using Unlocked = py::call_guard<py::gil_scoped_release>;
 
 std::optional<std::string> unsupported(const OperationSequence& operations) {
   return device::unsupported(operations_from_list(operations));
@@ -56,6 +61,37 @@ void add_drawn(BatchBuilder& batch, const Executor& executor, uint64_t seed, uin
   batch.add(draw(executor.plan(), key, width, height), {pixels, width, height}, out);
 }
 
+std::map<std::string, std::string> source() {
+  std::map<std::string, std::string> files;
+  for (size_t i = 0; i < device::source_count; ++i)
+    files.emplace(device::source_files[i].name, device::source_files[i].text);
+  return files;
+}
+
+void bind_launches(py::module_& m) {
+  using namespace py::literals;
+  m.def(
+      "device_source", &source,
+      "The source of the CUDA kernel that runs this build's programs, by the names of its files.");
+  m.def(
+      "run_block_on_host",
+      [](uint64_t block, uint64_t work, uint32_t samples) {
+        device::run_block_on_host(reinterpret_cast<const uint8_t*>(block),
+                                  reinterpret_cast<uint8_t*>(work), samples);
+      },
+      "block"_a, "work"_a, "samples"_a, Unlocked(),
+      "Runs samples of a written batch as a launch does; block and work are addresses.");
+  py::class_<device::Launcher>(m, "DeviceLauncher", "Launches batches on a CUDA device.")
+      .def(py::init([](int device, const py::bytes& image) {
+             const std::string code = image;
+             const py::gil_scoped_release release;
+             return std::make_unique<device::Launcher>(device, code);
+           }),
+           "device"_a, "image"_a)
+      .def("launch", &device::Launcher::launch, "batch"_a, "work"_a, "stream"_a, Unlocked())
+      .def("wait", &device::Launcher::wait, "stream"_a, Unlocked());
+}
+
 }  // namespace
 
 void bind_device(py::module_& m) {
@@ -81,6 +117,7 @@ void bind_device(py::module_& m) {
           "write",
           [](const BatchBuilder& self, uint64_t to) { self.write(reinterpret_cast<uint8_t*>(to)); },
           "address"_a);
+  bind_launches(m);
 }
 
 }  // namespace fusionloader

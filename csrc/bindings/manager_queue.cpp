@@ -126,8 +126,6 @@ void bind_queue_of_manager(py::module_& m) {
       .def("publish", &ManagerQueue::publish, "slot"_a, "sequence"_a)
       .def("status", &ManagerQueue::status, "slot"_a)
       .def("shares", &ManagerQueue::shares, "slot"_a)
-      .def("done_by", &ManagerQueue::done_by, "slot"_a, "worker"_a,
-           "The tiny-batches that a worker has completed.")
       .def("give_up", &ManagerQueue::give_up, "slot"_a, "tiny_batch"_a,
            "Marks a tiny-batch as failed that nobody holds.")
       .def("deliver_until", &ManagerQueue::deliver_until, "sequence"_a,

@@ -31,6 +31,7 @@ PYBIND11_MODULE(_native, m) {
   fusionloader::bind_plan_worker(m);
   fusionloader::bind_worker_sharing(m);
   fusionloader::bind_cuda(m);
+  fusionloader::bind_delivery(m);
   // Training needs nothing of the submodule `testing`: it is made when somebody asks for it.
   m.def("__getattr__", [self = py::handle(m)](const std::string& name) {
     auto native = py::reinterpret_borrow<py::module_>(self);

@@ -22,6 +22,8 @@ void bind_memory(py::module_& m) {
       .def_property_readonly(
           "address",
           [](const Mapping& mapping) { return reinterpret_cast<uintptr_t>(mapping.data()); })
+      .def("populate", &Mapping::populate, py::call_guard<py::gil_scoped_release>(),
+           "Allocates what there is room for, in huge pages where the system gives such.")
       .def_buffer([](Mapping& mapping) {
         return py::buffer_info(mapping.data(), static_cast<py::ssize_t>(mapping.bytes()));
       });

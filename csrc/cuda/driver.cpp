@@ -82,6 +82,14 @@ Uuid Driver::uuid(int device) {
   return uuid;
 }
 
+int Driver::architecture(int device) {
+  int major = 0, minor = 0;
+  const Device handle = handle_of(device);
+  check(table_.cuDeviceGetAttribute(&major, kComputeMajor, handle), "cuDeviceGetAttribute");
+  check(table_.cuDeviceGetAttribute(&minor, kComputeMinor, handle), "cuDeviceGetAttribute");
+  return 10 * major + minor;
+}
+
 std::optional<int> Driver::find_device(const Uuid& uuid) {
   for (int device = 0; device < device_count(); ++device)
     if (this->uuid(device) == uuid) return device;
@@ -192,6 +200,7 @@ uint64_t OnDevice::allocate(size_t bytes) const {
 }
 
 void OnDevice::free(uint64_t address) const {
+  const RelaxedCapture relaxed(*this);  // the last reference may go at any time
   driver_.check(cuda_.cuMemFree(address), "cuMemFree");
 }
 
@@ -204,5 +213,105 @@ void OnDevice::fill(uint64_t address, uint32_t value, size_t count) const {
 void OnDevice::read(void* to, uint64_t address, size_t bytes) const {
   driver_.check(cuda_.cuMemcpyDtoH(to, address, bytes), "cuMemcpyDtoH");
 }
+
+void OnDevice::write(uint64_t address, const void* from, size_t bytes) const {
+  driver_.check(cuda_.cuMemcpyHtoD(address, from, bytes), "cuMemcpyHtoD");
+  synchronize(0);  // of pageable memory a part may still be on its way
+}
+
+void OnDevice::page_lock(void* memory, size_t bytes) const {
+  driver_.check(cuda_.cuMemHostRegister(memory, bytes, 0), "cuMemHostRegister");
+}
+
+void OnDevice::page_unlock(void* memory) const {
+  driver_.check(cuda_.cuMemHostUnregister(memory), "cuMemHostUnregister");
+}
+
+uint64_t OnDevice::make_stream() const {
+  Stream stream = nullptr;
+  driver_.check(cuda_.cuStreamCreate(&stream, kNonBlocking), "cuStreamCreate");
+  return reinterpret_cast<uint64_t>(stream);
+}
+
+void OnDevice::end_stream(uint64_t stream) const {
+  driver_.check(cuda_.cuStreamDestroy(as_stream(stream)), "cuStreamDestroy");
+}
+
+void OnDevice::copy(uint64_t to, const void* from, size_t bytes, uint64_t stream) const {
+  driver_.check(cuda_.cuMemcpyHtoDAsync(to, from, bytes, as_stream(stream)), "cuMemcpyHtoDAsync");
+}
+
+void OnDevice::launch(Function function, Grid grid, uint64_t stream, void** arguments) const {
+  driver_.check(cuda_.cuLaunchKernel(function, grid.across, grid.down, 1, grid.threads, 1, 1, 0,
+                                     as_stream(stream), arguments, nullptr),
+                "cuLaunchKernel");
+}
+
+Module OnDevice::load_module(const void* image) const {
+  Module module = nullptr;
+  driver_.check(cuda_.cuModuleLoadData(&module, image), "cuModuleLoadData");
+  return module;
+}
+
+void OnDevice::unload(Module module) const {
+  driver_.check(cuda_.cuModuleUnload(module), "cuModuleUnload");
+}
+
+Function OnDevice::function(Module module, const char* name) const {
+  Function function = nullptr;
+  driver_.check(cuda_.cuModuleGetFunction(&function, module, name), "cuModuleGetFunction");
+  return function;
+}
+
+void* OnDevice::allocate_page_locked(size_t bytes) const {
+  void* memory = nullptr;
+  driver_.check(cuda_.cuMemHostAlloc(&memory, bytes, 0), "cuMemHostAlloc");
+  return memory;
+}
+
+void OnDevice::free_page_locked(void* memory) const {
+  driver_.check(cuda_.cuMemFreeHost(memory), "cuMemFreeHost");
+}
+
+EventHandle OnDevice::make_event() const {
+  EventHandle event = nullptr;
+  driver_.check(cuda_.cuEventCreate(&event, kWithoutTiming), "cuEventCreate");
+  return event;
+}
+
+void OnDevice::destroy(EventHandle event) const {
+  driver_.check(cuda_.cuEventDestroy(event), "cuEventDestroy");
+}
+
+void OnDevice::record(EventHandle event, uint64_t stream) const {
+  driver_.check(cuda_.cuEventRecord(event, as_stream(stream)), "cuEventRecord");
+}
+
+void OnDevice::wait_for(EventHandle event) const {
+  driver_.check(cuda_.cuEventSynchronize(event), "cuEventSynchronize");
+}
+
+bool OnDevice::has_passed(EventHandle event) const {
+  const Result result = cuda_.cuEventQuery(event);
+  if (result != kNotReady) driver_.check(result, "cuEventQuery");
+  return result != kNotReady;
+}
+
+void OnDevice::hold_back(uint64_t stream, EventHandle event) const {
+  driver_.check(cuda_.cuStreamWaitEvent(as_stream(stream), event, 0), "cuStreamWaitEvent");
+}
+
+void OnDevice::relax_captures() const {
+  int mode = kRelaxedCapture;
+  driver_.check(cuda_.cuThreadExchangeStreamCaptureMode(&mode),
+                "cuThreadExchangeStreamCaptureMode");
+}
+
+RelaxedCapture::RelaxedCapture(const OnDevice& on) : on_(on), before_(kRelaxedCapture) {
+  on_.driver_.check(on_.cuda_.cuThreadExchangeStreamCaptureMode(&before_),
+                    "cuThreadExchangeStreamCaptureMode");
+}
+
+RelaxedCapture::~RelaxedCapture() { on_.cuda_.cuThreadExchangeStreamCaptureMode(&before_); }
 
 }  // namespace fusionloader::cuda

@@ -23,6 +23,11 @@ struct Allocation {
   uint64_t id;  // differs from that of any earlier allocation at the same place
 };
 
+struct Grid {
+  unsigned across, down;  // blocks
+  unsigned threads;       // of a block
+};
+
 class Driver {
  public:
   // The process's only one: libcuda.so.1, or what FUSIONLOADER_LIBCUDA names.
@@ -33,11 +38,14 @@ class Driver {
   // By UUID, since CUDA_VISIBLE_DEVICES may number devices otherwise in another process.
   std::optional<int> find_device(const Uuid& uuid);
   Uuid uuid(int device);
+  // Its architecture's number, as sm_90 has it: 90. Makes no context.
+  int architecture(int device);
   // Of memory that a device has for this process; nothing for any other address.
   std::optional<int> device_of(uint64_t address);
 
  private:
   friend class OnDevice;
+  friend class RelaxedCapture;
   Driver();
   void initialize();
   Context primary_context(int device);
@@ -76,9 +84,37 @@ class OnDevice {
   void free(uint64_t address) const;
   void fill(uint64_t address, uint32_t value, size_t count) const;
   void read(void* to, uint64_t address, size_t bytes) const;
+  void write(uint64_t address, const void* from, size_t bytes) const;
+  // What is copied from, without the host waiting for it; not to be unmapped before lock ends.
+  void page_lock(void* memory, size_t bytes) const;
+  void page_unlock(void* memory) const;
+  uint64_t make_stream() const;
+  void end_stream(uint64_t stream) const;
+  // `from` is page-locked, and stays as it is until the stream has passed.
+  void copy(uint64_t to, const void* from, size_t bytes, uint64_t stream) const;
+  // `arguments` points to each argument; they are copied before it returns.
+  void launch(Function function, Grid grid, uint64_t stream, void** arguments) const;
+
+  // Code for the device: CUBIN, or PTX with a zero at its end.
+  Module load_module(const void* image) const;
+  void unload(Module module) const;
+  Function function(Module module, const char* name) const;
+  void* allocate_page_locked(size_t bytes) const;
+  void free_page_locked(void* memory) const;
+  EventHandle make_event() const;
+  void destroy(EventHandle event) const;
+  void record(EventHandle event, uint64_t stream) const;
+  // Returns at once if it was never recorded.
+  void wait_for(EventHandle event) const;
+  bool has_passed(EventHandle event) const;
+  // Nothing that is put into the stream from now on begins before the event.
+  void hold_back(uint64_t stream, EventHandle event) const;
+  // As RelaxedCapture does, for as long as this thread lives.
+  void relax_captures() const;
 
  private:
   friend class Driver;
+  friend class RelaxedCapture;
   // False where no device has such memory.
   bool attribute(void* value, int which, uint64_t address) const;
 
@@ -86,6 +122,19 @@ class OnDevice {
   const DriverTable& cuda_;
   Context before_ = nullptr;
   bool changed_ = false;
+};
+
+// While it lives, this thread may do what it likes beside a CUDA graph that is captured.
+class RelaxedCapture {
+ public:
+  explicit RelaxedCapture(const OnDevice& on);
+  ~RelaxedCapture();
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  const OnDevice& on_;
+  int before_;
 };
 
 }  // namespace fusionloader::cuda

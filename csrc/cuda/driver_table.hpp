@@ -12,7 +12,10 @@ using Device = int;
 using DevicePointer = unsigned long long;
 using Context = void*;
 using Stream = void*;
+using EventHandle = void*;
+using Function = void*;
 using HostFunction = void (*)(void*);
+using Module = void*;
 struct UuidBytes {
   char bytes[16];
 };
@@ -24,6 +27,11 @@ constexpr Result kSuccess = 0, kInvalidValue = 1;
 constexpr unsigned kLazyPeerAccess = 1;
 constexpr int kBufferId = 7, kDeviceOrdinal = 9, kLegacyIpcCapable = 10;
 constexpr int kNotCapturing = 0;
+constexpr Result kNotReady = 600;
+constexpr unsigned kNonBlocking = 1;    // a stream that does not wait for the default one
+constexpr unsigned kWithoutTiming = 2;  // an event
+constexpr int kRelaxedCapture = 2;      // another stream's capture forbids this thread nothing
+constexpr int kComputeMajor = 75, kComputeMinor = 76;
 
 // Name in cuda.h, name in the library, arguments.
 #define FUSIONLOADER_CUDA_ENTRY_POINTS(X)                                                      \
@@ -49,7 +57,29 @@ constexpr int kNotCapturing = 0;
   X(cuIpcCloseMemHandle, "cuIpcCloseMemHandle", (DevicePointer))                               \
   X(cuStreamSynchronize, "cuStreamSynchronize", (Stream))                                      \
   X(cuStreamIsCapturing, "cuStreamIsCapturing", (Stream, int*))                                \
-  X(cuLaunchHostFunc, "cuLaunchHostFunc", (Stream, HostFunction, void*))
+  X(cuLaunchHostFunc, "cuLaunchHostFunc", (Stream, HostFunction, void*))                       \
+  X(cuMemHostRegister, "cuMemHostRegister_v2", (void*, size_t, unsigned))                      \
+  X(cuMemHostUnregister, "cuMemHostUnregister", (void*))                                       \
+  X(cuMemcpyHtoD, "cuMemcpyHtoD_v2", (DevicePointer, const void*, size_t))                     \
+  X(cuMemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2", (DevicePointer, const void*, size_t, Stream))   \
+  X(cuStreamCreate, "cuStreamCreate", (Stream*, unsigned))                                     \
+  X(cuStreamDestroy, "cuStreamDestroy_v2", (Stream))                                           \
+  X(cuStreamWaitEvent, "cuStreamWaitEvent", (Stream, EventHandle, unsigned))                   \
+  X(cuEventCreate, "cuEventCreate", (EventHandle*, unsigned))                                  \
+  X(cuEventDestroy, "cuEventDestroy_v2", (EventHandle))                                        \
+  X(cuEventRecord, "cuEventRecord", (EventHandle, Stream))                                     \
+  X(cuEventQuery, "cuEventQuery", (EventHandle))                                               \
+  X(cuEventSynchronize, "cuEventSynchronize", (EventHandle))                                   \
+  X(cuThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode", (int*))            \
+  X(cuLaunchKernel, "cuLaunchKernel",                                                          \
+    (Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Stream,   \
+     void**, void**))                                                                          \
+  X(cuDeviceGetAttribute, "cuDeviceGetAttribute", (int*, int, Device))                         \
+  X(cuModuleLoadData, "cuModuleLoadData", (Module*, const void*))                              \
+  X(cuModuleUnload, "cuModuleUnload", (Module))                                                \
+  X(cuModuleGetFunction, "cuModuleGetFunction", (Function*, Module, const char*))              \
+  X(cuMemHostAlloc, "cuMemHostAlloc", (void**, size_t, unsigned))                              \
+  X(cuMemFreeHost, "cuMemFreeHost", (void*))
 
 struct DriverTable {
 #define FUSIONLOADER_ENTRY(name, symbol, arguments) Result(*name) arguments = nullptr;

@@ -100,6 +100,14 @@ struct Memory {
 
 }  // namespace
 
+void run_block_on_host(const uint8_t* block, uint8_t* work, uint32_t samples) {
+  if (samples > reinterpret_cast<const Batch*>(block)->samples)
+    throw std::invalid_argument("the block has fewer samples");
+  const auto scratch = std::make_unique<Scratch>();
+  OneLane lane(*scratch);
+  for (uint32_t sample = 0; sample < samples; ++sample) run_sample(lane, block, work, sample);
+}
+
 void run_on_host(const BatchBuilder& batch, int lanes) {
   if (lanes < 1 || lanes > most_lanes)
     throw std::invalid_argument("a team on the host has 1 to 64 lanes");

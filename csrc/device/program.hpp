@@ -14,6 +14,10 @@
 
 namespace fusionloader::device {
 
+// As many as a block can have: a launch may have fewer samples than the device has processors. They
+// leave 64 registers to each.
+constexpr int threads_per_block = 1024;
+
 enum class StepKind : int32_t {
   // Each place of the result shows one of the image, or a color.
   window,
@@ -129,5 +133,8 @@ struct Batch {
 
 static_assert(std::is_trivially_copyable_v<Step> && std::is_trivially_copyable_v<Record> &&
               std::is_trivially_copyable_v<Erasure> && std::is_trivially_copyable_v<Batch>);
+// Two compilers lay them out: the host's, and NVRTC for the device.
+static_assert(sizeof(Step) == 88 && sizeof(Record) == 96 && sizeof(Erasure) == 20 &&
+              sizeof(Batch) == 40);
 
 }  // namespace fusionloader::device

@@ -14,7 +14,7 @@ using Atomic32 = std::atomic<uint32_t>;
 using Atomic64 = std::atomic<uint64_t>;
 static_assert(Atomic64::is_always_lock_free && Atomic32::is_always_lock_free);
 
-constexpr uint64_t kMagic = 0x32726564616f4c46;  // "FLoader2": another layout has another number
+constexpr uint64_t kMagic = 0x33726564616f4c46;  // "FLoader3": another layout has another number
 constexpr uint32_t kMaxSlots = 1 << 16;
 constexpr size_t kAlign = 64;  // a cache line: neighbours do not disturb each other
 
@@ -45,6 +45,9 @@ struct alignas(kAlign) ControlHeader {
   Atomic32 sleeping_workers;
   alignas(kAlign) Atomic32 done_word;  // futex: changes when the manager should look
   Atomic32 manager_sleeps;
+  // Somebody copies tiny-batches as they complete: `completed_word` changes with each then.
+  alignas(kAlign) Atomic32 completed_word;
+  Atomic32 watches_completed;
 };
 
 enum class GpuState : uint32_t {

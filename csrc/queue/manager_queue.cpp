@@ -184,16 +184,6 @@ std::vector<WorkerSnapshot> ManagerQueue::workers(uint32_t first, uint32_t count
   return all;
 }
 
-std::vector<uint32_t> ManagerQueue::done_by(uint64_t slot, uint32_t worker) {
-  Batch& batch = *this->batch(slot);
-  const uint64_t mine =
-      StateWord::make(batch.header.sequence.load(), worker, TinyBatchState::completed);
-  std::vector<uint32_t> done;
-  for (uint32_t t = 0; t < batch.header.tiny_batches; ++t)
-    if (batch.states()[t].load() == mine) done.push_back(t);
-  return done;
-}
-
 void ManagerQueue::give_up(uint64_t slot, uint32_t tiny_batch) {
   Batch& batch = *this->batch(slot);
   batch.states()[tiny_batch].store(
@@ -261,6 +251,15 @@ void ManagerQueue::sleep(uint32_t seen, int64_t timeout_ns) {
   header.manager_sleeps.store(1);
   futex_wait(header.done_word, seen, timeout_ns);
   header.manager_sleeps.store(0);
+}
+
+void ManagerQueue::sleep_until_completed(uint32_t seen, int64_t timeout_ns) {
+  futex_wait(control_->header.completed_word, seen, timeout_ns);
+}
+
+void ManagerQueue::wake_completed() {
+  control_->header.completed_word.fetch_add(1);
+  futex_wake_all(control_->header.completed_word);
 }
 
 }  // namespace fusionloader

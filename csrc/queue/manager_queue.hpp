@@ -87,8 +87,6 @@ class ManagerQueue : public Shared {
   WorkerSnapshot worker(uint32_t number);
   // Of `first` and those behind it, guest slots last, at most `count`.
   std::vector<WorkerSnapshot> workers(uint32_t first = 0, uint32_t count = UINT32_MAX);
-  // The tiny-batches that `worker` has completed.
-  std::vector<uint32_t> done_by(uint64_t slot, uint32_t worker);
   // Marks a tiny-batch failed by the manager's own verdict (it killed too many workers).
   void give_up(uint64_t slot, uint32_t tiny_batch);
   void deliver_until(uint64_t sequence) { control_->header.oldest.store(sequence); }
@@ -109,6 +107,11 @@ class ManagerQueue : public Shared {
   // Sleeps until a mini-batch may be done or a message may be there, at most `timeout_ns`.
   void sleep(uint32_t seen, int64_t timeout_ns);
   uint32_t done_word() { return control_->header.done_word.load(); }
+  // From now on `completed_word` changes whenever a tiny-batch completes.
+  void watch_completed(bool on) { control_->header.watches_completed.store(on); }
+  uint32_t completed_word() { return control_->header.completed_word.load(); }
+  void sleep_until_completed(uint32_t seen, int64_t timeout_ns);
+  void wake_completed();
 
  private:
   Batch& clear(uint64_t slot, uint64_t sequence, uint32_t samples, uint32_t tiny_size);

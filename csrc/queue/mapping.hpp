@@ -16,6 +16,9 @@ class Mapping {
   Mapping& operator=(const Mapping&) = delete;
   uint8_t* data() const { return data_; }
   size_t bytes() const { return bytes_; }
+  // Allocates all of it, in huge pages where the system gives such; leaves out what there is no
+  // room for.
+  void populate() const;
 
  private:
   uint8_t* data_;

@@ -51,6 +51,13 @@ const Mapping& Shared::slot(uint64_t number) {
   return *slots_[number];
 }
 
+void Shared::tell_completed() {
+  ControlHeader& header = control_->header;
+  if (header.watches_completed.load() == 0) return;
+  header.completed_word.fetch_add(1);
+  futex_wake_all(header.completed_word);
+}
+
 void Shared::wake_workers() {
   ControlHeader& header = control_->header;
   header.work_word.fetch_add(1);

@@ -73,6 +73,8 @@ class Shared {
   const Mapping& slot(uint64_t number);
   Batch* batch(uint64_t slot) { return reinterpret_cast<Batch*>(this->slot(slot).data()); }
   void wake_workers();
+  // Wakes who copies tiny-batches as they complete, if anybody does.
+  void tell_completed();
 
  protected:
   int data_fd_;

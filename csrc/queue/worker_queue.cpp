@@ -146,6 +146,7 @@ bool WorkerQueue::finish(const Claim& claim, uint32_t tiny_batch, TinyBatchState
   if (!claim.batch->states()[tiny_batch].compare_exchange_strong(
           expected, StateWord::make(claim.sequence, worker_, result)))
     return false;
+  tell_completed();
   // Whoever finishes last sees every other state final, so one of two simultaneous ones wakes.
   for (uint32_t t = 0; t < claim.batch->header.tiny_batches; ++t) {
     const TinyBatchState state = StateWord::state(claim.batch->states()[t].load());

@@ -1,23 +1,23 @@
-"""Batches on a device: rows that CPU workers wrote are copied, the GPU worker's are there."""
+"""Batches on a device: copied while they are made, delivered when training's stream can wait."""
 
 from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch.utils._pytree import tree_map
 
+from fusionloader import _native
+from fusionloader._native import cuda as native
 from fusionloader.aliases import Batch
-from fusionloader.delivery.device_copies import Copies, CudaCopies
+from fusionloader.delivery.cuda_device import CudaDevice, Device
+from fusionloader.delivery.device_memory import DeviceMemory
 from fusionloader.delivery.device_ring import DeviceBuffer, DeviceRing
+from fusionloader.delivery.level_rows import LevelRows
 from fusionloader.executors.layout import Layout
-
-if TYPE_CHECKING:
-    from fusionloader.shm.slots import Mark, Owner
+from fusionloader.shm.slots import Owner
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
@@ -30,11 +30,22 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
 
 
 @dataclass(slots=True)
+class Copying:
+    """A mini-batch that is copied as its tiny-batches complete; ``rows`` of it."""
+
+    number: int
+    buffer: DeviceBuffer
+    staging: DeviceMemory | None
+    layout: Layout
+    rows: int
+
+
+@dataclass(slots=True)
 class Arriving:
     """A batch that is being copied; it is complete when the device has passed ``ready``."""
 
     batch: Batch
-    ready: Mark
+    ready: native.Event
 
 
 class DeviceDelivery:
@@ -44,79 +55,150 @@ class DeviceDelivery:
         ring: the device memory that batches are copied to.
     """
 
-    def __init__(self, copies: Copies, ring: DeviceRing) -> None:
-        self._copies = copies
-        self.ring = ring
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.ring = DeviceRing(device)
         # Host memory that a copy may still be reading.
-        self._read: deque[tuple[Mark, Owner]] = deque()
+        self._read: deque[tuple[native.Event, Owner]] = deque()
         # Also where an epoch is left: the memory of both sides is somebody else's afterwards.
         weakref.finalize(self, _wait_for, self._read).atexit = False
 
-    def begin(
-        self,
-        layout: Layout,
-        owner: Owner,
-        buffer: DeviceBuffer | None,
-        count: int,
-        on_device: Sequence[int] = (),
-    ) -> Arriving:
-        """Starts copying a batch.
+    def open(
+        self, queue: _native.ManagerQueue, gpu_worker: int | None, levels: LevelRows | None
+    ) -> QueueCopies:
+        """Returns the copies of a queue's mini-batches.
 
         Args:
-            layout: of the samples.
-            owner: host memory of the whole batch.
-            buffer: device memory for it, ``None`` to acquire some.
-            count: rows of the batch.
-            on_device: rows whose first leaf the GPU worker has written into ``buffer``.
+            queue: lives for longer.
+            gpu_worker: the number of the worker that writes its rows on the device itself.
+            levels: how rows of levels become elements, if they are levels.
         """
-        if buffer is None:
-            buffer = self.ring.acquire(layout.batch_bytes(count))
-        host = layout.tensors(owner, count, count)
-        device = layout.tensors(buffer.memory, count, count)
-        for place, leaf in enumerate(layout.leaves):
-            if leaf.kind == "text":  # stays in host memory
-                device[place] = host[place]
-        runs = list(runs_without(on_device, count))
+        return QueueCopies(self.device, self.ring, queue, gpu_worker, levels)
 
-        def copy() -> None:
-            for number, (source, target) in enumerate(zip(host, device, strict=True)):
-                if source is target:
-                    continue
-                for begin, end in runs if number == 0 else [(0, count)]:
-                    target[begin:end].copy_(source[begin:end], non_blocking=True)
-
-        ready = self._copies.run(copy)
+    def arriving(self, copies: QueueCopies, copying: Copying, owner: Owner) -> Arriving:
+        """Returns a batch whose mini-batch is done; ``owner`` is of its rows in host memory."""
+        batch, ready = copies.finish(copying, owner)
         self._read.append((ready, owner))
         while self._read and self._read[0][0].query():
             self._read.popleft()
-        batch = layout.build(device)
-        self.ring.deliver(buffer)
+        self.ring.deliver(copying.buffer)
         return Arriving(batch, ready)
 
     def finish(self, pending: Arriving) -> Batch:
         """Returns the batch; the current stream waits until it is complete."""
-        self._copies.consumer_waits(pending.ready)
+        pending.ready.hold_back(self.device.current_stream())
         return pending.batch
 
 
-def _wait_for(read: deque[tuple[Mark, Owner]]) -> None:
+def _wait_for(read: deque[tuple[native.Event, Owner]]) -> None:
     while read:
         read[0][0].synchronize()
         read.popleft()
+
+
+class QueueCopies:
+    """The mini-batches of one queue on their way, see ``csrc/delivery/copier.hpp``."""
+
+    def __init__(
+        self,
+        device: Device,
+        ring: DeviceRing,
+        queue: _native.ManagerQueue,
+        gpu_worker: int | None,
+        levels: LevelRows | None,
+    ) -> None:
+        """See ``DeviceDelivery.open``."""
+        self._device, self._ring, self._levels = device, ring, levels
+        self._staging: list[DeviceMemory] = []
+        conversion = None
+        if levels is not None:
+            kernel = device.conversion_kernel()
+            assert isinstance(kernel, int)
+            self._table = device.allocate(len(levels.table))
+            native.write(device.number, self._table.address, levels.table)
+            conversion = (kernel, self._table.address, levels.plane_levels, levels.element_bytes)
+        self._copier = native.Copier(queue, device.number, gpu_worker, conversion)
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes that were copied to the device."""
+        return self._copier.copied_bytes
+
+    def nbytes(self, layout: Layout, rows: int) -> int:
+        """Returns the bytes on the device of a mini-batch of so many rows of a layout."""
+        return self._on_device(layout).batch_bytes(rows)
+
+    def begin(
+        self, slot: int, layout: Layout, rows: int, address: int, buffer: DeviceBuffer
+    ) -> Copying:
+        """Begins to copy a mini-batch.
+
+        Args:
+            slot: of its descriptor.
+            layout: of its rows in host memory.
+            rows: of it.
+            address: of its rows in host memory, which is page-locked.
+            buffer: for it on the device.
+        """
+        on_device = self._on_device(layout)
+        places = zip(layout.leaves, layout.offsets(rows), on_device.offsets(rows), strict=True)
+        leaves = [
+            (address + here, buffer.address + there, leaf.nbytes)
+            for leaf, here, there in places
+            if leaf.kind != "text" and leaf.nbytes  # texts stay in host memory
+        ]
+        staging = None
+        if self._levels is not None:
+            staging = self._staging_memory(layout.leaves[0].nbytes * rows)
+        number = self._copier.begin(slot, leaves, 0 if staging is None else staging.address)
+        return Copying(number, buffer, staging, layout, rows)
+
+    def finish(self, copying: Copying, owner: Owner) -> tuple[Batch, native.Event]:
+        """Copies what is left of a mini-batch that is done; returns it, and when it is complete."""
+        ready = self._copier.finish(copying.number)
+        self._give_staging(copying)
+        layout, rows = self._on_device(copying.layout), copying.rows
+        leaves = layout.tensors(copying.buffer.memory, rows, rows)
+        if any(leaf.kind == "text" for leaf in layout.leaves):
+            host = copying.layout.tensors(owner, rows, rows)
+            for place, leaf in enumerate(layout.leaves):
+                if leaf.kind == "text":
+                    leaves[place] = host[place]
+        for place, leaf in enumerate(layout.leaves):
+            if leaf.nbytes == 0:
+                leaves[place] = leaves[place].to(copying.buffer.memory.device)
+        return layout.build(leaves), ready
+
+    def cancel(self, copying: Copying) -> native.Event:
+        """Copies no more of a mini-batch; what is under way reads its slot until the event."""
+        behind = self._copier.cancel(copying.number)
+        self._give_staging(copying)
+        self._ring.release(copying.buffer, behind)
+        return behind
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._copier.close()
+
+    def _on_device(self, layout: Layout) -> Layout:
+        return layout if self._levels is None else self._levels.layout
+
+    def _staging_memory(self, nbytes: int) -> DeviceMemory:
+        for memory in self._staging:
+            if memory.nbytes >= nbytes:
+                self._staging.remove(memory)
+                return memory
+        return self._device.allocate(nbytes)
+
+    def _give_staging(self, copying: Copying) -> None:
+        # At once: whatever is copied there next is behind the conversion, in the same stream.
+        if copying.staging is not None:
+            self._staging.append(copying.staging)
+            copying.staging = None
 
 
 def make_delivery(device: torch.device | str | int | None) -> DeviceDelivery | None:
     """Returns the delivery for a loader's device, ``None`` where it is no CUDA device."""
     if device is None or torch.device(device).type != "cuda":
         return None
-    copies = CudaCopies(torch.device(device))
-    return DeviceDelivery(copies, DeviceRing(copies))
-
-
-def runs_without(rows: Sequence[int], count: int) -> Iterator[tuple[int, int]]:
-    """Yields the runs of 0 .. ``count`` - 1 between ``rows``, as begin and end."""
-    begin = 0
-    for row in [*sorted(rows), count]:
-        if row > begin:
-            yield begin, row
-        begin = row + 1
+    return DeviceDelivery(CudaDevice(torch.device(device)))

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from fusionloader.delivery.device_copies import Copies
-
-if TYPE_CHECKING:
-    from fusionloader.shm.slots import Mark
+from fusionloader._native import cuda as native
+from fusionloader.delivery.cuda_device import Device
+from fusionloader.delivery.device_memory import DeviceMemory, open_memory
 
 _NO_NUMBER = -1
 
 
 BufferOpener = tuple[Callable[..., torch.Tensor], tuple[Any, ...]]
-"""A function, and the arguments with which it opens a buffer in another process."""
+"""A function, and the arguments with which it opens a buffer in the GPU worker."""
 
 
 def _itself(memory: torch.Tensor) -> torch.Tensor:
@@ -26,13 +25,13 @@ def _itself(memory: torch.Tensor) -> torch.Tensor:
 class DeviceBuffer:
     """``nbytes`` of device memory; ``number`` identifies it in the GPU worker if it is shared."""
 
-    def __init__(self, number: int, memory: torch.Tensor) -> None:
+    def __init__(self, number: int, memory: DeviceMemory, tensor: torch.Tensor) -> None:
         self.number = number
-        self.nbytes = memory.nbytes
-        self.memory = memory
+        self.address, self.nbytes = memory.address, memory.nbytes
+        self.memory = tensor
         self._storage = self.memory.untyped_storage()
         self._alone = self._references()
-        self.mark: Mark | None = None
+        self.marks: list[native.Event] = []
 
     @property
     def unreferenced(self) -> bool:
@@ -51,26 +50,25 @@ class DeviceRing:
     next batch is requested must keep a reference to its batch, as for any tensor.)
     """
 
-    def __init__(self, copies: Copies) -> None:
-        self._copies = copies
+    def __init__(self, device: Device) -> None:
+        self._device = device
         self._free: list[DeviceBuffer] = []
         self._delivered: list[DeviceBuffer] = []
         self._ending: list[DeviceBuffer] = []
+        self._shared: list[BufferOpener] = []
         self.allocated_bytes = 0
 
     def share(self, count: int, nbytes: int, in_process: bool = False) -> list[BufferOpener]:
-        """Allocates buffers for the GPU worker; returns what it opens them with, by number.
+        """Allocates buffers for a GPU worker, once; returns what it opens them with, by number.
 
-        Each is a function and its arguments, as ``torch.multiprocessing`` reduces a CUDA tensor:
-        an IPC handle; with ``in_process`` the tensor itself. To be called once.
+        With ``in_process`` it is a thread of this process, and gets the buffers themselves.
         """
-        from torch.multiprocessing.reductions import reduce_tensor
-
-        shared = [self._allocate(number, nbytes) for number in range(count)]
-        self._free += shared
-        if in_process:
-            return [(_itself, (buffer.memory,)) for buffer in shared]
-        return [reduce_tensor(buffer.memory) for buffer in shared]  # type: ignore[no-untyped-call]
+        if not self._shared:
+            for number in range(count):
+                buffer, memory = self._allocate(number, nbytes)
+                opener: BufferOpener = (_itself, (buffer.memory,))
+                self._shared.append(opener if in_process else (open_memory, memory.handle()))
+        return self._shared
 
     def acquire_shared(self, nbytes: int) -> DeviceBuffer | None:
         """Returns a free buffer of at least ``nbytes`` that the GPU worker can write into."""
@@ -85,7 +83,10 @@ class DeviceRing:
         """
         self._collect()
         found = self._take(nbytes, shared=False)
-        return self._allocate(_NO_NUMBER, nbytes) if found is None else found
+        if found is None:
+            self._allocate(_NO_NUMBER, nbytes)
+            found = self._free.pop()
+        return found
 
     def _take(self, nbytes: int, shared: bool) -> DeviceBuffer | None:
         for buffer in self._free:
@@ -94,27 +95,31 @@ class DeviceRing:
                 return buffer
         return None
 
-    def release(self, buffer: DeviceBuffer) -> None:
-        """Takes back a buffer that was not delivered; copies into it may not have ended."""
+    def release(self, buffer: DeviceBuffer, behind: native.Event) -> None:
+        """Takes back a buffer that was not delivered, and is copied into until ``behind``."""
+        buffer.marks.append(behind)
         self._delivered.append(buffer)
 
     def deliver(self, buffer: DeviceBuffer) -> None:
         """Hands a buffer over to the caller, whose tensors have to exist already."""
         self._delivered.append(buffer)
 
-    def _allocate(self, number: int, nbytes: int) -> DeviceBuffer:
+    def _allocate(self, number: int, nbytes: int) -> tuple[DeviceBuffer, DeviceMemory]:
+        memory = self._device.allocate(nbytes)
         self.allocated_bytes += nbytes
-        return DeviceBuffer(number, self._copies.allocate(nbytes))
+        buffer = DeviceBuffer(number, memory, self._device.tensor(memory))
+        self._free.append(buffer)
+        return buffer, memory
 
     def _collect(self) -> None:
         dropped = [buffer for buffer in self._delivered if buffer.unreferenced]
         if dropped:
-            mark = self._copies.mark_consumer()
+            mark = native.Event(self._device.number, self._device.current_stream())
             for buffer in dropped:
                 self._delivered.remove(buffer)
-                buffer.mark = mark
+                buffer.marks.append(mark)
                 self._ending.append(buffer)
-        for buffer in [buffer for buffer in self._ending if buffer.mark and buffer.mark.query()]:
+        for buffer in [each for each in self._ending if all(m.query() for m in each.marks)]:
             self._ending.remove(buffer)
-            buffer.mark = None
+            buffer.marks.clear()
             self._free.append(buffer)

@@ -4,33 +4,35 @@ from __future__ import annotations
 
 import logging
 
-import torch
-
-from fusionloader.delivery.device_copies import event_behind
+from fusionloader._native import cuda as native
+from fusionloader.delivery.cuda_device import Device
+from fusionloader.gpu_memory.errors import MemorySharingError
 from fusionloader.shm.slots import Mark
 
 log = logging.getLogger("fusionloader.manager")
 
 
 class CudaPageLocking:
-    """Registers memory that the CUDA driver has not allocated."""
+    """Registers memory that the CUDA driver has not allocated, with one device."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
 
     def lock(self, address: int, nbytes: int) -> None:
         """Page-locks memory.
 
         Raises:
-            RuntimeError: the driver cannot.
+            CudaError: the driver cannot.
         """
-        code = int(torch.cuda.cudart().cudaHostRegister(address, nbytes, 0))  # type: ignore[no-untyped-call]
-        if code != 0:
-            raise RuntimeError(f"cudaHostRegister of {nbytes} bytes failed with CUDA error {code}")
+        native.page_lock(self._device.number, address, nbytes)
 
     def unlock(self, address: int) -> None:
         """Undoes ``lock``; has to be called before the memory is unmapped."""
-        code = int(torch.cuda.cudart().cudaHostUnregister(address))  # type: ignore[no-untyped-call]
-        if code != 0:  # called by a finalizer, where no exception can be caught
-            log.warning("cudaHostUnregister failed with CUDA error %d", code)
+        try:
+            native.page_unlock(self._device.number, address)
+        except MemorySharingError as error:  # from a finalizer, where nobody can catch it
+            log.warning("%s", error)
 
     def mark(self) -> Mark:
         """Returns the point behind all that was enqueued on the current stream."""
-        return event_behind(torch.cuda.current_stream())
+        return native.Event(self._device.number, self._device.current_stream())

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-_SIGNS = ("out of memory", "bad_alloc", "cudaerrormemoryallocation", "can't allocate")
+_SIGNS = (
+    "out of memory",
+    "bad_alloc",
+    "cudaerrormemoryallocation",
+    "cuda_error_out_of_memory",
+    "can't allocate",
+)
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Whether an error says that memory has run out: of Python, torch, DALI or the CUDA runtime.
+    """Whether an error says that memory has run out: of Python, torch, DALI or CUDA.
 
-    DALI and the runtime have no type of their own for it, only words.
+    DALI and CUDA have no type of their own for it, only words.
     """
     if isinstance(error, MemoryError):
         return True

@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING
 
 from fusionloader import _native
 from fusionloader._native import GpuState
+from fusionloader.gpu.caching_allocator import TorchAllocator
 from fusionloader.gpu.memory_lender import MemoryLender, MemoryOptions
+from fusionloader.gpu.rates import Rates
 from fusionloader.scheduler.affinity import MiniBatchDone, ThresholdSearch
 from fusionloader.scheduler.gpu_sharing import Mode, SharingChoice
+from fusionloader.scheduler.memory_peaks import MemoryPeaks
 from fusionloader.scheduler.temporal_gate import TemporalGate, needed_beside_training
 from fusionloader.workers import messages
 from fusionloader.workers.processes import Process
@@ -68,6 +71,7 @@ class GpuOptions:
         memory: what training may lend it; ``None``: nothing.
         decoder: its name, for ``stats()``.
         in_thread: whether it is a thread of this process.
+        allocator: of training, on the worker's device; ``None`` on the CPU backend.
     """
 
     start: StartGpuWorker
@@ -78,6 +82,7 @@ class GpuOptions:
     memory: MemoryOptions | None = None
     decoder: str = "DALI"
     in_thread: bool = False
+    allocator: TorchAllocator | None = None
 
 
 class GpuControl:
@@ -85,7 +90,7 @@ class GpuControl:
 
     Attributes:
         cpu_workers: how many there are now.
-        restarts: how often it was started again.
+        restarts: how often it was started again after it had ended by itself.
         given_up: why it is not started again, in words; ``None`` while there is one.
     """
 
@@ -95,7 +100,6 @@ class GpuControl:
         connections: Connections,
         number: int,
         cpu_workers: int,
-        in_flight: int,
         options: GpuOptions,
     ) -> None:
         self._queue = queue
@@ -113,13 +117,17 @@ class GpuControl:
         self._gate = TemporalGate()
         self._choice: SharingChoice | None = None
         if options.sharing == "auto":
-            self._choice = SharingChoice(warm_up=in_flight)
+            self._choice = SharingChoice()
             if options.in_thread:
                 self._choice.forbid(Mode.TEMPORAL)
+        self._peaks = MemoryPeaks()
         self._rates = Rates(queue, number)
         self._delivered: float | None = None
+        self._waiting_since: float | None = None
+        self._waited = 0.0  # seconds since the last delivery
         self._needed = True
         self._progress = (-1, 0.0)
+        self._killed_for_memory: int | None = None  # pid
         self.restarts = 0
         self.given_up: str | None = None
         self._memory = None if options.memory is None else MemoryLender(options.memory)
@@ -184,8 +192,12 @@ class GpuControl:
 
     def waits(self) -> None:
         """Training waits for a batch, and may lend memory until ``waited``."""
+        if self._waiting_since is None:
+            self._waiting_since = time.monotonic()
         self._needed = True
         self._update()
+        if self._mode is Mode.TEMPORAL:
+            self._compare_peaks()
         if (
             self._memory is not None
             and self._mode is Mode.TEMPORAL
@@ -197,8 +209,12 @@ class GpuControl:
 
     def waited(self) -> None:
         """Training waits no more: all its memory is its own when this returns."""
-        if self._memory is not None:
-            self._memory.take_back(next(iter(self.processes), None))
+        if self._waiting_since is not None:
+            self._waited += time.monotonic() - self._waiting_since
+            self._waiting_since = None
+        worker = next(iter(self.processes), None)
+        if self._memory is not None and self._memory.take_back(worker) and worker is not None:
+            self._killed_for_memory = worker.pid
 
     def delivered(self, samples: int, backlog: int, ready: int) -> None:
         """Training has a batch of ``samples``.
@@ -207,11 +223,13 @@ class GpuControl:
         """
         now = time.monotonic()
         if self._choice is not None and self._delivered is not None and self._queue.gpu_is_ready:
+            self._compare_peaks()
             decisions = self._choice.decisions
-            self._choice.iteration(now - self._delivered, samples, self.cpu_workers, backlog)
+            seconds, waited = now - self._delivered, self._waited
+            self._choice.iteration(seconds, samples, self.cpu_workers, backlog, waited)
             if self._choice.decisions != decisions:
                 log.info("%s", self._choice.describe())
-        self._delivered = now
+        self._delivered, self._waited = now, 0.0
         self._needed = needed_beside_training(ready)
         self.busy()
 
@@ -222,9 +240,27 @@ class GpuControl:
         if self._mode is Mode.TEMPORAL:
             self._wait_until_outside()
 
+    def _compare_peaks(self) -> None:
+        """Excludes spatial sharing, before it is profiled, if it would run out of memory."""
+        allocator, choice = self._options.allocator, self._choice
+        if allocator is None or choice is None or not choice.profiling:
+            return
+        if not choice.allows(Mode.SPATIAL) or allocator.capturing():
+            return
+        free, total = allocator.device_memory()
+        self._peaks.saw(free, total, allocator.reserved())
+        training = allocator.peak()
+        if not self._peaks.fit(training, total):
+            choice.forbid(Mode.SPATIAL)
+            log.info(
+                "memory of training (%d MB at its peak) and GPU worker (%d MB, with all else) does "
+                "not fit on the device together: they do not share it at the same time",
+                *(nbytes >> 20 for nbytes in (training, self._peaks.others)),
+            )
+
     def paused(self) -> None:
-        """An epoch is over: what lies between two of them is no training iteration."""
-        self._delivered = None
+        """An epoch is over, or a pause: the time until the next batch is no training iteration."""
+        self._delivered, self._waited = None, 0.0
 
     def finished(self, slot: int, tiny_batches: int) -> None:
         """Learns from a mini-batch whose last tiny-batch is complete."""
@@ -294,6 +330,7 @@ class GpuControl:
             thread.join()
             self.waited()
             self.busy()
+            self.paused()
 
     def _update(self) -> None:
         state = GpuState.OFF
@@ -334,17 +371,23 @@ class GpuControl:
         self._update()
         self._queue.take_back(death.number)
         failure, self._failure = self._failure, None
+        if death.pid is not None and death.pid == self._killed_for_memory:  # nothing is wrong
+            self._killed_for_memory = None
+            self._set.restart(death)
+            return
         # What cannot be built will not be the next time, unless memory was short.
         hopeless = failure is not None and (
             failure.is_final or (not built and not failure.short_of_memory)
         )
-        why = f"GPU worker (pid {death.pid}) {death.manner}"
+        name = "GPU worker" if death.pid is None else f"GPU worker (pid {death.pid})"
+        why = f"{name} {death.manner}"
         if failure is not None:
-            why = failure.failure.text
+            why = f"{name}: {failure.summary}"
+            log.info("%s", failure.failure.text)
         if hopeless or self.restarts >= _MOST_RESTARTS:
             self.given_up = why
             self._set.drop(death)
-            text = f"FusionLoader goes on without its GPU worker. {why}"
+            text = f"FusionLoader goes on without its GPU worker, with CPU workers alone. {why}"
         else:
             self.restarts += 1
             self._most_samples = max(1, self._most_samples // 2)
@@ -356,46 +399,14 @@ class GpuControl:
             )
         warnings.warn(text, RuntimeWarning, stacklevel=2)
 
-    def rows_done(self, slot: int, tiny_batch_size: int, rows: Sequence[int]) -> list[int]:
-        """Returns the rows of a mini-batch that it has written; ``rows`` in tiny-batch order."""
-        return [
-            row
-            for tiny_batch in self._queue.done_by(slot, self._number)
-            for row in rows[tiny_batch * tiny_batch_size : (tiny_batch + 1) * tiny_batch_size]
-        ]
-
     def end(self) -> None:
-        """Waits for its end, and kills it if it does not stop."""
+        """Waits for its end, and kills it if it does not stop.
+
+        Not while it starts, when it does not look whether it is to stop.
+        """
+        if not self._queue.gpu_is_ready:
+            for process in self.processes:
+                process.terminate()
         self._set.end()
         if self._memory is not None:
             self._memory.close()
-
-
-class Rates:
-    """Samples per second of work, of one CPU worker and of the GPU worker."""
-
-    def __init__(self, queue: _native.ManagerQueue, gpu_worker: int) -> None:
-        """``gpu_worker`` is its number; those of CPU workers are smaller."""
-        self._queue = queue
-        self._gpu_worker = gpu_worker
-        self._before = ((0, 0.0), (0, 0.0))
-
-    def since_last(self) -> tuple[float | None, float | None]:
-        """Returns both rates since the last call, ``None`` where a side has done nothing."""
-        workers = self._queue.workers(0, self._gpu_worker + 1)
-        counted = [(worker.samples, worker.busy_seconds) for worker in workers]
-        now = (_sum(counted[:-1]), _sum(counted[-1:]))
-        rates = tuple(
-            (samples - samples_before) / (busy - busy_before)
-            if samples > samples_before and busy > busy_before
-            else None
-            for (samples, busy), (samples_before, busy_before) in zip(
-                now, self._before, strict=True
-            )
-        )
-        self._before = now
-        return rates[0], rates[1]
-
-
-def _sum(counted: list[tuple[int, float]]) -> tuple[int, float]:
-    return sum(samples for samples, _ in counted), sum(busy for _, busy in counted)

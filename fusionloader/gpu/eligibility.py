@@ -7,13 +7,14 @@ import logging
 import multiprocessing
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from fusionloader.executors.decoders import by_name
 from fusionloader.executors.device.launch_memory import TorchPool
 from fusionloader.executors.device.make_task import HeadOptions
+from fusionloader.executors.device.nvrtc import why_missing
 from fusionloader.executors.device.support import why_not
 from fusionloader.gpu.caching_allocator import TorchAllocator
 from fusionloader.gpu.control import Connections, GpuOptions
@@ -29,21 +30,28 @@ from fusionloader.workers.processes import Process
 
 log = logging.getLogger("fusionloader.gpu")
 
-_OFF = 'off by default, until it has been measured on a device; gpu_worker="auto" tries one'
+_OFF = "off by default, until it has been measured on a device"
+_PERSISTENT = "its start takes seconds in every epoch: pass persistent_workers=True to keep it"
 _MOST_SAMPLES = 64
 _LAUNCH_BYTES = 16 << 20
-_DEVICE_BUFFERS = 4  # the batch in use, the one behind it, and two that are being made
+# The batch in use, two that are complete behind it, and two that are being made.
+_DEVICE_BUFFERS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class GpuChoice:
-    """The GPU worker of a loader, or why there is none, in words; neither if none was asked for."""
+    """The GPU worker of a loader, or why there is none, in words; neither if none was asked for.
+
+    ``note`` says why it is another one than was asked for.
+    """
 
     worker: GpuWorker | None = None
     device_id: int | None = None
     why_not: str | None = None
     tiny_batch_size: int = 1
     batch_size: int = 0
+    kept: bool = True  # from epoch to epoch
+    note: str | None = None
 
     def explain(self) -> str:
         """Returns a line for ``explain()``, empty if no GPU worker was requested."""
@@ -59,6 +67,10 @@ class GpuChoice:
             f"a GPU worker on {where} takes the largest samples, decoded by {name}, "
             f"sharing={self.worker.sharing!r}"
         )
+        if self.note is not None:
+            text += f", {self.note}"
+        if not self.kept:
+            text = f"{text}; {_PERSISTENT}"
         if memory_options(self) is None:
             return text
         when = "it may borrow" if self.worker.memory == "share" else "if memory is short it borrows"
@@ -76,28 +88,68 @@ def choose(options: LoaderOptions, compiled: Compiled | None) -> GpuChoice:
     device = torch.device(options.device) if options.device is not None else torch.device("cpu")
     explicit = isinstance(wanted, GpuWorker)
     if wanted is None and device.type == "cuda":
-        return GpuChoice(why_not=_OFF)
+        lacking = _lacking(options, compiled, GpuWorker(), on_gpu=True)
+        auto = "would try one" if lacking is None else f"would have none either: {lacking}"
+        return GpuChoice(why_not=f'{_OFF}; gpu_worker="auto" {auto}')
     if wanted is None or (isinstance(wanted, GpuWorker) and wanted.sharing == "off"):
         return GpuChoice()
     if not explicit and device.type != "cuda":
         return GpuChoice()
     worker = wanted if isinstance(wanted, GpuWorker) else GpuWorker()
     device_id = _device_id(worker, device)
-    if options.num_workers == 0:
-        return GpuChoice(why_not="num_workers=0")
-    if missing := by_name.missing_package(worker):
-        package, command = missing
+    why = _lacking(options, compiled, worker, on_gpu=device_id is not None)
+    if options.num_workers > 0 and (missing := by_name.missing_package(worker)):
         if explicit:
+            package, command = missing
             raise ImportError(
                 f"{_described(worker)} needs {package}: {command}; other decoders are "
                 'GpuWorker(decoder="dali" | "nvjpeg" | "torchvision")'
             )
-        _say_once(f"no GPU worker, because {package} is not installed: {command}")
-        return GpuChoice(why_not=f"{package} is not installed: {command}")
-    why = _unsuitable(compiled, worker, device_id is not None)
-    if why is None and device_id is not None and not options.batch_size:
+        _say_once(f"no GPU worker, because {why}")
+    note = None
+    if why is None and device_id is not None and worker.prebuilt == "fused":
+        worker, note, why = _with_compiler_there_is(worker, compiled)
+    kept = options.persistent_workers
+    size = options.batch_size or 0
+    return GpuChoice(worker, device_id, why, options.tiny_batch_size, size, kept, note)
+
+
+def _lacking(
+    options: LoaderOptions, compiled: Compiled | None, worker: GpuWorker, on_gpu: bool
+) -> str | None:
+    """Returns why a loader cannot have a GPU worker, in words; ``None`` if it can."""
+    if options.num_workers == 0:
+        return "num_workers=0"
+    if missing := by_name.missing_package(worker):
+        return _not_installed(*missing)
+    why = _unsuitable(compiled, worker, on_gpu)
+    if why is None and on_gpu and not options.batch_size:
         why = "the size of a batch_sampler's batches is not known"
-    return GpuChoice(worker, device_id, why, options.tiny_batch_size, options.batch_size or 0)
+    return why
+
+
+def _not_installed(package: str, command: str) -> str:
+    return f"{package} is not installed: {command}"
+
+
+def _with_compiler_there_is(
+    worker: GpuWorker, compiled: Compiled | None
+) -> tuple[GpuWorker, str | None, str | None]:
+    """Returns the worker that can be, why it is another one, and why there is none."""
+    missing = why_missing()
+    if missing is None:
+        return worker, None, None
+    instead = replace(worker, prebuilt="families")
+    if package := by_name.missing_package(instead):
+        why = f"{missing}; nor can DALI's own operators be used: {_not_installed(*package)}"
+    elif (unsuitable := _unsuitable(compiled, instead, on_gpu=True)) is not None:
+        why = f"{missing}; DALI's own operators cannot run the plan either: {unsuitable}"
+    else:
+        note = f"by DALI's own operators instead of the fused kernel, because {missing}"
+        _say_once(f"the GPU worker works {note}")
+        return instead, note, None
+    _say_once(f"no GPU worker, because {why}")
+    return worker, None, why
 
 
 def _device_id(worker: GpuWorker, device: torch.device) -> int | None:
@@ -202,9 +254,12 @@ def gpu_options(
     worker = choice.worker
     if worker is None or choice.why_not is not None:
         return None
+    if not choice.kept:
+        _say_once(f"GPU worker: {_PERSISTENT}")
     device_id, prebuilt, tiny = choice.device_id, worker.prebuilt, choice.tiny_batch_size
     fixed = worker.group_size is not None
-    most, buffers = worker.group_size or _MOST_SAMPLES, _DEVICE_BUFFERS
+    most = worker.group_size or _MOST_SAMPLES
+    buffers = 0 if device_id is None else _DEVICE_BUFFERS
     if worker.memory_limit is not None:
         limit = parse_bytes(worker.memory_limit)
         most, buffers = within(limit, row_bytes * choice.batch_size, most, device_id is not None)
@@ -247,9 +302,10 @@ def gpu_options(
         return processes.BareProcess("fusionloader.gpu.worker", config, tuple(fds))
 
     mark = mark_stream(device_id)
+    allocator = None if device_id is None else TorchAllocator(device_id)
     in_thread = worker.where == "thread"
     return GpuOptions(
-        start, most, worker.sharing, mark, buffers, memory, head.name, in_thread=in_thread
+        start, most, worker.sharing, mark, buffers, memory, head.name, in_thread, allocator
     )
 
 

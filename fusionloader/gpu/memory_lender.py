@@ -8,7 +8,7 @@ has returned them, or has been killed.
 from __future__ import annotations
 
 import logging
-import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,18 +24,19 @@ from fusionloader.gpu_memory import (
     LendingStats,
     MemorySharingError,
     NotReturnedError,
-    probe,
 )
 from fusionloader.gpu_memory.lender import PATIENCE, under_mps
+from fusionloader.gpu_memory.probe import Probe
 from fusionloader.scheduler.memory_claims import candidates, only_expandable, plan_claims
+from fusionloader.scheduler.patience import Patience
 from fusionloader.workers.processes import Process
 
 log = logging.getLogger("fusionloader.gpu")
 
 # For a killed process to end. One that is stuck in the kernel keeps its blocks.
 _ENDING_SECONDS = 10.0
-# How often the probe looks whether the worker has started.
-_LOOKING_SECONDS = 0.02
+# For the worker to answer the probe, which it does between two launches.
+_PROBE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class MemoryOptions:
         always: lend whenever the worker wants memory; else only if the peaks do not fit together.
         allocator: that holds the memory.
         pool: makes what the worker allocates from, in its process.
-        patience: seconds that the worker has to return what is asked back.
+        patience: seconds that the worker has, at first, to return what is asked back.
     """
 
     device: int
@@ -74,6 +75,8 @@ class MemoryLender:
         self._out: list[Grant] = []
         self._nothing_left = False
         self._before: Counter[str] = Counter()
+        self._patience = Patience(options.patience)
+        self._kills = 0
         self.short = False
         self.why_not = self._allocator.refusal()
         if self.why_not is not None:
@@ -101,20 +104,23 @@ class MemoryLender:
         session = self._session
         if session is None or self._nothing_left:
             return
-        if not session.proven:
-            if session.refused is not None:
-                self._decline(session.refused)
-            return
         wanted = session.lender.wanted_bytes
         if wanted == 0:
             return
         wanted -= self._on_offer()
-        if wanted <= 0 or not (self._options.always or self._peaks_clash(wanted)):
+        if wanted <= 0:
             return
-        if self._allocator.capturing():
+        if self._options.always:
+            self.short = True
+        elif not self._peaks_clash(wanted):
+            return
+        if self._allocator.capturing():  # an allocation, or waiting for the device, would break it
             return
         try:
-            self._lend(session, wanted)
+            if session.prove():
+                self._lend(session, wanted)
+            elif session.refused is not None:
+                self._decline(session.refused)
         except RuntimeError as error:  # of the driver, the ledger or torch
             self._decline(str(error))
         except (KeyError, TypeError) as error:
@@ -173,26 +179,34 @@ class MemoryLender:
 
     # ---- taking back ---------------------------------------------------------------------------
 
-    def take_back(self, worker: Process | None) -> None:
-        """Takes everything back: asks, waits for ``patience``, then kills the worker.
+    def take_back(self, worker: Process | None) -> bool:
+        """Takes everything back: asks, waits, then kills the worker; returns whether it did that.
 
-        Under CUDA's MPS no client may be killed: what is not returned then stays out of training's
-        use until it is.
+        It waits longer the next time, up to a bound. Where that did not suffice either, nothing is
+        lent any more. Under CUDA's MPS no client may be killed: what is not returned then stays out
+        of training's use until it is.
 
         Args:
             worker: that has what is out; ``None`` if it is known to have ended.
         """
         self._nothing_left = False
         if not self._out or self._session is None:
-            return
-        patience = self._options.patience
-        if not self._reclaim(patience) and worker is not None and not under_mps():
-            log.warning(
-                "the GPU worker did not return memory within %d ms and is killed", patience * 1000
-            )
-            worker.kill()
-            worker.join(_ENDING_SECONDS)
-            self._reclaim(patience)
+            return False
+        seconds, asked = self._patience.seconds, time.monotonic()
+        if self._reclaim(seconds):
+            self._patience.returned(time.monotonic() - asked)
+            return False
+        if worker is None or under_mps():
+            return False
+        text = f"the GPU worker did not return memory within {seconds * 1000:.0f} ms"
+        log.warning("%s and is killed", text)
+        worker.kill()
+        worker.join(_ENDING_SECONDS)
+        self._kills += 1
+        self._reclaim(seconds)
+        if not self._patience.overdue():
+            self._decline(text)
+        return True
 
     def _reclaim(self, patience: float) -> bool:
         """Returns whether all is back; what is back is the allocator's again."""
@@ -215,7 +229,7 @@ class MemoryLender:
         session, self._session = self._session, None
         if session is not None:
             self._before.update(_counts(session))
-            session.end()
+            session.end(self._allocator.capturing())
 
     # ---- the rest ------------------------------------------------------------------------------
 
@@ -230,6 +244,8 @@ class MemoryLender:
             "lent_bytes": counts["lent_ever"],
             "borrowed_bytes": counts["borrowed_ever"],
             "revoked_bytes": counts["revoked_ever"],
+            "kills": self._kills,
+            "patience_seconds": self._patience.seconds,
         }
 
     def close(self) -> None:
@@ -257,8 +273,8 @@ def _counts(session: _Session) -> dict[str, int]:
 class _Session:
     """The ledger of one worker process, and whether that process can open training's memory.
 
-    A thread probes it: the worker answers when it has started, which takes seconds. Until then the
-    ledger is used by that thread alone.
+    That is tried when the worker first wants memory, by training itself, while it waits for a
+    batch: a thread would not know when training captures a CUDA graph.
 
     Attributes:
         lender: training's end of the ledger.
@@ -273,41 +289,28 @@ class _Session:
         self.proven = False
         self.refused: str | None = None
         self._device = device
-        self._ended = threading.Event()
-        self._lock = threading.Lock()
-        self._users = 2  # the lender and the thread; the last one closes
-        name = "fusionloader-memory-probe"
-        threading.Thread(target=self._find_out, name=name, daemon=True).start()
+        self._probe: Probe | None = None
 
-    def _find_out(self) -> None:
+    def prove(self) -> bool:
+        """Goes on with the probe, without waiting for the worker; returns whether it is proven."""
+        if self.proven or self.refused is not None:
+            return self.proven
         try:
-            self._probe()
-        finally:
-            self._leave()
-
-    def _probe(self) -> None:
-        try:
-            while not self.lender.borrowers:
-                if self._ended.wait(_LOOKING_SECONDS):
-                    return
-            refused = probe(self.lender, self._device)
+            if self._probe is None:
+                self._probe = Probe(self.lender, self._device, _PROBE_SECONDS)
+            if not self._probe.is_over():
+                return False
+            self.refused = self._probe.refused
         except MemorySharingError as error:
-            refused = str(error)
+            self.refused = str(error)
+        self._probe = None
         self.probed = self.lender.stats()
-        if self._ended.is_set():
-            return
-        self.refused = refused
-        self.proven = refused is None
+        self.proven = self.refused is None
+        return self.proven
 
-    def end(self) -> None:
+    def end(self, capturing: bool) -> None:
         """The worker has ended, and what was lent to it is back."""
-        self._ended.set()
-        self._leave()
-
-    def _leave(self) -> None:
-        with self._lock:
-            self._users -= 1
-            if self._users > 0:
-                return
-        with suppress(NotReturnedError):  # with a process that is stuck in the kernel
+        with suppress(MemorySharingError):  # with a process that is stuck in the kernel
+            if self._probe is not None and not capturing:  # 2 MiB are lost sooner than a capture
+                self._probe.end()
             self.lender.close(when_overdue="quarantine")

@@ -23,9 +23,12 @@ from fusionloader._native import TinyBatchState
 from fusionloader.executors.decoders.decoder_head import DecoderFailed
 from fusionloader.executors.device.launch_memory import LaunchMemory, TorchPool
 from fusionloader.executors.device.make_task import HeadOptions, make_task
+from fusionloader.executors.device.memory import Memory, of_buffer, of_tensor
 from fusionloader.executors.device.task import BegunTask, EncodedSample
+from fusionloader.executors.device_loss import is_device_lost
+from fusionloader.executors.refusals import FileRefused
 from fusionloader.executors.shortage import is_shortage
-from fusionloader.gpu_memory import Borrower, LedgerHandle, MemorySharingError, answer_probe
+from fusionloader.gpu_memory import Borrower, LedgerHandle, MemorySharingError
 from fusionloader.options import Prebuilt
 from fusionloader.plan.stages import Plan
 from fusionloader.scheduler.group_size import GroupSize
@@ -40,7 +43,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("fusionloader.gpu")
 
 _IDLE_SECONDS = 0.5
-_PROBE_SECONDS = 10.0  # for training to notice that this process is there
 _ALIGN = 64
 
 SharedBuffer = tuple[Callable[..., "torch.Tensor"], tuple[object, ...]]
@@ -103,8 +105,7 @@ def main_of_script(config: GpuWorkerConfig, descriptors: dict[str, Descriptor]) 
 def main(config: GpuWorkerConfig) -> None:
     """Serves until the manager says stop or the training process is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the training process's to handle
-    if config.memory is not None:  # training's memory is free when nobody has it open any more
-        processes.exit_with_parent(config.parent)
+    processes.exit_with_parent(config.parent)  # also while it builds, or has training's memory
     queue = _native.WorkerQueue(config.control_fd, config.data_fd, config.worker, gpu=True)
     queue.announce(os.getpid())
     try:
@@ -119,9 +120,13 @@ def main(config: GpuWorkerConfig) -> None:
 def failure_of(error: BaseException) -> messages.WorkerFailed:
     """Returns what the worker reports before it ends, while the error is being handled."""
     if isinstance(error, DecoderFailed):  # which says in a line where, and what to do
-        return messages.WorkerFailed(messages.Failure(None, str(error), -1), is_final=True)
+        why = str(error)
+        return messages.WorkerFailed(messages.Failure(None, why, -1), is_final=True, summary=why)
+    why, is_lost = failures.summary(error), is_device_lost(error)
+    if is_lost:  # not tried again: training uses the device, too
+        why += ". Its device failed: a new process may be able to use it again"
     failure = failures.capture(error, "in the GPU worker")
-    return messages.WorkerFailed(failure, is_shortage(error))
+    return messages.WorkerFailed(failure, is_shortage(error), is_lost, why)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -158,26 +163,32 @@ class GpuWorkerLoop:
         What it raises ends the loop.
         """
         self._inside = inside
+        if config.device_id is not None:
+            import torch
+
+            # Before anything else: a call of CUDA's without it would make a context on device 0.
+            torch.cuda.set_device(config.device_id)
         self._config = config
         self._queue = queue
-        self._memory = None  # first: training finds out meanwhile whether it can lend any
+        self._memory = None
         if config.memory is not None:
             self._memory = _launch_memory(config.memory, queue.wake_manager)
         self._table = DatasetTable.of_descriptor(config.table_fd, config.table_bytes)
         self._task = make_task(
             config.plan, config.device_id, config.prebuilt, config.most_samples, config.head
         )
-        self._buffers = [opened(*arguments) for opened, arguments in config.buffers]
+        self._buffers = [of_tensor(opened(*arguments)) for opened, arguments in config.buffers]
         most = max(1, config.most_samples // config.tiny_batch_size)
         self._group = GroupSize(most)
         if config.fixed_group:
             self._group.size = most
         self._begun: deque[_BegunClaim] = deque()
         self._finished_at = 0.0
-        self._refused: Counter[str] = Counter()
+        self._refused: Counter[str] = Counter()  # reasons that training was not told yet
+        self._refused_files: dict[int, str] = {}  # by item, for good
         self._sequence = -1
         self._sequence_since = 0.0
-        self._views: dict[tuple[int, int], tuple[memoryview, NDArray[np.int64]]] = {}
+        self._views: dict[tuple[int, int], tuple[Memory, NDArray[np.int64]]] = {}
 
     def announce(self) -> None:
         """Tells the manager that it can be given work."""
@@ -227,9 +238,10 @@ class GpuWorkerLoop:
         bad: set[int] = set()
         for position in range(begin, stop):
             entry = claim.entry(position)
-            encoded = self._read(entry.item)
+            why = self._refused_files.get(entry.item)
+            encoded = self._read(entry.item) if why is None else None
             if encoded is None:
-                self._refuse("the file cannot be read", claim, position, bad)
+                self._refuse(why or "the file cannot be read", claim, position, bad)
                 continue
             draws = (claim.seed, claim.epoch, entry.key, entry.occurrence, entry.group)
             samples.append(EncodedSample(encoded, *draws, self._place(claim, entry.row), position))
@@ -243,6 +255,8 @@ class GpuWorkerLoop:
         for sample, why in zip(begun.samples, self._run(begun), strict=True):
             if why is not None:
                 self._refuse(why, claim, sample.position, bad)
+                if isinstance(why, FileRefused):
+                    self._refused_files[claim.entry(sample.position).item] = why
         if self._refused and messages.has_room(self._config.message_fd):
             messages.send(self._config.message_fd, messages.SamplesRefused(dict(self._refused)))
             self._refused.clear()
@@ -273,7 +287,7 @@ class GpuWorkerLoop:
 
     def _refuse(self, why: str, claim: _native.Claim, position: int, bad: set[int]) -> None:
         log.debug("a CPU worker does the sample at %d: %s", position, why)
-        self._refused[why] += 1
+        self._refused[str(why)] += 1
         bad.add(position // claim.tiny_size)
 
     def _run(self, begun: _BegunClaim) -> list[str | None]:
@@ -305,12 +319,11 @@ class GpuWorkerLoop:
         self._table.sizes[item] = min(len(encoded), 0xFFFFFFFF)
         return encoded
 
-    def _place(self, claim: _native.Claim, row: int) -> memoryview | torch.Tensor:
-        begin = row * self._config.row_bytes
+    def _place(self, claim: _native.Claim, row: int) -> Memory:
         memory = self._buffers[claim.gpu_rows - 1] if self._buffers else self._rows(claim)[0]
-        return memory[begin : begin + self._config.row_bytes]
+        return memory.part(row * self._config.row_bytes, self._config.row_bytes)
 
-    def _rows(self, claim: _native.Claim) -> tuple[memoryview, NDArray[np.int64]]:
+    def _rows(self, claim: _native.Claim) -> tuple[Memory, NDArray[np.int64]]:
         """Returns the mini-batch's images and targets, as ``PlanWorker`` lays them out."""
         assert claim.payload is not None
         where = (claim.payload, claim.payload_rows)
@@ -319,7 +332,7 @@ class GpuWorkerLoop:
             images = claim.payload_rows * self._config.row_bytes
             at_targets = -(-images // _ALIGN) * _ALIGN
             targets = np.frombuffer(slot, np.int64, claim.payload_rows, at_targets)
-            self._views[where] = (slot[:images], targets)
+            self._views[where] = (of_buffer(slot[:images]), targets)
         return self._views[where]
 
 
@@ -332,13 +345,10 @@ def _range_of(claim: _native.Claim) -> tuple[int, int]:
 def _launch_memory(
     memory: BorrowedMemory, wake_training: Callable[[], None]
 ) -> LaunchMemory | None:
-    """Returns what launches borrow through, ``None`` if training's memory cannot be opened here."""
+    """Returns what launches borrow through, ``None`` without a driver for it."""
     try:
         borrower = Borrower(LedgerHandle(memory.ledger_fd))
-        refused = answer_probe(borrower, _PROBE_SECONDS)
     except MemorySharingError as error:
-        refused = str(error)
-    if refused is not None:  # training says so, once
-        log.debug("no memory can be borrowed: %s", refused)
+        log.warning("no memory can be borrowed: %s", error)
         return None
     return LaunchMemory(borrower, memory.pool(), wake_training, memory.trims)

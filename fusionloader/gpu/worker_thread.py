@@ -17,7 +17,6 @@ process wait while such a thread is being built, which is when it imports.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import logging
 import os
 import threading
@@ -28,14 +27,15 @@ from dataclasses import replace
 from typing import Any
 
 from fusionloader import _native
+from fusionloader._native import cuda
 from fusionloader.gpu.worker import GpuWorkerConfig, GpuWorkerLoop, failure_of
+from fusionloader.gpu_memory.errors import MemorySharingError
 from fusionloader.workers import messages
 
 log = logging.getLogger("fusionloader.gpu")
 
 _CLOSE_SECONDS = 1.0  # for what the thread is at within the fence, if it does not hang there
 _FORK_SECONDS = 60.0  # that a fork waits at most: building may hang, too
-_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 
 
 class GivenUp(Exception):
@@ -153,7 +153,7 @@ class WorkerThread:
             "its thread did not answer, and was given up where it can write nothing any more. "
             'GpuWorker(where="process") has one that can be killed and started again'
         )
-        failure = messages.WorkerFailed(messages.Failure(None, why, -1), is_final=True)
+        failure = messages.WorkerFailed(messages.Failure(None, why, -1), is_final=True, summary=why)
         if messages.has_room(self._config.message_fd):  # this thread is the one that reads
             messages.send(self._config.message_fd, failure)
 
@@ -176,20 +176,22 @@ def _stream_of(device_id: int | None) -> Callable[[], AbstractContextManager[obj
     stream.wait_stream(torch.cuda.current_stream(device_id))
 
     def enter() -> AbstractContextManager[object]:
-        relax_captures(ctypes.CDLL("libcuda.so.1"))
-        torch.cuda.set_device(device_id)  # of this thread
+        relax_captures(device_id)
+        torch.cuda.set_device(device_id)  # of this thread, also when the stream is left
         return torch.cuda.stream(stream)
 
     return enter
 
 
-def relax_captures(driver: Any) -> None:
+def relax_captures(device_id: int) -> None:
     """Lets calls of this thread be while training captures a CUDA graph, which they would end."""
-    mode = ctypes.c_int(_RELAXED)
-    if driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode)) != 0:
+    try:
+        cuda.relax_captures(device_id)
+    except MemorySharingError as error:
         log.warning(
-            "the GPU worker's thread may disturb the capture of CUDA graphs: "
-            'GpuWorker(where="process") does not'
+            "the GPU worker's thread may disturb the capture of CUDA graphs: %s; "
+            'GpuWorker(where="process") does not',
+            error,
         )
 
 

@@ -6,8 +6,8 @@ import time
 
 from fusionloader._native import cuda as native
 from fusionloader.gpu_memory.block import Block
-from fusionloader.gpu_memory.borrower import Borrower, Mapping
-from fusionloader.gpu_memory.errors import MemorySharingError
+from fusionloader.gpu_memory.borrower import Borrower
+from fusionloader.gpu_memory.errors import MemorySharingError, PeerError
 from fusionloader.gpu_memory.lender import Grant, Lender
 
 _NBYTES = 2 << 20
@@ -29,31 +29,71 @@ def probe(lender: Lender, device: int = 0, timeout: float = 30.0) -> str | None:
     Returns:
         Why memory cannot be shared, in words; ``None`` if it can.
     """
-    grant = None
     try:
-        address = native.allocate(device, _NBYTES)
-        try:
-            native.fill(device, address, _ASKED, _NBYTES // 4)
-            grant = lender._lend(Block(address, _NBYTES), probe=True)
-            returned = _wait_for_return(lender, grant, timeout)
-            grant.reclaim()
-            answered = _holds(device, address, _ANSWERED)
-        finally:
-            # What is not back may be open in another process.
-            if grant is None or grant.state == "free":
-                native.free(device, address)
+        under_way = Probe(lender, device, timeout)
+        while not under_way.is_over():
+            lender._native.wait(lender._native.change_count, _LOOKING_SECONDS)
     except MemorySharingError as error:
         return str(error)
-    if not returned:
-        return f"no process has taken and returned a block within {timeout:g} s"
-    return None if answered else "the other process could not write into the block that was lent"
+    return under_way.refused
 
 
-def _wait_for_return(lender: Lender, grant: Grant, timeout: float) -> bool:
-    deadline = time.monotonic() + timeout
-    while grant.state != "returned" and time.monotonic() < deadline:
-        lender._native.wait(lender._native.change_count, _LOOKING_SECONDS)
-    return grant.state == "returned"
+class Probe:
+    """``probe`` in steps, for a caller that must not wait for another process.
+
+    Every step allocates, frees or synchronises on the device, which must not be while a CUDA graph
+    is captured.
+
+    Attributes:
+        refused: why memory cannot be shared, in words, once it is over; ``None`` if it can.
+    """
+
+    def __init__(self, lender: Lender, device: int, timeout: float) -> None:
+        """Lends the block; see ``probe``.
+
+        Raises:
+            MemorySharingError: that was not possible.
+        """
+        self.refused: str | None = None
+        self._device, self._timeout = device, timeout
+        self._deadline = time.monotonic() + timeout
+        self._address = native.allocate(device, _NBYTES)
+        try:
+            native.fill(device, self._address, _ASKED, _NBYTES // 4)
+            self._grant: Grant = lender._lend(Block(self._address, _NBYTES), probe=True)
+        except MemorySharingError:
+            native.free(device, self._address)
+            raise
+
+    def is_over(self) -> bool:
+        """Whether the borrower has answered, or had its time.
+
+        Raises:
+            MemorySharingError: the block could not be taken back or read.
+        """
+        returned = self._grant.state == "returned"
+        if not returned and time.monotonic() < self._deadline:
+            return False
+        self.end(returned)
+        return True
+
+    def end(self, returned: bool = False) -> None:
+        """Takes the block back, and looks at the answer if it was ``returned``.
+
+        Raises:
+            MemorySharingError: that was not possible.
+        """
+        try:
+            self._grant.reclaim()
+            answered = returned and _holds(self._device, self._address, _ANSWERED)
+        finally:
+            if self._grant.state == "free":  # else it may be open in another process
+                native.free(self._device, self._address)
+        if not returned:
+            within = f"within {self._timeout:g} s"
+            self.refused = f"no process has taken and returned a block {within}"
+        elif not answered:
+            self.refused = "the other process could not write into the block that was lent"
 
 
 def answer_probe(borrower: Borrower, timeout: float = 30.0) -> str | None:
@@ -64,21 +104,29 @@ def answer_probe(borrower: Borrower, timeout: float = 30.0) -> str | None:
     """
     deadline = time.monotonic() + timeout
     try:
-        while (mapping := borrower._borrow(_NBYTES, probe=True)) is None:
+        while not answer_if_asked(borrower):
             if time.monotonic() >= deadline or not borrower.lender_lives:
                 return f"the lender has offered no block within {timeout:g} s"
             borrower._native.wait(borrower._native.change_count, _LOOKING_SECONDS)
-        return _answer(mapping)
     except MemorySharingError as error:
         return str(error)
+    return None
 
 
-def _answer(mapping: Mapping) -> str | None:
+def answer_if_asked(borrower: Borrower) -> bool:
+    """Answers a probe, if there is one now; returns whether there was.
+
+    Raises:
+        MemorySharingError: memory cannot be shared.
+    """
+    mapping = borrower._borrow(_NBYTES, probe=True)
+    if mapping is None:
+        return False
     with mapping:
         if not _holds(mapping.device, mapping.address, _ASKED):
-            return "the block that was lent does not hold what the lender wrote"
+            raise PeerError("the block that was lent does not hold what the lender wrote")
         native.fill(mapping.device, mapping.address, _ANSWERED, _NBYTES // 4)
-    return None
+    return True
 
 
 def _holds(device: int, address: int, value: int) -> bool:

@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 import torch
 
 from fusionloader.aliases import Index
+from fusionloader.delivery.level_rows import LevelRows
 from fusionloader.executors.layout import Layout
 from fusionloader.gpu.control import GpuOptions
 from fusionloader.manager.options import StartWorker, WorkerConnection
@@ -52,6 +53,12 @@ class WorkerBackend(Protocol):
 
     def starter(self, options: LoaderOptions, base_seed: int) -> StartWorker:
         """Returns the function that starts a worker."""
+
+    def send_levels(self) -> LevelRows | None:
+        """Has samples come as 8-bit levels from now on; returns how they become samples.
+
+        ``None`` where they come as they are.
+        """
 
     def no_layout(self, why: str) -> None:
         """Notes that the samples cannot be written row by row."""

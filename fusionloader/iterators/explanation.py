@@ -51,6 +51,7 @@ def _why_nothing_is_kept(
         return "samples are not made by workers of a plan"
     if compiled is None or compiled.plan is None or compiled.kind != "folder":
         return "the samples are not read from image files by a plan"
-    if not compiled.complete or isinstance(layout_of(compiled), str):
+    assert compiled.plan is not None
+    if not compiled.complete or isinstance(layout_of(compiled.plan), str):
         return "a part of the plan runs in Python"
     return ""

@@ -10,8 +10,10 @@ from operator import index as as_integer
 from PIL import Image, ImageFile
 
 from fusionloader.aliases import AnyDataset, Index
+from fusionloader.delivery.level_rows import LevelRows, level_rows, plan_of_levels
 from fusionloader.executors.layout import Layout
 from fusionloader.gpu import eligibility
+from fusionloader.gpu.control import GpuOptions
 from fusionloader.gpu.eligibility import GpuChoice
 from fusionloader.iterators.backend import (
     NO_ITEM,
@@ -23,6 +25,7 @@ from fusionloader.iterators.backend import (
 )
 from fusionloader.manager.options import StartWorker, WorkerConnection
 from fusionloader.options import LoaderOptions
+from fusionloader.plan.stages import Plan
 from fusionloader.pool.pool_processes import Payload
 from fusionloader.ranks.sharing_offer import SharingOffers
 from fusionloader.scheduler.tiny_batches import order_by_size
@@ -56,15 +59,39 @@ class NativeBackend:
         self._compiled = compiled
         self._table = table
         self.count = len(table)
-        assert compiled.plan is not None
-        self._plan = compiled.plan
-        layout = layout_of(compiled)
-        assert isinstance(layout, Layout)
-        self.layout: Layout | None = layout
-        row_bytes = layout.leaves[0].nbytes
-        self.gpu = eligibility.gpu_options(choice, compiled.plan, table, row_bytes)
+        self._choice, self._offers = choice, offers
         self.single_threaded = True
-        self.sharing_offer = offers.of(self._plan, table) if offers is not None else None
+        assert compiled.plan is not None
+        self._send(compiled.plan)
+        self.gpu = self._gpu_options(compiled.plan)
+
+    def _send(self, plan: Plan) -> None:
+        """Has workers make the results of a plan."""
+        layout = layout_of(plan)
+        assert isinstance(layout, Layout)
+        self._plan = plan
+        self.layout: Layout | None = layout
+        offers = self._offers
+        self.sharing_offer = offers.of(plan, self._table) if offers is not None else None
+
+    def _gpu_options(self, plan: Plan) -> GpuOptions | None:
+        layout = layout_of(plan)
+        assert isinstance(layout, Layout)
+        row_bytes = layout.leaves[0].nbytes
+        return eligibility.gpu_options(self._choice, plan, self._table, row_bytes)
+
+    def send_levels(self) -> LevelRows | None:
+        """See ``WorkerBackend``."""
+        plan = self._compiled.plan
+        assert plan is not None
+        plan_to_send, layout = plan_of_levels(plan), layout_of(plan)
+        if isinstance(plan_to_send, str):
+            return None
+        assert isinstance(layout, Layout)
+        self._send(plan_to_send)
+        if self._choice.device_id is None:  # it writes to the slot, as the others do
+            self.gpu = self._gpu_options(plan_to_send)
+        return level_rows(plan, layout)
 
     def name(self, index: Index) -> str:
         """Returns ``index 5 (cats/5.jpg)``."""

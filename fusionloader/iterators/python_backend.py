@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from fusionloader.aliases import Index
 from fusionloader.deferred.sample_source import without_descriptors
+from fusionloader.delivery.level_rows import LevelRows
 from fusionloader.executors.layout import Layout
 from fusionloader.executors.python import SampleKey, Source
 from fusionloader.gpu.control import GpuOptions
@@ -50,6 +51,10 @@ class PythonBackend:
     def of_workers_dataset(self) -> WorkerBackend:
         """Returns this: every worker looks at the dataset that it has."""
         return self
+
+    def send_levels(self) -> LevelRows | None:
+        """Returns ``None``: what user code makes is sent as it is."""
+        return None
 
     def name(self, index: Index) -> str:
         """Returns a sample's name for messages."""

@@ -15,8 +15,10 @@ import torch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from fusionloader.aliases import AnyLoader, Batch
+from fusionloader.delivery.cuda_device import CudaDevice
 from fusionloader.delivery.device_batches import Arriving, make_delivery, to_device
 from fusionloader.delivery.host_batches import collate_named, collate_rest, without_rows
+from fusionloader.delivery.level_rows import LevelRows
 from fusionloader.delivery.page_locking import CudaPageLocking
 from fusionloader.executors.layout import Layout
 from fusionloader.iterators.backend import WorkerBackend, refuse_pool
@@ -75,6 +77,7 @@ class SlotIterator(_BaseDataLoaderIter):
 
     def _start_manager(self) -> None:
         self._workers_wanted = self._options.num_workers
+        self._levels = self._send_levels()
         start = self._backend.starter(self._options, self.base_seed)
         self._manager = LocalManager(self._manager_options(), self._backend.layout, start)
         self._gpu, self._in_flight = self._manager.gpu, self._manager.in_flight
@@ -83,7 +86,6 @@ class SlotIterator(_BaseDataLoaderIter):
     def _manager_options(self) -> ManagerOptions:
         options, backend = self._options, self._backend
         pool = None if options.pool is None else running(options.pool)
-        page_locked = self._pin_memory or self._delivery is not None
         in_flight = (options.prefetch_factor or 0) * options.num_workers
         per_tiny_batch = options.augment_per == "tiny_batch"
         return ManagerOptions(
@@ -93,9 +95,11 @@ class SlotIterator(_BaseDataLoaderIter):
             timeout=options.timeout,
             name=backend.name,
             group_size=options.tiny_batch_size if per_tiny_batch else 0,
-            page_locking=CudaPageLocking() if page_locked else None,
+            page_locking=self._page_locking(),
             gpu=backend.gpu,
-            ring=self._delivery.ring if self._delivery is not None else None,
+            delivery=self._delivery,
+            levels=self._levels,
+            max_shared_bytes=options.shared_bytes,
             batch_size=options.batch_size or 0,
             sharing_offer=backend.sharing_offer,
             most_workers=0 if pool is not None else max(_MOST_WORKERS, os.cpu_count() or 1),
@@ -107,6 +111,17 @@ class SlotIterator(_BaseDataLoaderIter):
     def base_seed(self) -> int:
         """What torch's ``DataLoader`` would have seeded its workers from."""
         return int(self._base_seed)
+
+    def _send_levels(self) -> LevelRows | None:
+        """Has samples come as levels, where the device can make elements of them."""
+        if self._delivery is None or isinstance(self._delivery.device.conversion_kernel(), str):
+            return None
+        return self._backend.send_levels()
+
+    def _page_locking(self) -> CudaPageLocking | None:
+        if self._delivery is not None:
+            return CudaPageLocking(self._delivery.device)
+        return CudaPageLocking(CudaDevice(torch.device("cuda"))) if self._pin_memory else None
 
     # ---- an epoch ------------------------------------------------------------------------------
 
@@ -124,7 +139,7 @@ class SlotIterator(_BaseDataLoaderIter):
         To make room for a mini-batch is what takes long at the start of an epoch. The sampler is
         always asked for all of them, so that how far it is ahead does not depend on speed.
         """
-        wanted = self._manager.room - len(self._drawn)
+        wanted = self._manager.ahead - len(self._drawn)
         fresh = itertools.islice(self._batches, max(wanted, 0))
         for published in itertools.count(1):
             if not self._drawn:
@@ -238,13 +253,7 @@ class SlotIterator(_BaseDataLoaderIter):
         """Begins the copy of a mini-batch to the device, if it goes there and is whole."""
         if self._delivery is None or job.failures or job.spilled or not job.indices:
             return None
-        buffer, there = job.device, []
-        if buffer is not None and self._gpu is not None:
-            size = self._options.tiny_batch_size
-            there = self._gpu.rows_done(job.slot, size, job.rows)
-            job.device = None
-        owner = self._manager.deliver(job)
-        return self._delivery.begin(self._layout, owner, buffer, len(job.rows), there)
+        return self._manager.deliver_on_device(job)
 
     @property
     def _layout(self) -> Layout:

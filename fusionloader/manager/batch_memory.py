@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
 from collections.abc import Iterable
 
 from fusionloader import _native
+from fusionloader.delivery.device_batches import Arriving, QueueCopies
 from fusionloader.delivery.device_ring import BufferOpener
 from fusionloader.executors.layout import Layout
 from fusionloader.manager.in_flight import Job, MiniBatch
 from fusionloader.manager.options import ManagerOptions
 from fusionloader.shm import objects
 from fusionloader.shm.slots import Arena, Owner, Slot, SlotPool
+
+log = logging.getLogger("fusionloader.manager")
+
+# Mini-batches that are copied to the device while they are made. Workers begin with the oldest.
+_ON_THE_WAY = 2
+# So many are in flight however large they are: one that is made, and one behind it.
+_FEWEST = 2
 
 
 class BatchMemory:
@@ -27,14 +36,18 @@ class BatchMemory:
         arena: Arena,
         queue: _native.ManagerQueue,
         most: int,
+        gpu_worker: int,
     ) -> None:
-        """``most`` mini-batches are published at a time."""
+        """``most`` mini-batches are published at a time; ``gpu_worker`` is the number of one."""
         self._options = options
-        self._ring, self._gpu = options.ring, options.gpu
+        self._gpu_worker = gpu_worker
+        self._gpu, self._delivery = options.gpu, options.delivery
+        self._copies: QueueCopies | None = None
         self._queue = queue
         self._descriptors = SlotPool(arena, queue, spare=most)
         self._rows = SlotPool(arena, queue, options.in_flight + 2, options.page_locking)
         self.layout: Layout | None = None
+        self._most_in_flight: int | None = None
 
     @property
     def peak_bytes(self) -> int:
@@ -51,6 +64,18 @@ class BatchMemory:
         pickled = pickle.dumps(layout)
         self._queue.announce_layout(self._descriptors.acquire(len(pickled)).number, pickled)
 
+    @property
+    def most_in_flight(self) -> int:
+        """Mini-batches that may be in flight.
+
+        Until it is known how large they are, as many as give every worker something to do.
+        """
+        if self._most_in_flight is not None:
+            return self._most_in_flight
+        options = self._options
+        samples = options.workers * options.tiny_batch_size
+        return max(_FEWEST, -(-samples // max(options.batch_size, 1)))
+
     def descriptor_for(self, batch: MiniBatch) -> Slot:
         """Returns a slot to describe a mini-batch in."""
         samples, size = len(batch.items), self._options.tiny_batch_size
@@ -63,44 +88,108 @@ class BatchMemory:
             return None
         rows = len(batch.items)
         nbytes = self.layout.batch_bytes(rows)
-        if self._rows.peak_bytes == 0:
-            count = self._options.in_flight + 1
+        if self._most_in_flight is None:
+            self._most_in_flight = self._fitting(nbytes, rows)
+            count = min(self._options.in_flight, self._most_in_flight) + 1
             what = f"{count} batches of {rows} samples in flight"
             objects.check_room(nbytes * count, what)
+            self._rows.first = count
         return self._rows.acquire(max(nbytes, 1))
 
     def release(self, job: Job) -> None:
         """Takes the slots of a mini-batch back; its rows only if it was not delivered."""
         self._descriptors.release(job.descriptor)
+        self._stop_copying(job)
         if job.payload is not None:
             self._rows.release(job.payload)
-        if job.device is not None and self._ring is not None:
-            self._ring.release(job.device)
 
     def deliver(self, job: Job) -> Owner:
         """Returns an owner of the mini-batch's rows; the slot is free again when it is gone."""
         assert job.payload is not None
         self._descriptors.release(job.descriptor)
+        self._stop_copying(job)
         return self._rows.lease(job.payload)
+
+    def _fitting(self, nbytes: int, rows: int) -> int:
+        """Returns how many mini-batches of so many bytes may be in flight."""
+        limit = self._options.max_shared_bytes
+        if limit is None:
+            limit = objects.free() // 4
+        fitting = max(limit // max(nbytes, 1), _FEWEST)
+        if fitting < self._options.in_flight:
+            log.info(
+                "%d mini-batches of %d samples in flight, not %d: they take %s each, of at most %s "
+                "(max_shared_bytes)",
+                *(fitting, rows, self._options.in_flight),
+                *(objects.mib(nbytes), objects.mib(limit)),
+            )
+        return fitting
 
     # ---- on the device -------------------------------------------------------------------------
 
     def shared_buffers(self) -> list[BufferOpener]:
-        """Returns those that a GPU worker has to open."""
-        if self._ring is None:
+        """Returns those that a GPU worker on the device has to open."""
+        if self._delivery is None or self._gpu is None or self._gpu.buffers == 0:
             return []
-        assert self.layout is not None and self._gpu is not None
-        nbytes = self.layout.batch_bytes(self._options.batch_size)
-        return self._ring.share(self._gpu.buffers, nbytes, in_process=self._gpu.in_thread)
-
-    def give_buffers(self, jobs: Iterable[Job]) -> None:
-        """Lets the GPU worker write into the oldest mini-batches, as far as buffers go."""
-        if self._ring is None:
-            return
         assert self.layout is not None
-        for job in jobs:
-            if job.device is None and not job.discarded:
-                job.device = self._ring.acquire_shared(self.layout.batch_bytes(len(job.rows)))
-                if job.device is None:
-                    return
-                self._queue.set_gpu_rows(job.slot, job.device.number + 1)
+        nbytes = self._open_copies().nbytes(self.layout, self._options.batch_size)
+        return self._delivery.ring.share(self._gpu.buffers, nbytes, self._gpu.in_thread)
+
+    def _open_copies(self) -> QueueCopies:
+        assert self._delivery is not None
+        if self._copies is None:
+            writes = self._gpu is not None and self._gpu.buffers > 0
+            self._copies = self._delivery.open(
+                self._queue, self._gpu_worker if writes else None, self._options.levels
+            )
+        return self._copies
+
+    def begin_copies(self, jobs: Iterable[Job]) -> None:
+        """Has the oldest mini-batches copied to the device while they are made."""
+        if self._delivery is None or self.layout is None:
+            return
+        wanted = [job for job in jobs if not job.discarded and job.payload is not None]
+        for place, job in enumerate(wanted[:_ON_THE_WAY]):
+            if job.copying is None and not self._begin_copying(job, first=place == 0):
+                return
+
+    def _begin_copying(self, job: Job, first: bool) -> bool:
+        """Returns whether there was a buffer; for the ``first`` one there is."""
+        assert self._delivery is not None and self.layout is not None and job.payload is not None
+        copies, ring, rows = self._open_copies(), self._delivery.ring, len(job.rows)
+        nbytes, buffer = copies.nbytes(self.layout, rows), None
+        if self._gpu is not None and self._gpu.buffers > 0:
+            buffer = ring.acquire_shared(nbytes)
+            if buffer is None and not first:
+                return False  # the GPU worker has a part in it if one is free in time
+        if buffer is None:
+            buffer = ring.acquire(nbytes)
+        job.copying = copies.begin(job.slot, self.layout, rows, job.payload.address, buffer)
+        if buffer.number >= 0:
+            self._queue.set_gpu_rows(job.slot, buffer.number + 1)
+        return True
+
+    def deliver_on_device(self, job: Job) -> Arriving:
+        """Returns a mini-batch that is done and whole as a batch on the device."""
+        assert self._delivery is not None and job.payload is not None
+        if job.copying is None:
+            self._begin_copying(job, first=True)
+        copying, job.copying = job.copying, None
+        assert copying is not None
+        owner = self._rows.lease(job.payload)
+        arriving = self._delivery.arriving(self._open_copies(), copying, owner)
+        self._descriptors.release(job.descriptor)
+        return arriving
+
+    def _stop_copying(self, job: Job) -> None:
+        """Waits for what reads the slot of a mini-batch that does not go to the device whole."""
+        if job.copying is not None:
+            copying, job.copying = job.copying, None
+            self._open_copies().cancel(copying).synchronize()
+
+    def close(self, jobs: Iterable[Job]) -> None:
+        """Ends the copies; ``jobs`` are not delivered any more."""
+        if self._copies is not None:
+            self._copies.close()
+            for job in jobs:
+                self._stop_copying(job)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from fusionloader import _native
 from fusionloader.aliases import Index
-from fusionloader.delivery.device_ring import DeviceBuffer
+from fusionloader.delivery.device_batches import Copying
 from fusionloader.shm.slots import Slot
 from fusionloader.workers import messages
 
@@ -50,7 +50,7 @@ class Job:
     spilled: dict[int, bytes] = field(default_factory=dict)
     deaths: dict[int, int] = field(default_factory=dict)
     discarded: bool = False
-    device: DeviceBuffer | None = None
+    copying: Copying | None = None
 
     @property
     def number(self) -> int:

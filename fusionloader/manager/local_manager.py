@@ -27,6 +27,7 @@ from itertools import zip_longest
 
 from fusionloader import _native
 from fusionloader.deferred.counts import Counts
+from fusionloader.delivery.device_batches import Arriving
 from fusionloader.executors.layout import Layout
 from fusionloader.gpu.control import Connections, GpuControl, GpuOptions
 from fusionloader.manager.batch_memory import BatchMemory
@@ -92,7 +93,7 @@ class LocalManager:
         self._arena = Arena()
         self._control_fd, self.queue = self._make_queue()
         self.in_flight = InFlight(self.queue)
-        self._memory = BatchMemory(options, self._arena, self.queue, self._ring_size)
+        self._memory = BatchMemory(options, self._arena, self.queue, self._ring_size, self._most)
         self.gpu: GpuControl | None = None
         try:
             self._begin(layout, start)
@@ -123,8 +124,7 @@ class LocalManager:
 
     def _start_gpu(self, gpu: GpuOptions) -> GpuControl:
         shared = Connections(self._control_fd, self._arena.fd, self._memory.shared_buffers())
-        workers, in_flight = self._options.workers, self._options.in_flight
-        return GpuControl(self.queue, shared, self._most, workers, in_flight, gpu)
+        return GpuControl(self.queue, shared, self._most, self._options.workers, gpu)
 
     def resize(self, count: int) -> None:
         """Has ``count`` CPU workers from now on, or as many as there is room for.
@@ -144,9 +144,15 @@ class LocalManager:
     # ---- publishing ----------------------------------------------------------------------------
 
     @property
-    def room(self) -> int:
-        """Mini-batches that may be published now."""
+    def ahead(self) -> int:
+        """Mini-batches that may be drawn now, beside those in flight."""
         return self._most_in_flight - len(self.in_flight.wanted)
+
+    @property
+    def room(self) -> int:
+        """Mini-batches that may be published now, as far as there is memory for them."""
+        most = min(self._most_in_flight, self._memory.most_in_flight)
+        return most - len(self.in_flight.wanted)
 
     def submit(self, batch: MiniBatch) -> None:
         """Publishes a mini-batch."""
@@ -173,15 +179,11 @@ class LocalManager:
         )
         self.in_flight.jobs.append(job)
         self._sequence += 1
-        if self.gpu is not None and self._options.ring is None:
+        if self._options.gpu is not None and self._options.gpu.buffers == 0:
             self.queue.set_gpu_rows(job.slot, 1)
         self._workers.call()
         self.queue.publish(job.slot, job.sequence)
-        self._give_device_buffers()
-
-    def _give_device_buffers(self) -> None:
-        if self.gpu is not None:
-            self._memory.give_buffers(self.in_flight)
+        self._memory.begin_copies(self.in_flight)
 
     # ---- waiting -------------------------------------------------------------------------------
 
@@ -227,7 +229,7 @@ class LocalManager:
             self.gpu.finished(job.slot, tiny_batches)
         self.in_flight.jobs.remove(job)
         self._advance()
-        self._give_device_buffers()
+        self._memory.begin_copies(self.in_flight)
         return job
 
     def _sleep(self, seen: int) -> None:
@@ -281,6 +283,7 @@ class LocalManager:
         if not isinstance(layout, Layout):
             raise NoFixedLayout(layout)
         self._memory.settle(layout, self.in_flight)
+        self._memory.begin_copies(self.in_flight)
 
     # ---- deaths --------------------------------------------------------------------------------
 
@@ -325,6 +328,10 @@ class LocalManager:
     def deliver(self, job: Job) -> Owner:
         """Returns the owner of a mini-batch's rows; the slot is free when nothing refers to it."""
         return self._memory.deliver(job)
+
+    def deliver_on_device(self, job: Job) -> Arriving:
+        """Returns a mini-batch that is whole in its slot as a batch on its way to the device."""
+        return self._memory.deliver_on_device(job)
 
     def release(self, job: Job) -> None:
         """Takes back the slots of a mini-batch that is not delivered."""
@@ -388,6 +395,7 @@ class LocalManager:
         self._workers.end()
         if self.gpu is not None:
             self.gpu.end()
+        self._memory.close(self.in_flight)
         self.in_flight.jobs.clear()
         self._arena.close()
         os.close(self._control_fd)

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fusionloader.aliases import Index
-from fusionloader.delivery.device_ring import DeviceRing
+from fusionloader.delivery.device_batches import DeviceDelivery
+from fusionloader.delivery.level_rows import LevelRows
 from fusionloader.gpu.control import GpuOptions
 from fusionloader.options import Switch
 from fusionloader.pool.binding import PoolBinding
@@ -48,9 +49,11 @@ class ManagerOptions:
     ``name`` returns a sample's name for messages from its index. ``page_locking`` where
     batches are copied to a device. ``group_size`` neighbours in a batch share the draws of
     augmentations (0: each sample has its own). ``gpu`` where there is a GPU worker; it writes into
-    buffers of ``ring``, laid out for ``batch_size`` rows, or where there is none into the slots, as
-    the others do. ``sharing_offer`` where workers are shared with other ranks; ``pool`` where they
-    are those of a pool. ``cpu_affinity`` is ``"auto"`` or ``"off"``.
+    buffers of ``delivery``, laid out for ``batch_size`` rows, or where it has none into the slots,
+    as the others do. ``levels`` where rows are levels that the device converts. Mini-batches in
+    flight take at most ``max_shared_bytes``, by default a quarter of what is free, but for two.
+    ``sharing_offer`` where workers are shared with other ranks; ``pool`` where they are those of a
+    pool. ``cpu_affinity`` is ``"auto"`` or ``"off"``.
     """
 
     workers: int
@@ -61,7 +64,9 @@ class ManagerOptions:
     page_locking: PageLocking | None = None
     group_size: int = 0
     gpu: GpuOptions | None = None
-    ring: DeviceRing | None = None
+    delivery: DeviceDelivery | None = None
+    levels: LevelRows | None = None
+    max_shared_bytes: int | None = None
     batch_size: int = 0
     most_workers: int = 0
     sharing_offer: SharingOffer | None = None

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import statistics
+from collections import Counter
 from enum import Enum
 
 from fusionloader.scheduler.changes import RateWatch
+
+# Part of its time that training may wait for batches where CPU workers keep up.
+_WAITS = 0.02
 
 
 class Mode(Enum):
@@ -19,12 +22,15 @@ class Mode(Enum):
 class SharingChoice:
     """Chooses the mode of the highest throughput, and off unless another one clearly wins.
 
-    A profiling phase runs every mode in turn, ``rounds`` times. The rate of a turn is what can be
-    kept up: samples that were only taken from the backlog of the turn before do not count, or off
-    would look as fast as the mode that has filled it. Another mode than off must beat the
-    best round of off by ``margin`` with its own middle round: noise and ties go to off. After the
-    decision it is measured anew when the number of CPU workers changes, when the rate moves by more
-    than 20 %, or when the rate falls below what off reached.
+    A profiling phase begins with a turn of off. If training waits for no batch in it, CPU workers
+    keep up, and that is the decision. Else every mode has ``rounds`` turns. The rate of a turn is
+    what can be kept up: samples that were only taken from the backlog of the turn before do not
+    count, or off would look as fast as the mode that has filled it. So a turn need not be as long
+    as the mini-batches in flight. The best round of each mode counts, since a checkpoint makes a
+    round slow, and nothing makes one fast. Another mode must beat off by ``margin``: noise and ties
+    go to off. After the decision it is measured anew when the number of CPU workers changes, when
+    the rate moves by more than 20 %, when the rate falls below what off reached, or when CPU
+    workers keep up no more.
 
     Attributes:
         mode: the mode to use now.
@@ -36,7 +42,7 @@ class SharingChoice:
     def __init__(
         self,
         *,
-        rounds: int = 3,
+        rounds: int = 2,
         iterations: int = 4,
         warm_up: int = 2,
         margin: float = 0.05,
@@ -47,13 +53,14 @@ class SharingChoice:
         Args:
             rounds: turns of each mode.
             iterations: training iterations that count in a turn.
-            warm_up: iterations before them that do not: the mode before is still at work.
+            warm_up: iterations before them that do not: a launch of the mode before may end then.
             margin: part by which another mode must be faster than off.
             window: iterations whose common rate is held against the decision.
         """
         self._modes = list(Mode)
         self._rounds, self._iterations, self._warm_up = rounds, iterations, warm_up
         self._margin, self._window = margin, window
+        self._turns: list[tuple[Mode, float]] = []
         self._workers: int | None = None
         self._watch = RateWatch(window=3)
         self.rates: dict[Mode, float] = {}
@@ -61,25 +68,39 @@ class SharingChoice:
         self._start()
 
     def forbid(self, mode: Mode) -> None:
-        """Never uses ``mode`` again: it ran out of memory, or there is no GPU worker any more."""
+        """Never uses ``mode`` again: there is no memory for it. What is known of others stays."""
         if mode is Mode.OFF or mode not in self._modes:
             return
         self._modes.remove(mode)
-        self._start()
+        if not self.profiling:
+            if self.mode is mode:
+                self._start()
+            return
+        self._turns = [turn for turn in self._turns if turn[0] is not mode]
+        if self.mode is mode:
+            self._begin_turn()
+            self._next()
+
+    def allows(self, mode: Mode) -> bool:
+        """Whether ``mode`` may be used."""
+        return mode in self._modes
 
     def _start(self) -> None:
         self.profiling = len(self._modes) > 1
         self.mode = Mode.OFF
-        self._turns: list[tuple[Mode, float]] = []
+        self._turns = []
         self._begin_turn()
 
     def _begin_turn(self) -> None:
         self._seen = 0
         self._seconds = 0.0
+        self._waited = 0.0
         self._samples = 0
         self._backlog_before: int | None = None
 
-    def iteration(self, seconds: float, samples: int, cpu_workers: int, backlog: int) -> None:
+    def iteration(
+        self, seconds: float, samples: int, cpu_workers: int, backlog: int, waited: float
+    ) -> None:
         """Learns from a training iteration.
 
         Args:
@@ -87,6 +108,7 @@ class SharingChoice:
             samples: that training took then.
             cpu_workers: at work now.
             backlog: samples that are complete but not delivered yet, now.
+            waited: seconds of these in which training waited for the batch.
         """
         if self._workers not in (None, cpu_workers):
             self._start()
@@ -96,41 +118,58 @@ class SharingChoice:
             self._backlog_before = backlog
             return
         self._seconds += seconds
+        self._waited += waited
         self._samples += samples
         counted = self._iterations if self.profiling else self._window
         if self._seen < self._warm_up + counted:
             return
         from_backlog = max(self._backlog_before - backlog, 0)
         rate = (self._samples - from_backlog) / max(self._seconds, 1e-9)
+        waits = self._waited > _WAITS * self._seconds
         self._begin_turn()
         if self.profiling:
-            self._end_turn(rate)
+            self._end_turn(rate, waits)
         else:  # the mode has not changed: nothing to leave out
             self._seen, self._backlog_before = self._warm_up, backlog
-            self._check(rate)
+            self._check(rate, waits)
 
-    def _end_turn(self, rate: float) -> None:
+    def _end_turn(self, rate: float, waits: bool) -> None:
         self._turns.append((self.mode, rate))
-        if len(self._turns) < self._rounds * len(self._modes):
-            self.mode = self._modes[len(self._turns) % len(self._modes)]
+        if len(self._turns) == 1 and not waits:
+            self._decided(Mode.OFF, {Mode.OFF: rate})
         else:
+            self._next()
+
+    def _next(self) -> None:
+        """Begins a turn of the mode that has had the fewest, or decides."""
+        turns = Counter(mode for mode, _ in self._turns)
+        self.mode = min(self._modes, key=turns.__getitem__)
+        if turns[self.mode] == self._rounds:
             self._decide()
 
     def _decide(self) -> None:
-        by_mode = {mode: [r for m, r in self._turns if m is mode] for mode in self._modes}
-        self.rates = {mode: statistics.median(rates) for mode, rates in by_mode.items()}
-        bar = max(by_mode[Mode.OFF]) * (1 + self._margin)
-        best = max(self._modes, key=self.rates.__getitem__)
-        self.mode = best if self.rates[best] > bar else Mode.OFF
+        rates = {mode: max(r for m, r in self._turns if m is mode) for mode in self._modes}
+        bar = rates[Mode.OFF] * (1 + self._margin)
+        best = max(self._modes, key=rates.__getitem__)
+        self._decided(best if rates[best] > bar else Mode.OFF, rates)
+
+    def _decided(self, mode: Mode, rates: dict[Mode, float]) -> None:
+        self.mode, self.rates = mode, rates
         self.profiling = False
         self.decisions += 1
         self._watch.forget()
 
-    def _check(self, rate: float) -> None:
+    @property
+    def _cpu_keeps_up(self) -> bool:
+        """Whether that was the reason for the decision: no other mode was tried."""
+        return len(self.rates) == 1
+
+    def _check(self, rate: float, waits: bool) -> None:
         moved = self._watch.moved(rate)
         now = self._watch.current
         worse = self.mode is not Mode.OFF and now is not None and now < self.rates[Mode.OFF]
-        if len(self._modes) > 1 and (moved or worse):
+        late = self._cpu_keeps_up and waits
+        if len(self._modes) > 1 and (moved or worse or late):
             self._start()
 
     def describe(self) -> str:
@@ -139,4 +178,6 @@ class SharingChoice:
             return "GPU worker: still profiling"
         rates = ", ".join(f"{mode.value} {rate:,.0f}" for mode, rate in self.rates.items())
         state = "profiling again" if self.profiling else self.mode.value
+        if not self.profiling and self._cpu_keeps_up:
+            state = "off, since CPU workers keep up"
         return f"GPU worker: {state} (samples/s: {rates})"

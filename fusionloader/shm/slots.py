@@ -13,6 +13,7 @@ from fusionloader import _native
 from fusionloader.shm import objects
 
 _PAGE = mmap.PAGESIZE
+_HUGE_PAGE = 2 << 20
 _FALLOC_FL_KEEP_SIZE = 1
 _FALLOC_FL_PUNCH_HOLE = 2
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -27,17 +28,29 @@ class Slot:
     It is unmapped with the last reference to the slot or a lease of it.
     """
 
-    __slots__ = ("__weakref__", "address", "map", "nbytes", "number", "offset", "resident")
+    __slots__ = ("address", "map", "nbytes", "number", "offset", "region", "resident")
 
-    def __init__(
-        self, number: int, offset: int, nbytes: int, memory: _native.SharedMapping
-    ) -> None:
+    def __init__(self, number: int, begin: int, nbytes: int, region: Region) -> None:
+        """``begin`` counts from the region's."""
         self.number = number
-        self.offset = offset
+        self.offset = region.offset + begin
         self.nbytes = nbytes
-        self.map = memory  # not mmap.mmap, which keeps a file descriptor open per mapping
-        self.address = memory.address
+        self.region = region
+        self.map = memoryview(region.map)[begin : begin + nbytes]
+        self.address = region.address + begin
         self.resident = True
+
+
+class Region:
+    """Neighbouring slots, mapped together; page-locked together where they are."""
+
+    __slots__ = ("__weakref__", "address", "map", "offset")
+
+    def __init__(self, fd: int, offset: int, nbytes: int) -> None:
+        self.offset = offset
+        # Not mmap.mmap, which keeps a file descriptor open per mapping.
+        self.map = _native.SharedMapping(fd, offset, nbytes)
+        self.address = self.map.address
 
 
 class Arena:
@@ -52,19 +65,27 @@ class Arena:
         self._end = 0
         self._count = 0
 
-    def cut(self, nbytes: int, queue: _native.ManagerQueue) -> Slot:
-        """Returns a fresh slot.
+    def cut(self, nbytes: int, queue: _native.ManagerQueue, count: int = 1) -> list[Slot]:
+        """Returns fresh slots, neighbours; of many all is there, in huge pages if there are such.
 
         Raises:
             SharedMemoryExhausted: ``/dev/shm`` is full.
         """
         size = -(-nbytes // _PAGE) * _PAGE
-        objects.reserve(self.fd, self._end, size)
-        slot = Slot(self._count, self._end, size, _native.SharedMapping(self.fd, self._end, size))
-        queue.add_slot(slot.number, slot.offset, size)
-        self._end += size
-        self._count += 1
-        return slot
+        if count > 1:
+            self._end = -(-self._end // _HUGE_PAGE) * _HUGE_PAGE
+            os.ftruncate(self.fd, self._end + size * count)
+            region = Region(self.fd, self._end, size * count)
+            region.map.populate()
+        objects.reserve(self.fd, self._end, size * count)
+        if count == 1:
+            region = Region(self.fd, self._end, size)
+        slots = [Slot(self._count + n, n * size, size, region) for n in range(count)]
+        for slot in slots:
+            queue.add_slot(slot.number, slot.offset, size)
+        self._end += size * count
+        self._count += count
+        return slots
 
     def discard(self, slot: Slot) -> None:
         """Returns the slot's memory to the system; its offsets stay reserved."""
@@ -98,10 +119,10 @@ class PageLocking(Protocol):
     """Page-locking by the driver of a device, for memory that is copied from."""
 
     def lock(self, address: int, nbytes: int) -> None:
-        """Page-locks memory; called once per fresh slot."""
+        """Page-locks memory; called once for neighbouring slots."""
 
     def unlock(self, address: int) -> None:
-        """Called in the same process before the slot is unmapped."""
+        """Called in the same process before they are unmapped."""
 
     def mark(self) -> Mark:
         """Returns the point behind all copies that were enqueued."""
@@ -121,7 +142,10 @@ class SlotPool:
         spare: int,
         page_locking: PageLocking | None = None,
     ) -> None:
-        """With ``page_locking`` slots are locked until they are unmapped."""
+        """With ``page_locking`` slots are locked until they are unmapped.
+
+        The first ones are locked together, as many as ``first`` says by then: a call takes long.
+        """
         self._arena = arena
         self._queue = queue
         self._spare = spare
@@ -130,6 +154,7 @@ class SlotPool:
         # Finalizers may run in the middle of any statement: they append here and do nothing else.
         self._returned: list[Slot] = []
         self._ending: list[tuple[Mark, list[Slot]]] = []
+        self.first = 1
         self.in_use = 0
         self.resident_bytes = 0
         self.peak_bytes = 0
@@ -143,14 +168,22 @@ class SlotPool:
         self._collect()
         slot = self._recycled(nbytes)
         if slot is None:
-            slot = self._arena.cut(nbytes, self._queue)
-            self._count_resident(slot.nbytes)
-            if self._page_locking is not None:
-                self._page_locking.lock(slot.address, slot.nbytes)
-                # On the slot, which a lease keeps alive: the mapping is finalized too late.
-                _call_before_unmapping(slot, self._page_locking.unlock)
+            slot = self._fresh(nbytes)
         self.in_use += 1
         return slot
+
+    def _fresh(self, nbytes: int) -> Slot:
+        locking = self._page_locking
+        count, self.first = (1 if locking is None else self.first), 1
+        slots = self._arena.cut(nbytes, self._queue, count)
+        self._count_resident(sum(slot.nbytes for slot in slots))
+        if locking is not None:
+            region = slots[0].region
+            locking.lock(region.address, sum(slot.nbytes for slot in slots))
+            # On the region, which leases keep alive: the mapping is finalized too late.
+            _call_before_unmapping(region, locking.unlock)
+        self._free += slots[1:]
+        return slots[0]
 
     def release(self, slot: Slot) -> None:
         """Takes back a slot that was not delivered."""
@@ -209,7 +242,7 @@ def _give_back(pool: weakref.ref[SlotPool], slot: Slot) -> None:
         found._returned.append(slot)
 
 
-def _call_before_unmapping(slot: Slot, unregister: Callable[[int], None]) -> None:
+def _call_before_unmapping(region: Region, unregister: Callable[[int], None]) -> None:
     owner = os.getpid()
 
     def end(address: int) -> None:
@@ -217,4 +250,4 @@ def _call_before_unmapping(slot: Slot, unregister: Callable[[int], None]) -> Non
             unregister(address)
 
     # Not at exit: the driver must not be called then, and releases everything itself.
-    weakref.finalize(slot, end, slot.address).atexit = False
+    weakref.finalize(region, end, region.address).atexit = False

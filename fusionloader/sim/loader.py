@@ -66,6 +66,7 @@ class SimulatedLoader:
         self._completed = 0  # samples
         self._delivered = 0  # mini-batches
         self._asking = self._pending = False
+        self._asked = self._waited = 0.0  # when, and seconds until the last delivery
         self._makespan = 0.0
 
     def run(self) -> Outcome:
@@ -200,7 +201,7 @@ class SimulatedLoader:
     def _ask(self) -> None:
         """``__next__``: called as soon as the step before is enqueued; one step runs ahead."""
         begun = len(self._steps)
-        self._asking = True
+        self._asking, self._asked = True, self._engine.now
         self._gate.asked(lambda: self._steps_done >= begun)
         self._deliver()
 
@@ -209,6 +210,7 @@ class SimulatedLoader:
         if not (self._asking and ready):
             return
         self._asking, self._pending = False, True
+        self._waited = self._engine.now - self._asked
         self._gate.delivered()
         self._delivered += 1
         self._queue.deliver_until(self._delivered)
@@ -223,7 +225,8 @@ class SimulatedLoader:
         before = self._steps[-1].time if self._steps else 0.0
         size = self._setup.batch_size
         backlog = self._completed - self._delivered * size
-        self._choice.iteration(self._engine.now - before, size, self._workers, backlog)
+        seconds = self._engine.now - before
+        self._choice.iteration(seconds, size, self._workers, backlog, self._waited)
         self._note_step()
         self._device.start(Tenant.TRAINING, self._setup.step_seconds, self._end_step)
         self._ask()

@@ -8,6 +8,7 @@ from typing import Any
 
 from fusionloader.executors.layout import Layout
 from fusionloader.executors.results import result_like
+from fusionloader.plan.stages import Plan
 from fusionloader.shm.dataset_table import DatasetTable
 from fusionloader.shm.objects import SharedMemoryExhausted
 from fusionloader.sources.arrays import PixelArrays
@@ -16,10 +17,9 @@ from fusionloader.sources.datasets import Compiled
 log = logging.getLogger("fusionloader.loader")
 
 
-def layout_of(compiled: Compiled) -> Layout | str:
+def layout_of(plan: Plan) -> Layout | str:
     """Returns the layout of a complete plan's samples, or why they have none."""
-    assert compiled.plan is not None
-    return Layout.of((result_like(compiled.plan), 0))
+    return Layout.of((result_like(plan), 0))
 
 
 class Tables:
@@ -35,7 +35,10 @@ class Tables:
         ``None`` when workers have to run Python: a tail, bytes from the dataset, odd targets,
         collate functions of the user's own.
         """
-        if not compiled.complete or isinstance(layout_of(compiled), str):
+        if not compiled.complete:
+            return None
+        assert compiled.plan is not None
+        if isinstance(layout_of(compiled.plan), str):
             return None
         if compiled.kind == "pixels":
             return self._of_pixels(compiled.arrays(dataset))

@@ -28,6 +28,16 @@ def capture(error: BaseException, where: str, sample: str = "", position: int = 
     return Failure(kind, message, position)
 
 
+def summary(error: BaseException) -> str:
+    """Returns type and message of ``error`` in one line, for a warning.
+
+    Of DALI's messages the part behind the traceback of the pipeline's definition.
+    """
+    told = str(error).rpartition("encountered:")[2]
+    lines = [line.strip() for line in told.splitlines() if line.strip()]
+    return ": ".join([type(error).__name__, *lines[:1]])
+
+
 def raise_failure(failure: Failure) -> NoReturn:
     """Raises the exception that the worker caught, as torch's ``DataLoader`` does."""
     from torch._utils import KeyErrorMessage

@@ -79,6 +79,7 @@ class WorkerFailed:
     failure: Failure
     short_of_memory: bool = False  # memory ran out: with less to do it may start
     is_final: bool = False  # another one would fail likewise
+    summary: str = ""  # the error in one line, and what to do
 
 
 @dataclass(frozen=True, slots=True)

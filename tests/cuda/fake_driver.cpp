@@ -3,14 +3,20 @@
 //
 // Where CUDA leaves behaviour undefined this one aborts with a message: memory freed while another
 // process has it open, memory closed or freed under work that uses it, CUDA called from a host
-// function. It shows that the protocol and the code that calls CUDA are right, and says nothing of
-// NVIDIA's driver.
+// function, copies that do not wait from memory that is not page-locked. It shows that the protocol
+// and the code that calls CUDA are right, and says nothing of NVIDIA's driver.
+//
+// A device that is late (fakeLate) does everything as late as it may, in the order that hides
+// least: work is done when somebody waits for the device, and the streams made last go first, so
+// that copies overtake training wherever nothing makes them wait.
+#include <elf.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -28,6 +34,7 @@
 #include <vector>
 
 #include "cuda/driver_table.hpp"
+#include "device/levels_to_elements.hpp"
 
 using namespace fusionloader::cuda;
 #define EXPORT extern "C" __attribute__((visibility("default")))
@@ -41,9 +48,17 @@ enum : Result {
   NOT_INITIALIZED = 3,
   NO_DEVICE = 100,
   INVALID_DEVICE = 101,
+  INVALID_IMAGE = 200,
   INVALID_CONTEXT = 201,
+  NO_BINARY_FOR_GPU = 209,
   INVALID_HANDLE = 400,
+  NOT_READY = 600,
   ILLEGAL_ADDRESS = 700,
+  ALREADY_LOCKED = 712,
+  NOT_LOCKED = 713,
+  NOT_FOUND = 500,
+  CAPTURE_UNSUPPORTED = 900,
+  CAPTURE_INVALIDATED = 901,
 };
 constexpr size_t kPage = 4096;
 constexpr uint32_t kHandleMagic = 0x464d454d;
@@ -90,31 +105,58 @@ struct Memory {
 };
 using MemoryPointer = std::shared_ptr<Memory>;
 
+// What a stream does next, once it is ready: a point of another stream may have to pass first.
+struct Work {
+  std::function<void()> call;
+  std::function<bool()> ready = [] { return true; };
+};
+
+enum class Lateness : int { none, last_made_first, first_made_first };
+std::atomic<Lateness> late{Lateness::none};
+bool is_late() { return late != Lateness::none; }
+struct StreamThread;
+// Does what streams have until `enough`, that of `first` before all else.
+void drive(const std::function<bool()>& enough, StreamThread* first = nullptr);
+
 struct StreamThread {
   std::mutex mutex;
   std::condition_variable changed;
-  std::deque<std::function<void()>> work;
+  std::deque<Work> work;
   bool busy = false;
   bool held = false;
-  std::atomic<bool> capturing{false};
+  std::atomic<bool> capturing{false}, capture_broken{false};
 
   void run() {
     std::unique_lock<std::mutex> lock(mutex);
     while (true) {
-      changed.wait(lock, [&] { return !work.empty() && !held; });
-      const auto next = std::move(work.front());
-      work.pop_front();
-      busy = true;
+      changed.wait(lock, [&] { return !work.empty() && !held && !is_late(); });
       lock.unlock();
-      next();
+      if (!step()) nap(50);
       lock.lock();
-      busy = false;
-      changed.notify_all();
     }
   }
-  void push(std::function<void()> function) {
+  // Does what comes next; false where there is nothing, or it is not ready.
+  bool step() {
+    std::unique_lock<std::mutex> lock(mutex);
+    if (busy || held || work.empty() || !work.front().ready()) return false;
+    const auto next = std::move(work.front().call);
+    work.pop_front();
+    busy = true;
+    lock.unlock();
+    next();
+    lock.lock();
+    busy = false;
+    changed.notify_all();
+    return true;
+  }
+  bool idle() {
     const std::lock_guard<std::mutex> lock(mutex);
-    work.push_back(std::move(function));
+    return work.empty() && !busy;
+  }
+  void push(std::function<void()> function) { push(Work{std::move(function)}); }
+  void push(Work next) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    work.push_back(std::move(next));
     changed.notify_all();
   }
   void hold(bool on) {
@@ -123,9 +165,23 @@ struct StreamThread {
     changed.notify_all();
   }
   void wait() {
+    if (is_late()) drive([this] { return idle(); }, this);
     std::unique_lock<std::mutex> lock(mutex);
     changed.wait(lock, [&] { return work.empty() && !busy; });
   }
+};
+
+struct EventRecord {
+  std::atomic<uint64_t> recorded{0}, passed{0};
+  bool has_passed(uint64_t record) const { return passed.load() >= record; }
+};
+using EventPointer = std::shared_ptr<EventRecord>;
+const EventPointer& event_of(EventHandle handle) { return *static_cast<EventPointer*>(handle); }
+
+// Page-locked memory of this process.
+struct Locked {
+  size_t bytes;
+  int pending = 0;  // copies from it that are not done
 };
 
 struct Process {
@@ -133,6 +189,7 @@ struct Process {
   std::mutex mutex;
   std::map<uint64_t, MemoryPointer> memory;  // by base
   std::vector<StreamThread*> streams;
+  std::map<uint64_t, Locked> locked;  // by address
   uint64_t allocations = 0;
   size_t in_use = 0;
   std::atomic<bool> broken{false};
@@ -176,13 +233,49 @@ StreamThread* stream_of(Stream stream) {
   return standard;
 }
 
-void wait_for_all() {
-  std::vector<StreamThread*> all;
-  {
-    const std::lock_guard<std::mutex> lock(process.mutex);
-    all = process.streams;
+std::vector<StreamThread*> all_streams() {
+  const std::lock_guard<std::mutex> lock(process.mutex);
+  std::vector<StreamThread*> all = process.streams;
+  if (late == Lateness::last_made_first) std::reverse(all.begin(), all.end());
+  return all;
+}
+
+void drive(const std::function<bool()>& enough, StreamThread* first) {
+  static std::mutex one;
+  const std::lock_guard<std::mutex> lock(one);
+  while (!enough()) {
+    if (first != nullptr && first->step()) continue;
+    bool done = false;
+    for (StreamThread* stream : all_streams()) done = done || stream->step();
+    if (!done) nap(50);  // what was begun before it was late, or is held
   }
-  for (StreamThread* stream : all) stream->wait();
+}
+
+bool all_idle() {
+  for (StreamThread* stream : all_streams())
+    if (!stream->idle()) return false;
+  return true;
+}
+
+void wait_for_all() {
+  if (is_late()) return drive(all_idle);
+  for (StreamThread* stream : all_streams()) stream->wait();
+}
+
+thread_local int capture_mode = 0;
+
+// What must not be done while any stream is captured in CUDA's global mode, which is torch's: it
+// fails, and so does the capture. Threads in relaxed mode may.
+bool breaks_a_capture() {
+  if (capture_mode == kRelaxedCapture) return false;
+  const std::lock_guard<std::mutex> lock(process.mutex);
+  bool any = false;
+  for (StreamThread* stream : process.streams) {
+    if (!stream->capturing) continue;
+    stream->capture_broken = true;
+    any = true;
+  }
+  return any;
 }
 
 size_t file_bytes(size_t bytes) { return kPage + (bytes + kPage - 1) / kPage * kPage; }
@@ -207,6 +300,7 @@ void unmap(const MemoryPointer& memory) {
 Result allocate(DevicePointer* address, size_t bytes, bool expandable) {
   if (!has_context()) return INVALID_CONTEXT;
   if (bytes == 0) return INVALID_VALUE;
+  if (breaks_a_capture()) return CAPTURE_UNSUPPORTED;
   const std::lock_guard<std::mutex> lock(process.mutex);
   if (process.in_use + bytes > static_cast<size_t>(setting("FAKE_CUDA_MIB", 1024)) << 20)
     return OUT_OF_MEMORY;
@@ -236,18 +330,40 @@ HandleWords words_of(const IpcHandleBytes& handle) {
   return words;
 }
 
+struct Range {
+  uint64_t address;
+  size_t bytes;
+};
+
 // Work of a stream on memory. A killed process's work stops, since its threads do.
-Result launch(Stream stream, uint64_t address, size_t bytes, std::function<void()> work) {
+Result launch(Stream stream, const std::vector<Range>& ranges, std::function<void()> work) {
   if (!has_context()) return INVALID_CONTEXT;
-  const MemoryPointer memory = find(address);
-  if (memory == nullptr || address + bytes > memory->base() + memory->label->bytes)
-    return INVALID_VALUE;
-  ++memory->pending;
-  stream_of(stream)->push([memory, work = std::move(work)] {
+  std::vector<MemoryPointer> touched;
+  for (const auto& [address, bytes] : ranges) {
+    const MemoryPointer memory = find(address);
+    if (memory == nullptr || address + bytes > memory->base() + memory->label->bytes)
+      return INVALID_VALUE;
+    touched.push_back(memory);
+  }
+  for (const MemoryPointer& memory : touched) ++memory->pending;
+  stream_of(stream)->push([touched, work = std::move(work)] {
     work();
-    --memory->pending;
+    for (const MemoryPointer& memory : touched) --memory->pending;
   });
   return OK;
+}
+
+Result launch(Stream stream, uint64_t address, size_t bytes, std::function<void()> work) {
+  return launch(stream, {{address, bytes}}, std::move(work));
+}
+
+// The page-locked memory that has all these bytes; null where none has.
+Locked* locked_at(const void* from, size_t bytes) {
+  const auto address = reinterpret_cast<uint64_t>(from);
+  auto found = process.locked.upper_bound(address);
+  if (found == process.locked.begin()) return nullptr;
+  --found;
+  return address + bytes <= found->first + found->second.bytes ? &found->second : nullptr;
 }
 
 // A slow kernel: FAKE_CUDA_WORK_US for the whole, in slices, so that late writes are seen.
@@ -267,9 +383,23 @@ void fill_slowly(uint64_t address, unsigned value, size_t count, long microsecon
 EXPORT Result fakeAllocateExpandable(DevicePointer* address, size_t bytes) {
   return allocate(address, bytes, true);
 }
-EXPORT void fakeCapture(Stream stream, int on) { stream_of(stream)->capturing = on != 0; }
+// At its end a capture says whether it has become a graph.
+EXPORT Result fakeCapture(Stream stream, int on) {
+  StreamThread& captured = *stream_of(stream);
+  captured.capturing = on != 0;
+  if (on != 0) captured.capture_broken = false;
+  return captured.capture_broken ? CAPTURE_INVALIDATED : OK;
+}
 // A stream that is held does nothing until it is let go.
 EXPORT void fakeHold(Stream stream, int on) { stream_of(stream)->hold(on != 0); }
+// From here on it does nothing until somebody waits for it, or asks for it by fakeRun.
+EXPORT void fakeLate(int how) {
+  if (is_late() && how == 0) drive(all_idle);
+  late = static_cast<Lateness>(how);
+  for (StreamThread* stream : all_streams()) stream->changed.notify_all();
+}
+EXPORT void fakeRun() { drive(all_idle); }
+EXPORT int fakeIdle() { return all_idle(); }
 // From here on the device's work has failed.
 EXPORT void fakeBreak() { process.broken = true; }
 
@@ -284,15 +414,19 @@ EXPORT Result cuInit(unsigned) {
 }
 
 EXPORT Result cuGetErrorName(Result result, const char** name) {
-  static const std::map<Result, const char*> names{{OK, "CUDA_SUCCESS"},
-                                                   {INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE"},
-                                                   {OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY"},
-                                                   {NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED"},
-                                                   {NO_DEVICE, "CUDA_ERROR_NO_DEVICE"},
-                                                   {INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE"},
-                                                   {INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT"},
-                                                   {INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE"},
-                                                   {ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS"}};
+  static const std::map<Result, const char*> names{
+      {OK, "CUDA_SUCCESS"},
+      {INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE"},
+      {OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY"},
+      {NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED"},
+      {NO_DEVICE, "CUDA_ERROR_NO_DEVICE"},
+      {INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE"},
+      {INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT"},
+      {INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE"},
+      {ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS"},
+      {ALREADY_LOCKED, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED"},
+      {NOT_LOCKED, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED"},
+      {CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"}};
   const auto found = names.find(result);
   *name = found == names.end() ? nullptr : found->second;
   return found == names.end() ? INVALID_VALUE : OK;
@@ -347,6 +481,7 @@ EXPORT Result cuCtxSetCurrent(Context context) {
 
 EXPORT Result cuCtxSynchronize() {
   if (!has_context()) return INVALID_CONTEXT;
+  if (breaks_a_capture()) return CAPTURE_UNSUPPORTED;
   wait_for_all();
   return process.broken ? ILLEGAL_ADDRESS : OK;
 }
@@ -357,6 +492,7 @@ EXPORT Result cuMemAlloc_v2(DevicePointer* address, size_t bytes) {
 
 EXPORT Result cuMemFree_v2(DevicePointer address) {
   if (!has_context()) return INVALID_CONTEXT;
+  if (breaks_a_capture()) return CAPTURE_UNSUPPORTED;
   wait_for_all();
   const MemoryPointer memory = find(address);
   if (memory == nullptr || memory->imported || address != memory->base()) return INVALID_VALUE;
@@ -369,6 +505,7 @@ EXPORT Result cuMemFree_v2(DevicePointer address) {
 }
 
 EXPORT Result cuMemsetD32_v2(DevicePointer address, unsigned value, size_t count) {
+  if (breaks_a_capture()) return CAPTURE_UNSUPPORTED;
   return launch(nullptr, address, 4 * count, [=] { fill_slowly(address, value, count, 0); });
 }
 
@@ -379,6 +516,7 @@ EXPORT Result cuMemsetD32Async(DevicePointer address, unsigned value, size_t cou
 }
 
 EXPORT Result cuMemcpyDtoH_v2(void* to, DevicePointer address, size_t bytes) {
+  if (breaks_a_capture()) return CAPTURE_UNSUPPORTED;
   const Result result = launch(nullptr, address, bytes, [=] {
     std::memcpy(to, reinterpret_cast<const void*>(address), bytes);
   });
@@ -478,8 +616,234 @@ EXPORT Result cuStreamCreate(Stream* stream, unsigned) {
   return OK;
 }
 
+// Streams are never destroyed: what they have to do goes on.
+EXPORT Result cuStreamDestroy_v2(Stream) { return has_context() ? OK : INVALID_CONTEXT; }
+
+EXPORT Result cuStreamWaitEvent(Stream stream, EventHandle handle, unsigned) {
+  if (!has_context()) return INVALID_CONTEXT;
+  const EventPointer event = event_of(handle);
+  const uint64_t record = event->recorded;
+  stream_of(stream)->push({[] {}, [=] { return event->has_passed(record); }});
+  return OK;
+}
+
+EXPORT Result cuEventCreate(EventHandle* handle, unsigned) {
+  if (!has_context()) return INVALID_CONTEXT;
+  *handle = new EventPointer(std::make_shared<EventRecord>());
+  return OK;
+}
+
+EXPORT Result cuEventDestroy_v2(EventHandle handle) {
+  if (!has_context()) return INVALID_CONTEXT;
+  delete static_cast<EventPointer*>(handle);
+  return OK;
+}
+
+EXPORT Result cuEventRecord(EventHandle handle, Stream stream) {
+  if (!has_context()) return INVALID_CONTEXT;
+  const EventPointer event = event_of(handle);
+  const uint64_t record = ++event->recorded;
+  stream_of(stream)->push([=] { event->passed = record; });
+  return OK;
+}
+
+EXPORT Result cuEventQuery(EventHandle handle) {
+  if (!has_context()) return INVALID_CONTEXT;
+  if (breaks_a_capture()) return CAPTURE_UNSUPPORTED;
+  if (process.broken) return ILLEGAL_ADDRESS;
+  const EventPointer& event = event_of(handle);
+  return event->has_passed(event->recorded) ? OK : NOT_READY;
+}
+
+EXPORT Result cuEventSynchronize(EventHandle handle) {
+  if (!has_context()) return INVALID_CONTEXT;
+  if (breaks_a_capture()) return CAPTURE_UNSUPPORTED;
+  const EventPointer event = event_of(handle);
+  const uint64_t record = event->recorded;
+  if (is_late()) drive([&] { return event->has_passed(record); });
+  while (!event->has_passed(record)) nap(20);
+  return process.broken ? ILLEGAL_ADDRESS : OK;
+}
+
+EXPORT Result cuMemHostRegister_v2(void* memory, size_t bytes, unsigned) {
+  if (!has_context()) return INVALID_CONTEXT;
+  if (breaks_a_capture()) return CAPTURE_UNSUPPORTED;
+  const std::lock_guard<std::mutex> lock(process.mutex);
+  const auto address = reinterpret_cast<uint64_t>(memory);
+  const auto behind = process.locked.lower_bound(address + bytes);
+  if (behind != process.locked.begin()) {
+    const auto before = std::prev(behind);
+    if (before->first + before->second.bytes > address) return ALREADY_LOCKED;
+  }
+  process.locked[address] = {bytes};
+  return OK;
+}
+
+EXPORT Result cuMemHostUnregister(void* memory) {
+  if (!has_context()) return INVALID_CONTEXT;
+  if (breaks_a_capture()) return CAPTURE_UNSUPPORTED;
+  const std::lock_guard<std::mutex> lock(process.mutex);
+  const auto found = process.locked.find(reinterpret_cast<uint64_t>(memory));
+  if (found == process.locked.end()) return NOT_LOCKED;
+  if (found->second.pending > 0) misuse("page-locked memory was let go under a copy from it");
+  process.locked.erase(found);
+  return OK;
+}
+
+EXPORT Result cuMemcpyHtoD_v2(DevicePointer to, const void* from, size_t bytes) {
+  if (breaks_a_capture()) return CAPTURE_UNSUPPORTED;
+  const Result result =
+      launch(nullptr, to, bytes, [=] { std::memcpy(reinterpret_cast<void*>(to), from, bytes); });
+  if (result == OK) stream_of(nullptr)->wait();
+  return result;
+}
+
+EXPORT Result cuMemcpyHtoDAsync_v2(DevicePointer to, const void* from, size_t bytes,
+                                   Stream stream) {
+  if (!has_context()) return INVALID_CONTEXT;
+  {
+    const std::lock_guard<std::mutex> lock(process.mutex);
+    Locked* source = locked_at(from, bytes);
+    if (source == nullptr) misuse("a copy that does not wait, from memory that is not page-locked");
+    ++source->pending;
+  }
+  return launch(stream, to, bytes, [=] {
+    std::memcpy(reinterpret_cast<void*>(to), from, bytes);
+    const std::lock_guard<std::mutex> lock(process.mutex);
+    --locked_at(from, bytes)->pending;
+  });
+}
+
+EXPORT Result cuMemcpyDtoHAsync_v2(void* to, DevicePointer from, size_t bytes, Stream stream) {
+  return launch(stream, from, bytes,
+                [=] { std::memcpy(to, reinterpret_cast<const void*>(from), bytes); });
+}
+
+EXPORT Result cuThreadExchangeStreamCaptureMode(int* mode) {
+  std::swap(capture_mode, *mode);
+  return OK;
+}
+
+// ---- kernels, each a function of the host on the stream's thread --------------------------------
+
+namespace {
+
+struct Launch {
+  unsigned across, down, threads;
+  void** arguments;
+};
+struct Kernel {
+  const char* name;
+  Result (*launch)(Stream stream, const Launch& given);
+};
+
+using Augment = void (*)(uint64_t program, uint64_t work, unsigned blocks, unsigned threads);
+Augment augment = nullptr;  // the test's
+
+Result launch_augment(Stream stream, const Launch& given) {
+  const uint64_t program = *static_cast<uint64_t*>(given.arguments[0]);
+  const uint64_t work = *static_cast<uint64_t*>(given.arguments[1]);
+  // Work on an address that the device does not have breaks it.
+  if (find(work) == nullptr) misuse("a kernel was given working memory that is not the device's");
+  const auto [across, threads] = std::pair(given.across, given.threads);
+  return launch(stream, program, 1, [=] { augment(program, work, across, threads); });
+}
+
+// It finds in its argument what it touches.
+Result launch_conversion(Stream stream, const Launch& given) {
+  const auto rows = *static_cast<const fusionloader::device::LevelRows*>(given.arguments[0]);
+  const size_t last = (rows.first_row + given.down) * size_t{rows.row_levels};
+  const size_t channels = rows.row_levels / rows.plane_levels;
+  const std::vector<Range> touched{{rows.levels, last},
+                                   {rows.elements, last * rows.element_bytes},
+                                   {rows.table, channels * 256 * rows.element_bytes}};
+  const unsigned down = given.down, lanes = given.across * given.threads;
+  return launch(stream, touched, [=] {
+    for (unsigned row = 0; row < down; ++row)
+      for (unsigned first = 0; first < lanes; ++first)
+        fusionloader::device::convert_row(rows, row, first, lanes);
+  });
+}
+
+Kernel kernels[] = {{"fusionloader_augment", &launch_augment},
+                    {"fusionloader_convert_levels", &launch_conversion}};
+
+bool has_function(const char* image, const std::string& name) {
+  if (std::memcmp(image, ELFMAG, SELFMAG) != 0)
+    return std::strstr(image, (".entry " + name + "(").c_str()) != nullptr;
+  const auto* file = reinterpret_cast<const Elf64_Ehdr*>(image);
+  const auto* sections = reinterpret_cast<const Elf64_Shdr*>(image + file->e_shoff);
+  for (int i = 0; i < file->e_shnum; ++i) {
+    if (sections[i].sh_type != SHT_SYMTAB) continue;
+    const auto* symbols = reinterpret_cast<const Elf64_Sym*>(image + sections[i].sh_offset);
+    const char* names = image + sections[sections[i].sh_link].sh_offset;
+    for (size_t s = 0; s < sections[i].sh_size / sizeof(Elf64_Sym); ++s)
+      if (ELF64_ST_TYPE(symbols[s].st_info) == STT_FUNC && names + symbols[s].st_name == name)
+        return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+EXPORT void fakeKernel(Augment function) { augment = function; }
+
+EXPORT Result cuDeviceGetAttribute(int* value, int which, Device) {
+  const int architecture = static_cast<int>(setting("FAKE_CUDA_ARCHITECTURE", 90));
+  if (which != kComputeMajor && which != kComputeMinor) return INVALID_VALUE;
+  *value = which == kComputeMajor ? architecture / 10 : architecture % 10;
+  return usable() ? OK : NOT_INITIALIZED;
+}
+
+EXPORT Result cuModuleLoadData(Module* module, const void* image) {
+  if (!has_context()) return INVALID_CONTEXT;
+  if (setting("FAKE_CUDA_TOO_OLD", 0) != 0) return NO_BINARY_FOR_GPU;
+  if (std::memcmp(image, ELFMAG, SELFMAG) != 0 && std::memcmp(image, "//", 2) != 0)
+    return INVALID_IMAGE;
+  *module = const_cast<void*>(image);
+  return OK;
+}
+
+EXPORT Result cuModuleUnload(Module) { return has_context() ? OK : INVALID_CONTEXT; }
+
+EXPORT Result cuModuleGetFunction(Function* function, Module module, const char* name) {
+  if (!has_context()) return INVALID_CONTEXT;
+  if (!has_function(static_cast<const char*>(module), name)) return NOT_FOUND;
+  for (Kernel& kernel : kernels) {
+    if (std::string(kernel.name) != name) continue;
+    *function = &kernel;
+    return OK;
+  }
+  return NOT_FOUND;
+}
+
+EXPORT Result cuLaunchKernel(Function function, unsigned x, unsigned y, unsigned z,
+                             unsigned threads, unsigned across, unsigned deep, unsigned shared,
+                             Stream stream, void** arguments, void** extra) {
+  if (x < 1 || y < 1 || y > 65535 || z != 1 || threads > 1024 || across != 1 || deep != 1 ||
+      shared != 0 || extra != nullptr)
+    return INVALID_VALUE;
+  return static_cast<Kernel*>(function)->launch(stream, {x, y, threads, arguments});
+}
+
+EXPORT Result cuMemHostAlloc(void** memory, size_t bytes, unsigned) {
+  if (!has_context()) return INVALID_CONTEXT;
+  if (breaks_a_capture()) return CAPTURE_UNSUPPORTED;
+  *memory = std::aligned_alloc(kPage, (bytes + kPage - 1) / kPage * kPage);
+  const std::lock_guard<std::mutex> lock(process.mutex);
+  process.locked[reinterpret_cast<uint64_t>(*memory)] = {bytes};
+  return OK;
+}
+
+EXPORT Result cuMemFreeHost(void* memory) {
+  const Result result = cuMemHostUnregister(memory);
+  if (result == OK) std::free(memory);
+  return result;
+}
+
 EXPORT Result cuStreamSynchronize(Stream stream) {
   if (!has_context()) return INVALID_CONTEXT;
+  if (breaks_a_capture()) return CAPTURE_UNSUPPORTED;
   stream_of(stream)->wait();
   return process.broken ? ILLEGAL_ADDRESS : OK;
 }

@@ -1,238 +1,455 @@
-"""Batches on a device: buffers that are reused, copies ahead. Host memory stands for the device."""
+"""Batches on a device: memory that is used again, copies that begin while a batch is made.
 
-import ctypes
+The device is the fake driver's. A late one does everything as late as it may, copies before
+training, and aborts where memory is let go under work that uses it.
+"""
+
+import gc
+import os
+import time
 import weakref
+from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from PIL import Image
 from support.batches import same_batches
+from support.fake_device import FakeDevice, delivery
 from support.images import train_transform
-from support.strict_device import StrictDevice
+from support.waiting import wait_until
+from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
-from fusionloader import FusionLoader
-from fusionloader.delivery.device_batches import DeviceDelivery, runs_without
-from fusionloader.delivery.device_copies import CudaCopies, HostCopies
+from fusionloader import FusionLoader, GpuWorker
+from fusionloader._native import cuda as native
 from fusionloader.delivery.device_ring import DeviceRing
-from fusionloader.executors.layout import Layout
+from fusionloader.executors.device.fused_augment import FusedAugment
+from fusionloader.gpu import eligibility
 from fusionloader.iterators import slot_iterator as slot_iterator
 
-HOST = torch.device("cpu")
+ARGUMENTS = {"batch_size": 7, "num_workers": 2, "seed": 1}
 
 
-class SlowDevice(HostCopies):
-    """A consumer that passes its marks only when the test says so."""
+@pytest.fixture
+def to_fake_device(fake_cuda, monkeypatch):
+    """Makes loaders deliver to the fake device; returns a function that makes one."""
+    made = []
 
-    def __init__(self):
-        self.marks = []
+    def use(converts=True):
+        def deliver(_):
+            made.append(delivery(fake_cuda, converts))
+            return made[-1]
 
-    def mark_consumer(self):
-        mark = _Point()
-        self.marks.append(mark)
-        return mark
+        monkeypatch.setattr(slot_iterator, "make_delivery", deliver)
+        return made
 
-
-class _Point:
-    passed = False
-
-    def query(self):
-        return self.passed
+    yield use
+    fake_cuda.be_late(False)
 
 
-def test_a_buffer_comes_back_when_its_last_tensor_is_gone_and_the_device_has_passed():
-    device = SlowDevice()
+# ---- memory ------------------------------------------------------------------------------------
+
+
+def test_a_buffer_comes_back_when_its_last_tensor_is_gone_and_the_device_has_passed(fake_cuda):
+    device = FakeDevice(fake_cuda)
     ring = DeviceRing(device)
     first = ring.acquire(64)
     view = first.memory[10:20].view(2, 5)
     ring.deliver(first)
-    assert ring.acquire(64) is not first
+    others = [ring.acquire(64)]
     row = view[0]
     del view
-    assert ring.acquire(64) is not first
-    assert not device.marks
+    others.append(ring.acquire(64))
+    fake_cuda.hold(device.stream, True)
     del row
-    assert ring.acquire(64) is not first
-    device.marks[0].passed = True
+    others.append(ring.acquire(64))
+    assert first not in others
+    fake_cuda.hold(device.stream, False)
+    fake_cuda.wait(device.stream)
     assert ring.acquire(64) is first
 
 
-def test_a_numpy_view_keeps_its_buffer():
-    ring = DeviceRing(HostCopies())
+def test_a_numpy_view_keeps_its_buffer(fake_cuda):
+    ring = DeviceRing(FakeDevice(fake_cuda))
     buffer = ring.acquire(8)
     array = buffer.memory.numpy()
     ring.deliver(buffer)
     assert ring.acquire(8) is not buffer
     del array
+    ring._collect()
+    fake_cuda.run()
     assert ring.acquire(8) is buffer
 
 
-def test_shared_buffers_are_for_the_gpu_worker_alone():
-    ring = DeviceRing(HostCopies())
+def test_shared_buffers_are_for_the_gpu_worker_alone(fake_cuda):
+    device = FakeDevice(fake_cuda)
+    ring = DeviceRing(device)
     assert len(ring.share(2, 64)) == 2
     shared = [ring.acquire_shared(64) for _ in range(3)]
     assert [buffer and buffer.number for buffer in shared] == [0, 1, None]
     unshared = ring.acquire(32)
-    ring.release(shared[1])
-    ring.release(unshared)
+    behind = native.Event(0, device.stream)
+    ring.release(shared[1], behind)
+    ring.release(unshared, behind)
+    ring._collect()
+    fake_cuda.run()
     assert ring.acquire(32) is unshared
     assert ring.acquire_shared(65) is None
     assert ring.acquire_shared(64) is shared[1]
-    assert ring.allocated_bytes == 64 * 2 + 32
 
 
-@given(st.sets(st.integers(0, 20)), st.integers(0, 21))
-def test_runs_are_what_is_not_there(rows, count):
-    rows = [row for row in rows if row < count]
-    runs = list(runs_without(rows, count))
-    covered = [row for begin, end in runs for row in range(begin, end)]
-    assert covered == [row for row in range(count) if row not in rows]
-    assert all(before[1] < after[0] for before, after in zip(runs, runs[1:], strict=False))
+def test_a_buffer_that_is_copied_into_is_not_given_out(fake_cuda):
+    device = FakeDevice(fake_cuda)
+    ring, copies = DeviceRing(device), fake_cuda.stream()
+    buffer = ring.acquire(64)
+    fake_cuda.hold(copies, True)
+    ring.release(buffer, native.Event(0, copies))
+    other = ring.acquire(64)
+    assert other is not buffer
+    fake_cuda.hold(copies, False)
+    fake_cuda.run()
+    assert ring.acquire(64) is buffer
 
 
-def test_rows_that_are_there_are_not_overwritten():
-    layout = Layout.of((torch.zeros(2, 3), 0))
-    delivery = DeviceDelivery(HostCopies(), DeviceRing(HostCopies()))
-    host = bytearray(layout.batch_bytes(4))
-    images, targets = layout.batch(host, 4, 4)
-    images.copy_(torch.arange(24.0).view(4, 2, 3))
-    targets.copy_(torch.arange(4))
-    buffer = delivery.ring.acquire(layout.batch_bytes(4))
-    layout.tensors(buffer.memory, 4, 4)[0].fill_(-1.0)
-    batch = delivery.finish(delivery.begin(layout, host, buffer, 4, on_device=[1, 3]))
-    assert torch.equal(batch[0][[0, 2]], images[[0, 2]])
-    assert bool((batch[0][[1, 3]] == -1).all())
-    assert torch.equal(batch[1], targets)
+def test_memory_of_the_device_is_freed_with_its_last_tensor(fake_cuda):
+    device = FakeDevice(fake_cuda)
+    memory = device.allocate(1 << 20)
+    gone = weakref.ref(memory)
+    tensor = device.tensor(memory)[3:]
+    address = memory.address
+    del memory
+    gc.collect()
+    assert gone() is not None
+    assert len(native.read(0, address, 16)) == 16
+    del tensor
+    gc.collect()
+    assert gone() is None
+    with pytest.raises(Exception, match="INVALID_VALUE"):
+        native.read(0, address, 16)
 
 
-@pytest.fixture
-def delivered_by_copies(monkeypatch):
-    """Makes loaders deliver to "the device" through copies, as to a CUDA device."""
-    rings = []
-
-    def make(device):
-        rings.append(DeviceRing(HostCopies()))
-        return DeviceDelivery(HostCopies(), rings[-1])
-
-    monkeypatch.setattr(slot_iterator, "make_delivery", make)
-    monkeypatch.setattr(slot_iterator, "CudaPageLocking", lambda: None)
-    return rings
+# ---- epochs ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("in_order", [True, False])
-def test_an_epoch_of_copies_is_the_epoch(image_folder, delivered_by_copies, in_order, monkeypatch):
-    dataset = ImageFolder(str(image_folder), train_transform())
-    arguments = {"batch_size": 7, "num_workers": 2, "seed": 1, "in_order": in_order}
-    kept = list(FusionLoader(dataset, **arguments))
-    monkeypatch.undo()
-    expected = list(FusionLoader(dataset, **arguments))
+@pytest.mark.parametrize("converts", [True, False])
+def test_an_epoch_on_a_device_is_the_epoch(train_set, to_fake_device, converts, in_order):
+    expected = list(FusionLoader(train_set, **ARGUMENTS))
+    to_fake_device(converts)
+    kept = list(FusionLoader(train_set, in_order=in_order, **ARGUMENTS))
+    native.Event(0, 0).synchronize()
+    fake_wait(kept)
     if not in_order:
         kept.sort(key=lambda batch: float(batch[0].sum()))
         expected.sort(key=lambda batch: float(batch[0].sum()))
     assert same_batches(kept, expected)
 
 
-def test_buffers_are_used_again_unless_batches_are_kept(image_folder, delivered_by_copies):
-    dataset = ImageFolder(str(image_folder), train_transform())
-    for _ in FusionLoader(dataset, 4, num_workers=1):
+def fake_wait(batches):
+    """Lets the copies of delivered batches end: nothing here is on training's stream."""
+    time.sleep(0.05)
+
+
+@pytest.mark.parametrize("copies_first", [True, False])
+@pytest.mark.parametrize("converts", [True, False])
+@pytest.mark.parametrize("kept", [0, 3])
+def test_an_epoch_on_a_late_device_is_the_epoch(
+    train_set, to_fake_device, fake_cuda, kept, converts, copies_first
+):
+    plain = FusionLoader(train_set, 4, num_workers=2, seed=1)
+    expected = [batch for _ in range(2) for batch in plain]
+    made = to_fake_device(converts)
+    fake_cuda.be_late(last_made_first=copies_first)
+    loader = FusionLoader(train_set, 4, num_workers=2, seed=1, persistent_workers=True)
+    seen, batches = [], []
+    for _ in range(2):
+        for number, batch in enumerate(loader):
+            device = made[-1].device
+            seen.append([device.read(leaf) for leaf in batch])
+            batches.append(batch)
+            del batches[: max(0, len(batches) - kept)]
+            if number % 3 == 2:
+                fake_cuda.wait(device.stream)  # copies of batches behind it are not done then
+    fake_cuda.run()
+    assert same_batches(seen, expected)
+
+
+@pytest.mark.parametrize("element", [torch.float16, torch.float32, torch.float64])
+def test_levels_become_what_cpu_workers_would_have_written(
+    image_folder, to_fake_device, fake_cuda, element
+):
+    convert = [
+        transforms.ToTensor(),
+        transforms.Normalize([0.4, 0.5, 0.6], [0.2, 0.3, 0.25]),
+        transforms.ConvertImageDtype(element),
+    ]
+    transform = transforms.Compose([transforms.RandomResizedCrop(33), *convert])
+    dataset = ImageFolder(str(image_folder), transform)
+    plain = FusionLoader(dataset, **ARGUMENTS)
+    expected = list(plain)
+    made = to_fake_device()
+    loader = FusionLoader(dataset, **ARGUMENTS)
+    batches = [[made[-1].device.read(leaf) for leaf in batch] for batch in loader]
+    fake_cuda.run()
+    assert same_batches(batches, expected)
+    shared = [each.stats()["shared_memory_bytes"] for each in (loader, plain)]
+    assert shared[0] < shared[1] / element.itemsize * 1.3
+
+
+def test_grey_images_come_as_levels(tmp_path, to_fake_device, fake_cuda):
+    (tmp_path / "a").mkdir()
+    for number in range(12):
+        Image.radial_gradient("L").rotate(number).save(tmp_path / "a" / f"{number}.png")
+    transform = transforms.Compose(
+        [transforms.Grayscale(), transforms.Resize((20, 30)), transforms.ToTensor()]
+    )
+    dataset = ImageFolder(str(tmp_path), transform)
+    expected = list(FusionLoader(dataset, **ARGUMENTS))
+    made = to_fake_device()
+    batches = []
+    for batch in FusionLoader(dataset, **ARGUMENTS):
+        batches.append([made[-1].device.read(leaf) for leaf in batch])
+    fake_cuda.run()
+    assert same_batches(batches, expected)
+
+
+def test_elements_that_are_erased_come_as_they_are(image_folder, to_fake_device, fake_cuda):
+    transform = transforms.Compose([train_transform(), transforms.RandomErasing(p=1)])
+    dataset = ImageFolder(str(image_folder), transform)
+    expected = list(FusionLoader(dataset, **ARGUMENTS))
+    made = to_fake_device()
+    batches = []
+    for batch in FusionLoader(dataset, **ARGUMENTS):
+        batches.append([made[-1].device.read(leaf) for leaf in batch])
+    fake_cuda.run()
+    assert same_batches(batches, expected)
+
+
+class Captioned(torch.utils.data.Dataset):
+    """Samples of user code: texts stay in host memory, small leaves and empty ones go along."""
+
+    def __len__(self):
+        return 30
+
+    def __getitem__(self, index):
+        pixels = torch.full((3, 40, 40), float(index))
+        return {"pixels": pixels, "text": f"no. {index}", "label": index, "none": torch.empty(0)}
+
+
+def test_samples_of_user_code_go_to_the_device(to_fake_device, fake_cuda):
+    expected = list(FusionLoader(Captioned(), **ARGUMENTS))
+    made = to_fake_device()
+    batches = []
+    for batch in FusionLoader(Captioned(), **ARGUMENTS):
+        on_device = {name: batch[name] for name in ("pixels", "label")}
+        read = {name: made[-1].device.read(leaf) for name, leaf in on_device.items()}
+        batches.append({**batch, **read})
+    fake_cuda.run()
+    assert same_batches(batches, expected)
+
+
+def test_a_gpu_worker_on_the_cpu_backend_writes_levels(image_folder, to_fake_device, fake_cuda):
+    pytest.importorskip("nvidia.dali")
+    transform = transforms.Compose([transforms.CenterCrop(40), transforms.ToTensor()])
+    dataset = ImageFolder(str(image_folder), transform)
+    expected = list(FusionLoader(dataset, **ARGUMENTS))
+    made = to_fake_device()
+    gpu_worker = GpuWorker(device="cpu", sharing="spatial")
+    with FusionLoader(
+        dataset, gpu_worker=gpu_worker, persistent_workers=True, **ARGUMENTS
+    ) as loader:
+        for _ in range(30):
+            batches = []
+            for batch in loader:
+                batches.append([made[-1].device.read(leaf) for leaf in batch])
+                time.sleep(0.01)
+            fake_cuda.run()
+            assert same_batches(batches, expected)
+            if loader.stats()["gpu_worker"]["samples"] > 20:
+                return
+    raise AssertionError("the GPU worker took no part")
+
+
+def test_a_thread_writes_into_the_buffers_of_the_device(
+    image_folder, to_fake_device, fake_cuda, monkeypatch
+):
+    transform = transforms.Compose([transforms.CenterCrop(40), transforms.ToTensor()])
+    dataset = ImageFolder(str(image_folder), transform)
+    expected = list(FusionLoader(dataset, **ARGUMENTS))
+    made = to_fake_device(converts=False)
+    real = eligibility.gpu_options
+    monkeypatch.setattr(  # the kernel is the host's, which sees memory of the fake device
+        eligibility, "gpu_options", lambda *given: replace(real(*given), buffers=3)
+    )
+    written, run = [], FusedAugment.run
+
+    def observed(self, images, operations, rows):
+        written.extend(row.address for row in rows)
+        return run(self, images, operations, rows)
+
+    monkeypatch.setattr(FusedAugment, "run", observed)
+    gpu_worker = GpuWorker(device="cpu", where="thread", decoder="torchvision", sharing="spatial")
+    with FusionLoader(
+        dataset, gpu_worker=gpu_worker, persistent_workers=True, **ARGUMENTS
+    ) as loader:
+
+        def some_by_gpu():
+            batches = [[made[-1].device.read(leaf) for leaf in batch] for batch in loader]
+            fake_cuda.run()
+            assert same_batches(batches, expected)
+            return loader.stats()["gpu_worker"]["samples"] > 20
+
+        wait_until(some_by_gpu)
+        openers = loader._iterator._manager.gpu._connections.buffers
+        buffers = [opened(*arguments) for opened, arguments in openers]
+        assert len(buffers) == 3
+        assert any(
+            buffer.data_ptr() <= address < buffer.data_ptr() + buffer.nbytes
+            for buffer in buffers
+            for address in written
+        )
+
+
+# ---- when --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def large_set(image_folder):
+    """Its rows are large enough to be copied one by one."""
+    return ImageFolder(str(image_folder), train_transform(64))
+
+
+def test_copies_begin_before_training_asks(large_set, to_fake_device):
+    to_fake_device()
+    iterator = iter(FusionLoader(large_set, 20, num_workers=1, prefetch_factor=1, seed=0))
+    copies = iterator._manager._memory._copies
+    wait_until(lambda: copies.copied_bytes >= 20 * 3 * 64 * 64)
+    assert iterator._num_yielded == 0
+
+
+def test_a_captured_graph_is_not_disturbed(large_set, to_fake_device, fake_cuda):
+    made = to_fake_device()
+    iterator = iter(FusionLoader(large_set, **ARGUMENTS))
+    next(iterator)
+    copies = iterator._manager._memory._copies
+    before = copies.copied_bytes
+    kept = made[-1].device.allocate(64)
+    fake_cuda.capture(made[-1].device.stream, True)
+    wait_until(lambda: copies.copied_bytes > before or iterator._in_flight.ready >= 2)
+    del kept  # whose memory is freed now
+    fake_cuda.capture(made[-1].device.stream, False)
+    assert len(list(iterator)) == 5
+
+
+def test_host_memory_is_there_until_the_copies_have_read_it(train_set, to_fake_device, fake_cuda):
+    to_fake_device()
+    fake_cuda.be_late()
+    iterator = iter(FusionLoader(train_set, **ARGUMENTS))
+    next(iterator)
+    assert not fake_cuda.idle
+    del iterator  # as when an epoch is left: page-locked memory is let go, or the driver aborts
+    gc.collect()
+    assert fake_cuda.idle
+
+
+def test_an_epoch_that_is_left_leaves_nothing_to_the_next(train_set, to_fake_device, fake_cuda):
+    reference = FusionLoader(train_set, **ARGUMENTS)
+    reference.set_epoch(3)
+    expected = list(reference)
+    made = to_fake_device()
+    fake_cuda.be_late()
+    loader = FusionLoader(train_set, persistent_workers=True, **ARGUMENTS)
+    next(iter(loader))
+    loader.set_epoch(3)
+    seen = []
+    for batch in loader:
+        seen.append([made[-1].device.read(leaf) for leaf in batch])
+    fake_cuda.run()
+    assert same_batches(seen, expected)
+
+
+def test_a_forked_child_can_drop_an_iterator(train_set, to_fake_device):
+    to_fake_device()
+    iterator = iter(FusionLoader(train_set, **ARGUMENTS))
+    kept = [next(iterator)]
+    child = os.fork()
+    if child == 0:
+        del iterator, kept
+        gc.collect()
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert len(list(iterator)) == 5
+
+
+# ---- memory that is used -----------------------------------------------------------------------
+
+
+def test_buffers_are_used_again_unless_batches_are_kept(train_set, to_fake_device):
+    made = to_fake_device()
+    for _ in FusionLoader(train_set, 2, num_workers=1):
         pass
-    kept = list(FusionLoader(dataset, 4, num_workers=1))
-    dropped, kept_bytes = (ring.allocated_bytes for ring in delivered_by_copies)
-    assert len(kept) == 10
+    kept = list(FusionLoader(train_set, 2, num_workers=1))
+    dropped, kept_bytes = (each.ring.allocated_bytes for each in made)
+    assert len(kept) == 20
     assert dropped <= kept_bytes / 2
 
 
-def test_skipped_samples_leave_no_row_on_the_device(image_folder, tmp_path, delivered_by_copies):
+def test_skipped_samples_leave_no_row_on_the_device(image_folder, tmp_path, to_fake_device):
     dataset = ImageFolder(str(image_folder), train_transform())
     broken = tmp_path / "broken.jpg"
     broken.write_bytes(b"no image")
     dataset.samples[5] = (str(broken), 0)
+    whole = list(FusionLoader(ImageFolder(str(image_folder), train_transform()), 4, seed=0))
+    to_fake_device()
     loader = FusionLoader(dataset, 4, num_workers=1, on_error="skip", seed=0)
     batches = list(loader)
+    fake_wait(batches)
     assert [len(images) for images, _ in batches] == [4, 3, *[4] * 8]
-    whole = list(FusionLoader(ImageFolder(str(image_folder), train_transform()), 4, seed=0))
     assert torch.equal(batches[1][0], whole[1][0][[0, 2, 3]])
 
 
-def test_a_new_epoch_drops_what_was_on_its_way(image_folder, delivered_by_copies):
+def test_a_sample_that_fails_raises_as_without_a_device(image_folder, tmp_path, to_fake_device):
     dataset = ImageFolder(str(image_folder), train_transform())
-    loader = FusionLoader(dataset, 4, num_workers=2, persistent_workers=True, seed=0)
-    next(iter(loader))
-    loader.set_epoch(3)
-    ours = list(loader)
-    reference = FusionLoader(dataset, 4, seed=0)
-    reference.set_epoch(3)
-    assert same_batches(ours, list(reference))
+    broken = tmp_path / "broken.jpg"
+    broken.write_bytes(b"no image")
+    dataset.samples[5] = (str(broken), 0)
+    to_fake_device()
+    with pytest.raises(Exception, match="broken.jpg"):
+        list(FusionLoader(dataset, 4, num_workers=1, seed=0))
 
 
-def strict_delivery(device):
-    copies = CudaCopies(HOST, cuda=device, empty=device.empty)
-    return DeviceDelivery(copies, DeviceRing(copies))
+def test_a_lost_device_is_an_error_that_says_so(train_set, to_fake_device):
+    code = """
+import sys
+import torch
+from support.fake_cuda import FakeCuda
+from support.fake_device import delivery
+from support.images import train_transform
+from torchvision.datasets import ImageFolder
+from fusionloader import FusionLoader
+from fusionloader.iterators import slot_iterator
+from pathlib import Path
+import os
 
+cuda = FakeCuda(Path(os.environ["FUSIONLOADER_LIBCUDA"]))
+slot_iterator.make_delivery = lambda _: delivery(cuda)
+iterator = iter(FusionLoader(ImageFolder(sys.argv[1], train_transform()), 4, num_workers=1))
+next(iterator)
+cuda.break_device()
+list(iterator)
+"""
+    import subprocess
+    import sys
+    from pathlib import Path
 
-LAYOUT = Layout.of((torch.zeros(2, 3), 0))
-
-
-def host_batch(value, count=4):
-    owner = (ctypes.c_char * LAYOUT.batch_bytes(count))()
-    images, targets = LAYOUT.batch(owner, count, count)
-    images.fill_(value)
-    targets.fill_(value)
-    return owner
-
-
-def test_copies_wait_for_training_to_be_done_with_memory_that_it_freed():
-    device = StrictDevice()
-    delivery = strict_delivery(device)
-    activations = device.empty(LAYOUT.batch_bytes(4)).fill_(7)
-    place, seen = (activations.data_ptr(), activations.nbytes), []
-    device.training.enqueue(lambda: seen.append(set(ctypes.string_at(*place))))
-    del activations
-    arriving = delivery.begin(LAYOUT, host_batch(3.0), None, 4)
-    device.run()
-    assert seen == [{7}]
-    assert bool(arriving.batch[0].eq(3.0).all())
-
-
-def test_host_memory_is_there_until_the_copies_have_read_it():
-    device = StrictDevice()
-    delivery = strict_delivery(device)
-    owner = host_batch(5.0)
-    idle_when_freed = []
-    weakref.finalize(owner, lambda: idle_when_freed.append(device.idle))
-    arriving = delivery.begin(LAYOUT, owner, None, 4)
-    del owner
-    assert not idle_when_freed and not device.idle
-    del arriving, delivery  # as when an epoch is left
-    assert idle_when_freed == [True]
-
-
-@pytest.mark.parametrize("kept", [0, 3])
-def test_an_epoch_on_a_strict_device_is_the_epoch(image_folder, monkeypatch, kept):
-    device = StrictDevice()
-    monkeypatch.setattr(slot_iterator, "make_delivery", lambda _: strict_delivery(device))
-    monkeypatch.setattr(slot_iterator, "CudaPageLocking", lambda: None)
-    dataset = ImageFolder(str(image_folder), train_transform())
-    arguments = {"batch_size": 7, "num_workers": 2, "seed": 1}
-    seen, batches = [], []
-
-    def train(batch):
-        leaves = [torch.empty_like(leaf) for leaf in batch]
-        seen.append(leaves)
-        for leaf, copy in zip(batch, leaves, strict=True):
-            places = copy.data_ptr(), leaf.data_ptr(), leaf.nbytes
-            device.training.enqueue(lambda places=places: ctypes.memmove(*places))
-
-    loader = FusionLoader(dataset, **arguments)
-    for _ in range(2):
-        for number, batch in enumerate(loader):
-            train(batch)
-            batches.append(batch)
-            del batches[: max(0, len(batches) - kept)]
-            if number % 3 == 2:
-                device.run()
-    device.run()
-    monkeypatch.undo()
-    plain = FusionLoader(dataset, **arguments)
-    assert same_batches(seen, [batch for _ in range(2) for batch in plain])
+    root = Path(train_set.root)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(root)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        cwd=Path(__file__).parents[2],
+        timeout=120,
+    )
+    assert "CUDA_ERROR_ILLEGAL_ADDRESS" in done.stderr
+    assert done.returncode == 1, done.stderr

@@ -11,6 +11,7 @@ from fusionloader.cli.dead_leaves import paint
 from fusionloader.executors.dali.errors import NotOnDali
 from fusionloader.executors.dali.head import DaliHead
 from fusionloader.executors.dali.head_steps import HeadStep, head_of
+from fusionloader.executors.refusals import FileRefused
 
 WIDTH, HEIGHT = 90, 70
 PICTURE = Image.fromarray(paint(5, WIDTH, HEIGHT, np.random.default_rng(8)))
@@ -85,8 +86,17 @@ def test_a_file_that_only_the_decoder_finds_bad_is_found_by_halving(head, monkey
     monkeypatch.setattr(head, "_headers", _Trusting())
     results = head.run([good, good, good[:-300], good], [WHOLE] * 4)
     assert [result.image is None for result in results] == [False, False, True, False]
-    assert results[2].reason
+    assert isinstance(results[2].reason, FileRefused)
     assert np.array_equal(head.run([good], [WHOLE])[0].image, decoded(good))
+
+
+def test_on_a_lost_device_no_file_is_blamed(head, monkeypatch):
+    def fail(**_):
+        raise RuntimeError("CUDA runtime API error cudaErrorIllegalAddress (700)")
+
+    monkeypatch.setattr(head._pipeline, "run", fail)
+    with pytest.raises(RuntimeError, match="IllegalAddress"):
+        head.run([encoded()] * 4, [WHOLE] * 4)
 
 
 class _Trusting:

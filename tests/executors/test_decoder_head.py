@@ -10,7 +10,7 @@ import torch
 from support import bad_decoders
 from support.images import photo
 
-from fusionloader import DecodeCommand, Decoded
+from fusionloader import DecodeCommand, Decoded, FileRefused
 from fusionloader.executors.dali.head_steps import HeadStep
 from fusionloader.executors.decoders.buffer_pool import BufferPool
 from fusionloader.executors.decoders.decoder_head import DecoderFailed, DecoderHead
@@ -113,6 +113,17 @@ def test_reasons_of_refused_images_are_the_decoders_words():
     assert [result.image is None for result in results] == [False, True, False, True]
 
 
+def test_a_reason_that_is_the_files_stays_one():
+    class Picky(bad_decoders.PillowDecoder):
+        def decoded(self, command):
+            return Decoded(command.ticket, None, FileRefused("12 bits" if command.ticket else ""))
+
+    head = DecoderHead(Picky(), None, 4, 60)
+    results = head.finish(head.begin([encoded()] * 2, [STEP] * 2))
+    assert [result.reason for result in results] == ["the decoder gave no reason", "12 bits"]
+    assert isinstance(results[1].reason, FileRefused)
+
+
 BROKEN = {
     "Raises": r"Raises raised OSError in submit: the card has burnt \(.*bad_decoders.py:\d+\)",
     "RaisesWhenAsked": "raised ValueError in finished: lost its queue",
@@ -140,13 +151,14 @@ def test_a_broken_rule_is_named_with_what_to_do(name, tmp_path):
     assert "\n" not in str(failed.value)
 
 
-def test_a_shortage_of_memory_in_a_decoder_is_told_as_what_it_is():
-    class Short(bad_decoders.PillowDecoder):
+@pytest.mark.parametrize("told", ["CUDA out of memory", "CUDA error: unspecified launch failure"])
+def test_a_shortage_of_memory_or_a_lost_device_is_told_as_what_it_is(told):
+    class Fails(bad_decoders.PillowDecoder):
         def submit(self, commands):
-            raise RuntimeError("CUDA out of memory")
+            raise RuntimeError(told)
 
-    head = DecoderHead(Short(), None, 4, 60)
-    with pytest.raises(RuntimeError, match="^CUDA out of memory"):
+    head = DecoderHead(Fails(), None, 4, 60)
+    with pytest.raises(RuntimeError, match=f"^{told}"):
         head.begin([encoded()], [STEP])
 
 

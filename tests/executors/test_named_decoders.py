@@ -17,6 +17,8 @@ from fusionloader import DecodeCommand, GpuWorker
 from fusionloader.executors.dali.head_steps import HeadStep
 from fusionloader.executors.decoders import by_name
 from fusionloader.executors.decoders.decoder_head import DecoderHead
+from fusionloader.executors.decoders.torchvision_decoder import TorchvisionDecoder
+from fusionloader.executors.refusals import FileRefused
 
 MODULES = {"dali": "nvidia.dali", "nvjpeg": "nvidia.nvimgcodec", "torchvision": "torchvision"}
 WIDTH, HEIGHT = 151, 117
@@ -98,9 +100,21 @@ def test_a_file_without_an_end_fails_alone_and_says_why(head):
     files = [good, good[: len(good) // 2], good, good[:700], good]
     images = decoded(head, files, [step] * 5)
     assert [image is None for image, _ in images] == [False, True, False, True, False]
-    assert all(reason and "\n" not in reason for image, reason in images if image is None)
+    reasons = [reason for image, reason in images if image is None]
+    assert all(isinstance(reason, FileRefused) and "\n" not in reason for reason in reasons)
     for place in (0, 2, 4):
         assert np.array_equal(images[place][0], np.asarray(Image.open(io.BytesIO(good))))
+
+
+def test_on_a_lost_device_no_file_is_blamed(monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    decoder = TorchvisionDecoder()
+    head = DecoderHead(decoder, None, 4, 60)
+    monkeypatch.setattr(decoder, "_decode_jpeg", fail)
+    with pytest.raises(RuntimeError, match="^CUDA error: an illegal memory access"):
+        head.begin([encoded()], [HeadStep((0, 0, WIDTH, HEIGHT), HEIGHT, WIDTH)])
 
 
 @pytest.mark.parametrize(
@@ -130,15 +144,17 @@ from PIL import Image
 from torchvision import transforms
 from fusionloader import compile_plan
 from fusionloader.executors.device.make_task import HeadOptions, make_task
-from fusionloader.executors.device.task import EncodedSample
+from fusionloader.executors.device.memory import of_buffer
+from fusionloader.executors.device.task import EncodedSample, rows_in
 
 steps = [transforms.RandomResizedCrop(8), transforms.ToTensor()]
 plan = compile_plan(transforms.Compose(steps)).plan
 task = make_task(plan, None, "fused", 4, HeadOptions("torchvision"))
 file = io.BytesIO()
 Image.new("RGB", (40, 30), (90, 120, 150)).save(file, "JPEG")
-rows = np.zeros((2, 3 * 8 * 8 * 4), np.uint8)
-samples = [EncodedSample(file.getvalue(), 0, 0, n, 0, 0, memoryview(rows[n]), n) for n in (0, 1)]
+rows = np.zeros(2 * 3 * 8 * 8 * 4, np.uint8)
+places = enumerate(rows_in(of_buffer(rows), 2))
+samples = [EncodedSample(file.getvalue(), 0, 0, n, 0, 0, row, n) for n, row in places]
 print(task.run(samples), bool(rows.any()))
 """
 

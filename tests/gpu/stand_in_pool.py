@@ -25,8 +25,9 @@ class StandInPool:
 
     Args:
         folder: for marks, by which a test sees what the worker did.
-        fate: of the first process that borrows: it ``"works"``, ``"dies"`` at its first launch, or
-            ``"keeps"`` what it has borrowed.
+        fate: of the first process that borrows: it ``"works"``, ``"dies"`` at its first launch,
+            ``"loses"`` its device then, or ``"keeps"`` what it has borrowed. ``"all keep"`` is that
+            of every process.
         scarce: whether the worker's own memory does not suffice.
     """
 
@@ -52,6 +53,8 @@ class StandInPool:
             _native.cuda.fill(block.device, block.address, SCRIBBLE, block.nbytes // 4)
         if self.fate == "dies" and self._is_first():
             os._exit(1)
+        if self.fate == "loses":
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
         yield
         for block in self._blocks:
             word = _native.cuda.read(block.device, block.address + block.nbytes - 4, 4)
@@ -60,7 +63,7 @@ class StandInPool:
         self._mark("launched")
 
     def end(self) -> None:
-        while self.fate == "keeps" and self._is_first():
+        while self.fate == "all keep" or (self.fate == "keeps" and self._is_first()):
             time.sleep(1)
         self._blocks.clear()
 

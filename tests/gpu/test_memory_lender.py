@@ -1,6 +1,7 @@
 """Training's end of lending memory, with a borrower in another process and a fake driver."""
 
 import logging
+import threading
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -33,8 +34,9 @@ class Pair:
 
     def __enter__(self):
         self.peer.__enter__()
-        assert self.peer.ask("probe") == {"refused": None}
-        wait_until(lambda: self.lender._session.proven, "the probe does not end")
+        self.peer.tell("probe")
+        wait_until(self.lender._session.prove, "the probe does not end")
+        assert self.peer.answer() == {"refused": None}
         return self
 
     def __exit__(self, *error):
@@ -67,6 +69,7 @@ def test_the_largest_blocks_are_lent_until_the_request_is_met(pair):
         pair.allocator.reserve(size * MIB)
     pair.want(50)
     pair.lender.lend()
+    assert pair.lender.short  # which keeps the worker off the device while training uses it
     pair.lender.lend()  # what is on offer already counts
     assert pair.lent == [64]
     pair.want(80)
@@ -97,10 +100,13 @@ def test_an_overdue_borrower_is_killed(pair):
     pair.want(10)
     pair.lender.lend()
     pair.peer.ask("borrow", nbytes=20 * MIB)
-    pair.lender.take_back(pair.peer)
+    assert pair.lender.take_back(pair.peer)
     assert pair.allocator.used == set()
     with pytest.raises(RuntimeError, match="the borrower ended with -9"):
         pair.peer.answer()
+    told = pair.lender.stats()
+    assert told["kills"] == 1
+    assert told["patience_seconds"] == pytest.approx(0.06)  # for the next one
 
 
 def test_under_mps_an_overdue_block_stays_out_until_it_is_returned(pair, tmp_path, monkeypatch):
@@ -143,6 +149,44 @@ def test_nothing_is_lent_while_a_graph_is_captured(pair):
     pair.allocator.captures = False
     pair.lender.lend()
     assert pair.lent == [64]
+
+
+def test_a_capture_while_the_worker_starts_is_not_broken(fake_cuda):
+    allocator = StandInAllocator()
+    allocator.reserve(64 * MIB)
+    lender = lender_of(allocator)
+    stream = fake_cuda.stream()
+    fake_cuda.capture(stream, True)
+    allocator.captures = True
+    with Peer(lender.open_ledger()) as peer:
+        peer.ask("want", nbytes=MIB)
+        lender.lend()
+        wait_until(lambda: not any("probe" in thread.name for thread in threading.enumerate()))
+        fake_cuda.capture(stream, False)
+        assert lender.why_not is None
+        allocator.captures = False
+        lender.lend()
+        assert peer.ask("probe") == {"refused": None}
+        lender.lend()
+        assert [grant.block.nbytes for grant in lender._out] == [64 * MIB]
+        lender.take_back(peer)
+    lender.close()
+    allocator.close()
+
+
+def test_a_worker_that_ends_in_a_capture_does_not_break_it(fake_cuda):
+    allocator = StandInAllocator()
+    lender = lender_of(allocator)
+    stream = fake_cuda.stream()
+    with Peer(lender.open_ledger()) as peer:
+        peer.ask("want", nbytes=MIB)
+        lender.lend()  # the probe's block is out
+    fake_cuda.capture(stream, True)
+    allocator.captures = True
+    lender.close()
+    fake_cuda.capture(stream, False)
+    assert lender.why_not is None
+    allocator.close()
 
 
 def test_expandable_segments_end_lending_and_the_log_says_why(pair, caplog):

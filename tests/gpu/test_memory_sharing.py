@@ -147,11 +147,21 @@ def test_nothing_is_looked_at_while_the_worker_has_enough(training):
 
 def test_a_worker_that_does_not_return_memory_is_killed_and_nothing_is_lost(training):
     with training(fate="keeps", patience=1) as running:
-        with pytest.warns(RuntimeWarning, match="GPU worker is started again.*killed by signal"):
-            running.until(lambda: running.worker.get("restarts", 0) > 0)
+        running.until(lambda: running.memory.get("kills", 0) > 0)
         before = running.launches()
         running.until(lambda: running.launches() > before)  # the next one returns it in time
-        assert running.worker["gone"] is None
+        assert (running.worker["gone"], running.worker["restarts"]) == (None, 0)
+
+
+@pytest.mark.timeout(900)
+def test_workers_that_are_late_are_not_given_up_but_lent_nothing_in_the_end(training):
+    with training(fate="all keep", patience=0.02) as running:
+        running.until(lambda: running.memory.get("why_not") is not None)
+        assert "did not return memory within 160 ms" in running.memory["why_not"]
+        assert running.memory["kills"] == 4
+        queue = running.loader._iterator._manager.queue
+        running.until(lambda: queue.gpu_is_ready)  # the fifth one
+        assert (running.worker["gone"], running.worker["restarts"]) == (None, 0)
 
 
 def test_a_worker_that_dies_with_borrowed_memory_loses_neither_memory_nor_samples(training):
@@ -160,6 +170,21 @@ def test_a_worker_that_dies_with_borrowed_memory_loses_neither_memory_nor_sample
             running.until(lambda: running.worker.get("restarts", 0) > 0)
         before = running.launches()
         running.until(lambda: running.launches() > before)
+
+
+def test_a_lost_device_ends_the_worker_once_and_training_goes_on(training):
+    with training(fate="loses") as running:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            running.until(lambda: running.worker.get("gone") is not None)
+            running.until(lambda: True)
+        assert running.worker["restarts"] == 0
+        told = [str(one.message) for one in said if "GPU worker" in str(one.message)]
+        assert len(told) == 1
+        assert "goes on without its GPU worker" in told[0]
+        assert "illegal memory access" in told[0]
+        assert "CPU workers" in told[0] and "\n" not in told[0]
+        assert running.allocator.used == set()
 
 
 @pytest.mark.timeout(900)

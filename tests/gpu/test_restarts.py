@@ -3,11 +3,13 @@
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 import warnings
 from types import SimpleNamespace
 
 import pytest
-from support.waiting import wait_until
+from support.waiting import gone, wait_until
 
 from fusionloader import _native
 from fusionloader.gpu import worker
@@ -57,7 +59,7 @@ def test_only_a_shortage_of_memory_is_tried_again(connections, monkeypatch, erro
     def start(shared, number, message_fd, most):
         launches.append(most)
         config = SimpleNamespace(
-            memory=None,
+            parent=0,
             control_fd=shared.control_fd,
             data_fd=shared.data_fd,
             worker=number,
@@ -69,9 +71,10 @@ def test_only_a_shortage_of_memory_is_tried_again(connections, monkeypatch, erro
 
     monkeypatch.setattr(worker, "GpuWorkerLoop", fail)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(worker.processes, "exit_with_parent", lambda _: None)
     queue = _native.ManagerQueue(connections.control_fd, connections.data_fd, WORKERS, RING)
     options = GpuOptions(start, 64, "spatial", lambda: lambda: True, 0)
-    control = GpuControl(queue, connections, GPU, 1, 2, options)
+    control = GpuControl(queue, connections, GPU, 1, options)
 
     def given_up():
         control.look()
@@ -86,3 +89,18 @@ def test_only_a_shortage_of_memory_is_tried_again(connections, monkeypatch, erro
     assert len(said) == restarts + 1
     assert control.processes == []
     control.end()
+
+
+def test_a_worker_that_is_being_built_ends_with_training():
+    code = (
+        f"import sys; sys.path[:] = {sys.path!r}\n"
+        "from support.slow_gpu_worker import train; train()"
+    )
+    training = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    try:
+        pid = int(training.stdout.readline())
+        assert not gone(pid)
+    finally:
+        training.kill()
+        training.communicate()
+    wait_until(lambda: gone(pid), "the worker outlives its training")

@@ -1,6 +1,5 @@
 """The GPU worker as a thread of this process, through the same loop, on the CPU."""
 
-import ctypes
 import gc
 import os
 import signal
@@ -13,18 +12,20 @@ import numpy as np
 import pytest
 import torch
 from support import bad_decoders
+from support.fake_device import FakeDevice
 from support.images import photo
 from support.waiting import PATIENCE, wait_until
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader, GpuWorker
-from fusionloader.delivery.device_copies import HostCopies
 from fusionloader.delivery.device_ring import DeviceRing
 from fusionloader.executors.decoders import by_name
-from fusionloader.executors.device.task import GpuTask, NativeAugment
+from fusionloader.executors.device.fused_augment import FusedAugment
+from fusionloader.executors.device.task import GpuTask
 from fusionloader.gpu import control, worker_thread
 from fusionloader.gpu.worker_thread import Fence, GivenUp, relax_captures
+from fusionloader.gpu_memory.errors import CudaError
 from fusionloader.workers import worker_set
 
 BATCHES = [list(range(start, start + 20)) for start in range(0, 40, 20)] * 3
@@ -133,7 +134,7 @@ def test_an_epoch_left_early_and_a_dropped_loader_end_the_thread(dataset):
 def test_an_error_ends_the_thread_and_the_next_one_has_half_the_samples(
     dataset, expected, monkeypatch
 ):
-    real, calls = NativeAugment.run, []
+    real, calls = FusedAugment.run, []
 
     def failing(self, images, operations, rows):
         calls.append(len(rows))
@@ -141,7 +142,7 @@ def test_an_error_ends_the_thread_and_the_next_one_has_half_the_samples(
             raise RuntimeError("the kernel was lost")
         return real(self, images, operations, rows)
 
-    monkeypatch.setattr(NativeAugment, "run", failing)
+    monkeypatch.setattr(FusedAugment, "run", failing)
     with threaded(dataset) as loader:
         with pytest.warns(RuntimeWarning, match="(?s)started again.*32 samples.*kernel was lost"):
             check_until(loader, expected, lambda told: told["restarts"])
@@ -172,13 +173,13 @@ def test_a_thread_that_hangs_while_it_decodes_is_given_up_and_writes_nothing_mor
 ):
     monkeypatch.setattr(control, "HUNG_SECONDS", 0.5)
     before = len(threads())
-    real, written = NativeAugment.run, []
+    real, written = FusedAugment.run, []
 
     def counting(self, images, operations, rows):
         written.append(len(rows))
         return real(self, images, operations, rows)
 
-    monkeypatch.setattr(NativeAugment, "run", counting)
+    monkeypatch.setattr(FusedAugment, "run", counting)
     with threaded(dataset, decoder=bad_decoders.Hangs(tmp_path / "flag")) as loader:
         check_until(loader, expected, lambda told: told["samples"])
         (tmp_path / "flag").touch()
@@ -199,7 +200,7 @@ def test_a_batch_waits_for_a_thread_that_hangs_while_it_writes_rows(
 ):
     monkeypatch.setattr(control, "HUNG_SECONDS", 0.3)
     monkeypatch.setattr(worker_thread, "_CLOSE_SECONDS", 0.01)
-    real, hangs, may_go_on = NativeAugment.run, threading.Event(), threading.Event()
+    real, hangs, may_go_on = FusedAugment.run, threading.Event(), threading.Event()
 
     def slow(self, images, operations, rows):
         if hangs.is_set():
@@ -210,7 +211,7 @@ def test_a_batch_waits_for_a_thread_that_hangs_while_it_writes_rows(
         wait_until(lambda: "cannot be" in caplog.text or "hangs while it writes" in caplog.text)
         may_go_on.set()
 
-    monkeypatch.setattr(NativeAugment, "run", slow)
+    monkeypatch.setattr(FusedAugment, "run", slow)
     with threaded(dataset) as loader:
         check_until(loader, expected, lambda told: told["samples"])
         hangs.set()
@@ -344,9 +345,10 @@ def test_a_script_ends_with_its_thread(dataset, end, code):
     assert "Traceback" not in done.stderr
 
 
-def test_a_thread_gets_the_buffers_themselves():
-    ring = DeviceRing(HostCopies())
+def test_a_thread_gets_the_buffers_themselves(fake_cuda):
+    ring = DeviceRing(FakeDevice(fake_cuda))
     (opened,) = ring.share(1, 64, in_process=True)
+    assert ring.share(1, 64, in_process=True) == [opened]  # a worker that is started again
     buffer = ring.acquire_shared(64)
     assert buffer.unreferenced
     memory = opened[0](*opened[1])
@@ -358,21 +360,37 @@ def test_a_thread_gets_the_buffers_themselves():
     assert buffer.unreferenced
 
 
-class Driver:
-    def __init__(self, code):
-        self.code, self.modes = code, []
+@pytest.mark.parametrize("relaxed", [True, False])
+def test_a_thread_may_wait_for_the_device_while_a_graph_is_captured(fake_cuda, relaxed):
+    said = []
 
-    def cuThreadExchangeStreamCaptureMode(self, mode):
-        self.modes.append(ctypes.cast(mode, ctypes.POINTER(ctypes.c_int)).contents.value)
-        return self.code
+    def allocate():
+        if relaxed:
+            relax_captures(0)
+        try:
+            fake_cuda.allocate(64)
+        except CudaError as error:
+            said.append(str(error))
+
+    stream = fake_cuda.stream()
+    fake_cuda.capture(stream, True)
+    thread = threading.Thread(target=allocate)
+    thread.start()
+    thread.join()
+    if relaxed:
+        fake_cuda.capture(stream, False)
+        assert said == []
+    else:
+        with pytest.raises(AssertionError, match="fakeCapture returned"):
+            fake_cuda.capture(stream, False)
+        assert len(said) == 1
 
 
-@pytest.mark.parametrize("code", [0, 1])
-def test_captures_are_relaxed_or_one_is_warned(code, caplog):
-    driver = Driver(code)
-    relax_captures(driver)
-    assert driver.modes == [2]
-    assert ("CUDA graphs" in caplog.text) == bool(code)
+@pytest.mark.usefixtures("fake_library")
+def test_one_is_warned_where_captures_cannot_be_left_alone(caplog):
+    relax_captures(99)
+    assert "may disturb the capture of CUDA graphs" in caplog.text
+    assert "99" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -390,14 +408,14 @@ def test_what_a_thread_cannot_do_is_refused(options, told):
 
 @pytest.mark.kills
 def test_random_stops_and_errors_lose_no_sample(dataset, expected, monkeypatch):
-    real, generator = NativeAugment.run, np.random.default_rng(3)
+    real, generator = FusedAugment.run, np.random.default_rng(3)
 
     def sometimes(self, images, operations, rows):
         if generator.random() < 0.05:
             raise RuntimeError("now and then")
         return real(self, images, operations, rows)
 
-    monkeypatch.setattr(NativeAugment, "run", sometimes)
+    monkeypatch.setattr(FusedAugment, "run", sometimes)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         for trial in range(4):

@@ -45,10 +45,11 @@ def borrowing(limit: int = _LIMIT) -> Iterator[tuple[MemoryLender, Peer]]:
     ledger_handle = memory.open_ledger()
     assert ledger_handle is not None, memory.why_not
     with Peer(ledger_handle) as peer:
-        assert peer.ask("probe") == {"refused": None}
         session = memory._session
         assert session is not None
-        wait_until(lambda: session.proven, "the probe does not end")
+        peer.tell("probe")
+        wait_until(session.prove, "the probe does not end")
+        assert peer.answer() == {"refused": None}
         yield memory, peer
     memory.close()
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-
 import numpy as np
 import pytest
 import torch
@@ -22,80 +20,48 @@ from support.images import NORMALIZE, photo
 from torchvision import transforms as v1
 
 from fusionloader import compile_plan
-from fusionloader.executors.device import program as device_program
-from fusionloader.executors.device.program import (
-    DeviceProgram,
-    DeviceSample,
-    KernelError,
-    Launcher,
-    check,
-    load_library,
-)
+from fusionloader.executors.device.launchers import CudaLauncher
+from fusionloader.executors.device.memory import allocator_of_torch
+from fusionloader.executors.device.program import DeviceProgram, DeviceSample
 from fusionloader.executors.results import result_like
 
-
-def why_not() -> str | None:
-    try:
-        return None if device_program.device_count() > 0 else "no CUDA device"
-    except KernelError as error:
-        return str(error)
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device for torch"),
+]
 
 
-REASON = why_not()
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(REASON is not None, reason=REASON or "")]
+def on_device(array: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array)).cuda()
 
 
-class Memory:
-    """Bytes on the device."""
-
-    def __init__(self, nbytes: int) -> None:
-        self._library = load_library()
-        self.nbytes = nbytes
-        made = ctypes.c_void_p()
-        check(self._library, self._library.fl_allocate(max(nbytes, 1), ctypes.byref(made)))
-        self.address = made.value or 0
-
-    @staticmethod
-    def of(array: np.ndarray) -> Memory:
-        memory = Memory(array.nbytes)
-        code = memory._library.fl_copy(memory.address, array.ctypes.data, array.nbytes)
-        check(memory._library, code)
-        return memory
-
-    def bytes(self) -> np.ndarray:
-        array = np.empty(self.nbytes, np.uint8)
-        check(self._library, self._library.fl_synchronize())
-        check(self._library, self._library.fl_copy(array.ctypes.data, self.address, self.nbytes))
-        return array
-
-    def __del__(self) -> None:
-        self._library.fl_free(self.address)
-
-
-@pytest.fixture
+@pytest.fixture(scope="module")
 def launcher():
-    made = Launcher(0)
-    yield made
-    made.close()
+    stream = torch.cuda.Stream(0)
+    # What torch enqueues on its own stream is there before a launch.
+    torch.cuda.synchronize()
+    return CudaLauncher(0, stream.cuda_stream, allocator_of_torch(0))
 
 
-def check_on_device(launcher: Launcher, cases) -> None:
+def check_on_device(launcher: CudaLauncher, cases) -> None:
     """``cases`` are pairs of pixels and operations, of one number of channels."""
     channels = cases[0][0].shape[2]
     expected = []
     for pixels, operations in cases:
         room = native(pixels, operations).size
         expected.append(by_device_body(pixels, operations, 1, room))
-    images = [Memory.of(pixels) for pixels, _ in cases]
-    outs = [Memory(result.size) for result in expected]
+    images = [on_device(pixels) for pixels, _ in cases]
+    outs = [torch.zeros(result.size, dtype=torch.uint8, device="cuda") for result in expected]
+    torch.cuda.synchronize()
     samples = [
-        DeviceSample(image.address, *pixels.shape[:2], operations, out.address)
+        DeviceSample(image.data_ptr(), *pixels.shape[:2], operations, out.data_ptr())
         for image, out, (pixels, operations) in zip(images, outs, cases, strict=True)
     ]
     refused = DeviceProgram(pixel_plan(channels)).launch(launcher, samples)
+    launcher.wait()
     assert refused == [None] * len(samples)
     for out, result, (pixels, operations) in zip(outs, expected, cases, strict=True):
-        different = int((out.bytes() != result.reshape(-1)).sum())
+        different = int((out.cpu().numpy() != result.reshape(-1)).sum())
         assert different == 0, (pixels.shape, operations, different)
 
 
@@ -123,23 +89,26 @@ def test_batches_of_a_plan(launcher, policy):
     compiled = compile_plan(v1.Compose([*steps, v1.RandomErasing(0.5)]))
     program = DeviceProgram(compiled.plan)
     image = np.asarray(photo(np.random.default_rng(1), 260, 240))
-    on_device = Memory.of(image)
+    image_there = on_device(image)
     row = result_like(compiled.plan).numel() * 4
     # More launches than there are slots for their programs, of growing size.
-    batches = [(count, Memory(count * row)) for count in (1, 4, 16, 64, 3, 128)]
+    counts = (1, 4, 16, 64, 3, 128)
+    batches = [(n, torch.zeros(n * row, dtype=torch.uint8, device="cuda")) for n in counts]
+    torch.cuda.synchronize()
     for number, (count, out) in enumerate(batches):
         samples = [
             DeviceSample(
-                on_device.address,
+                image_there.data_ptr(),
                 *image.shape[:2],
                 compiled.draw(260, 240, epoch=number, index=index),
-                out.address + index * row,
+                out.data_ptr() + index * row,
             )
             for index in range(count)
         ]
         assert program.launch(launcher, samples) == [None] * count
+    launcher.wait()
     for number, (count, out) in enumerate(batches):
-        got = torch.from_numpy(out.bytes()).view(count, row)
+        got = out.cpu().view(count, row)
         for index in range(count):
             drawn = compiled.draw(260, 240, epoch=number, index=index)
             expected = compiled.apply(image, drawn).view(torch.uint8).reshape(-1)
@@ -148,13 +117,15 @@ def test_batches_of_a_plan(launcher, policy):
 
 def test_only_what_makes_no_sense_is_left_out(launcher):
     program = DeviceProgram(pixel_plan(3))
-    outs = [Memory.of(np.full(300, 7, np.uint8)) for _ in range(2)]
-    image = Memory.of(np.zeros((10, 10, 3), np.uint8))
+    outs = [on_device(np.full(300, 7, np.uint8)) for _ in range(2)]
+    image = on_device(np.zeros((10, 10, 3), np.uint8))
+    torch.cuda.synchronize()
     operations = [[("invert",)], [("crop", 0, 0, 0, 0, FILL)]]
     samples = [
-        DeviceSample(image.address, 10, 10, given, out.address)
+        DeviceSample(image.data_ptr(), 10, 10, given, out.data_ptr())
         for given, out in zip(operations, outs, strict=True)
     ]
     assert [why is None for why in program.launch(launcher, samples)] == [True, False]
-    assert (outs[0].bytes() == 255).all()
-    assert (outs[1].bytes() == 7).all()
+    launcher.wait()
+    assert bool((outs[0] == 255).all())
+    assert bool((outs[1] == 7).all())

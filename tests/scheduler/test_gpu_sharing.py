@@ -10,20 +10,23 @@ from made_times import made_times
 
 from fusionloader.scheduler.gpu_sharing import Mode, SharingChoice
 from fusionloader.sim.loader import simulate
-from fusionloader.sim.setup import BOTH, CPU_ONLY, Setup
+from fusionloader.sim.setup import BOTH, CPU_ONLY, Setup, Variant
 
 SAMPLES = 256
 rates = st.floats(100.0, 10_000.0)
 
 
-def train(choice, iterations, rate, *, workers=4, noise=0.0, seed=0, backlog=0):
-    """Trains at ``rate[mode]`` samples per second; returns the modes used."""
+def train(choice, iterations, rate, *, workers=4, noise=0.0, seed=0, backlog=0, waits=True):
+    """Trains at ``rate[mode]`` samples per second; returns the modes used.
+
+    Training takes no time itself: all of an iteration is waiting, unless it never waits.
+    """
     source = random.Random(seed)
     modes = []
     for _ in range(iterations):
         modes.append(choice.mode)
         seconds = SAMPLES / rate[choice.mode] * (1 + noise * source.uniform(-1, 1))
-        choice.iteration(seconds, SAMPLES, workers, backlog)
+        choice.iteration(seconds, SAMPLES, workers, backlog, seconds if waits else 0.0)
     return modes
 
 
@@ -52,10 +55,35 @@ def test_the_fastest_mode_wins_if_it_clearly_beats_off(rate, chosen):
 
 def test_it_profiles_a_few_iterations_of_every_mode():
     choice = SharingChoice()
-    modes = train(choice, 60, speeds(1000, 1200, 1100))
-    first_decision = modes.index(Mode.TEMPORAL, 45)
-    assert first_decision <= 60
-    assert {mode: modes[:54].count(mode) for mode in Mode} == dict.fromkeys(Mode, 18)
+    modes = train(choice, 36, speeds(1000, 1200, 1100))
+    assert {mode: modes.count(mode) for mode in Mode} == dict.fromkeys(Mode, 12)
+    assert (choice.profiling, choice.mode) == (False, Mode.TEMPORAL)
+
+
+def test_profiling_ends_at_once_where_cpu_workers_keep_up():
+    choice = SharingChoice()
+    assert set(train(choice, 200, speeds(1000, 900, 800), waits=False)) == {Mode.OFF}
+    assert (choice.decisions, choice.rates) == (1, {Mode.OFF: pytest.approx(1000)})
+    assert choice.describe() == (
+        "GPU worker: off, since CPU workers keep up (samples/s: off 1,000)"
+    )
+    choice = SharingChoice()
+    train(choice, 6, speeds(1000, 900, 800), waits=False)
+    assert not choice.profiling
+
+
+def test_other_modes_are_tried_once_cpu_workers_keep_up_no_more():
+    choice = SharingChoice()
+    rate = speeds(1000, 1200, 1500)
+    train(choice, 100, rate, waits=False)
+    train(choice, 100, rate)
+    assert (choice.decisions, choice.mode) == (2, Mode.SPATIAL)
+
+
+def test_where_off_was_compared_with_others_waiting_is_no_reason_to_profile_again():
+    choice = SharingChoice()
+    train(choice, 400, speeds(1000, 900, 800))
+    assert (choice.decisions, choice.mode) == (1, Mode.OFF)
 
 
 def test_off_does_not_shine_with_what_another_mode_has_prepared():
@@ -68,7 +96,7 @@ def test_off_does_not_shine_with_what_another_mode_has_prepared():
             seconds = 0.1 if backlog else 0.2
         else:
             backlog, seconds = min(backlog + SAMPLES, 8 * SAMPLES), 0.11
-        choice.iteration(seconds, SAMPLES, 4, backlog)
+        choice.iteration(seconds, SAMPLES, 4, backlog, seconds)
     assert choice.rates[Mode.OFF] == pytest.approx(SAMPLES / 0.2)
     assert choice.mode is not Mode.OFF
 
@@ -101,10 +129,10 @@ def test_a_pause_does_not_lead_to_another_mode():
     choice = SharingChoice()
     rate = speeds(1000, 1200, 1500)
     train(choice, 8, rate)
-    choice.iteration(60.0, SAMPLES, 4, 0)  # a checkpoint, in the middle of a turn
+    choice.iteration(60.0, SAMPLES, 4, 0, 0.0)  # a checkpoint, in the middle of a turn
     train(choice, 200, rate)
     assert choice.mode is Mode.SPATIAL
-    choice.iteration(60.0, SAMPLES, 4, 0)
+    choice.iteration(60.0, SAMPLES, 4, 0, 0.0)
     train(choice, 100, rate)
     assert (choice.mode, choice.decisions) == (Mode.SPATIAL, 1)
 
@@ -118,6 +146,32 @@ def test_a_forbidden_mode_is_not_used_again():
     choice.forbid(Mode.TEMPORAL)
     assert set(train(choice, 100, rate)) == {Mode.OFF}
     assert not choice.profiling
+
+
+def test_a_mode_that_is_forbidden_before_its_turn_costs_no_iteration():
+    choice = SharingChoice()
+    rate = speeds(1000, 1200, 1500)
+    before = train(choice, 8, rate)
+    choice.forbid(Mode.SPATIAL)
+    modes = before + train(choice, 16, rate)
+    assert {mode: modes.count(mode) for mode in set(modes)} == {Mode.OFF: 12, Mode.TEMPORAL: 12}
+    assert (choice.profiling, choice.mode) == (False, Mode.TEMPORAL)
+
+
+def test_a_mode_that_is_forbidden_in_its_turn_is_left_at_once():
+    choice = SharingChoice()
+    rate = speeds(1000, 1200, 1500)
+    assert train(choice, 14, rate)[-1] is Mode.SPATIAL
+    choice.forbid(Mode.SPATIAL)
+    assert Mode.SPATIAL not in train(choice, 12, rate)
+    assert (choice.profiling, choice.mode) == (False, Mode.TEMPORAL)
+
+
+def test_to_forbid_what_is_not_in_use_changes_no_decision():
+    choice = SharingChoice()
+    train(choice, 100, speeds(1000, 1500, 1200))
+    choice.forbid(Mode.SPATIAL)
+    assert (choice.profiling, choice.mode, choice.decisions) == (False, Mode.TEMPORAL, 1)
 
 
 def test_the_log_line_tells_the_decision_and_the_rates():
@@ -137,6 +191,31 @@ def test_the_choice_is_never_slower_than_off(off, temporal, spatial, noise, seed
         choice.forbid(Mode.SPATIAL)
     train(choice, 60, rate, noise=noise, seed=seed)
     assert rate[choice.mode] >= off
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    workers=st.integers(1, 14),
+    step=st.floats(0.3, 2.5),
+    gpu_speed=st.floats(0.5, 20.0),
+    launch=st.floats(0.0, 4.0),
+    beside=st.floats(0.3, 1.0),
+    seed=st.integers(0, 1000),
+)
+def test_at_most_40_simulated_steps_find_a_mode_close_to_the_best(
+    workers, step, gpu_speed, launch, beside, seed
+):
+    """With ``prefetch_factor=2``; ``step`` is training's speed relative to all CPU workers."""
+    times = made_times(
+        gpu_speed=gpu_speed, launch=launch, beside=beside, models={"model": step * workers * 417}
+    )
+    setup = Setup(times, BOTH, workers, "model", 160, 128, in_flight=2 * workers, seed=seed)
+    fixed = {mode: replace(setup, variant=Variant(mode.value, mode)) for mode in Mode}
+    true = {mode: simulate(setup).rate(80) for mode, setup in fixed.items()}
+    chosen = simulate(replace(setup, iterations=41)).steps[40]
+    assert not chosen.profiling
+    assert true[chosen.mode] >= 0.85 * max(true.values())
+    assert true[chosen.mode] >= 0.98 * true[Mode.OFF]
 
 
 @settings(max_examples=15, deadline=None)

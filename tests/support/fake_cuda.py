@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,6 +44,8 @@ class PoolBlock:
 
 class FakeCuda:
     """What a program would do with its device besides lending: allocate, launch, wait."""
+
+    kernel: object = None
 
     def __init__(self, library: Path) -> None:
         self.library = library
@@ -85,7 +88,7 @@ class FakeCuda:
         return stream.value
 
     def capture(self, stream: int, on: bool) -> None:
-        self._calls.fakeCapture.restype = None
+        """Begins or ends a capture, in CUDA's global mode; at its end it must be whole."""
         self._call("fakeCapture", ctypes.c_void_p(stream), int(on))
 
     def hold(self, stream: int, on: bool) -> None:
@@ -109,9 +112,49 @@ class FakeCuda:
             ctypes.c_void_p(stream),
         )
 
+    def set_kernel(self, kernel: Callable[[int, int, int, int], None]) -> None:
+        """What a launch calls: with its program, working memory, blocks and threads of each."""
+        kind = ctypes.CFUNCTYPE(
+            None, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint, ctypes.c_uint
+        )
+        self._calls.fakeKernel.restype = None
+        FakeCuda.kernel = kind(kernel)  # for as long as the library may call it
+        self._call("fakeKernel", FakeCuda.kernel)
+
+    def has_context(self, device: int) -> bool:
+        """Whether this process has made a context on a device."""
+        flags, active = ctypes.c_uint(), ctypes.c_int()
+        self._call("cuDevicePrimaryCtxGetState", device, ctypes.byref(flags), ctypes.byref(active))
+        return bool(active.value)
+
     def wait(self, stream: int) -> None:
         self.enter()
         self._call("cuStreamSynchronize", ctypes.c_void_p(stream))
+
+    def be_late(self, on: bool = True, last_made_first: bool = True) -> None:
+        """A late device does nothing but what somebody waits for, and what that depends on."""
+        self._calls.fakeLate.restype = None
+        self._call("fakeLate", 0 if not on else 1 if last_made_first else 2)
+
+    def run(self) -> None:
+        """A late device does all that it was given."""
+        self._calls.fakeRun.restype = None
+        self._call("fakeRun")
+
+    @property
+    def idle(self) -> bool:
+        return bool(self._calls.fakeIdle())
+
+    def read_later(self, to: int, address: int, nbytes: int, stream: int) -> None:
+        """Enqueues a copy to the host."""
+        self.enter()
+        self._call(
+            "cuMemcpyDtoHAsync_v2",
+            ctypes.c_void_p(to),
+            ctypes.c_uint64(address),
+            ctypes.c_size_t(nbytes),
+            ctypes.c_void_p(stream),
+        )
 
     def words(self, address: int, nbytes: int) -> set[int]:
         """The different 32-bit words that the memory holds now, whatever is under way."""

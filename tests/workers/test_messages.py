@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import Dataset
 
 from fusionloader import FusionLoader, WorkerPool
+from fusionloader.workers import failures
 from fusionloader.workers.messages import Receiver, SamplesSpilled, send
 
 COUNT = 200
@@ -87,3 +88,26 @@ def test_threads_that_wait_for_loaders_of_one_pool_get_each_its_own():
         for thread in threads:
             thread.join()
     assert found == dict.fromkeys(range(3), 3 * list(range(0, 240, 4)))
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (
+            RuntimeError("CUDA error: it failed\nFor debugging consider ..."),
+            "CUDA error: it failed",
+        ),
+        (
+            RuntimeError(
+                "Critical error in pipeline:\n  File x\n\nencountered:\n\nIt failed (7):\n"
+            ),
+            "It failed (7):",
+        ),
+    ],
+)
+def test_the_summary_of_an_error_is_one_line(error, line):
+    assert failures.summary(error) == f"RuntimeError: {line}"
+
+
+def test_the_summary_of_an_error_without_text_is_its_type():
+    assert failures.summary(MemoryError()) == "MemoryError"

@@ -15,7 +15,9 @@ from fusionloader.executors.dali.memory.borrowing import may_borrow
 from fusionloader.executors.dali.memory.unused_memory import release_unused_memory
 from fusionloader.executors.dali.prebuilt import Prebuilt
 from fusionloader.executors.dali.task import Backend, Image, Input, unpacked
+from fusionloader.executors.device_loss import is_device_lost
 from fusionloader.executors.native import jpeg_size, make_executor
+from fusionloader.executors.refusals import FileRefused
 from fusionloader.executors.shortage import is_shortage
 from fusionloader.plan.stages import Plan
 
@@ -71,7 +73,8 @@ class DaliHead:
         Images are arrays, or DALI's tensors on a GPU, which no later run writes to.
 
         Raises:
-            RuntimeError: there is too little memory, of which more might be borrowed.
+            RuntimeError: there is too little memory, of which more might be borrowed; or the device
+                is lost.
         """
         results: list[DaliDecoded] = []
         found = [self._refusal(file, step) for file, step in zip(encoded, steps, strict=True)]
@@ -90,7 +93,7 @@ class DaliHead:
         """Why a file must not get to DALI, where one bad sample fails all; empty if it may."""
         size = jpeg_size(self._headers, file)
         if size is None:
-            return "not a whole JPEG file of 1 or 3 color channels"
+            return FileRefused("not a whole JPEG file of 1 or 3 color channels")
         x, y, width, height = step.window
         if min(x, y) < 0 or min(width, height) < 1 or x + width > size[0] or y + height > size[1]:
             return f"the window {step.window} is not within the image of {size[0]} x {size[1]}"
@@ -107,14 +110,14 @@ class DaliHead:
             return [DaliDecoded(image) for image in unpacked(images, self._backend.on_gpu)]
         except RuntimeError as error:
             short, cause = is_shortage(error), _cause(error)
-            if short and may_borrow(self._backend.device):
+            if is_device_lost(error) or (short and may_borrow(self._backend.device)):
                 raise
         # Outside of the handler, since the error's traceback holds the failed pipeline's memory.
         if short:  # halves need less of it at a time
             release_unused_memory()
         self._pipeline.build()
         if len(files) == 1:
-            return [DaliDecoded(None, cause)]
+            return [DaliDecoded(None, cause if short else FileRefused(cause))]
         middle = len(files) // 2
         first = self._decode(files[:middle], steps[:middle])
         return first + self._decode(files[middle:], steps[middle:])

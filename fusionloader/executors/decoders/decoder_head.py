@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fusionloader.executors.dali.head_steps import HeadStep
 from fusionloader.executors.decoders.buffer_pool import BufferPool
 from fusionloader.executors.decoders.interface import DecodeCommand, Decoded, Decoder
+from fusionloader.executors.device_loss import is_device_lost
+from fusionloader.executors.refusals import FileRefused
 from fusionloader.executors.shortage import is_shortage
 
 if TYPE_CHECKING:
@@ -72,7 +74,7 @@ class DecoderHead:
         """Submits a group; ``finish`` returns its results.
 
         Raises:
-            DecoderFailed: what the decoder raised, unless memory ran out.
+            DecoderFailed: what the decoder raised, unless memory ran out or the device is lost.
         """
         commands = [self._command(*each) for each in zip(encoded, steps, strict=True)]
         self._open.update((command.ticket, command) for command in commands)
@@ -135,7 +137,8 @@ class DecoderHead:
             raise self._failed(f"finished the ticket {found.ticket!r} {what}")
         image = found.image
         if image is None:
-            found = Decoded(found.ticket, None, str(found.reason) or "the decoder gave no reason")
+            reason = found.reason if isinstance(found.reason, FileRefused) else str(found.reason)
+            found = Decoded(found.ticket, None, reason or "the decoder gave no reason")
         else:
             if (why := _why_unfit(image, command, self._device)) is not None:
                 raise self._failed(f"finished with {why}")
@@ -157,7 +160,8 @@ class DecoderHead:
         try:
             return call(*arguments)
         except Exception as error:
-            if is_shortage(error):  # of which more may be borrowed
+            # More memory may be borrowed, and of a lost device the decoder is not to blame.
+            if is_shortage(error) or is_device_lost(error):
                 raise
             frames = traceback.extract_tb(error.__traceback__)
             where = f" ({frames[-1].filename}:{frames[-1].lineno})"

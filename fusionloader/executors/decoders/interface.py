@@ -19,8 +19,8 @@ class DecodeCommand:
 
     Attributes:
         ticket: what the result is known by; never the same twice.
-        encoded: a JPEG file whose header is whole, of 1 or 3 color channels. What is behind the
-            header may be damaged.
+        encoded: a JPEG file of 1 or 3 color channels whose headers are whole, and whose markers
+            libjpeg takes. What is between them may be damaged.
         window: (x, y, width, height) in pixels of the file, within its image. EXIF's orientation is
             left alone.
         height: of the result, in pixels.
@@ -57,7 +57,8 @@ class Decoded:
             long as this refers to it. A tensor, or what has ``__cuda_array_interface__`` on a
             device, or ``__array_interface__`` on the CPU. ``None`` where there are none.
         reason: why there are none, in a few words without the image's name or numbers:
-            ``stats()`` counts them. A CPU worker does the sample then.
+            ``stats()`` counts them. A CPU worker does the sample then. With a ``FileRefused``,
+            which is a ``str``, the decoder is never given the file again.
     """
 
     ticket: int

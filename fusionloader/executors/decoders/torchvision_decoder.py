@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fusionloader.executors.decoders.whole_images import WholeImageDecoder
+from fusionloader.executors.device_loss import is_device_lost
+from fusionloader.executors.refusals import FileRefused
 from fusionloader.executors.shortage import is_shortage
 
 if TYPE_CHECKING:
@@ -31,10 +33,10 @@ class TorchvisionDecoder(WholeImageDecoder):
                 warnings.simplefilter("ignore")  # that it is deprecated
                 planes = self._decode_jpeg(data, mode="RGB", device=self._device)
         except RuntimeError as error:
-            if is_shortage(error):
+            if is_shortage(error) or is_device_lost(error):
                 raise
             if len(files) == 1:
-                return [_cause(error)]
+                return [FileRefused(_cause(error))]
         else:
             return [image.permute(1, 2, 0) for image in planes]
         middle = len(files) // 2

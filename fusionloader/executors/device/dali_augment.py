@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fusionloader.executors.dali.families.tasks import FamilyTasks
-from fusionloader.executors.device.task import Image, Row, rows_of_device, rows_of_slot
+from fusionloader.executors.device.memory import allocate_on_host, allocator_of_torch
+from fusionloader.executors.device.task import Image, Row, rows_in
 from fusionloader.plan.operations import Operation
 from fusionloader.plan.stages import Plan
+
+if TYPE_CHECKING:
+    import torch
 
 _ELEMENTS = {
     "uint8": np.uint8,
@@ -35,8 +41,8 @@ class DaliAugment:
     def rows(self, count: int, row_bytes: int) -> Sequence[Row]:
         """See ``Augment``."""
         if self._device_id is None:
-            return rows_of_slot(count, row_bytes)
-        return rows_of_device(count, row_bytes, self._device_id)
+            return rows_in(allocate_on_host(count * row_bytes), count)
+        return rows_in(allocator_of_torch(self._device_id)(count * row_bytes), count)
 
     def run(
         self,
@@ -60,7 +66,7 @@ class DaliAugment:
         out = np.empty((len(rows), *self._shape), _ELEMENTS[self._element])
         self._families.normalise(images, out, operations)
         for row, result in zip(rows, out, strict=True):
-            row[:] = result.reshape(-1).view(np.uint8).data
+            ctypes.memmove(row.address, result.ctypes.data, row.nbytes)
 
     def _to_device(
         self,
@@ -70,6 +76,26 @@ class DaliAugment:
     ) -> None:
         import torch
 
-        out = [row.view(getattr(torch, self._element)).view(self._shape) for row in rows]
+        element = getattr(torch, self._element)
+        out = [_tensor_over(row).view(element).view(self._shape) for row in rows]
         self._families.normalise(images, out, operations)
         torch.cuda.current_stream(self._device_id).synchronize()
+
+
+class _Bytes:
+    """Memory of a device as torch takes it from other libraries."""
+
+    def __init__(self, row: Row) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (row.nbytes,),
+            "typestr": "|u1",
+            "data": (row.address, False),
+            "strides": None,
+            "version": 2,
+        }
+
+
+def _tensor_over(row: Row) -> torch.Tensor:
+    import torch
+
+    return torch.as_tensor(_Bytes(row), device="cuda")

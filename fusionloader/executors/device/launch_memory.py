@@ -20,6 +20,7 @@ from fusionloader.executors.dali.prebuilt import drop_all
 from fusionloader.executors.device.task import EncodedSample
 from fusionloader.executors.shortage import is_shortage
 from fusionloader.gpu_memory import Borrower, Mapping, MemorySharingError, pool
+from fusionloader.gpu_memory.probe import answer_if_asked
 
 if TYPE_CHECKING:
     import torch
@@ -32,7 +33,7 @@ SAMPLE_BYTES = 16 << 20
 USEFUL_BYTES = 20 << 20
 # Training wakes up and lends. If it has just got its batch instead, it waits for this launch.
 _OFFER_SECONDS = 0.01
-# Of a launch, between two looks at the lender: it has 30 ms before the worker is killed.
+# Of a launch, between two looks at the lender: it has 30 ms or more before the worker is killed.
 _PARTS = 8
 
 _MOST_FRUITLESS = 100
@@ -71,6 +72,8 @@ class LaunchMemory:
         self._fruitless = 0
         self._fruitless_since = 0.0
         self._give_up_seconds = give_up_seconds
+        self._answered = False  # the probe
+        self._refused = False
         self.short = False
 
     def run(self, launch: Launch, samples: Sequence[EncodedSample]) -> list[str | None]:
@@ -80,6 +83,8 @@ class LaunchMemory:
             MemoryError: there was no memory for long, neither of its own nor borrowed.
         """
         self._used = True
+        if self._refused:
+            return launch(samples)
         if not self._blocks:
             done = _unless_short(self._pool.own, launch, samples)
             if done is not None:
@@ -128,6 +133,7 @@ class LaunchMemory:
             self._borrower.want(wanted)
             self._wake_training()
             while not self._blocks:
+                self._answer()
                 while (block := self._borrower.try_borrow(USEFUL_BYTES)) is not None:
                     self._blocks.append(block)
                 left = deadline - time.monotonic()
@@ -140,8 +146,21 @@ class LaunchMemory:
             self._borrower.want(0)
             self._pool.begin(self._blocks)
 
+    def _answer(self) -> None:
+        """Answers training's question whether its memory can be opened here, once."""
+        if self._answered or self._refused:
+            return
+        try:
+            self._answered = answer_if_asked(self._borrower)
+        except MemorySharingError as error:  # training says so, once
+            log.debug("no memory can be borrowed: %s", error)
+            self._refused = True
+        if self._answered or self._refused:
+            self._wake_training()
+
     def look(self) -> None:
         """Returns what is borrowed if training asks for it; to be called between launches."""
+        self._answer()
         if self._blocks and self._borrower.revoked:
             self.give_back()
 
@@ -217,7 +236,8 @@ class TorchPool:
         for block in blocks:
             pool.add(block)
             self._blocks.append(block)
-        self._pool = torch.cuda.MemPool(self._allocator.allocator())  # type: ignore[no-untyped-call]
+        with torch.cuda.device(self._device):  # a pool is of the device that is current now
+            self._pool = torch.cuda.MemPool(self._allocator.allocator())  # type: ignore[no-untyped-call]
 
     def borrowed(self) -> AbstractContextManager[None]:
         """Within it allocations come from the borrowed blocks."""

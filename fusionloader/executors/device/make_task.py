@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from fusionloader.executors.dali.memory.borrowing import may_borrow
 from fusionloader.executors.decoders.by_name import make_decoder
 from fusionloader.executors.decoders.decoder_head import DecoderHead
-from fusionloader.executors.device.task import Augment, GpuTask, NativeAugment
+from fusionloader.executors.device.fused_augment import FusedAugment
+from fusionloader.executors.device.launchers import CudaLauncher, HostLauncher
+from fusionloader.executors.device.memory import allocator_of_torch
+from fusionloader.executors.device.task import Augment, GpuTask
 from fusionloader.executors.shortage import is_shortage
 from fusionloader.options import Prebuilt
 from fusionloader.plan.stages import Plan
@@ -52,7 +55,9 @@ def make_task(
     Raises:
         ImportError: what decodes is not there.
         DecoderFailed: it cannot be started, or does not decode a plain image.
-        RuntimeError: DALI cannot build a pipeline on the device.
+        NvrtcError: the fused kernel cannot be compiled.
+        RuntimeError: DALI cannot build a pipeline on the device, or the driver does not take the
+            kernel.
     """
     decoder = make_decoder(head.decoder, head.threads, head.hw_decoder_load)
     capacity = most_samples * head.groups
@@ -72,10 +77,13 @@ def _augment(plan: Plan, device_id: int | None, prebuilt: Prebuilt, most_samples
 
         return DaliAugment(plan, device_id, most_samples)
     if device_id is None:
-        return NativeAugment(plan)
-    from fusionloader.executors.device.cuda_augment import CudaAugment
+        return FusedAugment(plan, HostLauncher())
+    import torch
 
-    return CudaAugment(plan, device_id)
+    # One of torch's, which live as long as the process.
+    stream = torch.cuda.Stream(device_id).cuda_stream  # type: ignore[no-untyped-call]
+    launcher = CudaLauncher(device_id, stream, allocator_of_torch(device_id))
+    return FusedAugment(plan, launcher)
 
 
 def _an_image() -> bytes:

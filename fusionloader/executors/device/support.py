@@ -42,8 +42,8 @@ def why_not(
         if isinstance(stage, AugMix):
             return "AugMix mixes several images"
         noisy = isinstance(stage, RandomErasing) and not stage.values and stage.noise_per_pixel
-        if on_gpu and noisy:
-            return "RandomErasing with noise, which the device would round otherwise"
+        if noisy:
+            return "RandomErasing with noise, which a device would round otherwise"
         if isinstance(stage, _RESIZES):
             if place > 0:
                 return f"{type(stage).__name__} does not come first"

@@ -11,20 +11,21 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
-
+from fusionloader._native import is_never_refused
 from fusionloader.executors.dali.errors import NotOnDali
 from fusionloader.executors.dali.head_steps import HeadStep, head_of
 from fusionloader.executors.decoders.decoder_head import DecoderHead, Group
+from fusionloader.executors.device.memory import Memory
 from fusionloader.executors.native import jpeg_size, make_executor
+from fusionloader.executors.refusals import FileRefused
 from fusionloader.plan.operations import Operation
 from fusionloader.plan.stages import Plan
 
 # A sample's pixels, height x width x channels: a uint8 array, or on a device what has
 # ``__cuda_array_interface__``.
 Image = Any
-# A sample's row of the batch: memory of the batch slot, or a uint8 tensor on a device.
-Row = Any
+# A sample's row of the batch, in the slot or on a device.
+Row = Memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,45 +60,10 @@ class Augment(Protocol):
         """Returns for each image why its row could not be written, ``None`` where it was."""
 
 
-def rows_of_slot(count: int, row_bytes: int) -> Sequence[Row]:
-    """Returns rows as a batch slot has them, in memory of their own."""
-    memory: Any = np.empty((count, row_bytes), np.uint8)
-    return [memoryview(row) for row in memory]
-
-
-def rows_of_device(count: int, row_bytes: int, device: int | str) -> Sequence[Row]:
-    """Returns rows as a batch on a device has them."""
-    import torch
-
-    return list(torch.empty((count, row_bytes), dtype=torch.uint8, device=device))
-
-
-class NativeAugment:
-    """The kernels of the CPU workers, for DALI's CPU backend."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._executor = make_executor(plan)
-
-    def rows(self, count: int, row_bytes: int) -> Sequence[Row]:
-        """See ``Augment``."""
-        return rows_of_slot(count, row_bytes)
-
-    def run(
-        self,
-        images: Sequence[Image],
-        operations: Sequence[Sequence[Operation]],
-        rows: Sequence[Row],
-    ) -> list[str | None]:
-        """See ``Augment``."""
-        failed: list[str | None] = []
-        for image, left, row in zip(images, operations, rows, strict=True):
-            try:
-                self._executor.run_pixels_with(image, left, row)
-            except ValueError as error:
-                failed.append(str(error))
-            else:
-                failed.append(None)
-        return failed
+def rows_in(memory: Memory, count: int) -> list[Row]:
+    """Returns memory divided into rows."""
+    nbytes = memory.nbytes // count
+    return [memory.part(number * nbytes, nbytes) for number in range(count)]
 
 
 Part = tuple[HeadStep, list[Operation]]
@@ -150,8 +116,8 @@ class GpuTask:
 
         Returns:
             For each sample ``None``, or in words why a CPU worker has to do it: not a JPEG that
-            the native decoder reads, an image that its plan cannot transform, or what the decoder
-            says.
+            the native decoder reads and libjpeg takes, an image that its plan cannot transform,
+            or what the decoder says. A ``FileRefused`` where that will be the same the next time.
         """
         failed: list[str | None] = []
         launch, most = begun.first, self._most_samples
@@ -198,7 +164,9 @@ class GpuTask:
     def _part(self, sample: EncodedSample) -> Part | str:
         size = jpeg_size(self._executor, sample.encoded)
         if size is None:
-            return "not a JPEG that the native decoder reads"
+            return FileRefused("not a JPEG that the native decoder reads")
+        if not is_never_refused(sample.encoded):  # a decoder may take it, and say nothing
+            return FileRefused("libjpeg may refuse the file for its markers")
         try:
             operations = self._executor.draw(
                 sample.seed, sample.epoch, sample.key, sample.occurrence, *size, sample.group

@@ -1,0 +1,126 @@
+// Batches on their way to a device: points in its work, page-locked memory, the copying thread.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <tuple>
+
+#include "bindings/module.hpp"
+#include "cuda/kernel.hpp"
+#include "delivery/copier.hpp"
+
+namespace py = pybind11;
+using namespace py::literals;
+
+namespace fusionloader {
+namespace {
+
+using cuda::Event;
+using cuda::OnDevice;
+using delivery::Copier;
+using Unlocked = py::call_guard<py::gil_scoped_release>;
+using Leaf = std::tuple<uint64_t, uint64_t, uint64_t>;
+using Conversion = std::tuple<uint64_t, uint64_t, uint32_t, uint32_t>;
+
+std::unique_ptr<Copier> make_copier(ManagerQueue& queue, int device,
+                                    std::optional<uint32_t> gpu_worker,
+                                    const std::optional<Conversion>& given) {
+  std::optional<delivery::LevelConversion> conversion;
+  if (given)
+    conversion = {reinterpret_cast<cuda::Function>(std::get<0>(*given)), std::get<1>(*given),
+                  std::get<2>(*given), std::get<3>(*given)};
+  const py::gil_scoped_release release;
+  return std::make_unique<Copier>(queue, device, gpu_worker, conversion);
+}
+
+uint64_t begin(Copier& copier, uint64_t slot, const std::vector<Leaf>& given, uint64_t staging) {
+  std::vector<delivery::LeafRows> leaves;
+  for (const auto& [from, to, row_bytes] : given) leaves.push_back({from, to, row_bytes});
+  const py::gil_scoped_release release;
+  return copier.begin(slot, std::move(leaves), staging);
+}
+
+void bind_memory(py::module_& m) {
+  m.def(
+      "page_lock",
+      [](int device, uint64_t address, size_t bytes) {
+        OnDevice(device).page_lock(reinterpret_cast<void*>(address), bytes);
+      },
+      "device"_a, "address"_a, "nbytes"_a, Unlocked());
+  m.def(
+      "page_unlock",
+      [](int device, uint64_t address) {
+        OnDevice(device).page_unlock(reinterpret_cast<void*>(address));
+      },
+      "device"_a, "address"_a, Unlocked());
+  m.def(
+      "export_handle",
+      [](int device, uint64_t address) {
+        const cuda::IpcHandle handle = OnDevice(device).export_handle(address);
+        return py::bytes(reinterpret_cast<const char*>(handle.data()), handle.size());
+      },
+      "device"_a, "address"_a, "What opens an allocation in another process.");
+  m.def(
+      "open_handle",
+      [](int device, const py::bytes& given) {
+        const std::string_view bytes = given;
+        cuda::IpcHandle handle;
+        if (bytes.size() != handle.size()) throw py::value_error("not a handle of CUDA IPC");
+        std::copy(bytes.begin(), bytes.end(), handle.begin());
+        const py::gil_scoped_release release;
+        return OnDevice(device).open(handle);
+      },
+      "device"_a, "handle"_a, "The address of another process's allocation in this one.");
+}
+
+void bind_kernel(py::module_& m) {
+  py::class_<cuda::Kernel>(m, "Kernel", "A kernel that was loaded into a device.")
+      .def(py::init([](int device, const py::bytes& image, const std::string& name) {
+             const std::string code = image;
+             const py::gil_scoped_release release;
+             return std::make_unique<cuda::Kernel>(device, code, name);
+           }),
+           "device"_a, "image"_a, "name"_a)
+      .def_property_readonly("function", [](const cuda::Kernel& kernel) {
+        return reinterpret_cast<uint64_t>(kernel.function());
+      });
+}
+
+void bind_copier(py::module_& m) {
+  py::class_<Event, std::shared_ptr<Event>>(m, "Event", "A point in the work of a device.")
+      .def(py::init<int, uint64_t>(), "device"_a, "stream"_a, Unlocked(),
+           "The point behind all that is in the stream now.")
+      .def("query", &Event::query, "Whether the device has passed it.")
+      .def("synchronize", &Event::synchronize, Unlocked(), "Waits until the device has.")
+      .def("hold_back", &Event::hold_back, "stream"_a,
+           "Nothing that is put into the stream from now on begins before it.");
+  py::class_<Copier>(
+      m, "Copier", "A thread that copies mini-batches to a device as their tiny-batches complete.")
+      .def(
+          py::init(&make_copier), "queue"_a, "device"_a, "gpu_worker"_a = py::none(),
+          "conversion"_a = py::none(), py::keep_alive<1, 2>(),
+          "`gpu_worker` writes its rows of the first leaf itself.\n\n"
+          "`conversion` of levels: kernel, address of the table, levels of a channel, bytes of an\n"
+          "element.")
+      .def("begin", &begin, "slot"_a, "leaves"_a, "staging"_a = 0,
+           "Copies a mini-batch.\n\n"
+           "`leaves` are addresses of row 0 in the slot and on the device, and bytes of a row. "
+           "With\n"
+           "`staging`, the first leaf's rows are levels.")
+      .def("finish", &Copier::finish, "number"_a, Unlocked(),
+           "Copies the rest of a mini-batch that is done; the point behind it.")
+      .def("cancel", &Copier::cancel, "number"_a, Unlocked(),
+           "Copies no more of it; the point behind what was copied.")
+      .def("close", &Copier::close, Unlocked(), "Ends the thread.")
+      .def_property_readonly("copied_bytes", &Copier::copied_bytes);
+}
+
+}  // namespace
+
+void bind_delivery(py::module_& m) {
+  py::module_ cuda = m.attr("cuda");
+  bind_memory(cuda);
+  bind_kernel(cuda);
+  bind_copier(cuda);
+}
+
+}  // namespace fusionloader

@@ -1,0 +1,34 @@
+#include "cuda/event.hpp"
+
+#include <unistd.h>
+
+#include "cuda/driver.hpp"
+
+namespace fusionloader::cuda {
+
+Event::Event(int device, uint64_t stream) : device_(device), pid_(getpid()) {
+  const OnDevice on(device);
+  handle_ = on.make_event();
+  try {
+    on.record(handle_, stream);
+  } catch (...) {
+    on.destroy(handle_);
+    throw;
+  }
+}
+
+Event::~Event() {
+  if (pid_ != getpid()) return;  // CUDA is its parent's
+  try {
+    OnDevice(device_).destroy(handle_);
+  } catch (const std::exception&) {  // the device is lost, and its events with it
+  }
+}
+
+bool Event::query() const { return OnDevice(device_).has_passed(handle_); }
+
+void Event::synchronize() const { OnDevice(device_).wait_for(handle_); }
+
+void Event::hold_back(uint64_t stream) const { OnDevice(device_).hold_back(stream, handle_); }
+
+}  // namespace fusionloader::cuda

@@ -1,0 +1,31 @@
+#pragma once
+// A point in the work of a device.
+#include <sys/types.h>
+
+#include <cstdint>
+
+#include "cuda/driver_table.hpp"
+
+namespace fusionloader::cuda {
+
+class Event {
+ public:
+  // The point behind all that is in the stream now.
+  Event(int device, uint64_t stream);
+  ~Event();
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+
+  // Whether the device has passed it.
+  bool query() const;
+  void synchronize() const;
+  // Nothing that is put into the stream from now on begins before it.
+  void hold_back(uint64_t stream) const;
+
+ private:
+  int device_;
+  pid_t pid_;
+  EventHandle handle_ = nullptr;
+};
+
+}  // namespace fusionloader::cuda

@@ -1,0 +1,193 @@
+#include "delivery/copier.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <numeric>
+#include <stdexcept>
+
+#include "cuda/error.hpp"
+#include "device/levels_to_elements.hpp"
+
+namespace fusionloader::delivery {
+namespace {
+
+using cuda::OnDevice;
+
+// Rows of fewer bytes wait for the mini-batch: a copy takes longer to begin than they take.
+constexpr uint64_t kLeastBytes = 4096;
+constexpr int64_t kSleepNs = 100'000'000;
+constexpr unsigned kThreads = 256, kLevelsOfThread = 16;
+
+}  // namespace
+
+Copier::Copier(ManagerQueue& queue, int device, std::optional<uint32_t> gpu_worker,
+               std::optional<LevelConversion> conversion)
+    : queue_(queue),
+      device_(device),
+      gpu_worker_(gpu_worker),
+      conversion_(conversion),
+      pid_(getpid()),
+      stream_(OnDevice(device).make_stream()) {
+  queue_.watch_completed(true);
+  thread_ = std::make_unique<std::thread>([this] { run(); });
+}
+
+Copier::~Copier() {
+  if (pid_ != getpid()) {  // there is no such thread in a forked child
+    (void)thread_.release();
+    return;
+  }
+  close();
+  try {
+    OnDevice(device_).end_stream(stream_);
+  } catch (const std::exception&) {  // the device is lost
+  }
+}
+
+void Copier::close() {
+  if (closed_.exchange(true) || pid_ != getpid()) return;
+  queue_.watch_completed(false);
+  queue_.wake_completed();
+  thread_->join();
+}
+
+uint64_t Copier::begin(uint64_t slot, std::vector<LeafRows> leaves, uint64_t staging) {
+  if (staging != 0 && (!conversion_ || leaves.empty()))
+    throw std::invalid_argument("staging memory is for levels that are converted");
+  Batch* batch = queue_.batch(slot);
+  const BatchHeader& header = batch->header;
+  const std::lock_guard lock(mutex_);
+  copying_.push_back({++numbers_, batch, header.sequence.load(), std::move(leaves), staging,
+                      std::vector<bool>(header.tiny_batches),
+                      std::vector<uint32_t>((header.samples + 31) / 32)});
+  const OnDevice on(device_);
+  advance(copying_.back());
+  return numbers_;
+}
+
+std::shared_ptr<cuda::Event> Copier::finish(uint64_t number) {
+  const std::lock_guard lock(mutex_);
+  Copying copying = take(number);
+  if (!failure_.empty()) throw cuda::Error(cuda::Fault::cuda, failure_);
+  const OnDevice on(device_);
+  advance(copying);
+  copy_rest(copying);
+  if (copying.staging != 0) convert(copying);
+  return std::make_shared<cuda::Event>(device_, stream_);
+}
+
+std::shared_ptr<cuda::Event> Copier::cancel(uint64_t number) {
+  const std::lock_guard lock(mutex_);
+  take(number);
+  return std::make_shared<cuda::Event>(device_, stream_);
+}
+
+Copier::Copying Copier::take(uint64_t number) {
+  const auto found = std::find_if(copying_.begin(), copying_.end(),
+                                  [&](const Copying& each) { return each.number == number; });
+  if (found == copying_.end()) throw std::invalid_argument("no such mini-batch is being copied");
+  Copying taken = std::move(*found);
+  copying_.erase(found);
+  return taken;
+}
+
+void Copier::run() {
+  try {
+    const OnDevice on(device_);
+    const cuda::RelaxedCapture relaxed(on);
+    while (!closed_.load()) {
+      const uint32_t seen = queue_.completed_word();
+      {
+        const std::lock_guard lock(mutex_);
+        for (Copying& copying : copying_) advance(copying);
+      }
+      queue_.sleep_until_completed(seen, kSleepNs);
+    }
+  } catch (const std::exception& error) {
+    const std::lock_guard lock(mutex_);
+    failure_ = error.what();
+  }
+}
+
+// Copies the tiny-batches that have completed since the last time.
+void Copier::advance(Copying& copying) {
+  Batch& batch = *copying.batch;
+  const BatchHeader& header = batch.header;
+  for (uint32_t tiny_batch = 0; tiny_batch < header.tiny_batches; ++tiny_batch) {
+    if (copying.seen[tiny_batch]) continue;
+    const uint64_t word = batch.states()[tiny_batch].load();
+    if (StateWord::state(word) != TinyBatchState::completed) continue;
+    copying.seen[tiny_batch] = true;
+    if (gpu_worker_ &&
+        word == StateWord::make(copying.sequence, *gpu_worker_, TinyBatchState::completed))
+      continue;
+    std::vector<uint32_t> rows;
+    const uint32_t begin = tiny_batch * header.tiny_size;
+    for (uint32_t at = begin; at < std::min(begin + header.tiny_size, header.samples); ++at)
+      rows.push_back(batch.entries()[at].row);
+    for (const uint32_t row : rows) copying.which[row / 32] |= 1u << (row % 32);
+    for (const LeafRows& leaf : copying.leaves)
+      if (leaf.row_bytes >= kLeastBytes) copy_rows(copying, leaf, rows);
+  }
+}
+
+// Copies rows of a leaf, neighbours together.
+void Copier::copy_rows(const Copying& copying, const LeafRows& leaf, std::vector<uint32_t> rows) {
+  const bool staged = copying.staging != 0 && &leaf == copying.leaves.data();
+  const uint64_t to = staged ? copying.staging : leaf.to;
+  const OnDevice on(device_);
+  std::sort(rows.begin(), rows.end());
+  for (size_t first = 0, last; first < rows.size(); first = last) {
+    for (last = first + 1; last < rows.size() && rows[last] == rows[last - 1] + 1;) ++last;
+    const uint64_t offset = rows[first] * leaf.row_bytes, bytes = (last - first) * leaf.row_bytes;
+    on.copy(to + offset, reinterpret_cast<const void*>(leaf.from + offset), bytes, stream_);
+    copied_bytes_ += bytes;
+  }
+}
+
+std::vector<uint32_t> Copier::rows_through_slot(const Copying& copying) const {
+  std::vector<uint32_t> rows;
+  for (uint32_t row = 0; row < copying.batch->header.samples; ++row)
+    if (copying.which[row / 32] >> (row % 32) & 1) rows.push_back(row);
+  return rows;
+}
+
+// Copies what has waited for the mini-batch: the small leaves, and of the others but the first what
+// belongs to the GPU worker's samples.
+void Copier::copy_rest(const Copying& copying) {
+  const uint32_t samples = copying.batch->header.samples;
+  for (const LeafRows& leaf : copying.leaves) {
+    const bool first = &leaf == copying.leaves.data(), small = leaf.row_bytes < kLeastBytes;
+    std::vector<uint32_t> rows;
+    if (first) {
+      if (small) rows = rows_through_slot(copying);
+    } else {
+      for (uint32_t row = 0; row < samples; ++row)
+        if (small || !(copying.which[row / 32] >> (row % 32) & 1)) rows.push_back(row);
+    }
+    copy_rows(copying, leaf, std::move(rows));
+  }
+}
+
+void Copier::convert(const Copying& copying) {
+  const LeafRows& leaf = copying.leaves.front();
+  const uint32_t samples = copying.batch->header.samples;
+  for (uint32_t first = 0; first < samples; first += device::most_rows_converted) {
+    const uint32_t count = std::min(samples - first, device::most_rows_converted);
+    device::LevelRows rows{copying.staging,
+                           leaf.to,
+                           conversion_->table,
+                           static_cast<uint32_t>(leaf.row_bytes),
+                           conversion_->plane_levels,
+                           conversion_->element_bytes,
+                           first,
+                           {}};
+    std::copy_n(copying.which.begin() + first / 32, (count + 31) / 32, rows.which);
+    void* arguments[] = {&rows};
+    const auto across = (rows.row_levels - 1) / (kThreads * kLevelsOfThread) + 1;
+    OnDevice(device_).launch(conversion_->kernel, {across, count, kThreads}, stream_, arguments);
+  }
+}
+
+}  // namespace fusionloader::delivery

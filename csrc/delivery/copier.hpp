@@ -1,0 +1,94 @@
+#pragma once
+// Copies mini-batches to a device while they are made: a thread puts each tiny-batch into a stream
+// of its own as soon as it is complete, so that the last one is all that is left when training
+// asks.
+//
+// Rows that came as 8-bit levels go to a staging buffer, and a kernel behind the copies converts
+// them into their rows of the batch. Rows that the GPU worker has written are there already.
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cuda/driver.hpp"
+#include "cuda/event.hpp"
+#include "queue/manager_queue.hpp"
+
+namespace fusionloader::delivery {
+
+// The rows of one leaf, which lie one behind the other on both sides.
+struct LeafRows {
+  uint64_t from, to;  // addresses of row 0: page-locked host memory, device memory
+  uint64_t row_bytes;
+};
+
+// How the levels of the first leaf become elements.
+struct LevelConversion {
+  cuda::Function kernel;  // of a LevelRows
+  uint64_t table;         // address on the device
+  uint32_t plane_levels;  // of one channel
+  uint32_t element_bytes;
+};
+
+class Copier {
+ public:
+  // `gpu_worker` is the number of the worker that writes its rows of the first leaf into device
+  // memory itself. The queue lives for longer.
+  Copier(ManagerQueue& queue, int device, std::optional<uint32_t> gpu_worker,
+         std::optional<LevelConversion> conversion);
+  ~Copier();
+  Copier(const Copier&) = delete;
+  Copier& operator=(const Copier&) = delete;
+
+  // Copies the mini-batch in a slot as its tiny-batches complete. With `staging`, the first leaf's
+  // rows are levels: they are copied there, and converted to where the leaf goes.
+  uint64_t begin(uint64_t slot, std::vector<LeafRows> leaves, uint64_t staging);
+  // Puts what is left of a mini-batch that is done into the stream; the point behind all of it.
+  std::shared_ptr<cuda::Event> finish(uint64_t number);
+  // Copies no more of a mini-batch; the point behind what was copied.
+  std::shared_ptr<cuda::Event> cancel(uint64_t number);
+  // Ends the thread. What is in the stream goes on.
+  void close();
+  uint64_t copied_bytes() const { return copied_bytes_.load(); }
+
+ private:
+  struct Copying {
+    uint64_t number;
+    Batch* batch;
+    uint64_t sequence;
+    std::vector<LeafRows> leaves;
+    uint64_t staging;
+    std::vector<bool> seen;       // tiny-batches
+    std::vector<uint32_t> which;  // a bit for each row that came through the slot
+  };
+
+  void run();
+  Copying take(uint64_t number);
+  void advance(Copying& copying);
+  void copy_rows(const Copying& copying, const LeafRows& leaf, std::vector<uint32_t> rows);
+  void copy_rest(const Copying& copying);
+  void convert(const Copying& copying);
+  std::vector<uint32_t> rows_through_slot(const Copying& copying) const;
+
+  ManagerQueue& queue_;
+  const int device_;
+  const std::optional<uint32_t> gpu_worker_;
+  const std::optional<LevelConversion> conversion_;
+  const pid_t pid_;
+  uint64_t stream_ = 0, numbers_ = 0;
+  std::mutex mutex_;  // of what follows, and of the order in the stream
+  std::list<Copying> copying_;
+  std::string failure_;  // of the thread
+  std::atomic<bool> closed_{false};
+  std::atomic<uint64_t> copied_bytes_{0};
+  std::unique_ptr<std::thread> thread_;
+};
+
+}  // namespace fusionloader::delivery

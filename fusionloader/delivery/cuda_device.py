@@ -1,0 +1,83 @@
+"""What deliveries ask of a device: memory, tensors over it, the stream that training is on."""
+
+from __future__ import annotations
+
+import logging
+from typing import Protocol
+
+import torch
+
+from fusionloader._native import cuda as native
+from fusionloader.delivery.device_memory import DeviceMemory
+from fusionloader.executors.device.kernel import CONVERT_LEVELS, kernel_code
+from fusionloader.executors.device.nvrtc import NvrtcError
+from fusionloader.gpu_memory.errors import CudaError
+
+log = logging.getLogger("fusionloader.loader")
+
+_OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
+
+
+class Device(Protocol):
+    """A device, by its ``number`` in this process."""
+
+    number: int
+
+    def allocate(self, nbytes: int) -> DeviceMemory:
+        """Returns fresh memory, which nothing on the device uses.
+
+        Raises:
+            torch.OutOfMemoryError: there is no room for it.
+        """
+
+    def tensor(self, memory: DeviceMemory) -> torch.Tensor:
+        """Returns the memory as a uint8 tensor, which keeps it."""
+
+    def current_stream(self) -> int:
+        """Returns the stream that training enqueues to now, in this thread."""
+
+    def conversion_kernel(self) -> int | str:
+        """Returns the kernel that makes elements of levels, or why there is none."""
+
+
+class CudaDevice:
+    """A CUDA device."""
+
+    def __init__(self, device: torch.device) -> None:
+        index = device.index
+        self.number: int = torch.cuda.current_device() if index is None else index
+        self._kernel: native.Kernel | str | None = None
+
+    def allocate(self, nbytes: int) -> DeviceMemory:
+        """See ``Device``. The memory is not of torch's allocator, which may have to let some go."""
+        try:
+            return DeviceMemory(self.number, nbytes)
+        except CudaError as error:
+            if error.code != _OUT_OF_MEMORY:
+                raise
+        torch.cuda.empty_cache()
+        try:
+            return DeviceMemory(self.number, nbytes)
+        except CudaError as error:
+            raise torch.OutOfMemoryError(
+                f"a batch of {nbytes} bytes does not fit on cuda:{self.number}: {error}"
+            ) from None
+
+    def tensor(self, memory: DeviceMemory) -> torch.Tensor:
+        """See ``Device``."""
+        return memory.tensor()
+
+    def current_stream(self) -> int:
+        """See ``Device``."""
+        return int(torch.cuda.current_stream(self.number).cuda_stream)
+
+    def conversion_kernel(self) -> int | str:
+        """See ``Device``. It is compiled here, which takes less than a second, the first time."""
+        if self._kernel is None:
+            try:
+                code = kernel_code(native.architecture(self.number), file=CONVERT_LEVELS)
+                self._kernel = native.Kernel(self.number, code, "fusionloader_convert_levels")
+            except (NvrtcError, CudaError) as error:
+                self._kernel = str(error)
+                log.info("batches cross to the device as they are, not as levels: %s", error)
+        return self._kernel if isinstance(self._kernel, str) else self._kernel.function

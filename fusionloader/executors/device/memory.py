@@ -1,0 +1,61 @@
+"""Memory by its address: rows of batches and working memory, of the host or of a device alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Some bytes.
+
+    Attributes:
+        address: of the first one; of the host or a device, as the user of it expects.
+        nbytes: how many.
+        owner: what they exist as long as.
+    """
+
+    address: int
+    nbytes: int
+    owner: object = field(repr=False, compare=False, default=None)
+
+    def part(self, begin: int, nbytes: int) -> Memory:
+        """Returns ``nbytes`` of it, from byte ``begin`` on.
+
+        Raises:
+            ValueError: it does not have them.
+        """
+        if begin < 0 or nbytes < 0 or begin + nbytes > self.nbytes:
+            raise ValueError(f"bytes {begin} to {begin + nbytes} of {self.nbytes}")
+        return Memory(self.address + begin, nbytes, self.owner)
+
+
+def of_buffer(buffer: Any) -> Memory:
+    """Returns the memory of a writable Python buffer of the host."""
+    array = np.frombuffer(buffer, np.uint8)
+    return Memory(array.ctypes.data, array.nbytes, array)
+
+
+def of_tensor(tensor: Any) -> Memory:
+    """Returns the memory of a contiguous torch tensor, of any device."""
+    return Memory(tensor.data_ptr(), tensor.nbytes, tensor)
+
+
+def allocate_on_host(nbytes: int) -> Memory:
+    """Returns fresh memory that begins at a multiple of 16."""
+    return of_buffer(np.empty((nbytes + 15) // 16, np.complex128)).part(0, nbytes)
+
+
+def allocator_of_torch(device: int) -> Callable[[int], Memory]:
+    """Returns what allocates on a CUDA device through torch, so that it can be borrowed memory."""
+    import torch
+
+    empty = partial(torch.empty, dtype=torch.uint8, device=f"cuda:{device}")
+    return lambda nbytes: of_tensor(empty(nbytes))

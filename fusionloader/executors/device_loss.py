@@ -1,0 +1,46 @@
+"""Errors after which a process can do nothing more on its CUDA device."""
+
+from __future__ import annotations
+
+# Names of the runtime and the driver, without underscores, and the texts that torch gives.
+_SIGNS = (
+    "illegaladdress",
+    "illegal memory access",
+    "illegalinstruction",
+    "illegal instruction",
+    "misalignedaddress",
+    "misaligned address",
+    "launchfailure",
+    "launchfailed",
+    "unspecified launch failure",
+    "launchtimeout",
+    "launch timed out",
+    "hardwarestackerror",
+    "hardware stack error",
+    "eccuncorrectable",
+    "uncorrectable ecc",
+    "deviceunavailable",
+    "devicesunavailable",
+    "busy or unavailable",
+    "cudaerrorassert",
+    "device-side assert",
+    "nodevice",
+    "no cuda-capable device",
+    "devicelost",
+    "cudaerrorunknown",
+    "cuda unknown error",
+)
+
+
+def is_device_lost(error: BaseException) -> bool:
+    """Whether an error of CUDA is one that all later calls of the process give, too.
+
+    DALI and the runtime have no type of their own for it, only words.
+    """
+    text = str(error).lower()
+    plain = text.replace("_", "")
+    return (
+        isinstance(error, RuntimeError)
+        and "cuda" in text
+        and any(sign in text or sign in plain for sign in _SIGNS)
+    )

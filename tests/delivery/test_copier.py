@@ -1,0 +1,164 @@
+"""The copying thread: rows of tiny-batches as they complete, the GPU worker's left alone."""
+
+import ctypes
+import os
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.fake_device import FakeDevice
+from support.waiting import wait_until
+
+from fusionloader import _native
+from fusionloader._native import End, TinyBatchState, cuda
+from fusionloader.shm import objects
+from fusionloader.shm.slots import Arena, SlotPool
+
+GPU = 2
+
+
+class Queue:
+    """A manager, two CPU workers and a GPU worker, with rows in page-locked memory."""
+
+    def __init__(self, row_bytes):
+        size = _native.ManagerQueue.control_bytes(3, 4)
+        self.control_fd = objects.create(size)
+        self.arena = Arena()
+        self.manager = _native.ManagerQueue(self.control_fd, self.arena.fd, 3, 4)
+        self.slots = SlotPool(self.arena, self.manager, spare=4)
+        self.workers = [
+            _native.WorkerQueue(self.control_fd, self.arena.fd, n, n == GPU) for n in range(3)
+        ]
+        self.row_bytes = row_bytes
+        self.locked = []
+
+    def publish(self, rows, tiny_size):
+        """Publishes mini-batch 0; ``rows`` in the order of tiny-batches."""
+        samples = len(rows)
+        room = _native.ManagerQueue.descriptor_bytes(samples, -(-samples // tiny_size))
+        descriptor, payload = self.slots.acquire(room), self.slots.acquire(samples * self.row_bytes)
+        self.manager.describe(
+            descriptor.number,
+            sequence=0,
+            rows=rows,
+            items=list(range(samples)),
+            keys=list(range(samples)),
+            occurrences=[0] * samples,
+            tiny_size=tiny_size,
+            seed=1,
+            epoch=2,
+            number=0,
+            payload=payload.number,
+        )
+        self.manager.set_gpu_rows(descriptor.number, 1)
+        self.manager.publish(descriptor.number, 0)
+        cuda.page_lock(0, payload.address, payload.nbytes)
+        self.locked.append(payload.address)
+        flat = (ctypes.c_ubyte * payload.nbytes).from_address(payload.address)
+        self.rows = torch.frombuffer(flat, dtype=torch.uint8)[: samples * self.row_bytes]
+        self.rows = self.rows.view(samples, self.row_bytes)
+        self.rows.copy_(torch.randint(0, 256, self.rows.shape, dtype=torch.uint8))
+        self.descriptor, self.payload = descriptor, payload
+
+    def claim(self, by_gpu):
+        number = GPU if by_gpu else 0
+        claim = self.workers[number].claim(End.LARGE if by_gpu else End.SMALL, 0, 1)
+        return number, claim
+
+    def finish(self, number, claim):
+        assert self.workers[number].finish(claim, claim.first, TinyBatchState.COMPLETED)
+
+    def close(self):
+        for address in self.locked:
+            cuda.page_unlock(0, address)
+        os.close(self.control_fd)
+        self.arena.close()
+
+
+@pytest.fixture
+def queues(fake_cuda):
+    made = []
+
+    def make(row_bytes):
+        made.append(Queue(row_bytes))
+        return made[-1]
+
+    yield make
+    fake_cuda.be_late(False)
+    for queue in made:
+        queue.close()
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_rows_come_through_the_slot_but_those_of_the_gpu_worker(queues, fake_cuda, data):
+    samples = data.draw(st.integers(1, 40))
+    tiny_size = data.draw(st.integers(1, 6))
+    row_bytes = data.draw(st.sampled_from([8, 4096, 5000]))
+    rows = data.draw(st.permutations(range(samples)))
+    with_levels = data.draw(st.booleans())
+    device, queue = FakeDevice(fake_cuda), queues(row_bytes)
+    queue.publish(rows, tiny_size)
+    element = 4 if with_levels else 1
+    result, staging = (device.allocate(samples * row_bytes * each) for each in (element, 1))
+    table = torch.rand(row_bytes // 2 and 2, 256)
+    on_device = device.allocate(table.nbytes)
+    cuda.write(0, on_device.address, table.numpy().tobytes())
+    fake_cuda.fill(result.address, 0x7F7F7F7F, result.nbytes)
+    fake_cuda.wait(0)
+    kernel = (device.conversion_kernel(), on_device.address, row_bytes // 2, 4)
+    fake_cuda.be_late(data.draw(st.booleans()))
+    copier = cuda.Copier(queue.manager, 0, GPU, kernel if with_levels else None)
+    leaves = [(queue.payload.address, result.address, row_bytes)]
+    number = copier.begin(queue.descriptor.number, leaves, staging.address if with_levels else 0)
+    by_gpu, open_claims = set(), []
+    for _ in range(-(-samples // tiny_size)):
+        worker, claim = queue.claim(data.draw(st.booleans()))
+        if worker == GPU:
+            by_gpu |= set(rows[claim.first * tiny_size : (claim.first + 1) * tiny_size])
+        open_claims.insert(data.draw(st.integers(0, len(open_claims))), (worker, claim))
+    for worker, claim in open_claims:
+        queue.finish(worker, claim)
+    copier.finish(number).synchronize()
+    copier.close()
+    got = device.tensor(result).clone()
+    if with_levels:
+        got = got.view(torch.float32).view(samples, row_bytes)
+        halves = queue.rows.long().view(samples, 2, -1)
+        expected = torch.stack([table[n][halves[:, n]] for n in (0, 1)], 1).view(samples, -1)
+    else:
+        got, expected = got.view(samples, row_bytes), queue.rows
+    for row in range(samples):
+        if row in by_gpu:
+            assert bool((got[row].view(torch.uint8) == 0x7F).all())
+        else:
+            assert torch.equal(got[row], expected[row])
+
+
+def test_a_tiny_batch_is_copied_while_others_are_made(queues, fake_cuda):
+    queue = queues(4096)
+    queue.publish(list(range(8)), 2)
+    result = FakeDevice(fake_cuda).allocate(8 * 4096)
+    copier = cuda.Copier(queue.manager, 0)
+    copier.begin(queue.descriptor.number, [(queue.payload.address, result.address, 4096)])
+    for done in range(1, 4):
+        queue.finish(*queue.claim(False))
+        wait_until(lambda done=done: copier.copied_bytes == done * 2 * 4096)
+
+
+def test_what_is_cancelled_is_left_alone(queues, fake_cuda):
+    queue = queues(4096)
+    queue.publish(list(range(8)), 2)
+    result = FakeDevice(fake_cuda).allocate(8 * 4096)
+    copier = cuda.Copier(queue.manager, 0)
+    leaves = [(queue.payload.address, result.address, 4096)]
+    number = copier.begin(queue.descriptor.number, leaves)
+    queue.finish(*queue.claim(False))
+    copier.cancel(number).synchronize()
+    copied = copier.copied_bytes
+    queue.finish(*queue.claim(False))
+    copier.close()
+    assert copier.copied_bytes == copied
+    with pytest.raises(ValueError, match="no such mini-batch"):
+        copier.finish(number)

@@ -1,0 +1,142 @@
+"""Which mode the control of a GPU worker uses, by what training tells it; the worker is none."""
+
+import multiprocessing
+import os
+import signal
+import time
+from types import SimpleNamespace
+
+import pytest
+from stand_in_allocator import MIB, StandInAllocator
+
+from fusionloader import _native
+from fusionloader.gpu import control
+from fusionloader.gpu.control import Connections, GpuControl, GpuOptions
+from fusionloader.shm import objects
+from fusionloader.shm.slots import Arena
+
+SAMPLES = 256
+
+
+class Living:
+    """A worker process as the control sees it."""
+
+    pid, exitcode = 1, None
+
+    def is_alive(self):
+        return True
+
+    def join(self, timeout=None):
+        pass
+
+    def kill(self):
+        pass
+
+
+class Training:
+    """A control, and training at steps of one second, by a clock of its own."""
+
+    def __init__(self, monkeypatch, allocator=None, start=lambda *_: Living(), ready=True):
+        self._now = 100.0
+        monkeypatch.setattr(control, "time", SimpleNamespace(monotonic=lambda: self._now))
+        self._control_fd = objects.create(_native.ManagerQueue.control_bytes(2, 4))
+        self._arena = Arena()
+        queue = _native.ManagerQueue(self._control_fd, self._arena.fd, 2, 4)
+        if ready:
+            _native.WorkerQueue(self._control_fd, self._arena.fd, 1, gpu=True).gpu_ready()
+        options = GpuOptions(start, 64, "auto", lambda: lambda: True, 0, allocator=allocator)
+        connections = Connections(self._control_fd, self._arena.fd)
+        self.control = GpuControl(queue, connections, 1, 4, options)
+
+    def step(self, waits):
+        """Trains for a second, then waits for a batch; returns the mode that was in use."""
+        mode = self.control.stats()["mode"]
+        self.control.asked()
+        self._now += 1.0
+        if waits:
+            self.control.waits()
+            self._now += waits
+            self.control.waits()
+        self.control.waited()
+        self.control.delivered(SAMPLES, 0, 0)
+        return mode
+
+    def close(self):
+        os.close(self._control_fd)
+        self._arena.close()
+
+
+@pytest.fixture
+def train(monkeypatch):
+    made = []
+
+    def start(**arguments):
+        made.append(Training(monkeypatch, **arguments))
+        return made[-1]
+
+    yield start
+    for training in made:
+        training.close()
+
+
+def test_the_profiling_ends_at_once_where_training_waits_for_no_batch(train):
+    training = train()
+    for _ in range(7):  # the first one shows when the second begins
+        assert training.step(waits=0) == "off"
+    assert training.control.stats()["profiling"] is False
+
+
+def test_where_training_waits_every_mode_is_profiled_within_40_steps(train):
+    training = train()
+    modes = {training.step(waits=0.1) for _ in range(40)}
+    assert modes == {"off", "temporal", "spatial"}
+    assert training.control.stats()["profiling"] is False
+
+
+def test_a_pause_between_epochs_is_no_waiting(train):
+    training = train()
+    training.step(waits=50)
+    training.control.paused()
+    for _ in range(7):
+        training.step(waits=0)
+    assert training.control.stats()["profiling"] is False
+
+
+def test_spatial_sharing_is_not_tried_where_the_peaks_of_memory_do_not_fit(train):
+    allocator = StandInAllocator((200 * MIB, 1000 * MIB))  # 800 MiB are the worker's, and contexts
+    training = train(allocator=allocator)
+    allocator.highest = 150 * MIB
+    modes = [training.step(waits=0.1) for _ in range(8)]
+    assert modes[-1] == "temporal"
+    allocator.highest = 201 * MIB
+    modes = {training.step(waits=0.1) for _ in range(60)}
+    assert modes == {"off", "temporal"}
+
+
+def test_what_the_worker_held_only_while_it_worked_counts(train):
+    allocator = StandInAllocator((900 * MIB, 1000 * MIB))
+    allocator.highest = 500 * MIB
+    training = train(allocator=allocator)
+    for _ in range(8):
+        training.step(waits=0.1)
+    allocator.device_bytes = (450 * MIB, 1000 * MIB)
+    training.control.waits()
+    allocator.device_bytes = (900 * MIB, 1000 * MIB)
+    assert "spatial" not in {training.step(waits=0.1) for _ in range(40)}
+
+
+def test_no_memory_is_looked_at_while_a_graph_is_captured(train):
+    allocator = StandInAllocator()
+    allocator.captures = True
+    allocator.device_memory = None
+    training = train(allocator=allocator)
+    assert {training.step(waits=0.1) for _ in range(40)} == {"off", "temporal", "spatial"}
+
+
+def test_a_worker_that_is_still_being_built_does_not_delay_the_end(train):
+    """It would be killed after seconds of waiting for it to look."""
+    process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(3600,))
+    process.start()
+    training = train(start=lambda *_: process, ready=False)
+    training.control.end()
+    assert process.exitcode == -signal.SIGTERM
