@@ -135,14 +135,14 @@ def fused(side: int) -> Build:
 
 def whole(side: int) -> Build:
     """From encoded bytes to rows of the batch, as the GPU worker does it: draw, head and fused."""
-    from fusionloader.executors.device.make_task import make_task
+    from fusionloader.executors.device.make_task import HeadOptions, make_task
     from fusionloader.executors.device.task import EncodedSample
 
     files = [_jpeg(width, height) for width, height in _sizes(side == SIDE)]
     compiled, rows = _whole(side), _rows(side)
 
     def build() -> Work:
-        task = make_task(compiled.plan, None, "fused", max(BATCHES), 1, 0.0)
+        task = make_task(compiled.plan, None, "fused", max(BATCHES), HeadOptions(hw_decoder_load=0))
 
         def work(batch: int, draw: int) -> None:
             samples = [

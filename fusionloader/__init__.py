@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fusionloader.executors.compiled_plan import CompiledPlan as CompiledPlan
     from fusionloader.executors.compiled_plan import compile_plan as compile_plan
+    from fusionloader.executors.decoders.interface import DecodeCommand as DecodeCommand
+    from fusionloader.executors.decoders.interface import Decoded as Decoded
+    from fusionloader.executors.decoders.interface import Decoder as Decoder
+    from fusionloader.executors.refusals import FileRefused as FileRefused
     from fusionloader.loader import FusionLoader as FusionLoader
     from fusionloader.options import DecodedCache as DecodedCache
     from fusionloader.options import GpuWorker as GpuWorker
@@ -20,7 +24,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "CompiledPlan",
+    "DecodeCommand",
+    "Decoded",
     "DecodedCache",
+    "Decoder",
+    "FileRefused",
     "FusionLoader",
     "GpuWorker",
     "WorkerPool",
@@ -28,7 +36,11 @@ __all__ = [
 ]
 _MODULES = {
     "CompiledPlan": "executors.compiled_plan",
+    "DecodeCommand": "executors.decoders.interface",
+    "Decoded": "executors.decoders.interface",
     "DecodedCache": "options",
+    "Decoder": "executors.decoders.interface",
+    "FileRefused": "executors.refusals",
     "FusionLoader": "loader",
     "GpuWorker": "options",
     "WorkerPool": "options",

@@ -941,6 +941,10 @@ class cuda:
     @staticmethod
     def read(device: int, address: int, nbytes: int) -> bytes: ...
     @staticmethod
+    def relax_captures(device: int) -> None:
+        """Whatever this thread does, no capture of a CUDA graph by another one ends."""
+
+    @staticmethod
     def settle_pool() -> None: ...
     @staticmethod
     def uuid(device: int) -> bytes: ...

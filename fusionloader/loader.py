@@ -294,13 +294,14 @@ class FusionLoader(DataLoader[T_co]):
         ``pillow_samples`` of a plan that Pillow decoded, ``shared_memory_bytes`` at the peak, and
         ``part_seconds``, the wall time of reading, decoding, Python code and each stage of a plan.
         ``gpu_worker`` where there is one: its ``mode`` now, whether it is ``profiling``, the
-        ``rates`` (samples per second) by mode, the ``threshold``, its ``samples``, ``restarts``,
-        if it is ``gone``, why, and of its ``memory`` the ``lent_bytes``, ``borrowed_bytes`` and
-        ``revoked_bytes`` of all loans, whether it was ``short``, and ``why_not`` if nothing can be
-        lent. ``decoded_cache`` and ``jpeg_index`` where there is one: the
-        ``images`` in it, the ``bytes`` taken, and its ``budget``. ``borrowed_samples``: made by
-        workers of other ranks, for iterators that have ended. ``deferred_images`` of user code:
-        how many ``files`` were, which were ``left_to_pillow`` and why, the operations
+        ``rates`` (samples per second) by mode, the ``threshold``, its ``samples``, its
+        ``decoder``, ``where`` it works, how many samples were ``refused`` for which reason,
+        ``restarts``, if it is ``gone``, why, and of its ``memory`` the ``lent_bytes``,
+        ``borrowed_bytes`` and ``revoked_bytes`` of all loans, whether it was ``short``, and
+        ``why_not`` if nothing can be lent. ``decoded_cache`` and ``jpeg_index`` where there is
+        one: the ``images`` in it, the ``bytes`` taken, and its ``budget``. ``borrowed_samples``:
+        made by workers of other ranks, for iterators that have ended. ``deferred_images`` of user
+        code: how many ``files`` were, which were ``left_to_pillow`` and why, the operations
         ``recorded``, what the ``results`` were, and what ``ended_by`` asking for pixels.
         """
         counted = self._state.statistics.as_dict() | self._iterator_factory.kept_stats()

@@ -53,6 +53,9 @@ void bind_driver(py::module_& m) {
       "free", [](int device, uint64_t address) { OnDevice(device).free(address); }, "device"_a,
       "address"_a, Unlocked());
   m.def(
+      "relax_captures", [](int device) { OnDevice(device).relax_captures(); }, "device"_a,
+      "Whatever this thread does, no capture of a CUDA graph by another one ends.", Unlocked());
+  m.def(
       "fill",
       [](int device, uint64_t address, uint32_t value, size_t count) {
         OnDevice(device).fill(address, value, count);

@@ -301,6 +301,12 @@ void OnDevice::hold_back(uint64_t stream, EventHandle event) const {
   driver_.check(cuda_.cuStreamWaitEvent(as_stream(stream), event, 0), "cuStreamWaitEvent");
 }
 
+void OnDevice::relax_captures() const {
+  int mode = kRelaxedCapture;
+  driver_.check(cuda_.cuThreadExchangeStreamCaptureMode(&mode),
+                "cuThreadExchangeStreamCaptureMode");
+}
+
 RelaxedCapture::RelaxedCapture(const OnDevice& on) : on_(on), before_(kRelaxedCapture) {
   on_.driver_.check(on_.cuda_.cuThreadExchangeStreamCaptureMode(&before_),
                     "cuThreadExchangeStreamCaptureMode");

@@ -109,6 +109,8 @@ class OnDevice {
   bool has_passed(EventHandle event) const;
   // Nothing that is put into the stream from now on begins before the event.
   void hold_back(uint64_t stream, EventHandle event) const;
+  // As RelaxedCapture does, for as long as this thread lives.
+  void relax_captures() const;
 
  private:
   friend class Driver;

@@ -72,11 +72,12 @@ std::optional<Claim> WorkerQueue::claim_as_borrowed(uint64_t assignment) {
 
 std::optional<Claim> WorkerQueue::claim_when_open(uint32_t count) {
   ControlHeader& header = control_->header;
-  header.gpu_inside.store(1);  // before the look: who closes sees one of the two
+  // Before the look: who closes sees one of the two. It may be inside with an earlier claim.
+  const bool was_inside = header.gpu_inside.exchange(1) != 0;
   std::optional<Claim> claimed;
   if (static_cast<GpuState>(header.gpu_state.load()) == GpuState::open)
     claimed = claim(End::large, 0, count);
-  if (!claimed) leave();
+  if (!claimed && !was_inside) leave();
   return claimed;
 }
 

@@ -15,7 +15,11 @@ _NO_NUMBER = -1
 
 
 BufferOpener = tuple[Callable[..., torch.Tensor], tuple[Any, ...]]
-"""A function, and the arguments with which it opens a buffer in another process."""
+"""A function, and the arguments with which it opens a buffer in the GPU worker."""
+
+
+def _itself(memory: torch.Tensor) -> torch.Tensor:
+    return memory
 
 
 class DeviceBuffer:
@@ -54,12 +58,16 @@ class DeviceRing:
         self._shared: list[BufferOpener] = []
         self.allocated_bytes = 0
 
-    def share(self, count: int, nbytes: int) -> list[BufferOpener]:
-        """Allocates buffers for a GPU worker, once; returns what it opens them with, by number."""
+    def share(self, count: int, nbytes: int, in_process: bool = False) -> list[BufferOpener]:
+        """Allocates buffers for a GPU worker, once; returns what it opens them with, by number.
+
+        With ``in_process`` it is a thread of this process, and gets the buffers themselves.
+        """
         if not self._shared:
             for number in range(count):
-                memory = self._allocate(number, nbytes)
-                self._shared.append((open_memory, memory.handle()))
+                buffer, memory = self._allocate(number, nbytes)
+                opener: BufferOpener = (_itself, (buffer.memory,))
+                self._shared.append(opener if in_process else (open_memory, memory.handle()))
         return self._shared
 
     def acquire_shared(self, nbytes: int) -> DeviceBuffer | None:
@@ -96,11 +104,12 @@ class DeviceRing:
         """Hands a buffer over to the caller, whose tensors have to exist already."""
         self._delivered.append(buffer)
 
-    def _allocate(self, number: int, nbytes: int) -> DeviceMemory:
+    def _allocate(self, number: int, nbytes: int) -> tuple[DeviceBuffer, DeviceMemory]:
         memory = self._device.allocate(nbytes)
         self.allocated_bytes += nbytes
-        self._free.append(DeviceBuffer(number, memory, self._device.tensor(memory)))
-        return memory
+        buffer = DeviceBuffer(number, memory, self._device.tensor(memory))
+        self._free.append(buffer)
+        return buffer, memory
 
     def _collect(self) -> None:
         dropped = [buffer for buffer in self._delivered if buffer.unreferenced]

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("fusionloader.gpu")
 
 _MOST_RESTARTS = 3
+_MOST_REASONS = 20  # for which samples are refused; others are counted together
+_OTHERS = "other reasons"
 _LEAVING_SECONDS = 0.001
 # In a launch, without a sample done: by then the device or its driver does not answer any more.
 HUNG_SECONDS = 60.0
@@ -67,6 +69,8 @@ class GpuOptions:
             returns a function that tells whether the event has passed.
         buffers: how many for batches on the device.
         memory: what training may lend it; ``None``: nothing.
+        decoder: its name, for ``stats()``.
+        in_thread: whether it is a thread of this process.
         allocator: of training, on the worker's device; ``None`` on the CPU backend.
     """
 
@@ -76,6 +80,8 @@ class GpuOptions:
     asked: Callable[[], Callable[[], bool]]
     buffers: int
     memory: MemoryOptions | None = None
+    decoder: str = "DALI"
+    in_thread: bool = False
     allocator: TorchAllocator | None = None
 
 
@@ -103,6 +109,7 @@ class GpuControl:
         self._options = options
         self._most_samples = options.most_samples
         self._failure: messages.WorkerFailed | None = None
+        self._refused: dict[str, int] = {}
         self._state = GpuState.OFF
         self._threshold = 0
         self._samples = 0
@@ -111,6 +118,8 @@ class GpuControl:
         self._choice: SharingChoice | None = None
         if options.sharing == "auto":
             self._choice = SharingChoice()
+            if options.in_thread:
+                self._choice.forbid(Mode.TEMPORAL)
         self._peaks = MemoryPeaks()
         self._rates = Rates(queue, number)
         self._delivered: float | None = None
@@ -149,6 +158,9 @@ class GpuControl:
             "rates": {mode.value: rate for mode, rate in rates.items()},
             "threshold": self._search.threshold,
             "samples": self._samples,
+            "where": "thread" if self._options.in_thread else "process",
+            "decoder": self._options.decoder,
+            "refused": dict(self._refused),
             "restarts": self.restarts,
             "gone": self.given_up,
             "memory": {} if self._memory is None else self._memory.stats(),
@@ -288,7 +300,7 @@ class GpuControl:
         if not self._queue.gpu_is_inside or done != self._progress[0]:
             self._progress = (done, now)
         elif now - self._progress[1] > HUNG_SECONDS:
-            log.warning("the GPU worker has done nothing for %.0f s, and is killed", HUNG_SECONDS)
+            log.warning("the GPU worker has done nothing for %.0f s, and is ended", HUNG_SECONDS)
             for process in self.processes:
                 process.kill()
             self._progress = (-1, now)
@@ -345,6 +357,11 @@ class GpuControl:
     def _note(self, message: messages.Message) -> None:
         if isinstance(message, messages.WorkerFailed):
             self._failure = message
+        elif isinstance(message, messages.SamplesRefused):
+            for reason, count in message.counts.items():
+                known = reason in self._refused or len(self._refused) < _MOST_REASONS
+                reason = reason if known else _OTHERS
+                self._refused[reason] = self._refused.get(reason, 0) + count
 
     def _replace(self, death: Death) -> None:
         built = self._queue.gpu_is_ready
@@ -354,25 +371,23 @@ class GpuControl:
         self._update()
         self._queue.take_back(death.number)
         failure, self._failure = self._failure, None
-        if death.pid == self._killed_for_memory:  # it was late, nothing is wrong with it
+        if death.pid is not None and death.pid == self._killed_for_memory:  # nothing is wrong
             self._killed_for_memory = None
             self._set.restart(death)
             return
-        # What cannot be built will not be the next time, unless memory was short. A device that has
-        # failed is not tried again: training uses it, too.
+        # What cannot be built will not be the next time, unless memory was short.
         hopeless = failure is not None and (
-            failure.device_lost or (not built and not failure.short_of_memory)
+            failure.is_final or (not built and not failure.short_of_memory)
         )
-        why = f"GPU worker (pid {death.pid}) {death.manner}"
+        name = "GPU worker" if death.pid is None else f"GPU worker (pid {death.pid})"
+        why = f"{name} {death.manner}"
         if failure is not None:
-            why = f"GPU worker (pid {death.pid}): {failure.summary}"
+            why = f"{name}: {failure.summary}"
             log.info("%s", failure.failure.text)
         if hopeless or self.restarts >= _MOST_RESTARTS:
             self.given_up = why
             self._set.drop(death)
             text = f"FusionLoader goes on without its GPU worker, with CPU workers alone. {why}"
-            if failure is not None and failure.device_lost:
-                text += ". Its device failed: a new process may be able to use it again"
         else:
             self.restarts += 1
             self._most_samples = max(1, self._most_samples // 2)

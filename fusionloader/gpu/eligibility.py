@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import logging
+import multiprocessing
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 
+from fusionloader.executors.decoders import by_name
 from fusionloader.executors.device.launch_memory import TorchPool
+from fusionloader.executors.device.make_task import HeadOptions
 from fusionloader.executors.device.nvrtc import why_missing
 from fusionloader.executors.device.support import why_not
 from fusionloader.gpu.caching_allocator import TorchAllocator
 from fusionloader.gpu.control import Connections, GpuOptions
 from fusionloader.gpu.memory_lender import MemoryOptions
-from fusionloader.gpu.worker import BorrowedMemory, GpuWorkerConfig
-from fusionloader.options import GpuWorker, LoaderOptions, Prebuilt, parse_bytes
+from fusionloader.gpu.worker import BorrowedMemory, GpuWorkerConfig, main_of_script
+from fusionloader.options import GpuWorker, LoaderOptions, parse_bytes
 from fusionloader.plan.stages import Plan
 from fusionloader.shm.dataset_table import DatasetTable
+from fusionloader.shm.descriptor import Descriptor
 from fusionloader.sources.datasets import Compiled
 from fusionloader.workers import processes
 from fusionloader.workers.processes import Process
@@ -56,8 +59,14 @@ class GpuChoice:
             return f"no GPU worker: {self.why_not}"
         if self.worker is None:
             return ""
-        where = "DALI's CPU backend" if self.device_id is None else f"cuda:{self.device_id}"
-        text = f"a GPU worker on {where} takes the largest samples, sharing={self.worker.sharing!r}"
+        name = by_name.name_of(self.worker)
+        where = "the CPU" if self.device_id is None else f"cuda:{self.device_id}"
+        if self.worker.where == "thread":
+            where = f"{where}, in a thread of this process,"
+        text = (
+            f"a GPU worker on {where} takes the largest samples, decoded by {name}, "
+            f"sharing={self.worker.sharing!r}"
+        )
         if self.note is not None:
             text += f", {self.note}"
         if not self.kept:
@@ -73,13 +82,13 @@ def choose(options: LoaderOptions, compiled: Compiled | None) -> GpuChoice:
 
     Raises:
         ValueError: an explicit ``GpuWorker`` that cannot be, whatever the dataset.
-        ImportError: an explicit ``GpuWorker`` without DALI.
+        ImportError: an explicit ``GpuWorker`` without a package that it needs.
     """
     wanted = options.gpu_worker
     device = torch.device(options.device) if options.device is not None else torch.device("cpu")
     explicit = isinstance(wanted, GpuWorker)
     if wanted is None and device.type == "cuda":
-        lacking = _lacking(options, compiled, GpuWorker().prebuilt, on_gpu=True)
+        lacking = _lacking(options, compiled, GpuWorker(), on_gpu=True)
         auto = "would try one" if lacking is None else f"would have none either: {lacking}"
         return GpuChoice(why_not=f'{_OFF}; gpu_worker="auto" {auto}')
     if wanted is None or (isinstance(wanted, GpuWorker) and wanted.sharing == "off"):
@@ -88,10 +97,14 @@ def choose(options: LoaderOptions, compiled: Compiled | None) -> GpuChoice:
         return GpuChoice()
     worker = wanted if isinstance(wanted, GpuWorker) else GpuWorker()
     device_id = _device_id(worker, device)
-    if explicit and options.num_workers > 0 and not _has_dali():
-        raise ImportError(f"GpuWorker needs DALI: {_pip_command()}")
-    why = _lacking(options, compiled, worker.prebuilt, on_gpu=device_id is not None)
-    if why is not None and not _has_dali():
+    why = _lacking(options, compiled, worker, on_gpu=device_id is not None)
+    if options.num_workers > 0 and (missing := by_name.missing_package(worker)):
+        if explicit:
+            package, command = missing
+            raise ImportError(
+                f"{_described(worker)} needs {package}: {command}; other decoders are "
+                'GpuWorker(decoder="dali" | "nvjpeg" | "torchvision")'
+            )
         _say_once(f"no GPU worker, because {why}")
     note = None
     if why is None and device_id is not None and worker.prebuilt == "fused":
@@ -102,22 +115,21 @@ def choose(options: LoaderOptions, compiled: Compiled | None) -> GpuChoice:
 
 
 def _lacking(
-    options: LoaderOptions, compiled: Compiled | None, prebuilt: Prebuilt, on_gpu: bool
+    options: LoaderOptions, compiled: Compiled | None, worker: GpuWorker, on_gpu: bool
 ) -> str | None:
     """Returns why a loader cannot have a GPU worker, in words; ``None`` if it can."""
     if options.num_workers == 0:
         return "num_workers=0"
-    if not _has_dali():
-        return f"DALI is not installed: {_pip_command()}"
-    why = _unsuitable(compiled, prebuilt, on_gpu)
+    if missing := by_name.missing_package(worker):
+        return _not_installed(*missing)
+    why = _unsuitable(compiled, worker, on_gpu)
     if why is None and on_gpu and not options.batch_size:
         why = "the size of a batch_sampler's batches is not known"
     return why
 
 
-def _has_dali() -> bool:
-    nvidia = importlib.util.find_spec("nvidia")
-    return nvidia is not None and importlib.util.find_spec("nvidia.dali") is not None
+def _not_installed(package: str, command: str) -> str:
+    return f"{package} is not installed: {command}"
 
 
 def _with_compiler_there_is(
@@ -127,13 +139,17 @@ def _with_compiler_there_is(
     missing = why_missing()
     if missing is None:
         return worker, None, None
-    if (why := _unsuitable(compiled, "families", on_gpu=True)) is not None:
-        why = f"{missing}; DALI's own operators cannot run the plan either: {why}"
-        _say_once(f"no GPU worker, because {why}")
-        return worker, None, why
-    note = f"by DALI's own operators instead of the fused kernel, because {missing}"
-    _say_once(f"the GPU worker works {note}")
-    return replace(worker, prebuilt="families"), note, None
+    instead = replace(worker, prebuilt="families")
+    if package := by_name.missing_package(instead):
+        why = f"{missing}; nor can DALI's own operators be used: {_not_installed(*package)}"
+    elif (unsuitable := _unsuitable(compiled, instead, on_gpu=True)) is not None:
+        why = f"{missing}; DALI's own operators cannot run the plan either: {unsuitable}"
+    else:
+        note = f"by DALI's own operators instead of the fused kernel, because {missing}"
+        _say_once(f"the GPU worker works {note}")
+        return instead, note, None
+    _say_once(f"no GPU worker, because {why}")
+    return worker, None, why
 
 
 def _device_id(worker: GpuWorker, device: torch.device) -> int | None:
@@ -160,20 +176,20 @@ def _say_once(text: str) -> None:
     log.warning("%s", text)
 
 
-def _pip_command() -> str:
-    version = torch.version.cuda or "12"
-    suffix = "130" if int(version.split(".")[0]) >= 13 else "120"
-    return f"pip install nvidia-dali-cuda{suffix}"
+def _described(worker: GpuWorker) -> str:
+    if worker.prebuilt == "families":
+        return 'GpuWorker(prebuilt="families")'
+    return f"GpuWorker(decoder={worker.decoder!r})"
 
 
-def _unsuitable(compiled: Compiled | None, prebuilt: Prebuilt, on_gpu: bool) -> str | None:
+def _unsuitable(compiled: Compiled | None, worker: GpuWorker, on_gpu: bool) -> str | None:
     if compiled is None or compiled.plan is None:
         return "the dataset's samples are made in Python"
     if not compiled.complete:
         return "a part of the transforms runs in Python"
     if compiled.kind != "folder":
         return "the images are not files of a folder"
-    return why_not(compiled.plan, prebuilt, on_gpu)
+    return why_not(compiled.plan, worker.prebuilt, on_gpu, by_name.filters_of(worker))
 
 
 def mark_stream(device_id: int | None) -> Callable[[], Callable[[], bool]]:
@@ -195,8 +211,8 @@ def mark_stream(device_id: int | None) -> Callable[[], Callable[[], bool]]:
 def within(limit: int, batch_bytes: int, most: int, on_gpu: bool) -> tuple[int, int]:
     """Returns samples in a launch and device buffers for a limit in bytes: half of it for each.
 
-    A launch is estimated at 16 MiB a sample, a decoded image of 4 megapixels. DALI's own pool
-    cannot be limited.
+    A launch is estimated at 16 MiB a sample, a decoded image of 4 megapixels. The decoder's own
+    memory cannot be limited.
 
     Raises:
         ValueError: not even one sample, or one batch, goes into the limit.
@@ -215,6 +231,10 @@ def memory_options(choice: GpuChoice) -> MemoryOptions | None:
     """Returns what training may lend the chosen worker, ``None`` where it never does."""
     worker, device_id = choice.worker, choice.device_id
     if worker is None or device_id is None or worker.memory == "own":
+        return None
+    if worker.where == "thread":  # it allocates from training's own pool
+        return None
+    if worker.decoder != "dali":  # what it allocates would stay in borrowed memory
         return None
     if worker.sharing == "spatial":  # then it is "auto", and nothing was asked for
         return None
@@ -237,14 +257,15 @@ def gpu_options(
     if not choice.kept:
         _say_once(f"GPU worker: {_PERSISTENT}")
     device_id, prebuilt, tiny = choice.device_id, worker.prebuilt, choice.tiny_batch_size
-    threads, hw_decoder_load = worker.threads, worker.hw_decoder_load
     fixed = worker.group_size is not None
     most = worker.group_size or _MOST_SAMPLES
     buffers = 0 if device_id is None else _DEVICE_BUFFERS
     if worker.memory_limit is not None:
         limit = parse_bytes(worker.memory_limit)
         most, buffers = within(limit, row_bytes * choice.batch_size, most, device_id is not None)
-    memory = memory_options(choice)
+    memory, head = memory_options(choice), _head_options(worker)
+    # A bare process, which starts faster, does not know what the training script has defined.
+    of_script = isinstance(head.decoder, bytes) and b"__main__" in head.decoder
 
     def start(shared: Connections, number: int, message_fd: int, most: int) -> Process:
         borrowed, fds = None, [shared.control_fd, shared.data_fd, table.fd, message_fd]
@@ -267,12 +288,45 @@ def gpu_options(
             tiny_batch_size=tiny,
             most_samples=most,
             fixed_group=fixed,
-            threads=threads,
-            hw_decoder_load=hw_decoder_load,
+            head=head,
             memory=borrowed,
         )
+        if worker.where == "thread":
+            from fusionloader.gpu.worker_thread import WorkerThread  # which has hooks of forks
+
+            return WorkerThread(config)
+        if of_script:
+            descriptors = {name: Descriptor(fd) for name, fd in config.descriptors().items()}
+            context = multiprocessing.get_context("spawn")
+            return processes.start(context, main_of_script, config, descriptors)
         return processes.BareProcess("fusionloader.gpu.worker", config, tuple(fds))
 
     mark = mark_stream(device_id)
     allocator = None if device_id is None else TorchAllocator(device_id)
-    return GpuOptions(start, most, worker.sharing, mark, buffers, memory, allocator)
+    in_thread = worker.where == "thread"
+    return GpuOptions(
+        start, most, worker.sharing, mark, buffers, memory, head.name, in_thread, allocator
+    )
+
+
+def _head_options(worker: GpuWorker) -> HeadOptions:
+    """Returns what decodes.
+
+    Raises:
+        pickle.PicklingError: it cannot be sent to the worker.
+    """
+    decoder = worker.decoder
+    # Training waits for what is under way when its batch is there, so a second group may be
+    # begun only where it never does. DALI's pipeline would make its ``submit`` wait.
+    waits = worker.sharing != "spatial" and worker.where == "process"
+    beside = not waits and decoder != "dali"
+    return HeadOptions(
+        decoder=decoder if isinstance(decoder, str) else by_name.pickled(decoder),
+        name=by_name.name_of(worker),
+        threads=worker.threads,
+        hw_decoder_load=worker.hw_decoder_load,
+        groups=2 if beside else 1,
+        timeout=worker.decoder_timeout,
+        # In a thread they are torch's, which training can have as soon as they are free.
+        keeps_memory=worker.where == "process",
+    )

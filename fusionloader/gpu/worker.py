@@ -1,4 +1,7 @@
-"""The GPU worker: a process of its own that takes groups of tiny-batches from the large end."""
+"""The GPU worker: takes groups of tiny-batches from the large end.
+
+``main`` runs it as a process of its own, ``gpu.worker_thread`` in a thread of the training process.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +10,21 @@ import os
 import signal
 import sys
 import time
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fusionloader import _native
 from fusionloader._native import TinyBatchState
+from fusionloader.executors.decoders.decoder_head import DecoderFailed
 from fusionloader.executors.device.launch_memory import LaunchMemory, TorchPool
-from fusionloader.executors.device.make_task import make_task
+from fusionloader.executors.device.make_task import HeadOptions, make_task
 from fusionloader.executors.device.memory import Memory, of_buffer, of_tensor
-from fusionloader.executors.device.task import EncodedSample, GpuTask
+from fusionloader.executors.device.task import BegunTask, EncodedSample
 from fusionloader.executors.device_loss import is_device_lost
 from fusionloader.executors.refusals import FileRefused
 from fusionloader.executors.shortage import is_shortage
@@ -27,6 +33,7 @@ from fusionloader.options import Prebuilt
 from fusionloader.plan.stages import Plan
 from fusionloader.scheduler.group_size import GroupSize
 from fusionloader.shm.dataset_table import DatasetTable
+from fusionloader.shm.descriptor import Descriptor
 from fusionloader.workers import failures, messages, processes
 
 if TYPE_CHECKING:
@@ -59,9 +66,10 @@ class BorrowedMemory:
 class GpuWorkerConfig:
     """What the worker needs to know; the descriptors are open under these numbers.
 
-    ``device_id`` is CUDA's, ``None`` for DALI's CPU backend. ``buffers`` on the device are opened
-    by calling each one's function; without them rows go to the batch slot. ``most_samples`` in a
-    launch; ``fixed_group`` where the user chose them. ``memory`` where training may lend some.
+    ``device_id`` is CUDA's, ``None`` for the decoder's CPU backend. ``buffers`` on the device are
+    opened by calling each one's function; without them rows go to the batch slot. ``most_samples``
+    in a launch; ``fixed_group`` where the user chose them. ``head`` is what decodes. ``memory``
+    where training may lend some.
     """
 
     worker: int
@@ -79,9 +87,19 @@ class GpuWorkerConfig:
     most_samples: int
     fixed_group: bool
     buffers: Sequence[SharedBuffer]
-    threads: int
-    hw_decoder_load: float
+    head: HeadOptions
     memory: BorrowedMemory | None = None
+
+    def descriptors(self) -> dict[str, int]:
+        """Returns the descriptors that a process needs, by the names of the fields."""
+        names = ("control_fd", "data_fd", "table_fd", "message_fd")
+        return {name: getattr(self, name) for name in names}
+
+
+def main_of_script(config: GpuWorkerConfig, descriptors: dict[str, Descriptor]) -> None:
+    """Serves in a process of multiprocessing, which knows the training script's own classes."""
+    fds: dict[str, Any] = {name: descriptor.fd for name, descriptor in descriptors.items()}
+    main(replace(config, **fds))
 
 
 def main(config: GpuWorkerConfig) -> None:
@@ -91,19 +109,60 @@ def main(config: GpuWorkerConfig) -> None:
     queue = _native.WorkerQueue(config.control_fd, config.data_fd, config.worker, gpu=True)
     queue.announce(os.getpid())
     try:
-        worker = _GpuWorkerLoop(config, queue)
-        queue.gpu_ready()
-        queue.wake_manager()
-        worker.serve()
+        loop = GpuWorkerLoop(config, queue)
+        loop.announce()
+        loop.serve(lambda: os.getppid() == config.parent)
     except Exception as error:
-        failure = failures.capture(error, "in the GPU worker")
-        short, lost, why = is_shortage(error), is_device_lost(error), failures.summary(error)
-        messages.send(config.message_fd, messages.WorkerFailed(failure, short, lost, why))
+        messages.send(config.message_fd, failure_of(error))
         sys.exit(1)
 
 
-class _GpuWorkerLoop:
-    def __init__(self, config: GpuWorkerConfig, queue: _native.WorkerQueue) -> None:
+def failure_of(error: BaseException) -> messages.WorkerFailed:
+    """Returns what the worker reports before it ends, while the error is being handled."""
+    if isinstance(error, DecoderFailed):  # which says in a line where, and what to do
+        why = str(error)
+        return messages.WorkerFailed(messages.Failure(None, why, -1), is_final=True, summary=why)
+    why, is_lost = failures.summary(error), is_device_lost(error)
+    if is_lost:  # not tried again: training uses the device, too
+        why += ". Its device failed: a new process may be able to use it again"
+    failure = failures.capture(error, "in the GPU worker")
+    return messages.WorkerFailed(failure, is_shortage(error), is_lost, why)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _BegunClaim:
+    """A claim whose samples are being decoded.
+
+    ``targets`` are rows and their values. ``bad`` tiny-batches go to CPU workers. Without a task
+    nothing was begun yet, since its memory may have to be borrowed.
+    """
+
+    claim: _native.Claim
+    samples: list[EncodedSample]
+    targets: list[tuple[int, int]]
+    bad: set[int]
+    task: BegunTask | None
+    start: float
+
+
+class GpuWorkerLoop:
+    """Claims groups, one or several at a time, and finishes them in this order.
+
+    While one is augmented the next one is decoded, if the decoder does not make ``submit`` wait.
+    """
+
+    def __init__(
+        self,
+        config: GpuWorkerConfig,
+        queue: _native.WorkerQueue,
+        inside: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
+        """Builds the tasks.
+
+        ``inside`` returns what is entered for everything that others see: claims, states, rows.
+        What it raises ends the loop.
+        """
+        self._inside = inside
         if config.device_id is not None:
             import torch
 
@@ -115,76 +174,127 @@ class _GpuWorkerLoop:
         if config.memory is not None:
             self._memory = _launch_memory(config.memory, queue.wake_manager)
         self._table = DatasetTable.of_descriptor(config.table_fd, config.table_bytes)
-        self._task: GpuTask = make_task(
-            config.plan,
-            config.device_id,
-            config.prebuilt,
-            config.most_samples,
-            config.threads,
-            config.hw_decoder_load,
+        self._task = make_task(
+            config.plan, config.device_id, config.prebuilt, config.most_samples, config.head
         )
         self._buffers = [of_tensor(opened(*arguments)) for opened, arguments in config.buffers]
         most = max(1, config.most_samples // config.tiny_batch_size)
         self._group = GroupSize(most)
         if config.fixed_group:
             self._group.size = most
-        self._refused: set[int] = set()  # items whose files only CPU workers can do
+        self._begun: deque[_BegunClaim] = deque()
+        self._finished_at = 0.0
+        self._refused: Counter[str] = Counter()  # reasons that training was not told yet
+        self._refused_files: dict[int, str] = {}  # by item, for good
         self._sequence = -1
         self._sequence_since = 0.0
         self._views: dict[tuple[int, int], tuple[Memory, NDArray[np.int64]]] = {}
 
-    def serve(self) -> None:
+    def announce(self) -> None:
+        """Tells the manager that it can be given work."""
+        with self._inside():
+            self._queue.gpu_ready()
+            self._queue.wake_manager()
+
+    def serve(self, goes_on: Callable[[], bool]) -> None:
+        """Works until the manager says stop, or until it does not go on."""
         queue = self._queue
-        while not queue.stopping and os.getppid() == self._config.parent:
+        while not queue.stopping and goes_on():
             seen = queue.work_word
             if self._memory is not None:
                 self._memory.look()
-            claim = queue.claim_next(self._group.size)
-            if claim is None:
+            claim = self._claim()
+            if claim is not None:
+                self._begun.append(self._begin(claim))
+            elif self._begun:
+                self._finish(self._begun.popleft())
+            else:
                 if self._memory is not None:
                     self._memory.rest()
-                queue.idle()
+                with self._inside():
+                    queue.idle()
                 queue.sleep(seen, _IDLE_SECONDS)
-                continue
-            start = time.perf_counter()
-            self._serve_claim(claim)
-            queue.leave()
-            self._learn(claim, time.perf_counter() - start)
+        self.close()
 
-    def _serve_claim(self, claim: _native.Claim) -> None:
-        """Does the tiny-batches of a claim in one launch; what it cannot do goes to CPU workers."""
-        begin = claim.first * claim.tiny_size
-        stop = min((claim.first + claim.count) * claim.tiny_size, claim.samples)
-        self._queue.begin_sample(claim, claim.first, begin)
-        targets = self._rows(claim)[1]
+    def close(self) -> None:
+        """Ends the decoder."""
+        self._task.close()
+
+    def _claim(self) -> _native.Claim | None:
+        if len(self._begun) >= self._config.head.groups:
+            return None
+        with self._inside():
+            claim = self._queue.claim_next(self._group.size)
+            if claim is not None and not self._begun:
+                self._queue.begin_sample(claim, claim.first, _range_of(claim)[0])
+        return claim
+
+    def _begin(self, claim: _native.Claim) -> _BegunClaim:
+        """Reads the files of a claim, and lets the decoder begin."""
+        start = time.perf_counter()
+        begin, stop = _range_of(claim)
         samples: list[EncodedSample] = []
+        targets: list[tuple[int, int]] = []
         bad: set[int] = set()
         for position in range(begin, stop):
             entry = claim.entry(position)
-            encoded = None if entry.item in self._refused else self._read(entry.item)
+            why = self._refused_files.get(entry.item)
+            encoded = self._read(entry.item) if why is None else None
             if encoded is None:
-                bad.add(position // claim.tiny_size)
+                self._refuse(why or "the file cannot be read", claim, position, bad)
                 continue
             draws = (claim.seed, claim.epoch, entry.key, entry.occurrence, entry.group)
             samples.append(EncodedSample(encoded, *draws, self._place(claim, entry.row), position))
-            targets[entry.row] = self._table.targets[entry.item]
-        for sample, why in zip(samples, self._run(samples), strict=True):
+            targets.append((entry.row, int(self._table.targets[entry.item])))
+        task = self._task.begin(samples) if self._memory is None else None
+        return _BegunClaim(claim, samples, targets, bad, task, start)
+
+    def _finish(self, begun: _BegunClaim) -> None:
+        """Does the tiny-batches of a claim; what it cannot do goes to CPU workers."""
+        claim, bad = begun.claim, begun.bad
+        for sample, why in zip(begun.samples, self._run(begun), strict=True):
             if why is not None:
-                log.debug("a CPU worker does sample %d: %s", sample.key, why)
-                bad.add(sample.position // claim.tiny_size)
+                self._refuse(why, claim, sample.position, bad)
                 if isinstance(why, FileRefused):
-                    self._refused.add(claim.entry(sample.position).item)
+                    self._refused_files[claim.entry(sample.position).item] = why
+        if self._refused and messages.has_room(self._config.message_fd):
+            messages.send(self._config.message_fd, messages.SamplesRefused(dict(self._refused)))
+            self._refused.clear()
+        with self._inside():
+            self._report(begun)
+        now = time.perf_counter()
+        self._learn(claim, now - max(begun.start, self._finished_at))
+        self._finished_at = now
+
+    def _report(self, begun: _BegunClaim) -> None:
+        """Writes the targets, and says what is done and what comes back."""
+        claim = begun.claim
+        targets = self._rows(claim)[1]
+        for row, target in begun.targets:
+            targets[row] = target
+        begin, stop = _range_of(claim)
         self._queue.end_samples(claim, claim.first, stop - begin)
         for tiny_batch in range(claim.first, claim.first + claim.count):
-            if tiny_batch in bad:
+            if tiny_batch in begun.bad:
                 self._queue.give_back(claim, tiny_batch)
             else:
                 self._queue.finish(claim, tiny_batch, TinyBatchState.COMPLETED)
+        if self._begun:  # its time of work begins: until now it was the last one's
+            following = self._begun[0].claim
+            self._queue.begin_sample(following, following.first, _range_of(following)[0])
+        else:
+            self._queue.leave()
 
-    def _run(self, samples: list[EncodedSample]) -> list[str | None]:
-        if self._memory is None:
-            return self._task.run(samples)
-        return self._memory.run(self._task.run, samples)
+    def _refuse(self, why: str, claim: _native.Claim, position: int, bad: set[int]) -> None:
+        log.debug("a CPU worker does the sample at %d: %s", position, why)
+        self._refused[str(why)] += 1
+        bad.add(position // claim.tiny_size)
+
+    def _run(self, begun: _BegunClaim) -> list[str | None]:
+        if begun.task is not None:
+            return self._task.finish(begun.task, self._inside)
+        assert self._memory is not None
+        return self._memory.run(self._task.run, begun.samples)
 
     def _learn(self, claim: _native.Claim, seconds: float) -> None:
         if self._config.fixed_group:
@@ -224,6 +334,12 @@ class _GpuWorkerLoop:
             targets = np.frombuffer(slot, np.int64, claim.payload_rows, at_targets)
             self._views[where] = (of_buffer(slot[:images]), targets)
         return self._views[where]
+
+
+def _range_of(claim: _native.Claim) -> tuple[int, int]:
+    """Returns the positions of a claim's first sample and of the one behind its last."""
+    stop = (claim.first + claim.count) * claim.tiny_size
+    return claim.first * claim.tiny_size, min(stop, claim.samples)
 
 
 def _launch_memory(

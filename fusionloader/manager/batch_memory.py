@@ -133,7 +133,7 @@ class BatchMemory:
             return []
         assert self.layout is not None
         nbytes = self._open_copies().nbytes(self.layout, self._options.batch_size)
-        return self._delivery.ring.share(self._gpu.buffers, nbytes)
+        return self._delivery.ring.share(self._gpu.buffers, nbytes, self._gpu.in_thread)
 
     def _open_copies(self) -> QueueCopies:
         assert self._delivery is not None

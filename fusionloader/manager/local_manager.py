@@ -29,7 +29,7 @@ from fusionloader import _native
 from fusionloader.deferred.counts import Counts
 from fusionloader.delivery.device_batches import Arriving
 from fusionloader.executors.layout import Layout
-from fusionloader.gpu.control import Connections, GpuControl
+from fusionloader.gpu.control import Connections, GpuControl, GpuOptions
 from fusionloader.manager.batch_memory import BatchMemory
 from fusionloader.manager.in_flight import InFlight, Job, MiniBatch
 from fusionloader.manager.loader_workers import LoaderWorkers, LostTinyBatch
@@ -114,11 +114,17 @@ class LocalManager:
         options = self._options
         if layout is not None:
             self._memory.settle(layout, ())
-        if options.gpu is not None:  # first: it has the most to build
-            buffers = self._memory.shared_buffers()
-            shared = Connections(self._control_fd, self._arena.fd, buffers)
-            self.gpu = GpuControl(self.queue, shared, self._most, options.workers, options.gpu)
+        # A process first: it has the most to build. Processes are not forked while a thread is
+        # built, so the thread comes behind them.
+        if options.gpu is not None and not options.gpu.in_thread:
+            self.gpu = self._start_gpu(options.gpu)
         self._workers.start(self.queue, self._control_fd, self._arena.fd, start)
+        if options.gpu is not None and options.gpu.in_thread:
+            self.gpu = self._start_gpu(options.gpu)
+
+    def _start_gpu(self, gpu: GpuOptions) -> GpuControl:
+        shared = Connections(self._control_fd, self._arena.fd, self._memory.shared_buffers())
+        return GpuControl(self.queue, shared, self._most, self._options.workers, gpu)
 
     def resize(self, count: int) -> None:
         """Has ``count`` CPU workers from now on, or as many as there is room for.
@@ -266,7 +272,9 @@ class LocalManager:
             self._deferred.add(message.counts)
         elif isinstance(message, messages.LayoutFound):
             self._settle_layout(message.layout)
-        elif job := self.in_flight.find(message.sequence):
+        elif isinstance(message, messages.JobMessage) and (
+            job := self.in_flight.find(message.sequence)
+        ):
             job.note(message)
 
     def _settle_layout(self, layout: Layout | str) -> None:

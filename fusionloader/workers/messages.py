@@ -78,8 +78,15 @@ class WorkerFailed:
 
     failure: Failure
     short_of_memory: bool = False  # memory ran out: with less to do it may start
-    device_lost: bool = False  # it has come to a CUDA error that does not go away
-    summary: str = ""  # the error in one line
+    is_final: bool = False  # another one would fail likewise
+    summary: str = ""  # the error in one line, and what to do
+
+
+@dataclass(frozen=True, slots=True)
+class SamplesRefused:
+    """Samples that a GPU worker has left to CPU workers since the last such message, by reason."""
+
+    counts: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +104,7 @@ class ImagesDeferred:
 JobMessage = TinyBatchFailed | SampleSkipped | SamplesSpilled
 """About a mini-batch."""
 
-Message = JobMessage | LayoutFound | WorkerFailed | DatasetChanged | ImagesDeferred
+Message = JobMessage | LayoutFound | WorkerFailed | DatasetChanged | ImagesDeferred | SamplesRefused
 
 
 def send(fd: int, message: Message) -> None:

@@ -8,6 +8,7 @@ import gc
 import os
 import time
 import weakref
+from dataclasses import replace
 
 import pytest
 import torch
@@ -22,6 +23,8 @@ from torchvision.datasets import ImageFolder
 from fusionloader import FusionLoader, GpuWorker
 from fusionloader._native import cuda as native
 from fusionloader.delivery.device_ring import DeviceRing
+from fusionloader.executors.device.fused_augment import FusedAugment
+from fusionloader.gpu import eligibility
 from fusionloader.iterators import slot_iterator as slot_iterator
 
 ARGUMENTS = {"batch_size": 7, "num_workers": 2, "seed": 1}
@@ -265,6 +268,46 @@ def test_a_gpu_worker_on_the_cpu_backend_writes_levels(image_folder, to_fake_dev
             if loader.stats()["gpu_worker"]["samples"] > 20:
                 return
     raise AssertionError("the GPU worker took no part")
+
+
+def test_a_thread_writes_into_the_buffers_of_the_device(
+    image_folder, to_fake_device, fake_cuda, monkeypatch
+):
+    transform = transforms.Compose([transforms.CenterCrop(40), transforms.ToTensor()])
+    dataset = ImageFolder(str(image_folder), transform)
+    expected = list(FusionLoader(dataset, **ARGUMENTS))
+    made = to_fake_device(converts=False)
+    real = eligibility.gpu_options
+    monkeypatch.setattr(  # the kernel is the host's, which sees memory of the fake device
+        eligibility, "gpu_options", lambda *given: replace(real(*given), buffers=3)
+    )
+    written, run = [], FusedAugment.run
+
+    def observed(self, images, operations, rows):
+        written.extend(row.address for row in rows)
+        return run(self, images, operations, rows)
+
+    monkeypatch.setattr(FusedAugment, "run", observed)
+    gpu_worker = GpuWorker(device="cpu", where="thread", decoder="torchvision", sharing="spatial")
+    with FusionLoader(
+        dataset, gpu_worker=gpu_worker, persistent_workers=True, **ARGUMENTS
+    ) as loader:
+
+        def some_by_gpu():
+            batches = [[made[-1].device.read(leaf) for leaf in batch] for batch in loader]
+            fake_cuda.run()
+            assert same_batches(batches, expected)
+            return loader.stats()["gpu_worker"]["samples"] > 20
+
+        wait_until(some_by_gpu)
+        openers = loader._iterator._manager.gpu._connections.buffers
+        buffers = [opened(*arguments) for opened, arguments in openers]
+        assert len(buffers) == 3
+        assert any(
+            buffer.data_ptr() <= address < buffer.data_ptr() + buffer.nbytes
+            for buffer in buffers
+            for address in written
+        )
 
 
 # ---- when --------------------------------------------------------------------------------------

@@ -81,27 +81,9 @@ def test_bad_files_fall_back_alone_and_say_why(head):
     assert all(np.array_equal(results[place].image, decoded(good)) for place in (0, -1))
 
 
-def test_what_libjpeg_may_refuse_for_its_markers_does_not_get_to_dali(head, monkeypatch):
-    good = encoded(progressive=True)
-    frame = good.index(b"\xff\xc2")
-    scan = good.rindex(b"\xff\xda")  # header and end of the file are as they should
-    second_frame = good[:scan] + good[frame : frame + 19] + good[scan:]
-    with pytest.raises(OSError, match="broken data stream"):
-        decoded(second_frame)
-    handed = []
-    decode = head._decode
-    monkeypatch.setattr(head, "_decode", lambda *given: handed.append(given) or decode(*given))
-    results = head.run([good, second_frame, good], [WHOLE] * 3)
-    assert [len(files) for files, _ in handed] == [2]
-    assert [result.image is None for result in results] == [False, True, False]
-    assert isinstance(results[1].reason, FileRefused)
-    assert "libjpeg may refuse" in results[1].reason
-
-
 def test_a_file_that_only_the_decoder_finds_bad_is_found_by_halving(head, monkeypatch):
     good = encoded()
     monkeypatch.setattr(head, "_headers", _Trusting())
-    monkeypatch.setattr("fusionloader.executors.dali.head.is_never_refused", bool)
     results = head.run([good, good, good[:-300], good], [WHOLE] * 4)
     assert [result.image is None for result in results] == [False, False, True, False]
     assert isinstance(results[2].reason, FileRefused)

@@ -21,7 +21,7 @@ from fusionloader.executors.dali.head_steps import HeadStep
 from fusionloader.executors.dali.memory import borrowing
 from fusionloader.executors.dali.prebuilt import Prebuilt, drop_all
 from fusionloader.executors.dali.task import Backend
-from fusionloader.executors.device.make_task import make_task
+from fusionloader.executors.device.make_task import HeadOptions, make_task
 from fusionloader.executors.device.task import GpuTask
 from fusionloader.plan.stages import Plan
 
@@ -144,4 +144,4 @@ def test_a_warm_up_without_memory_is_left_to_launches_if_they_can_borrow(monkeyp
     monkeypatch.setattr(GpuTask, "warm_up", warm_up)
     monkeypatch.setattr(borrowing, "_installed", {None} if borrows else set())
     with nullcontext() if borrows else pytest.raises(RuntimeError, match="out of memory"):
-        make_task(Plan((), None, None, None), None, "fused", 2, 1, 0.65)
+        make_task(Plan((), None, None, None), None, "fused", 2, HeadOptions())

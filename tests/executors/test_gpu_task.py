@@ -5,20 +5,24 @@ import io
 import dali_or_skip  # noqa: F401
 import numpy as np
 import pytest
+from PIL import Image
+from support.bad_decoders import PillowDecoder
 from support.images import photo, train_transform
 
+from fusionloader.executors.decoders.decoder_head import DecoderHead
 from fusionloader.executors.device.dali_augment import DaliAugment
 from fusionloader.executors.device.fused_augment import FusedAugment
 from fusionloader.executors.device.launchers import HostLauncher
-from fusionloader.executors.device.make_task import make_task
+from fusionloader.executors.device.make_task import HeadOptions, make_task
 from fusionloader.executors.device.memory import Memory, allocate_on_host
-from fusionloader.executors.device.task import EncodedSample, rows_in
+from fusionloader.executors.device.task import EncodedSample, GpuTask, rows_in
+from fusionloader.executors.refusals import FileRefused
 from fusionloader.plan.transforms import compile_transform
 
 
-def encoded():
+def encoded(**options):
     file = io.BytesIO()
-    photo(np.random.default_rng(4), 90, 70).save(file, "JPEG")
+    photo(np.random.default_rng(4), 90, 70).save(file, "JPEG", **options)
     return file.getvalue()
 
 
@@ -34,7 +38,7 @@ def test_a_task_is_warmed_up_with_rows_as_it_gets_them(prebuilt, monkeypatch):
         return run(self, images, operations, rows)
 
     monkeypatch.setattr(kind, "run", observed)
-    task = make_task(plan, None, prebuilt, 4, 1, 0.0)
+    task = make_task(plan, None, prebuilt, 4, HeadOptions(hw_decoder_load=0.0))
     row_bytes = 3 * 24 * 24 * 4
     assert seen == [[(Memory, row_bytes)] * 4]
     memory, content = allocate_on_host(3 * row_bytes), encoded()
@@ -51,3 +55,38 @@ def test_rows_have_addresses_and_nothing_that_the_host_could_read():
     (row,) = augment.rows(1, 64)
     with pytest.raises(TypeError):
         memoryview(row)
+
+
+class Noting(PillowDecoder):
+    """Notes what it is given."""
+
+    def start(self, device, capacity):
+        super().start(device, capacity)
+        self.files = []
+
+    def submit(self, commands):
+        self.files += [command.encoded for command in commands]
+        super().submit(commands)
+
+
+def test_what_libjpeg_may_refuse_for_its_markers_gets_to_no_decoder():
+    good = encoded(progressive=True)
+    frame = good.index(b"\xff\xc2")
+    scan = good.rindex(b"\xff\xda")  # header and end of the file are as they should
+    second_frame = good[:scan] + good[frame : frame + 19] + good[scan:]
+    with pytest.raises(OSError, match="broken data stream"):
+        Image.open(io.BytesIO(second_frame)).convert("RGB")
+    plan = compile_transform(train_transform(24)).plan
+    decoder, augment = Noting(), FusedAugment(plan, HostLauncher())
+    task = GpuTask(plan, DecoderHead(decoder, None, 4, 60), augment, 4)
+    rows = augment.rows(3, 3 * 24 * 24 * 4)
+    files = [good, second_frame, good]
+    samples = [
+        EncodedSample(file, 1, 0, n, 0, 0, row, n)
+        for n, (file, row) in enumerate(zip(files, rows, strict=True))
+    ]
+    first, refused, last = task.run(samples)
+    assert (first, last) == (None, None)
+    assert isinstance(refused, FileRefused)
+    assert "libjpeg may refuse" in refused
+    assert decoder.files == [good, good]

@@ -404,11 +404,11 @@ def test_without_dali_an_automatic_worker_says_how_to_get_it(image_folder, monke
     assert len([r for r in caplog.records if "pip install" in r.message]) == 1
 
 
-def on_a_device(dataset, monkeypatch):
+def on_a_device(dataset, monkeypatch, gpu_worker="auto"):
     """A loader as it would be explained where a CUDA device is."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    return FusionLoader(dataset, 4, num_workers=1, device="cuda", gpu_worker="auto")
+    return FusionLoader(dataset, 4, num_workers=1, device="cuda", gpu_worker=gpu_worker)
 
 
 def test_without_nvrtc_dali_s_own_operators_take_the_kernel_s_place(
@@ -440,11 +440,26 @@ def test_without_nvrtc_a_plan_that_only_the_kernel_runs_has_no_gpu_worker(
     assert len([r for r in caplog.records if "pip install" in r.message]) == 1
 
 
+def test_without_nvrtc_and_dali_there_is_no_gpu_worker(image_folder, monkeypatch):
+    dataset = ImageFolder(str(image_folder), train_transform())
+    loader = on_a_device(dataset, monkeypatch, GpuWorker(decoder="torchvision"))
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if "dali" in name else find_spec(name)
+    )
+    assert "decoded by torchvision" in loader.explain()
+    monkeypatch.setattr(nvrtc, "find_library", lambda: None)
+    told = loader.explain()
+    assert "no GPU worker: CUDA's run-time compiler (libnvrtc) is missing: pip install" in told
+    assert "nor can DALI's own operators be used: DALI is not installed: pip install" in told
+
+
 def test_the_cpu_backend_needs_no_nvrtc(image_folder, monkeypatch):
     monkeypatch.setattr(nvrtc, "find_library", lambda: None)
     dataset = ImageFolder(str(image_folder), train_transform())
     with with_gpu_worker(dataset) as loader:
-        assert "DALI's CPU backend takes the largest samples, sharing='spatial'" in loader.explain()
+        told = "the CPU takes the largest samples, decoded by DALI, sharing='spatial'"
+        assert told in loader.explain()
         assert "instead" not in loader.explain()
 
 

@@ -53,7 +53,7 @@ class Ended:
 def test_only_a_shortage_of_memory_is_tried_again(connections, monkeypatch, error, restarts):
     launches = []
 
-    def fail(config, queue):
+    def fail(*_):
         raise error
 
     def start(shared, number, message_fd, most):
@@ -69,7 +69,7 @@ def test_only_a_shortage_of_memory_is_tried_again(connections, monkeypatch, erro
             worker.main(config)
         return Ended()
 
-    monkeypatch.setattr(worker, "_GpuWorkerLoop", fail)
+    monkeypatch.setattr(worker, "GpuWorkerLoop", fail)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.setattr(worker.processes, "exit_with_parent", lambda _: None)
     queue = _native.ManagerQueue(connections.control_fd, connections.data_fd, WORKERS, RING)

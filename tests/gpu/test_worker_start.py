@@ -12,6 +12,7 @@ from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader, GpuWorker
 from fusionloader.executors.device import launch_memory
+from fusionloader.executors.device.make_task import HeadOptions
 from fusionloader.gpu import worker
 from fusionloader.workers import processes
 
@@ -125,9 +126,8 @@ def test_its_device_is_set_before_anything_is_made_on_one(monkeypatch):
         most_samples=4,
         fixed_group=False,
         buffers=[(opened, ())],
-        threads=1,
-        hw_decoder_load=1.0,
+        head=HeadOptions(),
         memory=worker.BorrowedMemory(-1, launch_memory.TorchPool, False),
     )
-    worker._GpuWorkerLoop(config, Queue())
+    worker.GpuWorkerLoop(config, Queue())
     assert calls == [("set", 3), "memory", "task", "buffer"]

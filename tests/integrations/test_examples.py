@@ -13,6 +13,7 @@ from support.waiting import PATIENCE
 ROOT = Path(__file__).parents[2]
 SCRIPTS = [
     (None, "own_dataset.py", [], "120 files opened by user code"),
+    (None, "own_decoder.py", [], "[1-9][0-9]* images were decoded by the card\nrefused: {}"),
     (None, "train_compiled.py", ["--backend", "aot_eager"], "6 batches"),
     ("webdataset", "train_webdataset.py", [], "epoch 2: .*60 samples"),
     ("datasets", "train_hugging_face.py", [], "epoch 2: .*60 samples"),

@@ -146,6 +146,19 @@ def test_the_gpu_worker_claims_only_while_it_may_and_only_what_is_for_it(bench):
     assert bench.workers[0].claim_next(1) is None
 
 
+def test_a_claim_in_vain_leaves_the_gpu_worker_inside_with_an_earlier_one(bench):
+    gpu = bench.attach(WORKERS - 1, gpu=True)
+    bench.manager.set_gpu(GpuState.OPEN, 2)
+    bench.publish(0, 4, 2)
+    assert gpu.claim_next(3).count == 2
+    for state in (GpuState.OPEN, GpuState.CLOSED):
+        bench.manager.set_gpu(state, 2)
+        assert gpu.claim_next(3) is None
+        assert bench.manager.gpu_is_inside
+    gpu.leave()
+    assert not bench.manager.gpu_is_inside
+
+
 def test_what_the_gpu_worker_gives_back_is_for_cpu_workers(bench):
     gpu = bench.attach(WORKERS - 1, gpu=True)
     bench.manager.set_gpu(GpuState.OPEN, 0)

@@ -20,7 +20,7 @@ def main(config: SimpleNamespace) -> None:
     def build(*_: Any) -> None:
         time.sleep(3600)
 
-    worker._GpuWorkerLoop = build  # type: ignore[assignment,misc]
+    worker.GpuWorkerLoop = build  # type: ignore[assignment,misc]
     worker.main(config)  # type: ignore[arg-type]
 
 

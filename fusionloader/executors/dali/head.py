@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 from nvidia.dali import Pipeline, fn, types
 
-from fusionloader._native import is_never_refused
 from fusionloader.executors.dali.head_steps import FILTERS, HeadStep
 from fusionloader.executors.dali.memory.borrowing import may_borrow
 from fusionloader.executors.dali.memory.unused_memory import release_unused_memory
@@ -95,8 +94,6 @@ class DaliHead:
         size = jpeg_size(self._headers, file)
         if size is None:
             return FileRefused("not a whole JPEG file of 1 or 3 color channels")
-        if not is_never_refused(file):  # nvJPEG may decode what libjpeg refuses, and say nothing
-            return FileRefused("libjpeg may refuse the file for its markers")
         x, y, width, height = step.window
         if min(x, y) < 0 or min(width, height) < 1 or x + width > size[0] or y + height > size[1]:
             return f"the window {step.window} is not within the image of {size[0]} x {size[1]}"

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+from dataclasses import dataclass
 
 from fusionloader.executors.dali.memory.borrowing import may_borrow
+from fusionloader.executors.decoders.by_name import make_decoder
+from fusionloader.executors.decoders.decoder_head import DecoderHead
 from fusionloader.executors.device.fused_augment import FusedAugment
 from fusionloader.executors.device.launchers import CudaLauncher, HostLauncher
 from fusionloader.executors.device.memory import allocator_of_torch
@@ -16,13 +19,27 @@ from fusionloader.plan.stages import Plan
 _WARM_UP_SIDE = 64
 
 
+@dataclass(frozen=True, slots=True)
+class HeadOptions:
+    """What decodes.
+
+    ``decoder`` is a name, or an object of the user's, pickled; ``name`` is for messages.
+    ``threads`` and ``hw_decoder_load`` are ``GpuWorker``'s. ``groups`` are decoded at a time. Of
+    what is being decoded, something has to be finished within ``timeout`` seconds. With
+    ``keeps_memory`` buffers are kept from group to group.
+    """
+
+    decoder: str | bytes = "dali"
+    name: str = "DALI"
+    threads: int = 1
+    hw_decoder_load: float = 1.0
+    groups: int = 1
+    timeout: float = 30.0
+    keeps_memory: bool = True
+
+
 def make_task(
-    plan: Plan,
-    device_id: int | None,
-    prebuilt: Prebuilt,
-    most_samples: int,
-    threads: int,
-    hw_decoder_load: float,
+    plan: Plan, device_id: int | None, prebuilt: Prebuilt, most_samples: int, head: HeadOptions
 ) -> GpuTask:
     """Returns a task that has run once, so that nothing is built at the first group.
 
@@ -30,22 +47,22 @@ def make_task(
 
     Args:
         plan: of a dataset of files.
-        device_id: of a CUDA device, ``None`` for DALI's CPU backend.
+        device_id: of a CUDA device, ``None`` for the CPU.
         prebuilt: as in ``GpuWorker``.
         most_samples: in a group.
-        threads: of DALI on the CPU.
-        hw_decoder_load: share of the images for the hardware JPEG decoder.
+        head: what decodes.
 
     Raises:
-        ImportError: DALI is not there.
+        ImportError: what decodes is not there.
+        DecoderFailed: it cannot be started, or does not decode a plain image.
         NvrtcError: the fused kernel cannot be compiled.
         RuntimeError: DALI cannot build a pipeline on the device, or the driver does not take the
             kernel.
     """
-    from fusionloader.executors.dali.head import DaliHead
-
-    head = DaliHead(device_id, most_samples, threads, hw_decoder_load=hw_decoder_load)
-    task = GpuTask(plan, head, _augment(plan, device_id, prebuilt, most_samples), most_samples)
+    decoder = make_decoder(head.decoder, head.threads, head.hw_decoder_load)
+    capacity = most_samples * head.groups
+    driven = DecoderHead(decoder, device_id, capacity, head.timeout, head.name, head.keeps_memory)
+    task = GpuTask(plan, driven, _augment(plan, device_id, prebuilt, most_samples), most_samples)
     try:
         task.warm_up(_an_image())
     except RuntimeError as error:

@@ -7,7 +7,7 @@ batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from fusionloader.executors.dali.families.support import first_unsupported
 from fusionloader.executors.dali.head_steps import FILTERS
@@ -28,11 +28,13 @@ from fusionloader.plan.stages import (
 _RESIZES = (RandomResizedCrop, Resize, ResizeKeepRatio, ResizeShorterSide)
 
 
-def why_not(plan: Plan, prebuilt: Prebuilt, on_gpu: bool) -> str | None:
+def why_not(
+    plan: Plan, prebuilt: Prebuilt, on_gpu: bool, head_filters: Sequence[str] = FILTERS
+) -> str | None:
     """Returns which stage the GPU worker cannot run, and why; ``None`` if it can run the plan.
 
     It resizes once, before anything that changes colors or warps. ``prebuilt`` is the flavour of
-    its tasks, as ``GpuWorker`` has it.
+    its tasks, as ``GpuWorker`` has it; ``head_filters`` are those that its head resizes with.
     """
     if prebuilt != "fused":
         return first_unsupported(plan, on_gpu=on_gpu)
@@ -46,7 +48,7 @@ def why_not(plan: Plan, prebuilt: Prebuilt, on_gpu: bool) -> str | None:
             if place > 0:
                 return f"{type(stage).__name__} does not come first"
             filters = (stage.filter,) if not hasattr(stage, "filters") else stage.filters
-            unknown = [name for name in filters if name not in FILTERS]
+            unknown = [name for name in filters if name not in head_filters]
             if unknown:
                 return f"{type(stage).__name__} uses the {unknown[0]} filter"
     return None

@@ -6,12 +6,15 @@ plan's draw, the same as on the CPU.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from fusionloader._native import is_never_refused
 from fusionloader.executors.dali.errors import NotOnDali
 from fusionloader.executors.dali.head_steps import HeadStep, head_of
+from fusionloader.executors.decoders.decoder_head import DecoderHead, Group
 from fusionloader.executors.device.memory import Memory
 from fusionloader.executors.native import jpeg_size, make_executor
 from fusionloader.executors.refusals import FileRefused
@@ -42,25 +45,6 @@ class EncodedSample:
     position: int
 
 
-class Decoded(Protocol):
-    """What the head made of an image: pixels, or ``None`` and the reason."""
-
-    @property
-    def image(self) -> Image:
-        """Pixels, on the device if there is one."""
-
-    @property
-    def reason(self) -> str:
-        """Why there are none."""
-
-
-class Head(Protocol):
-    """Decodes and resizes a group."""
-
-    def run(self, encoded: Sequence[bytes], steps: Sequence[HeadStep]) -> Sequence[Decoded]:
-        """Returns uint8 height x width x 3 pixels for each image, or why there are none."""
-
-
 class Augment(Protocol):
     """Applies what is left of the operations, and writes the rows."""
 
@@ -82,33 +66,70 @@ def rows_in(memory: Memory, count: int) -> list[Row]:
     return [memory.part(number * nbytes, nbytes) for number in range(count)]
 
 
+Part = tuple[HeadStep, list[Operation]]
+"""What of a sample's operations the head does, and what is left of them."""
+
+
+@dataclass(slots=True, eq=False)
+class Launch:
+    """Samples that are decoded together, and why some of them are not."""
+
+    samples: Sequence[EncodedSample]
+    parts: dict[int, Part]
+    failed: list[str | None]
+    group: Group
+
+
+@dataclass(slots=True, eq=False)
+class BegunTask:
+    """Samples of which the first launch is being decoded."""
+
+    samples: Sequence[EncodedSample]
+    first: Launch | None
+
+
 class GpuTask:
     """Head and augment of one plan."""
 
-    def __init__(self, plan: Plan, head: Head, augment: Augment, most_samples: int) -> None:
+    def __init__(self, plan: Plan, head: DecoderHead, augment: Augment, most_samples: int) -> None:
         self._most_samples = most_samples
         self._executor = make_executor(plan)
         self._head = head
         self._augment = augment
 
     def run(self, samples: Sequence[EncodedSample]) -> list[str | None]:
-        """Writes the rows of ``samples``.
+        """Writes the rows of ``samples``; ``begin`` and ``finish`` in one."""
+        return self.finish(self.begin(samples))
+
+    def begin(self, samples: Sequence[EncodedSample]) -> BegunTask:
+        """Lets the decoder begin with as many of ``samples`` as go into a launch."""
+        return BegunTask(samples, self._decode(samples[: self._most_samples]) if samples else None)
+
+    def finish(
+        self,
+        begun: BegunTask,
+        writing: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> list[str | None]:
+        """Writes the rows of what was begun, in the order in which it was.
+
+        ``writing`` returns what is entered while rows are written; what it raises ends this.
 
         Returns:
             For each sample ``None``, or in words why a CPU worker has to do it: not a JPEG that
-            the native decoder reads, or an image that its plan cannot transform. A
-            ``FileRefused`` where that will be the same the next time.
+            the native decoder reads and libjpeg takes, an image that its plan cannot transform,
+            or what the decoder says. A ``FileRefused`` where that will be the same the next time.
         """
-        most = self._most_samples
-        return [
-            why
-            for begin in range(0, len(samples), most)
-            for why in self._launch(samples[begin : begin + most])
-        ]
+        failed: list[str | None] = []
+        launch, most = begun.first, self._most_samples
+        while launch is not None:
+            failed += self._write(launch, writing)
+            left = begun.samples[len(failed) : len(failed) + most]
+            launch = self._decode(left) if left else None
+        return failed
 
-    def _launch(self, samples: Sequence[EncodedSample]) -> list[str | None]:
+    def _decode(self, samples: Sequence[EncodedSample]) -> Launch:
         failed: list[str | None] = [None] * len(samples)
-        parts: dict[int, tuple[HeadStep, list[Operation]]] = {}
+        parts: dict[int, Part] = {}
         for place, sample in enumerate(samples):
             part = self._part(sample)
             if isinstance(part, str):
@@ -116,26 +137,36 @@ class GpuTask:
             else:
                 parts[place] = part
         encoded = [samples[place].encoded for place in parts]
-        found = self._head.run(encoded, [step for step, _ in parts.values()])
+        group = self._head.begin(encoded, [step for step, _ in parts.values()])
+        return Launch(samples, parts, failed, group)
+
+    def _write(
+        self, launch: Launch, writing: Callable[[], AbstractContextManager[object]]
+    ) -> list[str | None]:
+        failed, parts = launch.failed, launch.parts
         decoded = []
-        for place, made in zip(parts, found, strict=True):
+        for place, made in zip(parts, self._head.finish(launch.group), strict=True):
             if made.image is None:
                 failed[place] = made.reason
             else:
                 decoded.append((place, made.image))
-        written = self._augment.run(
-            [image for _, image in decoded],
-            [parts[place][1] for place, _ in decoded],
-            [samples[place].row for place, _ in decoded],
-        )
+        with writing():
+            written = self._augment.run(
+                [image for _, image in decoded],
+                [parts[place][1] for place, _ in decoded],
+                [launch.samples[place].row for place, _ in decoded],
+            )
         for (place, _), why in zip(decoded, written, strict=True):
             failed[place] = why
+        self._head.release(launch.group)
         return failed
 
-    def _part(self, sample: EncodedSample) -> tuple[HeadStep, list[Operation]] | str:
+    def _part(self, sample: EncodedSample) -> Part | str:
         size = jpeg_size(self._executor, sample.encoded)
         if size is None:
             return FileRefused("not a JPEG that the native decoder reads")
+        if not is_never_refused(sample.encoded):  # a decoder may take it, and say nothing
+            return FileRefused("libjpeg may refuse the file for its markers")
         try:
             operations = self._executor.draw(
                 sample.seed, sample.epoch, sample.key, sample.occurrence, *size, sample.group
@@ -155,3 +186,7 @@ class GpuTask:
         rows = self._augment.rows(self._most_samples, self._executor.result_bytes)
         samples = [EncodedSample(encoded, 0, 0, n, 0, 0, row, n) for n, row in enumerate(rows)]
         self.run(samples)
+
+    def close(self) -> None:
+        """Ends the decoder."""
+        self._head.close()

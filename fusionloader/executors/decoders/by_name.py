@@ -1,0 +1,95 @@
+"""The decoders that come with FusionLoader, by their names: what they need, and how to get it."""
+
+from __future__ import annotations
+
+import importlib.util
+import pickle
+
+from fusionloader.executors.dali.head_steps import FILTERS
+from fusionloader.executors.decoders.interface import Decoder
+from fusionloader.options import GpuWorker
+
+_PACKAGES = {"dali": "nvidia.dali", "nvjpeg": "nvidia.nvimgcodec", "torchvision": "torchvision"}
+_TITLES = {"dali": "DALI", "nvjpeg": "nvImageCodec", "torchvision": "torchvision"}
+
+
+def name_of(worker: GpuWorker) -> str:
+    """Returns what messages call the decoder of a GPU worker."""
+    if isinstance(worker.decoder, str):
+        return _TITLES[worker.decoder]
+    return type(worker.decoder).__name__
+
+
+def missing_package(worker: GpuWorker) -> tuple[str, str] | None:
+    """Returns a package that a GPU worker needs and that is not there, and how to install it."""
+    wanted = [worker.decoder] if isinstance(worker.decoder, str) else []
+    if worker.prebuilt == "families" and "dali" not in wanted:
+        wanted.append("dali")
+    for name in wanted:
+        if not _is_there(_PACKAGES[name]):
+            return _TITLES[name], f"pip install {_wheel(name)}"
+    return None
+
+
+def _is_there(module: str) -> bool:
+    parts = module.split(".")
+    names = [".".join(parts[: end + 1]) for end in range(len(parts))]
+    return all(importlib.util.find_spec(name) is not None for name in names)
+
+
+def _wheel(name: str) -> str:
+    import torch
+
+    major = int((torch.version.cuda or "12").split(".")[0])
+    if name == "dali":
+        return f"nvidia-dali-cuda{'130' if major >= 13 else '120'}"
+    if name == "nvjpeg":
+        return f"nvidia-nvimgcodec-cu{13 if major >= 13 else 12}[nvjpeg]"
+    return name
+
+
+def filters_of(worker: GpuWorker) -> tuple[str, ...]:
+    """Returns the filters of resizes that the decoder has; one of the user's has all."""
+    if worker.decoder in ("nvjpeg", "torchvision"):
+        from fusionloader.executors.decoders.whole_images import filters
+
+        return filters()
+    return FILTERS
+
+
+def pickled(decoder: Decoder) -> bytes:
+    """Returns the user's decoder as it is sent to the worker.
+
+    Raises:
+        pickle.PicklingError: it cannot be.
+    """
+    try:
+        return pickle.dumps(decoder, protocol=pickle.HIGHEST_PROTOCOL)
+    except Exception as error:
+        raise pickle.PicklingError(
+            f"the decoder {type(decoder).__name__} cannot be sent to the GPU worker, because it "
+            f"cannot be pickled ({error}): make it a class of a module, and let it open what it "
+            "needs in start(), so that until then it is no more than its arguments"
+        ) from error
+
+
+def make_decoder(named: str | bytes, threads: int, hw_decoder_load: float) -> Decoder:
+    """Returns the decoder of that name, not started, or one of the user's that was pickled.
+
+    Raises:
+        ImportError: what it decodes with is not there.
+    """
+    if isinstance(named, bytes):
+        decoder: Decoder = pickle.loads(named)
+        return decoder
+    if named == "nvjpeg":
+        from fusionloader.executors.decoders.nvjpeg_decoder import NvjpegDecoder
+
+        return NvjpegDecoder(threads, hw_decoder_load)
+    if named == "torchvision":
+        from fusionloader.executors.decoders.torchvision_decoder import TorchvisionDecoder
+
+        return TorchvisionDecoder()
+    from fusionloader.executors.decoders.dali_decoder import DaliDecoder
+
+    return DaliDecoder(threads, hw_decoder_load)
