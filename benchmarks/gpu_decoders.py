@@ -96,6 +96,7 @@ def main() -> None:
     parser.add_argument("--group", type=int, default=16, help="images in a group (16)")
     parser.add_argument("--side", type=int, default=224, help="of resized windows (224)")
     parser.add_argument("--threads", type=int, default=1, help="of a decoder on the CPU (1)")
+    parser.add_argument("--only", choices=NAMES, help="one decoder alone")
     parser.add_argument("--device", help="cpu, or cuda:0 (where there is one)")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -107,7 +108,7 @@ def main() -> None:
     measured: dict[str, Callable[[], float]] = {}
     distances: dict[str, tuple[float, int, int]] = {}
     left_out: dict[str, str] = {}
-    for name in NAMES:
+    for name in (options.only,) if options.only else NAMES:
         if missing := missing_package(GpuWorker(decoder=name)):
             left_out[name] = " ".join(missing)
             continue

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from fusionloader.executors.device.nvrtc import why_missing
 from fusionloader.executors.layout import Layout
 from fusionloader.executors.results import result_like
 from fusionloader.plan.stages import Container, Convert, Plan, RandomErasing, Stage, branches_of
@@ -49,6 +50,15 @@ def level_rows(plan: Plan, layout: Layout) -> LevelRows:
     assert plan.convert is not None
     result = result_like(plan)
     return LevelRows(plan.convert.table, result.element_size(), result[0].numel(), layout)
+
+
+def explain(plan: Plan | None) -> str:
+    """Returns how samples of a plan, ``None`` for user code, cross to a CUDA device, in words."""
+    levels = "samples are made in Python" if plan is None else plan_of_levels(plan)
+    why = levels if isinstance(levels, str) else why_missing()
+    if why is not None:
+        return f"batches cross to the device as they are: {why}"
+    return "batches cross to the device as 8-bit levels, and are converted there"
 
 
 def _erases(stages: tuple[Stage, ...]) -> bool:

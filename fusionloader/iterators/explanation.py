@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+
+from fusionloader.delivery import level_rows
 from fusionloader.gpu import eligibility
 from fusionloader.iterators.deferral import defers
 from fusionloader.options import LoaderOptions
@@ -34,9 +37,16 @@ def explained(
         assert compiled is not None
         lines.append(compiled.explain(part_seconds))
     lines += kept_files.explain(options, _why_nothing_is_kept(options, compiled, why_not))
+    if _is_cuda(options) and options.num_workers > 0 and not why_not:
+        plan = compiled.plan if compiled is not None and compiled.complete else None
+        lines.append(level_rows.explain(plan))
     if gpu := eligibility.choose(options, None if why_not else compiled).explain():
         lines.append(gpu)
     return "\n".join(lines)
+
+
+def _is_cuda(options: LoaderOptions) -> bool:
+    return options.device is not None and torch.device(options.device).type == "cuda"
 
 
 def _why_nothing_is_kept(

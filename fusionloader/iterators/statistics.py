@@ -37,6 +37,7 @@ class Statistics:
     part_seconds: list[float] = field(default_factory=list)
     gpu_worker: dict[str, object] = field(default_factory=dict)
     borrowed_samples: int = 0
+    copied_bytes: int = 0
     deferred: Counts = field(default_factory=Counts)
 
     def add_part_seconds(self, seconds: Sequence[float]) -> None:
@@ -48,6 +49,7 @@ class Statistics:
         """Adds what the workers of an iterator have counted, when they are about to end."""
         self.worker_restarts += totals.restarts
         self.borrowed_samples += totals.borrowed_samples
+        self.copied_bytes += totals.copied_bytes
         self.shared_memory_bytes = totals.peak_bytes
         self.worker_seconds += totals.busy_seconds
         self.pillow_samples += totals.pillow_samples

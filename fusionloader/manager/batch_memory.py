@@ -54,6 +54,11 @@ class BatchMemory:
         """The most that rows have taken at a time."""
         return self._rows.peak_bytes
 
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes that were copied to the device while batches were made."""
+        return 0 if self._copies is None else self._copies.copied_bytes
+
     def settle(self, layout: Layout, jobs: Iterable[Job]) -> None:
         """Lets workers know the layout of rows; those of ``jobs`` have none yet."""
         self.layout = layout

@@ -65,6 +65,7 @@ class WorkerTotals:
     peak_bytes: int
     busy_seconds: float
     pillow_samples: int
+    copied_bytes: int
     part_seconds: list[float]
 
 
@@ -372,6 +373,7 @@ class LocalManager:
             self._memory.peak_bytes,
             sum(worker.busy_seconds for worker in workers),
             sum(worker.pillow_samples for worker in workers),
+            self._memory.copied_bytes,
             [sum(part) for part in parts],
         )
 

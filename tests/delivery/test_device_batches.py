@@ -192,6 +192,8 @@ def test_levels_become_what_cpu_workers_would_have_written(
     batches = [[made[-1].device.read(leaf) for leaf in batch] for batch in loader]
     fake_cuda.run()
     assert same_batches(batches, expected)
+    assert loader.stats()["copied_bytes"] == 40 * (3 * 33 * 33 + 8)  # levels and labels
+    assert plain.stats()["copied_bytes"] == 0
     shared = [each.stats()["shared_memory_bytes"] for each in (loader, plain)]
     assert shared[0] < shared[1] / element.itemsize * 1.3
 
@@ -453,3 +455,30 @@ list(iterator)
     )
     assert "CUDA_ERROR_ILLEGAL_ADDRESS" in done.stderr
     assert done.returncode == 1, done.stderr
+
+
+# ---- what is said ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("last", "line"),
+    [
+        ([], "as 8-bit levels, and are converted there"),
+        ([transforms.RandomErasing()], "as they are: RandomErasing changes elements"),
+        ([torch.square], "as they are: samples are made in Python"),
+    ],
+)
+def test_explain_says_how_batches_cross(image_folder, last, line):
+    transform = transforms.Compose([train_transform(), *last])
+    dataset = ImageFolder(str(image_folder), transform)
+    loader = FusionLoader(dataset, 4, num_workers=1, device="cuda")
+    assert f"batches cross to the device {line}" in loader.explain()
+    assert "batches cross" not in FusionLoader(dataset, 4, num_workers=1).explain()
+
+
+def test_without_a_compiler_batches_cross_as_they_are(train_set, monkeypatch):
+    from fusionloader.executors.device import nvrtc
+
+    monkeypatch.setattr(nvrtc, "find_library", lambda: None)
+    loader = FusionLoader(train_set, 4, num_workers=1, device="cuda")
+    assert "as they are: CUDA's run-time compiler (libnvrtc) is missing: pip" in loader.explain()
