@@ -46,7 +46,8 @@ class Training:
 
     def step(self, images: torch.Tensor, targets: torch.Tensor) -> None:
         """Trains on a batch."""
-        with torch.autocast(self.device.type, torch.bfloat16):
+        on_cuda = self.device.type == "cuda"  # few processors have instructions for it
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=on_cuda):
             loss = nn.functional.cross_entropy(self.network(images), targets)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()

@@ -20,7 +20,8 @@ def _tests(*arguments: str) -> Sequence[str]:
 
 
 _SMALL = ("--images", "64")
-_ON_CPU = ("--device", "cpu", "--batch-size", "8", "--steps", "2", "--warm-up", "1")
+_ON_CPU = ("--device", "cpu", "--batch-size", "4", "--steps", "1", "--warm-up", "1")
+_LIGHT = ("--models", "shufflenet_v2_x0_5", "--contenders")
 _BRIEF = ("--rounds", "1", "--patience", "20")
 
 
@@ -49,7 +50,7 @@ A = Run(
             "fused kernel, tests",
             _tests("tests/on_device/test_device_program.py"),
             90,
-            _tests("tests/device/test_launchers.py", "-k", "host or fake or rows"),
+            _tests("tests/on_device/test_device_program.py"),
         ),
         Step(
             "training, 14 workers",
@@ -58,13 +59,13 @@ A = Run(
                 *("--contenders", "torch,fusion-off"),
             ),
             150,
-            _training_rehearsed("--models", "resnet18", "--contenders", "torch,fusion-off"),
+            _training_rehearsed(*_LIGHT, "torch,fusion-off"),
         ),
         Step(
             "memory sharing",
             (_MEMORY, "--limit", "40", "--json", JSON),
             100,
-            (_MEMORY, "--fake", "--limit", "60", "--json", JSON),
+            (_MEMORY, "--fake", "--only", "cost", "--limit", "60", "--json", JSON),
         ),
         Step(
             "fused kernel",
@@ -87,7 +88,7 @@ B = Run(
             "loader, tests",
             _tests("tests/on_device/test_loader_on_device.py"),
             150,
-            _tests("tests/gpu/test_gpu_worker.py", "-k", "differ_by_the_rounding"),
+            _tests("tests/on_device/test_loader_on_device.py"),
         ),
         Step("boot", _module("gpu.boot"), 100, _module("gpu.boot", "--device", "cpu", *_SMALL)),
         *(
@@ -108,7 +109,7 @@ B = Run(
             "memory sharing with DALI",
             (_MEMORY, "--only", "dali", "--limit", "60", "--json", JSON),
             70,
-            (_MEMORY, "--fake", "--only", "costs", "--limit", "60", "--json", JSON),
+            (_MEMORY, "--fake", "--only", "cost", "--limit", "60", "--json", JSON),
         ),
     ),
 )
@@ -126,8 +127,7 @@ C = Run(
                 ),
                 170,
                 _training_rehearsed(
-                    *("--models", "resnet18", "--contenders"),
-                    "fusion-off,fusion-temporal,fusion-spatial,fusion-thread",
+                    *_LIGHT, "fusion-off,fusion-temporal,fusion-spatial,fusion-thread"
                 ),
             )
             for workers in (2, 4)
