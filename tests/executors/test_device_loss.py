@@ -2,7 +2,7 @@
 
 import pytest
 
-from fusionloader.executors.device.program import KernelError
+from fusionloader.executors.device.launchers import KernelError
 from fusionloader.executors.device_loss import is_device_lost
 from fusionloader.executors.shortage import is_shortage
 

@@ -207,10 +207,13 @@ def test_explain_names_what_is_missing_for_a_decoder(dataset, monkeypatch):
         loader_with(dataset, "nvjpeg").explain()
 
 
-def test_a_filter_that_a_decoder_does_not_have_is_named(dataset, monkeypatch):
+@pytest.mark.parametrize("prebuilt", ["fused", "families"])
+def test_a_filter_that_a_decoder_does_not_have_is_named(dataset, monkeypatch, prebuilt):
+    if prebuilt == "families":
+        pytest.importorskip("nvidia.dali")
     monkeypatch.setattr(by_name, "filters_of", lambda worker: ("bicubic",))
     resized = ImageFolder(dataset.root, v1.Compose([v1.RandomResizedCrop(32), v1.ToTensor()]))
-    told = loader_with(resized, "torchvision").explain()
+    told = loader_with(resized, "torchvision", prebuilt=prebuilt).explain()
     assert "no GPU worker: RandomResizedCrop uses the bilinear filter" in told
 
 

@@ -37,20 +37,24 @@ def why_not(
     its tasks, as ``GpuWorker`` has it; ``head_filters`` are those that its head resizes with.
     """
     if prebuilt != "fused":
-        return first_unsupported(plan, on_gpu=on_gpu)
+        return first_unsupported(plan, on_gpu=on_gpu) or _unknown_filter(plan.stages, head_filters)
     for place, stage in enumerate(_flat(plan.stages)):
         if isinstance(stage, AugMix):
             return "AugMix mixes several images"
         noisy = isinstance(stage, RandomErasing) and not stage.values and stage.noise_per_pixel
         if noisy:
             return "RandomErasing with noise, which a device would round otherwise"
+        if isinstance(stage, _RESIZES) and place > 0:
+            return f"{type(stage).__name__} does not come first"
+    return _unknown_filter(plan.stages, head_filters)
+
+
+def _unknown_filter(stages: Iterable[Stage], known: Sequence[str]) -> str | None:
+    for stage in _flat(stages):
         if isinstance(stage, _RESIZES):
-            if place > 0:
-                return f"{type(stage).__name__} does not come first"
-            filters = (stage.filter,) if not hasattr(stage, "filters") else stage.filters
-            unknown = [name for name in filters if name not in head_filters]
-            if unknown:
-                return f"{type(stage).__name__} uses the {unknown[0]} filter"
+            for name in (stage.filter,) if not hasattr(stage, "filters") else stage.filters:
+                if name not in known:
+                    return f"{type(stage).__name__} uses the {name} filter"
     return None
 
 
