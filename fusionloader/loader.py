@@ -301,8 +301,9 @@ class FusionLoader(DataLoader[T_co]):
         ``why_not`` if nothing can be lent. ``decoded_cache`` and ``jpeg_index`` where there is
         one: the ``images`` in it, the ``bytes`` taken, and its ``budget``. ``borrowed_samples``:
         made by workers of other ranks, and ``copied_bytes`` to a CUDA device, for iterators that
-        have ended. ``deferred_images`` of user code: how many ``files`` were, which were ``left_to_pillow`` and why, the operations
-        ``recorded``, what the ``results`` were, and what ``ended_by`` asking for pixels.
+        have ended. ``deferred_images`` of user code: how many ``files`` were, which were
+        ``left_to_pillow`` and why, the operations ``recorded``, what the ``results`` were, and what
+        ``ended_by`` asking for pixels.
         """
         counted = self._state.statistics.as_dict() | self._iterator_factory.kept_stats()
         return {"epochs": self._state.epochs.completed, **counted}

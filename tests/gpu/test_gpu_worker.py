@@ -6,13 +6,11 @@ import os
 import signal
 import threading
 import time
-import warnings
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from support.campaigns import seeds
 from support.images import NORMALIZE, photo, train_transform
 from support.waiting import PATIENCE, wait_until
 from torchvision import transforms as v1
@@ -233,27 +231,6 @@ def test_a_hung_gpu_worker_is_killed_and_its_work_done(image_folder, sharing, mo
                 if loader.stats()["gpu_worker"]["restarts"] == 1:
                     break
         hanging.join()
-
-
-@pytest.mark.kills
-@pytest.mark.usefixtures("any_may_die")
-def test_two_ends_and_deaths_give_every_sample_once(image_folder):
-    dataset = ImageFolder(str(image_folder), v1.Compose([v1.CenterCrop(32), v1.PILToTensor()]))
-    expected = epoch_without(dataset)
-    with with_gpu_worker(dataset, num_workers=2) as loader, warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        epoch_with_gpu(loader)
-        for trial in seeds(3):
-            loader.set_epoch(7)
-            iterator = iter(loader)
-            batches = []
-            for number, batch in enumerate(iterator):
-                batches.append(batch)
-                if number % 4 == trial % 4:
-                    victims = iterator._workers
-                    victims[(trial + number) % len(victims)].kill()
-            for (images, _), (wanted, _) in zip(batches, expected, strict=True):
-                assert torch.equal(images, wanted)
 
 
 def test_a_profiling_phase_ends_with_a_decision(image_folder):
