@@ -70,6 +70,13 @@ def check_until(loader, expected, condition):
         check_epoch(loader, expected)
         return condition(loader.stats()["gpu_worker"])
 
+    check_epoch(loader, expected)
+    manager = loader._iterator._manager
+
+    def is_built():
+        return manager.queue.gpu_is_ready or not any(p.is_alive() for p in manager.gpu.processes)
+
+    wait_until(is_built)  # epochs would take its time on the processors
     wait_until(one_more, "it has not come to that")
 
 

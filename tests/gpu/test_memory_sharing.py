@@ -184,6 +184,7 @@ def test_a_lost_device_ends_the_worker_once_and_training_goes_on(training):
         assert "goes on without its GPU worker" in told[0]
         assert "illegal memory access" in told[0]
         assert "CPU workers" in told[0] and "\n" not in told[0]
+        assert told[0].endswith("Its device failed: a new process may be able to use it again")
         assert running.allocator.used == set()
 
 
