@@ -1,5 +1,5 @@
 # Every target works alone on a fresh machine: the first one sets everything up.
-.PHONY: demo test kills draws mutants architectures studies lint format stubs bench asan fuzz neon gpu compliance clean ready ready-to-test
+.PHONY: demo test kills draws mutants architectures studies lint format stubs bench asan fuzz neon gpu gpu-kit compliance clean ready ready-to-test
 .DELETE_ON_ERROR:
 # Without bytecode each of the processes that tests start would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -149,6 +149,10 @@ gpu: ready-to-test
 	    --models resnet18,resnet50,vit_b_16 --workloads default,randaugment \
 	    --json $(GPU_RESULTS)/training.json $(ARGS)
 	$(BIN)/python -m benchmarks.largest_batch --workers 4 --json $(GPU_RESULTS)/largest_batch.json
+
+# What a machine with such a device lacks if it has no network: docs/gpu_worker.md. It takes minutes.
+gpu-kit: $(SYSTEM)
+	.ci/gpu-kit/pack build/gpu-kit
 
 # PyTorch's and torchdata's own tests, which are not kept here: SUITES is the folder they are in.
 compliance: ready-to-test
