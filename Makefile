@@ -150,7 +150,7 @@ gpu: ready-to-test
 	    --json $(GPU_RESULTS)/training.json $(ARGS)
 	$(BIN)/python -m benchmarks.largest_batch --workers 4 --json $(GPU_RESULTS)/largest_batch.json
 
-# What a machine with such a device lacks if it has no network: docs/gpu_worker.md. It takes minutes.
+# What a machine with such a device lacks if it has no network: benchmarks/README.md. It takes minutes.
 gpu-kit: $(SYSTEM)
 	.ci/gpu-kit/pack build/gpu-kit
 
