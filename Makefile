@@ -1,6 +1,6 @@
 # Every target works alone on a fresh machine: the first one sets everything up.
 .PHONY: demo test kills draws mutants architectures studies lint format stubs bench asan fuzz neon \
-    gpu gpu-rehearsal compliance clean ready ready-to-test
+    gpu gpu-rehearsal gpu-kit compliance clean ready ready-to-test
 .DELETE_ON_ERROR:
 # Without bytecode each of the processes that tests start would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -149,6 +149,10 @@ gpu: ready-to-test
 gpu-rehearsal: export FUSIONLOADER_REHEARSAL := 1
 gpu-rehearsal: ready-to-test
 	for run in $(RUNS); do $(BIN)/python -m benchmarks.gpu $$run --out build/rehearsal || exit 1; done
+
+# What a machine with such a device lacks if it has no network: benchmarks/README.md. It takes minutes.
+gpu-kit: $(SYSTEM)
+	.ci/gpu-kit/pack build/gpu-kit
 
 # PyTorch's and torchdata's own tests, which are not kept here: SUITES is the folder they are in.
 compliance: ready-to-test

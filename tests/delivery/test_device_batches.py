@@ -445,11 +445,12 @@ list(iterator)
     from pathlib import Path
 
     root = Path(train_set.root)
+    paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     done = subprocess.run(
         [sys.executable, "-c", code, str(root)],
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         cwd=Path(__file__).parents[2],
         timeout=120,
     )

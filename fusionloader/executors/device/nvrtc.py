@@ -6,13 +6,14 @@ Torch's wheels bring it. It needs neither a device nor a driver.
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_void_p
 from pathlib import Path
+
+from fusionloader.executors import nvidia_packages
 
 _MAJORS = (13, 12)
 _FILE = re.compile(r"libnvrtc\.so\.(\d+)(\.\d+)*")
@@ -44,9 +45,8 @@ def why_missing() -> str | None:
 
 def folders() -> Iterator[Path]:
     """Yields where NVRTC may be: what pip installs, a conda environment, the CUDA toolkit."""
-    found = importlib.util.find_spec("nvidia")
-    for package in (found.submodule_search_locations or []) if found is not None else []:
-        yield from sorted(Path(package).glob("*/lib"))
+    for package in nvidia_packages.folders():
+        yield from sorted(package.glob("*/lib"))
     yield Path(sys.prefix, "lib")
     for name in ("CUDA_HOME", "CUDA_PATH"):
         if home := os.environ.get(name):

@@ -7,7 +7,6 @@ on the user's machine, by ``python -m fusionloader build-dali``.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import os
 import platform
 import shutil
@@ -15,6 +14,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from fusionloader.executors import nvidia_packages
 from fusionloader.user_cache import cache_folder
 
 SOURCE = Path(__file__).with_name("memory_resource.cpp")
@@ -109,9 +109,8 @@ def _cuda_headers() -> Path:
     if nvcc := shutil.which("nvcc"):
         homes.append(Path(nvcc).resolve().parents[1])
     homes.append(Path("/usr/local/cuda"))
-    found = importlib.util.find_spec("nvidia")
-    for package in (found.submodule_search_locations or []) if found is not None else []:
-        homes += sorted(Path(package).glob("cu*"), reverse=True)
+    for package in nvidia_packages.folders():
+        homes += sorted(package.glob("cu*"), reverse=True)
     folders = [home / "include" for home in homes]
     for folder in folders:
         if all((folder / name).exists() for name in _CUDA_HEADERS):
