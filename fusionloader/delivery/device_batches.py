@@ -126,7 +126,7 @@ class QueueCopies:
 
     def nbytes(self, layout: Layout, rows: int) -> int:
         """Returns the bytes on the device of a mini-batch of so many rows of a layout."""
-        return self._on_device(layout).batch_bytes(rows)
+        return max(self._on_device(layout).batch_bytes(rows), 1)
 
     def begin(
         self, slot: int, layout: Layout, rows: int, address: int, buffer: DeviceBuffer

@@ -250,6 +250,13 @@ def test_samples_of_user_code_go_to_the_device(to_fake_device, fake_cuda):
     assert same_batches(batches, expected)
 
 
+def test_samples_without_an_element_go_to_the_device(to_fake_device):
+    to_fake_device()
+    dataset = torch.utils.data.TensorDataset(torch.empty(30, 0))
+    batches = list(FusionLoader(dataset, **ARGUMENTS))
+    assert [tuple(batch.shape) for (batch,) in batches] == [(7, 0)] * 4 + [(2, 0)]
+
+
 def test_a_gpu_worker_on_the_cpu_backend_writes_levels(image_folder, to_fake_device, fake_cuda):
     pytest.importorskip("nvidia.dali")
     transform = transforms.Compose([transforms.CenterCrop(40), transforms.ToTensor()])

@@ -39,6 +39,15 @@ def test_it_compiles_and_its_registers_suffice_for_a_whole_block(architecture):
 
 
 @needs_nvrtc
+@pytest.mark.parametrize("architecture", KNOWN)
+def test_the_conversion_of_levels_compiles(architecture):
+    target = kernel.target_of(architecture, KNOWN)
+    code, said = kernel.compile_kernel(Nvrtc(), target, file=kernel.CONVERT_LEVELS)
+    assert "warning" not in said
+    assert b"fusionloader_convert_levels" in code
+
+
+@needs_nvrtc
 def test_every_step_of_its_arithmetic_is_rounded_as_written():
     ptx = kernel.compile_kernel(Nvrtc(), f"compute_{KNOWN[-1]}")[0].decode()
     used = re.findall(r"^\s+((?:add|sub|mul|div|fma|rcp|sqrt|cvt)\.[\w.]+)", ptx, re.MULTILINE)
