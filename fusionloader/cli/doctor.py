@@ -62,6 +62,7 @@ def facts() -> dict[str, str]:
         "start method": _start_method(),
         "DALI": _dali() or "not installed",
         "DALI's memory": _dali_memory(),
+        "CUDA kernels": _kernels(),
         "GPU": gpu() or "none",
         "GPU memory sharing": memory_sharing(),
     }
@@ -172,6 +173,16 @@ def _dali_memory() -> str:
     if built_library(dali.rpartition(" ")[2]) is not None:
         return "its own, and where a GPU worker borrows, training's"
     return f"its own; for training's too: {COMMAND}"
+
+
+def _kernels() -> str:
+    """Returns what compiles the kernels of this package for a device, or what is missing."""
+    try:
+        from fusionloader.executors.device.nvrtc import Nvrtc
+
+        return "compiled when needed, by NVRTC " + ".".join(map(str, Nvrtc().version))
+    except (ImportError, RuntimeError) as error:
+        return str(error)
 
 
 def _ranges(numbers: list[int]) -> str:
