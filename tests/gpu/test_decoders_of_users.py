@@ -70,7 +70,8 @@ def check_until(loader, expected, condition):
         check_epoch(loader, expected)
         return condition(loader.stats()["gpu_worker"])
 
-    check_epoch(loader, expected)
+    if one_more():
+        return
     manager = loader._iterator._manager
 
     def is_built():
