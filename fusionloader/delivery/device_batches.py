@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +18,7 @@ from fusionloader.delivery.device_memory import DeviceMemory
 from fusionloader.delivery.device_ring import DeviceBuffer, DeviceRing
 from fusionloader.delivery.level_rows import LevelRows
 from fusionloader.executors.layout import Layout
+from fusionloader.gpu_memory.errors import MemorySharingError
 from fusionloader.shm.slots import Owner
 
 
@@ -92,7 +94,8 @@ class DeviceDelivery:
 
 def _wait_for(read: deque[tuple[native.Event, Owner]]) -> None:
     while read:
-        read[0][0].synchronize()
+        with suppress(MemorySharingError):  # a device that is lost reads nothing more
+            read[0][0].synchronize()
         read.popleft()
 
 

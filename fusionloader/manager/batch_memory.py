@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import pickle
 from collections.abc import Iterable
+from contextlib import suppress
 
 from fusionloader import _native
 from fusionloader.delivery.device_batches import Arriving, QueueCopies
 from fusionloader.delivery.device_ring import BufferOpener
 from fusionloader.executors.layout import Layout
+from fusionloader.gpu_memory.errors import MemorySharingError
 from fusionloader.manager.in_flight import Job, MiniBatch
 from fusionloader.manager.options import ManagerOptions
 from fusionloader.shm import objects
@@ -197,4 +199,5 @@ class BatchMemory:
         if self._copies is not None:
             self._copies.close()
             for job in jobs:
-                self._stop_copying(job)
+                with suppress(MemorySharingError):  # a device that is lost copies nothing more
+                    self._stop_copying(job)

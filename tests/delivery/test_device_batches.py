@@ -6,9 +6,12 @@ training, and aborts where memory is let go under work that uses it.
 
 import gc
 import os
+import subprocess
+import sys
 import time
 import weakref
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -23,9 +26,10 @@ from torchvision.datasets import ImageFolder
 from fusionloader import FusionLoader, GpuWorker
 from fusionloader._native import cuda as native
 from fusionloader.delivery.device_ring import DeviceRing
+from fusionloader.executors.device import nvrtc
 from fusionloader.executors.device.fused_augment import FusedAugment
 from fusionloader.gpu import eligibility
-from fusionloader.iterators import slot_iterator as slot_iterator
+from fusionloader.iterators import slot_iterator
 
 ARGUMENTS = {"batch_size": 7, "num_workers": 2, "seed": 1}
 
@@ -133,21 +137,17 @@ def test_memory_of_the_device_is_freed_with_its_last_tensor(fake_cuda):
 
 @pytest.mark.parametrize("in_order", [True, False])
 @pytest.mark.parametrize("converts", [True, False])
-def test_an_epoch_on_a_device_is_the_epoch(train_set, to_fake_device, converts, in_order):
+def test_an_epoch_on_a_device_is_the_epoch(
+    train_set, to_fake_device, fake_cuda, converts, in_order
+):
     expected = list(FusionLoader(train_set, **ARGUMENTS))
     to_fake_device(converts)
     kept = list(FusionLoader(train_set, in_order=in_order, **ARGUMENTS))
-    native.Event(0, 0).synchronize()
-    fake_wait(kept)
+    fake_cuda.run()  # nothing here is on training's stream
     if not in_order:
         kept.sort(key=lambda batch: float(batch[0].sum()))
         expected.sort(key=lambda batch: float(batch[0].sum()))
     assert same_batches(kept, expected)
-
-
-def fake_wait(batches):
-    """Lets the copies of delivered batches end: nothing here is on training's stream."""
-    time.sleep(0.05)
 
 
 @pytest.mark.parametrize("copies_first", [True, False])
@@ -403,7 +403,9 @@ def test_buffers_are_used_again_unless_batches_are_kept(train_set, to_fake_devic
     assert dropped <= kept_bytes / 2
 
 
-def test_skipped_samples_leave_no_row_on_the_device(image_folder, tmp_path, to_fake_device):
+def test_skipped_samples_leave_no_row_on_the_device(
+    image_folder, tmp_path, to_fake_device, fake_cuda
+):
     dataset = ImageFolder(str(image_folder), train_transform())
     broken = tmp_path / "broken.jpg"
     broken.write_bytes(b"no image")
@@ -412,7 +414,7 @@ def test_skipped_samples_leave_no_row_on_the_device(image_folder, tmp_path, to_f
     to_fake_device()
     loader = FusionLoader(dataset, 4, num_workers=1, on_error="skip", seed=0)
     batches = list(loader)
-    fake_wait(batches)
+    fake_cuda.run()
     assert [len(images) for images, _ in batches] == [4, 3, *[4] * 8]
     assert torch.equal(batches[1][0], whole[1][0][[0, 2, 3]])
 
@@ -427,18 +429,15 @@ def test_a_sample_that_fails_raises_as_without_a_device(image_folder, tmp_path, 
         list(FusionLoader(dataset, 4, num_workers=1, seed=0))
 
 
-def test_a_lost_device_is_an_error_that_says_so(train_set, to_fake_device):
-    code = """
-import sys
-import torch
+LOST = """
+import os, sys
+from pathlib import Path
 from support.fake_cuda import FakeCuda
 from support.fake_device import delivery
 from support.images import train_transform
 from torchvision.datasets import ImageFolder
 from fusionloader import FusionLoader
 from fusionloader.iterators import slot_iterator
-from pathlib import Path
-import os
 
 cuda = FakeCuda(Path(os.environ["FUSIONLOADER_LIBCUDA"]))
 slot_iterator.make_delivery = lambda _: delivery(cuda)
@@ -447,22 +446,22 @@ next(iterator)
 cuda.break_device()
 list(iterator)
 """
-    import subprocess
-    import sys
-    from pathlib import Path
 
-    root = Path(train_set.root)
+
+@pytest.mark.usefixtures("fake_library")
+def test_a_lost_device_is_an_error_that_says_so(train_set):
     paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     done = subprocess.run(
-        [sys.executable, "-c", code, str(root)],
+        [sys.executable, "-c", LOST, train_set.root],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         cwd=Path(__file__).parents[2],
         timeout=120,
     )
-    assert "CUDA_ERROR_ILLEGAL_ADDRESS" in done.stderr
-    assert done.returncode == 1, done.stderr
+    assert done.stderr.count("Traceback") == 1, done.stderr  # nothing more on the way out
+    assert "CUDA_ERROR_ILLEGAL_ADDRESS" in done.stderr.splitlines()[-1]
+    assert done.returncode == 1
 
 
 # ---- what is said ------------------------------------------------------------------------------
@@ -485,8 +484,6 @@ def test_explain_says_how_batches_cross(image_folder, last, line):
 
 
 def test_without_a_compiler_batches_cross_as_they_are(train_set, monkeypatch):
-    from fusionloader.executors.device import nvrtc
-
     monkeypatch.setattr(nvrtc, "find_library", lambda: None)
     loader = FusionLoader(train_set, 4, num_workers=1, device="cuda")
     assert "as they are: CUDA's run-time compiler (libnvrtc) is missing: pip" in loader.explain()
