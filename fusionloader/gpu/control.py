@@ -6,16 +6,15 @@ import logging
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 from fusionloader import _native
 from fusionloader._native import GpuState
-from fusionloader.gpu.caching_allocator import TorchAllocator
-from fusionloader.gpu.memory_lender import MemoryLender, MemoryOptions
+from fusionloader.gpu.memory_lender import MemoryLender
 from fusionloader.gpu.rates import Rates
+from fusionloader.gpu.start import Connections, GpuOptions
 from fusionloader.scheduler.affinity import MiniBatchDone, ThresholdSearch
 from fusionloader.scheduler.gpu_sharing import Mode, SharingChoice
 from fusionloader.scheduler.memory_peaks import MemoryPeaks
@@ -23,9 +22,6 @@ from fusionloader.scheduler.temporal_gate import TemporalGate, needed_beside_tra
 from fusionloader.workers import messages
 from fusionloader.workers.processes import Process
 from fusionloader.workers.worker_set import Death, WorkerSet
-
-if TYPE_CHECKING:
-    from fusionloader.gpu.worker import SharedBuffer
 
 log = logging.getLogger("fusionloader.gpu")
 
@@ -37,52 +33,6 @@ _LEAVING_SECONDS = 0.001
 HUNG_SECONDS = 60.0
 # Between two looks of an idle window's thread at most.
 _IDLE_SECONDS = 0.01
-
-StartGpuWorker = Callable[["Connections", int, int, int], Process]
-"""Starts worker number ``n``, which sends messages to a descriptor and puts at most so many samples
-in a launch."""
-
-
-@dataclass(frozen=True, slots=True)
-class Connections:
-    """What the worker shares with the training process.
-
-    Descriptors of control block and slots, and what opens the device buffers, by number.
-    ``memory_fd`` is that of the ledger by which training lends memory, -1 where it lends none.
-    """
-
-    control_fd: int
-    data_fd: int
-    buffers: Sequence[SharedBuffer] = ()
-    memory_fd: int = -1
-
-
-@dataclass(frozen=True, slots=True)
-class GpuOptions:
-    """What the manager needs to know.
-
-    Attributes:
-        start: starts the worker.
-        most_samples: in a launch.
-        sharing: a ``Mode``'s value, or ``"auto"``.
-        asked: records an event behind what training has enqueued, when it asks for a batch;
-            returns a function that tells whether the event has passed.
-        buffers: how many for batches on the device.
-        memory: what training may lend it; ``None``: nothing.
-        decoder: its name, for ``stats()``.
-        in_thread: whether it is a thread of this process.
-        allocator: of training, on the worker's device; ``None`` on the CPU backend.
-    """
-
-    start: StartGpuWorker
-    most_samples: int
-    sharing: str
-    asked: Callable[[], Callable[[], bool]]
-    buffers: int
-    memory: MemoryOptions | None = None
-    decoder: str = "DALI"
-    in_thread: bool = False
-    allocator: TorchAllocator | None = None
 
 
 class GpuControl:

@@ -17,8 +17,8 @@ from fusionloader.executors.device.make_task import HeadOptions
 from fusionloader.executors.device.nvrtc import why_missing
 from fusionloader.executors.device.support import why_not
 from fusionloader.gpu.caching_allocator import TorchAllocator
-from fusionloader.gpu.control import Connections, GpuOptions
 from fusionloader.gpu.memory_lender import MemoryOptions
+from fusionloader.gpu.start import Connections, GpuOptions
 from fusionloader.gpu.worker import BorrowedMemory, GpuWorkerConfig, main_of_script
 from fusionloader.options import GpuWorker, LoaderOptions, parse_bytes
 from fusionloader.plan.stages import Plan

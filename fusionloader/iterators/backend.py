@@ -11,7 +11,7 @@ import torch
 from fusionloader.aliases import Index
 from fusionloader.delivery.level_rows import LevelRows
 from fusionloader.executors.layout import Layout
-from fusionloader.gpu.control import GpuOptions
+from fusionloader.gpu.start import GpuOptions
 from fusionloader.manager.options import StartWorker, WorkerConnection
 from fusionloader.options import LoaderOptions
 from fusionloader.pool.pool_processes import Payload

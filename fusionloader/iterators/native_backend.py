@@ -13,8 +13,8 @@ from fusionloader.aliases import AnyDataset, Index
 from fusionloader.delivery.level_rows import LevelRows, level_rows, plan_of_levels
 from fusionloader.executors.layout import Layout
 from fusionloader.gpu import eligibility
-from fusionloader.gpu.control import GpuOptions
 from fusionloader.gpu.eligibility import GpuChoice
+from fusionloader.gpu.start import GpuOptions
 from fusionloader.iterators.backend import (
     NO_ITEM,
     Described,

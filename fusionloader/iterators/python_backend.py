@@ -10,7 +10,7 @@ from fusionloader.deferred.sample_source import without_descriptors
 from fusionloader.delivery.level_rows import LevelRows
 from fusionloader.executors.layout import Layout
 from fusionloader.executors.python import SampleKey, Source
-from fusionloader.gpu.control import GpuOptions
+from fusionloader.gpu.start import GpuOptions
 from fusionloader.iterators.backend import (
     NO_ITEM,
     Described,

@@ -29,7 +29,8 @@ from fusionloader import _native
 from fusionloader.deferred.counts import Counts
 from fusionloader.delivery.device_batches import Arriving
 from fusionloader.executors.layout import Layout
-from fusionloader.gpu.control import Connections, GpuControl, GpuOptions
+from fusionloader.gpu.control import GpuControl
+from fusionloader.gpu.start import Connections, GpuOptions
 from fusionloader.manager.batch_memory import BatchMemory
 from fusionloader.manager.in_flight import InFlight, Job, MiniBatch
 from fusionloader.manager.loader_workers import LoaderWorkers, LostTinyBatch

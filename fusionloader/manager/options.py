@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fusionloader.aliases import Index
 from fusionloader.delivery.device_batches import DeviceDelivery
 from fusionloader.delivery.level_rows import LevelRows
-from fusionloader.gpu.control import GpuOptions
+from fusionloader.gpu.start import GpuOptions
 from fusionloader.options import Switch
 from fusionloader.pool.binding import PoolBinding
 from fusionloader.pool.pool_processes import PoolProcesses

@@ -11,7 +11,8 @@ from stand_in_allocator import MIB, StandInAllocator
 
 from fusionloader import _native
 from fusionloader.gpu import control
-from fusionloader.gpu.control import Connections, GpuControl, GpuOptions
+from fusionloader.gpu.control import GpuControl
+from fusionloader.gpu.start import Connections, GpuOptions
 from fusionloader.shm import objects
 from fusionloader.shm.slots import Arena
 

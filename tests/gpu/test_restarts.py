@@ -13,7 +13,8 @@ from support.waiting import gone, wait_until
 
 from fusionloader import _native
 from fusionloader.gpu import worker
-from fusionloader.gpu.control import Connections, GpuControl, GpuOptions
+from fusionloader.gpu.control import GpuControl
+from fusionloader.gpu.start import Connections, GpuOptions
 from fusionloader.shm.slots import Arena
 
 WORKERS, RING = 2, 4
