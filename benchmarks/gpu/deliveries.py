@@ -103,8 +103,8 @@ def late_reader(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.clone()
 
 
-def rate(dataset: ImageFolder, arguments: dict[str, Any], end: Any) -> dict[str, float]:
-    """Returns samples per second of the second epoch and later ones, and bytes of shared memory."""
+def rate(dataset: ImageFolder, arguments: dict[str, Any], end: Any) -> dict[str, Any]:
+    """Returns samples per second of the second epoch and later ones, and bytes."""
     loader = FusionLoader(dataset, **arguments, persistent_workers=True)
     samples, began = 0, 0.0
     for epoch in range(4):
@@ -115,9 +115,10 @@ def rate(dataset: ImageFolder, arguments: dict[str, Any], end: Any) -> dict[str,
             samples += len(images) if epoch else 0
     end()
     seconds = time.perf_counter() - began
-    shared = loader.stats()["shared_memory_bytes"]
-    loader.close()
-    return {"samples_per_second": round(samples / seconds, 1), "shared_memory_bytes": shared}
+    loader.close()  # which counts
+    told = loader.stats()
+    counted = {name: told[name] for name in ("shared_memory_bytes", "copied_bytes")}
+    return {"samples_per_second": round(samples / seconds, 1), **counted}
 
 
 @contextmanager

@@ -59,7 +59,7 @@ A = Run(
                 *("--contenders", "torch,fusion-off"),
             ),
             150,
-            _training_rehearsed(*_LIGHT, "torch,fusion-off"),
+            _training_rehearsed(*_LIGHT, "fusion-off"),
         ),
         Step(
             "memory sharing",

@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
-from torch.utils._pytree import tree_map
 
 from fusionloader import _native
 from fusionloader._native import cuda as native
@@ -20,15 +19,6 @@ from fusionloader.delivery.level_rows import LevelRows
 from fusionloader.executors.layout import Layout
 from fusionloader.gpu_memory.errors import MemorySharingError
 from fusionloader.shm.slots import Owner
-
-
-def to_device(batch: Batch, device: torch.device) -> Batch:
-    """Returns ``batch`` with its tensors on ``device``; copies from page-locked memory overlap."""
-
-    def move(leaf: object) -> object:
-        return leaf.to(device, non_blocking=True) if isinstance(leaf, torch.Tensor) else leaf
-
-    return tree_map(move, batch)
 
 
 @dataclass(slots=True)

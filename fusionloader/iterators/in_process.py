@@ -11,8 +11,8 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from fusionloader.aliases import AnyLoader, Batch, Index, Sample
-from fusionloader.delivery.device_batches import to_device
 from fusionloader.delivery.host_batches import collate_named
+from fusionloader.delivery.to_device import to_device
 from fusionloader.executors.python import SampleKey, Source, group_of
 from fusionloader.iterators.deferral import while_fetching
 from fusionloader.iterators.loader_state import LoaderState

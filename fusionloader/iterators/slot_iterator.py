@@ -16,10 +16,11 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from fusionloader.aliases import AnyLoader, Batch
 from fusionloader.delivery.cuda_device import CudaDevice
-from fusionloader.delivery.device_batches import Arriving, make_delivery, to_device
+from fusionloader.delivery.device_batches import Arriving, make_delivery
 from fusionloader.delivery.host_batches import collate_named, collate_rest, without_rows
 from fusionloader.delivery.level_rows import LevelRows
 from fusionloader.delivery.page_locking import CudaPageLocking
+from fusionloader.delivery.to_device import to_device
 from fusionloader.executors.layout import Layout
 from fusionloader.iterators.backend import WorkerBackend, refuse_pool
 from fusionloader.iterators.loader_state import LoaderState, Window

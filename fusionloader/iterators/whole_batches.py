@@ -21,7 +21,7 @@ from torch.utils.data.dataloader import (
 )
 
 from fusionloader.aliases import AnyLoader, Batch, Index, State
-from fusionloader.delivery.device_batches import to_device
+from fusionloader.delivery.to_device import to_device
 from fusionloader.iterators.deferral import while_fetching
 from fusionloader.iterators.loader_state import LoaderState
 from fusionloader.iterators.native_part import missing

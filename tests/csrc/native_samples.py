@@ -9,7 +9,7 @@ import numpy as np
 import torch
 import torchvision.transforms.functional as F
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageFile
 
 from fusionloader import _native
 from fusionloader.plan.stages import Convert, ElementType, Plan, Stage
@@ -26,6 +26,8 @@ RESAMPLING = {
 }
 FLIPS = {"hflip": Image.Transpose.FLIP_LEFT_RIGHT, "vflip": Image.Transpose.FLIP_TOP_BOTTOM}
 SIMD_LEVELS = _native.simd_levels()
+# Pillow's room for a part of an optimised file, too little for noise at quality 100.
+ImageFile.MAXBLOCK = 1 << 22
 
 
 def photo(width: int, height: int, seed: int, colorful: bool = True) -> Image.Image:

@@ -6,16 +6,14 @@ training, and aborts where memory is let go under work that uses it.
 
 import gc
 import os
-import subprocess
-import sys
 import time
 import weakref
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 from PIL import Image
+from support import warm_start
 from support.batches import same_batches
 from support.fake_device import FakeDevice, delivery
 from support.images import train_transform
@@ -449,19 +447,11 @@ list(iterator)
 
 
 @pytest.mark.usefixtures("fake_library")
-def test_a_lost_device_is_an_error_that_says_so(train_set):
-    paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-    done = subprocess.run(
-        [sys.executable, "-c", LOST, train_set.root],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-        cwd=Path(__file__).parents[2],
-        timeout=120,
-    )
-    assert done.stderr.count("Traceback") == 1, done.stderr  # nothing more on the way out
-    assert "CUDA_ERROR_ILLEGAL_ADDRESS" in done.stderr.splitlines()[-1]
-    assert done.returncode == 1
+def test_a_lost_device_is_an_error_that_says_so(train_set, tmp_path):
+    status, complaints = warm_start.end_of(LOST, tmp_path, train_set.root)
+    assert complaints.count("Traceback") == 1, complaints  # nothing more on the way out
+    assert "CUDA_ERROR_ILLEGAL_ADDRESS" in complaints.splitlines()[-1]
+    assert status == 1
 
 
 # ---- what is said ------------------------------------------------------------------------------

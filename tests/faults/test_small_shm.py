@@ -73,7 +73,7 @@ def test_a_plan_that_needs_more_is_refused_before_any_worker(image_folder):
     """
     said = run_with_small_shm(script, str(image_folder))
     # (2 workers x 2 ahead + 1) batches of 8 samples of 3 x 224 x 224 float32
-    assert "FusionLoader needs 23.0 MiB of shared memory for 5 batches of 8 samples" in said
+    assert "FusionLoader needs 13.8 MiB of shared memory for 3 batches of 8 samples" in said
     assert "/dev/shm has 3.9 MiB free" in said or "/dev/shm has 4.0 MiB free" in said
     for advice in ("--shm-size", "emptyDir", "remount", "batch_size", "prefetch_factor"):
         assert advice in said
@@ -87,7 +87,7 @@ def test_user_code_that_needs_more_is_refused_before_the_first_batch():
         print(error)
     """
     said = run_with_small_shm(script)
-    assert "FusionLoader needs 10.0 MiB of shared memory for 5 batches of 4 samples" in said
+    assert "FusionLoader needs 6.0 MiB of shared memory for 3 batches of 4 samples" in said
     assert "/dev/shm has" in said and "--shm-size" in said
 
 

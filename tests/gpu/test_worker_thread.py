@@ -3,18 +3,16 @@
 import gc
 import os
 import signal
-import subprocess
-import sys
 import threading
 import warnings
 
 import numpy as np
 import pytest
 import torch
-from support import bad_decoders
+from support import bad_decoders, warm_start
 from support.fake_device import FakeDevice
 from support.images import photo
-from support.waiting import PATIENCE, wait_until
+from support.waiting import wait_until
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
@@ -84,8 +82,10 @@ def threads():
     return [thread for thread in threading.enumerate() if thread.name == NAME]
 
 
-@pytest.mark.parametrize("decoder", ["dali", "torchvision", bad_decoders.PillowDecoder()])
-@pytest.mark.parametrize("sharing", ["spatial", "auto"])
+@pytest.mark.parametrize(
+    ("decoder", "sharing"),
+    [("dali", "spatial"), ("torchvision", "spatial"), (bad_decoders.PillowDecoder(), "auto")],
+)
 def test_a_thread_writes_the_same_bits_as_cpu_workers(dataset, expected, decoder, sharing):
     before = len(threads())
     with threaded(dataset, decoder=decoder, sharing=sharing) as loader:
@@ -333,16 +333,11 @@ while not loader.stats()["gpu_worker"].get("samples"):
     ],
     ids=["end", "left early", "exit", "Ctrl-C", "SIGTERM"],
 )
-def test_a_script_ends_with_its_thread(dataset, end, code):
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT.replace("{end}", end), dataset.root],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
-    assert done.returncode == code, done.stderr
-    assert "Traceback" not in done.stderr
+def test_a_script_ends_with_its_thread(dataset, tmp_path, end, code):
+    script = SCRIPT.replace("{end}", end)
+    status, complaints = warm_start.end_of(script, tmp_path, dataset.root)
+    assert status == code, complaints
+    assert "Traceback" not in complaints
 
 
 def test_a_thread_gets_the_buffers_themselves(fake_cuda):

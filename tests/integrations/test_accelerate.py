@@ -69,6 +69,7 @@ def test_every_argument_of_a_prepared_loader_is_kept(accelerator, more):
         "pool": WorkerPool(2),
         "cpu_affinity": "off",
         "deferred_images": "off",
+        "max_shared_bytes": "1GiB",
         **more,
     }
     assert set(own) == set(EXTRA_ARGUMENTS)

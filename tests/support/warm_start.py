@@ -7,6 +7,7 @@ session, environment, arguments, ``__main__`` and end. Nothing of FusionLoader i
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -46,8 +47,9 @@ class Script:
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        if self.returncode is None:
-            os.kill(self.pid, number)
+        with contextlib.suppress(ProcessLookupError):  # it may end meanwhile
+            if self.returncode is None:
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
@@ -63,6 +65,18 @@ def start(script: Path, *arguments: str, path: list[str], **environment: str) ->
         environment: what differs from this process's.
     """
     return _starter().start(script, arguments, path, {**os.environ, **environment})
+
+
+def end_of(code: str, folder: Path, *arguments: str) -> tuple[int, str]:
+    """Runs code to its end, with this process's paths; returns its status and what it complained.
+
+    ``folder`` is for the script and its standard error.
+    """
+    script, complaints = folder / "script.py", folder / "stderr.txt"
+    redirected = f"import os; os.dup2(os.open({str(complaints)!r}, os.O_WRONLY | os.O_CREAT), 2)"
+    script.write_text(f"{redirected}\n{code}")
+    process = start(script, *arguments, path=[path for path in sys.path if path])
+    return process.wait(), complaints.read_text()
 
 
 @cache
