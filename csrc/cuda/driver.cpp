@@ -220,10 +220,12 @@ void OnDevice::write(uint64_t address, const void* from, size_t bytes) const {
 }
 
 void OnDevice::page_lock(void* memory, size_t bytes) const {
+  const RelaxedCapture relaxed(*this);
   driver_.check(cuda_.cuMemHostRegister(memory, bytes, 0), "cuMemHostRegister");
 }
 
 void OnDevice::page_unlock(void* memory) const {
+  const RelaxedCapture relaxed(*this);
   driver_.check(cuda_.cuMemHostUnregister(memory), "cuMemHostUnregister");
 }
 
@@ -288,10 +290,12 @@ void OnDevice::record(EventHandle event, uint64_t stream) const {
 }
 
 void OnDevice::wait_for(EventHandle event) const {
+  const RelaxedCapture relaxed(*this);
   driver_.check(cuda_.cuEventSynchronize(event), "cuEventSynchronize");
 }
 
 bool OnDevice::has_passed(EventHandle event) const {
+  const RelaxedCapture relaxed(*this);
   const Result result = cuda_.cuEventQuery(event);
   if (result != kNotReady) driver_.check(result, "cuEventQuery");
   return result != kNotReady;

@@ -61,8 +61,13 @@ uint64_t Copier::begin(uint64_t slot, std::vector<LeafRows> leaves, uint64_t sta
   copying_.push_back({++numbers_, batch, header.sequence.load(), std::move(leaves), staging,
                       std::vector<bool>(header.tiny_batches),
                       std::vector<uint32_t>((header.samples + 31) / 32)});
-  const OnDevice on(device_);
-  advance(copying_.back());
+  try {
+    const OnDevice on(device_);
+    advance(copying_.back());
+  } catch (...) {
+    copying_.pop_back();  // nobody would cancel it
+    throw;
+  }
   return numbers_;
 }
 

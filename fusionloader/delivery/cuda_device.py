@@ -33,6 +33,9 @@ class Device(Protocol):
     def tensor(self, memory: DeviceMemory) -> torch.Tensor:
         """Returns the memory as a uint8 tensor, which keeps it."""
 
+    def copied(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Returns a copy of a tensor on the device, in the order of training's stream."""
+
     def current_stream(self) -> int:
         """Returns the stream that training enqueues to now, in this thread."""
 
@@ -66,6 +69,10 @@ class CudaDevice:
     def tensor(self, memory: DeviceMemory) -> torch.Tensor:
         """See ``Device``."""
         return memory.tensor()
+
+    def copied(self, tensor: torch.Tensor) -> torch.Tensor:
+        """See ``Device``."""
+        return tensor.clone()
 
     def current_stream(self) -> int:
         """See ``Device``."""

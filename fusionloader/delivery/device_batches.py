@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections import deque
 from contextlib import suppress
@@ -36,7 +37,8 @@ class Copying:
 class Arriving:
     """A batch that is being copied; it is complete when the device has passed ``ready``."""
 
-    batch: Batch
+    layout: Layout
+    leaves: list[torch.Tensor]
     ready: native.Event
 
 
@@ -53,7 +55,7 @@ class DeviceDelivery:
         # Host memory that a copy may still be reading.
         self._read: deque[tuple[native.Event, Owner]] = deque()
         # Also where an epoch is left: the memory of both sides is somebody else's afterwards.
-        weakref.finalize(self, _wait_for, self._read).atexit = False
+        weakref.finalize(self, _wait_for, self._read, os.getpid()).atexit = False
 
     def open(
         self, queue: _native.ManagerQueue, gpu_worker: int | None, levels: LevelRows | None
@@ -69,21 +71,30 @@ class DeviceDelivery:
 
     def arriving(self, copies: QueueCopies, copying: Copying, owner: Owner) -> Arriving:
         """Returns a batch whose mini-batch is done; ``owner`` is of its rows in host memory."""
-        batch, ready = copies.finish(copying, owner)
+        layout, leaves, ready = copies.finish(copying, owner)
         self._read.append((ready, owner))
         while self._read and self._read[0][0].query():
             self._read.popleft()
         self.ring.deliver(copying.buffer)
-        return Arriving(batch, ready)
+        return Arriving(layout, leaves, ready)
 
     def finish(self, pending: Arriving) -> Batch:
-        """Returns the batch; the current stream waits until it is complete."""
+        """Returns the batch; the current stream waits until it is complete.
+
+        Small leaves are copied: labels that are kept would keep the images beside them.
+        """
         pending.ready.hold_back(self.device.current_stream())
-        return pending.batch
+        whole = sum(leaf.nbytes for leaf in pending.leaves)
+        kinds = [leaf.kind for leaf in pending.layout.leaves]
+        leaves = [
+            self.device.copied(leaf) if kind != "text" and 0 < leaf.nbytes * 8 <= whole else leaf
+            for leaf, kind in zip(pending.leaves, kinds, strict=True)
+        ]
+        return pending.layout.build(leaves)
 
 
-def _wait_for(read: deque[tuple[native.Event, Owner]]) -> None:
-    while read:
+def _wait_for(read: deque[tuple[native.Event, Owner]], pid: int) -> None:
+    while read and os.getpid() == pid:  # in a forked child CUDA is the parent's
         with suppress(MemorySharingError):  # a device that is lost reads nothing more
             read[0][0].synchronize()
         read.popleft()
@@ -146,8 +157,14 @@ class QueueCopies:
         number = self._copier.begin(slot, leaves, 0 if staging is None else staging.address)
         return Copying(number, buffer, staging, layout, rows)
 
-    def finish(self, copying: Copying, owner: Owner) -> tuple[Batch, native.Event]:
-        """Copies what is left of a mini-batch that is done; returns it, and when it is complete."""
+    def finish(
+        self, copying: Copying, owner: Owner
+    ) -> tuple[Layout, list[torch.Tensor], native.Event]:
+        """Copies what is left of a mini-batch that is done.
+
+        Returns:
+            Its layout, its leaves, and when they are complete.
+        """
         ready = self._copier.finish(copying.number)
         self._give_staging(copying)
         layout, rows = self._on_device(copying.layout), copying.rows
@@ -160,7 +177,7 @@ class QueueCopies:
         for place, leaf in enumerate(layout.leaves):
             if leaf.nbytes == 0:
                 leaves[place] = leaves[place].to(copying.buffer.memory.device)
-        return layout.build(leaves), ready
+        return layout, leaves, ready
 
     def cancel(self, copying: Copying) -> native.Event:
         """Copies no more of a mini-batch; what is under way reads its slot until the event."""

@@ -39,7 +39,8 @@ class DeviceMemory:
 
     def tensor(self) -> torch.Tensor:
         """Returns it as a uint8 tensor, which keeps it."""
-        return torch.as_tensor(self, device=f"cuda:{self.device}")
+        with torch.inference_mode(False):  # it is used again, outside of that mode, too
+            return torch.as_tensor(self, device=f"cuda:{self.device}")
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:

@@ -84,6 +84,8 @@ class DeviceRing:
         self._collect()
         found = self._take(nbytes, shared=False)
         if found is None:
+            # What is too small now would stay beside the larger ones.
+            self._free = [each for each in self._free if each.number != _NO_NUMBER]
             self._allocate(_NO_NUMBER, nbytes)
             found = self._free.pop()
         return found
@@ -94,6 +96,10 @@ class DeviceRing:
                 self._free.remove(buffer)
                 return buffer
         return None
+
+    def put_back(self, buffer: DeviceBuffer) -> None:
+        """Takes back a buffer that nothing was done with."""
+        self._free.append(buffer)
 
     def release(self, buffer: DeviceBuffer, behind: native.Event) -> None:
         """Takes back a buffer that was not delivered, and is copied into until ``behind``."""

@@ -143,7 +143,8 @@ class Layout:
                 tensors.append(torch.empty(shape, dtype=leaf.dtype, device="cpu"))
                 continue
             if isinstance(owner, torch.Tensor):
-                flat = owner[offset : offset + size * leaf.dtype.itemsize].view(leaf.dtype)
+                # Leaves have versions of their own for autograd, which views of a tensor share.
+                flat = owner[offset : offset + size * leaf.dtype.itemsize].view(leaf.dtype).data
             else:
                 flat = torch.frombuffer(owner, dtype=leaf.dtype, count=size, offset=offset)
             tensors.append(flat.view(shape))

@@ -7,6 +7,8 @@ import pickle
 from collections.abc import Iterable
 from contextlib import suppress
 
+import torch
+
 from fusionloader import _native
 from fusionloader.delivery.device_batches import Arriving, QueueCopies
 from fusionloader.delivery.device_ring import BufferOpener
@@ -157,8 +159,11 @@ class BatchMemory:
             return
         wanted = [job for job in jobs if not job.discarded and job.payload is not None]
         for place, job in enumerate(wanted[:_ON_THE_WAY]):
-            if job.copying is None and not self._begin_copying(job, first=place == 0):
-                return
+            try:
+                if job.copying is None and not self._begin_copying(job, first=place == 0):
+                    return
+            except torch.OutOfMemoryError:
+                return  # tried again when it is delivered
 
     def _begin_copying(self, job: Job, first: bool) -> bool:
         """Returns whether there was a buffer; for the ``first`` one there is."""
@@ -171,7 +176,11 @@ class BatchMemory:
                 return False  # the GPU worker has a part in it if one is free in time
         if buffer is None:
             buffer = ring.acquire(nbytes)
-        job.copying = copies.begin(job.slot, self.layout, rows, job.payload.address, buffer)
+        try:
+            job.copying = copies.begin(job.slot, self.layout, rows, job.payload.address, buffer)
+        except BaseException:
+            ring.put_back(buffer)
+            raise
         if buffer.number >= 0:
             self._queue.set_gpu_rows(job.slot, buffer.number + 1)
         return True

