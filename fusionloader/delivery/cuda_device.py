@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from typing import Protocol
 
@@ -49,7 +50,6 @@ class CudaDevice:
     def __init__(self, device: torch.device) -> None:
         index = device.index
         self.number: int = torch.cuda.current_device() if index is None else index
-        self._kernel: native.Kernel | str | None = None
 
     def allocate(self, nbytes: int) -> DeviceMemory:
         """See ``Device``. The memory is not of torch's allocator, which may have to let some go."""
@@ -79,12 +79,17 @@ class CudaDevice:
         return int(torch.cuda.current_stream(self.number).cuda_stream)
 
     def conversion_kernel(self) -> int | str:
-        """See ``Device``. It is compiled here, which takes less than a second, the first time."""
-        if self._kernel is None:
-            try:
-                code = kernel_code(native.architecture(self.number), file=CONVERT_LEVELS)
-                self._kernel = native.Kernel(self.number, code, "fusionloader_convert_levels")
-            except (NvrtcError, CudaError) as error:
-                self._kernel = str(error)
-                log.info("batches cross to the device as they are, not as levels: %s", error)
-        return self._kernel if isinstance(self._kernel, str) else self._kernel.function
+        """See ``Device``."""
+        kernel = _conversion_kernel(self.number)
+        return kernel if isinstance(kernel, str) else kernel.function
+
+
+@functools.cache
+def _conversion_kernel(device: int) -> native.Kernel | str:
+    """Compiles and loads it, once a process: loaders may begin anew with every epoch."""
+    try:
+        code = kernel_code(native.architecture(device), file=CONVERT_LEVELS)
+        return native.Kernel(device, code, "fusionloader_convert_levels")
+    except (NvrtcError, CudaError) as error:
+        log.info("batches cross to the device as they are, not as levels: %s", error)
+        return str(error)

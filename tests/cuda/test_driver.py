@@ -2,12 +2,10 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from support.fake_cuda import CSRC, CUDA_TESTS
-from support.waiting import PATIENCE
+from support.fake_cuda import CSRC, CUDA_TESTS, run_program
 
 from fusionloader._native import cuda
 from fusionloader.gpu_memory.errors import CudaError
@@ -15,31 +13,21 @@ from fusionloader.gpu_memory.errors import CudaError
 CUDA_HEADERS = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "include")
 
 
-def run(program, **environment):
-    return subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
-
-
 LENDER = "from fusionloader.gpu_memory import Lender\nLender()\n"
 
 
 def test_a_machine_without_a_driver_is_told_so():
-    said = run(LENDER, FUSIONLOADER_LIBCUDA="/nowhere/libcuda.so.1").stderr
+    said = run_program(LENDER, FUSIONLOADER_LIBCUDA="/nowhere/libcuda.so.1").stderr
     assert "UnavailableError: no CUDA driver on this machine: /nowhere/libcuda.so.1" in said
 
 
 def test_too_old_a_driver_is_told_so():
-    said = run(LENDER, FUSIONLOADER_LIBCUDA="libc.so.6").stderr
+    said = run_program(LENDER, FUSIONLOADER_LIBCUDA="libc.so.6").stderr
     assert "UnavailableError: libc.so.6 does not have cuInit: the CUDA driver is too old" in said
 
 
 def test_errors_have_the_name_and_the_text_of_cuda(fake_library):
-    said = run(LENDER, FAKE_CUDA_NO_DEVICE="1").stderr
+    said = run_program(LENDER, FAKE_CUDA_NO_DEVICE="1").stderr
     assert "cuInit failed: CUDA_ERROR_NO_DEVICE (100): said by the fake driver" in said
 
 
@@ -75,7 +63,7 @@ if os.fork() == 0:
     os._exit(0)
 os.wait()
 """
-    said = run(program).stdout
+    said = run_program(program).stdout
     assert "UnavailableError CUDA was initialised in process" in said
     assert "use the 'spawn' start method" in said
 
@@ -97,7 +85,7 @@ calls.cuCtxSetCurrent(mine)
 cuda.allocate(0, 4096)
 assert current() == mine.value
 """
-    done = run(program, FAKE_CUDA_DEVICES="ab")
+    done = run_program(program, FAKE_CUDA_DEVICES="ab")
     assert done.returncode == 0, done.stderr
 
 

@@ -1,4 +1,4 @@
-"""Batches on a device: memory that is used again, copies that begin while a batch is made.
+"""Batches on a device: copies that begin while a batch is made.
 
 The device is the fake driver's. A late one does everything as late as it may, copies before
 training, and aborts where memory is let go under work that uses it.
@@ -7,7 +7,6 @@ training, and aborts where memory is let go under work that uses it.
 import gc
 import os
 import time
-import weakref
 from dataclasses import replace
 
 import pytest
@@ -15,17 +14,14 @@ import torch
 from PIL import Image
 from support import warm_start
 from support.batches import same_batches
-from support.fake_device import FakeDevice, delivery
+from support.fake_device import delivery
 from support.images import train_transform
 from support.waiting import wait_until
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader, GpuWorker
-from fusionloader._native import cuda as native
-from fusionloader.delivery.device_ring import DeviceRing
 from fusionloader.delivery.host_batches import without_rows
-from fusionloader.executors.device import nvrtc
 from fusionloader.executors.device.fused_augment import FusedAugment
 from fusionloader.gpu import eligibility
 from fusionloader.iterators import slot_iterator
@@ -50,85 +46,13 @@ def to_fake_device(fake_cuda, monkeypatch):
     fake_cuda.be_late(False)
 
 
-# ---- memory ------------------------------------------------------------------------------------
-
-
-def test_a_buffer_comes_back_when_its_last_tensor_is_gone_and_the_device_has_passed(fake_cuda):
-    device = FakeDevice(fake_cuda)
-    ring = DeviceRing(device)
-    first = ring.acquire(64)
-    view = first.memory[10:20].view(2, 5)
-    ring.deliver(first)
-    others = [ring.acquire(64)]
-    row = view[0]
-    del view
-    others.append(ring.acquire(64))
-    fake_cuda.hold(device.stream, True)
-    del row
-    others.append(ring.acquire(64))
-    assert first not in others
-    fake_cuda.hold(device.stream, False)
-    fake_cuda.wait(device.stream)
-    assert ring.acquire(64) is first
-
-
-def test_a_numpy_view_keeps_its_buffer(fake_cuda):
-    ring = DeviceRing(FakeDevice(fake_cuda))
-    buffer = ring.acquire(8)
-    array = buffer.memory.numpy()
-    ring.deliver(buffer)
-    assert ring.acquire(8) is not buffer
-    del array
-    ring._collect()
-    fake_cuda.run()
-    assert ring.acquire(8) is buffer
-
-
-def test_shared_buffers_are_for_the_gpu_worker_alone(fake_cuda):
-    device = FakeDevice(fake_cuda)
-    ring = DeviceRing(device)
-    assert len(ring.share(2, 64)) == 2
-    shared = [ring.acquire_shared(64) for _ in range(3)]
-    assert [buffer and buffer.number for buffer in shared] == [0, 1, None]
-    unshared = ring.acquire(32)
-    behind = native.Event(0, device.stream)
-    ring.release(shared[1], behind)
-    ring.release(unshared, behind)
-    ring._collect()
-    fake_cuda.run()
-    assert ring.acquire(32) is unshared
-    assert ring.acquire_shared(65) is None
-    assert ring.acquire_shared(64) is shared[1]
-
-
-def test_a_buffer_that_is_copied_into_is_not_given_out(fake_cuda):
-    device = FakeDevice(fake_cuda)
-    ring, copies = DeviceRing(device), fake_cuda.stream()
-    buffer = ring.acquire(64)
-    fake_cuda.hold(copies, True)
-    ring.release(buffer, native.Event(0, copies))
-    other = ring.acquire(64)
-    assert other is not buffer
-    fake_cuda.hold(copies, False)
-    fake_cuda.run()
-    assert ring.acquire(64) is buffer
-
-
-def test_memory_of_the_device_is_freed_with_its_last_tensor(fake_cuda):
-    device = FakeDevice(fake_cuda)
-    memory = device.allocate(1 << 20)
-    gone = weakref.ref(memory)
-    tensor = device.tensor(memory)[3:]
-    address = memory.address
-    del memory
-    gc.collect()
-    assert gone() is not None
-    assert len(native.read(0, address, 16)) == 16
-    del tensor
-    gc.collect()
-    assert gone() is None
-    with pytest.raises(Exception, match="INVALID_VALUE"):
-        native.read(0, address, 16)
+def read(loader, made):
+    """The batches of an epoch, as training on the device sees them."""
+    seen = []
+    for batch in loader:
+        seen.append([made[-1].device.read(leaf) for leaf in batch])
+    made[-1].device.run()
+    return seen
 
 
 # ---- epochs ------------------------------------------------------------------------------------
@@ -174,9 +98,7 @@ def test_an_epoch_on_a_late_device_is_the_epoch(
 
 
 @pytest.mark.parametrize("element", [torch.float16, torch.float32, torch.float64])
-def test_levels_become_what_cpu_workers_would_have_written(
-    image_folder, to_fake_device, fake_cuda, element
-):
+def test_levels_become_what_cpu_workers_would_have_written(image_folder, to_fake_device, element):
     convert = [
         transforms.ToTensor(),
         transforms.Normalize([0.4, 0.5, 0.6], [0.2, 0.3, 0.25]),
@@ -188,16 +110,14 @@ def test_levels_become_what_cpu_workers_would_have_written(
     expected = list(plain)
     made = to_fake_device()
     loader = FusionLoader(dataset, **ARGUMENTS)
-    batches = [[made[-1].device.read(leaf) for leaf in batch] for batch in loader]
-    fake_cuda.run()
-    assert same_batches(batches, expected)
+    assert same_batches(read(loader, made), expected)
     assert loader.stats()["copied_bytes"] == 40 * (3 * 33 * 33 + 8)  # levels and labels
     assert plain.stats()["copied_bytes"] == 0
     shared = [each.stats()["shared_memory_bytes"] for each in (loader, plain)]
     assert shared[0] < shared[1] / element.itemsize * 1.3
 
 
-def test_grey_images_come_as_levels(tmp_path, to_fake_device, fake_cuda):
+def test_grey_images_come_as_levels(tmp_path, to_fake_device):
     (tmp_path / "a").mkdir()
     for number in range(12):
         Image.radial_gradient("L").rotate(number).save(tmp_path / "a" / f"{number}.png")
@@ -207,23 +127,15 @@ def test_grey_images_come_as_levels(tmp_path, to_fake_device, fake_cuda):
     dataset = ImageFolder(str(tmp_path), transform)
     expected = list(FusionLoader(dataset, **ARGUMENTS))
     made = to_fake_device()
-    batches = []
-    for batch in FusionLoader(dataset, **ARGUMENTS):
-        batches.append([made[-1].device.read(leaf) for leaf in batch])
-    fake_cuda.run()
-    assert same_batches(batches, expected)
+    assert same_batches(read(FusionLoader(dataset, **ARGUMENTS), made), expected)
 
 
-def test_elements_that_are_erased_come_as_they_are(image_folder, to_fake_device, fake_cuda):
+def test_elements_that_are_erased_come_as_they_are(image_folder, to_fake_device):
     transform = transforms.Compose([train_transform(), transforms.RandomErasing(p=1)])
     dataset = ImageFolder(str(image_folder), transform)
     expected = list(FusionLoader(dataset, **ARGUMENTS))
     made = to_fake_device()
-    batches = []
-    for batch in FusionLoader(dataset, **ARGUMENTS):
-        batches.append([made[-1].device.read(leaf) for leaf in batch])
-    fake_cuda.run()
-    assert same_batches(batches, expected)
+    assert same_batches(read(FusionLoader(dataset, **ARGUMENTS), made), expected)
 
 
 class Captioned(torch.utils.data.Dataset):
@@ -477,28 +389,3 @@ def test_a_lost_device_is_an_error_that_says_so(train_set, tmp_path):
     assert complaints.count("Traceback") == 1, complaints  # nothing more on the way out
     assert "CUDA_ERROR_ILLEGAL_ADDRESS" in complaints.splitlines()[-1]
     assert status == 1
-
-
-# ---- what is said ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("last", "line"),
-    [
-        ([], "as 8-bit levels, and are converted there"),
-        ([transforms.RandomErasing()], "as they are: RandomErasing changes elements"),
-        ([torch.square], "as they are: samples are made in Python"),
-    ],
-)
-def test_explain_says_how_batches_cross(image_folder, last, line):
-    transform = transforms.Compose([train_transform(), *last])
-    dataset = ImageFolder(str(image_folder), transform)
-    loader = FusionLoader(dataset, 4, num_workers=1, device="cuda")
-    assert f"batches cross to the device {line}" in loader.explain()
-    assert "batches cross" not in FusionLoader(dataset, 4, num_workers=1).explain()
-
-
-def test_without_a_compiler_batches_cross_as_they_are(train_set, monkeypatch):
-    monkeypatch.setattr(nvrtc, "find_library", lambda: None)
-    loader = FusionLoader(train_set, 4, num_workers=1, device="cuda")
-    assert "as they are: CUDA's run-time compiler (libnvrtc) is missing: pip" in loader.explain()

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import os
-import subprocess
-import sys
 import threading
 
 import numpy as np
 import pytest
 from support.device_cases import FILL, PICTURES, native, pixel_plan
+from support.fake_cuda import run_program
 from support.fake_cuda_worker import PTX
 from support.images import photo
 from support.waiting import PATIENCE, wait_until
@@ -195,18 +193,8 @@ assert fake.has_context(1) and not fake.has_context(0)
 del launcher, samples, rows, images
 assert not fake.has_context(0)
 """
-    done = run(program, FAKE_CUDA_DEVICES="ab")
+    done = run_program(program, FAKE_CUDA_DEVICES="ab")
     assert done.returncode == 0, done.stderr
-
-
-def run(program, **environment):
-    return subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
 
 
 @pytest.fixture(autouse=True)
@@ -268,7 +256,7 @@ except Exception as error:
 del launcher
 os._exit(0)
 """
-    done = run(program)
+    done = run_program(program)
     assert "CudaError cuStreamSynchronize failed: CUDA_ERROR_ILLEGAL_ADDRESS" in done.stdout
     assert done.returncode == 0, done.stderr
 

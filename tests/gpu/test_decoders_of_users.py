@@ -7,11 +7,10 @@ import sys
 import threading
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from support import bad_decoders
-from support.images import photo
+from support.cropped_epochs import BATCHES
 from support.waiting import wait_until
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
@@ -21,27 +20,6 @@ from fusionloader.executors.decoders import by_name
 from fusionloader.gpu import control
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-BATCHES = [list(range(start, start + 20)) for start in range(0, 40, 20)] * 3
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory):
-    """Its images are cropped without a resize, so that good decoders give the same bits."""
-    folder = tmp_path_factory.mktemp("images")
-    generator = np.random.default_rng(1)
-    (folder / "class").mkdir()
-    for number in range(40):
-        width, height = (int(side) for side in generator.integers(70, 150, 2))
-        photo(generator, width, height).save(folder / "class" / f"{number}.jpg")
-    steps = [v1.RandomCrop(64), v1.RandomHorizontalFlip(), v1.ColorJitter(0.4), v1.ToTensor()]
-    return ImageFolder(str(folder), v1.Compose(steps))
-
-
-@pytest.fixture(scope="module")
-def expected(dataset):
-    loader = FusionLoader(dataset, batch_sampler=BATCHES, num_workers=1, seed=5)
-    loader.set_epoch(7)
-    return list(loader)
 
 
 def loader_with(dataset, decoder, **options):

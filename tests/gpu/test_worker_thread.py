@@ -10,11 +10,9 @@ import numpy as np
 import pytest
 import torch
 from support import bad_decoders, warm_start
+from support.cropped_epochs import BATCHES
 from support.fake_device import FakeDevice
-from support.images import photo
 from support.waiting import wait_until
-from torchvision import transforms as v1
-from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader, GpuWorker
 from fusionloader.delivery.device_ring import DeviceRing
@@ -26,27 +24,7 @@ from fusionloader.gpu.worker_thread import Fence, GivenUp, relax_captures
 from fusionloader.gpu_memory.errors import CudaError
 from fusionloader.workers import worker_set
 
-BATCHES = [list(range(start, start + 20)) for start in range(0, 40, 20)] * 3
 NAME = "fusionloader-gpu-worker"
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("images")
-    generator = np.random.default_rng(1)
-    (folder / "class").mkdir()
-    for number in range(40):
-        width, height = (int(side) for side in generator.integers(70, 150, 2))
-        photo(generator, width, height).save(folder / "class" / f"{number}.jpg")
-    steps = [v1.RandomCrop(64), v1.RandomHorizontalFlip(), v1.ColorJitter(0.4), v1.ToTensor()]
-    return ImageFolder(str(folder), v1.Compose(steps))
-
-
-@pytest.fixture(scope="module")
-def expected(dataset):
-    loader = FusionLoader(dataset, batch_sampler=BATCHES, num_workers=1, seed=5)
-    loader.set_epoch(7)
-    return list(loader)
 
 
 def threaded(dataset, persistent=True, **options):

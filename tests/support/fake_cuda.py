@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from fusionloader._native import cuda
+from support.waiting import PATIENCE
 
 CUDA_TESTS = Path(__file__).parents[1] / "cuda"
 CSRC = CUDA_TESTS.parents[1] / "csrc"
@@ -31,6 +33,17 @@ def compile_with(command: list[str]) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
+
+
+def run_program(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs Python code in a process of its own, which loads the driver anew."""
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,10 @@ class FakeDevice:
 
     # ---- what training does ----
 
+    def run(self):
+        """Waits until the device has done all that it was given."""
+        self._cuda.run()
+
     def read(self, tensor):
         """Enqueues a copy of a batch's tensor to the host; the device has to come so far."""
         seen = torch.empty_like(tensor)
