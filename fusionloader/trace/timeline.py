@@ -5,7 +5,6 @@ All times are nanoseconds of ``CLOCK_MONOTONIC``, which the processes of a machi
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Literal
 
@@ -192,7 +191,10 @@ class Meta:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """A trace in memory; each list is in the order of its beginnings."""
+    """A trace in memory; each list is in the order of its beginnings.
+
+    ``fusionloader.trace.files`` has ``read_timeline(path)`` and ``write_timeline(timeline, path)``.
+    """
 
     meta: Meta
     spans: tuple[Span, ...] = ()
@@ -200,15 +202,3 @@ class Timeline:
     copies: tuple[Copy, ...] = ()
     instants: tuple[Instant, ...] = ()
     counters: tuple[CounterValue, ...] = ()
-
-    @classmethod
-    def read(cls, path: str | os.PathLike[str]) -> Timeline:
-        """Reads a trace that ``FusionLoader.trace`` has written, in either format.
-
-        Raises:
-            TraceError: it is empty, cut off, or no trace of a loader.
-            OSError: it cannot be opened.
-        """
-        from fusionloader.trace.files import read  # which writes timelines, and so knows them
-
-        return read(path)
