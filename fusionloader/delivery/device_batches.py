@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import weakref
 from collections import deque
 from contextlib import suppress
@@ -24,13 +25,22 @@ from fusionloader.shm.slots import Owner
 
 @dataclass(slots=True)
 class Copying:
-    """A mini-batch that is copied as its tiny-batches complete; ``rows`` of it."""
+    """A mini-batch that is copied as its tiny-batches complete; ``rows`` of it.
+
+    ``begun_ns`` is when that began, by ``CLOCK_MONOTONIC``.
+    """
 
     number: int
     buffer: DeviceBuffer
     staging: DeviceMemory | None
     layout: Layout
     rows: int
+    begun_ns: int
+
+    @property
+    def nbytes(self) -> int:
+        """Of its rows in host memory."""
+        return self.layout.batch_bytes(self.rows)
 
 
 @dataclass(slots=True)
@@ -144,6 +154,7 @@ class QueueCopies:
             address: of its rows in host memory, which is page-locked.
             buffer: for it on the device.
         """
+        begun_ns = time.monotonic_ns()
         on_device = self._on_device(layout)
         places = zip(layout.leaves, layout.offsets(rows), on_device.offsets(rows), strict=True)
         leaves = [
@@ -155,7 +166,7 @@ class QueueCopies:
         if self._levels is not None:
             staging = self._staging_memory(layout.leaves[0].nbytes * rows)
         number = self._copier.begin(slot, leaves, 0 if staging is None else staging.address)
-        return Copying(number, buffer, staging, layout, rows)
+        return Copying(number, buffer, staging, layout, rows, begun_ns)
 
     def finish(
         self, copying: Copying, owner: Owner

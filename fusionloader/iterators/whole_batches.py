@@ -36,6 +36,7 @@ from fusionloader.options import LoaderOptions
 from fusionloader.resume.epoch_state import EpochState
 from fusionloader.resume.sampling import numbered_batches
 from fusionloader.resume.stateful import has_state
+from fusionloader.trace.step_tracer import StepTracer
 
 if TYPE_CHECKING:  # these iterators work where the native part is missing
     from fusionloader.deferred.kept import ImageStores
@@ -76,6 +77,9 @@ class _Tracked:
         self._options = options
         self._state = state
         self._epochs = state.epochs
+        self._tracer = StepTracer(
+            state.traces, "whole batches are made in torch's own loop, which is not seen"
+        )
 
     @property
     def _base_seed(self) -> int:
@@ -117,6 +121,7 @@ class _Tracked:
         super()._reset(loader, first_iter)  # type: ignore[misc]
 
     def __next__(self) -> Batch:
+        self._tracer.asked()
         epoch_state = self._begin()
         if self._num_yielded == 0 and self._epochs.changed(self._options):
             self._epochs.restart()
@@ -133,10 +138,14 @@ class _Tracked:
             self._note_end(epoch_state)
             self._epochs.finish(epoch_state)
             raise
+        self._tracer.made(epoch_state.epoch, epoch_state.delivered, None)
         self._note_delivered(epoch_state)
         self._state.statistics.batches += 1
         device = self._options.device
-        return batch if device is None else to_device(batch, torch.device(device))
+        if device is not None:
+            batch = to_device(batch, torch.device(device))
+        self._tracer.delivered()
+        return batch
 
 
 class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ignore[misc]

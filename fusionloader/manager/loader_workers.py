@@ -35,14 +35,15 @@ class LoaderWorkers:
 
     Attributes:
         count: how many there are to be.
+        most: how many of the loader's there may ever be.
+        first_guest_slot: number of the first worker of another rank.
     """
 
     def __init__(self, options: ManagerOptions, most: int) -> None:
-        """``most`` is how many of the loader's there may ever be."""
         self._options = options
-        self._most = most
+        self.most = most
         self.count = options.workers
-        self._first_guest_slot = most + (options.gpu is not None)
+        self.first_guest_slot = most + (options.gpu is not None)
         self._membership: Membership | None = None
         if options.sharing_offer is not None:
             self._membership = Membership(options.sharing_offer)
@@ -62,7 +63,7 @@ class LoaderWorkers:
     @property
     def shareable(self) -> int:
         """How many of the loader's workers may be shared with other ranks."""
-        return 0 if self._membership is None else self._most
+        return 0 if self._membership is None else self.most
 
     @property
     def event_fd(self) -> int:
@@ -77,7 +78,7 @@ class LoaderWorkers:
         self._fds = control_fd, data_fd
         self._start = start
         if self._membership is not None:
-            self._borrowed = BorrowedWorkers(queue, self._membership, self._first_guest_slot)
+            self._borrowed = BorrowedWorkers(queue, self._membership, self.first_guest_slot)
         if self._options.pool is not None:
             fds = {"control_fd": control_fd, "data_fd": data_fd}
             self._binding = PoolBinding(self._options.pool, queue, fds)
@@ -162,6 +163,10 @@ class LoaderWorkers:
                 manner = "of another rank died"
                 yield LostTinyBatch(held.sequence, held.tiny_batch, held.pid, manner)
 
+    def member_view(self) -> _native.MemberView | None:
+        """Returns the queue as the global manager sees it, ``None`` where there is none."""
+        return None if self._membership is None else _native.MemberView(*self._fds)
+
     # ---- what they have done -------------------------------------------------------------------
 
     @property
@@ -186,14 +191,14 @@ class LoaderWorkers:
 
     def report(self, in_flight: InFlight) -> str:
         """Returns what each worker is at, in words."""
-        missing = range(self.count, self._most)
+        missing = range(self.count, self.most)
         workers = [
             (n, worker) for n, worker in enumerate(self._queue.workers()) if n not in missing
         ]
         elsewhere: Container[int] = ()
         if self._binding is not None:
             elsewhere = self._binding.busy_elsewhere(range(self.count))
-        name, first_guest_slot = self._options.name, self._first_guest_slot
+        name, first_guest_slot = self._options.name, self.first_guest_slot
         now = time.monotonic()
         return worker_report(workers, in_flight, name, now, first_guest_slot, elsewhere)
 

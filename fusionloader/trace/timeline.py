@@ -5,7 +5,9 @@ All times are nanoseconds of ``CLOCK_MONOTONIC``, which the processes of a machi
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Literal
 
 WorkerKind = Literal["cpu", "gpu", "borrowed"]
@@ -202,3 +204,23 @@ class Timeline:
     copies: tuple[Copy, ...] = ()
     instants: tuple[Instant, ...] = ()
     counters: tuple[CounterValue, ...] = ()
+
+    @classmethod
+    def in_order(
+        cls,
+        meta: Meta,
+        spans: Iterable[Span],
+        steps: Iterable[Step],
+        copies: Iterable[Copy],
+        instants: Iterable[Instant],
+        counters: Iterable[CounterValue],
+    ) -> Timeline:
+        """Returns a timeline of values in any order."""
+        return cls(
+            meta,
+            tuple(sorted(spans, key=attrgetter("begin_ns", "worker"))),
+            tuple(sorted(steps, key=attrgetter("asked_ns"))),
+            tuple(sorted(copies, key=attrgetter("begin_ns"))),
+            tuple(sorted(instants, key=attrgetter("at_ns"))),
+            tuple(sorted(counters, key=attrgetter("at_ns"))),
+        )

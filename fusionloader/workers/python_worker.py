@@ -144,6 +144,7 @@ class PythonWorker:
         return why
 
     def _serve_claim(self, claim: _native.Claim) -> None:
+        self.queue.begin_span()
         indices = pickle.loads(claim.indices()) if len(claim.indices()) else None
         whole: list[tuple[int, list[Any]]] = []
         for tiny_batch in range(claim.first, claim.first + claim.count):
@@ -247,12 +248,12 @@ class PythonWorker:
                 writer.write(claim.first * claim.tiny_size, joined)
             except LayoutMismatch:
                 contiguous = False
-        for tiny_batch, samples in whole:
-            result = (
-                TinyBatchState.COMPLETED
-                if contiguous
-                else self._write_apart(claim, tiny_batch, samples)
-            )
+        results = [
+            TinyBatchState.COMPLETED if contiguous else self._write_apart(claim, *each)
+            for each in whole
+        ]
+        self.queue.end_span(claim, claim.first, claim.count, rest_is_python=True)
+        for (tiny_batch, _), result in zip(whole, results, strict=True):
             self.queue.finish(claim, tiny_batch, result)
 
     def _write_apart(
