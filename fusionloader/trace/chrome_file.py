@@ -20,7 +20,8 @@ from fusionloader.trace.tracks import COPY, SPAN, STEP, Slice, rebuilt, tracks
 Event = dict[str, Any]
 
 _BASE_STEP_NS = 7_889_238 * 10**9
-_META = "fusionloader"
+META = "fusionloader"
+"""Under which the file says what its timeline is of."""
 # Processes are told apart by numbers that none has: those of torch's trace keep their own tracks.
 _FIRST_PID = 1 << 24
 _INSTANTS, _COUNTERS = "instant", "counter"
@@ -33,7 +34,7 @@ def dumped(timeline: Timeline) -> bytes:
         "schemaVersion": 1,
         "displayTimeUnit": "ms",
         "baseTimeNanoseconds": base,
-        _META: asdict(timeline.meta),
+        META: asdict(timeline.meta),
         "traceEvents": list(_events(timeline, timeline.meta.unix_ns - base)),
     }
     return json.dumps(contents, separators=(",", ":")).encode()
@@ -117,12 +118,12 @@ def loaded(contents: bytes) -> Timeline:
         TraceError: it is cut off, or no trace of a loader.
     """
     found = parsed(contents)
-    if _META not in found:
+    if META not in found:
         raise TraceError(
             "holds trace events, but none of a loader: FusionLoader.trace() writes those"
         )
     try:
-        meta = meta_of(found[_META])
+        meta = meta_of(found[META])
         return _timeline(meta, found["traceEvents"], found["baseTimeNanoseconds"] - meta.unix_ns)
     except (KeyError, TypeError, ValueError) as error:
         raise TraceError(f"is damaged: {error!r}") from None

@@ -13,7 +13,8 @@ class Copying(Protocol):
     """A mini-batch that is copied: its bytes, and since when."""
 
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """Of its rows in host memory."""
 
     begun_ns: int
 
