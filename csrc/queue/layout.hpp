@@ -14,7 +14,7 @@ using Atomic32 = std::atomic<uint32_t>;
 using Atomic64 = std::atomic<uint64_t>;
 static_assert(Atomic64::is_always_lock_free && Atomic32::is_always_lock_free);
 
-constexpr uint64_t kMagic = 0x33726564616f4c46;  // "FLoader3": another layout has another number
+constexpr uint64_t kMagic = 0x34726564616f4c46;  // "FLoader4": another layout has another number
 constexpr uint32_t kMaxSlots = 1 << 16;
 constexpr size_t kAlign = 64;  // a cache line: neighbours do not disturb each other
 
@@ -77,6 +77,8 @@ struct alignas(kAlign) WorkerRecord {
   Atomic64 samples;          // done so far
   Atomic64 busy_ns;          // wall time spent on samples
   Atomic64 pillow_samples;   // samples of a compiled plan that Pillow decoded
+  Atomic64 read_bytes;       // of files, as they are stored
+  Atomic64 cache_hits;       // samples whose pixels were kept of an earlier epoch
   Atomic64 part_ns[kParts];  // wall time of a compiled plan's parts, as in plan/part_times.hpp
   // Of a worker that may be sent to other ranks, see worker_sharing.hpp.
   Atomic64 assignment;

@@ -203,12 +203,17 @@ void WorkerQueue::end_samples(const Claim& claim, uint32_t tiny_batch, uint32_t 
   WorkerRecord& mine = record();
   mine.busy_ns.fetch_add(monotonic_ns() - mine.since_ns.load());
   mine.samples.fetch_add(samples);
-  claim.batch->progress()[tiny_batch].store(samples);
+  claim.batch->progress()[tiny_batch].fetch_add(samples);
 }
 
 void WorkerQueue::add_part_ns(const std::vector<uint64_t>& ns) {
   for (size_t part = 0; part < std::min(ns.size(), kParts); ++part)
     record().part_ns[part].fetch_add(ns[part]);
+}
+
+void WorkerQueue::add_reads(uint64_t bytes, uint64_t cache_hits) {
+  record().read_bytes.fetch_add(bytes);
+  record().cache_hits.fetch_add(cache_hits);
 }
 
 std::string_view WorkerQueue::layout() {

@@ -46,10 +46,13 @@ class WorkerQueue : public Shared {
   // The slot with the rows of a claim whose payload() is known.
   const Mapping& rows(const Claim& claim) { return slot(claim.payload().value()); }
   void begin_sample(const Claim& claim, uint32_t tiny_batch, uint64_t position);
-  // `samples` of the tiny-batch are done, since begin_sample(); counts them and the time.
+  // So many more samples of the tiny-batch are done, since begin_sample(); counts them and the
+  // time.
   void end_samples(const Claim& claim, uint32_t tiny_batch, uint32_t samples);
   // Adds to the wall time of a plan's parts; what is beyond kParts is left out.
   void add_part_ns(const std::vector<uint64_t>& ns);
+  // Adds to what was read, and to the samples whose pixels were kept.
+  void add_reads(uint64_t bytes, uint64_t cache_hits);
   void idle() { record().sequence.store(0); }
   uint64_t owner() { return control_->header.owner.load(); }
   // Counts up when the layout of Python samples becomes known; then layout() is its pickle.

@@ -17,7 +17,9 @@ from fusionloader.deferred import counts
 from fusionloader.executors.layout import Layout
 from fusionloader.executors.python import SampleKey, Source
 from fusionloader.executors.row_writer import LayoutMismatch, Writer
+from fusionloader.executors.spent import Spent
 from fusionloader.options import OnError
+from fusionloader.plan.parts import WRITE
 from fusionloader.shm.descriptor import Descriptor
 from fusionloader.workers import failures, messages
 from fusionloader.workers.on_error import BadSample, resolve
@@ -155,7 +157,9 @@ class PythonWorker:
                 self.queue.finish(claim, tiny_batch, TinyBatchState.FAILED)
         self._report_deferred()  # first: an epoch may end with these samples
         if whole and self._agree_on_layout(claim, whole[0][1]):
+            start = time.perf_counter()
             self._write(claim, whole)
+            self.queue.add_part_seconds([0.0] * WRITE + [time.perf_counter() - start])
             return
         for tiny_batch, _ in whole:
             self.queue.give_back(claim, tiny_batch)
@@ -180,12 +184,16 @@ class PythonWorker:
                 self.queue.begin_sample(claim, tiny_batch, position)
             samples.append(self._load_one(claim, position, sample_key))
             if position + 1 < stop:
-                self.queue.end_samples(claim, tiny_batch, position + 1 - start)
-        self.queue.end_samples(claim, tiny_batch, stop - start)
-        part_seconds = self._source.take_part_seconds()
-        if part_seconds:
-            self.queue.add_part_seconds(part_seconds)
+                self.queue.end_samples(claim, tiny_batch, 1)
+        self.queue.end_samples(claim, tiny_batch, 1)
+        self._count(self._source.take_spent())
         return samples
+
+    def _count(self, spent: Spent) -> None:
+        if spent.part_seconds:
+            self.queue.add_part_seconds(spent.part_seconds)
+        if spent.read_bytes or spent.cache_hits:
+            self.queue.add_reads(spent.read_bytes, spent.cache_hits)
 
     def _load_one(self, claim: _native.Claim, position: int, key: SampleKey) -> Any:
         try:
