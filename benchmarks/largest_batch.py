@@ -89,7 +89,7 @@ def trial(variant: str, batch_size: int, model: str, options: argparse.Namespace
                 loss.backward()
                 optimizer.step()
                 del images, targets, loss
-            told = loader.stats()["gpu_worker"]
+            told = loader.stats().gpu_worker
             at_work = gpu_worker is None or told.get("samples", 0) > 0
             if at_work or time.monotonic() > deadline:
                 break

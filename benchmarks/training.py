@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from argparse import Namespace
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -96,9 +96,14 @@ class TrainingContender:
                     targets.to(self._device, non_blocking=True),
                 )
 
+    @property
+    def gpu_worker(self) -> Mapping[str, Any]:
+        """What the loader counts of its GPU worker; empty where it has none."""
+        return self.loader.stats().gpu_worker if isinstance(self.loader, FusionLoader) else {}
+
     def ready(self) -> bool:
         """Whether a GPU worker, if there is to be one, takes part as it is going to."""
-        told = getattr(self.loader, "stats", dict)().get("gpu_worker")
+        told = self.gpu_worker
         wanted = getattr(self.loader, "gpu_worker", None)
         if wanted is None:
             return True
@@ -196,10 +201,9 @@ def measure(
                 ready = training.until(contender.ready, contender.batches, options.patience)
                 rate = training.rate(contender.batches, options.warm_up, options.steps)
                 rates[name].append(rate)
-                stats = getattr(contender.loader, "stats", dict)()
                 statistics[name] = {
                     "ready": ready,
-                    "gpu_worker": stats.get("gpu_worker"),
+                    "gpu_worker": contender.gpu_worker,
                     **device_memory(device),
                 }
             finally:

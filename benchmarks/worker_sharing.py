@@ -121,8 +121,8 @@ class RankContenders:
         next(iterator, None)  # ends the epoch, after which the counters are complete
         dist.barrier()
         stats = loader.stats()
-        seconds = stats["worker_seconds"] / max(stats["batches"], 1)
-        return Round(rate, seconds, stats["borrowed_samples"] / max(stats["samples"], 1))
+        seconds = stats.worker_seconds / max(stats.batches, 1)
+        return Round(rate, seconds, stats.borrowed_samples / max(stats.samples, 1))
 
 
 def as_rank(options: argparse.Namespace) -> None:

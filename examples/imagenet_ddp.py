@@ -156,7 +156,7 @@ def main() -> None:
     training.run()
     stats = training.loader.stats()
     training.loader.close()
-    print(f"rank {RANK}: {stats['samples']} samples after {training.steps} steps", flush=True)
+    print(f"rank {RANK}: {stats.samples} samples after {training.steps} steps", flush=True)
     dist.destroy_process_group()
 
 

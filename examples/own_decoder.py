@@ -94,9 +94,9 @@ def main() -> None:
         while not decoded and time.monotonic() < deadline:
             for _images, _targets in loader:
                 time.sleep(0.01)  # training
-            decoded = loader.stats()["gpu_worker"]["samples"]
+            decoded = loader.stats().gpu_worker["samples"]
         print(f"{decoded} images were decoded by the card")
-        print(f"refused: {loader.stats()['gpu_worker']['refused']}")
+        print(f"refused: {loader.stats().gpu_worker['refused']}")
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ def main() -> None:
                 loss.backward()
                 optimizer.step()
             print(f"epoch {epoch + 1}: loss {loss.item():.3f}")
-        print(f"{loader.stats()['batches']} batches")
+        print(f"{loader.stats().batches} batches")
 
 
 if __name__ == "__main__":

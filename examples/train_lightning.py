@@ -32,7 +32,7 @@ def main() -> None:
     loader = FusionLoader(dataset, 16, shuffle=True, num_workers=2, persistent_workers=True)
     trainer = lightning.Trainer(max_epochs=2, accelerator="auto", logger=False)
     trainer.fit(Classifier(len(dataset.classes)), loader)
-    print(f"{loader.stats()['batches']} batches")
+    print(f"{loader.stats().batches} batches")
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fusionloader.options import DecodedCache as DecodedCache
     from fusionloader.options import GpuWorker as GpuWorker
     from fusionloader.options import WorkerPool as WorkerPool
+    from fusionloader.statistics.snapshot import LoaderStats as LoaderStats
 
 __version__ = "0.1.0"
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "FileRefused",
     "FusionLoader",
     "GpuWorker",
+    "LoaderStats",
     "WorkerPool",
     "compile_plan",
 ]
@@ -43,6 +45,7 @@ _MODULES = {
     "FileRefused": "executors.refusals",
     "FusionLoader": "loader",
     "GpuWorker": "options",
+    "LoaderStats": "statistics.snapshot",
     "WorkerPool": "options",
     "compile_plan": "executors.compiled_plan",
 }

@@ -251,6 +251,10 @@ class WorkerSnapshot:
         """Wall time spent on samples."""
 
     @property
+    def cache_hits(self) -> int:
+        """Samples whose pixels were kept of an earlier epoch."""
+
+    @property
     def part_seconds(self) -> list[float]:
         """Wall time of the parts of a compiled plan."""
 
@@ -265,6 +269,10 @@ class WorkerSnapshot:
     @property
     def position(self) -> int:
         """Of its sample, in the order of the tiny-batches."""
+
+    @property
+    def read_bytes(self) -> int:
+        """Of files that were read, as they are stored."""
 
     @property
     def samples(self) -> int:
@@ -517,6 +525,9 @@ class WorkerQueue:
     def add_part_seconds(self, seconds: collections.abc.Sequence[float]) -> None:
         """Adds to the wall time of a plan's parts."""
 
+    def add_reads(self, nbytes: int, cache_hits: int) -> None:
+        """Adds to what was read, and to the samples whose pixels were kept."""
+
     def announce(self, pid: int) -> None: ...
     def answer(self) -> int:
         """Answers it; the member that the worker is sent to."""
@@ -538,7 +549,7 @@ class WorkerQueue:
         """Claims at the end that is this worker's now."""
 
     def end_samples(self, claim: Claim, tiny_batch: int, samples: int) -> None:
-        """So many samples of a tiny-batch are done."""
+        """So many more samples of a tiny-batch are done, since begin_sample()."""
 
     def end_span(self, claim: Claim, first: int, count: int, rest_is_python: bool = False) -> None:
         """So many tiny-batches of a claim are done, and about to be finished.

@@ -32,6 +32,7 @@ from fusionloader.options import (
 from fusionloader.resume.epoch_state import EpochState
 from fusionloader.resume.identity import describe_loader
 from fusionloader.resume.resharding import load_resharded
+from fusionloader.statistics.snapshot import LoaderStats
 from fusionloader.trace.recorder import Traced
 from fusionloader.trace.recording import Trace
 from fusionloader.user_warnings import warn_user
@@ -283,32 +284,19 @@ class FusionLoader(DataLoader[T_co]):
         After an epoch each line says its share of the time of the workers that have ended.
         """
         statistics = self._state.statistics
-        text = self._iterator_factory.explain(LoaderOptions.of(self), statistics.part_seconds)
+        seconds = statistics.workers.part_seconds
+        text = self._iterator_factory.explain(LoaderOptions.of(self), seconds)
         counted = statistics.deferred
         return "\n".join([text, *counted.explain()]) if counted else text
 
-    def stats(self) -> State:
-        """Returns counters since the loader was made.
+    def stats(self) -> LoaderStats:
+        """Returns a snapshot of the counters since the loader was made; cheap at any time.
 
-        ``epochs``, ``batches``, ``samples`` delivered; ``wait_seconds`` in ``__next__``;
-        ``skipped`` and ``substituted`` samples and ``errors``, the texts of the first 100; and of
-        iterators that have ended: ``worker_restarts``, ``worker_seconds`` spent on samples,
-        ``pillow_samples`` of a plan that Pillow decoded, ``shared_memory_bytes`` at the peak, and
-        ``part_seconds``, the wall time of reading, decoding, Python code and each stage of a plan.
-        ``gpu_worker`` where there is one: its ``mode`` now, whether it is ``profiling``, the
-        ``rates`` (samples per second) by mode, the ``threshold``, its ``samples``, its
-        ``decoder``, ``where`` it works, how many samples were ``refused`` for which reason,
-        ``restarts``, if it is ``gone``, why, and of its ``memory`` the ``lent_bytes``,
-        ``borrowed_bytes`` and ``revoked_bytes`` of all loans, whether it was ``short``, and
-        ``why_not`` if nothing can be lent. ``decoded_cache`` and ``jpeg_index`` where there is
-        one: the ``images`` in it, the ``bytes`` taken, and its ``budget``. ``borrowed_samples``:
-        made by workers of other ranks, and ``copied_bytes`` to a CUDA device, for iterators that
-        have ended. ``deferred_images`` of user code: how many ``files`` were, which were
-        ``left_to_pillow`` and why, the operations ``recorded``, what the ``results`` were, and what
-        ``ended_by`` asking for pixels.
+        Look at ``wait_share`` first. ``as_dict()`` has everything as plain values, ``scalars()``
+        the numbers for a logger.
         """
-        counted = self._state.statistics.as_dict() | self._iterator_factory.kept_stats()
-        return {"epochs": self._state.epochs.completed, **counted}
+        kept = self._iterator_factory.kept_stats()
+        return self._state.statistics.snapshot(self._state.epochs.completed, kept)
 
     def trace(self, path: str | os.PathLike[str], steps: int | None = None) -> Trace:
         """Records a timeline of the next ``steps`` batches into a file, see docs/tracing.md.

@@ -38,7 +38,7 @@ def boot(dataset: ImageFolder, device: str, worker: GpuWorker) -> dict[str, Any]
     manager = iterator._manager  # type: ignore[attr-defined]
     while not manager.queue.gpu_is_ready:
         manager.gpu.look()
-        told = loader.stats()["gpu_worker"]
+        told = loader.stats().gpu_worker
         assert manager.gpu.given_up is None, manager.gpu.given_up
         assert time.perf_counter() - began < _PATIENCE, f"it does not come: {told}"
         time.sleep(0.005)

@@ -117,7 +117,7 @@ def rate(dataset: ImageFolder, arguments: dict[str, Any], end: Any) -> dict[str,
     seconds = time.perf_counter() - began
     loader.close()  # which counts
     told = loader.stats()
-    counted = {name: told[name] for name in ("shared_memory_bytes", "copied_bytes")}
+    counted = {name: getattr(told, name) for name in ("shared_memory_bytes", "copied_bytes")}
     return {"samples_per_second": round(samples / seconds, 1), **counted}
 
 

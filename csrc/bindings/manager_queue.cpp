@@ -71,6 +71,10 @@ void bind_values(py::module_& m) {
                              "Wall time spent on samples.")
       .def_readonly("pillow_samples", &WorkerSnapshot::pillow_samples,
                     "Samples of a compiled plan that Pillow decoded.")
+      .def_readonly("read_bytes", &WorkerSnapshot::read_bytes,
+                    "Of files that were read, as they are stored.")
+      .def_readonly("cache_hits", &WorkerSnapshot::cache_hits,
+                    "Samples whose pixels were kept of an earlier epoch.")
       .def_property_readonly(
           "part_seconds",
           [](const WorkerSnapshot& seen) {

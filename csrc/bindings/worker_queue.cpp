@@ -109,7 +109,7 @@ void bind_queue_of_worker(py::module_& m) {
           "claim"_a, "The slot for the rows of a claim, to write to.")
       .def("begin_sample", &WorkerQueue::begin_sample, "claim"_a, "tiny_batch"_a, "position"_a)
       .def("end_samples", &WorkerQueue::end_samples, "claim"_a, "tiny_batch"_a, "samples"_a,
-           "So many samples of a tiny-batch are done.")
+           "So many more samples of a tiny-batch are done, since begin_sample().")
       .def(
           "add_part_seconds",
           [](WorkerQueue& queue, const std::vector<double>& seconds) {
@@ -118,6 +118,8 @@ void bind_queue_of_worker(py::module_& m) {
             queue.add_part_ns(ns);
           },
           "seconds"_a, "Adds to the wall time of a plan's parts.")
+      .def("add_reads", &WorkerQueue::add_reads, "nbytes"_a, "cache_hits"_a,
+           "Adds to what was read, and to the samples whose pixels were kept.")
       .def("begin_span", &WorkerQueue::begin_span,
            "While a trace is on, what is done from here to `end_span` is one span of it.")
       .def("end_span", &WorkerQueue::end_span, "claim"_a, "first"_a, "count"_a,

@@ -172,6 +172,8 @@ WorkerSnapshot ManagerQueue::worker(uint32_t number) {
                       record.samples.load(),
                       record.busy_ns.load(),
                       record.pillow_samples.load(),
+                      record.read_bytes.load(),
+                      record.cache_hits.load(),
                       {}};
   for (size_t part = 0; part < kParts; ++part) seen.part_ns[part] = record.part_ns[part].load();
   return seen;

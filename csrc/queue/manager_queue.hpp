@@ -56,6 +56,8 @@ struct WorkerSnapshot {
   uint64_t samples;   // done so far
   uint64_t busy_ns;
   uint64_t pillow_samples;
+  uint64_t read_bytes;  // of files, as they are stored
+  uint64_t cache_hits;  // samples whose pixels were kept of an earlier epoch
   std::array<uint64_t, kParts> part_ns;
 };
 

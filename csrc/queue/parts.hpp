@@ -11,6 +11,7 @@ enum class Part : size_t {
   read,    // files
   passes,  // decoding, windows, resizes, flips and the conversion, which run together
   python,  // what follows in Python
+  write,   // of what Python made, into the row
   first_stage,
 };
 }  // namespace fusionloader

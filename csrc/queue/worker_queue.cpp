@@ -204,7 +204,7 @@ void WorkerQueue::end_samples(const Claim& claim, uint32_t tiny_batch, uint32_t 
   WorkerRecord& mine = record();
   mine.busy_ns.fetch_add(monotonic_ns() - mine.since_ns.load());
   mine.samples.fetch_add(samples);
-  claim.batch->progress()[tiny_batch].store(samples);
+  claim.batch->progress()[tiny_batch].fetch_add(samples);
 }
 
 void WorkerQueue::add_part_ns(const std::vector<uint64_t>& ns) {
@@ -220,6 +220,8 @@ TraceRecord WorkerQueue::counted() {
   sums.read_ns = ns(Part::read);
   sums.decode_ns = ns(Part::passes);
   sums.python_ns = ns(Part::python);
+  sums.write_ns = ns(Part::write);
+  sums.read_bytes = mine.read_bytes.load();
   for (size_t part = static_cast<size_t>(Part::first_stage); part < kParts; ++part)
     sums.augment_ns += mine.part_ns[part].load();
   sums.samples = static_cast<uint32_t>(mine.samples.load());
@@ -247,6 +249,8 @@ void WorkerQueue::end_span(const Claim& claim, uint32_t first, uint32_t count,
   span.decode_ns -= before.decode_ns;
   span.augment_ns -= before.augment_ns;
   span.python_ns -= before.python_ns;
+  span.write_ns -= before.write_ns;
+  span.read_bytes -= before.read_bytes;
   span.samples -= before.samples;
   span.first = first;
   span.count = count;
@@ -257,6 +261,11 @@ void WorkerQueue::end_span(const Claim& claim, uint32_t first, uint32_t count,
   }
   control_->trace_rings()[worker_].push(span);
   span_.reset();
+}
+
+void WorkerQueue::add_reads(uint64_t bytes, uint64_t cache_hits) {
+  record().read_bytes.fetch_add(bytes);
+  record().cache_hits.fetch_add(cache_hits);
 }
 
 std::string_view WorkerQueue::layout() {

@@ -46,10 +46,13 @@ class WorkerQueue : public Shared {
   // The slot with the rows of a claim whose payload() is known.
   const Mapping& rows(const Claim& claim) { return slot(claim.payload().value()); }
   void begin_sample(const Claim& claim, uint32_t tiny_batch, uint64_t position);
-  // `samples` of the tiny-batch are done, since begin_sample(); counts them and the time.
+  // So many more samples of the tiny-batch are done, since begin_sample(); counts them and the
+  // time.
   void end_samples(const Claim& claim, uint32_t tiny_batch, uint32_t samples);
   // Adds to the wall time of a plan's parts; what is beyond kParts is left out.
   void add_part_ns(const std::vector<uint64_t>& ns);
+  // Adds to what was read, and to the samples whose pixels were kept.
+  void add_reads(uint64_t bytes, uint64_t cache_hits);
   // While a trace is on, what is done from here to end_span() is one span of it.
   void begin_span();
   // Tiny-batches first .. first + count - 1 of the claim are done, and about to be finished.

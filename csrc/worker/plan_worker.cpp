@@ -223,6 +223,7 @@ std::optional<PixelView> PlanWorker::kept_pixels(uint64_t item) {
 
 bool PlanWorker::run_file(const CurrentSample& sample, uint64_t item) {
   if (const auto pixels = kept_pixels(item)) {
+    at_->queue->record().cache_hits.fetch_add(1, std::memory_order_relaxed);
     at_->executor->run_pixels(*pixels, sample.key, sample.image);
     return true;
   }
@@ -230,6 +231,7 @@ bool PlanWorker::run_file(const CurrentSample& sample, uint64_t item) {
     const PartTimes::Timed timed(at_->executor->times(), Part::read);
     if (!read_file(item)) return false;
   }
+  at_->queue->record().read_bytes.fetch_add(file_bytes_, std::memory_order_relaxed);
   at_->table->size(item).store(static_cast<uint32_t>(std::min<size_t>(file_bytes_, UINT32_MAX)),
                                std::memory_order_relaxed);
   const ByteView encoded{file_.data(), file_bytes_};

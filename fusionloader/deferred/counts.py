@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import TypeVar
+
+from fusionloader.executors.spent import Spent
+from fusionloader.plan.parts import FIRST_STAGE, PASSES, READ
+
+Content = TypeVar("Content", bytes, memoryview)
 
 
 @dataclass(slots=True)
@@ -20,6 +27,9 @@ class Counts:
         results: what the native executor was run for (``"tensor"``, ``"array"``), and
             ``"pixels"`` where a Pillow image got its pixels.
         ended: what asked for the pixels of a Pillow image, by name.
+        read_seconds: spent on reading files, and ``read_bytes`` of them.
+        decode_seconds: spent by the native decoders and executors.
+        cache_hits: images whose pixels were kept of an earlier epoch.
     """
 
     files: int = 0
@@ -27,12 +37,29 @@ class Counts:
     recorded: Counter[str] = field(default_factory=Counter)
     results: Counter[str] = field(default_factory=Counter)
     ended: Counter[str] = field(default_factory=Counter)
+    read_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    read_bytes: int = 0
+    cache_hits: int = 0
 
     def add(self, other: Counts) -> None:
         """Adds the counts of another process."""
         self.files += other.files
         for name in ("left", "recorded", "results", "ended"):
             getattr(self, name).update(getattr(other, name))
+        self.read_seconds += other.read_seconds
+        self.decode_seconds += other.decode_seconds
+        self.read_bytes += other.read_bytes
+        self.cache_hits += other.cache_hits
+
+    def take_spent(self) -> Spent:
+        """Returns what files have cost, and counts it anew."""
+        parts = [0.0] * FIRST_STAGE
+        parts[READ], parts[PASSES] = self.read_seconds, self.decode_seconds
+        spent = Spent(parts, self.read_bytes, self.cache_hits)
+        self.read_seconds = self.decode_seconds = 0.0
+        self.read_bytes = self.cache_hits = 0
+        return spent
 
     def __bool__(self) -> bool:
         """Whether anything was counted."""
@@ -73,6 +100,7 @@ _counts = Counts()
 
 class _Thread(threading.local):
     aside: Counts | None = None
+    decodes = False
 
 
 _thread = _Thread()
@@ -81,6 +109,31 @@ _thread = _Thread()
 def counts() -> Counts:
     """Returns this process's counters."""
     return _counts if _thread.aside is None else _thread.aside
+
+
+@contextlib.contextmanager
+def timed_decoding() -> Iterator[None]:
+    """Counts the time of the block, unless it is within another one."""
+    if _thread.decodes:
+        yield
+        return
+    _thread.decodes = True
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        _thread.decodes = False
+        counts().decode_seconds += time.perf_counter() - start
+
+
+def counted_read(read: Callable[[], Content]) -> Content:
+    """Returns what a function reads, and counts the time and the bytes."""
+    start = time.perf_counter()
+    content = read()
+    counted = counts()
+    counted.read_seconds += time.perf_counter() - start
+    counted.read_bytes += len(content)
+    return content
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from PIL import ImageFile, WebPImagePlugin
 from fusionloader._native import RunStatus
 from fusionloader.deferred import activity, kept
 from fusionloader.deferred.core import Access, defer
-from fusionloader.deferred.counts import counts
+from fusionloader.deferred.counts import counted_read, counts, timed_decoding
 from fusionloader.deferred.kept import KnownFile
 from fusionloader.deferred.pillow import PillowImage
 from fusionloader.deferred.source import Source, read_file
@@ -67,7 +67,7 @@ def opening_webp(original: Callable[[Any], None]) -> Callable[[Any], None]:
         if type(self) is not WebPImagePlugin.WebPImageFile or not activity.is_active():
             return original(self)
         file: Any = self.fp
-        encoded = file.read()
+        encoded = counted_read(file.read)
         if type(encoded) is not bytes:
             file.seek(0)
             return original(self)
@@ -123,8 +123,9 @@ def _decoded(encoded: bytes, image: PillowImage, file: KnownFile | None) -> Sour
     if found is not None and found.shape[:2] == (height, width):
         return Source(b"", image.size, found, opaque)
     pixels = np.empty((height, width, 4), np.uint8)
-    if file_decoder().decode(encoded, pixels.data) is not RunStatus.OK:
-        return None
+    with timed_decoding():
+        if file_decoder().decode(encoded, pixels.data) is not RunStatus.OK:
+            return None
     if opaque is not None and opaque.wants_pixels(image.size):
         opaque.keep_pixels(np.ascontiguousarray(pixels[..., :3]))
     return Source(b"", image.size, pixels)

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fusionloader._native import Executor, FileStoreView, KeptFile
+from fusionloader.deferred.counts import counts
 from fusionloader.shm.descriptor import Descriptor
 
 Pixels = npt.NDArray[np.uint8]
@@ -139,6 +140,7 @@ class KnownFile:
         found = None if store is None else store.find(self)
         if found is None:
             return None
+        counts().cache_hits += 1
         return np.frombuffer(found.view, np.uint8).reshape(found.height, found.width, 3)
 
     def wants_pixels(self, size: tuple[int, int]) -> bool:

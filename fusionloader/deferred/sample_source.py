@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import zip_longest
 
-from fusionloader.deferred import kept, patches
+from fusionloader.deferred import counts, kept, patches
 from fusionloader.deferred.kept import ImageStores, OpenStores
 from fusionloader.deferred.loading import begin_in_worker
 from fusionloader.executors.python import Dataset, Sample, SampleKey, Seeding, Source
+from fusionloader.executors.spent import Spent
 
 
 class DeferringSource:
@@ -47,9 +49,15 @@ class DeferringSource:
         """Returns the source of the dataset as it is now."""
         return DeferringSource(self.inner.renewed(), self.stores)
 
-    def take_part_seconds(self) -> list[float]:
-        """Returns the inner source's."""
-        return self.inner.take_part_seconds()
+    def take_spent(self) -> Spent:
+        """Returns the inner source's, and what was read and decoded for user code."""
+        spent, own = self.inner.take_spent(), counts.counts().take_spent()
+        pairs = zip_longest(spent.part_seconds, own.part_seconds, fillvalue=0.0)
+        return Spent(
+            [sum(pair) for pair in pairs],
+            spent.read_bytes + own.read_bytes,
+            spent.cache_hits + own.cache_hits,
+        )
 
     def name(self, key: SampleKey) -> str:
         """Returns the inner source's."""

@@ -12,6 +12,7 @@ from PIL import Image
 
 from fusionloader._native import Executor, RunStatus
 from fusionloader.deferred import activity
+from fusionloader.deferred.counts import counted_read, timed_decoding
 from fusionloader.deferred.kept import KnownFile
 from fusionloader.deferred.pillow import PillowImage
 from fusionloader.executors.native import file_decoder
@@ -35,7 +36,7 @@ def read_file(file: Any) -> bytes:
         file.seek(0, io.SEEK_END)
         return file.getvalue()
     file.seek(0)
-    encoded = file.read()
+    encoded = counted_read(file.read)
     if not isinstance(encoded, bytes):
         raise ValueError("not a binary file")
     return encoded
@@ -81,6 +82,10 @@ class Source:
         Raises:
             ValueError: the native executor refuses an operation.
         """
+        with timed_decoding():
+            self._run(operations, runner, out)
+
+    def _run(self, operations: Operations, runner: Executor, out: Any) -> None:
         self._uses += 1
         Source._often += self._uses == _VIEWS_OF_A_WHOLE
         if self._whole is None:
@@ -112,8 +117,9 @@ class Source:
         """Decodes all of the file now; returns whether the native decoder does."""
         width, height = self.size
         pixels = np.empty((height, width, 3), np.uint8)
-        if file_decoder().decode(self._encoded, pixels.data) is not RunStatus.OK:
-            return False
+        with timed_decoding():
+            if file_decoder().decode(self._encoded, pixels.data) is not RunStatus.OK:
+                return False
         self._whole = pixels
         if self._file is not None:
             self._file.keep_pixels(pixels)

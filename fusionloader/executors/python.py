@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from fusionloader import _native
+from fusionloader.executors.spent import Spent
 
 # The user's map-style dataset, of any class, and its samples.
 Dataset: TypeAlias = Any
@@ -59,8 +60,8 @@ class Source(Protocol):
     def renewed(self) -> Source:
         """Returns the source of the dataset as it is now, after user code may have changed it."""
 
-    def take_part_seconds(self) -> list[float]:
-        """Returns the time spent on each part of a plan since the last call, if there is one."""
+    def take_spent(self) -> Spent:
+        """Returns what samples have cost since the last call, as far as it was counted."""
 
     def name(self, key: SampleKey) -> str:
         """Returns the sample's name for messages: index, and path where known."""
@@ -126,9 +127,9 @@ class DatasetSource:
         """Returns this source, which asks the dataset itself."""
         return self
 
-    def take_part_seconds(self) -> list[float]:
+    def take_spent(self) -> Spent:
         """Returns nothing: user code has no parts."""
-        return []
+        return Spent()
 
     def name(self, key: SampleKey) -> str:
         """Returns ``index 5``."""

@@ -12,7 +12,7 @@ from fusionloader.aliases import Index
 from fusionloader.delivery.level_rows import LevelRows
 from fusionloader.executors.layout import Layout
 from fusionloader.gpu.start import GpuOptions
-from fusionloader.manager.options import StartWorker, WorkerConnection
+from fusionloader.manager.options import StartWorker, WorkerConnection, WorkerKind
 from fusionloader.options import LoaderOptions
 from fusionloader.pool.pool_processes import Payload
 from fusionloader.ranks.sharing_offer import SharingOffer
@@ -36,14 +36,14 @@ class Described(NamedTuple):
 class WorkerBackend(Protocol):
     """What the slot iterator needs to know of the samples.
 
-    ``single_threaded``: a worker runs one thread, so that it gains from a dedicated core.
+    ``worker_kind`` says what workers run: a plan natively, or user code in Python.
     """
 
     layout: Layout | None
     count: int
     gpu: GpuOptions | None
     sharing_offer: SharingOffer | None
-    single_threaded: bool
+    worker_kind: WorkerKind
 
     def name(self, index: Index) -> str:
         """Returns a sample's name for messages."""

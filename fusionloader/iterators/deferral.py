@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from fusionloader.deferred import counts
 from fusionloader.iterators.native_part import missing
-from fusionloader.iterators.statistics import Statistics
 from fusionloader.options import LoaderOptions
+from fusionloader.statistics.counters import Statistics
 
 
 def defers(options: LoaderOptions) -> bool:
@@ -28,5 +28,6 @@ def while_fetching(options: LoaderOptions, statistics: Statistics) -> Iterator[N
         with deferring():
             yield
     finally:
-        if counts.counts():
-            statistics.deferred.add(counts.take())
+        counted = counts.take()
+        statistics.workers.add_spent(0, 0.0, counted.take_spent())
+        statistics.deferred.add(counted)

@@ -34,6 +34,7 @@ from fusionloader.sources.fingerprint import Fingerprint
 from fusionloader.sources.kept_files import KeptFiles
 from fusionloader.sources.plan_source import PlanSource
 from fusionloader.sources.tables import Tables
+from fusionloader.statistics.snapshot import StoreStats
 
 log = logging.getLogger("fusionloader.loader")
 
@@ -115,9 +116,9 @@ class IteratorFactory:
         """
         return explained(options, *self._compiled(options), part_seconds)
 
-    def kept_stats(self) -> dict[str, dict[str, int]]:
+    def kept_stats(self) -> dict[str, StoreStats]:
         """Returns what is kept of the dataset's files, for ``stats()``."""
-        return self._kept.stats()
+        return {name: StoreStats(**values) for name, values in self._kept.stats().items()}
 
     def _compiled(self, options: LoaderOptions) -> tuple[Compiled | None, str | None]:
         """Returns what was compiled, and why batches cannot be written sample by sample."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 
@@ -21,6 +22,7 @@ from fusionloader.resume.epoch_state import EpochState
 from fusionloader.resume.sampling import SampledBatch, undelivered_batches
 from fusionloader.sources.fingerprint import Fingerprint
 from fusionloader.sources.plan_source import PlanSource
+from fusionloader.statistics.waits import WaitClock
 from fusionloader.trace.step_tracer import StepTracer
 from fusionloader.workers import failures, messages
 from fusionloader.workers.on_error import BadSample, resolve
@@ -43,6 +45,7 @@ class InProcessIterator(_BaseDataLoaderIter):
             raise AssertionError("timeout needs worker processes: num_workers > 0")
         self._options = options
         self._epochs, self._statistics = state.epochs, state.statistics
+        self._clock = WaitClock(state.statistics.waits, state.statistics.observers)
         self._source: Source = source
         self._renew = renew
         self._seen = Fingerprint(options.dataset)
@@ -55,6 +58,8 @@ class InProcessIterator(_BaseDataLoaderIter):
         self._begin()
 
     def _begin(self) -> EpochState:
+        self._clock.begin_epoch()
+        self._statistics.workers.user_code = self._runs_user_code
         self._epoch_state = self._epochs.start(self._options, int(self._base_seed))
         self._batches = undelivered_batches(
             self._options, self._epoch_state, self._sampler_iter, self._source.count()
@@ -77,8 +82,12 @@ class InProcessIterator(_BaseDataLoaderIter):
                 )
                 for row, (index, key, count) in enumerate(zip(*described, strict=True))
             ]
+            start = time.perf_counter()
             with self._fetching():
                 made = [self._load(row, key) for row, key in enumerate(keys)]
+            counters.workers.add_spent(
+                len(indices), time.perf_counter() - start, self._source.take_spent()
+            )
             samples = list(itertools.chain.from_iterable(made))
             epoch_state.deliver(number)
             if samples or not indices:  # which cannot be collated: that is for the user to see
@@ -88,19 +97,21 @@ class InProcessIterator(_BaseDataLoaderIter):
                 batch = self._collate(samples, indices)
                 return pin_memory(batch, self._pin_memory_device) if self._pin_memory else batch  # type: ignore[no-untyped-call]
         self._epochs.finish(epoch_state)
-        counters.add_part_seconds(self._source.take_part_seconds())
         raise StopIteration
 
     def _fetching(self) -> AbstractContextManager[None]:
-        if isinstance(self._source, PlanSource) and not self._source.has_tail:
-            return nullcontext()  # no user code that opens images
+        if not self._runs_user_code:
+            return nullcontext()  # none that opens images
         return while_fetching(self._options, self._statistics)
+
+    @property
+    def _runs_user_code(self) -> bool:
+        return not isinstance(self._source, PlanSource) or self._source.has_tail
 
     def _notice_changes(self) -> None:
         """Takes a dataset that was changed in mid-epoch as it is now, as torch does."""
         seen = Fingerprint(self._options.dataset)
         if seen != self._seen:
-            self._statistics.add_part_seconds(self._source.take_part_seconds())
             self._source, self._seen = self._renew(), seen
 
     def _group(self, number: int, row: int) -> int:
@@ -119,10 +130,11 @@ class InProcessIterator(_BaseDataLoaderIter):
 
     def __next__(self) -> Batch:
         self._tracer.asked()
-        batch = super().__next__()
-        device = self._options.device
-        if device is not None:
-            batch = to_device(batch, torch.device(device))
+        with self._clock:
+            batch = super().__next__()
+            device = self._options.device
+            if device is not None:
+                batch = to_device(batch, torch.device(device))
         self._tracer.delivered()
         return batch
 

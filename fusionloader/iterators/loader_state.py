@@ -6,8 +6,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from fusionloader.iterators.statistics import Statistics
 from fusionloader.resume.epochs import Epochs
+from fusionloader.statistics.counters import Statistics
 from fusionloader.trace.recording import CurrentTrace
 
 if TYPE_CHECKING:  # iterators work where the native part is missing

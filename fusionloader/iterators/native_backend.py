@@ -23,7 +23,7 @@ from fusionloader.iterators.backend import (
     parent_of,
     start_in_pool,
 )
-from fusionloader.manager.options import StartWorker, WorkerConnection
+from fusionloader.manager.options import StartWorker, WorkerConnection, WorkerKind
 from fusionloader.options import LoaderOptions
 from fusionloader.plan.stages import Plan
 from fusionloader.pool.pool_processes import Payload
@@ -60,7 +60,7 @@ class NativeBackend:
         self._table = table
         self.count = len(table)
         self._choice, self._offers = choice, offers
-        self.single_threaded = True
+        self.worker_kind: WorkerKind = "native"
         assert compiled.plan is not None
         self._send(compiled.plan)
         self.gpu = self._gpu_options(compiled.plan)

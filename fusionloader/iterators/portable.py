@@ -9,6 +9,7 @@ from fusionloader.aliases import AnyLoader
 from fusionloader.iterators.loader_state import LoaderState
 from fusionloader.iterators.whole_batches import SingleProcessIterator, WholeBatchIterator
 from fusionloader.options import LoaderOptions
+from fusionloader.statistics.snapshot import StoreStats
 from fusionloader.user_warnings import warn_user
 
 log = logging.getLogger("fusionloader.loader")
@@ -46,6 +47,6 @@ class PortableIteratorFactory:
         """Returns why nothing is compiled."""
         return f"whole batches per worker, as torch's DataLoader: {self._why} is missing"
 
-    def kept_stats(self) -> dict[str, dict[str, int]]:
+    def kept_stats(self) -> dict[str, StoreStats]:
         """Returns nothing: there are no caches."""
         return {}

@@ -19,7 +19,7 @@ from fusionloader.iterators.backend import (
     parent_of,
     start_in_pool,
 )
-from fusionloader.manager.options import StartWorker, WorkerConnection
+from fusionloader.manager.options import StartWorker, WorkerConnection, WorkerKind
 from fusionloader.options import LoaderOptions
 from fusionloader.pool.pool_processes import Payload
 from fusionloader.pool.user_code import UserCode
@@ -35,7 +35,7 @@ class PythonBackend:
     layout: Layout | None = None
     gpu: GpuOptions | None = None
     sharing_offer: SharingOffer | None = None
-    single_threaded = False  # user code may start threads
+    worker_kind: WorkerKind = "python"
 
     def __init__(
         self,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import time
 import weakref
 from collections import deque
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ import torch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from fusionloader.aliases import AnyLoader, Batch
+from fusionloader.deferred.counts import Counts
 from fusionloader.delivery.cuda_device import CudaDevice
 from fusionloader.delivery.device_batches import Arriving, make_delivery
 from fusionloader.delivery.host_batches import collate_named, collate_rest, without_rows
@@ -31,6 +31,8 @@ from fusionloader.manager.options import ManagerOptions
 from fusionloader.options import LoaderOptions
 from fusionloader.pool.pool_processes import running
 from fusionloader.resume.sampling import SampledBatch, undelivered_batches
+from fusionloader.statistics.totals import WorkerTotals
+from fusionloader.statistics.waits import WaitClock
 from fusionloader.trace.step_tracer import StepTracer
 from fusionloader.workers.failures import raise_failure
 
@@ -61,6 +63,7 @@ class SlotIterator(_BaseDataLoaderIter):
         self._view = detached(loader)
         self._options = options
         self._state, self._statistics, self._epochs = state, state.statistics, state.epochs
+        self._clock = WaitClock(state.statistics.waits, state.statistics.observers)
         self._base_seed = self._epochs.base_seed(int(self._base_seed))
         self._backend = backend
         self._in_order = options.in_order
@@ -71,6 +74,7 @@ class SlotIterator(_BaseDataLoaderIter):
         self._start_manager()
         self._begin()
         state.idle_window = weakref.WeakMethod(self.idle_window)
+        state.statistics.iterator = weakref.WeakMethod(self._counted)
 
     def idle_window(self) -> Window:
         """Returns a block within which training asks for no batch and leaves the device alone."""
@@ -108,7 +112,9 @@ class SlotIterator(_BaseDataLoaderIter):
             sharing_offer=backend.sharing_offer,
             most_workers=0 if pool is not None else max(_MOST_WORKERS, os.cpu_count() or 1),
             pool=pool,
-            cpu_affinity=options.cpu_affinity if backend.single_threaded else "off",
+            # User code may start threads, to which a dedicated core is none.
+            cpu_affinity=options.cpu_affinity if backend.worker_kind == "native" else "off",
+            worker_kind=backend.worker_kind,
         )
 
     @property
@@ -130,6 +136,7 @@ class SlotIterator(_BaseDataLoaderIter):
     # ---- an epoch ------------------------------------------------------------------------------
 
     def _begin(self) -> None:
+        self._clock.begin_epoch()
         self._tracer.follow()
         self._epoch_state = self._epochs.start(self._options, self.base_seed)
         self._batches = undelivered_batches(
@@ -195,12 +202,13 @@ class SlotIterator(_BaseDataLoaderIter):
 
     def __next__(self) -> Batch:
         self._tracer.asked()
-        if self._gpu is not None:
-            self._gpu.asked()
-        batch = super().__next__()
-        device = self._options.device
-        if device is not None:
-            batch = to_device(batch, torch.device(device))
+        with self._clock:
+            if self._gpu is not None:
+                self._gpu.asked()
+            batch = super().__next__()
+            device = self._options.device
+            if device is not None:
+                batch = to_device(batch, torch.device(device))
         self._tracer.delivered()
         return batch
 
@@ -209,7 +217,6 @@ class SlotIterator(_BaseDataLoaderIter):
             return next(self._whole)
         self._notice_changes()
         while self._in_flight.wanted or self._arriving:
-            start = time.perf_counter()
             try:
                 finished = self._next_finished()
             except NoFixedLayout as why:
@@ -217,7 +224,6 @@ class SlotIterator(_BaseDataLoaderIter):
             except PlanOutdated:
                 self._go_python()
                 continue
-            self._statistics.wait_seconds += time.perf_counter() - start
             self._fill()
             found, batch = self._batch(*finished)
             if found:
@@ -352,9 +358,13 @@ class SlotIterator(_BaseDataLoaderIter):
 
     # ---- the end -------------------------------------------------------------------------------
 
+    def _counted(self) -> tuple[WorkerTotals, Counts] | None:
+        """Returns what workers have counted that is not yet among the loader's statistics."""
+        return None if self._manager.closed else (self._manager.totals(), self._manager.deferred)
+
     def _shutdown_workers(self) -> None:
-        if not self._manager.closed:
-            self._statistics.add_workers(self._manager.totals())
+        if (counted := self._counted()) is not None:
+            self._statistics.workers.add(counted[0])
             self._statistics.deferred.add(self._manager.take_deferred())
         self._finalizer()
         if self._whole is not None:

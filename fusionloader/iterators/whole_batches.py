@@ -8,7 +8,8 @@ where another iterator stopped.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -22,6 +23,7 @@ from torch.utils.data.dataloader import (
 
 from fusionloader.aliases import AnyLoader, Batch, Index, State
 from fusionloader.delivery.to_device import to_device
+from fusionloader.executors.spent import Spent
 from fusionloader.iterators.deferral import while_fetching
 from fusionloader.iterators.loader_state import LoaderState
 from fusionloader.iterators.native_part import missing
@@ -36,6 +38,7 @@ from fusionloader.options import LoaderOptions
 from fusionloader.resume.epoch_state import EpochState
 from fusionloader.resume.sampling import numbered_batches
 from fusionloader.resume.stateful import has_state
+from fusionloader.statistics.waits import WaitClock
 from fusionloader.trace.step_tracer import StepTracer
 
 if TYPE_CHECKING:  # these iterators work where the native part is missing
@@ -77,6 +80,7 @@ class _Tracked:
         self._options = options
         self._state = state
         self._epochs = state.epochs
+        self._clock = WaitClock(state.statistics.waits, state.statistics.observers)
         self._tracer = StepTracer(
             state.traces, "whole batches are made in torch's own loop, which is not seen"
         )
@@ -91,6 +95,9 @@ class _Tracked:
 
     def _begin(self) -> EpochState:
         if self._epoch_state is None:
+            self._clock.begin_epoch()
+            state = self._state.statistics.workers
+            state.wanted, state.user_code = max(self._options.num_workers, 1), True
             self._epoch_state = self._epochs.start(self._options, self._base_seed)
             batches = numbered_batches(self._options, self._epoch_state, self._sampler_iter)
             self._remaining = _not_delivered(batches, self._epoch_state)
@@ -101,11 +108,11 @@ class _Tracked:
     def _next_index(self) -> list[Index]:
         self._begin()
         number, batch = next(self._remaining)
-        self._note_sent(number)
+        self._note_sent(number, batch)
         return batch
 
-    def _note_sent(self, number: int) -> None:
-        """Notes the number of a mini-batch that is about to be made."""
+    def _note_sent(self, number: int, indices: list[Index]) -> None:
+        """Notes the number and the indices of a mini-batch that is about to be made."""
 
     def _note_delivered(self, epoch_state: EpochState) -> None:
         """Notes that a mini-batch is about to be returned."""
@@ -122,6 +129,13 @@ class _Tracked:
 
     def __next__(self) -> Batch:
         self._tracer.asked()
+        with self._clock:
+            batch = self._next()
+        self._tracer.delivered()
+        return batch
+
+    def _next(self) -> Batch:
+        counted = self._state.statistics.samples
         epoch_state = self._begin()
         if self._num_yielded == 0 and self._epochs.changed(self._options):
             self._epochs.restart()
@@ -138,14 +152,13 @@ class _Tracked:
             self._note_end(epoch_state)
             self._epochs.finish(epoch_state)
             raise
-        self._tracer.made(epoch_state.epoch, epoch_state.delivered, None)
+        number = epoch_state.delivered
         self._note_delivered(epoch_state)
         self._state.statistics.batches += 1
+        samples = self._state.statistics.samples - counted
+        self._tracer.made(epoch_state.epoch, number, samples)
         device = self._options.device
-        if device is not None:
-            batch = to_device(batch, torch.device(device))
-        self._tracer.delivered()
-        return batch
+        return batch if device is None else to_device(batch, torch.device(device))
 
 
 class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ignore[misc]
@@ -171,26 +184,38 @@ class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ign
 
     def _forget_tasks(self) -> None:
         self._numbers: dict[int, int] = {}  # of the mini-batches that workers are at
+        self._asked: dict[int, int] = {}  # samples of these
         self._made_by: dict[int, int] = {}  # workers of those that have arrived
         self._states: dict[int, bytes] = {}  # of stateful datasets, by task
         self._ends: dict[int, int] = {}  # tasks that a worker's iterable dataset ended at
 
-    def _note_sent(self, number: int) -> None:
+    def _note_sent(self, number: int, indices: list[Index]) -> None:
         self._numbers[self._send_idx] = number
+        self._asked[self._send_idx] = _count(indices)
 
     def _get_data(self) -> Any:
         self._arrived, data = super()._get_data()  # type: ignore[no-untyped-call]
         if type(self._arrived) is Stamped:
-            self._arrived, state, deferred = self._arrived
-            if state is not None:
-                self._states[self._arrived] = state
-            if deferred is not None:
-                self._state.statistics.deferred.add(deferred)
+            self._arrived = self._take_stamp(self._arrived, data)
         if isinstance(data, _IterableDatasetStopIteration):
             self._ends[self._arrived] = data.worker_id
         elif self._arrived in self._task_info:
             self._made_by[self._arrived] = self._task_info[self._arrived][0]
         return self._arrived, data
+
+    def _take_stamp(self, stamp: Stamped, data: Any) -> int:
+        """Notes what a worker tells beside its mini-batch; returns the number of the task."""
+        if stamp.state is not None:
+            self._states[stamp.task] = stamp.state
+        spent = Spent()
+        if stamp.deferred is not None:
+            spent = stamp.deferred.take_spent()
+            self._state.statistics.deferred.add(stamp.deferred)
+        samples = self._asked.get(stamp.task, 0)
+        if self._options.dataset_kind == _DatasetKind.Iterable:
+            samples = self._asked[stamp.task] = _count_of(data, samples)
+        self._state.statistics.workers.add_spent(samples, stamp.seconds, spent)
+        return stamp.task
 
     def _note_delivered(self, epoch_state: EpochState) -> None:
         task = self._rcvd_idx - 1 if self._in_order else self._arrived
@@ -199,6 +224,7 @@ class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ign
         if state is not None:
             epoch_state.workers[epoch_state.last_worker] = state
         self._note_end(epoch_state)
+        self._state.statistics.samples += self._asked.pop(task)
         number = self._numbers.pop(task)
         if self._options.dataset_kind == _DatasetKind.Iterable:
             number = epoch_state.delivered  # workers end at different times: only a count
@@ -266,8 +292,15 @@ class SingleProcessIterator(_Tracked, _SingleProcessDataLoaderIter):  # type: ig
         return create(*arguments, self._drop_last)
 
     def _next_data(self) -> Batch:
-        with while_fetching(self._options, self._state.statistics):
-            return super()._next_data()  # type: ignore[no-untyped-call]
+        statistics, start = self._state.statistics, time.perf_counter()
+        with while_fetching(self._options, statistics):
+            batch = super()._next_data()  # type: ignore[no-untyped-call]
+        statistics.workers.add_spent(self._asked, time.perf_counter() - start, Spent())
+        statistics.samples += self._asked
+        return batch
+
+    def _note_sent(self, number: int, indices: list[Index]) -> None:
+        self._asked = _count(indices)
 
     def _begin(self) -> EpochState:
         if self._epoch_state is None:
@@ -338,6 +371,25 @@ class _WithContext:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
+
+
+def _count(indices: list[Index]) -> int:
+    return len(indices) if isinstance(indices, list) else 1  # batch_size=None
+
+
+def _count_of(data: Any, asked: int) -> int:
+    """Returns how many samples there are in a batch of an iterable dataset, ``asked`` at most.
+
+    Only the last one of a worker has fewer. Where the batch is of a kind of the user's own, its
+    samples are taken for as many as were asked for.
+    """
+    if isinstance(data, _IterableDatasetStopIteration):
+        return 0
+    while isinstance(data, (Mapping, Sequence)) and not isinstance(data, (str, bytes)) and data:
+        data = next(iter(data.values() if isinstance(data, Mapping) else data))
+    if isinstance(data, torch.Tensor) and data.dim() > 0:
+        return min(len(data), asked)
+    return asked
 
 
 def _for_workers(states: list[Saved | None], workers: int) -> list[Saved | None]:

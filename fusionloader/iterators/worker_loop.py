@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,7 +22,8 @@ from fusionloader.resume.stateful import load_state, state_of
 if TYPE_CHECKING:  # torch's workers serve where the native part is missing
     from fusionloader.deferred.kept import ImageStores
 
-_QUEUE = 3  # the place of the queue of results among the arguments of torch's worker loop
+# The places of the queues of tasks and of results among the arguments of torch's worker loop.
+_TASKS, _QUEUE = 2, 3
 
 State = dict[str, Any]
 """``dataset`` and ``iterator`` have the states; ``ended`` and ``between`` say when it was taken:
@@ -32,12 +34,14 @@ class Stamped(NamedTuple):
     """The number of a task, with what a worker tells beside its mini-batch.
 
     ``state`` is the pickled state of the dataset after it, ``deferred`` what was counted of
-    deferred images; ``None`` where there is nothing to tell.
+    deferred images; ``None`` where there is nothing to tell. ``seconds`` went by from when the
+    worker got the task.
     """
 
     task: int
     state: bytes | None
     deferred: Counts | None
+    seconds: float
 
 
 def fetcher_state(fetcher: Any) -> State | None:
@@ -109,7 +113,8 @@ def serve(
     begin: _Beginning, state: State | None, loop: Callable[..., None], arguments: tuple[Any, ...]
 ) -> None:
     """Runs torch's worker loop; its dataset goes on from ``state``."""
-    stamps = _Stamps(arguments[_QUEUE])
+    tasks = _Tasks(arguments[_TASKS])
+    stamps = _Stamps(arguments[_QUEUE], tasks)
     if begin.sends is not None:
         from fusionloader.iterators.batch_transport import Sender
 
@@ -123,7 +128,7 @@ def serve(
         kept.use(begin.deferring.open())
     if begin.stateful:
         _make_fetchers_from(state, stamps)
-    loop(*arguments[:_QUEUE], stamps, *arguments[_QUEUE + 1 :])
+    loop(*arguments[:_TASKS], tasks, stamps, *arguments[_QUEUE + 1 :])
 
 
 def _make_fetchers_from(state: State | None, stamps: _Stamps) -> None:
@@ -145,29 +150,47 @@ def _make_fetchers_from(state: State | None, stamps: _Stamps) -> None:
     _DatasetKind.create_fetcher = staticmethod(create_fetcher)  # type: ignore[method-assign]
 
 
+class _Tasks:
+    """The queue of tasks, which knows when the last one was got."""
+
+    def __init__(self, queue: Any) -> None:
+        self._queue = queue
+        self.got = time.perf_counter()
+
+    def get(self, *arguments: Any, **named: Any) -> Any:
+        """Returns the next task."""
+        task = self._queue.get(*arguments, **named)
+        self.got = time.perf_counter()
+        return task
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)
+
+
 class _Stamps:
     """The queue of results, which puts the dataset's state on each."""
 
     fetcher: Any = None
     sender: Any = None
 
-    def __init__(self, queue: Any) -> None:
-        self._queue = queue
+    def __init__(self, queue: Any, tasks: _Tasks) -> None:
+        self._queue, self._tasks = queue, tasks
 
     def put(self, item: tuple[Any, Any]) -> None:
         """Puts a task's number and result, the number with the state of now."""
         task, data = item
-        state = None
-        if type(task) is int and self.fetcher is not None:
-            state = fetcher_state(self.fetcher)
-        deferred = counts.take() if type(task) is int and counts.counts() else None
-        if state is not None or deferred is not None:
-            # Pickled here: the queue would do it later, in a thread.
-            pickled = None if state is None else pickle.dumps(state)
-            task = Stamped(task, pickled, deferred)
+        if type(task) is int:
+            task = self._stamped(task)
         if self.sender is not None:
             data = self.sender.pack(data)
         self._queue.put((task, data))
+
+    def _stamped(self, task: int) -> Stamped:
+        state = None if self.fetcher is None else fetcher_state(self.fetcher)
+        # Pickled here: the queue would do it later, in a thread.
+        pickled = None if state is None else pickle.dumps(state)
+        deferred = counts.take() if counts.counts() else None
+        return Stamped(task, pickled, deferred, time.perf_counter() - self._tasks.got)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._queue, name)

@@ -59,6 +59,11 @@ class BatchMemory:
         return self._rows.peak_bytes
 
     @property
+    def slots(self) -> int:
+        """Slots for rows that there are, those of delivered batches included."""
+        return self._rows.count
+
+    @property
     def copied_bytes(self) -> int:
         """Bytes that were copied to the device while batches were made."""
         return 0 if self._copies is None else self._copies.copied_bytes

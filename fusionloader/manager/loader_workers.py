@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Literal
 
 from fusionloader import _native
 from fusionloader.manager.in_flight import InFlight
@@ -14,6 +17,8 @@ from fusionloader.manager.worker_report import worker_report
 from fusionloader.pool.binding import PoolBinding
 from fusionloader.ranks.borrowed_workers import BorrowedWorkers
 from fusionloader.ranks.membership import GUEST_SLOTS, Membership
+from fusionloader.statistics.snapshot import WorkerStats
+from fusionloader.statistics.totals import WorkerTotals
 from fusionloader.workers import messages
 from fusionloader.workers.cpus import lease
 from fusionloader.workers.processes import Process
@@ -75,10 +80,11 @@ class LoaderWorkers:
     ) -> None:
         """Starts the processes, and offers the queue to other ranks."""
         self._queue = queue
+        self._started = time.monotonic()
         self._fds = control_fd, data_fd
         self._start = start
         if self._membership is not None:
-            self._borrowed = BorrowedWorkers(queue, self._membership, self.first_guest_slot)
+            self._borrowed = BorrowedWorkers(queue, self._membership)
         if self._options.pool is not None:
             fds = {"control_fd": control_fd, "data_fd": data_fd}
             self._binding = PoolBinding(self._options.pool, queue, fds)
@@ -169,15 +175,52 @@ class LoaderWorkers:
 
     # ---- what they have done -------------------------------------------------------------------
 
-    @property
-    def restarts(self) -> int:
-        """Workers that were replaced."""
-        return self._set.restarts if self._set is not None else 0
+    def totals(
+        self, peak_bytes: int, copied_bytes: int, slots: int, in_flight: int
+    ) -> WorkerTotals:
+        """Returns what the workers have counted, with what is known of the memory of batches."""
+        everyone = self._queue.workers()
+        workers = tuple(self._stats_of(everyone))
+        # What a GPU worker has done says nothing of how much CPU workers could.
+        records = [*everyone[: self.most], *everyone[self.first_guest_slot :]]
+        parts = zip_longest(*(record.part_seconds for record in records), fillvalue=0.0)
+        return WorkerTotals(
+            samples=sum(record.samples for record in records),
+            restarts=self.restarts.total(),
+            borrowed_samples=sum(each.samples for each in workers if each.kind == "borrowed"),
+            peak_bytes=peak_bytes,
+            busy_seconds=sum(record.busy_seconds for record in records),
+            pillow_samples=sum(record.pillow_samples for record in records),
+            copied_bytes=copied_bytes,
+            read_bytes=sum(record.read_bytes for record in records),
+            cache_hits=sum(record.cache_hits for record in records),
+            in_flight=in_flight,
+            slots=slots,
+            wanted=self.count,
+            user_code=self._options.worker_kind == "python",
+            part_seconds=[sum(part) for part in parts],
+            workers=workers,
+        )
+
+    def _stats_of(self, records: list[_native.WorkerSnapshot]) -> Iterator[WorkerStats]:
+        elapsed = max(time.monotonic() - self._started, 1e-9)
+        for number, record in enumerate(records):
+            if self.count <= number < self.most or not (record.pid or record.samples):
+                continue  # there is none, or nobody has come
+            kind: Literal["native", "python", "gpu", "borrowed"] = self._options.worker_kind
+            if number >= self.first_guest_slot:
+                kind = "borrowed"
+            elif number >= self.most:
+                kind = "gpu"
+            share = record.busy_seconds / elapsed
+            yield WorkerStats(
+                number, record.pid, kind, record.samples, share, self.restarts[number]
+            )
 
     @property
-    def borrowed_samples(self) -> int:
-        """Samples that workers of other ranks have made."""
-        return 0 if self._borrowed is None else self._borrowed.samples
+    def restarts(self) -> Counter[int]:
+        """How often workers were replaced, by number."""
+        return self._set.restarts if self._set is not None else Counter()
 
     @property
     def processes(self) -> list[Process]:

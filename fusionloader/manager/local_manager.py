@@ -22,8 +22,6 @@ import logging
 import os
 import pickle
 from collections.abc import Iterable
-from dataclasses import dataclass
-from itertools import zip_longest
 
 from fusionloader import _native
 from fusionloader.deferred.counts import Counts
@@ -39,6 +37,7 @@ from fusionloader.manager.stalls import StallWatch
 from fusionloader.manager.tracing import ManagerTrace
 from fusionloader.shm import objects
 from fusionloader.shm.slots import Arena, Owner
+from fusionloader.statistics.totals import WorkerTotals
 from fusionloader.workers import messages
 from fusionloader.workers.failures import raise_failure
 from fusionloader.workers.processes import Process
@@ -56,19 +55,6 @@ class PlanOutdated(Exception):
 
 class NoFixedLayout(Exception):
     """Samples cannot be written row by row; the message says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerTotals:
-    """What the workers of a manager have counted until now."""
-
-    restarts: int
-    borrowed_samples: int
-    peak_bytes: int
-    busy_seconds: float
-    pillow_samples: int
-    copied_bytes: int
-    part_seconds: list[float]
 
 
 class LocalManager:
@@ -353,16 +339,6 @@ class LocalManager:
         self.queue.withdraw()
         self.in_flight.discard()
 
-    @property
-    def restarts(self) -> int:
-        """Workers that were replaced."""
-        return self._workers.restarts
-
-    @property
-    def borrowed_samples(self) -> int:
-        """Samples that workers of other ranks have made."""
-        return self._workers.borrowed_samples
-
     def take_deferred(self) -> Counts:
         """Returns what was counted of deferred images since the last call; between epochs."""
         for message in self._workers.receive():
@@ -371,19 +347,15 @@ class LocalManager:
         taken, self._deferred = self._deferred, Counts()
         return taken
 
+    @property
+    def deferred(self) -> Counts:
+        """What was counted of deferred images, and not taken yet."""
+        return self._deferred
+
     def totals(self) -> WorkerTotals:
         """Returns what its workers have counted."""
-        workers = self.queue.workers()
-        parts = zip_longest(*(worker.part_seconds for worker in workers), fillvalue=0.0)
-        return WorkerTotals(
-            self.restarts,
-            self.borrowed_samples,
-            self._memory.peak_bytes,
-            sum(worker.busy_seconds for worker in workers),
-            sum(worker.pillow_samples for worker in workers),
-            self._memory.copied_bytes,
-            [sum(part) for part in parts],
-        )
+        memory, in_flight = self._memory, len(self.in_flight.wanted)
+        return self._workers.totals(memory.peak_bytes, memory.copied_bytes, memory.slots, in_flight)
 
     @property
     def processes(self) -> list[Process]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from fusionloader.aliases import Index
 from fusionloader.delivery.device_batches import DeviceDelivery
@@ -15,6 +16,9 @@ from fusionloader.pool.pool_processes import PoolProcesses
 from fusionloader.ranks.sharing_offer import SharingOffer
 from fusionloader.shm.slots import PageLocking
 from fusionloader.workers.processes import Process
+
+WorkerKind = Literal["native", "python"]
+"""Whether CPU workers run a plan natively, or user code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,7 @@ class ManagerOptions:
     as the others do. ``levels`` where rows are levels that the device converts. Mini-batches in
     flight take at most ``max_shared_bytes``, by default a quarter of what is free, but for two.
     ``sharing_offer`` where workers are shared with other ranks; ``pool`` where they are those of a
-    pool. ``cpu_affinity`` is ``"auto"`` or ``"off"``.
+    pool. ``cpu_affinity`` is ``"auto"`` or ``"off"``. ``worker_kind`` says what workers run.
     """
 
     workers: int
@@ -72,3 +76,4 @@ class ManagerOptions:
     sharing_offer: SharingOffer | None = None
     pool: PoolProcesses | None = None
     cpu_affinity: Switch = "off"
+    worker_kind: WorkerKind = "python"

@@ -23,6 +23,7 @@ from fusionloader.plan.arguments import (
     NotCompiled,
     Transform,
 )
+from fusionloader.plan.parts import FIRST_STAGE, PASSES, PYTHON
 from fusionloader.plan.patches import is_patched
 from fusionloader.plan.sizes import result_size
 from fusionloader.plan.stages import (
@@ -56,8 +57,6 @@ from fusionloader.plan.torchvision import (
 
 __all__ = ["CompiledTransform", "NotCompiled", "Note", "Tail", "compile_transform"]
 
-# Parts of a plan whose time is counted together; stages have one each from FIRST_STAGE on.
-READ, PASSES, PYTHON, FIRST_STAGE = range(4)
 _ANY_RGB = ImageKind()
 # Stages that move pixels and change none.
 _MOVING = (CenterCrop, RandomCrop, RandomHorizontalFlip, RandomVerticalFlip)

@@ -21,12 +21,11 @@ class LostClaim:
 
 
 class BorrowedWorkers:
-    """The guest slots of a queue: the worker records from number ``first`` on."""
+    """The guest slots of a queue."""
 
-    def __init__(self, queue: _native.ManagerQueue, membership: Membership, first: int) -> None:
+    def __init__(self, queue: _native.ManagerQueue, membership: Membership) -> None:
         self._queue = queue
         self._membership = membership
-        self._first = first
         self._checked = 0.0
 
     def collect_lost(self) -> list[LostClaim]:
@@ -43,8 +42,3 @@ class BorrowedWorkers:
                 lost.append(LostClaim(claim.sequence, claim.tiny_batch, pid))
             self._queue.empty_guest_slot(guest_slot)
         return lost
-
-    @property
-    def samples(self) -> int:
-        """Samples that borrowed workers have made."""
-        return sum(worker.samples for worker in self._queue.workers(self._first))

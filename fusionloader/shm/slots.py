@@ -159,6 +159,11 @@ class SlotPool:
         self.resident_bytes = 0
         self.peak_bytes = 0
 
+    @property
+    def count(self) -> int:
+        """Slots that there are, free ones included."""
+        return self.in_use + len(self._free)
+
     def acquire(self, nbytes: int) -> Slot:
         """Returns a slot of at least ``nbytes``.
 

@@ -10,12 +10,10 @@ from typing import Any, Literal
 from torch.utils.data import Subset
 
 from fusionloader.plan.arguments import Transform
+from fusionloader.plan.parts import PASSES, PYTHON, READ
 from fusionloader.plan.patches import is_defined_by
 from fusionloader.plan.stages import Decode, ImageKind, Plan
 from fusionloader.plan.transforms import (
-    PASSES,
-    PYTHON,
-    READ,
     CompiledTransform,
     Note,
     Tail,

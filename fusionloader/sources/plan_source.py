@@ -28,8 +28,9 @@ from fusionloader.executors.python import (
     seed_generators,
 )
 from fusionloader.executors.results import converted, result_like
+from fusionloader.executors.spent import Spent
+from fusionloader.plan.parts import PYTHON, READ
 from fusionloader.plan.stages import Plan
-from fusionloader.plan.transforms import PYTHON, READ
 from fusionloader.sources.arrays import PixelArrays
 from fusionloader.sources.datasets import Compiled, compile_dataset
 
@@ -52,6 +53,7 @@ class PlanSource:
         self._made: Executor | None = None
         self._arrays: PixelArrays | None = None
         self._seconds = {READ: 0.0, PYTHON: 0.0}
+        self._read_bytes = 0
 
     def __reduce__(self) -> tuple[type[PlanSource], tuple[Dataset, Compiled, bool]]:
         # An executor is of one process.
@@ -68,6 +70,7 @@ class PlanSource:
         start = time.perf_counter()
         stored, target = self._read(key.index)
         self._seconds[READ] += time.perf_counter() - start
+        self._read_bytes += len(stored) if isinstance(stored, bytes) else 0
         if compiled.tail is not None and not isinstance(stored, np.ndarray):
             image = self._image_for_user_code(stored, key)
         else:
@@ -98,15 +101,16 @@ class PlanSource:
             self._arrays = self._compiled.arrays(self.dataset)
         return np.ascontiguousarray(self._arrays.images[index]), self._arrays.target(index)
 
-    def take_part_seconds(self) -> list[float]:
-        """Returns the time spent on each part (``Note.part``) since the last call."""
+    def take_spent(self) -> Spent:
+        """Returns what samples have cost since the last call."""
         if self._made is None:
-            return []
-        seconds = self._made.take_part_seconds()
-        for part, spent in self._seconds.items():
-            seconds[part] += spent
+            return Spent()
+        spent = Spent(self._made.take_part_seconds(), self._read_bytes)
+        for part, seconds in self._seconds.items():
+            spent.part_seconds[part] += seconds
             self._seconds[part] = 0.0
-        return seconds
+        self._read_bytes = 0
+        return spent
 
     @property
     def _executor(self) -> Executor:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import Protocol
 
 from fusionloader.trace.timeline import (
     CACHED,
@@ -24,8 +25,17 @@ from fusionloader.trace.timeline import (
 
 _POLL_NS = 100_000_000
 
-KeptStats = Callable[[], Mapping[str, Mapping[str, int]]]
-"""Returns what a loader keeps of its files, as ``FusionLoader.stats()`` has it."""
+
+class Store(Protocol):
+    """What a loader keeps of its files, as ``FusionLoader.stats()`` has it."""
+
+    @property
+    def images(self) -> int:
+        """How many are in it."""
+
+
+KeptStats = Callable[[], Mapping[str, Store]]
+"""Returns the stores of a loader, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +101,7 @@ class Recorder:
         kept = self._traced.kept()
         for store, name in (("decoded_cache", CACHED), ("jpeg_index", INDEXED)):
             if store in kept:
-                self.count(name, kept[store]["images"])
+                self.count(name, kept[store].images)
 
     def timeline(self) -> Timeline:
         """Returns all of it, in order."""

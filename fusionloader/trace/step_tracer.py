@@ -33,7 +33,7 @@ class StepTracer:
         self._trace: Trace | None = None
         self._iterator = 0
         self._asked_ns = 0
-        self._made: tuple[int | None, int, int | None, int | None] | None = None
+        self._made: tuple[int, int, int, int | None] | None = None
         self.feed: Feed | None = None
 
     def replace_feed(self, feed: Feed) -> None:
@@ -58,9 +58,7 @@ class StepTracer:
             self._made = None
             self._asked_ns = time.monotonic_ns()
 
-    def made(
-        self, epoch: int | None, batch: int, samples: int | None, complete_ns: int | None = None
-    ) -> None:
+    def made(self, epoch: int, batch: int, samples: int, complete_ns: int | None = None) -> None:
         """Says which mini-batch ``next()`` is about to return, see ``Step``."""
         if self._trace is not None:
             self._made = epoch, batch, samples, complete_ns

@@ -99,9 +99,9 @@ class Step:
 
     Attributes:
         iterator: which of the iterators seen by the trace, counted from 0.
-        epoch: of the mini-batch; ``None`` where torch's own loop keeps none.
+        epoch: of the mini-batch.
         batch: the mini-batch's number in its epoch.
-        samples: in the batch; ``None`` where it is not known (whole batches).
+        samples: in the batch.
         asked_ns: when ``next()`` was called.
         complete_ns: when workers had finished the last tiny-batch, often long before it was asked
             for; ``None`` where workers are not seen.
@@ -109,9 +109,9 @@ class Step:
     """
 
     iterator: int
-    epoch: int | None
+    epoch: int
     batch: int
-    samples: int | None
+    samples: int
     asked_ns: int
     complete_ns: int | None
     delivered_ns: int

@@ -136,5 +136,6 @@ def rebuilt(kind: str, args: Mapping[str, Any], begin_ns: int, end_ns: int) -> S
     cls = of_kind[kind]
     begin, end = _TIMES.get(cls, ("begin_ns", "end_ns"))
     values = {begin: begin_ns, end: end_ns, **args}
-    optional = {"epoch": None, "samples": None, "complete_ns": None} if cls is Step else {}
-    return cls(**{field.name: ({**optional, **values})[field.name] for field in fields(cls)})
+    if cls is Step:
+        values.setdefault("complete_ns", None)
+    return cls(**{field.name: values[field.name] for field in fields(cls)})

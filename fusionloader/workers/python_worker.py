@@ -17,7 +17,9 @@ from fusionloader.deferred import counts
 from fusionloader.executors.layout import Layout
 from fusionloader.executors.python import SampleKey, Source
 from fusionloader.executors.row_writer import LayoutMismatch, Writer
+from fusionloader.executors.spent import Spent
 from fusionloader.options import OnError
+from fusionloader.plan.parts import WRITE
 from fusionloader.shm.descriptor import Descriptor
 from fusionloader.workers import failures, messages
 from fusionloader.workers.on_error import BadSample, resolve
@@ -156,7 +158,13 @@ class PythonWorker:
                 self.queue.finish(claim, tiny_batch, TinyBatchState.FAILED)
         self._report_deferred()  # first: an epoch may end with these samples
         if whole and self._agree_on_layout(claim, whole[0][1]):
-            self._write(claim, whole)
+            start = time.perf_counter()
+            results = self._write(claim, whole)
+            self.queue.add_part_seconds([0.0] * WRITE + [time.perf_counter() - start])
+            # Before: who sees the mini-batch done sees its spans, too.
+            self.queue.end_span(claim, claim.first, claim.count, rest_is_python=True)
+            for tiny_batch, result in results:
+                self.queue.finish(claim, tiny_batch, result)
             return
         for tiny_batch, _ in whole:
             self.queue.give_back(claim, tiny_batch)
@@ -181,12 +189,16 @@ class PythonWorker:
                 self.queue.begin_sample(claim, tiny_batch, position)
             samples.append(self._load_one(claim, position, sample_key))
             if position + 1 < stop:
-                self.queue.end_samples(claim, tiny_batch, position + 1 - start)
-        self.queue.end_samples(claim, tiny_batch, stop - start)
-        part_seconds = self._source.take_part_seconds()
-        if part_seconds:
-            self.queue.add_part_seconds(part_seconds)
+                self.queue.end_samples(claim, tiny_batch, 1)
+        self.queue.end_samples(claim, tiny_batch, 1)
+        self._count(self._source.take_spent())
         return samples
+
+    def _count(self, spent: Spent) -> None:
+        if spent.part_seconds:
+            self.queue.add_part_seconds(spent.part_seconds)
+        if spent.read_bytes or spent.cache_hits:
+            self.queue.add_reads(spent.read_bytes, spent.cache_hits)
 
     def _load_one(self, claim: _native.Claim, position: int, key: SampleKey) -> Any:
         try:
@@ -235,7 +247,10 @@ class PythonWorker:
                 queue.wake_manager()
             queue.sleep(seen, _IDLE_SECONDS)
 
-    def _write(self, claim: _native.Claim, whole: list[tuple[int, list[Any]]]) -> None:
+    def _write(
+        self, claim: _native.Claim, whole: list[tuple[int, list[Any]]]
+    ) -> list[tuple[int, TinyBatchState]]:
+        """Returns what became of each tiny-batch."""
         writer = self._writer(claim)
         contiguous = len(whole) == claim.count and not any(
             sample is _SKIPPED for _, samples in whole for sample in samples
@@ -248,13 +263,9 @@ class PythonWorker:
                 writer.write(claim.first * claim.tiny_size, joined)
             except LayoutMismatch:
                 contiguous = False
-        results = [
-            TinyBatchState.COMPLETED if contiguous else self._write_apart(claim, *each)
-            for each in whole
-        ]
-        self.queue.end_span(claim, claim.first, claim.count, rest_is_python=True)
-        for (tiny_batch, _), result in zip(whole, results, strict=True):
-            self.queue.finish(claim, tiny_batch, result)
+        if contiguous:
+            return [(tiny_batch, TinyBatchState.COMPLETED) for tiny_batch, _ in whole]
+        return [(each[0], self._write_apart(claim, *each)) for each in whole]
 
     def _write_apart(
         self, claim: _native.Claim, tiny_batch: int, samples: list[Any]

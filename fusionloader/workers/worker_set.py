@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -58,7 +59,7 @@ class WorkerSet:
         self._start = start
         self._fruitless_deaths = 0
         self._checked = time.monotonic()
-        self.restarts = 0
+        self.restarts: Counter[int] = Counter()  # by number
         self.workers: list[RunningWorker] = []
         try:
             for number in range(first, first + count):
@@ -126,7 +127,7 @@ class WorkerSet:
             )
         log.warning("worker %d (pid %s) %s; it is replaced", death.number, death.pid, death.manner)
         self.restart(death)
-        self.restarts += 1
+        self.restarts[death.number] += 1
 
     def restart(self, death: Death) -> None:
         """Starts a worker under the number of a dead one."""

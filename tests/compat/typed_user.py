@@ -27,4 +27,4 @@ loader = FusionLoader(Squares(), batch_size=3, num_workers=2, gpu_worker=GpuWork
 state: dict[str, Any] = loader.state_dict()
 loader.load_state_dict(state)
 loader.set_epoch(1)
-print(total(loader), loader.explain(), loader.stats()["batches"], len(loader))
+print(total(loader), loader.explain(), loader.stats().batches, len(loader))

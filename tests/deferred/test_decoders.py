@@ -191,6 +191,6 @@ def test_a_loader_decodes_them_natively(paths, workers):
     images, _ = next(iter(loader))
     assert np.array_equal(images[0].numpy(), np.asarray(Image.open(paths["baseline"])))
     list(loader)
-    assert loader.stats()["deferred_images"]["results"]["array"] >= 16
+    assert loader.stats().deferred_images["results"]["array"] >= 16
     plain = FusionLoader(dataset, batch_size=4, num_workers=workers, deferred_images="off")
     assert torch.equal(next(iter(plain))[0], images)

@@ -111,8 +111,8 @@ def test_epochs_are_those_without(way, kept, paths):
     expected, _ = _epochs(dataset, deferred_images="off", **options)
     made, stats = _epochs(dataset, **options, **KEEPING[kept])
     assert made == expected
-    assert stats[kept]["images"] == FILES
-    assert 0 < stats[kept]["bytes"] <= stats[kept]["budget"]
+    assert getattr(stats, kept).images == FILES
+    assert 0 < getattr(stats, kept).bytes <= getattr(stats, kept).budget
 
 
 @pytest.mark.parametrize("kind", ["png", "webp"])
@@ -138,7 +138,7 @@ def test_workers_of_a_pool_keep_each_loaders_files(paths):
         ]
         for _ in range(2):
             made = [[_leaves(batch) for batch in loader] for loader in loaders]
-        assert [loader.stats()["decoded_cache"]["images"] for loader in loaders] == [6, 6]
+        assert [loader.stats().decoded_cache.images for loader in loaders] == [6, 6]
     for part, batches in zip((first, second), made, strict=True):
         plain = FusionLoader(part, 3, num_workers=1, seed=1, deferred_images="off")
         list(plain)
@@ -164,7 +164,7 @@ def test_a_changed_file_is_read_anew(kept, paths):
     photo(np.random.default_rng(9), 90, 80).save(paths[2], quality=95)
     made = [_leaves(batch) for batch in loader]
     assert made == [_leaves(batch) for batch in plain]
-    assert loader.stats()[kept]["images"] == FILES + 1
+    assert getattr(loader.stats(), kept).images == FILES + 1
 
 
 def test_a_full_cache_changes_nothing(paths):
@@ -233,7 +233,7 @@ def test_parts_of_a_file_are_not_taken_for_it(kept, paths, tmp_path):
     expected, _ = _epochs(dataset, deferred_images="off")
     made, stats = _epochs(dataset, **KEEPING[kept])
     assert made == expected
-    assert stats[kept]["images"] == 0
+    assert getattr(stats, kept).images == 0
 
 
 class Unsized(Photos):

@@ -96,12 +96,12 @@ def test_batches_are_those_without(folder, kind, workers):
 
     (expected, plain), (found, deferred) = run("off"), run("auto")
     assert equal(found, expected)
-    counted = deferred.stats()["deferred_images"]
+    counted = deferred.stats().deferred_images
     assert counted["files"] >= 2 * COUNT
     assert not counted["left_to_pillow"]
     assert sum(counted["results"].values()) >= counted["files"]
     assert f"{counted['files']} files opened by user code" in deferred.explain()
-    assert not plain.stats()["deferred_images"]["files"]
+    assert not plain.stats().deferred_images["files"]
     assert "deferred" not in plain.explain()
 
 
@@ -122,7 +122,7 @@ def test_workers_of_every_start_method_defer(folder, method):
     loader = FusionLoader(Files(folder), 5, num_workers=1, multiprocessing_context=method, seed=3)
     expected = FusionLoader(Files(folder), 5, num_workers=1, seed=3, deferred_images="off")
     assert equal(list(loader), list(expected))
-    assert loader.stats()["deferred_images"]["files"] == COUNT
+    assert loader.stats().deferred_images["files"] == COUNT
 
 
 def test_workers_of_a_pool_defer(folder):

@@ -113,7 +113,7 @@ def test_a_packages_dataset_gives_the_same(make, workers, tmp_path):
     def run(deferred):
         torch.manual_seed(4), random.seed(4)
         loader = FusionLoader(dataset, 4, num_workers=workers, seed=3, deferred_images=deferred)
-        return epochs(loader), loader.stats()["deferred_images"]
+        return epochs(loader), loader.stats().deferred_images
 
     (expected, _), (found, counted) = run("off"), run("auto")
     assert equal(found, expected)

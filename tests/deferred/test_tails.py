@@ -99,7 +99,7 @@ def folder(tmp_path_factory):
 
 def _epochs(dataset, workers, **options):
     loader = FusionLoader(dataset, 4, num_workers=workers, seed=7, **options)
-    return [list(loader) for _ in range(2)], loader.stats()["deferred_images"]
+    return [list(loader) for _ in range(2)], loader.stats().deferred_images
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -111,9 +111,9 @@ def test_levels_become_what_cpu_workers_would_have_written(image_folder, to_fake
     made = to_fake_device()
     loader = FusionLoader(dataset, **ARGUMENTS)
     assert same_batches(read(loader, made), expected)
-    assert loader.stats()["copied_bytes"] == 40 * (3 * 33 * 33 + 8)  # levels and labels
-    assert plain.stats()["copied_bytes"] == 0
-    shared = [each.stats()["shared_memory_bytes"] for each in (loader, plain)]
+    assert loader.stats().copied_bytes == 40 * (3 * 33 * 33 + 8)  # levels and labels
+    assert plain.stats().copied_bytes == 0
+    shared = [each.stats().shared_memory_bytes for each in (loader, plain)]
     assert shared[0] < shared[1] / element.itemsize * 1.3
 
 
@@ -185,7 +185,7 @@ def test_a_gpu_worker_on_the_cpu_backend_writes_levels(image_folder, to_fake_dev
                 time.sleep(0.01)
             fake_cuda.run()
             assert same_batches(batches, expected)
-            if loader.stats()["gpu_worker"]["samples"] > 20:
+            if loader.stats().gpu_worker["samples"] > 20:
                 return
     raise AssertionError("the GPU worker took no part")
 
@@ -217,7 +217,7 @@ def test_a_thread_writes_into_the_buffers_of_the_device(
             batches = [[made[-1].device.read(leaf) for leaf in batch] for batch in loader]
             fake_cuda.run()
             assert same_batches(batches, expected)
-            return loader.stats()["gpu_worker"]["samples"] > 20
+            return loader.stats().gpu_worker["samples"] > 20
 
         wait_until(some_by_gpu)
         openers = loader._iterator._manager.gpu._connections.buffers

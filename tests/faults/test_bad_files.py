@@ -74,7 +74,7 @@ def test_what_a_crop_does_not_need_may_be_missing_if_not_strict(folder):
     for workers in (0, 2):
         loader = FusionLoader(dataset, 8, num_workers=workers, strict=False)
         assert same_batches(expected, list(loader))
-        assert loader.stats()["pillow_samples"] == 0
+        assert loader.stats().pillow_samples == 0
     truncate(path)  # now the crop's lower rows are missing too
     with pytest.raises(OSError, match="truncated"):
         list(FusionLoader(dataset, 8, num_workers=2, strict=False))
@@ -91,8 +91,8 @@ def test_a_bad_file_can_be_left_out(folder, damage):
     kept = [row for row in range(8) if row != 3]
     assert torch.equal(batches[1][0], expected[1][0][kept])
     assert same_batches(expected[2:], batches[2:])
-    assert loader.stats()["skipped"] == 1 and path in loader.stats()["errors"][0]
-    assert loader.stats()["pillow_samples"] == 0
+    assert loader.stats().skipped == 1 and path in loader.stats().errors[0]
+    assert loader.stats().pillow_samples == 0
 
 
 def test_a_file_removed_during_the_epoch_is_named(folder):
@@ -131,7 +131,7 @@ def test_other_formats_have_the_pixels_of_torchvision(folder):
     dataset = ImageFolder(str(folder), eval_transform())
     loader = FusionLoader(dataset, 8, num_workers=2)
     assert same_batches(DataLoader(dataset, 8), loader)
-    assert loader.stats()["pillow_samples"] == 2  # CMYK, and two bytes a sample
+    assert loader.stats().pillow_samples == 2  # CMYK, and two bytes a sample
 
 
 def test_a_decompression_bomb_is_refused_as_by_pillow(folder):

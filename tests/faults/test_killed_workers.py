@@ -57,7 +57,7 @@ def test_killed_workers_of_a_plan_lose_no_sample(image_folder, trial):
     expected = list(FusionLoader(dataset, **arguments))
     loader = FusionLoader(dataset, **arguments)
     assert same_batches(expected, killed_along_the_way(loader, random.Random(trial)))
-    assert loader.stats()["worker_restarts"] > 0
+    assert loader.stats().worker_restarts > 0
 
 
 @pytest.mark.kills
@@ -71,8 +71,8 @@ def test_workers_killed_while_they_fill_a_cache_lose_no_sample(image_folder, tri
     loader = FusionLoader(dataset, **arguments, cache=DecodedCache("16MiB"))
     for epoch in expected:
         assert same_batches(epoch, killed_along_the_way(loader, random.Random(trial)))
-    assert loader.stats()["worker_restarts"] > 0
-    assert 30 < loader.stats()["decoded_cache"]["images"] <= 40
+    assert loader.stats().worker_restarts > 0
+    assert 30 < loader.stats().decoded_cache.images <= 40
 
 
 @pytest.mark.kills
@@ -82,7 +82,7 @@ def test_killed_workers_of_user_code_lose_no_sample(trial):
     expected = list(FusionLoader(Noise(), 8, num_workers=2, seed=trial))
     loader = FusionLoader(Noise(), 8, num_workers=2, seed=trial)
     assert same_batches(expected, killed_along_the_way(loader, random.Random(trial)))
-    assert loader.stats()["worker_restarts"] > 0
+    assert loader.stats().worker_restarts > 0
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
@@ -95,7 +95,7 @@ def test_workers_killed_as_they_start_are_replaced(method, train_set):
         process.kill()
         process.join(PATIENCE)  # both are dead when the manager looks for the first time
     assert same_batches(expected, iterator)
-    assert loader.stats()["worker_restarts"] == 2
+    assert loader.stats().worker_restarts == 2
 
 
 def test_a_sample_that_kills_its_workers_is_named():

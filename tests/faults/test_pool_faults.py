@@ -101,7 +101,7 @@ def test_killed_workers_lose_no_sample_of_any_loader(sets, pool, kinds, trial):
             iterators[number] = None
     for batches, dataset in zip(found, datasets, strict=True):
         assert same_batches(alone(dataset), batches)
-    assert sum(loader.stats()["worker_restarts"] for loader in loaders) > 0
+    assert sum(loader.stats().worker_restarts for loader in loaders) > 0
 
 
 def test_a_sample_that_kills_workers_is_an_error_of_its_loader_alone(train_set, pool):
@@ -158,7 +158,7 @@ def test_workers_killed_at_another_loader_are_no_error_of_one_that_waits_for_the
 
     def restarts():
         iterator._manager._look()
-        return iterator._manager.restarts
+        return iterator._manager.totals().restarts
 
     for count in range(5):
         while slow._workers[0].pid == killed:

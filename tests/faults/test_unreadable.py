@@ -96,7 +96,7 @@ def test_what_may_not_be_read_can_be_left_out(folder):
     os.chmod(os.path.dirname(path), 0)
     script = """
     print([target for _, targets in loader for target in targets.tolist()] == [0] * 20)
-    print(loader.stats()["skipped"], "PermissionError" in loader.stats()["errors"][0])
+    print(loader.stats().skipped, "PermissionError" in loader.stats().errors[0])
     """
     assert run_as_nobody(script, folder, "plan", 2, "skip").split() == ["True", "20", "True"]
 

@@ -46,7 +46,7 @@ def check_until(loader, expected, condition):
 
     def one_more():
         check_epoch(loader, expected)
-        return condition(loader.stats()["gpu_worker"])
+        return condition(loader.stats().gpu_worker)
 
     if one_more():
         return
@@ -71,7 +71,7 @@ def test_a_card_that_finishes_in_any_order_fills_the_right_rows(dataset, expecte
     decoder: Decoder = card.CardDecoder(units=3)
     with loader_with(dataset, decoder, sharing=sharing, group_size=8) as loader:
         check_until(loader, expected, lambda told: told["samples"] > 60)
-        told = loader.stats()["gpu_worker"]
+        told = loader.stats().gpu_worker
         assert (told["decoder"], told["refused"], told["restarts"]) == ("CardDecoder", {}, 0)
     assert "decoded by CardDecoder" in loader.explain()
 
@@ -87,8 +87,8 @@ def test_named_decoders_give_the_same_bits_without_a_resize(dataset, expected, d
 def test_refused_images_go_to_cpu_workers_and_are_counted_by_reason(dataset, expected):
     with loader_with(dataset, bad_decoders.Refuses()) as loader:
         check_until(loader, expected, lambda told: told["refused"].get("odd", 0) > 5)
-        assert set(loader.stats()["gpu_worker"]["refused"]) == {"odd"}
-        assert loader.stats()["gpu_worker"]["gone"] is None
+        assert set(loader.stats().gpu_worker["refused"]) == {"odd"}
+        assert loader.stats().gpu_worker["gone"] is None
 
 
 BROKEN = {
@@ -111,7 +111,7 @@ def test_training_goes_on_without_one_that_breaks_the_rules(dataset, expected, n
         (warning,) = [str(each.message) for each in warned if "GPU worker" in str(each.message)]
         assert re.fullmatch(r"FusionLoader goes on without its GPU worker, [^\n]*", warning)
         assert "choose another one: GpuWorker(decoder=...)" in warning
-        assert loader.stats()["gpu_worker"]["restarts"] == 0
+        assert loader.stats().gpu_worker["restarts"] == 0
         check_epoch(loader, expected)
 
 

@@ -38,7 +38,7 @@ def with_gpu_worker(dataset, gpu_worker=None, **arguments):
 
 
 def done_by_gpu(loader):
-    return loader.stats()["gpu_worker"].get("samples", 0)
+    return loader.stats().gpu_worker.get("samples", 0)
 
 
 def epochs(loader, epoch=7):
@@ -47,7 +47,7 @@ def epochs(loader, epoch=7):
     while time.monotonic() < deadline:
         loader.set_epoch(epoch)
         yield list(loader)
-    raise AssertionError(f"it has not come to that: {loader.stats()['gpu_worker']}")
+    raise AssertionError(f"it has not come to that: {loader.stats().gpu_worker}")
 
 
 def epoch_with_gpu(loader):
@@ -171,7 +171,7 @@ def test_a_damaged_file_is_reported_by_name_and_skipped_when_asked(tmp_path):
         damaged.write_bytes(damaged.read_bytes()[:1500])
         images = [len(images) for images, _ in loader]
         assert images == [20, 19] * 6
-        assert "39.jpg" in loader.stats()["errors"][0]
+        assert "39.jpg" in loader.stats().errors[0]
     with with_gpu_worker(dataset) as loader, pytest.raises(OSError, match=r"39\.jpg"):
         list(loader)
 
@@ -182,7 +182,7 @@ def test_a_killed_gpu_worker_loses_no_sample_and_is_started_again_three_times(im
     expected = epoch_without(dataset)
 
     def fate():
-        told = loader.stats()["gpu_worker"]
+        told = loader.stats().gpu_worker
         return told["restarts"], told["gone"]
 
     with with_gpu_worker(dataset, num_workers=2) as loader:
@@ -228,7 +228,7 @@ def test_a_hung_gpu_worker_is_killed_and_its_work_done(image_folder, sharing, mo
             # Not in every epoch is it stopped within a launch.
             for batches in epochs(loader):
                 assert distances(batches, expected).max() == 0
-                if loader.stats()["gpu_worker"]["restarts"] == 1:
+                if loader.stats().gpu_worker["restarts"] == 1:
                     break
         hanging.join()
 
@@ -237,7 +237,7 @@ def test_a_profiling_phase_ends_with_a_decision(image_folder):
     dataset = ImageFolder(str(image_folder), train_transform())
     with with_gpu_worker(dataset, GpuWorker(device="cpu")) as loader:
         for _ in epochs(loader):
-            told = loader.stats()["gpu_worker"]
+            told = loader.stats().gpu_worker
             if not told["profiling"]:
                 break
         assert set(told["rates"]) == {"off", "temporal", "spatial"}
@@ -261,7 +261,7 @@ def test_a_loader_on_the_host_has_no_gpu_worker_by_itself(image_folder):
     loader = FusionLoader(dataset, 20, num_workers=1)
     assert "GPU worker" not in loader.explain()
     list(loader)
-    assert loader.stats()["gpu_worker"] == {}
+    assert loader.stats().gpu_worker == {}
 
 
 def test_a_loader_on_a_device_has_none_by_itself_either(image_folder):

@@ -86,7 +86,7 @@ class Training:
 
     @property
     def worker(self):
-        return self.loader.stats()["gpu_worker"]
+        return self.loader.stats().gpu_worker
 
     @property
     def memory(self):

@@ -95,9 +95,9 @@ def test_stops_and_deaths_lose_nothing(numbered):
                 for _ in range(20):
                     same_under_trouble(loader, wanted, generator)
                     done += 1
-                    if loader.stats()["gpu_worker"]["gone"] is not None:
+                    if loader.stats().gpu_worker["gone"] is not None:
                         break
-                taken += loader.stats()["gpu_worker"]["samples"]
+                taken += loader.stats().gpu_worker["samples"]
     print(f"{done} epochs, {taken} of {done * IMAGES} samples by GPU workers")
     assert taken > 0
 
@@ -106,7 +106,7 @@ def until_it_is_ready(loader):
     deadline = time.monotonic() + PATIENCE
     list(loader)
     while not loader._iterator._manager.queue.gpu_is_ready:
-        assert time.monotonic() < deadline, loader.stats()["gpu_worker"]
+        assert time.monotonic() < deadline, loader.stats().gpu_worker
         list(loader)
 
 

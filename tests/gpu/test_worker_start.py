@@ -64,7 +64,7 @@ def test_launches_through_the_driver_give_the_bits_of_the_cpu_workers(images):
         def some_by_gpu():
             loader.set_epoch(0)
             assert same(loader, expected)
-            return loader.stats()["gpu_worker"].get("samples", 0) > 20
+            return loader.stats().gpu_worker.get("samples", 0) > 20
 
         wait_until(some_by_gpu)
 
@@ -88,11 +88,11 @@ def test_without_what_the_kernel_needs_training_goes_on_on_the_cpu(
         def gone():
             loader.set_epoch(0)
             assert same(loader, expected)
-            return loader.stats()["gpu_worker"]["gone"]
+            return loader.stats().gpu_worker["gone"]
 
         with pytest.warns(RuntimeWarning, match=f"goes on without its GPU worker(.|\n)*{said}"):
             wait_until(gone)
-        assert loader.stats()["gpu_worker"]["restarts"] == 0
+        assert loader.stats().gpu_worker["restarts"] == 0
 
 
 class Queue:

@@ -51,7 +51,7 @@ def check_epoch(loader, expected):
 def check_until(loader, expected, condition):
     def one_more():
         check_epoch(loader, expected)
-        return condition(loader.stats()["gpu_worker"])
+        return condition(loader.stats().gpu_worker)
 
     wait_until(one_more, "it has not come to that")
 
@@ -68,7 +68,7 @@ def test_a_thread_writes_the_same_bits_as_cpu_workers(dataset, expected, decoder
     before = len(threads())
     with threaded(dataset, decoder=decoder, sharing=sharing) as loader:
         check_until(loader, expected, lambda told: told["samples"] > 40)
-        told = loader.stats()["gpu_worker"]
+        told = loader.stats().gpu_worker
         assert (told["where"], told["restarts"], told["memory"]) == ("thread", 0, {})
         assert len(threads()) == before + 1
         assert len(loader._iterator._workers) == 2
@@ -81,10 +81,10 @@ def test_profiling_compares_off_and_beside_training_only(dataset):
 
         def decided():
             list(loader)
-            return loader.stats()["gpu_worker"]["rates"]
+            return loader.stats().gpu_worker["rates"]
 
         wait_until(decided)
-        assert set(loader.stats()["gpu_worker"]["rates"]) == {"off", "spatial"}
+        assert set(loader.stats().gpu_worker["rates"]) == {"off", "spatial"}
 
 
 def test_a_thread_for_every_epoch_leaves_none(dataset, expected):
@@ -198,7 +198,7 @@ def test_a_batch_waits_for_a_thread_that_hangs_while_it_writes_rows(
         wait_until(lambda: (check_epoch(loader, expected), may_go_on.is_set())[1])
         going_on.join()
         assert "hangs while it writes rows of a batch, which waits for it" in caplog.text
-        assert loader.stats()["gpu_worker"]["gone"] is None
+        assert loader.stats().gpu_worker["gone"] is None
         check_epoch(loader, expected)
 
 
@@ -287,7 +287,7 @@ dataset = ImageFolder(sys.argv[1], transforms.Compose(steps))
 worker = GpuWorker(device="cpu", where="thread", sharing="spatial", decoder=PillowDecoder())
 loader = FusionLoader(dataset, 8, num_workers=1, gpu_worker=worker, persistent_workers=True)
 epochs = 0
-while not loader.stats()["gpu_worker"].get("samples"):
+while not loader.stats().gpu_worker.get("samples"):
     for batch in loader:
         pass
 {end}

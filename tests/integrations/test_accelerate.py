@@ -45,7 +45,7 @@ def test_a_prepared_loader_is_served_by_fusionloader(accelerator):
     assert loader in accelerator._dataloaders
     seen = [int(i) for _, numbers in loader for i in numbers]
     assert seen == list(range(22))
-    assert loader.base_dataloader.stats()["batches"] == 6
+    assert loader.base_dataloader.stats().batches == 6
 
 
 @pytest.mark.parametrize(

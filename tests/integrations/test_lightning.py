@@ -52,7 +52,7 @@ def test_a_trainer_trains_with_a_fusionloader(tmp_path):
     trainer(tmp_path).fit(model, loader)
     assert sorted(model.seen[0]) == sorted(model.seen[1]) == list(range(22))
     assert model.seen[0] != model.seen[1]
-    assert loader.stats()["batches"] >= 12
+    assert loader.stats().batches >= 12
     loader.close()
 
 

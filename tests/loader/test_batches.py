@@ -232,8 +232,8 @@ def test_an_error_names_the_sample_and_iteration_goes_on():
 def test_bad_samples_can_be_skipped_or_replaced():
     skipping = FusionLoader(Failing(), 5, num_workers=2, on_error="skip")
     assert [batch.tolist() for batch in skipping][2] == [10, 11, 12, 14]
-    assert skipping.stats()["skipped"] == 1
-    assert "index 13" in skipping.stats()["errors"][0]
+    assert skipping.stats().skipped == 1
+    assert "index 13" in skipping.stats().errors[0]
     replaced = [
         torch.cat(list(FusionLoader(Failing(), 5, num_workers=w, on_error="substitute", seed=1)))
         for w in (1, 2)

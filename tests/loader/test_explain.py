@@ -43,7 +43,7 @@ def test_shares_of_the_time_add_up(image_folder, workers, python):
     assert 97 <= sum(shares) <= 103
     assert text.count("counted above") == 1  # ToTensor, with the crop or with the Python code
     # A part may be a hundredth of the time or less, but not nothing.
-    spent = [seconds for seconds in ours.stats()["part_seconds"] if seconds > 0]
+    spent = [seconds for seconds in ours.stats().part_seconds if seconds > 0]
     assert len(spent) >= len(names)
 
 

@@ -34,9 +34,9 @@ def test_an_epoch_counts_once_however_often_its_end_is_asked_for(
         for _ in range(2):
             with pytest.raises(StopIteration):
                 next(iterator)
-        assert loader.stats()["epochs"] == 1
+        assert loader.stats().epochs == 1
         list(loader)
-        assert loader.stats()["epochs"] == 2
+        assert loader.stats().epochs == 2
 
 
 BATCHES = [[], [0, 1], [], [2], []]

@@ -36,7 +36,7 @@ def test_no_batch_changes_when_workers_come_and_go(train_set, kind):
     expected = list(FusionLoader(dataset, 4, **arguments))
     loader = FusionLoader(dataset, 4, **arguments)
     assert same_batches(expected, resized_along_the_way(loader))
-    assert loader.stats()["worker_restarts"] == 0
+    assert loader.stats().worker_restarts == 0
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")

@@ -17,7 +17,7 @@ def peak(**arguments):
     loader = FusionLoader(dataset(), 4, num_workers=2, prefetch_factor=8, **arguments)
     seen = torch.cat([batch[:, 0].clone() for (batch,) in loader])
     assert torch.equal(seen, dataset().tensors[0][:, 0])
-    return loader.stats()["shared_memory_bytes"]
+    return loader.stats().shared_memory_bytes
 
 
 @pytest.mark.parametrize(("limit", "batches"), [(None, 16), ("1MiB", 4), (1000, 2)])

@@ -41,9 +41,9 @@ def epochs(loader, epoch, seconds=60):
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         loader.set_epoch(epoch)
-        before = loader.stats()["gpu_worker"].get("samples", 0)
+        before = loader.stats().gpu_worker.get("samples", 0)
         batches = list(loader)
-        yield batches, loader.stats()["gpu_worker"].get("samples", 0) - before
+        yield batches, loader.stats().gpu_worker.get("samples", 0) - before
 
 
 def on_host(batches):

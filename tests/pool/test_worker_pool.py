@@ -88,7 +88,7 @@ def test_epoch_after_epoch_the_batches_are_those_without_a_pool(sets, pool, trai
         assert same_batches(list(expected), list(train))
         assert same_batches(alone(val_set), list(FusionLoader(val_set, 4, pool=pool, seed=3)))
     assert same_batches(alone(val_set), list(val))
-    assert train.stats()["worker_restarts"] == val.stats()["worker_restarts"] == 0
+    assert train.stats().worker_restarts == val.stats().worker_restarts == 0
 
 
 @pytest.mark.parametrize("validation", KINDS)
@@ -234,7 +234,7 @@ def test_what_is_kept_of_files_is_kept_per_loader(sets, pool):
     for _ in range(2):
         assert same_batches(list(expected), list(train))
         assert same_batches(alone(val_set), list(FusionLoader(val_set, 4, pool=pool, seed=3)))
-    assert list(val) and train.stats()["decoded_cache"]["images"] == len(train_set)
+    assert list(val) and train.stats().decoded_cache.images == len(train_set)
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
@@ -248,7 +248,7 @@ def test_user_code_may_come_to_a_pool_of_plans_that_was_spawned(sets, method):
         assert same_batches(alone(val_set), list(pooled(val_set, pool)))
         assert same_batches(alone(train_set), [*batches, *train])
         assert all(map(gone, native))
-        assert loader.stats()["worker_restarts"] == 0  # these are no failures
+        assert loader.stats().worker_restarts == 0  # these are no failures
 
 
 def test_explain_says_that_the_workers_are_a_pools(train_set, pool):

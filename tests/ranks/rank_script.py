@@ -100,7 +100,7 @@ def main() -> None:
             next(between, None)
             if not in_part and end_is_requested():
                 break
-    print("stats", json.dumps(loader.stats()), flush=True)
+    print("stats", json.dumps(loader.stats().as_dict()), flush=True)
 
 
 if __name__ == "__main__":

@@ -284,7 +284,7 @@ def images_with_gpu_worker(loader, batches=None):
     resumption.start()
     signal_all(cpu_workers, signal.SIGSTOP)
     try:
-        while not loader.stats()["gpu_worker"]["samples"]:
+        while not loader.stats().gpu_worker["samples"]:
             found.append(next(iterator))
     finally:
         resumption.cancel()

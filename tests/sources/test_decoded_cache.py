@@ -62,9 +62,9 @@ def test_every_epoch_has_the_batches_that_it_has_without_a_cache(mixed_folder, p
     for path, _ in dataset.samples:
         with Image.open(path) as image:
             pixels += image.width * image.height
-    found = loader.stats()["decoded_cache"]
-    assert found["images"] == len(dataset)
-    assert 3 * pixels <= found["bytes"] <= 3 * pixels + 64 * (2 + 2 * len(dataset))
+    found = loader.stats().decoded_cache
+    assert found.images == len(dataset)
+    assert 3 * pixels <= found.bytes <= 3 * pixels + 64 * (2 + 2 * len(dataset))
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
@@ -80,7 +80,7 @@ def test_workers_of_every_start_method_fill_it(image_folder, method):
             worker_init_fn=init,
         )
         assert_same(ours, reference)
-        assert loader.stats()["decoded_cache"]["images"] == 40
+        assert loader.stats().decoded_cache.images == 40
 
 
 def test_later_epochs_read_no_file(image_folder, tmp_path):
@@ -117,7 +117,7 @@ def test_a_file_that_changed_is_read_anew(tmp_path, change):
         ((after, _),) = loader
         assert after[:, 0, 0, 0].tolist() == [10, 10, 200, 10]
     assert before[:, 0, 0, 0].tolist() == [10, 10, 10, 10]
-    assert loader.stats()["decoded_cache"]["images"] == 4
+    assert loader.stats().decoded_cache.images == 4
 
 
 @pytest.mark.parametrize("kib", [3, 100, 500])
@@ -126,11 +126,11 @@ def test_a_budget_that_is_too_small_is_used_up_and_never_exceeded(image_folder, 
     reference, _ = epochs(dataset, 3)
     ours, loader = epochs(dataset, 3, cache=DecodedCache(kib * 1024))
     assert_same(ours, reference)
-    found = loader.stats()["decoded_cache"]
-    assert found["budget"] == kib * 1024
+    found = loader.stats().decoded_cache
+    assert found.budget == kib * 1024
     largest = 3 * 220 * 220
-    assert found["budget"] - largest <= found["bytes"] <= found["budget"]
-    assert (found["images"] > 0) == (kib > 3) and found["images"] < 40
+    assert found.budget - largest <= found.bytes <= found.budget
+    assert (found.images > 0) == (kib > 3) and found.images < 40
 
 
 def test_a_budget_below_the_table_of_files_is_no_error(image_folder, caplog):
@@ -139,7 +139,7 @@ def test_a_budget_below_the_table_of_files_is_no_error(image_folder, caplog):
     ours, loader = epochs(dataset, 1, cache=DecodedCache(100))
     assert_same(ours, reference)
     assert "no image is kept decoded: 40 files need a table of" in caplog.text
-    assert "decoded_cache" not in loader.stats()
+    assert loader.stats().decoded_cache is None
 
 
 def test_a_dataset_that_changes_gets_a_cache_of_its_own(image_folder, mixed_folder):
@@ -150,7 +150,7 @@ def test_a_dataset_that_changes_gets_a_cache_of_its_own(image_folder, mixed_fold
     reference, _ = epochs(dataset, 1)
     loader.set_epoch(0)
     assert_same([list(loader)], reference)
-    assert loader.stats()["decoded_cache"]["images"] == 24
+    assert loader.stats().decoded_cache.images == 24
 
 
 def test_explain_says_whether_it_is_used(image_folder):

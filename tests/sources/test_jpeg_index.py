@@ -26,9 +26,9 @@ def test_every_epoch_has_the_batches_that_it_has_without_one(folder, options):
     ours, loader = epochs(dataset, 3, jpeg_index="auto", **options)
     assert_same(ours, reference)
     # What Pillow decodes has none, and what the cache keeps needs none.
-    found = loader.stats()["jpeg_index"]
-    assert 0 < found["images"] <= 18 and found["bytes"] < found["budget"]
-    assert (found["images"] == 18) == ("cache" not in options)
+    found = loader.stats().jpeg_index
+    assert 0 < found.images <= 18 and found.bytes < found.budget
+    assert (found.images == 18) == ("cache" not in options)
 
 
 def test_a_saved_index_is_what_the_next_loader_begins_with(folder, tmp_path):
@@ -41,7 +41,7 @@ def test_a_saved_index_is_what_the_next_loader_begins_with(folder, tmp_path):
     ours, second = epochs(dataset, 2, jpeg_index=str(saved))
     assert_same(ours, reference)
     assert os.stat(saved).st_mtime_ns == before
-    assert second.stats()["jpeg_index"] == first.stats()["jpeg_index"]
+    assert second.stats().jpeg_index == first.stats().jpeg_index
 
 
 @pytest.mark.parametrize("damage", [b"", b"nonsense"])
@@ -65,7 +65,7 @@ def test_an_index_that_cannot_be_saved_is_used_all_the_same(folder, tmp_path, ca
     ours, loader = epochs(dataset, 2, jpeg_index=tmp_path / "missing" / "index")
     assert_same(ours, reference)
     assert "the entry index is not saved" in caplog.text
-    assert loader.stats()["jpeg_index"]["images"] == 18
+    assert loader.stats().jpeg_index.images == 18
 
 
 def test_files_that_changed_do_not_use_their_old_entries(folder, tmp_path):

@@ -13,7 +13,7 @@ import torch
 
 from fusionloader._native import RunStatus
 from fusionloader.deferred import activity
-from fusionloader.deferred.counts import counts
+from fusionloader.deferred.counts import counted_read, counts, timed_decoding
 from fusionloader.deferred.decoders.jpeg_header import read_jpeg_header
 from fusionloader.deferred.decoding import NOT_NATIVE
 from fusionloader.deferred.pillow import Argument
@@ -110,7 +110,9 @@ def _decoded(encoded: memoryview, order: Order) -> Pixels | None:
     size = decoder.image_size(encoded)
     if size is not None:
         pixels = np.empty((size[1], size[0], 3), np.uint8)
-        if decoder.decode(encoded, pixels.data, bgr=order == "BGR") is RunStatus.OK:
+        with timed_decoding():
+            status = decoder.decode(encoded, pixels.data, bgr=order == "BGR")
+        if status is RunStatus.OK:
             counts().files += 1
             counts().results["array"] += 1
             return pixels
@@ -124,7 +126,7 @@ def _content(path: Argument) -> memoryview | None:
         return None
     try:
         with open(path, "rb") as file:
-            return memoryview(file.read())
+            return memoryview(counted_read(file.read))
     except (OSError, ValueError):
         return None
 

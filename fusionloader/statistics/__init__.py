@@ -1,0 +1,1 @@
+"""What is counted while training runs: waits, stages, workers; and the snapshot of it."""

@@ -1,0 +1,173 @@
+"""What ``FusionLoader.stats()`` returns: a snapshot of everything that is counted, typed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from fusionloader.statistics.stages import StageStats
+from fusionloader.statistics.waits import WaitStats
+
+Scalar = int | float
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStats:
+    """One worker of the iterator under way, or of the last one.
+
+    Attributes:
+        number: of the worker.
+        pid: of its process, 0 before it has begun.
+        kind: what it runs: a plan natively, user code in Python, a plan on a GPU; or ``"borrowed"``
+            where it is another rank's, of which one guest slot may have seen several.
+        samples: that it has made.
+        busy_share: of the time since the workers were started, that it spent on samples.
+        restarts: how often the worker of that number was replaced.
+    """
+
+    number: int
+    pid: int
+    kind: Literal["native", "python", "gpu", "borrowed"]
+    samples: int
+    busy_share: float
+    restarts: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStats:
+    """A decoded cache, or a JPEG index.
+
+    Attributes:
+        images: that are kept.
+        bytes: taken.
+        budget: bytes that may be taken.
+    """
+
+    images: int
+    bytes: int
+    budget: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderStats:
+    """Counters since the loader was made; seconds are wall time.
+
+    Attributes:
+        wait_share: of the time between two ``next()``, how much training has waited; the number to
+            look at first. ``None`` before the second batch.
+        waits: their distribution, and the waits for first batches.
+        capacity: samples per second that the workers there are now could make; ``None`` before
+            they have made any.
+        stages: the same for each stage alone, see ``StageStats``.
+        rank: of this process in its job, 0 without one.
+        epochs: finished ones.
+        batches: delivered.
+        samples: delivered.
+        skipped: bad samples that were left out.
+        substituted: bad samples that were replaced.
+        errors: texts of the first 100 bad samples.
+        workers: of the iterator under way, or of the last one; empty where torch's own loop runs.
+        worker_restarts: workers that were replaced.
+        worker_seconds: that workers spent on samples.
+        pillow_samples: of a plan, that Pillow decoded.
+        borrowed_samples: made by workers of other ranks.
+        read_bytes: of files, as they are stored.
+        cache_hits: samples whose pixels came from a ``DecodedCache``.
+        in_flight: mini-batches that are made now.
+        slots: that there are for rows of mini-batches, delivered ones that are still looked at
+            included.
+        shared_memory_bytes: that these took at the peak.
+        copied_bytes: to a CUDA device.
+        part_seconds: of workers, by part of the plan: reading, decoding, Python code, writing, and
+            each stage.
+        gpu_worker: its ``mode`` now, whether it is ``profiling``, the ``rates`` (samples per
+            second) by mode, the ``threshold``, its ``samples``, its ``decoder``, ``where`` it
+            works, how many samples were ``refused`` for which reason, ``restarts``, if it is
+            ``gone``, why, and of its ``memory`` the ``lent_bytes``, ``borrowed_bytes`` and
+            ``revoked_bytes`` of all loans, whether it was ``short``, and ``why_not`` if nothing
+            can be lent. Empty without one.
+        deferred_images: of user code: how many ``files`` were, which were ``left_to_pillow`` and
+            why, the operations ``recorded``, what the ``results`` were, and what ``ended_by``
+            asking for pixels.
+        decoded_cache: what is in it; ``None`` without one.
+        jpeg_index: what is in it; ``None`` without one.
+    """
+
+    wait_share: float | None
+    waits: WaitStats
+    capacity: float | None
+    stages: tuple[StageStats, ...]
+    rank: int
+    epochs: int
+    batches: int
+    samples: int
+    skipped: int
+    substituted: int
+    errors: tuple[str, ...]
+    workers: tuple[WorkerStats, ...]
+    worker_restarts: int
+    worker_seconds: float
+    pillow_samples: int
+    borrowed_samples: int
+    read_bytes: int
+    cache_hits: int
+    in_flight: int
+    slots: int
+    shared_memory_bytes: int
+    copied_bytes: int
+    part_seconds: tuple[float, ...]
+    gpu_worker: Mapping[str, object]
+    deferred_images: Mapping[str, object]
+    decoded_cache: StoreStats | None
+    jpeg_index: StoreStats | None
+
+    @property
+    def wait_seconds(self) -> float:
+        """Waited in ``next()``, for the first batches of epochs, too."""
+        return self.waits.seconds + self.waits.first_seconds
+
+    def as_dict(self) -> dict[str, object]:
+        """Returns everything as plain values, which ``json`` can write."""
+        values = asdict(self)
+        values["waits"]["histogram"] = [list(pair) for pair in self.waits.histogram]
+        return values
+
+    def scalars(self, prefix: str = "fusionloader/") -> dict[str, Scalar]:
+        """Returns the numbers to plot over training, for TensorBoard's and W&B's kind of logger.
+
+        The names are those of the attributes, behind ``prefix``: ``wait/p95``,
+        ``capacity/decode``, ``worker/0/busy_share``. Unknown ones are left out.
+        """
+        return {prefix + name: value for name, value in self._numbers() if value is not None}
+
+    def _numbers(self) -> Iterator[tuple[str, Scalar | None]]:
+        yield "wait_share", self.wait_share
+        for name in ("p50", "p95", "p99", "first_seconds"):
+            yield f"wait/{name}", getattr(self.waits, name)
+        yield "capacity", self.capacity
+        for stage in self.stages:
+            yield f"capacity/{stage.name}", stage.capacity
+        for name in _COUNTERS:
+            yield name, getattr(self, name)
+        for worker in self.workers:
+            yield f"worker/{worker.kind}/{worker.number}/busy_share", worker.busy_share
+        for name in ("decoded_cache", "jpeg_index"):
+            store = getattr(self, name)
+            yield f"{name}/bytes", None if store is None else store.bytes
+
+
+_COUNTERS = (
+    "epochs",
+    "batches",
+    "samples",
+    "skipped",
+    "substituted",
+    "worker_restarts",
+    "borrowed_samples",
+    "read_bytes",
+    "cache_hits",
+    "in_flight",
+    "shared_memory_bytes",
+    "copied_bytes",
+)

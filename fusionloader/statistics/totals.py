@@ -1,0 +1,35 @@
+"""What the workers of one iterator have counted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fusionloader.statistics.snapshot import WorkerStats
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerTotals:
+    """Counters of an iterator's workers until now; see ``LoaderStats`` for what they mean.
+
+    Attributes:
+        samples: that they have made.
+        wanted: CPU workers that there are to be.
+        user_code: whether they run any.
+    """
+
+    samples: int
+    restarts: int
+    borrowed_samples: int
+    peak_bytes: int
+    busy_seconds: float
+    pillow_samples: int
+    copied_bytes: int
+    read_bytes: int
+    cache_hits: int
+    in_flight: int
+    slots: int
+    wanted: int
+    user_code: bool
+    part_seconds: Sequence[float]
+    workers: tuple[WorkerStats, ...]
