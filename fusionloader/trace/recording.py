@@ -79,7 +79,8 @@ class Trace:
         self.path = file.path
         self.pid = os.getpid()
         self.recorder = recorder
-        self._current = current
+        # Weakly: a loader that nobody has any more ends its trace at once.
+        self._current = weakref.ref(current)
         self._steps = steps
         self._feeds: weakref.WeakSet[Feed] = weakref.WeakSet()
         self._ending = threading.Lock()
@@ -88,7 +89,8 @@ class Trace:
     @property
     def is_on(self) -> bool:
         """Whether it records."""
-        return self._current.trace is self
+        current = self._current()
+        return current is not None and current.trace is self
 
     def attach(self, feed: Feed | None, why_none: str) -> int:
         """Adds what an iterator's workers do from now on; returns the iterator's number.
@@ -119,7 +121,9 @@ class Trace:
         if os.getpid() != self.pid:
             return  # a forked child has no part in it
         with self._ending:
-            self._current.ended(self)
+            current = self._current()
+            if current is not None:
+                current.ended(self)
             for feed in list(self._feeds):
                 feed.end()
             self._feeds.clear()
