@@ -7,6 +7,7 @@ by then (csrc/queue/trace_ring.hpp); all else is compared with what it was at th
 from __future__ import annotations
 
 import time
+from collections import Counter
 
 from fusionloader import _native
 from fusionloader._native import WorkerActivity
@@ -40,9 +41,9 @@ class ManagerTrace:
         self._polled = 0.0
         self._mode: object = None
         self._batches: dict[int, tuple[int, int]] = {}  # epoch and number, by sequence
-        self._pids: dict[int, int] = {}
+        self._pids: dict[int, int] = {}  # of borrowed workers
         self._away: set[int] = set()  # workers that are at other ranks
-        self._count = self._workers.count
+        self._count, self._restarted = self._workers.count, self._restarts()
         self._view = self._workers.member_view()
         for job in self._in_flight:
             self.published(job)
@@ -73,10 +74,10 @@ class ManagerTrace:
             self._add(recorder, found)
         recorder.lost += self._queue.take_lost_spans()
         self._look_at_gpu(recorder)
+        self._look_at_processes(recorder)
         now = time.monotonic()
         if now - self._polled >= _POLL_SECONDS:
             self._polled = now
-            self._look_at_processes(recorder)
             self._look_at_sharing(recorder)
 
     def end(self) -> None:
@@ -135,16 +136,17 @@ class ManagerTrace:
         )
 
     def _look_at_processes(self, recorder: Recorder) -> None:
-        count = self._workers.count
+        count, restarts = self._workers.count, self._restarts()
         if count != self._count:
             recorder.instant("workers", f"{count} workers instead of {self._count}")
-            self._count = count
-        for number in self._numbers:
-            pid, before = self._queue.worker(number).pid, self._pids.get(number, 0)
-            self._pids[number] = pid
-            if before not in (0, pid):
-                text = f"{self._worker(number).name}: process {pid} replaces {before}"
-                recorder.instant("restart", text, number)
+        for number in restarts - self._restarted:
+            recorder.instant("restart", f"{self._worker(number).name} died and is replaced", number)
+        self._count, self._restarted = count, restarts
+
+    def _restarts(self) -> Counter[int]:
+        """How often workers were replaced, by number."""
+        gpu = {} if self.gpu is None else {self._workers.most: self.gpu.restarts}
+        return self._workers.restarts + Counter(gpu)
 
     def _look_at_sharing(self, recorder: Recorder) -> None:
         if self._view is None:
