@@ -37,19 +37,19 @@ class Copying:
     rows: int
     begun_ns: int
 
-    @property
-    def nbytes(self) -> int:
-        """Of its rows in host memory."""
-        return self.layout.batch_bytes(self.rows)
-
 
 @dataclass(slots=True)
 class Arriving:
-    """A batch that is being copied; it is complete when the device has passed ``ready``."""
+    """A batch that is being copied; it is complete when the device has passed ``ready``.
+
+    ``nbytes`` of it are in host memory, and ``begun_ns`` is when the copy began.
+    """
 
     layout: Layout
     leaves: list[torch.Tensor]
     ready: native.Event
+    nbytes: int
+    begun_ns: int
 
 
 class DeviceDelivery:
@@ -86,7 +86,8 @@ class DeviceDelivery:
         while self._read and self._read[0][0].query():
             self._read.popleft()
         self.ring.deliver(copying.buffer)
-        return Arriving(layout, leaves, ready)
+        nbytes = copying.layout.batch_bytes(copying.rows)
+        return Arriving(layout, leaves, ready, nbytes, copying.begun_ns)
 
     def finish(self, pending: Arriving) -> Batch:
         """Returns the batch; the current stream waits until it is complete.

@@ -268,10 +268,8 @@ class SlotIterator(_BaseDataLoaderIter):
         """Begins the copy of a mini-batch to the device, if it goes there and is whole."""
         if self._delivery is None or job.failures or job.spilled or not job.indices:
             return None
-        copying = job.copying
         arriving = self._manager.deliver_on_device(job)
-        if copying is not None:
-            self._tracer.copied(job.batch.epoch, job.number, copying)
+        self._tracer.copied(job.batch.epoch, job.number, arriving.nbytes, arriving.begun_ns)
         return arriving
 
     @property

@@ -3,20 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import Protocol
 
 from fusionloader.trace.recording import CurrentTrace, Feed, Trace
 from fusionloader.trace.timeline import Copy, Step
-
-
-class Copying(Protocol):
-    """A mini-batch that is copied: its bytes, and since when."""
-
-    @property
-    def nbytes(self) -> int:
-        """Of its rows in host memory."""
-
-    begun_ns: int
 
 
 class StepTracer:
@@ -74,9 +63,8 @@ class StepTracer:
             Step(self._iterator, epoch, batch, samples, self._asked_ns, complete_ns, now)
         )
 
-    def copied(self, epoch: int, batch: int, copying: Copying) -> None:
+    def copied(self, epoch: int, batch: int, nbytes: int, begun_ns: int) -> None:
         """All copies of a mini-batch to the device were put into the stream."""
         if self._trace is not None:
-            nbytes, begun, now = copying.nbytes, copying.begun_ns, time.monotonic_ns()
-            copy = Copy(self._iterator, epoch, batch, nbytes, begun, now)
+            copy = Copy(self._iterator, epoch, batch, nbytes, begun_ns, time.monotonic_ns())
             self._trace.recorder.copies.append(copy)
