@@ -32,6 +32,7 @@ from fusionloader.options import (
 from fusionloader.resume.epoch_state import EpochState
 from fusionloader.resume.identity import describe_loader
 from fusionloader.resume.resharding import load_resharded
+from fusionloader.statistics.counters import rank_here
 from fusionloader.statistics.snapshot import LoaderStats
 from fusionloader.trace.recorder import Traced
 from fusionloader.trace.recording import Trace
@@ -316,7 +317,7 @@ class FusionLoader(DataLoader[T_co]):
             RuntimeError: this loader is being traced already.
         """
         kept = self._iterator_factory.kept_stats
-        traced = Traced(self.batch_size, self.tiny_batch_size, kept)
+        traced = Traced(rank_here(), self.batch_size, self.tiny_batch_size, kept)
         return self._state.traces.begin(path, steps, traced)
 
     def state_dict(self) -> State:
