@@ -15,6 +15,8 @@ from fusionloader.trace.timeline import Step
 
 log = logging.getLogger("fusionloader.trace")
 
+_MANY = 20_000  # slices that take 2 s to write
+
 
 class Feed(Protocol):
     """Adds what workers do to a trace."""
@@ -148,6 +150,8 @@ def _write(file: TraceFile, recorder: Recorder, feeds: weakref.WeakSet[Feed], pi
     for feed in list(feeds):
         feed.end()
     timeline = recorder.timeline()
+    if len(timeline.spans) > _MANY:
+        log.info("%d slices of workers are written into %s", len(timeline.spans), file.path)
     file.write(timeline)
     if timeline.meta.lost:
         log.warning(
