@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 
@@ -14,12 +15,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints a line for each check; returns 1 if FusionLoader cannot work here, 2 without DIR."""
+    """Prints a line for each check; returns 1 if one fails, 2 without that folder."""
     from fusionloader.cli.doctor.examination import examine
     from fusionloader.cli.doctor.report import as_json, exit_status, line_of, summary
 
     if options.data is not None and not options.data.is_dir():
-        raise SystemExit(f"doctor: --data {options.data} is no folder; name one with your images")
+        print(f"doctor: {options.data} is no folder; name one with your images", file=sys.stderr)
+        return 2
     checks = []
     for check in examine(options.data, measure=not options.quick):
         checks.append(check)

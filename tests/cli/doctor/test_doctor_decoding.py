@@ -44,6 +44,6 @@ def test_photos_are_decoded_to_find_out(monkeypatch):
 
 
 def test_the_table_of_the_page_is_the_one_that_is_used():
-    rows = re.findall(r"^\| (.+?) \| ([\d,]+) \|", PAGE.read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| ([^|`]+) \| ([\d,]+) \|", PAGE.read_text(), re.MULTILINE)
     table = {name: int(rate.replace(",", "")) for names, rate in rows for name in names.split("; ")}
     assert table == decoding.EXPECTED

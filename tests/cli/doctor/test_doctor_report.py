@@ -77,6 +77,6 @@ def test_what_is_not_ok_says_what_to_type():
         assert bool(check.remedy) == (check.state != "ok"), check
 
 
-def test_a_folder_that_is_none_is_refused(tmp_path):
-    with pytest.raises(SystemExit, match="is no folder; name one with your images"):
-        main(["doctor", "--data", str(tmp_path / "missing")])
+def test_a_folder_that_is_none_is_refused(tmp_path, capsys):
+    assert main(["doctor", "--data", str(tmp_path / "missing")]) == 2
+    assert "is no folder; name one with your images" in capsys.readouterr().err
