@@ -4,6 +4,7 @@ import json
 from argparse import Namespace
 
 import pytest
+from support.fake_cuda import run_program
 
 from fusionloader.__main__ import main
 from fusionloader.cli import doctor
@@ -75,6 +76,16 @@ def test_what_cannot_be_looked_at_is_a_failure_and_not_the_end(monkeypatch, caps
 def test_what_is_not_ok_says_what_to_type():
     for check in examination.examine(None, measure=False):
         assert bool(check.remedy) == (check.state != "ok"), check
+
+
+@pytest.mark.parametrize("broken", ["fusionloader._native", "torch"])
+def test_a_broken_installation_is_examined_to_the_end(broken):
+    code = f"import sys; sys.modules[{broken!r}] = None; from fusionloader.__main__ import main"
+    done = run_program(f"{code}; sys.exit(main(['doctor', '--json', '--quick']))")
+    checks = json.loads(done.stdout)
+    assert done.returncode == 1, done.stderr
+    assert any(check["state"] == "fail" and check["remedy"] for check in checks)
+    assert "memory limit" in {check["name"] for check in checks}
 
 
 def test_a_folder_that_is_none_is_refused(tmp_path, capsys):
