@@ -683,6 +683,7 @@ EXPORT Result cuEventSynchronize(EventHandle handle) {
 
 EXPORT Result cuMemHostRegister_v2(void* memory, size_t bytes, unsigned) {
   if (!has_context()) return INVALID_CONTEXT;
+  if (setting("FAKE_CUDA_NO_LOCKING", 0) != 0) return OUT_OF_MEMORY;
   if (breaks_a_capture()) return CAPTURE_UNSUPPORTED;
   const std::lock_guard<std::mutex> lock(process.mutex);
   const auto address = reinterpret_cast<uint64_t>(memory);
