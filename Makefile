@@ -72,7 +72,7 @@ architectures: ready-to-test
 
 # Whether all studies in benchmarks/ still run.
 studies: ready-to-test
-	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m studies tests/cli/test_commands.py \
+	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m studies tests/cli/test_commands.py tests/cli/test_gpu_runs.py \
 	    tests/test_same_training.py
 
 bench: ready-to-test
