@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 from fusionloader.statistics.stages import StageStats
 from fusionloader.statistics.waits import WaitStats
 
 Scalar = int | float
+_OF_WORKERS = ("samples", "busy_seconds", "restarts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,8 @@ class WorkerStats:
         pid: of its process, 0 before it has begun.
         kind: what it runs: a plan natively, user code in Python, a plan on a GPU; or ``"borrowed"``
             where it is another rank's, of which one guest slot may have seen several.
-        samples: that it has made.
+        samples: that workers of this number have made since the loader was made.
+        busy_seconds: that they have spent on these.
         busy_share: of the time since the workers were started, that it spent on samples.
         restarts: how often the worker of that number was replaced.
     """
@@ -30,8 +32,16 @@ class WorkerStats:
     pid: int
     kind: Literal["native", "python", "gpu", "borrowed"]
     samples: int
+    busy_seconds: float
     busy_share: float
     restarts: int
+
+    def since(self, earlier: WorkerStats | None) -> WorkerStats:
+        """Returns the same with the counters of an ``earlier`` worker of its number added."""
+        if earlier is None:
+            return self
+        counted = {name: getattr(self, name) + getattr(earlier, name) for name in _OF_WORKERS}
+        return replace(self, **counted)
 
 
 @dataclass(frozen=True, slots=True)
