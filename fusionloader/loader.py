@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import fields
+from functools import partial
 from pickle import PicklingError
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -293,8 +294,11 @@ class FusionLoader(DataLoader[T_co]):
         Look at ``wait_share`` first. ``as_dict()`` has everything as plain values, ``scalars()``
         the numbers for a logger.
         """
-        kept = self._iterator_factory.kept_stats()
-        return self._state.statistics.snapshot(self._state.epochs.completed, kept)
+        return self._stats_reader()()
+
+    def _stats_reader(self) -> Callable[[], LoaderStats]:
+        """Returns a function for ``stats()`` that does not keep the loader."""
+        return partial(self._state.stats, self._iterator_factory)
 
     def state_dict(self) -> State:
         """Returns where the current epoch stands; JSON-serialisable, a few KB.

@@ -1,4 +1,4 @@
-"""``stats()`` in another thread, as exporters call it, whatever becomes of the training meanwhile."""
+"""``stats()`` in another thread, as exporters call it, whatever becomes of training meanwhile."""
 
 import gc
 import json
