@@ -9,7 +9,7 @@ from dataclasses import fields
 from functools import partial
 from pickle import PicklingError
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
@@ -17,8 +17,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from fusionloader.aliases import Batch, Index, Sample, State
 from fusionloader.iterators.loader_state import LoaderState, Window
-from fusionloader.iterators.native_part import missing
-from fusionloader.iterators.portable import PortableIteratorFactory
+from fusionloader.iterators.portable import iterator_factory
 from fusionloader.options import (
     AugmentPer,
     Decode,
@@ -30,19 +29,15 @@ from fusionloader.options import (
     Switch,
     WorkerPool,
 )
-from fusionloader.resume.epoch_state import EpochState
+from fusionloader.representation import Described, as_html, as_text, shown
 from fusionloader.resume.identity import describe_loader
-from fusionloader.resume.resharding import load_resharded
+from fusionloader.resume.loading import load_state
+from fusionloader.resume.sampling import set_epoch_of_samplers
 from fusionloader.statistics.snapshot import LoaderStats
 from fusionloader.user_warnings import warn_user
 from fusionloader.workers.pickling import explain_pickling
 
-if TYPE_CHECKING:
-    from fusionloader.iterators.factory import IteratorFactory
-
 T_co = TypeVar("T_co", covariant=True)
-
-_RANKS = ("same", "reshard")
 
 
 class FusionLoader(DataLoader[T_co]):
@@ -198,7 +193,7 @@ class FusionLoader(DataLoader[T_co]):
                 setattr(self, field.name, getattr(options, field.name))
         self.shuffle = shuffle
         self._state = LoaderState()
-        self._iterator_factory = _iterator_factory()
+        self._iterator_factory = iterator_factory()
         super().__init__(
             dataset,
             batch_size,
@@ -239,13 +234,7 @@ class FusionLoader(DataLoader[T_co]):
         An iterator that has delivered nothing yet begins again with the new number.
         """
         self._state.epochs.set_epoch(epoch)
-        inner = getattr(self.batch_sampler, "sampler", None)
-        seen: list[object] = []
-        samplers: tuple[object, ...] = (self.sampler, self.batch_sampler, inner)
-        for sampler in samplers:
-            if hasattr(sampler, "set_epoch") and not any(sampler is s for s in seen):
-                sampler.set_epoch(epoch)
-                seen.append(sampler)
+        set_epoch_of_samplers(LoaderOptions.of(self), epoch)
 
     def resize_workers(self, num_workers: int) -> None:
         """Sets the number of workers, of a running iterator too, from its next batch on.
@@ -300,6 +289,17 @@ class FusionLoader(DataLoader[T_co]):
         """Returns a function for ``stats()`` that does not keep the loader."""
         return partial(self._state.stats, self._iterator_factory)
 
+    def __repr__(self) -> str:
+        return shown(self._described, as_text) or object.__repr__(self)
+
+    def _repr_html_(self) -> str | None:
+        return shown(self._described, as_html)
+
+    def _described(self) -> Described:
+        options = LoaderOptions.of(self)
+        way = self._iterator_factory.way(options)
+        return Described(type(self).__name__, options, way, self.explain(), self.stats())
+
     def state_dict(self) -> State:
         """Returns where the current epoch stands; JSON-serialisable, a few KB.
 
@@ -334,19 +334,8 @@ class FusionLoader(DataLoader[T_co]):
             ValueError: the state is of another dataset, batch size, world size or version, of an
                 epoch that a ``DistributedSampler`` ordered otherwise, or cannot be resharded.
         """
-        if ranks not in _RANKS:
-            raise ValueError(f"ranks should be one of {_RANKS}, not {ranks!r}")
         options = LoaderOptions.of(self)
-        identity = describe_loader(options)
-        if ranks == "reshard":
-            epoch_state = load_resharded(options, state, identity)
-        elif isinstance(state, dict):
-            epoch_state = EpochState.from_state(state, identity)
-        else:
-            raise ValueError(
-                f"a state is a dict, not a {type(state).__name__}; those of several ranks are "
-                'loaded with ranks="reshard"'
-            )
+        epoch_state = load_state(options, state, ranks)
         self._shutdown_iterator()
         self._state.epochs.resume(options, epoch_state)
 
@@ -388,12 +377,3 @@ class FusionLoader(DataLoader[T_co]):
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _iterator_factory() -> IteratorFactory | PortableIteratorFactory:
-    why = missing()
-    if why is not None:
-        return PortableIteratorFactory(why)
-    from fusionloader.iterators.factory import IteratorFactory
-
-    return IteratorFactory()

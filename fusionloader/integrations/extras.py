@@ -15,9 +15,9 @@ def extra(name: str) -> Iterator[None]:
     """
     try:
         yield
-    except ImportError as error:
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
         raise ImportError(
-            f"fusionloader.integrations.{name} needs {error.name}: "
-            f"pip install 'fusionloader[{name}]'",
+            f"fusionloader.integrations.{name} needs {package}: pip install 'fusionloader[{name}]'",
             name=error.name,
         ) from error
