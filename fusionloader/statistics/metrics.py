@@ -104,9 +104,27 @@ METRICS = (
         ("stage",),
         "capacity/{stage}",
     ),
-    Metric("epochs", "counter", "epochs", "Finished ones.", one("epochs"), (), "epochs"),
-    Metric("batches", "counter", "batches", "Delivered ones.", one("batches"), (), "batches"),
-    Metric("samples", "counter", "samples", "Delivered ones.", one("samples"), (), "samples"),
+    Metric(
+        "epochs", "counter", "epochs", "Epochs that were finished.", one("epochs"), (), "epochs"
+    ),
+    Metric(
+        "batches",
+        "counter",
+        "batches",
+        "Mini-batches that were delivered.",
+        one("batches"),
+        (),
+        "batches",
+    ),
+    Metric(
+        "samples",
+        "counter",
+        "samples",
+        "Samples that were delivered.",
+        one("samples"),
+        (),
+        "samples",
+    ),
     Metric(
         *("bad_samples", "counter", "samples"),
         "Samples that could not be made, by what became of them.",
@@ -165,13 +183,13 @@ METRICS = (
     ),
     Metric(
         *("read_bytes", "counter", "bytes"),
-        "Read of files, as they are stored.",
+        "Bytes of files that were read, as they are stored.",
         one("read_bytes"),
         scalar="read_bytes",
     ),
     Metric(
         *("copied_bytes", "counter", "bytes"),
-        "Copied to a CUDA device.",
+        "Bytes that were copied to a CUDA device.",
         one("copied_bytes"),
         scalar="copied_bytes",
     ),
@@ -239,7 +257,7 @@ METRICS = (
     ),
     Metric(
         *("gpu_worker_refused_samples", "gauge", "samples"),
-        "Samples that it left to CPU workers, for the latest iterator.",
+        "Samples that the GPU worker left to CPU workers, for the latest iterator.",
         of_gpu_worker_by_key("refused"),
         ("reason",),
     ),
