@@ -29,7 +29,7 @@ void count_sample(fusionloader::WorkerRecord& record, PartTimes& times, size_t p
 }  // namespace
 
 int main(int, char** arguments) {
-  constexpr int kSamples = 1'000'000;
+  constexpr int kSamples = 100'000;
   const size_t parts = std::strtoul(arguments[1], nullptr, 10);
   const auto record = std::make_unique<fusionloader::WorkerRecord>();
   PartTimes times;

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
 from fusionloader.executors.spent import Spent
@@ -60,6 +60,16 @@ class WorkerCounters:
         self.cache_hits += spent.cache_hits
         self.add_part_seconds(spent.part_seconds)
 
+    def round(self) -> None:
+        """Rounds seconds to nanoseconds, which they are counted in.
+
+        The last bits of a sum depend on the order in which iterators end: it could decrease.
+        """
+        self.busy_seconds = round(self.busy_seconds, 9)
+        self.workers = tuple(
+            replace(worker, busy_seconds=round(worker.busy_seconds, 9)) for worker in self.workers
+        )
+
     def copy(self) -> WorkerCounters:
         """Returns counters to add to."""
         made = WorkerCounters()
@@ -114,4 +124,5 @@ class AllWorkers:
         total = ended.copy()
         for counted in under_way:
             total.add(counted())
+        total.round()
         return total

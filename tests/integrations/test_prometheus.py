@@ -162,3 +162,17 @@ def test_a_missing_package_is_named_with_the_command(module, package, monkeypatc
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ImportError, match=f"{module} needs {package}: pip install 'fusionloader"):
         importlib.import_module(module)
+
+
+@pytest.mark.parametrize("options", [{}, {"collate_fn": len}, {"persistent_workers": True}])
+def test_an_exported_loader_ends_with_its_last_reference(options, train_set, registry):
+    loader = FusionLoader(train_set, 8, num_workers=1, **options)
+    prometheus.export(loader, registry=registry)
+    iterator = iter(loader)
+    next(iterator)
+    processes = [*iterator._workers]
+    exported(registry)
+    del loader, iterator
+    gc.collect()
+    assert not exported(registry)
+    assert not any(process.is_alive() for process in processes)

@@ -8,11 +8,12 @@ from contextlib import contextmanager
 import pytest
 from PIL import Image
 from support.images import train_transform
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, default_collate
 from torchvision.datasets import ImageFolder
 from torchvision.transforms.functional import to_tensor
 
 from fusionloader import FusionLoader
+from fusionloader.iterators.whole_batches import WholeBatchIterator
 
 GROWING = (
     *("epochs", "batches", "samples", "worker_restarts", "worker_seconds", "read_bytes"),
@@ -85,16 +86,31 @@ def loader_of(kind, folder):
     if kind == "persistent":
         dataset = ImageFolder(folder, train_transform())
         return FusionLoader(dataset, 4, persistent_workers=True, **options)
-    return FusionLoader(Photos(folder), 4, on_error="skip", **options)
+    if kind == "own":
+        return FusionLoader(Photos(folder), 4, on_error="skip", **options)
+    dataset = ImageFolder(folder, train_transform())
+    if kind == "whole":
+        return FusionLoader(dataset, 4, collate_fn=collate, **options)
+    return FusionLoader(dataset, 4, seed=1)
 
 
-@pytest.mark.parametrize("kind", ["plan", "persistent", "own"])
+def collate(samples):
+    return default_collate(samples)
+
+
+def kill_one(iterator):
+    workers = getattr(iterator, "_workers", ())
+    if workers and not isinstance(iterator, WholeBatchIterator):  # of which torch replaces none
+        workers[0].kill()
+
+
+@pytest.mark.parametrize("kind", ["plan", "persistent", "own", "whole", "in process"])
 def test_counters_only_grow_through_epochs_breaks_kills_and_ends(kind, image_folder):
     with loader_of(kind, str(image_folder)) as loader, watched(loader):
         list(loader)
         iterator = iter(loader)
         next(iterator)
-        iterator._workers[0].kill()
+        kill_one(iterator)
         list(iterator)
         for _ in loader:  # dropped in the middle of the epoch
             break
