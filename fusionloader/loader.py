@@ -298,7 +298,7 @@ class FusionLoader(DataLoader[T_co]):
     def _described(self) -> Described:
         options = LoaderOptions.of(self)
         way = self._iterator_factory.way(options)
-        return Described(type(self).__name__, options, way, self.explain(), self.stats())
+        return Described(type(self).__name__, options, way, self.explain, self.stats())
 
     def state_dict(self) -> State:
         """Returns where the current epoch stands; JSON-serialisable, a few KB.

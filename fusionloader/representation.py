@@ -17,15 +17,20 @@ _PAGE = """<div style="line-height: 1.5">
 <div><strong>{name}</strong> of {samples}: {arguments}</div>
 <div>{waiting}</div>
 {table}
-<details><summary>How samples are made</summary><pre>{explained}</pre></details>
+<details><summary>How samples are made</summary>\
+<pre style="overflow-x: auto">{explained}</pre></details>
 </div>"""
-_TABLE = """<table style="font-variant-numeric: tabular-nums">
-<thead><tr><th scope="col">stage</th><th scope="col">capacity in samples/s</th>\
-<th scope="col">share of the work</th></tr></thead>
+_TABLE = """<table style="{style}">
+<thead><tr><th scope="col" style="text-align: left">stage</th>
+<th scope="col">capacity in samples/s</th><th scope="col">share of the work</th></tr></thead>
 <tbody>
 {rows}
 </tbody></table>"""
-_ROW = '<tr><th scope="row">{name}</th><td>{capacity:,.0f}</td><td>{share:.0%}</td></tr>'
+_STYLE = "font-variant-numeric: tabular-nums; text-align: right; border-spacing: 1em 0"
+_ROW = (
+    '<tr><th scope="row" style="text-align: left">{name}</th>'
+    "<td>{capacity:,.0f}</td><td>{share:.0%}</td></tr>"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +40,13 @@ class Described:
     Attributes:
         name: of its class.
         way: how samples are made, in two words.
-        explained: the same, a line per stage.
+        explain: returns the same, a line per stage.
     """
 
     name: str
     options: LoaderOptions
     way: str
-    explained: str
+    explain: Callable[[], str]
     stats: LoaderStats
 
 
@@ -71,7 +76,7 @@ def as_html(loader: Described) -> str:
         arguments=escape(_arguments(loader)),
         waiting=escape(_waiting(loader.stats)),
         table=_table(loader.stats.stages),
-        explained=escape(loader.explained),
+        explained=escape(loader.explain()),
     )
 
 
@@ -108,4 +113,4 @@ def _table(stages: tuple[StageStats, ...]) -> str:
         _ROW.format(name=escape(each.name), capacity=each.capacity, share=each.seconds / total)
         for each in stages
     ]
-    return _TABLE.format(rows="\n".join(rows)) if rows else ""
+    return _TABLE.format(style=_STYLE, rows="\n".join(rows)) if rows else ""
