@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import fields
+from functools import partial
 from pickle import PicklingError
 from types import TracebackType
 from typing import Any, Literal, TypeVar
@@ -28,9 +29,10 @@ from fusionloader.options import (
     Switch,
     WorkerPool,
 )
-from fusionloader.resume.epoch_state import EpochState
+from fusionloader.representation import Described, as_html, as_text, shown
 from fusionloader.resume.identity import describe_loader
-from fusionloader.resume.resharding import load_resharded
+from fusionloader.resume.loading import load_state
+from fusionloader.resume.sampling import set_epoch_of_samplers
 from fusionloader.statistics.counters import rank_here
 from fusionloader.statistics.snapshot import LoaderStats
 from fusionloader.trace.recorder import Traced
@@ -39,8 +41,6 @@ from fusionloader.user_warnings import warn_user
 from fusionloader.workers.pickling import explain_pickling
 
 T_co = TypeVar("T_co", covariant=True)
-
-_RANKS = ("same", "reshard")
 
 
 class FusionLoader(DataLoader[T_co]):
@@ -236,13 +236,7 @@ class FusionLoader(DataLoader[T_co]):
         An iterator that has delivered nothing yet begins again with the new number.
         """
         self._state.epochs.set_epoch(epoch)
-        inner = getattr(self.batch_sampler, "sampler", None)
-        seen: list[object] = []
-        samplers: tuple[object, ...] = (self.sampler, self.batch_sampler, inner)
-        for sampler in samplers:
-            if hasattr(sampler, "set_epoch") and not any(sampler is s for s in seen):
-                sampler.set_epoch(epoch)
-                seen.append(sampler)
+        set_epoch_of_samplers(LoaderOptions.of(self), epoch)
 
     def resize_workers(self, num_workers: int) -> None:
         """Sets the number of workers, of a running iterator too, from its next batch on.
@@ -290,8 +284,22 @@ class FusionLoader(DataLoader[T_co]):
         Look at ``wait_share`` first. ``as_dict()`` has everything as plain values, ``scalars()``
         the numbers for a logger.
         """
-        kept = self._iterator_factory.kept_stats()
-        return self._state.statistics.snapshot(self._state.epochs.completed, kept)
+        return self._stats_reader()()
+
+    def _stats_reader(self) -> Callable[[], LoaderStats]:
+        """Returns a function for ``stats()`` that does not keep the loader."""
+        return partial(self._state.stats, self._iterator_factory)
+
+    def __repr__(self) -> str:
+        return shown(self._described, as_text) or object.__repr__(self)
+
+    def _repr_html_(self) -> str | None:
+        return shown(self._described, as_html)
+
+    def _described(self) -> Described:
+        options = LoaderOptions.of(self)
+        way = self._iterator_factory.way(options)
+        return Described(type(self).__name__, options, way, self.explain, self.stats())
 
     def trace(self, path: str | os.PathLike[str], steps: int | None = None) -> Trace:
         """Records a timeline of the next ``steps`` batches, see docs/tracing.md.
@@ -343,19 +351,8 @@ class FusionLoader(DataLoader[T_co]):
             ValueError: the state is of another dataset, batch size, world size or version, of an
                 epoch that a ``DistributedSampler`` ordered otherwise, or cannot be resharded.
         """
-        if ranks not in _RANKS:
-            raise ValueError(f"ranks should be one of {_RANKS}, not {ranks!r}")
         options = LoaderOptions.of(self)
-        identity = describe_loader(options)
-        if ranks == "reshard":
-            epoch_state = load_resharded(options, state, identity)
-        elif isinstance(state, dict):
-            epoch_state = EpochState.from_state(state, identity)
-        else:
-            raise ValueError(
-                f"a state is a dict, not a {type(state).__name__}; those of several ranks are "
-                'loaded with ranks="reshard"'
-            )
+        epoch_state = load_state(options, state, ranks)
         self._shutdown_iterator()
         self._state.epochs.resume(options, epoch_state)
 

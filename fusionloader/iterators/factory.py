@@ -33,7 +33,7 @@ from fusionloader.sources.datasets import Compiled, compile_dataset
 from fusionloader.sources.fingerprint import Fingerprint
 from fusionloader.sources.kept_files import KeptFiles
 from fusionloader.sources.plan_source import PlanSource
-from fusionloader.sources.tables import Tables
+from fusionloader.sources.tables import Tables, is_for_native_workers
 from fusionloader.statistics.snapshot import StoreStats
 
 log = logging.getLogger("fusionloader.loader")
@@ -115,6 +115,15 @@ class IteratorFactory:
         With ``part_seconds``, the time spent on each part, also its share.
         """
         return explained(options, *self._compiled(options), part_seconds)
+
+    def way(self, options: LoaderOptions) -> str:
+        """Returns how the loader's samples are made, in two words."""
+        compiled, why_not = self._compiled(options)
+        if options.num_workers == 0:
+            return "in process"
+        if why_not or compiled is None:
+            return "whole batches"
+        return "native workers" if is_for_native_workers(compiled) else "Python workers"
 
     def kept_stats(self) -> dict[str, StoreStats]:
         """Returns what is kept of the dataset's files, for ``stats()``."""

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from fusionloader.resume.epochs import Epochs
 from fusionloader.statistics.counters import Statistics
+from fusionloader.statistics.snapshot import LoaderStats, StoreStats
 from fusionloader.trace.recording import CurrentTrace
 
 if TYPE_CHECKING:  # iterators work where the native part is missing
     from fusionloader.deferred.kept import ImageStores
 
 Window = AbstractContextManager[object]
+
+
+class KeepsFiles(Protocol):
+    """An iterator factory, as far as statistics ask it."""
+
+    def kept_stats(self) -> dict[str, StoreStats]:
+        """Returns what is kept of the dataset's files."""
 
 
 class LoaderState:
@@ -35,6 +43,10 @@ class LoaderState:
         self.workers: int | None = None
         self.image_stores: ImageStores | None = None
         self.idle_window: Callable[[], Callable[[], Window] | None] = lambda: None
+
+    def stats(self, factory: KeepsFiles) -> LoaderStats:
+        """Returns a snapshot of the counters; ``factory`` made the iterators."""
+        return self.statistics.snapshot(self.epochs.completed, factory.kept_stats())
 
     def __reduce__(self) -> tuple[type[LoaderState], tuple[()]]:
         return LoaderState, ()

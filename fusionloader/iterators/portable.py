@@ -52,13 +52,17 @@ class PortableIteratorFactory:
         """Returns why nothing is compiled."""
         return f"whole batches per worker, as torch's DataLoader: {self._why} is missing"
 
+    def way(self, options: LoaderOptions) -> str:
+        """Returns how the loader's samples are made, in two words."""
+        return "torch's loops"
+
     def kept_stats(self) -> dict[str, StoreStats]:
         """Returns nothing: there are no caches."""
         return {}
 
 
 def iterator_factory() -> IteratorFactory | PortableIteratorFactory:
-    """Returns what makes the iterators of a loader on this machine."""
+    """Returns what chooses a loader's iterators on this machine."""
     why = missing()
     if why is not None:
         return PortableIteratorFactory(why)

@@ -14,7 +14,6 @@ import torch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from fusionloader.aliases import AnyLoader, Batch
-from fusionloader.deferred.counts import Counts
 from fusionloader.delivery.cuda_device import CudaDevice
 from fusionloader.delivery.device_batches import Arriving, make_delivery
 from fusionloader.delivery.host_batches import collate_named, collate_rest, without_rows
@@ -31,8 +30,8 @@ from fusionloader.manager.options import ManagerOptions
 from fusionloader.options import LoaderOptions
 from fusionloader.pool.pool_processes import running
 from fusionloader.resume.sampling import SampledBatch, undelivered_batches
-from fusionloader.statistics.totals import WorkerTotals
 from fusionloader.statistics.waits import WaitClock
+from fusionloader.statistics.worker_counters import AllWorkers
 from fusionloader.trace.step_tracer import StepTracer
 from fusionloader.workers.failures import raise_failure
 
@@ -74,7 +73,6 @@ class SlotIterator(_BaseDataLoaderIter):
         self._start_manager()
         self._begin()
         state.idle_window = weakref.WeakMethod(self.idle_window)
-        state.statistics.iterator = weakref.WeakMethod(self._counted)
 
     def idle_window(self) -> Window:
         """Returns a block within which training asks for no batch and leaves the device alone."""
@@ -86,9 +84,13 @@ class SlotIterator(_BaseDataLoaderIter):
         self._workers_wanted = self._options.num_workers
         self._levels = self._send_levels()
         start = self._backend.starter(self._options, self.base_seed)
-        self._manager = LocalManager(self._manager_options(), self._backend.layout, start)
+        statistics = self._statistics
+        self._manager = LocalManager(
+            self._manager_options(), self._backend.layout, start, statistics.deferred
+        )
         self._gpu, self._in_flight = self._manager.gpu, self._manager.in_flight
-        self._finalizer = weakref.finalize(self, self._manager.close)
+        statistics.all_workers.begin(self._manager.totals)
+        self._finalizer = weakref.finalize(self, _end, self._manager, statistics.all_workers)
         self._tracer.replace_feed(self._manager.trace)
 
     def _manager_options(self) -> ManagerOptions:
@@ -240,7 +242,7 @@ class SlotIterator(_BaseDataLoaderIter):
     def _end_epoch(self) -> None:
         self._epochs.finish(self._epoch_state)
         self._backend.epoch_ended()
-        self._statistics.deferred.add(self._manager.take_deferred())
+        self._manager.receive_deferred()
         if self._gpu is not None:
             self._gpu.paused()
         if not self._persistent_workers:
@@ -350,14 +352,7 @@ class SlotIterator(_BaseDataLoaderIter):
 
     # ---- the end -------------------------------------------------------------------------------
 
-    def _counted(self) -> tuple[WorkerTotals, Counts] | None:
-        """Returns what workers have counted that is not yet among the loader's statistics."""
-        return None if self._manager.closed else (self._manager.totals(), self._manager.deferred)
-
     def _shutdown_workers(self) -> None:
-        if (counted := self._counted()) is not None:
-            self._statistics.workers.add(counted[0])
-            self._statistics.deferred.add(self._manager.take_deferred())
         self._finalizer()
         if self._whole is not None:
             self._whole._shutdown_workers()
@@ -365,3 +360,8 @@ class SlotIterator(_BaseDataLoaderIter):
     @property
     def _workers(self) -> Sequence[object]:
         return self._manager.processes if self._whole is None else self._whole._workers
+
+
+def _end(manager: LocalManager, counters: AllWorkers) -> None:
+    manager.close()
+    counters.end(manager.totals)

@@ -135,7 +135,7 @@ class LoaderWorkers:
 
     def receive(self) -> list[messages.Message]:
         """Returns what they have reported, without waiting."""
-        return self._workers.receive()
+        return [] if self._set is None else self._set.receive()
 
     def sleep(self, seen: int, seconds: float) -> None:
         """Waits until the queue's done word is no longer ``seen``, or a message goes on."""
@@ -210,7 +210,13 @@ class LoaderWorkers:
                 kind = "gpu"
             share = record.busy_seconds / elapsed
             yield WorkerStats(
-                number, record.pid, kind, record.samples, share, self.restarts[number]
+                number,
+                record.pid,
+                kind,
+                record.samples,
+                record.busy_seconds,
+                share,
+                self.restarts[number],
             )
 
     @property

@@ -68,12 +68,14 @@ class LocalManager:
         closed: whether it has ended.
     """
 
-    def __init__(self, options: ManagerOptions, layout: Layout | None, start: StartWorker) -> None:
-        """``start`` starts a worker process."""
+    def __init__(
+        self, options: ManagerOptions, layout: Layout | None, start: StartWorker, deferred: Counts
+    ) -> None:
+        """``start`` starts a worker process; ``deferred`` counts the images of all."""
         self._options = options
         self._pid = os.getpid()
         self._sequence = 0
-        self._deferred = Counts()
+        self._deferred = deferred
         self.closed = False
         objects.sweep()
         self._most_in_flight = options.in_flight
@@ -339,21 +341,14 @@ class LocalManager:
         self.queue.withdraw()
         self.in_flight.discard()
 
-    def take_deferred(self) -> Counts:
-        """Returns what was counted of deferred images since the last call; between epochs."""
+    def receive_deferred(self) -> None:
+        """Counts the deferred images that workers have reported and nobody asked for."""
         for message in self._workers.receive():
             if isinstance(message, messages.ImagesDeferred):
                 self._deferred.add(message.counts)
-        taken, self._deferred = self._deferred, Counts()
-        return taken
-
-    @property
-    def deferred(self) -> Counts:
-        """What was counted of deferred images, and not taken yet."""
-        return self._deferred
 
     def totals(self) -> WorkerTotals:
-        """Returns what its workers have counted."""
+        """Returns what its workers have counted, to any thread, and after the end, too."""
         return self._workers.totals(self._memory.totals(), len(self.in_flight.wanted))
 
     @property
@@ -372,6 +367,7 @@ class LocalManager:
         if self.closed or os.getpid() != self._pid:
             return  # in a forked child the workers are its parent's
         self.closed = True
+        self.receive_deferred()
         self.trace.end()
         self.queue.stop()
         self._workers.end()

@@ -101,7 +101,8 @@ def explain(notes: Sequence[Note], part_seconds: Sequence[float] = ()) -> str:
         notes: the lines.
         part_seconds: time by ``Note.part``, from which follow the shares of the time.
     """
-    total = sum(part_seconds)
+    listed = {note.part for note in notes}  # writing into the batch is not among them
+    total = sum(seconds for part, seconds in enumerate(part_seconds) if part in listed)
     lines, told = [], set()
     for note in notes:
         native = f"native ({note.rounding})" if note.rounding else "native"

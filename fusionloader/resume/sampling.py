@@ -6,7 +6,7 @@ import hashlib
 import pickle
 from collections.abc import Iterator, Sequence
 from operator import index as as_integer
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -137,3 +137,11 @@ def undelivered_batches(
         counts = occurrences.count(keys)
         if number >= delivered and number not in ahead:
             yield SampledBatch(number, indices, keys, counts)
+
+
+def set_epoch_of_samplers(options: LoaderOptions, epoch: int) -> None:
+    """Tells each of the samplers of a loader that has ``set_epoch``."""
+    samplers: tuple[Any, ...] = (options.sampler, options.batch_sampler, options.inner_sampler)
+    for sampler in {id(each): each for each in samplers}.values():
+        if hasattr(sampler, "set_epoch"):
+            sampler.set_epoch(epoch)

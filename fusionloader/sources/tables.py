@@ -22,6 +22,16 @@ def layout_of(plan: Plan) -> Layout | str:
     return Layout.of((result_like(plan), 0))
 
 
+def is_for_native_workers(compiled: Compiled) -> bool:
+    """Whether a plan is the whole way of samples that workers find in a table.
+
+    Odd targets are not looked for.
+    """
+    if not compiled.complete or compiled.kind not in ("folder", "pixels"):
+        return False
+    return compiled.plan is not None and not isinstance(layout_of(compiled.plan), str)
+
+
 class Tables:
     """Each made once while the dataset stays the same."""
 
@@ -35,15 +45,10 @@ class Tables:
         ``None`` when workers have to run Python: a tail, bytes from the dataset, odd targets,
         collate functions of the user's own.
         """
-        if not compiled.complete:
-            return None
-        assert compiled.plan is not None
-        if isinstance(layout_of(compiled.plan), str):
+        if not is_for_native_workers(compiled):
             return None
         if compiled.kind == "pixels":
             return self._of_pixels(compiled.arrays(dataset))
-        if compiled.kind != "folder":
-            return None
         samples = compiled.samples(dataset)
         if self._files is None or self._files[0] != samples:
             targets = list(map(itemgetter(1), samples))  # a million in less than a loop takes

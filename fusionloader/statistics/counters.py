@@ -4,88 +4,19 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import zip_longest
 
 from fusionloader.deferred.counts import Counts
-from fusionloader.executors.spent import Spent
-from fusionloader.statistics.snapshot import LoaderStats, StoreStats, WorkerStats
+from fusionloader.statistics.snapshot import LoaderStats, StoreStats
 from fusionloader.statistics.stages import stage_stats, total_capacity
-from fusionloader.statistics.totals import WorkerTotals
 from fusionloader.statistics.waits import StepObserver, Waits
+from fusionloader.statistics.worker_counters import AllWorkers, WorkerCounters
 from fusionloader.workers.messages import SampleSkipped
 
 log = logging.getLogger("fusionloader.loader")
 
 _KEPT_ERRORS = 100
-
-Counted = Callable[[], tuple[WorkerTotals, Counts] | None]
-"""Returns what workers have counted; ``None`` when they have ended."""
-
-
-@dataclass(slots=True)
-class WorkerCounters:
-    """What workers have counted, of all iterators that have ended, and of the one under way."""
-
-    samples: int = 0
-    restarts: int = 0
-    borrowed_samples: int = 0
-    peak_bytes: int = 0
-    busy_seconds: float = 0.0
-    pillow_samples: int = 0
-    copied_bytes: int = 0
-    copy_seconds: float = 0.0
-    read_bytes: int = 0
-    cache_hits: int = 0
-    in_flight: int = 0
-    slots: int = 0
-    wanted: int = 1
-    user_code: bool = True
-    part_seconds: list[float] = field(default_factory=list)
-    workers: tuple[WorkerStats, ...] = ()
-
-    def add(self, totals: WorkerTotals) -> None:
-        """Adds what those of one iterator have counted."""
-        for name in _SUMS:
-            setattr(self, name, getattr(self, name) + getattr(totals, name))
-        for name in ("in_flight", "wanted", "user_code", "workers"):
-            setattr(self, name, getattr(totals, name))
-        self.slots, self.peak_bytes = totals.memory.slots, totals.memory.peak_bytes
-        self.copied_bytes += totals.memory.copied_bytes
-        self.copy_seconds += totals.memory.copy_seconds
-        self.add_part_seconds(totals.part_seconds)
-
-    def add_part_seconds(self, seconds: Sequence[float]) -> None:
-        """Adds the time spent on each part of a plan."""
-        pairs = zip_longest(self.part_seconds, seconds, fillvalue=0.0)
-        self.part_seconds = [a + b for a, b in pairs]  # a changed plan may have more of them
-
-    def add_spent(self, samples: int, seconds: float, spent: Spent) -> None:
-        """Adds what samples have cost that were made elsewhere than by workers of a manager."""
-        self.samples += samples
-        self.busy_seconds += seconds
-        self.read_bytes += spent.read_bytes
-        self.cache_hits += spent.cache_hits
-        self.add_part_seconds(spent.part_seconds)
-
-    def copy(self) -> WorkerCounters:
-        """Returns counters to add to."""
-        made = WorkerCounters()
-        for name in self.__slots__:
-            setattr(made, name, getattr(self, name))
-        return made
-
-
-_SUMS = (
-    "samples",
-    "restarts",
-    "borrowed_samples",
-    "busy_seconds",
-    "pillow_samples",
-    "read_bytes",
-    "cache_hits",
-)
 
 
 @dataclass(slots=True)
@@ -94,8 +25,7 @@ class Statistics:
 
     Attributes:
         observers: are told of the steps of training.
-        iterator: returns the method of the latest iterator with workers that says what they have
-            counted so far, and what of deferred images; ``None`` when that iterator is gone.
+        all_workers: the counters of the workers of all iterators.
     """
 
     batches: int = 0
@@ -107,8 +37,12 @@ class Statistics:
     deferred: Counts = field(default_factory=Counts)
     waits: Waits = field(default_factory=Waits)
     observers: list[StepObserver] = field(default_factory=list)
-    workers: WorkerCounters = field(default_factory=WorkerCounters)
-    iterator: Callable[[], Counted | None] = lambda: None
+    all_workers: AllWorkers = field(default_factory=AllWorkers)
+
+    @property
+    def workers(self) -> WorkerCounters:
+        """Counters of workers that have ended, and of whoever else makes samples."""
+        return self.all_workers.ended
 
     def add_skipped(self, skipped: Iterable[SampleSkipped]) -> None:
         """Counts, keeps and logs samples that were left out or replaced."""
@@ -125,18 +59,13 @@ class Statistics:
             log.warning("%s was %s: %s", name, action, lines[-1])
 
     def snapshot(self, epochs: int, kept: Mapping[str, StoreStats]) -> LoaderStats:
-        """Returns everything that was counted until now.
+        """Returns everything that was counted until now, to any thread.
 
         Args:
             epochs: that were finished.
             kept: what is kept of files, by name.
         """
-        workers, deferred = self.workers.copy(), Counts()
-        deferred.add(self.deferred)
-        counted = self.iterator()
-        if counted is not None and (running := counted()) is not None:
-            workers.add(running[0])
-            deferred.add(running[1])
+        workers = self.all_workers.total()
         stages = stage_stats(
             workers.part_seconds,
             workers.busy_seconds,
@@ -171,7 +100,7 @@ class Statistics:
             copied_bytes=workers.copied_bytes,
             part_seconds=tuple(workers.part_seconds),
             gpu_worker=dict(self.gpu_worker),
-            deferred_images=deferred.as_dict(),
+            deferred_images=self.deferred.as_dict(),
             decoded_cache=kept.get("decoded_cache"),
             jpeg_index=kept.get("jpeg_index"),
         )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
+from fusionloader.statistics.metrics import scalars
 from fusionloader.statistics.stages import StageStats
 from fusionloader.statistics.waits import WaitStats
 
 Scalar = int | float
+_OF_WORKERS = ("samples", "busy_seconds", "restarts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +23,8 @@ class WorkerStats:
         pid: of its process, 0 before it has begun.
         kind: what it runs: a plan natively, user code in Python, a plan on a GPU; or ``"borrowed"``
             where it is another rank's, of which one guest slot may have seen several.
-        samples: that it has made.
+        samples: that workers of this number have made since the loader was made.
+        busy_seconds: that they have spent on these.
         busy_share: of the time since the workers were started, that it spent on samples.
         restarts: how often the worker of that number was replaced.
     """
@@ -30,8 +33,16 @@ class WorkerStats:
     pid: int
     kind: Literal["native", "python", "gpu", "borrowed"]
     samples: int
+    busy_seconds: float
     busy_share: float
     restarts: int
+
+    def since(self, earlier: WorkerStats | None) -> WorkerStats:
+        """Returns the same with the counters of an ``earlier`` worker of its number added."""
+        if earlier is None:
+            return self
+        counted = {name: getattr(self, name) + getattr(earlier, name) for name in _OF_WORKERS}
+        return replace(self, **counted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,37 +148,6 @@ class LoaderStats:
         """Returns the numbers to plot over training, for TensorBoard's and W&B's kind of logger.
 
         The names are those of the attributes, behind ``prefix``: ``wait/p95``,
-        ``capacity/decode``, ``worker/0/busy_share``. Unknown ones are left out.
+        ``capacity/decode``, ``worker/native/0/busy_share``. Unknown ones are left out.
         """
-        return {prefix + name: value for name, value in self._numbers() if value is not None}
-
-    def _numbers(self) -> Iterator[tuple[str, Scalar | None]]:
-        yield "wait_share", self.wait_share
-        for name in ("p50", "p95", "p99", "first_seconds"):
-            yield f"wait/{name}", getattr(self.waits, name)
-        yield "capacity", self.capacity
-        for stage in self.stages:
-            yield f"capacity/{stage.name}", stage.capacity
-        for name in _COUNTERS:
-            yield name, getattr(self, name)
-        for worker in self.workers:
-            yield f"worker/{worker.kind}/{worker.number}/busy_share", worker.busy_share
-        for name in ("decoded_cache", "jpeg_index"):
-            store = getattr(self, name)
-            yield f"{name}/bytes", None if store is None else store.bytes
-
-
-_COUNTERS = (
-    "epochs",
-    "batches",
-    "samples",
-    "skipped",
-    "substituted",
-    "worker_restarts",
-    "borrowed_samples",
-    "read_bytes",
-    "cache_hits",
-    "in_flight",
-    "shared_memory_bytes",
-    "copied_bytes",
-)
+        return {prefix + name: value for name, value in scalars(self)}

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol
 
-# Waits are counted in buckets whose bounds grow by a tenth, from a microsecond to half an hour.
-_FIRST_BOUND = 1e-6
-_GROWTH = 1.1
-_BOUNDS = tuple(_FIRST_BOUND * _GROWTH**number for number in range(225))
+# Waits are counted in buckets from a microsecond to half an hour, 24 for each power of ten. Every
+# eighth bound is one of the coarse buckets, whose counts are exact therefore.
+_PER_DECADE, _COARSE = 24, 8
+_BOUNDS = tuple(float(f"{10 ** (number / _PER_DECADE - 6):.4g}") for number in range(225))
 
 
 class StepObserver(Protocol):
@@ -37,6 +37,7 @@ class WaitStats:
     Attributes:
         steps: returns of ``next()`` but the first of each epoch.
         seconds: waited in these.
+        step_seconds: that these steps have taken, waits included.
         share: of the time of these steps that was waited; ``None`` before the second batch.
         p50: seconds that half of the waits do not exceed, within 5 %; ``None`` before the second
             batch, as are the others.
@@ -49,12 +50,24 @@ class WaitStats:
 
     steps: int
     seconds: float
+    step_seconds: float
     share: float | None
     p50: float | None
     p95: float | None
     p99: float | None
     first_seconds: float
     histogram: tuple[tuple[float, int], ...]
+
+    def cumulative(self) -> tuple[tuple[float, int], ...]:
+        """Returns coarse buckets, always the same: a bound in seconds, and how many waits reach it.
+
+        There are three for each power of ten, and infinity. The counts are exact.
+        """
+        bounds = (*_BOUNDS[::_COARSE], float("inf"))
+        return tuple(
+            (bound, sum(count for upper, count in self.histogram if upper <= bound))
+            for bound in bounds
+        )
 
 
 class Waits:
@@ -76,26 +89,29 @@ class Waits:
 
     def stats(self) -> WaitStats:
         """Returns what was counted until now."""
+        buckets = self._buckets.copy()  # other threads ask while training counts
         total = self._seconds + self._elsewhere
-        steps = sum(self._buckets)
-        bounds = (*_BOUNDS, float("inf"))
+        below = list(itertools.accumulate(buckets))
+        steps, bounds = below[-1], (*_BOUNDS, float("inf"))
         return WaitStats(
             steps=steps,
             seconds=self._seconds,
+            step_seconds=total,
             share=self._seconds / total if total > 0 else None,
-            p50=self._quantile(0.5, steps),
-            p95=self._quantile(0.95, steps),
-            p99=self._quantile(0.99, steps),
+            p50=_quantile(0.5, below),
+            p95=_quantile(0.95, below),
+            p99=_quantile(0.99, below),
             first_seconds=self._first_seconds,
-            histogram=tuple(pair for pair in zip(bounds, self._buckets, strict=True) if pair[1]),
+            histogram=tuple(pair for pair in zip(bounds, buckets, strict=True) if pair[1]),
         )
 
-    def _quantile(self, share: float, steps: int) -> float | None:
-        if not steps:
-            return None
-        below = list(itertools.accumulate(self._buckets))
-        bucket = min(bisect.bisect_left(below, share * steps), len(_BOUNDS) - 1)
-        return float(_BOUNDS[bucket] / _GROWTH**0.5)  # the middle of the bucket
+
+def _quantile(share: float, below: list[int]) -> float | None:
+    """``below`` has how many waits there are up to the end of each bucket."""
+    if not below[-1]:
+        return None
+    bucket = min(bisect.bisect_left(below, share * below[-1]), len(_BOUNDS) - 1)
+    return float(_BOUNDS[bucket] / 10 ** (0.5 / _PER_DECADE))  # the middle of the bucket
 
 
 class WaitClock:

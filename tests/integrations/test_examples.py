@@ -21,6 +21,10 @@ SCRIPTS = [
         "6 steps.*\n.* read: (?s:.*)both.json.gz",
     ),
     (None, "train_compiled.py", ["--backend", "aot_eager"], "6 batches"),
+    (
+        *(None, "log_metrics.py", ["--prometheus", "0"]),
+        r'(?s)http://.*:[1-9]\d*/metrics\n.*"step": 12, .*"fusionloader/wait_share": 0\..*waits \d',
+    ),
     ("webdataset", "train_webdataset.py", [], "epoch 2: .*60 samples"),
     ("datasets", "train_hugging_face.py", [], "epoch 2: .*60 samples"),
 ]

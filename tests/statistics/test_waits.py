@@ -41,6 +41,7 @@ def test_the_share_is_that_of_the_time_between_two_batches(clock):
     steps(clock, measured, [(5.0, 2.0), (3.0, 1.0), (5.0, 1.0)])  # the first one starts workers
     told = counted.stats()
     assert told.share == pytest.approx(0.2)
+    assert told.step_seconds == pytest.approx(10.0)
     assert (told.steps, told.seconds, told.first_seconds) == (2, 2.0, 2.0)
 
 
@@ -84,6 +85,18 @@ def test_percentiles_are_within_five_in_a_hundred(waited, seed):
         place = -(-len(ordered) * round(share * 100) // 100) - 1
         assert found == pytest.approx(ordered[place], rel=0.051)
     assert sum(count for _, count in told.histogram) == len(waited)
+
+
+@given(st.lists(st.floats(0, 5000), max_size=50))
+def test_coarse_buckets_are_exact_and_always_the_same(waited):
+    counted = Waits()
+    for seconds in waited:
+        counted.add(seconds, 0.0)
+    told = counted.stats().cumulative()
+    assert [bound for bound, _ in told] == [bound for bound, _ in Waits().stats().cumulative()]
+    assert {1e-6, 1e-3, 1.0, 1000.0, float("inf")} <= {bound for bound, _ in told}
+    for bound, count in told:
+        assert count == sum(seconds <= bound for seconds in waited)
 
 
 def test_a_wait_beyond_all_buckets_is_counted():

@@ -1,0 +1,17 @@
+"""docs/metrics.md lists what is exported."""
+
+from pathlib import Path
+
+from fusionloader.statistics.metrics import METRICS
+
+PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+
+
+def test_the_page_lists_every_metric():
+    listed = [line for line in PAGE.splitlines() if line.startswith("| `") and ". |" in line]
+    rows = {line.split("`")[1]: [cell.strip() for cell in line.split("|")[2:5]] for line in listed}
+    assert rows.pop("wait_seconds")[0] == "histogram"
+    assert rows == {
+        metric.name: [metric.kind, ", ".join(f"`{name}`" for name in metric.labels), metric.help]
+        for metric in METRICS
+    }
