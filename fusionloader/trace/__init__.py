@@ -1,0 +1,1 @@
+"""Timelines of a loader: what workers and training did when, recorded, written and read again."""
