@@ -1,0 +1,176 @@
+"""The page: all figures of a timeline in one file, with all that draws them."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import datetime, timezone
+from pathlib import Path
+
+from fusionloader.report.analysis.verdict import Verdict, verdict_on
+from fusionloader.report.analysis.waits import Waits, waits_of
+from fusionloader.report.analysis.words import count, duration, number, percent
+from fusionloader.report.analysis.work import Work, work_of
+from fusionloader.report.chart import Figure
+from fusionloader.report.counter_figure import counters_figure, events_figure
+from fusionloader.report.sample_figures import costs_figure, stages_figure
+from fusionloader.report.wait_figures import capacity_figure, wait_figure
+from fusionloader.report.worker_figures import workers_figure
+from fusionloader.trace.timeline import Timeline
+
+# What the page's script uses of the bundle.
+_EXPORT = "window.vegaEmbed = vegaEmbed;"
+_FILES = Path(__file__).parent / "files"
+
+
+def report_page(timeline: Timeline, name: str) -> str:
+    """Returns the report of a timeline as HTML that needs nothing else.
+
+    Args:
+        timeline: of a training.
+        name: what it is called in the report.
+
+    Raises:
+        ValueError: it has no step.
+        ImportError: a package is missing; the message says which to install.
+    """
+    if not timeline.steps:
+        raise ValueError(
+            f"{name} has no step: the trace ended before training asked for a batch, so there is "
+            "nothing to report; trace a few hundred steps"
+        )
+    waits, work = waits_of(timeline.steps), work_of(timeline)
+    figures = _figures(timeline, waits, work)
+    script = (_FILES / "page.js").read_text()
+    library = _library()
+    verdict = verdict_on(waits, work, timeline.meta)
+    return _rendered(
+        name=name,
+        about=_about(timeline, work),
+        verdict=verdict,
+        shares=_shares(verdict, waits),
+        facts=_facts(waits, work),
+        warnings=tuple(_warnings(timeline)),
+        figures=figures,
+        charts={each.name: asdict(each) for figure in figures for each in figure.charts},
+        library=library,
+        script=script,
+        style=(_FILES / "page.css").read_text(),
+        hashes=[_hash(library), _hash(script)],
+    )
+
+
+def _rendered(**values: object) -> str:
+    try:
+        import jinja2
+    except ImportError as error:
+        raise _missing("jinja2") from error
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"code": _with_code, "percent": percent}
+    return environment.from_string((_FILES / "page.html").read_text()).render(values)
+
+
+def _library() -> str:
+    """Returns the JavaScript that draws: Vega-Lite, with Vega and Vega-Embed."""
+    try:
+        import vl_convert
+    except ImportError as error:
+        raise _missing("vl-convert-python") from error
+    bundle = str(vl_convert.javascript_bundle(_EXPORT))
+    # Within a script an HTML parser looks for nothing but its end.
+    return re.sub("</(?=script)", r"<\\/", bundle, flags=re.IGNORECASE).replace("<!--", r"<\!--")
+
+
+def _missing(package: str) -> ImportError:
+    return ImportError(
+        f"a report needs {package}, which is not installed: pip install 'fusionloader[report]'"
+    )
+
+
+def _hash(script: str) -> str:
+    """Returns what the page's policy calls a script by: no other one may run."""
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def _with_code(text: str) -> object:
+    """Returns a sentence as HTML, with what is between backticks as code."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub("`([^`]*)`", r"<code>\1</code>", str(escape(text))))
+
+
+def _figures(timeline: Timeline, waits: Waits, work: Work) -> tuple[Figure, ...]:
+    return (
+        capacity_figure(waits, work),
+        wait_figure(waits),
+        workers_figure(timeline, waits, work),
+        stages_figure(work),
+        costs_figure(timeline),
+        counters_figure(timeline, work),
+        events_figure(timeline, work),
+    )
+
+
+def _about(timeline: Timeline, work: Work) -> str:
+    meta = timeline.meta
+    began = datetime.fromtimestamp((work.begin_ns + meta.unix_ns) / 1e9, timezone.utc)
+    parts = [
+        f"{began:%Y-%m-%d %H:%M} UTC",
+        duration(work.seconds),
+        count(len(timeline.steps), "step"),
+        f"rank {meta.rank}",
+    ]
+    if meta.batch_size is not None:
+        parts.append(f"batches of {meta.batch_size} samples")
+    return ", ".join(parts)
+
+
+def _shares(verdict: Verdict, waits: Waits) -> tuple[tuple[str, str, float], ...]:
+    """Returns what training's time went to: a color's name, words, and the share."""
+    if verdict.share is None:
+        return ()
+    shares = [("training", "training itself", 1 - verdict.share)]
+    if not waits.knows_workers:
+        return (*shares, ("waiting", "waiting", verdict.share))
+    for_workers = waits.for_workers_seconds / (waits.waited_seconds + waits.training_seconds)
+    return (
+        *shares,
+        ("waiting", "waiting for workers", for_workers),
+        ("delivery", "waiting for delivery", verdict.share - for_workers),
+    )
+
+
+def _facts(waits: Waits, work: Work) -> tuple[tuple[str, str], ...]:
+    """Returns a few figures and what they are of."""
+    facts = []
+    for percents in (50, 95, 99):
+        wait = waits.percentile(percents)
+        if wait is not None:
+            facts.append((duration(wait), f"wait of a step, p{percents}"))
+    total = waits.waited_seconds + waits.training_seconds
+    if waits.samples and total:
+        facts.append((number(waits.samples / total), "samples per second"))
+    if work.workers:
+        busy = sum(each.busy_share for each in work.workers) / len(work.workers)
+        facts.append((percent(busy), f"busy, of {count(len(work.workers), 'worker')}"))
+    if len(waits.first_seconds):
+        longest = float(waits.first_seconds.max())
+        facts.append((duration(longest), "longest wait for a first batch"))
+    return tuple(facts)
+
+
+def _warnings(timeline: Timeline) -> Iterator[str]:
+    meta = timeline.meta
+    if meta.steps_only:
+        yield f"Workers are not seen in this trace: {meta.steps_only}"
+    if meta.lost:
+        yield (
+            f"{count(meta.lost, 'span')} of workers were overwritten before training read them. "
+            "Busy shares and costs are those of the others."
+        )
+    yield from meta.notes
