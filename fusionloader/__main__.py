@@ -13,6 +13,7 @@ COMMANDS = {
     "show": "show what a transform makes of an image, beside torchvision",
     "sim": "simulate the schedulers: figures of the paper, as tables and pictures",
     "doctor": "show what the machine offers a data loader, and advise",
+    "trace-merge": "put a trace of a loader and one of torch.profiler together, by their clocks",
     "build-dali": "build what lets the installed DALI borrow GPU memory of training",
 }
 

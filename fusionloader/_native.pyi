@@ -289,6 +289,48 @@ class WorkerSnapshot:
     @property
     def tiny_batch(self) -> int: ...
 
+class WorkerSpan:
+    """Neighbouring tiny-batches that a worker did in one go during a trace."""
+
+    @property
+    def augment_ns(self) -> int: ...
+    @property
+    def begin_ns(self) -> int:
+        """CLOCK_MONOTONIC."""
+
+    @property
+    def count(self) -> int:
+        """How many tiny-batches."""
+
+    @property
+    def decode_ns(self) -> int: ...
+    @property
+    def end_ns(self) -> int: ...
+    @property
+    def first(self) -> int:
+        """The first tiny-batch."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def python_ns(self) -> int: ...
+    @property
+    def read_bytes(self) -> int:
+        """Encoded bytes that were read."""
+
+    @property
+    def read_ns(self) -> int: ...
+    @property
+    def samples(self) -> int: ...
+    @property
+    def sequence(self) -> int:
+        """Of the mini-batch."""
+
+    @property
+    def worker(self) -> int: ...
+    @property
+    def write_ns(self) -> int: ...
+
 class ManagerQueue:
     """The local manager's half of the queue."""
 
@@ -366,6 +408,9 @@ class ManagerQueue:
     def set_payload(self, slot: int, payload: int) -> None:
         """Says which slot is for the rows of a mini-batch that was described without."""
 
+    def set_tracing(self, on: bool) -> None:
+        """Workers write down what they do, or no more; what nobody has read is dropped."""
+
     def shares(self, slot: int) -> BatchShares: ...
     def sleep(self, seen: int, seconds: float) -> None:
         """Sleeps unless `done_word()` is no longer `seen`."""
@@ -376,6 +421,12 @@ class ManagerQueue:
 
     def take_back(self, worker: int) -> list[LostTinyBatch]:
         """Makes what a worker had claimed wait again, once it writes no more."""
+
+    def take_lost_spans(self) -> int:
+        """How many spans were left out since the last call, as nobody had read for too long."""
+
+    def take_spans(self) -> list[WorkerSpan]:
+        """What they have done since the last call."""
 
     def wake_workers(self) -> None: ...
     def withdraw(self) -> None:
@@ -482,6 +533,9 @@ class WorkerQueue:
         """Answers it; the member that the worker is sent to."""
 
     def begin_sample(self, claim: Claim, tiny_batch: int, position: int) -> None: ...
+    def begin_span(self) -> None:
+        """While a trace is on, what is done from here to `end_span` is one span of it."""
+
     def claim(self, end: End, threshold: int, count: int) -> Claim | None:
         """Claims up to `count` neighbours of the oldest mini-batch that has any waiting.
 
@@ -496,6 +550,12 @@ class WorkerQueue:
 
     def end_samples(self, claim: Claim, tiny_batch: int, samples: int) -> None:
         """So many more samples of a tiny-batch are done, since begin_sample()."""
+
+    def end_span(self, claim: Claim, first: int, count: int, rest_is_python: bool = False) -> None:
+        """So many tiny-batches of a claim are done, and about to be finished.
+
+        `rest_is_python`: so is what was spent on samples and is no part of a plan.
+        """
 
     def finish(self, claim: Claim, tiny_batch: int, result: TinyBatchState) -> bool:
         """False when the tiny-batch is not this worker's any more."""

@@ -33,6 +33,8 @@ from fusionloader.resume.epoch_state import EpochState
 from fusionloader.resume.identity import describe_loader
 from fusionloader.resume.resharding import load_resharded
 from fusionloader.statistics.snapshot import LoaderStats
+from fusionloader.trace.recorder import Traced
+from fusionloader.trace.recording import Trace
 from fusionloader.user_warnings import warn_user
 from fusionloader.workers.pickling import explain_pickling
 
@@ -296,6 +298,27 @@ class FusionLoader(DataLoader[T_co]):
         kept = self._iterator_factory.kept_stats()
         return self._state.statistics.snapshot(self._state.epochs.completed, kept)
 
+    def trace(self, path: str | os.PathLike[str], steps: int | None = None) -> Trace:
+        """Records a timeline of the next ``steps`` batches into a file, see docs/tracing.md.
+
+        It ends with the last of them, with the ``with`` block that it opens, with ``stop()``, or
+        with ``close()``, whichever comes first, and is written then. ``None`` sets no number.
+
+        Args:
+            path: whose end says the format: ``.pftrace`` and ``.perfetto-trace`` for Perfetto,
+                ``.json`` and ``.json.gz`` also to be merged with a ``torch.profiler`` trace.
+            steps: batches to record, from the running iterator's next one on.
+
+        Raises:
+            OSError: the path cannot be written.
+            ValueError: its end says no format, or ``steps`` is no positive number.
+            ImportError: Perfetto's format without ``pip install 'fusionloader[trace]'``.
+            RuntimeError: this loader is being traced already.
+        """
+        kept = self._iterator_factory.kept_stats
+        traced = Traced(self.batch_size, self.tiny_batch_size, kept)
+        return self._state.traces.begin(path, steps, traced)
+
     def state_dict(self) -> State:
         """Returns where the current epoch stands; JSON-serialisable, a few KB.
 
@@ -349,9 +372,10 @@ class FusionLoader(DataLoader[T_co]):
     def close(self) -> None:
         """Ends persistent workers now; the loader can be iterated again.
 
-        The workers of a pool end with the pool.
+        The workers of a pool end with the pool. A trace ends, too.
         """
         self._shutdown_iterator()
+        self._state.traces.stop()
 
     @property
     def _is_accelerate_prepared(self) -> bool:

@@ -85,6 +85,25 @@ void bind_values(py::module_& m) {
           "Wall time of the parts of a compiled plan.");
 }
 
+void bind_span(py::module_& m) {
+  py::class_<WorkerSpan>(m, "WorkerSpan",
+                         "Neighbouring tiny-batches that a worker did in one go during a trace.")
+      .def_readonly("worker", &WorkerSpan::worker)
+      .def_readonly("pid", &WorkerSpan::pid)
+      .def_readonly("sequence", &WorkerSpan::sequence, "Of the mini-batch.")
+      .def_readonly("first", &WorkerSpan::first, "The first tiny-batch.")
+      .def_readonly("count", &WorkerSpan::count, "How many tiny-batches.")
+      .def_readonly("samples", &WorkerSpan::samples)
+      .def_readonly("read_bytes", &WorkerSpan::read_bytes, "Encoded bytes that were read.")
+      .def_readonly("begin_ns", &WorkerSpan::begin_ns, "CLOCK_MONOTONIC.")
+      .def_readonly("end_ns", &WorkerSpan::end_ns)
+      .def_readonly("read_ns", &WorkerSpan::read_ns)
+      .def_readonly("decode_ns", &WorkerSpan::decode_ns)
+      .def_readonly("augment_ns", &WorkerSpan::augment_ns)
+      .def_readonly("python_ns", &WorkerSpan::python_ns)
+      .def_readonly("write_ns", &WorkerSpan::write_ns);
+}
+
 void describe(ManagerQueue& queue, uint64_t slot, uint64_t sequence, std::vector<uint32_t> rows,
               std::vector<int64_t> items, std::vector<uint64_t> keys,
               std::vector<uint32_t> occurrences, uint32_t tiny_size, uint64_t seed, uint64_t epoch,
@@ -147,6 +166,11 @@ void bind_queue_of_manager(py::module_& m) {
       .def_property_readonly("gpu_is_inside", &ManagerQueue::gpu_is_inside,
                              "Once it is not open any more, False: the GPU worker stays outside.")
       .def("forget_gpu", &ManagerQueue::forget_gpu)
+      .def("set_tracing", &ManagerQueue::set_tracing, "on"_a,
+           "Workers write down what they do, or no more; what nobody has read is dropped.")
+      .def("take_spans", &ManagerQueue::take_spans, "What they have done since the last call.")
+      .def("take_lost_spans", &ManagerQueue::take_lost_spans,
+           "How many spans were left out since the last call, as nobody had read for too long.")
       .def("stop", &ManagerQueue::stop, "Tells workers to end.")
       .def("wake_workers", &ManagerQueue::wake_workers)
       .def("done_word", &ManagerQueue::done_word)
@@ -166,6 +190,7 @@ void bind_queue_of_manager(py::module_& m) {
 void bind_manager_queue(py::module_& m) {
   bind_states(m);
   bind_values(m);
+  bind_span(m);
   bind_queue_of_manager(m);
 }
 

@@ -120,6 +120,12 @@ void bind_queue_of_worker(py::module_& m) {
           "seconds"_a, "Adds to the wall time of a plan's parts.")
       .def("add_reads", &WorkerQueue::add_reads, "nbytes"_a, "cache_hits"_a,
            "Adds to what was read, and to the samples whose pixels were kept.")
+      .def("begin_span", &WorkerQueue::begin_span,
+           "While a trace is on, what is done from here to `end_span` is one span of it.")
+      .def("end_span", &WorkerQueue::end_span, "claim"_a, "first"_a, "count"_a,
+           "rest_is_python"_a = false,
+           "So many tiny-batches of a claim are done, and about to be finished.\n\n"
+           "`rest_is_python`: so is what was spent on samples and is no part of a plan.")
       .def("idle", &WorkerQueue::idle, "The worker is at no mini-batch.")
       .def(
           "sleep",

@@ -13,16 +13,6 @@
 
 namespace fusionloader {
 
-// Operations that are no part of a pass count for the stage that they were drawn from:
-// Part::first_stage + its place. Plans with more stages than there are parts share the last.
-enum class Part : size_t {
-  read,    // files
-  passes,  // decoding, windows, resizes, flips and the conversion, which run together
-  python,  // what follows in Python
-  write,   // of what Python made, into the row
-  first_stage,
-};
-
 struct PartTimes {
   std::array<uint64_t, kParts> ns{};
   std::vector<size_t> stage_ends;  // as draw() gives them; empty for operations given from outside

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "queue/parts.hpp"
+#include "queue/trace_ring.hpp"
 
 namespace fusionloader {
 
@@ -34,6 +35,7 @@ struct alignas(kAlign) ControlHeader {
   Atomic64 layout_bytes;
   Atomic64 owner;    // identity of the training process
   Atomic32 watched;  // the global manager wants to know of mini-batches that are published
+  Atomic32 tracing;  // workers write down what they do, each in its TraceRing
   // A GPU worker takes mini-batches from their large end. It says when it is ready to, once; the
   // manager says whether it may (GpuState), and how many last tiny-batches are left to it
   // meanwhile.
@@ -95,15 +97,26 @@ struct SlotEntry {  // where a slot lies in the data object; never changes once 
 struct Control {
   ControlHeader header;
   // followed by: WorkerRecord[workers + guest slots], Atomic64 ring[ring_size] (slot numbers),
-  // SlotEntry[kMaxSlots]
+  // SlotEntry[kMaxSlots], TraceRing[workers + guest slots]: untouched, and so without memory, as
+  // long as nobody traces
 
   WorkerRecord* records() { return reinterpret_cast<WorkerRecord*>(this + 1); }
   Atomic64* ring() { return reinterpret_cast<Atomic64*>(records() + record_count()); }
   uint32_t record_count() const { return header.workers + header.guest_slots; }
   SlotEntry* slots() { return reinterpret_cast<SlotEntry*>(ring() + header.ring_size); }
+  TraceRing* trace_rings() {
+    auto* start = reinterpret_cast<uint8_t*>(this);
+    return reinterpret_cast<TraceRing*>(start + trace_rings_at(record_count(), header.ring_size));
+  }
   static size_t bytes(uint32_t records, uint32_t ring_size) {
-    return sizeof(Control) + records * sizeof(WorkerRecord) + ring_size * sizeof(Atomic64) +
-           kMaxSlots * sizeof(SlotEntry);
+    return trace_rings_at(records, ring_size) + records * sizeof(TraceRing);
+  }
+
+ private:
+  static size_t trace_rings_at(uint32_t records, uint32_t ring_size) {
+    const size_t before = sizeof(Control) + records * sizeof(WorkerRecord) +
+                          ring_size * sizeof(Atomic64) + kMaxSlots * sizeof(SlotEntry);
+    return (before + kAlign - 1) / kAlign * kAlign;
   }
 };
 

@@ -242,6 +242,29 @@ void ManagerQueue::withdraw() {
   }
 }
 
+void ManagerQueue::set_tracing(bool on) {
+  control_->header.tracing.store(0);
+  if (!on) return;
+  take_spans();
+  take_lost_spans();
+  control_->header.tracing.store(1);
+}
+
+std::vector<WorkerSpan> ManagerQueue::take_spans() {
+  std::vector<WorkerSpan> spans;
+  for (uint32_t w = 0; w < control_->record_count(); ++w)
+    for (const TraceRecord& record : control_->trace_rings()[w].take())
+      spans.push_back({record, w});
+  return spans;
+}
+
+uint64_t ManagerQueue::take_lost_spans() {
+  uint64_t lost = 0;
+  for (uint32_t w = 0; w < control_->record_count(); ++w)
+    lost += control_->trace_rings()[w].take_lost();
+  return lost;
+}
+
 void ManagerQueue::stop() {
   control_->header.stop.store(1);
   control_->header.work_word.fetch_add(1);

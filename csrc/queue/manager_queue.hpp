@@ -67,6 +67,11 @@ struct LostTinyBatch {
   uint32_t tiny_batch;
 };
 
+// What a worker has done while a trace is on.
+struct WorkerSpan : TraceRecord {
+  uint32_t worker;
+};
+
 class ManagerQueue : public Shared {
  public:
   // With `guest_slots` for workers of other ranks, the first `shareable` workers may be sent to
@@ -110,6 +115,12 @@ class ManagerQueue : public Shared {
   void sleep(uint32_t seen, int64_t timeout_ns);
   uint32_t done_word() { return control_->header.done_word.load(); }
   // From now on `completed_word` changes whenever a tiny-batch completes.
+  // From now on workers write down what they do, or no more; what nobody has read is dropped.
+  void set_tracing(bool on);
+  // What they have done since the last time.
+  std::vector<WorkerSpan> take_spans();
+  // How much of it is missing, as nobody has read for too long.
+  uint64_t take_lost_spans();
   void watch_completed(bool on) { control_->header.watches_completed.store(on); }
   uint32_t completed_word() { return control_->header.completed_word.load(); }
   void sleep_until_completed(uint32_t seen, int64_t timeout_ns);

@@ -5,6 +5,7 @@
 
 #include "queue/futex.hpp"
 #include "queue/identity.hpp"
+#include "queue/parts.hpp"
 #include "queue/worker_sharing.hpp"
 
 namespace fusionloader {
@@ -209,6 +210,57 @@ void WorkerQueue::end_samples(const Claim& claim, uint32_t tiny_batch, uint32_t 
 void WorkerQueue::add_part_ns(const std::vector<uint64_t>& ns) {
   for (size_t part = 0; part < std::min(ns.size(), kParts); ++part)
     record().part_ns[part].fetch_add(ns[part]);
+}
+
+// Sums of the worker's record, as a span has them.
+TraceRecord WorkerQueue::counted() {
+  const WorkerRecord& mine = record();
+  const auto ns = [&](Part part) { return mine.part_ns[static_cast<size_t>(part)].load(); };
+  TraceRecord sums{};
+  sums.read_ns = ns(Part::read);
+  sums.decode_ns = ns(Part::passes);
+  sums.python_ns = ns(Part::python);
+  sums.write_ns = ns(Part::write);
+  sums.read_bytes = mine.read_bytes.load();
+  for (size_t part = static_cast<size_t>(Part::first_stage); part < kParts; ++part)
+    sums.augment_ns += mine.part_ns[part].load();
+  sums.samples = static_cast<uint32_t>(mine.samples.load());
+  sums.pid = mine.pid.load();
+  return sums;
+}
+
+void WorkerQueue::begin_span() {
+  span_.reset();
+  if (control_->header.tracing.load(std::memory_order_relaxed) == 0) return;
+  span_ = counted();
+  span_->begin_ns = monotonic_ns();
+  span_busy_ns_ = record().busy_ns.load();
+}
+
+void WorkerQueue::end_span(const Claim& claim, uint32_t first, uint32_t count,
+                           bool rest_is_python) {
+  if (!span_ || control_->header.tracing.load() == 0) return;
+  const TraceRecord& before = *span_;
+  TraceRecord span = counted();
+  span.sequence = claim.sequence;
+  span.begin_ns = before.begin_ns;
+  span.end_ns = monotonic_ns();
+  span.read_ns -= before.read_ns;
+  span.decode_ns -= before.decode_ns;
+  span.augment_ns -= before.augment_ns;
+  span.python_ns -= before.python_ns;
+  span.write_ns -= before.write_ns;
+  span.read_bytes -= before.read_bytes;
+  span.samples -= before.samples;
+  span.first = first;
+  span.count = count;
+  if (rest_is_python) {
+    const uint64_t others = span.read_ns + span.decode_ns + span.augment_ns;
+    const uint64_t busy = record().busy_ns.load() - span_busy_ns_;
+    span.python_ns = std::max(busy, others) - others;
+  }
+  control_->trace_rings()[worker_].push(span);
+  span_.reset();
 }
 
 void WorkerQueue::add_reads(uint64_t bytes, uint64_t cache_hits) {

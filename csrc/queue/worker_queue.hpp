@@ -53,6 +53,11 @@ class WorkerQueue : public Shared {
   void add_part_ns(const std::vector<uint64_t>& ns);
   // Adds to what was read, and to the samples whose pixels were kept.
   void add_reads(uint64_t bytes, uint64_t cache_hits);
+  // While a trace is on, what is done from here to end_span() is one span of it.
+  void begin_span();
+  // Tiny-batches first .. first + count - 1 of the claim are done, and about to be finished.
+  // `rest_is_python`: so is what was spent on samples and is no part of a plan.
+  void end_span(const Claim& claim, uint32_t first, uint32_t count, bool rest_is_python = false);
   void idle() { record().sequence.store(0); }
   uint64_t owner() { return control_->header.owner.load(); }
   // Counts up when the layout of Python samples becomes known; then layout() is its pickle.
@@ -69,9 +74,13 @@ class WorkerQueue : public Shared {
   std::optional<Claim> claim_when_open(uint32_t count);
   bool take(Batch& batch, uint64_t sequence, uint32_t tiny_batch);
   void note_share(const Claim& claim, uint32_t tiny_batch);
+  TraceRecord counted();
   uint32_t worker_;
   Side side_;
   bool borrowed_ = false;
+  // What the worker's record said when the span began; none while there is no trace.
+  std::optional<TraceRecord> span_;
+  uint64_t span_busy_ns_ = 0;
 };
 
 }  // namespace fusionloader

@@ -178,6 +178,7 @@ void PlanWorker::advance() {
   const BatchHeader& header = claim_->batch->header;
   position_ = tiny_batch_ * header.tiny_size;
   stop_ = std::min(position_ + header.tiny_size, header.samples);
+  at_->queue->begin_span();
   at_->queue->begin_sample(*claim_, tiny_batch_, position_);
 }
 
@@ -269,6 +270,8 @@ void PlanWorker::give_back() {
 }
 
 void PlanWorker::finish_tiny_batch(TinyBatchState result) {
+  // Before: who sees the mini-batch done sees its spans, too.
+  at_->queue->end_span(*claim_, tiny_batch_, 1);
   at_->queue->finish(*claim_, tiny_batch_, result);
   next_tiny_batch();
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import weakref
 from collections import deque
 from contextlib import suppress
@@ -24,22 +25,31 @@ from fusionloader.shm.slots import Owner
 
 @dataclass(slots=True)
 class Copying:
-    """A mini-batch that is copied as its tiny-batches complete; ``rows`` of it."""
+    """A mini-batch that is copied as its tiny-batches complete; ``rows`` of it.
+
+    ``begun_ns`` is when that began, by ``CLOCK_MONOTONIC``.
+    """
 
     number: int
     buffer: DeviceBuffer
     staging: DeviceMemory | None
     layout: Layout
     rows: int
+    begun_ns: int
 
 
 @dataclass(slots=True)
 class Arriving:
-    """A batch that is being copied; it is complete when the device has passed ``ready``."""
+    """A batch that is being copied; it is complete when the device has passed ``ready``.
+
+    ``nbytes`` of it are in host memory, and ``begun_ns`` is when the copy began.
+    """
 
     layout: Layout
     leaves: list[torch.Tensor]
     ready: native.Event
+    nbytes: int
+    begun_ns: int
 
 
 class DeviceDelivery:
@@ -76,7 +86,8 @@ class DeviceDelivery:
         while self._read and self._read[0][0].query():
             self._read.popleft()
         self.ring.deliver(copying.buffer)
-        return Arriving(layout, leaves, ready)
+        nbytes = copying.layout.batch_bytes(copying.rows)
+        return Arriving(layout, leaves, ready, nbytes, copying.begun_ns)
 
     def finish(self, pending: Arriving) -> Batch:
         """Returns the batch; the current stream waits until it is complete.
@@ -144,6 +155,7 @@ class QueueCopies:
             address: of its rows in host memory, which is page-locked.
             buffer: for it on the device.
         """
+        begun_ns = time.monotonic_ns()
         on_device = self._on_device(layout)
         places = zip(layout.leaves, layout.offsets(rows), on_device.offsets(rows), strict=True)
         leaves = [
@@ -155,7 +167,7 @@ class QueueCopies:
         if self._levels is not None:
             staging = self._staging_memory(layout.leaves[0].nbytes * rows)
         number = self._copier.begin(slot, leaves, 0 if staging is None else staging.address)
-        return Copying(number, buffer, staging, layout, rows)
+        return Copying(number, buffer, staging, layout, rows, begun_ns)
 
     def finish(
         self, copying: Copying, owner: Owner

@@ -226,8 +226,12 @@ class GpuWorkerLoop:
         with self._inside():
             claim = self._queue.claim_next(self._group.size)
             if claim is not None and not self._begun:
-                self._queue.begin_sample(claim, claim.first, _range_of(claim)[0])
+                self._begin_work(claim)
         return claim
+
+    def _begin_work(self, claim: _native.Claim) -> None:
+        self._queue.begin_span()
+        self._queue.begin_sample(claim, claim.first, _range_of(claim)[0])
 
     def _begin(self, claim: _native.Claim) -> _BegunClaim:
         """Reads the files of a claim, and lets the decoder begin."""
@@ -274,14 +278,14 @@ class GpuWorkerLoop:
             targets[row] = target
         begin, stop = _range_of(claim)
         self._queue.end_samples(claim, claim.first, stop - begin)
+        self._queue.end_span(claim, claim.first, claim.count)
         for tiny_batch in range(claim.first, claim.first + claim.count):
             if tiny_batch in begun.bad:
                 self._queue.give_back(claim, tiny_batch)
             else:
                 self._queue.finish(claim, tiny_batch, TinyBatchState.COMPLETED)
         if self._begun:  # its time of work begins: until now it was the last one's
-            following = self._begun[0].claim
-            self._queue.begin_sample(following, following.first, _range_of(following)[0])
+            self._begin_work(self._begun[0].claim)
         else:
             self._queue.leave()
 

@@ -23,6 +23,7 @@ from fusionloader.resume.sampling import SampledBatch, undelivered_batches
 from fusionloader.sources.fingerprint import Fingerprint
 from fusionloader.sources.plan_source import PlanSource
 from fusionloader.statistics.waits import WaitClock
+from fusionloader.trace.step_tracer import StepTracer
 from fusionloader.workers import failures, messages
 from fusionloader.workers.on_error import BadSample, resolve
 
@@ -48,6 +49,9 @@ class InProcessIterator(_BaseDataLoaderIter):
         self._source: Source = source
         self._renew = renew
         self._seen = Fingerprint(options.dataset)
+        self._tracer = StepTracer(
+            state.traces, "num_workers=0: the training process makes the samples, inside next()"
+        )
         self._epoch_state: EpochState | None = None
         self._batches: Iterator[SampledBatch] = iter(())
         self._base_seed = state.epochs.base_seed(int(self._base_seed))
@@ -89,6 +93,7 @@ class InProcessIterator(_BaseDataLoaderIter):
             if samples or not indices:  # which cannot be collated: that is for the user to see
                 counters.batches += 1
                 counters.samples += len(samples)
+                self._tracer.made(epoch_state.epoch, number, len(samples))
                 batch = self._collate(samples, indices)
                 return pin_memory(batch, self._pin_memory_device) if self._pin_memory else batch  # type: ignore[no-untyped-call]
         self._epochs.finish(epoch_state)
@@ -124,10 +129,14 @@ class InProcessIterator(_BaseDataLoaderIter):
         return collate_named(samples, name)
 
     def __next__(self) -> Batch:
+        self._tracer.asked()
         with self._clock:
             batch = super().__next__()
             device = self._options.device
-            return batch if device is None else to_device(batch, torch.device(device))
+            if device is not None:
+                batch = to_device(batch, torch.device(device))
+        self._tracer.delivered()
+        return batch
 
     def _load(self, row: int, key: SampleKey) -> list[Sample]:
         """Returns the sample, its substitute, or nothing where it is left out."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from fusionloader.resume.epochs import Epochs
 from fusionloader.statistics.counters import Statistics
+from fusionloader.trace.recording import CurrentTrace
 
 if TYPE_CHECKING:  # iterators work where the native part is missing
     from fusionloader.deferred.kept import ImageStores
@@ -24,11 +25,13 @@ class LoaderState:
             window for its GPU worker, ``None`` when that iterator is gone.
         image_stores: where workers keep something of the images that user code opens; ``None``
             where images are not deferred.
+        traces: the trace of the loader, if one is on.
     """
 
     def __init__(self) -> None:
         self.epochs = Epochs()
         self.statistics = Statistics()
+        self.traces = CurrentTrace()
         self.workers: int | None = None
         self.image_stores: ImageStores | None = None
         self.idle_window: Callable[[], Callable[[], Window] | None] = lambda: None

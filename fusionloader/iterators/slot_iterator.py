@@ -33,6 +33,7 @@ from fusionloader.pool.pool_processes import running
 from fusionloader.resume.sampling import SampledBatch, undelivered_batches
 from fusionloader.statistics.totals import WorkerTotals
 from fusionloader.statistics.waits import WaitClock
+from fusionloader.trace.step_tracer import StepTracer
 from fusionloader.workers.failures import raise_failure
 
 _MOST_WORKERS = 32  # room for as many is kept, or for the machine's, to be added later
@@ -69,6 +70,7 @@ class SlotIterator(_BaseDataLoaderIter):
         self._whole: ContinuedIterator | None = None
         self._delivery = make_delivery(options.device)
         self._arriving: deque[_Finished] = deque()
+        self._tracer = StepTracer(state.traces)
         self._start_manager()
         self._begin()
         state.idle_window = weakref.WeakMethod(self.idle_window)
@@ -87,6 +89,7 @@ class SlotIterator(_BaseDataLoaderIter):
         self._manager = LocalManager(self._manager_options(), self._backend.layout, start)
         self._gpu, self._in_flight = self._manager.gpu, self._manager.in_flight
         self._finalizer = weakref.finalize(self, self._manager.close)
+        self._tracer.replace_feed(self._manager.trace)
 
     def _manager_options(self) -> ManagerOptions:
         options, backend = self._options, self._backend
@@ -134,6 +137,7 @@ class SlotIterator(_BaseDataLoaderIter):
 
     def _begin(self) -> None:
         self._clock.begin_epoch()
+        self._tracer.follow()
         self._epoch_state = self._epochs.start(self._options, self.base_seed)
         self._batches = undelivered_batches(
             self._options, self._epoch_state, iter(self._index_sampler), self._backend.count
@@ -197,12 +201,16 @@ class SlotIterator(_BaseDataLoaderIter):
     # ---- a batch -------------------------------------------------------------------------------
 
     def __next__(self) -> Batch:
+        self._tracer.asked()
         with self._clock:
             if self._gpu is not None:
                 self._gpu.asked()
             batch = super().__next__()
             device = self._options.device
-            return batch if device is None else to_device(batch, torch.device(device))
+            if device is not None:
+                batch = to_device(batch, torch.device(device))
+        self._tracer.delivered()
+        return batch
 
     def _next_data(self) -> Batch:
         if self._whole is not None:
@@ -260,7 +268,9 @@ class SlotIterator(_BaseDataLoaderIter):
         """Begins the copy of a mini-batch to the device, if it goes there and is whole."""
         if self._delivery is None or job.failures or job.spilled or not job.indices:
             return None
-        return self._manager.deliver_on_device(job)
+        arriving = self._manager.deliver_on_device(job)
+        self._tracer.copied(job.batch.epoch, job.number, arriving.nbytes, arriving.begun_ns)
+        return arriving
 
     @property
     def _layout(self) -> Layout:
@@ -283,6 +293,7 @@ class SlotIterator(_BaseDataLoaderIter):
         self._statistics.samples += count - len(dropped)
         self._statistics.batches += 1
         self._tell_gpu(count)
+        self._tracer.made(job.batch.epoch, job.number, count - len(dropped), job.complete_ns)
         if arriving is not None:
             assert self._delivery is not None
             return len(dropped) < count, without_rows(

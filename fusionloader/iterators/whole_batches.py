@@ -39,6 +39,7 @@ from fusionloader.resume.epoch_state import EpochState
 from fusionloader.resume.sampling import numbered_batches
 from fusionloader.resume.stateful import has_state
 from fusionloader.statistics.waits import WaitClock
+from fusionloader.trace.step_tracer import StepTracer
 
 if TYPE_CHECKING:  # these iterators work where the native part is missing
     from fusionloader.deferred.kept import ImageStores
@@ -80,6 +81,9 @@ class _Tracked:
         self._state = state
         self._epochs = state.epochs
         self._clock = WaitClock(state.statistics.waits, state.statistics.observers)
+        self._tracer = StepTracer(
+            state.traces, "whole batches are made in torch's own loop, which is not seen"
+        )
 
     @property
     def _base_seed(self) -> int:
@@ -124,10 +128,14 @@ class _Tracked:
         super()._reset(loader, first_iter)  # type: ignore[misc]
 
     def __next__(self) -> Batch:
+        self._tracer.asked()
         with self._clock:
-            return self._next()
+            batch = self._next()
+        self._tracer.delivered()
+        return batch
 
     def _next(self) -> Batch:
+        counted = self._state.statistics.samples
         epoch_state = self._begin()
         if self._num_yielded == 0 and self._epochs.changed(self._options):
             self._epochs.restart()
@@ -144,8 +152,11 @@ class _Tracked:
             self._note_end(epoch_state)
             self._epochs.finish(epoch_state)
             raise
+        number = epoch_state.delivered
         self._note_delivered(epoch_state)
         self._state.statistics.batches += 1
+        samples = self._state.statistics.samples - counted
+        self._tracer.made(epoch_state.epoch, number, samples)
         device = self._options.device
         return batch if device is None else to_device(batch, torch.device(device))
 

@@ -38,7 +38,8 @@ class MiniBatch:
 class Job:
     """A published mini-batch: its slots, and what workers have reported about it.
 
-    ``sequence`` counts publications; ``deaths`` has those of workers by tiny-batch.
+    ``sequence`` counts publications; ``deaths`` has those of workers by tiny-batch. While a trace
+    is on, ``complete_ns`` is when its last tiny-batch was finished, by ``CLOCK_MONOTONIC``.
     """
 
     batch: MiniBatch
@@ -51,6 +52,7 @@ class Job:
     deaths: dict[int, int] = field(default_factory=dict)
     discarded: bool = False
     copying: Copying | None = None
+    complete_ns: int | None = None
 
     @property
     def number(self) -> int:

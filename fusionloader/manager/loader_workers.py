@@ -40,14 +40,15 @@ class LoaderWorkers:
 
     Attributes:
         count: how many there are to be.
+        most: how many of the loader's there may ever be.
+        first_guest_slot: number of the first worker of another rank.
     """
 
     def __init__(self, options: ManagerOptions, most: int) -> None:
-        """``most`` is how many of the loader's there may ever be."""
         self._options = options
-        self._most = most
+        self.most = most
         self.count = options.workers
-        self._first_guest_slot = most + (options.gpu is not None)
+        self.first_guest_slot = most + (options.gpu is not None)
         self._membership: Membership | None = None
         if options.sharing_offer is not None:
             self._membership = Membership(options.sharing_offer)
@@ -67,7 +68,7 @@ class LoaderWorkers:
     @property
     def shareable(self) -> int:
         """How many of the loader's workers may be shared with other ranks."""
-        return 0 if self._membership is None else self._most
+        return 0 if self._membership is None else self.most
 
     @property
     def event_fd(self) -> int:
@@ -168,6 +169,10 @@ class LoaderWorkers:
                 manner = "of another rank died"
                 yield LostTinyBatch(held.sequence, held.tiny_batch, held.pid, manner)
 
+    def member_view(self) -> _native.MemberView | None:
+        """Returns the queue as the global manager sees it, ``None`` where there is none."""
+        return None if self._membership is None else _native.MemberView(*self._fds)
+
     # ---- what they have done -------------------------------------------------------------------
 
     def totals(
@@ -177,7 +182,7 @@ class LoaderWorkers:
         everyone = self._queue.workers()
         workers = tuple(self._stats_of(everyone))
         # What a GPU worker has done says nothing of how much CPU workers could.
-        records = [*everyone[: self._most], *everyone[self._first_guest_slot :]]
+        records = [*everyone[: self.most], *everyone[self.first_guest_slot :]]
         parts = zip_longest(*(record.part_seconds for record in records), fillvalue=0.0)
         return WorkerTotals(
             samples=sum(record.samples for record in records),
@@ -200,12 +205,12 @@ class LoaderWorkers:
     def _stats_of(self, records: list[_native.WorkerSnapshot]) -> Iterator[WorkerStats]:
         elapsed = max(time.monotonic() - self._started, 1e-9)
         for number, record in enumerate(records):
-            if self.count <= number < self._most or not (record.pid or record.samples):
+            if self.count <= number < self.most or not (record.pid or record.samples):
                 continue  # there is none, or nobody has come
             kind: Literal["native", "python", "gpu", "borrowed"] = self._options.worker_kind
-            if number >= self._first_guest_slot:
+            if number >= self.first_guest_slot:
                 kind = "borrowed"
-            elif number >= self._most:
+            elif number >= self.most:
                 kind = "gpu"
             share = record.busy_seconds / elapsed
             yield WorkerStats(
@@ -229,14 +234,14 @@ class LoaderWorkers:
 
     def report(self, in_flight: InFlight) -> str:
         """Returns what each worker is at, in words."""
-        missing = range(self.count, self._most)
+        missing = range(self.count, self.most)
         workers = [
             (n, worker) for n, worker in enumerate(self._queue.workers()) if n not in missing
         ]
         elsewhere: Container[int] = ()
         if self._binding is not None:
             elsewhere = self._binding.busy_elsewhere(range(self.count))
-        name, first_guest_slot = self._options.name, self._first_guest_slot
+        name, first_guest_slot = self._options.name, self.first_guest_slot
         now = time.monotonic()
         return worker_report(workers, in_flight, name, now, first_guest_slot, elsewhere)
 

@@ -34,6 +34,7 @@ from fusionloader.manager.in_flight import InFlight, Job, MiniBatch
 from fusionloader.manager.loader_workers import LoaderWorkers, LostTinyBatch
 from fusionloader.manager.options import ManagerOptions, StartWorker
 from fusionloader.manager.stalls import StallWatch
+from fusionloader.manager.tracing import ManagerTrace
 from fusionloader.shm import objects
 from fusionloader.shm.slots import Arena, Owner
 from fusionloader.statistics.totals import WorkerTotals
@@ -63,6 +64,7 @@ class LocalManager:
         queue: of its mini-batches, in shared memory.
         in_flight: the published mini-batches.
         gpu: the GPU worker's control, where there is one.
+        trace: what a trace is told of the workers.
         closed: whether it has ended.
     """
 
@@ -81,6 +83,7 @@ class LocalManager:
         self._arena = Arena()
         self._control_fd, self.queue = self._make_queue()
         self.in_flight = InFlight(self.queue)
+        self.trace = ManagerTrace(self.queue, self.in_flight, self._workers)
         self._memory = BatchMemory(options, self._arena, self.queue, self._ring_size, self._most)
         self.gpu: GpuControl | None = None
         try:
@@ -109,6 +112,7 @@ class LocalManager:
         self._workers.start(self.queue, self._control_fd, self._arena.fd, start)
         if options.gpu is not None and options.gpu.in_thread:
             self.gpu = self._start_gpu(options.gpu)
+        self.trace.gpu = self.gpu
 
     def _start_gpu(self, gpu: GpuOptions) -> GpuControl:
         shared = Connections(self._control_fd, self._arena.fd, self._memory.shared_buffers())
@@ -166,6 +170,7 @@ class LocalManager:
             indices=batch.pickled,
         )
         self.in_flight.jobs.append(job)
+        self.trace.published(job)
         self._sequence += 1
         if self._options.gpu is not None and self._options.gpu.buffers == 0:
             self.queue.set_gpu_rows(job.slot, 1)
@@ -203,6 +208,7 @@ class LocalManager:
                     f"DataLoader timed out after {timeout} seconds. {self._worker_report()}"
                 )
             watch.check(self._worker_report)
+            self.trace.look()
             self._sleep(seen)
 
     def take_done(self, in_order: bool) -> Job | None:
@@ -216,6 +222,7 @@ class LocalManager:
             tiny_batches = -(-len(job.rows) // self._options.tiny_batch_size)
             self.gpu.finished(job.slot, tiny_batches)
         self.in_flight.jobs.remove(job)
+        self.trace.taken_out(job)
         self._advance()
         self._memory.begin_copies(self.in_flight)
         return job
@@ -366,6 +373,7 @@ class LocalManager:
         if self.closed or os.getpid() != self._pid:
             return  # in a forked child the workers are its parent's
         self.closed = True
+        self.trace.end()
         self.queue.stop()
         self._workers.end()
         if self.gpu is not None:

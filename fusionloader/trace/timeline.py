@@ -5,7 +5,9 @@ All times are nanoseconds of ``CLOCK_MONOTONIC``, which the processes of a machi
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Literal
 
 WorkerKind = Literal["cpu", "gpu", "borrowed"]
@@ -97,9 +99,9 @@ class Step:
 
     Attributes:
         iterator: which of the iterators seen by the trace, counted from 0.
-        epoch: of the mini-batch; ``None`` where torch's own loop keeps none.
+        epoch: of the mini-batch.
         batch: the mini-batch's number in its epoch.
-        samples: in the batch; ``None`` where it is not known (whole batches).
+        samples: in the batch.
         asked_ns: when ``next()`` was called.
         complete_ns: when workers had finished the last tiny-batch, often long before it was asked
             for; ``None`` where workers are not seen.
@@ -107,9 +109,9 @@ class Step:
     """
 
     iterator: int
-    epoch: int | None
+    epoch: int
     batch: int
-    samples: int | None
+    samples: int
     asked_ns: int
     complete_ns: int | None
     delivered_ns: int
@@ -202,3 +204,23 @@ class Timeline:
     copies: tuple[Copy, ...] = ()
     instants: tuple[Instant, ...] = ()
     counters: tuple[CounterValue, ...] = ()
+
+    @classmethod
+    def in_order(
+        cls,
+        meta: Meta,
+        spans: Iterable[Span],
+        steps: Iterable[Step],
+        copies: Iterable[Copy],
+        instants: Iterable[Instant],
+        counters: Iterable[CounterValue],
+    ) -> Timeline:
+        """Returns a timeline of values in any order."""
+        return cls(
+            meta,
+            tuple(sorted(spans, key=attrgetter("begin_ns", "worker"))),
+            tuple(sorted(steps, key=attrgetter("asked_ns"))),
+            tuple(sorted(copies, key=attrgetter("begin_ns"))),
+            tuple(sorted(instants, key=attrgetter("at_ns"))),
+            tuple(sorted(counters, key=attrgetter("at_ns"))),
+        )

@@ -146,6 +146,7 @@ class PythonWorker:
         return why
 
     def _serve_claim(self, claim: _native.Claim) -> None:
+        self.queue.begin_span()
         indices = pickle.loads(claim.indices()) if len(claim.indices()) else None
         whole: list[tuple[int, list[Any]]] = []
         for tiny_batch in range(claim.first, claim.first + claim.count):
@@ -158,8 +159,12 @@ class PythonWorker:
         self._report_deferred()  # first: an epoch may end with these samples
         if whole and self._agree_on_layout(claim, whole[0][1]):
             start = time.perf_counter()
-            self._write(claim, whole)
+            results = self._write(claim, whole)
             self.queue.add_part_seconds([0.0] * WRITE + [time.perf_counter() - start])
+            # Before: who sees the mini-batch done sees its spans, too.
+            self.queue.end_span(claim, claim.first, claim.count, rest_is_python=True)
+            for tiny_batch, result in results:
+                self.queue.finish(claim, tiny_batch, result)
             return
         for tiny_batch, _ in whole:
             self.queue.give_back(claim, tiny_batch)
@@ -242,7 +247,10 @@ class PythonWorker:
                 queue.wake_manager()
             queue.sleep(seen, _IDLE_SECONDS)
 
-    def _write(self, claim: _native.Claim, whole: list[tuple[int, list[Any]]]) -> None:
+    def _write(
+        self, claim: _native.Claim, whole: list[tuple[int, list[Any]]]
+    ) -> list[tuple[int, TinyBatchState]]:
+        """Returns what became of each tiny-batch."""
         writer = self._writer(claim)
         contiguous = len(whole) == claim.count and not any(
             sample is _SKIPPED for _, samples in whole for sample in samples
@@ -255,13 +263,9 @@ class PythonWorker:
                 writer.write(claim.first * claim.tiny_size, joined)
             except LayoutMismatch:
                 contiguous = False
-        for tiny_batch, samples in whole:
-            result = (
-                TinyBatchState.COMPLETED
-                if contiguous
-                else self._write_apart(claim, tiny_batch, samples)
-            )
-            self.queue.finish(claim, tiny_batch, result)
+        if contiguous:
+            return [(tiny_batch, TinyBatchState.COMPLETED) for tiny_batch, _ in whole]
+        return [(each[0], self._write_apart(claim, *each)) for each in whole]
 
     def _write_apart(
         self, claim: _native.Claim, tiny_batch: int, samples: list[Any]

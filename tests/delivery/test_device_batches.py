@@ -25,6 +25,7 @@ from fusionloader.delivery.host_batches import without_rows
 from fusionloader.executors.device.fused_augment import FusedAugment
 from fusionloader.gpu import eligibility
 from fusionloader.iterators import slot_iterator
+from fusionloader.trace.files import read_timeline
 
 ARGUMENTS = {"batch_size": 7, "num_workers": 2, "seed": 1}
 
@@ -115,6 +116,19 @@ def test_levels_become_what_cpu_workers_would_have_written(image_folder, to_fake
     assert plain.stats().copied_bytes == 0
     shared = [each.stats().shared_memory_bytes for each in (loader, plain)]
     assert shared[0] < shared[1] / element.itemsize * 1.3
+
+
+def test_a_trace_sees_the_copies(train_set, to_fake_device, tmp_path):
+    made = to_fake_device()
+    loader = FusionLoader(train_set, **ARGUMENTS)
+    with loader.trace(tmp_path / "a.json"):
+        read(loader, made)
+    timeline = read_timeline(tmp_path / "a.json")
+    assert [copy.batch for copy in timeline.copies] == [step.batch for step in timeline.steps]
+    assert sum(copy.nbytes for copy in timeline.copies) >= 40 * 3 * 32 * 32
+    for copy, step in zip(timeline.copies, timeline.steps, strict=True):
+        assert copy.begin_ns <= copy.end_ns <= step.delivered_ns
+        assert step.complete_ns <= copy.end_ns
 
 
 def test_grey_images_come_as_levels(tmp_path, to_fake_device):

@@ -100,7 +100,7 @@ class Work:
         self.manager.set_gpu_rows(described.number, 1)
         self.manager.publish(described.number, self._sequence)
         self._sequence += 1
-        claim = self.queue.claim_next(self.count)
+        claim = self.loop._claim()
         self.loop._finish(self.loop._begin(claim))
         left = []
         while (other := self._cpu.claim_next(1)) is not None:
@@ -143,3 +143,16 @@ def test_a_file_that_was_refused_goes_to_cpu_workers_at_once_the_next_time(work,
     first, second = task.seen
     assert set(first) == {b"good", b"refused", b"drawn", b"good too"}
     assert set(second) == {b"good", b"drawn", b"good too"}  # other draws may be possible
+
+
+def test_a_trace_sees_its_groups(work):
+    work.manager.set_tracing(True)
+    work.mini_batch()
+    work.manager.set_gpu(GpuState.OPEN, 0)
+    work.mini_batch()
+    spans = [span for span in work.manager.take_spans() if span.worker == 1]
+    assert [(span.sequence, span.first, span.count, span.samples) for span in spans] == [
+        (0, 0, 4, 4),
+        (1, 0, 4, 4),
+    ]
+    assert spans[0].end_ns <= spans[1].begin_ns

@@ -39,6 +39,7 @@ OPTIONS = {
     "tiny_batch_size": 4,
     "method": "fork",
     "log": 0,
+    "trace": "",  # the beginning of a path that the rank's trace is written to
     "any_may_die": 0,  # three workers that die in a row, or on the same samples, are no error
 }
 
@@ -85,6 +86,8 @@ def main() -> None:
         tiny_batch_size=options["tiny_batch_size"],
         global_manager=options["global_manager"],
     )
+    if options["trace"]:
+        loader.trace(f"{options['trace']}{rank}.json")
     for epoch in itertools.count():
         in_part = epoch < options["epochs"]
         if not in_part and end_is_requested():

@@ -18,6 +18,8 @@ from support.campaigns import SEED, kills, seeds
 from support.images import photo
 from support.waiting import gone, left_behind, wait_until
 
+from fusionloader.trace.files import read_timeline
+
 KILLS = kills(10)
 MOST_IN_A_JOB = 16
 
@@ -54,14 +56,21 @@ def expected(uneven_folder):
 
 @pytest.mark.parametrize(("method", "pool"), [("fork", 0), ("spawn", 0), ("spawn", 1)])
 def test_borrowed_workers_make_the_same_batches_and_leave_nothing(
-    uneven_folder, expected, method, pool
+    uneven_folder, expected, method, pool, tmp_path
 ):
-    with Job(uneven_folder, method=method, pool=pool, **UNEVEN) as job:
+    with Job(
+        uneven_folder, method=method, pool=pool, trace=str(tmp_path / "rank"), **UNEVEN
+    ) as job:
         manager = job.manager()
         job.ranks[1].wait_for_a_borrowed_worker()
         assert job.finish() == expected
         wait_until(lambda: gone(manager.pid))
     assert not left_behind(*job.pids)
+    timeline = read_timeline(tmp_path / "rank1.json")
+    borrowed = {w.number for w in timeline.meta.workers if w.kind == "borrowed"}
+    assert borrowed & {span.worker for span in timeline.spans}
+    assert borrowed == {each.worker for each in timeline.instants if each.kind == "borrowed"}
+    assert timeline.meta.rank == 1
 
 
 def test_without_its_global_manager_a_job_goes_on_and_starts_another(uneven_folder, expected):

@@ -53,14 +53,7 @@ def synthetic_timeline(
         now = delivered
     instants.append(Instant(now, "restart", "worker 0 was killed by SIGKILL", 0))
     meta = Meta(4321, 0, _BATCH, _TINY, _START, now + _MS, _UNIX, crew)
-    return Timeline(
-        meta,
-        tuple(sorted(spans, key=lambda span: span.begin_ns)),
-        tuple(made),
-        tuple(copies),
-        tuple(instants),
-        tuple(counters),
-    )
+    return Timeline.in_order(meta, spans, made, copies, instants, counters)
 
 
 def _spans(
