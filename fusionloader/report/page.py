@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import re
 from collections.abc import Iterator
@@ -46,7 +47,7 @@ def report_page(timeline: Timeline, name: str) -> str:
     figures = _figures(timeline, waits, work)
     script = (_FILES / "page.js").read_text()
     library = _library()
-    verdict = verdict_on(waits, work, timeline.meta)
+    verdict = verdict_on(waits, work, timeline)
     return _rendered(
         name=name,
         about=_about(timeline, work),
@@ -75,6 +76,7 @@ def _rendered(**values: object) -> str:
     return environment.from_string((_FILES / "page.html").read_text()).render(values)
 
 
+@functools.cache
 def _library() -> str:
     """Returns the JavaScript that draws: Vega-Lite, with Vega and Vega-Embed."""
     try:

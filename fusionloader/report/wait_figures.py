@@ -21,6 +21,7 @@ from fusionloader.report.chart import (
     spec,
     tip,
 )
+from fusionloader.trace.timeline import Step
 
 _MOST_BARS = 250
 _LONGEST_LISTED = 20
@@ -139,16 +140,14 @@ def _wait_rows(waits: Waits, bins: list[npt.NDArray[np.intp]]) -> Columns:
             rows["cause"].append(cause)
             rows["mean"].append(round(mean, 4))
             rows["longest"].append(round(float(waits.seconds[part].max()) * 1e3, 4))
-            first, last = waits.steps[part[0]], waits.steps[part[-1]]
-            rows["where"].append(_where(first.epoch, first.batch, last.epoch, last.batch))
+            rows["where"].append(_where(waits.steps[part[0]], waits.steps[part[-1]]))
             low += mean
     return rows
 
 
-def _where(epoch: int | None, batch: int, last_epoch: int | None, last_batch: int) -> str:
-    first = f"{'' if epoch is None else f'{epoch}:'}{batch}"
-    last = f"{'' if last_epoch is None else f'{last_epoch}:'}{last_batch}"
-    return first if first == last else f"{first} to {last}"
+def _where(first: Step, last: Step) -> str:
+    begin, end = (f"{step.epoch}:{step.batch}" for step in (first, last))
+    return begin if begin == end else f"{begin} to {end}"
 
 
 def _wait_spec(waits: Waits) -> Spec:
@@ -183,7 +182,7 @@ def _longest_waits(waits: Waits) -> Table:
         part = float(waits.for_workers[place]) / whole if whole else 0.0
         rows.append(
             (
-                "" if step.epoch is None else str(step.epoch),
+                str(step.epoch),
                 str(step.batch),
                 duration(whole),
                 percent(part) if waits.knows_workers else "not known",

@@ -29,7 +29,7 @@ from fusionloader.report.chart import (
 from fusionloader.trace.timeline import Span, Timeline
 
 _BATCH_COLORS = 5
-_ROW = 15  # pixels
+_ROW, _FEW_ROWS = 15, 120  # pixels of a row, and of all rows at least
 _MOST_EVENTS = 60
 TRAINING_ROW, COPY_ROW, _WAITING = "training", "copy", "waiting"
 
@@ -101,12 +101,16 @@ def _activity_spec(activity: Activity) -> Spec:
         "encoding": {"x": numeric("at", None), "tooltip": [tip("text", "event")]},
     }
     return spec(
-        _ROW * len(activity.rows),
+        _height(len(activity.rows)),
         _cells(cells, f"datum.name == '{TRAINING}'", "@waiting", None),
         _cells(cells, f"datum.name != '{TRAINING}'", "@cpu-strong", _BUSY_LEGEND),
         events,
         resolve={"scale": {"color": "independent"}},
     )
+
+
+def _height(rows: int) -> int:
+    return max(_ROW * rows, _FEW_ROWS)
 
 
 _BUSY_LEGEND: Spec = {
@@ -165,7 +169,7 @@ def _of_training(window: Window) -> Iterator[_Slice]:
     """Yields waits, and what is between two of them: training."""
     left: dict[int, int] = {}
     for step in window.steps:
-        batch = _batch(step.epoch, step.batch)
+        batch = f"{step.epoch}:{step.batch}"
         begin = left.get(step.iterator, window.begin_ns)
         if begin < step.asked_ns:
             between = duration((step.asked_ns - begin) / 1e9)
@@ -177,21 +181,17 @@ def _of_training(window: Window) -> Iterator[_Slice]:
 
 def _of_copies(window: Window) -> Iterator[_Slice]:
     for copy in window.copies:
-        batch = _batch(copy.epoch, copy.batch)
+        batch = f"{copy.epoch}:{copy.batch}"
         yield _Slice(COPY_ROW, copy.begin_ns, copy.end_ns, COPY_ROW, batch, size(copy.nbytes))
 
 
 def _of_workers(window: Window, names: Mapping[int, str]) -> Iterator[_Slice]:
     for span in window.spans:
         color = f"batch {span.batch % _BATCH_COLORS}"
-        batch = _batch(span.epoch, span.batch)
+        batch = f"{span.epoch}:{span.batch}"
         yield _Slice(
             names[span.worker], span.begin_ns, span.end_ns, color, batch, _what_was_done(span)
         )
-
-
-def _batch(epoch: int | None, batch: int) -> str:
-    return str(batch) if epoch is None else f"{epoch}:{batch}"
 
 
 def _what_was_done(span: Span) -> str:
@@ -225,7 +225,7 @@ def _detail_spec(rows: Sequence[str]) -> Spec:
             ],
         },
     }
-    return spec(_ROW * len(rows), slices)
+    return spec(_height(len(rows)), slices)
 
 
 def _worker_table(work: Work) -> Table:

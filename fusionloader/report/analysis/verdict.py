@@ -9,7 +9,7 @@ from typing import Literal
 from fusionloader.report.analysis.waits import Waits
 from fusionloader.report.analysis.words import count, duration, number, percent
 from fusionloader.report.analysis.work import IN_WORDS, KindWork, Work
-from fusionloader.trace.timeline import Meta
+from fusionloader.trace.timeline import CACHED, INDEXED, Timeline
 
 _HARDLY, _A_LITTLE = 0.03, 0.10  # of training's time
 _BUSY = (
@@ -19,14 +19,14 @@ _FEW_STEPS, _MOST_OF_IT = 0.05, 0.5
 
 _REMEDIES = {
     "read": "Files on faster storage help, or so much memory that they stay in the page cache.",
-    "decode": "`cache=DecodedCache(…)` and `jpeg_index` save decoding from "
-    "the second epoch on; `decode='fast'` makes it cheaper.",
     "augment": "Fewer operations help, or a GPU worker, which takes the largest samples.",
     "python": "`loader.explain()` says which transforms are not compiled, and why.",
     "write": "Smaller samples help: a smaller crop, or a narrower dtype.",
     "other": "`loader.explain()` and `stats().pillow_samples` say what is left to Pillow.",
 }
 """Code is between backticks."""
+
+_KEPT = {CACHED: "`cache=DecodedCache(…)`", INDEXED: "`jpeg_index`"}
 
 Tone = Literal["good", "fair", "poor", "unknown"]
 
@@ -50,7 +50,7 @@ class Verdict:
     remedy: str = ""
 
 
-def verdict_on(waits: Waits, work: Work, meta: Meta) -> Verdict:
+def verdict_on(waits: Waits, work: Work, timeline: Timeline) -> Verdict:
     """Returns the verdict on a training."""
     share = waits.share
     if share is None:
@@ -61,7 +61,7 @@ def verdict_on(waits: Waits, work: Work, meta: Meta) -> Verdict:
         headline = f"Training hardly waits: {percent(share)} of its time."
         return Verdict(share, "good", headline, _headroom(waits, work))
     tone: Tone = "fair" if share < _A_LITTLE else "poor"
-    reasons, remedy = _cause(waits, work, meta)
+    reasons, remedy = _cause(waits, work, timeline)
     return Verdict(share, tone, f"Training waits {percent(share)} of its time.", reasons, remedy)
 
 
@@ -75,9 +75,9 @@ def _headroom(waits: Waits, work: Work) -> tuple[str, ...]:
     )
 
 
-def _cause(waits: Waits, work: Work, meta: Meta) -> tuple[tuple[str, ...], str]:
+def _cause(waits: Waits, work: Work, timeline: Timeline) -> tuple[tuple[str, ...], str]:
     """Returns what limits, and what would help."""
-    if meta.steps_only or not waits.knows_workers:
+    if timeline.meta.steps_only or not waits.knows_workers:
         return ("This trace has no workers in it, so it cannot tell what training waited for.",), ""
     for_workers = waits.for_workers_seconds / waits.waited_seconds
     if for_workers < 0.5:
@@ -88,7 +88,7 @@ def _cause(waits: Waits, work: Work, meta: Meta) -> tuple[tuple[str, ...], str]:
         return ("It waits for batches; this trace has no CPU worker in it.",), ""
     if busy < _BUSY:
         return _stragglers(waits, busy)
-    return _workers(waits, work, cpu, busy)
+    return _workers(waits, work, timeline, cpu, busy)
 
 
 def _delivery(share: float) -> tuple[tuple[str, ...], str]:
@@ -118,7 +118,18 @@ def _stragglers(waits: Waits, busy: float) -> tuple[tuple[str, ...], str]:
     )
 
 
-def _workers(waits: Waits, work: Work, cpu: KindWork, busy: float) -> tuple[tuple[str, ...], str]:
+def _remedy(stage: str, timeline: Timeline) -> str:
+    if stage != "decode":
+        return _REMEDIES[stage]
+    used = {counter.name for counter in timeline.counters}
+    unused = [text for name, text in _KEPT.items() if name not in used]
+    saved = f"{' or '.join(unused)} saves decoding from the second epoch on; " if unused else ""
+    return f"{saved}`decode='fast'` makes it cheaper."
+
+
+def _workers(
+    waits: Waits, work: Work, timeline: Timeline, cpu: KindWork, busy: float
+) -> tuple[tuple[str, ...], str]:
     stage = cpu.costliest
     seconds = stage.seconds / stage.samples
     reasons = [
@@ -126,7 +137,7 @@ def _workers(waits: Waits, work: Work, cpu: KindWork, busy: float) -> tuple[tupl
         f"The costliest part of a sample is {IN_WORDS[stage.name]}: {duration(seconds)} of "
         f"{duration(cpu.seconds_per_sample)}.",
     ]
-    remedy = _REMEDIES[stage.name]
+    remedy = _remedy(stage.name, timeline)
     if waits.training_rate is not None and waits.training_rate > work.capacity:
         needed = _workers_needed(waits.training_rate, work, cpu)
         remedy = (

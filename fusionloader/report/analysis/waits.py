@@ -72,7 +72,7 @@ class Waits:
     def samples(self) -> int:
         """In the batches of counted steps."""
         pairs = zip(self.steps, self.counted, strict=True)
-        return sum(step.samples or 0 for step, counted in pairs if counted)
+        return sum(step.samples for step, counted in pairs if counted)
 
     @property
     def training_rate(self) -> float | None:

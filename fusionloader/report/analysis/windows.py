@@ -66,11 +66,8 @@ def _moments(waits: Waits) -> Iterator[tuple[str, int, int]]:
 
 
 def _name(waits: Waits, number: int) -> str:
-    step = waits.steps[number]
-    where = (
-        f"batch {step.batch}" if step.epoch is None else f"epoch {step.epoch}, batch {step.batch}"
-    )
-    return f"{where}, waited {duration(float(waits.seconds[number]))}"
+    step, waited = waits.steps[number], duration(float(waits.seconds[number]))
+    return f"epoch {step.epoch}, batch {step.batch}, waited {waited}"
 
 
 def _window(timeline: Timeline, title: str, begin: int, end: int) -> Window:

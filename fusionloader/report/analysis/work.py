@@ -118,8 +118,10 @@ def work_of(timeline: Timeline) -> Work:
     for span in timeline.spans:
         by_worker.setdefault(span.worker, []).append(span)
     workers = []
-    for worker in timeline.meta.workers:
-        spans = by_worker.get(worker.number, [])
+    known = {worker.number: worker for worker in timeline.meta.workers}
+    for number in sorted({*known, *by_worker}):
+        worker = known.get(number, Worker(number, "cpu"))
+        spans = by_worker.get(number, [])
         if spans or worker.kind == "cpu":  # the others may be slots that nobody was in
             workers.append(_worker_work(worker, spans, begin, end, timeline))
     kinds = []
