@@ -1,15 +1,10 @@
-"""The page: all figures of a timeline in one file, with all that draws them."""
+"""The page: what is said about a timeline, in order of what matters first."""
 
 from __future__ import annotations
 
-import base64
-import functools
-import hashlib
-import re
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import datetime, timezone
-from pathlib import Path
 
 from fusionloader.report.analysis.verdict import Verdict, verdict_on
 from fusionloader.report.analysis.waits import Waits, waits_of
@@ -17,14 +12,11 @@ from fusionloader.report.analysis.words import count, duration, number, percent
 from fusionloader.report.analysis.work import Work, work_of
 from fusionloader.report.chart import Figure
 from fusionloader.report.counter_figure import counters_figure, events_figure
+from fusionloader.report.document import document
 from fusionloader.report.sample_figures import costs_figure, stages_figure
 from fusionloader.report.wait_figures import capacity_figure, wait_figure
 from fusionloader.report.worker_figures import workers_figure
 from fusionloader.trace.timeline import Timeline
-
-# What the page's script uses of the bundle.
-_EXPORT = "window.vegaEmbed = vegaEmbed;"
-_FILES = Path(__file__).parent / "files"
 
 
 def report_page(timeline: Timeline, name: str) -> str:
@@ -45,10 +37,9 @@ def report_page(timeline: Timeline, name: str) -> str:
         )
     waits, work = waits_of(timeline.steps), work_of(timeline)
     figures = _figures(timeline, waits, work)
-    script = (_FILES / "page.js").read_text()
-    library = _library()
     verdict = verdict_on(waits, work, timeline)
-    return _rendered(
+    return document(
+        {each.name: asdict(each) for figure in figures for each in figure.charts},
         name=name,
         about=_about(timeline, work),
         verdict=verdict,
@@ -56,54 +47,7 @@ def report_page(timeline: Timeline, name: str) -> str:
         facts=_facts(waits, work),
         warnings=tuple(_warnings(timeline)),
         figures=figures,
-        charts={each.name: asdict(each) for figure in figures for each in figure.charts},
-        library=library,
-        script=script,
-        style=(_FILES / "page.css").read_text(),
-        hashes=[_hash(library), _hash(script)],
     )
-
-
-def _rendered(**values: object) -> str:
-    try:
-        import jinja2
-    except ImportError as error:
-        raise _missing("jinja2") from error
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters |= {"code": _with_code, "percent": percent}
-    return environment.from_string((_FILES / "page.html").read_text()).render(values)
-
-
-@functools.cache
-def _library() -> str:
-    """Returns the JavaScript that draws: Vega-Lite, with Vega and Vega-Embed."""
-    try:
-        import vl_convert
-    except ImportError as error:
-        raise _missing("vl-convert-python") from error
-    bundle = str(vl_convert.javascript_bundle(_EXPORT))
-    # Within a script an HTML parser looks for nothing but its end.
-    return re.sub("</(?=script)", r"<\\/", bundle, flags=re.IGNORECASE).replace("<!--", r"<\!--")
-
-
-def _missing(package: str) -> ImportError:
-    return ImportError(
-        f"a report needs {package}, which is not installed: pip install 'fusionloader[report]'"
-    )
-
-
-def _hash(script: str) -> str:
-    """Returns what the page's policy calls a script by: no other one may run."""
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-
-
-def _with_code(text: str) -> object:
-    """Returns a sentence as HTML, with what is between backticks as code."""
-    from markupsafe import Markup, escape
-
-    return Markup(re.sub("`([^`]*)`", r"<code>\1</code>", str(escape(text))))
 
 
 def _figures(timeline: Timeline, waits: Waits, work: Work) -> tuple[Figure, ...]:

@@ -85,7 +85,7 @@ def _cause(waits: Waits, work: Work, timeline: Timeline) -> tuple[tuple[str, ...
     cpu = work.kind("cpu")
     busy = work.busy_share_of_waits(waits)
     if cpu is None or busy is None:
-        return ("It waits for batches; this trace has no CPU worker in it.",), ""
+        return ("The trace has no sample that a CPU worker made, so no stage is known.",), ""
     if busy < _BUSY:
         return _stragglers(waits, busy)
     return _workers(waits, work, timeline, cpu, busy)

@@ -13,7 +13,7 @@ from fusionloader.report.analysis.work import extent
 from fusionloader.trace.timeline import Copy, Span, Step, Timeline
 
 _LONGEST = 4
-_STEPS_BEFORE = 3  # of a median step's time
+_STEPS_AROUND = 3  # of a median step's time
 MOST_SPANS = 500
 
 
@@ -42,27 +42,28 @@ def windows_of(timeline: Timeline, waits: Waits) -> tuple[Window, ...]:
     """Returns the longest waits, a usual step and the beginning, without overlaps."""
     windows: list[Window] = []
     earliest, latest = extent(timeline)
-    for title, begin, end in _moments(waits):
-        begin, end = max(begin, earliest), min(end, latest)
+    margin = _margin_ns(waits)
+    for title, step in _worth_a_look(waits):
+        begin = max(step.asked_ns - margin, earliest)
+        end = min(step.delivered_ns + margin, latest)
         if all(end <= seen.begin_ns or seen.end_ns <= begin for seen in windows):
-            windows.append(_window(timeline, title, begin, end))
+            windows.append(_window(timeline, title, step, begin, end))
     return tuple(windows)
 
 
-def _moments(waits: Waits) -> Iterator[tuple[str, int, int]]:
-    """Yields why, and from when to when to look, what matters most first."""
+def _margin_ns(waits: Waits) -> int:
+    times = (waits.seconds + waits.training)[waits.counted]
+    return int(np.median(times) * _STEPS_AROUND * 1e9) if len(times) else 0
+
+
+def _worth_a_look(waits: Waits) -> Iterator[tuple[str, Step]]:
+    """Yields steps and why to look at them, what matters most first."""
     counted = np.flatnonzero(waits.counted)
-    times = waits.seconds[counted] + waits.training[counted]
-    margin = int(np.median(times) * _STEPS_BEFORE * 1e9) if len(counted) else 0
-    by_wait = counted[np.argsort(-waits.seconds[counted], kind="stable")]
-    chosen = [(f"long wait: {_name(waits, n)}", n) for n in by_wait[:_LONGEST].tolist()]
-    if len(by_wait):
-        middle = int(by_wait[len(by_wait) // 2])
-        chosen.append((f"a usual step: {_name(waits, middle)}", middle))
-    chosen.append((f"the beginning: {_name(waits, 0)}", 0))
-    for title, number in chosen:
-        step = waits.steps[number]
-        yield title, step.asked_ns - margin, step.delivered_ns + margin
+    by_wait = counted[np.argsort(-waits.seconds[counted], kind="stable")].tolist()
+    chosen = [("long wait", number) for number in by_wait[:_LONGEST]]
+    chosen += [("a usual step", number) for number in by_wait[len(by_wait) // 2 :][:1]]
+    for why, number in [*chosen, ("the beginning", 0)]:
+        yield f"{why}: {_name(waits, number)}", waits.steps[number]
 
 
 def _name(waits: Waits, number: int) -> str:
@@ -70,11 +71,13 @@ def _name(waits: Waits, number: int) -> str:
     return f"epoch {step.epoch}, batch {step.batch}, waited {waited}"
 
 
-def _window(timeline: Timeline, title: str, begin: int, end: int) -> Window:
+def _window(timeline: Timeline, title: str, step: Step, begin: int, end: int) -> Window:
     spans = [s for s in timeline.spans if s.begin_ns < end and begin < s.end_ns]
-    if len(spans) > MOST_SPANS:  # what led to the wait is at its end
-        spans = sorted(spans, key=lambda span: span.end_ns)[-MOST_SPANS:]
-        begin = max(begin, min(span.end_ns for span in spans))
+    if len(spans) > MOST_SPANS:  # those that are nearest to the end of the wait
+        spans.sort(key=lambda span: abs(span.end_ns - step.delivered_ns))
+        del spans[MOST_SPANS:]
+        begin = max(begin, min(span.begin_ns for span in spans))
+        end = min(end, max(span.end_ns for span in spans))
     return Window(
         title,
         begin,

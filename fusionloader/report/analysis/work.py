@@ -139,7 +139,8 @@ def extent(timeline: Timeline) -> tuple[int, int]:
     """
     begins = [step.asked_ns for step in timeline.steps] + [s.begin_ns for s in timeline.spans]
     ends = [step.delivered_ns for step in timeline.steps] + [s.end_ns for s in timeline.spans]
-    return min(begins, default=timeline.meta.begin_ns), max(ends, default=timeline.meta.end_ns)
+    begin = min(begins, default=timeline.meta.begin_ns)
+    return begin, max([begin + 1, *ends])
 
 
 def _worker_work(
@@ -151,7 +152,7 @@ def _worker_work(
         sum(span.samples for span in spans),
         sum(span.nbytes for span in spans),
         busy,
-        float(busy.between(begin, end)) / max(end - begin, 1),
+        float(busy.between(begin, end)) / (end - begin),
         sum(each.kind == "restart" and each.worker == worker.number for each in timeline.instants),
     )
 
