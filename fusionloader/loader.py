@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import fields
 from pickle import PicklingError
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
@@ -16,8 +16,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from fusionloader.aliases import Batch, Index, Sample, State
 from fusionloader.iterators.loader_state import LoaderState, Window
-from fusionloader.iterators.native_part import missing
-from fusionloader.iterators.portable import PortableIteratorFactory
+from fusionloader.iterators.portable import iterator_factory
 from fusionloader.options import (
     AugmentPer,
     Decode,
@@ -32,14 +31,12 @@ from fusionloader.options import (
 from fusionloader.resume.epoch_state import EpochState
 from fusionloader.resume.identity import describe_loader
 from fusionloader.resume.resharding import load_resharded
+from fusionloader.statistics.counters import rank_here
 from fusionloader.statistics.snapshot import LoaderStats
 from fusionloader.trace.recorder import Traced
 from fusionloader.trace.recording import Trace
 from fusionloader.user_warnings import warn_user
 from fusionloader.workers.pickling import explain_pickling
-
-if TYPE_CHECKING:
-    from fusionloader.iterators.factory import IteratorFactory
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -199,7 +196,7 @@ class FusionLoader(DataLoader[T_co]):
                 setattr(self, field.name, getattr(options, field.name))
         self.shuffle = shuffle
         self._state = LoaderState()
-        self._iterator_factory = _iterator_factory()
+        self._iterator_factory = iterator_factory()
         super().__init__(
             dataset,
             batch_size,
@@ -299,15 +296,11 @@ class FusionLoader(DataLoader[T_co]):
         return self._state.statistics.snapshot(self._state.epochs.completed, kept)
 
     def trace(self, path: str | os.PathLike[str], steps: int | None = None) -> Trace:
-        """Records a timeline of the next ``steps`` batches into a file, see docs/tracing.md.
+        """Records a timeline of the next ``steps`` batches, see docs/tracing.md.
 
-        It ends with the last of them, with the ``with`` block that it opens, with ``stop()``, or
-        with ``close()``, whichever comes first, and is written then. ``None`` sets no number.
-
-        Args:
-            path: whose end says the format: ``.pftrace`` and ``.perfetto-trace`` for Perfetto,
-                ``.json`` and ``.json.gz`` also to be merged with a ``torch.profiler`` trace.
-            steps: batches to record, from the running iterator's next one on.
+        It ends with the last of them, its ``with`` block, ``stop()`` or ``close()``, and is
+        written then: by the end of ``path`` for Perfetto (``.pftrace``, ``.perfetto-trace``), or
+        to be merged with a ``torch.profiler`` trace (``.json``, ``.json.gz``).
 
         Raises:
             OSError: the path cannot be written.
@@ -315,9 +308,8 @@ class FusionLoader(DataLoader[T_co]):
             ImportError: Perfetto's format without ``pip install 'fusionloader[trace]'``.
             RuntimeError: this loader is being traced already.
         """
-        kept = self._iterator_factory.kept_stats
-        traced = Traced(self.batch_size, self.tiny_batch_size, kept)
-        return self._state.traces.begin(path, steps, traced)
+        sizes, kept = (self.batch_size, self.tiny_batch_size), self._iterator_factory.kept_stats
+        return self._state.traces.begin(path, steps, Traced(rank_here(), *sizes, kept))
 
     def state_dict(self) -> State:
         """Returns where the current epoch stands; JSON-serialisable, a few KB.
@@ -408,12 +400,3 @@ class FusionLoader(DataLoader[T_co]):
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _iterator_factory() -> IteratorFactory | PortableIteratorFactory:
-    why = missing()
-    if why is not None:
-        return PortableIteratorFactory(why)
-    from fusionloader.iterators.factory import IteratorFactory
-
-    return IteratorFactory()

@@ -129,14 +129,10 @@ class InProcessIterator(_BaseDataLoaderIter):
         return collate_named(samples, name)
 
     def __next__(self) -> Batch:
-        self._tracer.asked()
-        with self._clock:
+        with self._tracer, self._clock:
             batch = super().__next__()
             device = self._options.device
-            if device is not None:
-                batch = to_device(batch, torch.device(device))
-        self._tracer.delivered()
-        return batch
+            return batch if device is None else to_device(batch, torch.device(device))
 
     def _load(self, row: int, key: SampleKey) -> list[Sample]:
         """Returns the sample, its substitute, or nothing where it is left out."""

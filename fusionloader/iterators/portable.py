@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from fusionloader.aliases import AnyLoader
 from fusionloader.iterators.loader_state import LoaderState
+from fusionloader.iterators.native_part import missing
 from fusionloader.iterators.whole_batches import SingleProcessIterator, WholeBatchIterator
 from fusionloader.options import LoaderOptions
 from fusionloader.statistics.snapshot import StoreStats
 from fusionloader.user_warnings import warn_user
+
+if TYPE_CHECKING:
+    from fusionloader.iterators.factory import IteratorFactory
 
 log = logging.getLogger("fusionloader.loader")
 
@@ -50,3 +55,13 @@ class PortableIteratorFactory:
     def kept_stats(self) -> dict[str, StoreStats]:
         """Returns nothing: there are no caches."""
         return {}
+
+
+def iterator_factory() -> IteratorFactory | PortableIteratorFactory:
+    """Returns what makes the iterators of a loader on this machine."""
+    why = missing()
+    if why is not None:
+        return PortableIteratorFactory(why)
+    from fusionloader.iterators.factory import IteratorFactory
+
+    return IteratorFactory()

@@ -201,16 +201,12 @@ class SlotIterator(_BaseDataLoaderIter):
     # ---- a batch -------------------------------------------------------------------------------
 
     def __next__(self) -> Batch:
-        self._tracer.asked()
-        with self._clock:
+        with self._tracer, self._clock:
             if self._gpu is not None:
                 self._gpu.asked()
             batch = super().__next__()
             device = self._options.device
-            if device is not None:
-                batch = to_device(batch, torch.device(device))
-        self._tracer.delivered()
-        return batch
+            return batch if device is None else to_device(batch, torch.device(device))
 
     def _next_data(self) -> Batch:
         if self._whole is not None:

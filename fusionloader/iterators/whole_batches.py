@@ -81,9 +81,7 @@ class _Tracked:
         self._state = state
         self._epochs = state.epochs
         self._clock = WaitClock(state.statistics.waits, state.statistics.observers)
-        self._tracer = StepTracer(
-            state.traces, "whole batches are made in torch's own loop, which is not seen"
-        )
+        self._tracer = StepTracer(state.traces, "whole batches are made in torch's own loop")
 
     @property
     def _base_seed(self) -> int:
@@ -128,11 +126,8 @@ class _Tracked:
         super()._reset(loader, first_iter)  # type: ignore[misc]
 
     def __next__(self) -> Batch:
-        self._tracer.asked()
-        with self._clock:
-            batch = self._next()
-        self._tracer.delivered()
-        return batch
+        with self._tracer, self._clock:
+            return self._next()
 
     def _next(self) -> Batch:
         counted = self._state.statistics.samples
@@ -152,11 +147,10 @@ class _Tracked:
             self._note_end(epoch_state)
             self._epochs.finish(epoch_state)
             raise
-        number = epoch_state.delivered
+        number, statistics = epoch_state.delivered, self._state.statistics
         self._note_delivered(epoch_state)
-        self._state.statistics.batches += 1
-        samples = self._state.statistics.samples - counted
-        self._tracer.made(epoch_state.epoch, number, samples)
+        statistics.batches += 1
+        self._tracer.made(epoch_state.epoch, number, statistics.samples - counted)
         device = self._options.device
         return batch if device is None else to_device(batch, torch.device(device))
 

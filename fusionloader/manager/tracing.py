@@ -15,7 +15,7 @@ from fusionloader.gpu.control import GpuControl
 from fusionloader.manager.in_flight import InFlight, Job
 from fusionloader.manager.loader_workers import LoaderWorkers
 from fusionloader.trace.recorder import Recorder
-from fusionloader.trace.timeline import READY, THRESHOLD, Span, Worker, WorkerKind
+from fusionloader.trace.timeline import READY, THRESHOLD, Instant, Span, Worker, WorkerKind
 
 _POLL_SECONDS = 0.1
 
@@ -41,7 +41,7 @@ class ManagerTrace:
         self._polled = 0.0
         self._mode: object = None
         self._batches: dict[int, tuple[int, int]] = {}  # epoch and number, by sequence
-        self._pids: dict[int, int] = {}  # of borrowed workers
+        self._found: list[_native.WorkerSpan] = []  # that the recorder gets in the end
         self._away: set[int] = set()  # workers that are at other ranks
         self._count, self._restarted = self._workers.count, self._restarts()
         self._view = self._workers.member_view()
@@ -66,26 +66,31 @@ class ManagerTrace:
         self._recorder.count(READY, self._in_flight.ready)
 
     def look(self) -> None:
-        """Adds what has happened since the last look."""
+        """Notes what has happened since the last look: quickly, for training waits."""
         recorder = self._recorder
         if recorder is None:
             return
-        for found in self._queue.take_spans():
-            self._add(recorder, found)
-        recorder.lost += self._queue.take_lost_spans()
+        self._found += self._queue.take_spans()
         self._look_at_gpu(recorder)
-        self._look_at_processes(recorder)
         now = time.monotonic()
         if now - self._polled >= _POLL_SECONDS:
             self._polled = now
-            self._look_at_sharing(recorder)
+            self._poll(recorder)
 
     def end(self) -> None:
         """See ``Feed``."""
-        if self._recorder is not None:
+        recorder = self._recorder
+        if recorder is not None:
             self.look()
+            self._poll(recorder)
             self._queue.set_tracing(False)
             self._recorder = None
+            self._add_found(recorder)
+
+    def _poll(self, recorder: Recorder) -> None:
+        recorder.lost += self._queue.take_lost_spans()
+        self._look_at_processes(recorder)
+        self._look_at_sharing(recorder)
 
     # ---- workers -------------------------------------------------------------------------------
 
@@ -103,17 +108,22 @@ class ManagerTrace:
             kind = "gpu"
         return Worker(number, kind)
 
-    def _add(self, recorder: Recorder, found: _native.WorkerSpan) -> None:
-        # One that began before this trace, under an earlier one, is not all of this one's.
-        if found.begin_ns < self._begin_ns or found.sequence not in self._batches:
-            return
-        epoch, number = self._batches[found.sequence]
-        worker = self._worker(found.worker)
-        recorder.knows([worker])
-        if worker.kind == "borrowed" and self._pids.get(found.worker) != found.pid:
-            self._pids[found.worker] = found.pid
-            text = f"a worker of another rank (pid {found.pid}) works here"
-            recorder.instant("borrowed", text, found.worker)
+    def _add_found(self, recorder: Recorder) -> None:
+        pids: dict[int, int] = {}  # of borrowed workers
+        for found in self._found:
+            # One that began before this trace, under an earlier one, is not all of this one's.
+            if found.begin_ns < self._begin_ns or found.sequence not in self._batches:
+                continue
+            worker = self._worker(found.worker)
+            recorder.knows([worker])
+            if worker.kind == "borrowed" and pids.get(found.worker) != found.pid:
+                pids[found.worker] = found.pid
+                text = f"a worker of another rank (pid {found.pid}) works here"
+                recorder.instants.append(Instant(found.begin_ns, "borrowed", text, found.worker))
+            self._add(recorder, found, *self._batches[found.sequence])
+        self._found.clear()
+
+    def _add(self, recorder: Recorder, found: _native.WorkerSpan, epoch: int, number: int) -> None:
         recorder.spans.append(
             Span(
                 worker=found.worker,

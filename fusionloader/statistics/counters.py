@@ -148,7 +148,7 @@ class Statistics:
             waits=waits,
             capacity=total_capacity(stages, workers.wanted),
             stages=stages,
-            rank=_rank(),
+            rank=rank_here(),
             epochs=epochs,
             batches=self.batches,
             samples=self.samples,
@@ -174,7 +174,8 @@ class Statistics:
         )
 
 
-def _rank() -> int:
+def rank_here() -> int:
+    """Returns the rank of this process among those of its training, 0 where there is one."""
     try:
         return int(os.environ.get("RANK", "0"))
     except ValueError:

@@ -40,8 +40,9 @@ KeptStats = Callable[[], Mapping[str, Store]]
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """The loader that is traced: samples of its batches, and what it keeps of its files."""
+    """The loader that is traced: its rank, its batches, and what it keeps of its files."""
 
+    rank: int
     batch_size: int | None
     tiny_batch_size: int
     kept: KeptStats
@@ -107,7 +108,7 @@ class Recorder:
         """Returns all of it, in order."""
         meta = Meta(
             pid=os.getpid(),
-            rank=int(os.environ.get("RANK", "0")),
+            rank=self._traced.rank,
             batch_size=self._traced.batch_size,
             tiny_batch_size=self._traced.tiny_batch_size,
             begin_ns=self._begin_ns,

@@ -15,6 +15,8 @@ from fusionloader.trace.timeline import Step
 
 log = logging.getLogger("fusionloader.trace")
 
+_MANY = 20_000  # slices that take 2 s to write
+
 
 class Feed(Protocol):
     """Adds what workers do to a trace."""
@@ -84,7 +86,7 @@ class Trace:
         self._steps = steps
         self._feeds: weakref.WeakSet[Feed] = weakref.WeakSet()
         self._ending = threading.Lock()
-        self._write = weakref.finalize(self, _write, file, recorder, self.pid)
+        self._write = weakref.finalize(self, _write, file, recorder, self._feeds, self.pid)
 
     @property
     def is_on(self) -> bool:
@@ -124,9 +126,6 @@ class Trace:
             current = self._current()
             if current is not None:
                 current.ended(self)
-            for feed in list(self._feeds):
-                feed.end()
-            self._feeds.clear()
             self._write()
 
     def __enter__(self) -> Trace:
@@ -145,10 +144,14 @@ class Trace:
         return f"<Trace {state}, {len(self.recorder.steps)} steps, {os.fspath(self.path)!r}>"
 
 
-def _write(file: TraceFile, recorder: Recorder, pid: int) -> None:
+def _write(file: TraceFile, recorder: Recorder, feeds: weakref.WeakSet[Feed], pid: int) -> None:
     if os.getpid() != pid:
         return
+    for feed in list(feeds):
+        feed.end()
     timeline = recorder.timeline()
+    if len(timeline.spans) > _MANY:
+        log.info("%d slices of workers are written into %s", len(timeline.spans), file.path)
     file.write(timeline)
     if timeline.meta.lost:
         log.warning(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from types import TracebackType
 
 from fusionloader.trace.recording import CurrentTrace, Feed, Trace
 from fusionloader.trace.timeline import Copy, Step
 
 
 class StepTracer:
-    """Of one iterator.
+    """Of one iterator; a context manager around each of its ``next()``.
 
     Attributes:
         feed: what its workers do, ``None`` where they are not seen.
@@ -40,8 +41,7 @@ class StepTracer:
         if trace is not None and (self.feed is not None or self._why_no_feed):
             self._iterator = trace.attach(self.feed, self._why_no_feed)
 
-    def asked(self) -> None:
-        """``next()`` was called."""
+    def __enter__(self) -> None:
         self.follow()
         if self._trace is not None:
             self._made = None
@@ -52,9 +52,13 @@ class StepTracer:
         if self._trace is not None:
             self._made = epoch, batch, samples, complete_ns
 
-    def delivered(self) -> None:
-        """``next()`` returns what was made."""
-        if self._trace is None or self._made is None or not self._trace.is_on:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is not None or self._trace is None or self._made is None or not self._trace.is_on:
             return
         epoch, batch, samples, complete_ns = self._made
         self._made = None

@@ -140,6 +140,7 @@ SHORT = {
     "startup": ["--rounds", "1", "--workers", "2"],
     "main_process": ["--rounds", "1"],
     "scaling": ["--rounds", "1"],
+    "tracing": ["--rounds", "1"],
     "gpu_decoders": ["--rounds", "1", "--files", "4", "--group", "2"],
     "memory": ["--epoch-samples", "2100", "--torch-samples", "2100"],
     "large_dataset": ["--files", "4000", "--rounds", "1", "--workers", "2", "--batch-size", "8"],

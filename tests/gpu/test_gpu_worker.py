@@ -22,6 +22,7 @@ from fusionloader.gpu import control, eligibility
 from fusionloader.gpu.eligibility import GpuChoice, memory_options, within
 from fusionloader.options import LoaderOptions
 from fusionloader.sources.datasets import compile_dataset
+from fusionloader.trace.files import read_timeline
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("nvidia") is None or importlib.util.find_spec("nvidia.dali") is None,
@@ -98,13 +99,19 @@ def distances(first, second):
 
 
 @pytest.mark.parametrize("sharing", ["spatial", "temporal"])
-def test_its_samples_differ_by_the_rounding_of_the_resize_only(image_folder, sharing):
+def test_its_samples_differ_by_the_rounding_of_the_resize_only(image_folder, sharing, tmp_path):
     transform = v1.Compose(
         [v1.RandomResizedCrop(48), v1.RandomHorizontalFlip(), v1.ColorJitter(0.4), v1.ToTensor()]
     )
     dataset = ImageFolder(str(image_folder), transform)
     with with_gpu_worker(dataset, GpuWorker(device="cpu", sharing=sharing)) as loader:
-        apart = distances(epoch_with_gpu(loader), epoch_without(dataset))
+        with loader.trace(tmp_path / "a.json"):
+            batches = epoch_with_gpu(loader)
+        apart = distances(batches, epoch_without(dataset))
+    timeline = read_timeline(tmp_path / "a.json")
+    (gpu,) = (worker.number for worker in timeline.meta.workers if worker.kind == "gpu")
+    assert sum(span.samples for span in timeline.spans if span.worker == gpu) > 8
+    assert "threshold" in {counter.name for counter in timeline.counters}
     assert apart.max() < 3 * LEVEL  # the wrong window or flip is far beyond this
     assert apart.mean() < 0.5 * LEVEL
 

@@ -14,6 +14,12 @@ ROOT = Path(__file__).parents[2]
 SCRIPTS = [
     (None, "own_dataset.py", [], "120 files opened by user code"),
     (None, "own_decoder.py", [], "[1-9][0-9]* images were decoded by the card\nrefused: {}"),
+    (
+        None,
+        "trace_training.py",
+        ["--folder", "{folder}"],
+        "6 steps.*\n.* read: (?s:.*)both.json.gz",
+    ),
     (None, "train_compiled.py", ["--backend", "aot_eager"], "6 batches"),
     ("webdataset", "train_webdataset.py", [], "epoch 2: .*60 samples"),
     ("datasets", "train_hugging_face.py", [], "epoch 2: .*60 samples"),
@@ -31,7 +37,10 @@ def test_an_example_runs(package, script, arguments, told, cache):
         pytest.skip(f"pip install {package}")
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
-        [sys.executable, f"examples/{script}", "--images", "60", *arguments],
+        [
+            *(sys.executable, f"examples/{script}", "--images", "60"),
+            *(argument.format(folder=cache) for argument in arguments),
+        ],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": path, "XDG_CACHE_HOME": str(cache)},
         capture_output=True,

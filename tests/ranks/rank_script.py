@@ -98,7 +98,7 @@ def main() -> None:
             if in_part:
                 digest = hashlib.sha256(images.numpy().tobytes() + targets.numpy().tobytes())
                 print("batch", digest.hexdigest(), flush=True)
-            print("borrowed", iterator._manager.borrowed_samples, flush=True)
+            print("borrowed", loader.stats().borrowed_samples, flush=True)
             time.sleep(options["step_seconds"])
             next(between, None)
             if not in_part and end_is_requested():

@@ -16,7 +16,7 @@ from fusionloader.trace.errors import TraceError
 from fusionloader.trace.files import read_timeline, write_timeline
 from fusionloader.trace.merge import merge_traces
 
-SLACK_US = 2000  # that a busy machine may take between two lines
+CLOCK_ERROR_US = 1000  # between torch's measurement of Unix time and ours, on a busy machine
 
 
 @pytest.fixture(scope="module")
@@ -50,12 +50,11 @@ def test_each_next_lies_within_its_marker(training):
         slices(training / "both.json", "marker around next"),
     )
     assert len(ours) == len(markers) == 10
+    # Clocks that differed by more than a next() takes would put some of them outside.
     for inner, outer in zip(ours, markers, strict=True):
         before, behind = inner["ts"] - outer["ts"], outer["dur"] - inner["dur"]
-        assert -SLACK_US < before < SLACK_US
-        assert -SLACK_US < behind - before < SLACK_US
-    # The clocks themselves differ by microseconds, whatever the machine did in between.
-    assert min(abs(o["ts"] - m["ts"]) for o, m in zip(ours, markers, strict=True)) < 200
+        assert before > -CLOCK_ERROR_US
+        assert behind - before > -CLOCK_ERROR_US
 
 
 def test_the_merged_trace_has_all_of_both_and_no_overlaps_of_ours(training):

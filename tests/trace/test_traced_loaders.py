@@ -47,6 +47,12 @@ def test_native_workers_tell_everything(train_set, tmp_path, ending):
     assert {counter.name for counter in timeline.counters} >= {"ready mini-batches"}
 
 
+def test_a_trace_says_of_which_rank_it_is(tmp_path, monkeypatch):
+    monkeypatch.setenv("RANK", "3")
+    timeline = traced(FusionLoader(Numbers(), batch_size=9), tmp_path / "a.json")
+    assert (timeline.meta.rank, timeline.meta.pid) == (3, os.getpid())
+
+
 def test_python_workers_tell_everything(tmp_path):
     timeline = traced(FusionLoader(Numbers(50), batch_size=9, num_workers=2), tmp_path / "a.json")
     assert_whole(timeline, 50)
