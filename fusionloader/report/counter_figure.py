@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fusionloader.report.analysis.counters import Counter, counters_of
-from fusionloader.report.analysis.words import count, number
+from fusionloader.report.analysis.words import count, duration
 from fusionloader.report.analysis.work import Work
 from fusionloader.report.chart import (
     SECONDS,
@@ -22,7 +22,6 @@ from fusionloader.report.chart import (
 from fusionloader.trace.timeline import READY, THRESHOLD, Timeline
 
 _MOST_LISTED = 100
-_TICKS = {"tickMinStep": 1, "tickCount": 4}
 _MEANINGS = {
     READY: "none ready means that the next step waits",
     THRESHOLD: "tiny-batches of each mini-batch that are reserved for the GPU worker",
@@ -69,11 +68,16 @@ def _spec(counter: Counter, seconds: float) -> Spec:
         },
         "encoding": {
             "x": numeric("at", SECONDS, scale={"domain": [0, seconds], "nice": False}),
-            "y": numeric("value", None, scale=scale, axis=_TICKS),
+            "y": numeric("value", None, scale=scale, axis=_axis(counter)),
             "tooltip": [tip("at", "s", ".4~r"), tip("value", counter.name, ",.3~r")],
         },
     }
     return spec(110, shape, title={"text": counter.name, "anchor": "start"})
+
+
+def _axis(counter: Counter) -> Spec:
+    """Returns ticks at whole numbers."""
+    return {"tickCount": 4} if counter.most > 4 else {"values": [*range(max(counter.most, 1) + 1)]}
 
 
 def events_figure(timeline: Timeline, work: Work) -> Figure:
@@ -86,7 +90,7 @@ def events_figure(timeline: Timeline, work: Work) -> Figure:
     if len(seen) > _MOST_LISTED:
         text += f" The first {_MOST_LISTED} are listed."
     rows = tuple(
-        (f"{number((each.at_ns - work.begin_ns) / 1e9)} s", each.kind.replace("_", " "), each.text)
+        (duration((each.at_ns - work.begin_ns) / 1e9), each.kind.replace("_", " "), each.text)
         for each in seen[:_MOST_LISTED]
     )
     return Figure("events", title, text, (), Table("Events", ("When", "Kind", "What"), rows))

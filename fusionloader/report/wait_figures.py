@@ -31,7 +31,7 @@ _ALL_STAGES, _TRAINING = "all stages", "training"
 # leave nothing of the others to be seen.
 _LONGEST_BAR = 3
 _RATE_TEXT = "format(datum.rate, '.3~s') + (datum.rate > datum.bar ? ' …' : '')"
-_RATES = {"tickCount": 5, "format": "~s"}
+_RATES: Spec = {"format": "~s"}
 
 
 def capacity_figure(waits: Waits, work: Work) -> Figure:
@@ -117,7 +117,7 @@ def _first_batches(waits: Waits) -> str:
     if len(first) == 1:
         return f"The epoch's first batch is not among them: it waited {duration(float(first[0]))}."
     mean = duration(float(first.mean()))
-    return f"The first batches of {len(first)} epochs are not among them: {mean} each."
+    return f"The first batches of {len(first)} epochs are not among them: {mean} on average."
 
 
 def _wait_rows(waits: Waits, bins: list[npt.NDArray[np.intp]]) -> Columns:

@@ -123,7 +123,7 @@ _BUSY_LEGEND: Spec = {
 
 
 def _cells(encoding: Spec, which: str, color: str, legend: Spec | None) -> Spec:
-    scale = {"domain": [0, 1], "range": ["@empty", color]}
+    scale = {"domain": [0, 1], "range": ["@empty", color], "interpolate": "rgb"}
     return {
         "transform": [{"filter": which}],
         "mark": {"type": "rect", "height": {"band": 0.86}},

@@ -3,10 +3,10 @@
 import re
 
 import pytest
-from support.chromium import chromium
 from support.timelines import synthetic_timeline
 from support.waiting import PATIENCE
 
+from benchmarks.browser import NAMES, browser_path, chromium
 from fusionloader.report.page import report_page
 
 WIDE, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
@@ -46,6 +46,7 @@ def path(tmp_path):
     return found
 
 
+@pytest.mark.skipif(browser_path() is None, reason=f"none of {', '.join(NAMES)} is installed")
 def test_the_page_works_in_a_browser(path):
     said: list[str] = []
     asked: list[str] = []

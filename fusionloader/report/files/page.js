@@ -32,7 +32,9 @@ const appearance = {
     titleFontWeight: "normal",
     labelOverlap: true,
   },
-  axisY: { labelLimit: 130 },
+  axisX: { tickCount: { expr: "ceil(width / 90)" } },
+  // Times below each other stand at the same place, however long the labels beside them are.
+  axisY: { labelLimit: 130, minExtent: 44 },
   legend: { aria: false, labelColor: "@text", titleColor: "@muted", labelFontSize: 12, titleFontWeight: "normal" },
   title: { aria: false, color: "@text", fontSize: 13, fontWeight: 500 },
 };
