@@ -51,12 +51,13 @@ def report_page(timeline: Timeline, name: str) -> str:
 
 
 def _figures(timeline: Timeline, waits: Waits, work: Work) -> tuple[Figure, ...]:
+    """Returns the parts of the page; those about samples only where workers are seen."""
+    of_samples = bool(work.kinds)
     return (
-        capacity_figure(waits, work),
+        *([capacity_figure(waits, work)] if of_samples else []),
         wait_figure(waits),
         workers_figure(timeline, waits, work),
-        stages_figure(work),
-        costs_figure(timeline),
+        *([stages_figure(work), costs_figure(timeline)] if of_samples else []),
         counters_figure(timeline, work),
         events_figure(timeline, work),
     )
@@ -112,8 +113,6 @@ def _facts(waits: Waits, work: Work) -> tuple[tuple[str, str], ...]:
 
 def _warnings(timeline: Timeline) -> Iterator[str]:
     meta = timeline.meta
-    if meta.steps_only:
-        yield f"Workers are not seen in this trace: {meta.steps_only}"
     if meta.lost:
         yield (
             f"{count(meta.lost, 'span')} of workers were overwritten before training read them. "

@@ -30,8 +30,6 @@ _KIND_COLORS = {"cpu": "@cpu-strong", "borrowed": "@delivery", "gpu": "@gpu"}
 def stages_figure(work: Work) -> Figure:
     """Returns where the time of a sample goes, for each kind of worker."""
     title = "Where does a sample's time go?"
-    if not work.kinds:
-        return Figure("stages", title, "The trace has no sample that a worker made.")
     kinds = " ".join(_in_words(kind) for kind in work.kinds)
     found = [(kind, stage) for kind in work.kinds for stage in kind.stages]
     milliseconds = [stage.seconds / stage.samples * 1e3 for _, stage in found]

@@ -38,8 +38,8 @@ def workers_figure(timeline: Timeline, waits: Waits, work: Work) -> Figure:
     """Returns the workers' timeline, whole and at moments that are worth a closer look."""
     title = "What did the workers do?"
     if not work.workers:
-        why = timeline.meta.steps_only or "The trace has nothing that a worker did."
-        return Figure("workers", title, f"No worker is seen in this trace. {why}")
+        why = timeline.meta.steps_only or "it has nothing that a worker did"
+        return Figure("workers", title, f"No worker is seen in this trace: {why}.")
     activity = activity_of(work, timeline.steps)
     busy = [each.busy_share for each in work.workers]
     text = (

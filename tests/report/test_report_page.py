@@ -117,7 +117,7 @@ def test_steps_only_says_why_no_worker_is_seen():
         steps_of([(1, None)] * 4), workers=(), steps_only="torch's own loop makes them"
     )
     text = report_page(found, "run.pftrace")
-    assert "Workers are not seen in this trace: torch&#39;s own loop makes them" in text
+    assert "No worker is seen in this trace (torch&#39;s own loop makes them)" in text
     assert set(charts_of(text)) == {"waits-chart"}
 
 

@@ -88,5 +88,5 @@ def test_one_step_is_too_short_to_tell():
 def test_without_workers_the_share_is_told_and_no_cause():
     found = verdict(timeline(steps_of([(10, None)] * 5), workers=(), steps_only="torch's own loop"))
     assert found.share == pytest.approx(0.5)
-    assert "cannot tell what training waited for" in found.reasons[0]
+    assert "(torch's own loop): what training waits for is not known" in found.reasons[0]
     assert found.remedy == ""

@@ -78,7 +78,8 @@ def _headroom(waits: Waits, work: Work) -> tuple[str, ...]:
 def _cause(waits: Waits, work: Work, timeline: Timeline) -> tuple[tuple[str, ...], str]:
     """Returns what limits, and what would help."""
     if timeline.meta.steps_only or not waits.knows_workers:
-        return ("This trace has no workers in it, so it cannot tell what training waited for.",), ""
+        why = f" ({timeline.meta.steps_only})" if timeline.meta.steps_only else ""
+        return (f"No worker is seen in this trace{why}: what training waits for is not known.",), ""
     for_workers = waits.for_workers_seconds / waits.waited_seconds
     if for_workers < 0.5:
         return _delivery(1 - for_workers)
