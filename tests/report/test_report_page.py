@@ -12,7 +12,7 @@ from support.training_timelines import span, steps_of, timeline
 
 from fusionloader.report.document import drawing_library
 from fusionloader.report.page import report_page
-from fusionloader.trace.timeline import CounterValue, Instant, Timeline
+from fusionloader.trace.timeline import CounterValue, Instant, Timeline, Worker
 
 EVIL = "</script><img src=x onerror=alert(1)> @text `b` <!--"
 
@@ -100,11 +100,18 @@ def test_a_thousand_steps_of_sixteen_workers_stay_small():
     "found",
     [
         timeline(steps_of([(1, None)] * 4), workers=(), steps_only="torch's own loop makes them"),
+        timeline(steps_of([(1, 1)] * 3), [span(0, 0, 9, 400)], workers=(Worker(0, "gpu"),)),
         timeline(steps_of([(1, 1)])),
         timeline(steps_of([(0, 0)] * 3, training=0), [span(0, 0, 0)]),
         timeline(steps_of([(1, 1)] * 3), [span(7, 5, 5, 10, read=4), span(7, 1, 9, 0, python=20)]),
     ],
-    ids=["steps only", "one step", "no time", "overlaps and parts longer than the whole"],
+    ids=[
+        "steps only",
+        "a GPU worker alone",
+        "one step",
+        "no time",
+        "overlaps and parts longer than the whole",
+    ],
 )
 def test_traces_with_little_in_them_are_reported(found):
     text = report_page(found, "run.pftrace")

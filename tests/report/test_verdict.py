@@ -1,5 +1,7 @@
 """What a report says first, for trainings that are limited by one thing each."""
 
+from dataclasses import replace
+
 import pytest
 from support.training_timelines import span, steps_of, timeline
 
@@ -77,6 +79,19 @@ def test_the_first_batch_of_an_epoch_is_counted_apart():
     waits = waits_of(steps)
     assert waits.first_seconds.tolist() == [0.5, 0.3]
     assert waits.share == pytest.approx(1 / 11)
+
+
+def test_an_epoch_that_is_begun_again_has_a_first_batch_again():
+    again = [replace(step, batch=step.batch % 2) for step in steps_of([(1, 1)] * 4)]
+    assert waits_of(again).is_first.tolist() == [True, False, True, False]
+
+
+def test_two_iterators_at_once_have_steps_of_their_own():
+    steps = [replace(step, iterator=n % 2) for n, step in enumerate(steps_of([(1, 1)] * 6))]
+    waits = waits_of(steps)
+    assert waits.is_first.tolist() == [True, True, False, False, False, False]
+    # Between its own returns each has waited 1 ms of 22.
+    assert waits.share == pytest.approx(1 / 22)
 
 
 def test_one_step_is_too_short_to_tell():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 
@@ -157,15 +158,10 @@ def _worker_work(
     )
 
 
-def _kind_work(kind: WorkerKind, workers: int, spans: Iterable[Span]) -> KindWork:
-    spent = dict.fromkeys(STAGES, 0)
-    samples = 0
-    for span in spans:
-        samples += span.samples
-        parts = span.parts
-        for name, nanoseconds in parts.items():
-            spent[name] += nanoseconds
-        spent[OTHER] += span.duration_ns - sum(parts.values())
+def _kind_work(kind: WorkerKind, workers: int, spans: Sequence[Span]) -> KindWork:
+    samples = sum(span.samples for span in spans)
+    spent = {part: sum(map(attrgetter(f"{part}_ns"), spans)) for part in PARTS}
+    spent[OTHER] = sum(span.duration_ns for span in spans) - sum(spent.values())
     stages = tuple(
         StageStats(name, samples, nanoseconds / 1e9, workers * samples / (nanoseconds / 1e9))
         for name, nanoseconds in spent.items()
