@@ -15,7 +15,7 @@ from fusionloader.aliases import AnyDataset
 from fusionloader.cli.bench import setting_of
 from fusionloader.cli.measure.processes import cpu_between, read_cpu
 from fusionloader.cli.measure.workloads import IN_MEMORY, pil_dataset
-from fusionloader.cli.progress_bar import ProgressBar
+from fusionloader.cli.progress import Progress
 
 
 def datasets(root: Path) -> Iterator[tuple[str, AnyDataset]]:
@@ -56,14 +56,14 @@ def main() -> None:
         with (
             loader,
             tempfile.TemporaryDirectory() as folder,
-            ProgressBar(name, options.rounds) as bar,
+            Progress(name, options.rounds) as progress,
         ):
             path = Path(folder, "run.json")
             epoch_costs(loader, path)
             pairs = []
             for _ in range(options.rounds):
                 pairs.append((epoch_costs(loader, None), epoch_costs(loader, path)))
-                bar.advance()
+                progress.advance()
         ratios = [[on[kind] / off[kind] for off, on in pairs] for kind in (0, 1)]
         quickest = min(on[0] for _, on in pairs) / min(off[0] for off, _ in pairs)
         rows.append((name, *(f"{median(each):.3f}" for each in ratios), f"{quickest:.3f}"))

@@ -974,6 +974,9 @@ class cuda:
 
         @property
         def copied_bytes(self) -> int: ...
+        @property
+        def timed(self) -> tuple[int, float]:
+            """Bytes of some of the copies, and the device's seconds for these."""
 
     @staticmethod
     def allocate(device: int, nbytes: int) -> int: ...

@@ -88,7 +88,6 @@ class FusionLoader(DataLoader[T_co]):
             ``tiny_batch_size`` neighbours of a batch, as FusionFlow does (each operation then comes
             up as often, but by ``tiny_batch_size`` at a time). Crops, flips (those that stand by
             themselves) and what runs in Python are drawn for every sample in both.
-
         cache: a ``DecodedCache`` keeps the decoded images of the first epoch in shared memory, for
             plans that run wholly in workers on image files, and for files that user code opens
             there. Crops, flips and operations stay fresh, the pixels are the same; a file that has
@@ -269,7 +268,6 @@ class FusionLoader(DataLoader[T_co]):
         It does so by itself while training waits for a batch. This is for other times at which
         training leaves the device alone, such as writing a checkpoint. No batch may be asked for
         within the block. When it ends, the worker has left the device, and all memory is back.
-
         Without a GPU worker in temporal sharing the block has no effect.
         """
         block = self._state.idle_window()
@@ -298,18 +296,18 @@ class FusionLoader(DataLoader[T_co]):
     def trace(self, path: str | os.PathLike[str], steps: int | None = None) -> Trace:
         """Records a timeline of the next ``steps`` batches, see docs/tracing.md.
 
-        It ends with the last of them, its ``with`` block, ``stop()`` or ``close()``, and is
-        written then: by the end of ``path`` for Perfetto (``.pftrace``, ``.perfetto-trace``), or
-        to be merged with a ``torch.profiler`` trace (``.json``, ``.json.gz``).
+        It is written when it ends: with the last of them, its ``with`` block, ``stop()`` or
+        ``close()``. ``path`` ends in ``.pftrace``, ``.perfetto-trace``, ``.json`` or ``.json.gz``.
 
         Raises:
             OSError: the path cannot be written.
-            ValueError: its end says no format, or ``steps`` is no positive number.
+            ValueError: its end is another, or ``steps`` is no positive number.
             ImportError: Perfetto's format without ``pip install 'fusionloader[trace]'``.
             RuntimeError: this loader is being traced already.
         """
-        sizes, kept = (self.batch_size, self.tiny_batch_size), self._iterator_factory.kept_stats
-        return self._state.traces.begin(path, steps, Traced(rank_here(), *sizes, kept))
+        kept = self._iterator_factory.kept_stats
+        traced = Traced(rank_here(), self.batch_size, self.tiny_batch_size, kept)
+        return self._state.traces.begin(path, steps, traced)
 
     def state_dict(self) -> State:
         """Returns where the current epoch stands; JSON-serialisable, a few KB.

@@ -111,7 +111,14 @@ void bind_copier(py::module_& m) {
       .def("cancel", &Copier::cancel, "number"_a, Unlocked(),
            "Copies no more of it; the point behind what was copied.")
       .def("close", &Copier::close, Unlocked(), "Ends the thread.")
-      .def_property_readonly("copied_bytes", &Copier::copied_bytes);
+      .def_property_readonly("copied_bytes", &Copier::copied_bytes)
+      .def_property_readonly(
+          "timed",
+          [](Copier& copier) {
+            const Copier::Timed timed = copier.timed();
+            return std::pair(timed.bytes, timed.seconds);
+          },
+          "Bytes of some of the copies, and the device's seconds for these.");
 }
 
 }  // namespace

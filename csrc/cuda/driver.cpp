@@ -275,10 +275,16 @@ void OnDevice::free_page_locked(void* memory) const {
   driver_.check(cuda_.cuMemFreeHost(memory), "cuMemFreeHost");
 }
 
-EventHandle OnDevice::make_event() const {
+EventHandle OnDevice::make_event(bool timed) const {
   EventHandle event = nullptr;
-  driver_.check(cuda_.cuEventCreate(&event, kWithoutTiming), "cuEventCreate");
+  driver_.check(cuda_.cuEventCreate(&event, timed ? kTimed : kWithoutTiming), "cuEventCreate");
   return event;
+}
+
+double OnDevice::seconds_between(EventHandle from, EventHandle to) const {
+  float milliseconds = 0;
+  driver_.check(cuda_.cuEventElapsedTime(&milliseconds, from, to), "cuEventElapsedTime");
+  return static_cast<double>(milliseconds) / 1e3;
 }
 
 void OnDevice::destroy(EventHandle event) const {

@@ -101,12 +101,14 @@ class OnDevice {
   Function function(Module module, const char* name) const;
   void* allocate_page_locked(size_t bytes) const;
   void free_page_locked(void* memory) const;
-  EventHandle make_event() const;
+  EventHandle make_event(bool timed = false) const;
   void destroy(EventHandle event) const;
   void record(EventHandle event, uint64_t stream) const;
   // Returns at once if it was never recorded.
   void wait_for(EventHandle event) const;
   bool has_passed(EventHandle event) const;
+  // Between two timed events that the device has passed.
+  double seconds_between(EventHandle from, EventHandle to) const;
   // Nothing that is put into the stream from now on begins before the event.
   void hold_back(uint64_t stream, EventHandle event) const;
   // As RelaxedCapture does, for as long as this thread lives.

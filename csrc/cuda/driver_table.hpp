@@ -28,9 +28,9 @@ constexpr unsigned kLazyPeerAccess = 1;
 constexpr int kBufferId = 7, kDeviceOrdinal = 9, kLegacyIpcCapable = 10;
 constexpr int kNotCapturing = 0;
 constexpr Result kNotReady = 600;
-constexpr unsigned kNonBlocking = 1;    // a stream that does not wait for the default one
-constexpr unsigned kWithoutTiming = 2;  // an event
-constexpr int kRelaxedCapture = 2;      // another stream's capture forbids this thread nothing
+constexpr unsigned kNonBlocking = 1;  // a stream that does not wait for the default one
+constexpr unsigned kTimed = 0, kWithoutTiming = 2;  // events
+constexpr int kRelaxedCapture = 2;  // another stream's capture forbids this thread nothing
 constexpr int kComputeMajor = 75, kComputeMinor = 76;
 
 // Name in cuda.h, name in the library, arguments.
@@ -69,6 +69,7 @@ constexpr int kComputeMajor = 75, kComputeMinor = 76;
   X(cuEventDestroy, "cuEventDestroy_v2", (EventHandle))                                        \
   X(cuEventRecord, "cuEventRecord", (EventHandle, Stream))                                     \
   X(cuEventQuery, "cuEventQuery", (EventHandle))                                               \
+  X(cuEventElapsedTime, "cuEventElapsedTime", (float*, EventHandle, EventHandle))              \
   X(cuEventSynchronize, "cuEventSynchronize", (EventHandle))                                   \
   X(cuThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode", (int*))            \
   X(cuLaunchKernel, "cuLaunchKernel",                                                          \

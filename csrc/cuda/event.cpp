@@ -6,9 +6,9 @@
 
 namespace fusionloader::cuda {
 
-Event::Event(int device, uint64_t stream) : device_(device), pid_(getpid()) {
+Event::Event(int device, uint64_t stream, bool timed) : device_(device), pid_(getpid()) {
   const OnDevice on(device);
-  handle_ = on.make_event();
+  handle_ = on.make_event(timed);
   try {
     on.record(handle_, stream);
   } catch (...) {
@@ -28,6 +28,10 @@ Event::~Event() {
 bool Event::query() const { return OnDevice(device_).has_passed(handle_); }
 
 void Event::synchronize() const { OnDevice(device_).wait_for(handle_); }
+
+double Event::seconds_since(const Event& earlier) const {
+  return OnDevice(device_).seconds_between(earlier.handle_, handle_);
+}
 
 void Event::hold_back(uint64_t stream) const { OnDevice(device_).hold_back(stream, handle_); }
 

@@ -10,8 +10,8 @@ namespace fusionloader::cuda {
 
 class Event {
  public:
-  // The point behind all that is in the stream now.
-  Event(int device, uint64_t stream);
+  // The point behind all that is in the stream now. What is timed takes the device a little longer.
+  Event(int device, uint64_t stream, bool timed = false);
   ~Event();
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
@@ -19,6 +19,8 @@ class Event {
   // Whether the device has passed it.
   bool query() const;
   void synchronize() const;
+  // Both timed, and passed.
+  double seconds_since(const Event& earlier) const;
   // Nothing that is put into the stream from now on begins before it.
   void hold_back(uint64_t stream) const;
 

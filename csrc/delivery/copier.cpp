@@ -16,6 +16,8 @@ using cuda::OnDevice;
 
 // Rows of fewer bytes wait for the mini-batch: a copy takes longer to begin than they take.
 constexpr uint64_t kLeastBytes = 4096;
+// A shorter copy says little of how fast the way to the device is.
+constexpr uint64_t kLeastTimed = 1 << 16;
 constexpr int64_t kSleepNs = 100'000'000;
 constexpr unsigned kThreads = 256, kLevelsOfThread = 16;
 
@@ -106,6 +108,7 @@ void Copier::run() {
       {
         const std::lock_guard lock(mutex_);
         for (Copying& copying : copying_) advance(copying);
+        read_time();
       }
       queue_.sleep_until_completed(seen, kSleepNs);
     }
@@ -141,14 +144,33 @@ void Copier::advance(Copying& copying) {
 void Copier::copy_rows(const Copying& copying, const LeafRows& leaf, std::vector<uint32_t> rows) {
   const bool staged = copying.staging != 0 && &leaf == copying.leaves.data();
   const uint64_t to = staged ? copying.staging : leaf.to;
-  const OnDevice on(device_);
   std::sort(rows.begin(), rows.end());
   for (size_t first = 0, last; first < rows.size(); first = last) {
     for (last = first + 1; last < rows.size() && rows[last] == rows[last - 1] + 1;) ++last;
     const uint64_t offset = rows[first] * leaf.row_bytes, bytes = (last - first) * leaf.row_bytes;
-    on.copy(to + offset, reinterpret_cast<const void*>(leaf.from + offset), bytes, stream_);
-    copied_bytes_ += bytes;
+    copy(to + offset, leaf.from + offset, bytes);
   }
+}
+
+void Copier::copy(uint64_t to, uint64_t from, uint64_t bytes) {
+  const bool timed = bytes >= kLeastTimed && !measured_;
+  if (timed) measured_.reset(new Measured{{device_, stream_, true}, nullptr, bytes});
+  OnDevice(device_).copy(to, reinterpret_cast<const void*>(from), bytes, stream_);
+  if (timed) measured_->end = std::make_unique<cuda::Event>(device_, stream_, true);
+  copied_bytes_ += bytes;
+}
+
+// In the thread alone: training may be capturing a graph, where nothing may ask for events.
+void Copier::read_time() {
+  if (!measured_ || !measured_->end || !measured_->end->query()) return;
+  timed_.bytes += measured_->bytes;
+  timed_.seconds += measured_->end->seconds_since(measured_->begin);
+  measured_.reset();
+}
+
+Copier::Timed Copier::timed() {
+  const std::lock_guard lock(mutex_);
+  return timed_;
 }
 
 std::vector<uint32_t> Copier::rows_through_slot(const Copying& copying) const {

@@ -57,6 +57,12 @@ class Copier {
   // Ends the thread. What is in the stream goes on.
   void close();
   uint64_t copied_bytes() const { return copied_bytes_.load(); }
+  // The device's time for some of the copies, one at a time of those that are large enough.
+  struct Timed {
+    uint64_t bytes;
+    double seconds;
+  };
+  Timed timed();
 
  private:
   struct Copying {
@@ -69,10 +75,19 @@ class Copier {
     std::vector<uint32_t> which;  // a bit for each row that came through the slot
   };
 
+  // A copy whose time is not known yet.
+  struct Measured {
+    cuda::Event begin;
+    std::unique_ptr<cuda::Event> end;
+    uint64_t bytes;
+  };
+
   void run();
+  void read_time();
   Copying take(uint64_t number);
   void advance(Copying& copying);
   void copy_rows(const Copying& copying, const LeafRows& leaf, std::vector<uint32_t> rows);
+  void copy(uint64_t to, uint64_t from, uint64_t bytes);
   void copy_rest(const Copying& copying);
   void convert(const Copying& copying);
   std::vector<uint32_t> rows_through_slot(const Copying& copying) const;
@@ -85,6 +100,8 @@ class Copier {
   uint64_t stream_ = 0, numbers_ = 0;
   std::mutex mutex_;  // of what follows, and of the order in the stream
   std::list<Copying> copying_;
+  std::unique_ptr<Measured> measured_;
+  Timed timed_{0, 0};
   std::string failure_;  // of the thread
   std::atomic<bool> closed_{false};
   std::atomic<uint64_t> copied_bytes_{0};

@@ -9,8 +9,9 @@ from fusionloader.cli.corpus import KINDS, Corpus, ensure_corpus
 from fusionloader.cli.environment import JsonObject
 from fusionloader.cli.measure.contenders import Setting, contenders_for
 from fusionloader.cli.measure.protocol import measure
-from fusionloader.cli.measure.report import announce, comparison, report_of, write_json
+from fusionloader.cli.measure.report import comparison, report_of, write_json
 from fusionloader.cli.measure.workloads import IMAGE_WORKLOADS, WORKLOADS
+from fusionloader.cli.progress import Progress
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -89,9 +90,14 @@ def run(options: argparse.Namespace) -> int:
         contenders = contenders_for(setting, options.contenders)
     except ValueError as error:
         raise SystemExit(f"bench: {error}") from error
-    results, repeated = measure(
-        contenders, options.epochs, retries=options.retries, announce=announce
-    )
+    epochs = len(contenders) * (1 + options.epochs)
+    with Progress("measuring", epochs, patience=0) as progress:
+        results, repeated = measure(
+            contenders,
+            options.epochs,
+            retries=options.retries,
+            announce=lambda text: progress.advance(note=text),
+        )
     report = report_of(results, flags_of(options), corpus=corpus, repeated=repeated)
     print(f"workload {options.workload}, {setting.workers} workers, batch {setting.batch_size}")
     print(comparison(report))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from fusionloader.cli.progress import elapsed
 from fusionloader.executors.dali.memory.resource_library import CannotBuildError, build
 
 
@@ -15,7 +16,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Builds it for the installed version; returns 1 if that is not possible."""
     try:
-        library = build()
+        with elapsed("compiling"):
+            library = build()
     except CannotBuildError as error:
         print(f"not built: {error}", file=sys.stderr)
         return 1

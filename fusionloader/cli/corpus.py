@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from fusionloader.cli.dead_leaves import CLASSES, paint
-from fusionloader.cli.progress_bar import ProgressBar
+from fusionloader.cli.progress import Progress
 from fusionloader.user_cache import cache_folder
 
 # Part of the folder's name: increase it when the same arguments paint other files.
@@ -196,12 +196,12 @@ def _paint_all(specs: list[_ImageSpec], processes: int) -> list[tuple[int, int]]
     chunks = [specs[start : start + CHUNK] for start in range(0, len(specs), CHUNK)]
     sizes: list[tuple[int, int]] = []
     with (
-        ProgressBar("painting images", len(specs)) as progress_bar,
+        Progress("painting images", len(specs)) as progress,
         ProcessPoolExecutor(processes, mp_context=context) as pool,
     ):
         for done in pool.map(_paint_chunk, chunks):
             sizes += done
-            progress_bar.advance(len(done))
+            progress.advance(len(done))
     return sizes
 
 

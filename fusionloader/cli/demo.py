@@ -17,7 +17,7 @@ from fusionloader.cli.corpus import available_cores, ensure_corpus
 from fusionloader.cli.measure.contenders import close_loader
 from fusionloader.cli.measure.protocol import NOISY_SPREAD
 from fusionloader.cli.measure.workloads import pil_dataset
-from fusionloader.cli.progress_bar import ProgressBar
+from fusionloader.cli.progress import Progress
 from fusionloader.cli.training import train_interleaved
 
 MODEL_SEED = 7
@@ -90,8 +90,10 @@ def run(options: argparse.Namespace) -> int:
 
 def _read_once(dataset: ImageFolder) -> None:
     """Reads the files into the page cache, so that no loader has a cold start."""
-    for path, _ in dataset.samples:
-        Path(path).read_bytes()
+    with Progress("reading the files once", len(dataset.samples)) as progress:
+        for path, _ in dataset.samples:
+            Path(path).read_bytes()
+            progress.advance()
 
 
 def time_loading(loaders: dict[str, AnyLoader], rounds: int) -> dict[str, list[float]]:
@@ -114,8 +116,8 @@ def time_loading(loaders: dict[str, AnyLoader], rounds: int) -> dict[str, list[f
 def _epoch_rate(loader: AnyLoader, name: str) -> float:
     samples = 0
     started = time.perf_counter()
-    with ProgressBar(f"{name} loading", len(loader)) as progress_bar:
+    with Progress(f"{name} loading", len(loader)) as progress:
         for _, targets in loader:
             samples += len(targets)
-            progress_bar.advance()
+            progress.advance()
     return samples / (time.perf_counter() - started)

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import fusionloader
+from fusionloader.workers.control_groups import cpu_quota
 
 JsonObject = dict[str, Any]
 """A JSON object, as reports and files of service times have it."""
 
-PACKAGES = ("torch", "torchvision", "pillow", "numpy", "posix_ipc")
+PACKAGES = ("torch", "torchvision", "pillow", "numpy", "posix_ipc", "tqdm")
 PEERS = ("nvidia-dali-cuda120", "nvidia-dali-cuda130", "spdl", "ffcv")
 # The instruction sets that pixel kernels are written for, widest first.
 SIMD_LEVELS = (
@@ -83,21 +84,6 @@ def _cpuinfo(key: str) -> str | None:
     return None
 
 
-def cpu_quota() -> float | None:
-    """Returns the control group's CPU quota in cores, ``None`` without a limit."""
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return None if quota == "max" else int(quota) / int(period)
-    except (OSError, ValueError):
-        pass
-    try:
-        folder = Path("/sys/fs/cgroup/cpu")
-        limit = int((folder / "cpu.cfs_quota_us").read_text())
-        return None if limit < 0 else limit / int((folder / "cpu.cfs_period_us").read_text())
-    except (OSError, ValueError):
-        return None
-
-
 def gpu() -> str | None:
     """Returns name and driver of the first GPU, ``None`` without one."""
     command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
@@ -107,30 +93,6 @@ def gpu() -> str | None:
         return None
     lines = done.stdout.strip().splitlines()
     return lines[0] if done.returncode == 0 and lines else None
-
-
-def memory_sharing() -> str:
-    """Returns whether training could lend a GPU worker memory, as far as known without trying."""
-    try:
-        from fusionloader._native import cuda
-        from fusionloader.gpu_memory import MemorySharingError
-        from fusionloader.gpu_memory.lender import under_mps
-    except ImportError:
-        return "no: the native extension does not load"
-    try:
-        cuda.device_count()
-    except MemorySharingError as error:
-        return f"no: {error}"
-    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
-        for part in os.environ.get(name, "").split(","):
-            setting, _, value = part.partition(":")
-            if (setting.strip(), value.strip().lower()) == ("expandable_segments", "true"):
-                return f"no: {name} asks for expandable_segments"
-            if setting.strip() == "backend" and value.strip() != "native":
-                return f"no: {name} asks for another allocator than torch's own"
-    if under_mps():
-        return "possible; under CUDA's MPS, where a worker that keeps memory cannot be killed"
-    return "possible"
 
 
 def machine() -> JsonObject:

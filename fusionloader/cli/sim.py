@@ -7,13 +7,14 @@ import sys
 from pathlib import Path
 
 from fusionloader.cli.corpus import KINDS, ensure_corpus
-from fusionloader.cli.measure.report import announce, table, write_json
+from fusionloader.cli.measure.report import table, write_json
 from fusionloader.cli.measure.service_times import (
     EXECUTORS,
     measure_service_times,
     write_service_times,
 )
 from fusionloader.cli.measure.workloads import IMAGE_WORKLOADS
+from fusionloader.cli.progress import elapsed
 from fusionloader.sim.figures import FIGURES
 from fusionloader.sim.plot import draw
 from fusionloader.sim.times import load
@@ -66,8 +67,8 @@ def _simulate(options: argparse.Namespace) -> int:
         print(f"fusionloader sim: {error}", file=sys.stderr)
         print("To measure service times: --measure FILE, then --times FILE", file=sys.stderr)
         return 2
-    announce(f"simulating figure {options.fig} with {options.times.name}")
-    figure = FIGURES[options.fig](times, options.seed)
+    with elapsed(f"simulating figure {options.fig} with {options.times.name}"):
+        figure = FIGURES[options.fig](times, options.seed)
     print(f"{figure.title} (SIMULATED, service times: {times.name})")
     print(table(figure.header, figure.rows))
     print(f"\n{figure.note}")

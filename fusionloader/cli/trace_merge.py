@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from fusionloader.cli.progress import elapsed
 from fusionloader.trace.errors import TraceError
 from fusionloader.trace.merge import merge_traces
 
@@ -20,7 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Merges; returns 1 where a file cannot be read or written."""
     try:
-        counts = merge_traces(options.traces, options.output)
+        with elapsed("merging"):
+            counts = merge_traces(options.traces, options.output)
     except (TraceError, OSError) as error:
         print(f"fusionloader trace-merge: {error}", file=sys.stderr)
         return 1

@@ -10,7 +10,7 @@ from torch import nn
 
 from fusionloader.aliases import AnyLoader
 from fusionloader.cli.dead_leaves import CLASSES
-from fusionloader.cli.progress_bar import ProgressBar
+from fusionloader.cli.progress import Progress
 
 # Synchronising with a GPU at every step would slow the training down.
 REPORT_EVERY = 10
@@ -76,7 +76,7 @@ class Trainer:
         right = torch.zeros((), device=self.device, dtype=torch.int64)
         started = time.perf_counter()
         waiting = 0.0
-        with ProgressBar(label, len(loader)) as progress_bar:
+        with Progress(label, len(loader)) as progress:
             batches = iter(loader)
             for step in range(len(loader)):
                 asked = time.perf_counter()
@@ -87,7 +87,7 @@ class Trainer:
                 loss_sum += loss * len(targets)
                 right += answers
                 note = f"loss {loss.item():.3f}" if step % REPORT_EVERY == 0 else ""
-                progress_bar.advance(note=note)
+                progress.advance(note=note)
             # A further next() ends the loader's epoch, and torch's workers with it.
             if next(batches, None) is not None:
                 raise RuntimeError(f"{type(loader).__name__} gave more batches than its length")

@@ -139,6 +139,12 @@ class QueueCopies:
         """Bytes that were copied to the device."""
         return self._copier.copied_bytes
 
+    @property
+    def copy_seconds(self) -> float:
+        """The device's time for all copies, from that for some of them; 0.0 before any."""
+        nbytes, seconds = self._copier.timed
+        return seconds / nbytes * self._copier.copied_bytes if nbytes else 0.0
+
     def nbytes(self, layout: Layout, rows: int) -> int:
         """Returns the bytes on the device of a mini-batch of so many rows of a layout."""
         return max(self._on_device(layout).batch_bytes(rows), 1)

@@ -77,6 +77,7 @@ class GpuControl:
         self._waited = 0.0  # seconds since the last delivery
         self._needed = True
         self._progress = (-1, 0.0)
+        self._launched: float | None = None  # when, until it is ready
         self._killed_for_memory: int | None = None  # pid
         self.restarts = 0
         self.given_up: str | None = None
@@ -85,6 +86,8 @@ class GpuControl:
 
     def _launch(self, number: int, message_fd: int) -> Process:
         most, connections = self._most_samples, self._connections
+        log.info("the GPU worker starts, which takes seconds; CPU workers do without it meanwhile")
+        self._launched = time.monotonic()
         ledger_handle = None if self._memory is None else self._memory.open_ledger()
         if ledger_handle is None:
             return self._options.start(connections, number, message_fd, most)
@@ -283,6 +286,9 @@ class GpuControl:
             self.paused()
 
     def _update(self) -> None:
+        if self._launched is not None and self._queue.gpu_is_ready:
+            log.info("the GPU worker is ready after %.1f s", time.monotonic() - self._launched)
+            self._launched = None
         state = GpuState.OFF
         if self._queue.gpu_is_ready and self._mode is not Mode.OFF:
             open_now = self._gate.open if self._mode is Mode.TEMPORAL else self._needed

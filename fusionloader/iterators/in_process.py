@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 
-import torch
 from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
@@ -130,9 +129,7 @@ class InProcessIterator(_BaseDataLoaderIter):
 
     def __next__(self) -> Batch:
         with self._tracer, self._clock:
-            batch = super().__next__()
-            device = self._options.device
-            return batch if device is None else to_device(batch, torch.device(device))
+            return to_device(super().__next__(), self._options.device)
 
     def _load(self, row: int, key: SampleKey) -> list[Sample]:
         """Returns the sample, its substitute, or nothing where it is left out."""

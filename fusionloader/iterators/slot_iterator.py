@@ -204,9 +204,7 @@ class SlotIterator(_BaseDataLoaderIter):
         with self._tracer, self._clock:
             if self._gpu is not None:
                 self._gpu.asked()
-            batch = super().__next__()
-            device = self._options.device
-            return batch if device is None else to_device(batch, torch.device(device))
+            return to_device(super().__next__(), self._options.device)
 
     def _next_data(self) -> Batch:
         if self._whole is not None:

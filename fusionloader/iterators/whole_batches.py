@@ -130,8 +130,8 @@ class _Tracked:
             return self._next()
 
     def _next(self) -> Batch:
-        counted = self._state.statistics.samples
-        epoch_state = self._begin()
+        statistics, epoch_state = self._state.statistics, self._begin()
+        counted = statistics.samples
         if self._num_yielded == 0 and self._epochs.changed(self._options):
             self._epochs.restart()
             self._reset(self._view)
@@ -147,12 +147,11 @@ class _Tracked:
             self._note_end(epoch_state)
             self._epochs.finish(epoch_state)
             raise
-        number, statistics = epoch_state.delivered, self._state.statistics
+        number = epoch_state.delivered
         self._note_delivered(epoch_state)
         statistics.batches += 1
         self._tracer.made(epoch_state.epoch, number, statistics.samples - counted)
-        device = self._options.device
-        return batch if device is None else to_device(batch, torch.device(device))
+        return to_device(batch, self._options.device)
 
 
 class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ignore[misc]
@@ -372,10 +371,9 @@ def _count(indices: list[Index]) -> int:
 
 
 def _count_of(data: Any, asked: int) -> int:
-    """Returns how many samples there are in a batch of an iterable dataset, ``asked`` at most.
+    """Returns how many samples there are in a batch of an iterable dataset.
 
-    Only the last one of a worker has fewer. Where the batch is of a kind of the user's own, its
-    samples are taken for as many as were asked for.
+    Fewer than ``asked`` in the last one of a worker; ``asked`` for what has no length we know.
     """
     if isinstance(data, _IterableDatasetStopIteration):
         return 0

@@ -18,6 +18,7 @@ from fusionloader.manager.in_flight import Job, MiniBatch
 from fusionloader.manager.options import ManagerOptions
 from fusionloader.shm import objects
 from fusionloader.shm.slots import Arena, Owner, Slot, SlotPool
+from fusionloader.statistics.totals import MemoryTotals
 
 log = logging.getLogger("fusionloader.manager")
 
@@ -53,20 +54,15 @@ class BatchMemory:
         self.layout: Layout | None = None
         self._most_in_flight: int | None = None
 
-    @property
-    def peak_bytes(self) -> int:
-        """The most that rows have taken at a time."""
-        return self._rows.peak_bytes
-
-    @property
-    def slots(self) -> int:
-        """Slots for rows that there are, those of delivered batches included."""
-        return self._rows.count
-
-    @property
-    def copied_bytes(self) -> int:
-        """Bytes that were copied to the device while batches were made."""
-        return 0 if self._copies is None else self._copies.copied_bytes
+    def totals(self) -> MemoryTotals:
+        """Returns what was counted until now."""
+        copies = self._copies
+        return MemoryTotals(
+            slots=self._rows.count,
+            peak_bytes=self._rows.peak_bytes,
+            copied_bytes=0 if copies is None else copies.copied_bytes,
+            copy_seconds=0.0 if copies is None else copies.copy_seconds,
+        )
 
     def settle(self, layout: Layout, jobs: Iterable[Job]) -> None:
         """Lets workers know the layout of rows; those of ``jobs`` have none yet."""

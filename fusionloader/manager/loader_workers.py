@@ -18,7 +18,7 @@ from fusionloader.pool.binding import PoolBinding
 from fusionloader.ranks.borrowed_workers import BorrowedWorkers
 from fusionloader.ranks.membership import GUEST_SLOTS, Membership
 from fusionloader.statistics.snapshot import WorkerStats
-from fusionloader.statistics.totals import WorkerTotals
+from fusionloader.statistics.totals import MemoryTotals, WorkerTotals
 from fusionloader.workers import messages
 from fusionloader.workers.cpus import lease
 from fusionloader.workers.processes import Process
@@ -175,10 +175,8 @@ class LoaderWorkers:
 
     # ---- what they have done -------------------------------------------------------------------
 
-    def totals(
-        self, peak_bytes: int, copied_bytes: int, slots: int, in_flight: int
-    ) -> WorkerTotals:
-        """Returns what the workers have counted, with what is known of the memory of batches."""
+    def totals(self, memory: MemoryTotals, in_flight: int) -> WorkerTotals:
+        """Returns what the workers have counted, with what is known of mini-batches."""
         everyone = self._queue.workers()
         workers = tuple(self._stats_of(everyone))
         # What a GPU worker has done says nothing of how much CPU workers could.
@@ -188,14 +186,12 @@ class LoaderWorkers:
             samples=sum(record.samples for record in records),
             restarts=self.restarts.total(),
             borrowed_samples=sum(each.samples for each in workers if each.kind == "borrowed"),
-            peak_bytes=peak_bytes,
+            memory=memory,
             busy_seconds=sum(record.busy_seconds for record in records),
             pillow_samples=sum(record.pillow_samples for record in records),
-            copied_bytes=copied_bytes,
             read_bytes=sum(record.read_bytes for record in records),
             cache_hits=sum(record.cache_hits for record in records),
             in_flight=in_flight,
-            slots=slots,
             wanted=self.count,
             user_code=self._options.worker_kind == "python",
             part_seconds=[sum(part) for part in parts],

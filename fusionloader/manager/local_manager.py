@@ -354,8 +354,7 @@ class LocalManager:
 
     def totals(self) -> WorkerTotals:
         """Returns what its workers have counted."""
-        memory, in_flight = self._memory, len(self.in_flight.wanted)
-        return self._workers.totals(memory.peak_bytes, memory.copied_bytes, memory.slots, in_flight)
+        return self._workers.totals(self._memory.totals(), len(self.in_flight.wanted))
 
     @property
     def processes(self) -> list[Process]:

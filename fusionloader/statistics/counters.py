@@ -35,6 +35,7 @@ class WorkerCounters:
     busy_seconds: float = 0.0
     pillow_samples: int = 0
     copied_bytes: int = 0
+    copy_seconds: float = 0.0
     read_bytes: int = 0
     cache_hits: int = 0
     in_flight: int = 0
@@ -48,9 +49,11 @@ class WorkerCounters:
         """Adds what those of one iterator have counted."""
         for name in _SUMS:
             setattr(self, name, getattr(self, name) + getattr(totals, name))
-        for name in ("in_flight", "slots", "wanted", "user_code", "workers"):
+        for name in ("in_flight", "wanted", "user_code", "workers"):
             setattr(self, name, getattr(totals, name))
-        self.peak_bytes = totals.peak_bytes
+        self.slots, self.peak_bytes = totals.memory.slots, totals.memory.peak_bytes
+        self.copied_bytes += totals.memory.copied_bytes
+        self.copy_seconds += totals.memory.copy_seconds
         self.add_part_seconds(totals.part_seconds)
 
     def add_part_seconds(self, seconds: Sequence[float]) -> None:
@@ -80,7 +83,6 @@ _SUMS = (
     "borrowed_samples",
     "busy_seconds",
     "pillow_samples",
-    "copied_bytes",
     "read_bytes",
     "cache_hits",
 )
@@ -141,12 +143,13 @@ class Statistics:
             workers.samples,
             workers.wanted,
             workers.user_code,
+            workers.copy_seconds,
         )
         waits = self.waits.stats()
         return LoaderStats(
             wait_share=waits.share,
             waits=waits,
-            capacity=total_capacity(stages, workers.wanted),
+            capacity=total_capacity(stages),
             stages=stages,
             rank=rank_here(),
             epochs=epochs,

@@ -9,6 +9,23 @@ from fusionloader.statistics.snapshot import WorkerStats
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryTotals:
+    """Counters of an iterator's mini-batches.
+
+    Attributes:
+        slots: for rows.
+        peak_bytes: that these took.
+        copied_bytes: to a device.
+        copy_seconds: of the device's time for that.
+    """
+
+    slots: int
+    peak_bytes: int
+    copied_bytes: int
+    copy_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerTotals:
     """Counters of an iterator's workers until now; see ``LoaderStats`` for what they mean.
 
@@ -21,14 +38,12 @@ class WorkerTotals:
     samples: int
     restarts: int
     borrowed_samples: int
-    peak_bytes: int
+    memory: MemoryTotals
     busy_seconds: float
     pillow_samples: int
-    copied_bytes: int
     read_bytes: int
     cache_hits: int
     in_flight: int
-    slots: int
     wanted: int
     user_code: bool
     part_seconds: Sequence[float]

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 
 from fusionloader.scheduler.cores import Core, Machine, cores_for_workers
+from fusionloader.workers.control_groups import cpu_quota
 
 log = logging.getLogger("fusionloader.workers")
 
 _NAMES = "fusionloader-core"
 _SYSTEM = Path("/sys")
-_CGROUP = Path("/proc/self/cgroup")
 
 
 class Lease:
@@ -130,43 +129,3 @@ def _numbers(text: str) -> set[int]:
         first, _, last = part.partition("-")
         found |= set(range(int(first), int(last or first) + 1))
     return found
-
-
-def cpu_quota(groups: Path = _CGROUP, system: Path = _SYSTEM) -> float | None:
-    """Returns the CPU quota of this process's control groups, in CPUs; ``None`` without a limit.
-
-    Reads both versions of control groups.
-    """
-    quotas: list[float] = []
-    with contextlib.suppress(OSError):
-        for line in groups.read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            if not controllers:
-                quotas += _quotas(system / "fs/cgroup", path, _quota_v2)
-            elif "cpu" in controllers.split(","):
-                quotas += _quotas(system / "fs/cgroup" / controllers, path, _quota_v1)
-    return min(quotas, default=None)
-
-
-def _quotas(root: Path, path: str, read: Callable[[Path], float | None]) -> list[float]:
-    """Returns the limits of a group and of its ancestors.
-
-    In a container the path may be the host's and not exist: then the root is the group.
-    """
-    group = root / path.lstrip("/")
-    found = [read(folder) for folder in (group, *group.parents) if folder.is_relative_to(root)]
-    return [quota for quota in found if quota is not None]
-
-
-def _quota_v2(group: Path) -> float | None:
-    with contextlib.suppress(OSError, ValueError):
-        quota, period = (group / "cpu.max").read_text().split()
-        return None if quota == "max" else int(quota) / int(period)
-    return None
-
-
-def _quota_v1(group: Path) -> float | None:
-    with contextlib.suppress(OSError, ValueError):
-        quota = int((group / "cpu.cfs_quota_us").read_text())
-        return quota / int((group / "cpu.cfs_period_us").read_text()) if quota > 0 else None
-    return None

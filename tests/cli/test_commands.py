@@ -101,11 +101,13 @@ def test_an_empty_folder_is_refused(tmp_path):
         main(["bench", "--data", str(tmp_path)])
 
 
-def test_the_doctor_names_what_matters_and_finds_no_problem():
-    done = run_command("doctor")
+def test_the_doctor_names_what_matters_and_finds_no_failure(images, monkeypatch):
+    monkeypatch.setenv("FUSIONLOADER_LIBCUDA", "/nowhere/libcuda.so")
+    done = run_command("doctor", "--data", str(images.train))
     assert done.returncode == 0, done.stdout + done.stderr
-    for name in ("torch", "/dev/shm", "instruction set", "cores allowed", "start method", "DALI"):
-        assert re.search(rf"^{re.escape(name)} +\S", done.stdout, re.MULTILINE)
+    for name in ("torch", "/dev/shm", "instruction set", "cores allowed", "start method", "DALI",
+                 "open files", "memory limit", "GPU", "decoding", "storage, warm"):  # fmt: skip
+        assert re.search(rf"^(ok|warn) +{re.escape(name)} +\S", done.stdout, re.MULTILINE), name
 
 
 def test_a_command_loads_only_its_own_modules():
@@ -137,6 +139,7 @@ def test_the_resume_example_finds_the_same_batches(tmp_path):
 
 SHORT = {
     "breadth": ["--rounds", "1", "--only", "dict,hugging-face", "--exact", "4"],
+    "import_time": ["--rounds", "1"],
     "startup": ["--rounds", "1", "--workers", "2"],
     "main_process": ["--rounds", "1"],
     "scaling": ["--rounds", "1"],

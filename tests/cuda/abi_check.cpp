@@ -4,6 +4,12 @@
 
 #include <type_traits>
 
+// Drivers before 12.8 have the first version alone, which has the same arguments.
+#ifdef cuEventElapsedTime
+#undef cuEventElapsedTime
+extern "C" decltype(cuEventElapsedTime_v2) cuEventElapsedTime;
+#endif
+
 #include "cuda/driver_table.hpp"
 
 namespace {

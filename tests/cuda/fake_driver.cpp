@@ -172,7 +172,10 @@ struct StreamThread {
 };
 
 struct EventRecord {
+  const bool timed;
   std::atomic<uint64_t> recorded{0}, passed{0};
+  std::atomic<int64_t> passed_ns{0};
+  explicit EventRecord(bool with_time) : timed(with_time) {}
   bool has_passed(uint64_t record) const { return passed.load() >= record; }
 };
 using EventPointer = std::shared_ptr<EventRecord>;
@@ -627,9 +630,9 @@ EXPORT Result cuStreamWaitEvent(Stream stream, EventHandle handle, unsigned) {
   return OK;
 }
 
-EXPORT Result cuEventCreate(EventHandle* handle, unsigned) {
+EXPORT Result cuEventCreate(EventHandle* handle, unsigned flags) {
   if (!has_context()) return INVALID_CONTEXT;
-  *handle = new EventPointer(std::make_shared<EventRecord>());
+  *handle = new EventPointer(std::make_shared<EventRecord>((flags & kWithoutTiming) == 0));
   return OK;
 }
 
@@ -643,7 +646,20 @@ EXPORT Result cuEventRecord(EventHandle handle, Stream stream) {
   if (!has_context()) return INVALID_CONTEXT;
   const EventPointer event = event_of(handle);
   const uint64_t record = ++event->recorded;
-  stream_of(stream)->push([=] { event->passed = record; });
+  stream_of(stream)->push([=] {
+    event->passed_ns = std::chrono::steady_clock::now().time_since_epoch().count();
+    event->passed = record;
+  });
+  return OK;
+}
+
+EXPORT Result cuEventElapsedTime(float* milliseconds, EventHandle from, EventHandle to) {
+  if (!has_context()) return INVALID_CONTEXT;
+  if (breaks_a_capture()) return CAPTURE_UNSUPPORTED;
+  const EventPointer &begin = event_of(from), &end = event_of(to);
+  if (!begin->timed || !end->timed) return INVALID_HANDLE;
+  if (!begin->has_passed(begin->recorded) || !end->has_passed(end->recorded)) return NOT_READY;
+  *milliseconds = static_cast<float>(end->passed_ns - begin->passed_ns) / 1e6f;
   return OK;
 }
 
@@ -667,6 +683,7 @@ EXPORT Result cuEventSynchronize(EventHandle handle) {
 
 EXPORT Result cuMemHostRegister_v2(void* memory, size_t bytes, unsigned) {
   if (!has_context()) return INVALID_CONTEXT;
+  if (setting("FAKE_CUDA_NO_LOCKING", 0) != 0) return OUT_OF_MEMORY;
   if (breaks_a_capture()) return CAPTURE_UNSUPPORTED;
   const std::lock_guard<std::mutex> lock(process.mutex);
   const auto address = reinterpret_cast<uint64_t>(memory);

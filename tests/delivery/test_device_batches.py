@@ -131,6 +131,21 @@ def test_a_trace_sees_the_copies(train_set, to_fake_device, tmp_path):
         assert step.complete_ns <= copy.end_ns
 
 
+def test_the_device_s_time_for_copies_is_measured(image_folder, to_fake_device):
+    large = transforms.Compose([transforms.RandomResizedCrop(160), transforms.ToTensor()])
+    dataset = ImageFolder(str(image_folder), large)
+    plain = FusionLoader(dataset, **ARGUMENTS)
+    list(plain)
+    made = to_fake_device()
+    loader = FusionLoader(dataset, **ARGUMENTS)
+    for _ in range(2):  # a time is known when the device has passed its copy
+        read(loader, made)
+    copy = next(stage for stage in loader.stats().stages if stage.name == "copy")
+    assert copy.seconds > 0
+    assert copy.capacity == pytest.approx(copy.samples / copy.seconds)
+    assert "copy" not in [stage.name for stage in plain.stats().stages]
+
+
 def test_grey_images_come_as_levels(tmp_path, to_fake_device):
     (tmp_path / "a").mkdir()
     for number in range(12):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
 import subprocess
@@ -107,6 +108,14 @@ def test_it_is_compiled_once(compiler, tmp_path):
     assert kernel.kernel_code(90, compiler) == first == b"(13, 0) --gpu-architecture=sm_90"
     assert compiler.calls == 1
     assert len(kept(tmp_path)) == 1
+
+
+def test_the_log_says_that_it_is_compiled(compiler, caplog):
+    with caplog.at_level(logging.INFO, "fusionloader.gpu"):
+        kernel.kernel_code(90, compiler)
+        kernel.kernel_code(90, compiler)
+    said = [record.message for record in caplog.records if "NVRTC compiles" in record.message]
+    assert said == ["NVRTC compiles device/kernel.cu for sm_90, which takes seconds the first time"]
 
 
 def test_other_devices_compilers_and_sources_have_code_of_their_own(

@@ -1,5 +1,6 @@
 """Which mode the control of a GPU worker uses, by what training tells it; the worker is none."""
 
+import logging
 import multiprocessing
 import os
 import signal
@@ -44,10 +45,13 @@ class Training:
         self._arena = Arena()
         queue = _native.ManagerQueue(self._control_fd, self._arena.fd, 2, 4)
         if ready:
-            _native.WorkerQueue(self._control_fd, self._arena.fd, 1, gpu=True).gpu_ready()
+            self.become_ready()
         options = GpuOptions(start, 64, "auto", lambda: lambda: True, 0, allocator=allocator)
         connections = Connections(self._control_fd, self._arena.fd)
         self.control = GpuControl(queue, connections, 1, 4, options)
+
+    def become_ready(self):
+        _native.WorkerQueue(self._control_fd, self._arena.fd, 1, gpu=True).gpu_ready()
 
     def step(self, waits):
         """Trains for a second, then waits for a batch; returns the mode that was in use."""
@@ -78,6 +82,17 @@ def train(monkeypatch):
     yield start
     for training in made:
         training.close()
+
+
+def test_the_log_says_when_the_worker_starts_and_once_when_it_is_ready(train, caplog):
+    with caplog.at_level(logging.INFO, "fusionloader.gpu"):
+        training = train(ready=False)
+        training.step(waits=3.0)
+        assert [record.message[:21] for record in caplog.records] == ["the GPU worker starts"]
+        training.become_ready()
+        training.step(waits=0)
+        training.step(waits=0)
+    assert [r.message for r in caplog.records[1:]] == ["the GPU worker is ready after 5.0 s"]
 
 
 def test_the_profiling_ends_at_once_where_training_waits_for_no_batch(train):

@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 from fusionloader import FusionLoader, WorkerPool
 from fusionloader.scheduler.cores import Machine
 from fusionloader.workers import cpus
-from fusionloader.workers.cpus import Lease, cores_of, cpu_quota, machine_here
+from fusionloader.workers.cpus import Lease, cores_of, machine_here
 
 HERE = os.sched_getaffinity(0)
 
@@ -185,33 +185,3 @@ def test_hyper_threads_are_one_core_and_a_cpuset_leaves_some_of_it(tmp_path):
     for cpu, siblings in enumerate(["0,4", "1,5", "2,6", "3,7"] * 2):
         put(tmp_path, **{f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list": siblings})
     assert cores_of(frozenset([0, 1, 2, 4, 5]), tmp_path) == ((0, 4), (1, 5), (2,))
-
-
-@pytest.mark.parametrize(
-    ("groups", "files", "quota"),
-    [
-        ("0::/pod/box\n", {"pod/cpu.max": "250000 100000", "pod/box/cpu.max": "max 100000"}, 2.5),
-        ("0::/pod/box\n", {"pod/cpu.max": "400000 100000", "pod/box/cpu.max": "50000 100000"}, 0.5),
-        ("0::/\n", {"cpu.max": "300000 100000\n"}, 3.0),
-        ("0::/not/here\n", {"cpu.max": "300000 100000\n"}, 3.0),
-        ("0::/\n", {}, None),
-        ("0::/\n", {"cpu.max": "nonsense"}, None),
-        (
-            "3:cpu,cpuacct:/box\n1:memory:/\n",
-            {
-                "cpu,cpuacct/box/cpu.cfs_quota_us": "150000",
-                "cpu,cpuacct/box/cpu.cfs_period_us": "100000",
-            },
-            1.5,
-        ),
-        ("1:cpu:/\n", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
-    ],
-)
-def test_the_quota_of_a_container_is_found(tmp_path, groups, files, quota):
-    put(tmp_path, groups=groups)
-    put(tmp_path / "fs/cgroup", **files)
-    assert cpu_quota(tmp_path / "groups", tmp_path) == quota
-
-
-def test_without_control_groups_there_is_no_quota(tmp_path):
-    assert cpu_quota(tmp_path / "groups", tmp_path) is None

@@ -13,7 +13,7 @@ from torchvision.datasets import ImageFolder
 
 from fusionloader.cli.environment import JsonObject, machine, versions
 from fusionloader.cli.measure.workloads import pil_dataset, pil_transform
-from fusionloader.cli.progress_bar import ProgressBar
+from fusionloader.cli.progress import Progress
 from fusionloader.executors.compiled_plan import compile_plan
 from fusionloader.executors.native import make_executor
 from fusionloader.executors.results import result_like
@@ -57,7 +57,7 @@ def measure_service_times(
     for index in order[:50]:
         load(index)
     sizes, milliseconds = [], []
-    with ProgressBar(f"{executor} {workload}", len(order)) as progress_bar:
+    with Progress(f"{executor} {workload}", len(order)) as progress:
         for index in order:
             nbytes = Path(dataset.samples[index][0]).stat().st_size
             Path(dataset.samples[index][0]).read_bytes()  # into the file cache
@@ -65,7 +65,7 @@ def measure_service_times(
             load(index)
             milliseconds.append(round((time.thread_time_ns() - started) / 1e6, 4))
             sizes.append(nbytes)
-            progress_bar.advance()
+            progress.advance()
     note = (
         f"CPU time of a worker, {executor}, workload {workload}, one sample at a time, warm files"
     )

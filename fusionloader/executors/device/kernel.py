@@ -90,6 +90,7 @@ def kernel_code(architecture: int, compiler: Nvrtc | None = None, file: str = AU
     place = _place(file, target, compiler.version)
     if place is not None and (kept := _read(place)) is not None:
         return kept
+    log.info("NVRTC compiles %s for %s, which takes seconds the first time", file, target)
     code, _ = compile_kernel(compiler, target, file=file)
     if place is not None:
         _write(place, code)

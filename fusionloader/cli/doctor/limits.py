@@ -1,0 +1,100 @@
+"""What may run out: shared memory, memory, open files, processes."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterator
+
+from fusionloader.cli.doctor.check import Check, gigabytes, warn_if
+from fusionloader.workers.control_groups import memory_limit, process_limit
+
+# Eight slots of 256 float32 images of 224 x 224: what a usual training keeps in flight.
+COMFORTABLE_SHM = 1.5e9
+LEAST_SHM = 64e6
+COMFORTABLE_MEMORY = 2e9
+_MANY = "4096"
+
+
+def checks() -> Iterator[Check]:
+    """Yields one for each of them."""
+    yield shared_memory()
+    yield memory()
+    yield open_files()
+    yield processes()
+
+
+def shared_memory() -> Check:
+    """The memory that batches lie in."""
+    size, free = _size_of_shm()
+    value = f"{gigabytes(size)}, {gigabytes(free)} free"
+    remedy = (
+        "remove files in /dev/shm; in a container: docker run --shm-size=8g or --ipc=host "
+        "(Kubernetes: an emptyDir with medium Memory on /dev/shm)"
+    )
+    if free < LEAST_SHM:
+        value = f"{free / 1e6:.0f} MB free of {size / 1e6:.0f} MB, too little for a batch"
+        return Check("/dev/shm", value, "fail", remedy)
+    return warn_if(free < COMFORTABLE_SHM, "/dev/shm", value, remedy)
+
+
+def _size_of_shm() -> tuple[int, int]:
+    """Size and free bytes; zeros where there is none."""
+    try:
+        found = os.statvfs("/dev/shm")
+    except OSError:
+        return 0, 0
+    return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+
+
+def memory() -> Check:
+    """What the container may use; batches in ``/dev/shm`` count, too."""
+    limit = memory_limit()
+    if limit is None:
+        return Check("memory limit", "none")
+    return warn_if(
+        limit.most - limit.used < COMFORTABLE_MEMORY,
+        "memory limit",
+        f"{gigabytes(limit.most)}, {gigabytes(limit.used)} used",
+        "workers are killed beyond it: docker run --memory=16g, or fewer workers; "
+        "what is in /dev/shm counts",
+    )
+
+
+def open_files() -> Check:
+    """Whether workers' pipes and memory have descriptors enough."""
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return warn_if(
+        not _is_unlimited(most) and most < files_needed(),
+        "open files",
+        f"{_limit(most)} allowed, training with two loaders needs about {files_needed()}",
+        f"ulimit -n {_MANY} (docker run --ulimit nofile={_MANY})",
+    )
+
+
+def files_needed() -> int:
+    """Three for each worker of two loaders, one worker a core, and what else a training opens."""
+    return 128 + 2 * 3 * len(os.sched_getaffinity(0))
+
+
+def processes() -> Check:
+    """Whether workers may start; threads count."""
+    most, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    group, needed = process_limit(), 64 + 4 * len(os.sched_getaffinity(0))
+    room = [] if _is_unlimited(most) else [most]
+    room += [] if group is None else [group.most - group.used]
+    left = min(room, default=resource.RLIM_INFINITY)
+    return warn_if(
+        not _is_unlimited(left) and left < needed,
+        "processes",
+        f"{_limit(left)} allowed, threads included",
+        f"ulimit -u {_MANY} (docker run --pids-limit={_MANY})",
+    )
+
+
+def _is_unlimited(limit: int) -> bool:
+    return limit == resource.RLIM_INFINITY
+
+
+def _limit(limit: int) -> str:
+    return "any number" if _is_unlimited(limit) else str(limit)

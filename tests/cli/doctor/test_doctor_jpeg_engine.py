@@ -1,0 +1,100 @@
+"""What the doctor asks nvJPEG, here a stand-in: how many JPEG engines the device has."""
+
+from pathlib import Path
+
+import pytest
+from support.fake_cuda import compile_library
+
+from fusionloader.cli.doctor import jpeg_engine
+from fusionloader.cli.doctor.jpeg_engine import NvjpegError
+
+SOURCE = """
+#include <cstdlib>
+#define EXPORT extern "C" __attribute__((visibility("default")))
+static int setting(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? 0 : std::atoi(value);
+}
+static int handles = 0;
+EXPORT int nvjpegCreateSimple(void** handle) {
+  *handle = &handles;
+  ++handles;
+  return setting("FAKE_NVJPEG_CREATE");
+}
+EXPORT int nvjpegGetHardwareDecoderInfo(void* handle, unsigned* engines, unsigned* cores) {
+  if (handle != &handles || handles != 1) return 2;
+  *engines = static_cast<unsigned>(setting("FAKE_NVJPEG_ENGINES"));
+  *cores = 5;
+  return setting("FAKE_NVJPEG_INFO");
+}
+EXPORT int nvjpegDestroy(void*) {
+  --handles;
+  return 0;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("nvjpeg")
+    (folder / "nvjpeg.cpp").write_text(SOURCE)
+    return compile_library([folder / "nvjpeg.cpp"], folder / "libnvjpeg.so.13")
+
+
+@pytest.fixture
+def check(library, monkeypatch):
+    def checked(**settings):
+        for name, value in settings.items():
+            monkeypatch.setenv(f"FAKE_NVJPEG_{name}", str(value))
+        monkeypatch.setattr(jpeg_engine, "device_count", lambda: 1)
+        monkeypatch.setattr(jpeg_engine, "find_library", lambda: library)
+        (found,) = jpeg_engine.checks()
+        return found
+
+    return checked
+
+
+def test_engines_are_counted(check):
+    found = check(ENGINES=7)
+    assert found.state == "ok" and found.value.startswith("7, 5 cores each")
+
+
+@pytest.mark.parametrize("settings", [{"ENGINES": 0}, {"INFO": 8}])
+def test_a_device_without_any_is_fine(check, settings):
+    found = check(**settings)
+    assert (found.state, found.value) == ("ok", "none")
+
+
+def test_a_refusal_is_a_warning_with_its_number(check):
+    found = check(INFO=6)
+    assert found.state == "warn" and "nvjpegGetHardwareDecoderInfo failed (6)" in found.value
+
+
+def test_a_library_that_cannot_be_opened_is_told(library, monkeypatch):
+    monkeypatch.setenv("FAKE_NVJPEG_CREATE", "3")
+    with pytest.raises(NvjpegError, match=r"nvjpegCreateSimple failed \(3\)"):
+        jpeg_engine.engines(library)
+
+
+def test_what_is_no_nvjpeg_is_told(tmp_path):
+    (tmp_path / "libnvjpeg.so.13").write_text("nothing")
+    with pytest.raises(NvjpegError, match="libnvjpeg.so.13 does not do"):
+        jpeg_engine.engines(tmp_path / "libnvjpeg.so.13")
+
+
+def test_without_the_library_it_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(jpeg_engine, "device_count", lambda: 1)
+    monkeypatch.setattr(jpeg_engine.nvidia_packages, "folders", list)
+    monkeypatch.setattr(jpeg_engine.importlib.util, "find_spec", lambda name: None)
+    (found,) = jpeg_engine.checks()
+    assert (found.state, found.remedy) == ("warn", "pip install nvidia-nvjpeg")
+
+
+def test_the_library_is_nvidia_s_or_torchvision_s(tmp_path, monkeypatch):
+    for name in ("nvidia/cu13/lib/libnvjpeg.so.13", "torchvision.libs/libnvjpeg.1234.so.13"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    monkeypatch.setattr(jpeg_engine.nvidia_packages, "folders", lambda: [tmp_path / "nvidia"])
+    assert jpeg_engine.find_library() == tmp_path / "nvidia/cu13/lib/libnvjpeg.so.13"
+    monkeypatch.setattr(jpeg_engine.nvidia_packages, "folders", list)
+    assert isinstance(jpeg_engine.find_library(), Path)

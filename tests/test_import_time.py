@@ -1,0 +1,49 @@
+"""What makes importing cheap: beyond torch, only a few modules of its own are loaded.
+
+Torchvision alone takes as long as torch, and loads Pillow; whoever needs it loads it on first use.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.waiting import PATIENCE
+
+ROOT = Path(__file__).parents[1]
+
+
+def loaded_by(statement: str, *, after: str = "") -> set[str]:
+    code = f"""
+import json, sys
+{after}
+before = set(sys.modules)
+{statement}
+print(json.dumps(sorted(set(sys.modules) - before)))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert done.returncode == 0, done.stderr
+    return set(json.loads(done.stdout))
+
+
+@pytest.fixture(scope="module")
+def beyond_torch():
+    return loaded_by("from fusionloader import FusionLoader", after="import torch.utils.data")
+
+
+def test_the_package_by_itself_loads_no_other():
+    names = {name.split(".")[0] for name in loaded_by("import fusionloader")}
+    assert names <= {"fusionloader"} | sys.stdlib_module_names
+
+
+def test_the_loader_loads_nothing_beyond_torch_but_its_own_modules(beyond_torch):
+    names = {name.split(".")[0] for name in beyond_torch}
+    assert names - sys.stdlib_module_names == {"fusionloader"}
+
+
+@pytest.mark.parametrize("room", ["cli", "sim", "executors", "gpu", "plan", "sources", "_native"])
+def test_rooms_are_loaded_when_they_are_needed(room, beyond_torch):
+    assert not [name for name in beyond_torch if name.startswith(f"fusionloader.{room}")]
