@@ -16,7 +16,7 @@ from PIL import Image
 
 from benchmarks.browser import chromium
 from benchmarks.study import publish
-from benchmarks.synthetic_training import synthetic_timeline
+from benchmarks.synthetic_training import training_timeline
 from fusionloader.report.document import drawing_library
 from fusionloader.report.page import report_page
 
@@ -47,7 +47,7 @@ def opening(browser: object, page: Path) -> tuple[float, float]:
 
 
 def measured(browser: object, size: tuple[int, int], rounds: int) -> list[str]:
-    timeline = synthetic_timeline(*size, training_ms=STARVED_MS)
+    timeline = training_timeline(*size, training_ms=STARVED_MS)
     begin = time.perf_counter()
     text = report_page(timeline, "run.pftrace")
     made = time.perf_counter() - begin
@@ -68,7 +68,7 @@ def measured(browser: object, size: tuple[int, int], rounds: int) -> list[str]:
 
 def draw_pictures(browser: object, folder: Path) -> None:
     """Draws the top of a report in light and dark."""
-    text = report_page(synthetic_timeline(1000, 16, STARVED_MS), "run.pftrace")
+    text = report_page(training_timeline(1000, 16, STARVED_MS), "run.pftrace")
     for scheme in ("light", "dark"):
         tab = browser.new_page(viewport=PICTURE, color_scheme=scheme)  # type: ignore[attr-defined]
         tab.set_content(text)

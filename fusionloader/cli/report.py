@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from fusionloader.cli.progress import elapsed
 from fusionloader.report.page import report_page
 from fusionloader.trace.files import read_timeline
 
@@ -21,7 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Writes the page; returns 2 if there is nothing to report, or nowhere to write it."""
     try:
-        page = report_page(read_timeline(options.trace), options.trace.name)
+        with elapsed(f"reading {options.trace.name}"):
+            page = report_page(read_timeline(options.trace), options.trace.name)
         options.output.write_text(page, encoding="utf-8")
     except (OSError, ImportError, ValueError) as error:
         print(f"fusionloader report: {error}", file=sys.stderr)

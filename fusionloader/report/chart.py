@@ -16,6 +16,8 @@ Spec = dict[str, object]
 Columns = Mapping[str, Sequence[object]]
 """Rows by column: a third of the size that they have with names in each."""
 
+_ROW, _FEW_ROWS = 15, 120  # pixels of a row, and of all rows at least
+
 SECONDS = "seconds since the first thing seen"
 
 
@@ -91,6 +93,11 @@ def spec(height: int, *layers: Spec, **common: object) -> Spec:
         "layer": list(layers),
         **common,
     }
+
+
+def rows_height(rows: int) -> int:
+    """Returns the height of a chart with a row for each worker, in pixels."""
+    return max(_ROW * rows, _FEW_ROWS)
 
 
 def numeric(field: str, title: str | None, **more: object) -> Spec:

@@ -10,7 +10,7 @@ from fusionloader.report.analysis.busy_time import Array, BusyTime
 from fusionloader.report.analysis.work import Work
 from fusionloader.trace.timeline import Step
 
-MOST_CELLS = 4_000
+MOST_CELLS = 2_500
 _MOST_BINS, _FEWEST_BINS = 160, 20
 TRAINING = "training waits"
 

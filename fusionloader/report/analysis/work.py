@@ -64,7 +64,7 @@ class KindWork:
     @property
     def capacity(self) -> float:
         """Samples per second that they make when they are always busy."""
-        return total_capacity(self.stages, self.workers) or 0.0
+        return total_capacity(self.stages) or 0.0
 
     @property
     def seconds_per_sample(self) -> float:

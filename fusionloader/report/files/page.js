@@ -70,7 +70,10 @@ async function draw(name) {
 }
 
 async function drawAll() {
-  for (const name of Object.keys(charts)) await draw(name);
+  for (const name of Object.keys(charts)) {
+    await draw(name);
+    await new Promise((resolve) => setTimeout(resolve)); // what is drawn is shown
+  }
   document.documentElement.dataset.state = "drawn";
 }
 
