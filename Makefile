@@ -51,7 +51,9 @@ RUNS ?= a b c
 demo: ready
 	$(BIN)/python -m fusionloader demo $(ARGS)
 
+# The report is opened in a browser. Where none can be installed, that test says so and is skipped.
 test: ready-to-test
+	-.ci/system-packages $(PYTHON) chromium
 	$(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=worksteal $(PYTEST_FLAGS)
 
 # What the tests do shortly, for long. FUSIONLOADER_SEED says where random choices begin.

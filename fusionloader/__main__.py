@@ -12,6 +12,7 @@ COMMANDS = {
     "bench": "measure FusionLoader and its peers side by side",
     "show": "show what a transform makes of an image, beside torchvision",
     "sim": "simulate the schedulers: figures of the paper, as tables and pictures",
+    "report": "write a page that says where a traced training's time went",
     "doctor": "show what the machine offers a data loader, and advise",
     "trace-merge": "put a trace of a loader and one of torch.profiler together, by their clocks",
     "build-dali": "build what lets the installed DALI borrow GPU memory of training",

@@ -7,8 +7,14 @@ from pathlib import Path
 from support.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[1]
-# Whatever is compiled, on the user's machine too, and what type checkers read.
-PATTERNS = ("csrc/*/*", "fusionloader/**/*.cpp", "fusionloader/*.pyi", "fusionloader/py.typed")
+# Whatever is compiled, on the user's machine too, what type checkers read, and pages' templates.
+PATTERNS = (
+    "csrc/*/*",
+    "fusionloader/**/*.cpp",
+    "fusionloader/*.pyi",
+    "fusionloader/py.typed",
+    "fusionloader/report/files/*",
+)
 
 
 def test_a_source_distribution_has_all_that_is_compiled(tmp_path):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fusionloader.statistics.snapshot import WorkerStats
-from fusionloader.statistics.totals import WorkerTotals
+from fusionloader.statistics.totals import MemoryTotals, WorkerTotals
 from fusionloader.statistics.worker_counters import AllWorkers
 
 
@@ -24,8 +24,8 @@ class Iterator:
         worker = WorkerStats(0, 1, "native", self.ns, seconds, 0.5, 0)
         sums = dict.fromkeys(
             (
-                *("restarts", "borrowed_samples", "peak_bytes", "pillow_samples", "copied_bytes"),
-                *("read_bytes", "cache_hits", "in_flight", "slots"),
+                *("restarts", "borrowed_samples", "pillow_samples"),
+                *("read_bytes", "cache_hits", "in_flight"),
             ),
             0,
         )
@@ -36,6 +36,7 @@ class Iterator:
             user_code=False,
             part_seconds=[seconds],
             workers=(worker,),
+            memory=MemoryTotals(0, 0, 0, 0.0),
             **sums,
         )
 

@@ -1,0 +1,107 @@
+"""What a report says first, for trainings that are limited by one thing each."""
+
+from dataclasses import replace
+
+import pytest
+from support.training_timelines import span, steps_of, timeline
+
+from fusionloader.report.analysis.verdict import verdict_on
+from fusionloader.report.analysis.waits import waits_of
+from fusionloader.report.analysis.work import work_of
+from fusionloader.trace.timeline import CACHED, CounterValue, Timeline
+
+
+def verdict(found: Timeline):
+    return verdict_on(waits_of(found.steps), work_of(found), found)
+
+
+def plain(*sentences: str) -> str:
+    return " ".join(sentences).replace("\N{NO-BREAK SPACE}", " ")
+
+
+def busy(until: float, **parts: float) -> list:
+    """Both workers, without a pause; ``parts`` are ms of each 10 ms."""
+    return [
+        span(worker, begin, begin + 10, 400_000, **parts)
+        for worker in (0, 1)
+        for begin in range(0, int(until), 10)
+    ]
+
+
+def test_a_training_that_hardly_waits_is_told_that_nothing_need_be_done():
+    found = verdict(timeline(steps_of([(0.1, 0)] * 10), busy(110)))
+    assert (found.tone, found.remedy) == ("good", "")
+    assert found.share == pytest.approx(0.01, rel=0.02)
+    assert plain(found.headline) == "Training hardly waits: less than 1 % of its time."
+    assert "Workers could make 800 samples a second, training takes 800" in plain(*found.reasons)
+
+
+def test_workers_that_are_busy_while_training_waits_are_what_limits():
+    steps = steps_of([(10, 9)] * 10)
+    found = verdict(timeline(steps, busy(210, read=1, decode=7, augment=1)))
+    assert (found.tone, found.share) == ("poor", pytest.approx(0.5))
+    said = plain(*found.reasons)
+    assert "100 % of their time was busy while training waited" in said
+    assert "decoding: 1.75 ms of 2.5 ms" in said
+
+
+def test_the_workers_that_would_keep_up_are_those_whose_capacity_is_trainings():
+    # Training takes 8 samples in 5 ms; a worker makes 4 in 10.
+    found = verdict(timeline(steps_of([(10, 10)] * 10, training=5), busy(160, python=9)))
+    assert "About 4 workers instead of 2 would keep up" in found.remedy
+    assert "`loader.explain()`" in found.remedy
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_cache_is_advised_where_there_is_none(kept):
+    found = timeline(steps_of([(10, 10)] * 10), busy(210, decode=9))
+    counters = [CounterValue(found.meta.begin_ns, CACHED, 3)] if kept else []
+    again = Timeline.in_order(found.meta, found.spans, found.steps, (), (), counters)
+    assert ("DecodedCache" in verdict(again).remedy) == (not kept)
+
+
+def test_batches_that_lie_ready_point_to_delivery():
+    found = verdict(timeline(steps_of([(10, 1)] * 10), busy(210)))
+    assert "90 % of the waiting is for delivery" in plain(*found.reasons)
+
+
+def test_idle_workers_while_training_waits_point_to_late_ones():
+    waits = [(0.2, 0.2)] * 39 + [(90, 90)]
+    one = [span(0, begin, begin + 10) for begin in range(0, 500, 10)]
+    found = verdict(timeline(steps_of(waits), one))
+    said = plain(*found.reasons)
+    assert "only 50 % of the CPU workers' time was busy" in said
+    assert "of the waiting is in the 5 % of the steps" in said
+
+
+def test_the_first_batch_of_an_epoch_is_counted_apart():
+    steps = [*steps_of([(500, 500), (1, 1)]), *steps_of([(300, 300), (1, 1)], epoch=1)]
+    waits = waits_of(steps)
+    assert waits.first_seconds.tolist() == [0.5, 0.3]
+    assert waits.share == pytest.approx(1 / 11)
+
+
+def test_an_epoch_that_is_begun_again_has_a_first_batch_again():
+    again = [replace(step, batch=step.batch % 2) for step in steps_of([(1, 1)] * 4)]
+    assert waits_of(again).is_first.tolist() == [True, False, True, False]
+
+
+def test_two_iterators_at_once_have_steps_of_their_own():
+    steps = [replace(step, iterator=n % 2) for n, step in enumerate(steps_of([(1, 1)] * 6))]
+    waits = waits_of(steps)
+    assert waits.is_first.tolist() == [True, True, False, False, False, False]
+    # Between its own returns each has waited 1 ms of 22.
+    assert waits.share == pytest.approx(1 / 22)
+
+
+def test_one_step_is_too_short_to_tell():
+    found = verdict(timeline(steps_of([(20, 20)])))
+    assert (found.share, found.tone) == (None, "unknown")
+    assert "Too short" in found.headline
+
+
+def test_without_workers_the_share_is_told_and_no_cause():
+    found = verdict(timeline(steps_of([(10, None)] * 5), workers=(), steps_only="torch's own loop"))
+    assert found.share == pytest.approx(0.5)
+    assert "(torch's own loop): what training waits for is not known" in found.reasons[0]
+    assert found.remedy == ""
