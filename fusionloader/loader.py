@@ -29,7 +29,7 @@ from fusionloader.options import (
     Switch,
     WorkerPool,
 )
-from fusionloader.representation import Described, as_html, as_text, shown
+from fusionloader.representation import Described, as_html, as_text, shown, waiting
 from fusionloader.resume.identity import describe_loader
 from fusionloader.resume.loading import load_state
 from fusionloader.resume.sampling import set_epoch_of_samplers
@@ -270,8 +270,14 @@ class FusionLoader(DataLoader[T_co]):
     def explain(self) -> str:
         """Returns what was compiled and what was not, and why, a line per stage.
 
-        After an epoch each line says its share of the time of the workers that have ended.
+        After an epoch each line says its share of the time of the workers that have ended, and the
+        last one how long training has waited.
         """
+        stats = self.stats()
+        measured = [] if stats.wait_share is None else [waiting(stats)]
+        return "\n".join([self._explained(), *measured])
+
+    def _explained(self) -> str:
         statistics = self._state.statistics
         seconds = statistics.workers.part_seconds
         text = self._iterator_factory.explain(LoaderOptions.of(self), seconds)
@@ -299,7 +305,7 @@ class FusionLoader(DataLoader[T_co]):
     def _described(self) -> Described:
         options = LoaderOptions.of(self)
         way = self._iterator_factory.way(options)
-        return Described(type(self).__name__, options, way, self.explain, self.stats())
+        return Described(type(self).__name__, options, way, self._explained, self.stats())
 
     def trace(self, path: str | os.PathLike[str], steps: int | None = None) -> Trace:
         """Records a timeline of the next ``steps`` batches, see docs/tracing.md.

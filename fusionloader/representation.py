@@ -74,7 +74,7 @@ def as_html(loader: Described) -> str:
         name=escape(loader.name),
         samples=escape(_samples(loader)),
         arguments=escape(_arguments(loader)),
-        waiting=escape(_waiting(loader.stats)),
+        waiting=escape(waiting(loader.stats)),
         table=_table(loader.stats.stages),
         explained=escape(loader.explain()),
     )
@@ -97,7 +97,8 @@ def _arguments(loader: Described) -> str:
     return f"{size}, num_workers={options.num_workers}, {loader.way}"
 
 
-def _waiting(stats: LoaderStats) -> str:
+def waiting(stats: LoaderStats) -> str:
+    """Returns a line of how long training waits."""
     waits = stats.waits
     if waits.share is None or waits.p50 is None or waits.p95 is None:
         return "Nothing has been measured yet."

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from support.batches import equal
+from support.images import train_transform
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
@@ -57,3 +58,11 @@ def test_user_code_in_the_training_process_draws_as_in_workers_and_leaves_no_tra
     assert random.getstate() == before[0]
     assert torch.equal(torch.get_rng_state(), before[1])
     assert np.array_equal(np.random.get_state()[1], before[2])
+
+
+def test_the_last_line_says_how_long_training_waits(image_folder):
+    loader = FusionLoader(ImageFolder(str(image_folder), train_transform()), 8, num_workers=1)
+    assert "waits" not in loader.explain()
+    list(loader)
+    share = f"{loader.stats().wait_share:.1%}"
+    assert loader.explain().splitlines()[-1].startswith(f"Training waits {share} of its time.")
