@@ -72,10 +72,10 @@ mutants: ready-to-test
 architectures: ready-to-test
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m architectures tests/device/test_kernel.py
 
-# Whether all studies in benchmarks/ still run.
+# Whether all studies in benchmarks/ still run, and what compares suites with the original class.
 studies: ready-to-test
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m studies tests/cli/test_commands.py tests/cli/test_gpu_runs.py \
-	    tests/test_same_training.py
+	    tests/compat/test_compliance.py tests/test_same_training.py
 
 bench: ready-to-test
 	$(BIN)/python -m fusionloader bench $(ARGS)

@@ -71,6 +71,7 @@ def compare(folder, suite, seconds):
     return done.stdout
 
 
+@pytest.mark.studies
 @pytest.mark.timeout(600)
 def test_each_test_is_compared_whatever_becomes_of_those_before_it(tmp_path):
     said = compare(tmp_path, SUITE, PATIENCE)
@@ -87,6 +88,7 @@ def assert_told(said, name, why):
     assert "not exempt" in line
 
 
+@pytest.mark.studies
 @pytest.mark.timeout(600)
 def test_a_test_that_hangs_is_left_behind(tmp_path):
     said = compare(tmp_path, HANGING, 10)

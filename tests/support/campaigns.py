@@ -5,7 +5,7 @@ import os
 # Of processes: `make kills` asks for more.
 KILLS = int(os.environ.get("FUSIONLOADER_KILLS", "0"))
 # Of another library, which ours are compared with: `make draws` asks for more.
-DRAWS = int(os.environ.get("FUSIONLOADER_DRAWS", "10000"))
+DRAWS = int(os.environ.get("FUSIONLOADER_DRAWS", "6000"))
 SEED = int(os.environ.get("FUSIONLOADER_SEED", "0"))
 
 
