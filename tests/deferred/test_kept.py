@@ -126,7 +126,7 @@ def test_other_formats_are_kept_too(kind, paths, tmp_path):
     found, stats = _epochs(Photos(made), cache=DecodedCache(BUDGET))
     assert found == expected
     # Of one that has an alpha channel nothing is; WebP files say whether they use theirs.
-    assert stats["decoded_cache"]["images"] == FILES - (kind == "png")
+    assert stats.decoded_cache.images == FILES - (kind == "png")
 
 
 def test_workers_of_a_pool_keep_each_loaders_files(paths):
@@ -172,8 +172,8 @@ def test_a_full_cache_changes_nothing(paths):
     expected, _ = _epochs(Photos(paths), deferred_images="off")
     made, stats = _epochs(Photos(paths), cache=small)
     assert made == expected
-    assert 0 < stats["decoded_cache"]["images"] < FILES
-    assert stats["decoded_cache"]["bytes"] <= 40_000
+    assert 0 < stats.decoded_cache.images < FILES
+    assert stats.decoded_cache.bytes <= 40_000
 
 
 def test_it_says_that_shared_memory_is_full(paths, monkeypatch, caplog):
@@ -190,7 +190,7 @@ def test_damaged_files_are_not_kept(paths):
     expected, _ = _epochs(Photos(paths), deferred_images="off", **options)
     made, stats = _epochs(Photos(paths), cache=DecodedCache(BUDGET), **options)
     assert made == expected
-    assert stats["decoded_cache"]["images"] == FILES - 1
+    assert stats.decoded_cache.images == FILES - 1
 
 
 class PartOfFile(io.BufferedReader):
@@ -248,7 +248,7 @@ def test_a_dataset_without_a_length_is_kept_too(paths):
     expected, _ = _epochs(Unsized(paths), deferred_images="off", **options)
     made, stats = _epochs(Unsized(paths), cache=DecodedCache(BUDGET), **options)
     assert made == expected
-    assert stats["decoded_cache"]["images"] == FILES
+    assert stats.decoded_cache.images == FILES
 
 
 def test_it_says_that_nothing_is_kept_in_one_process(paths):

@@ -138,7 +138,7 @@ def test_a_decoded_cache_takes_what_there_is_and_says_so(image_folder):
     """
     said = run_with_small_shm(CACHED + textwrap.dedent(script), str(image_folder))
     assert "the decoded cache has 3." in said and " MiB instead of 1,024.0 MiB" in said
-    assert "--shm-size" in said and "'images': 40" in said
+    assert "--shm-size" in said and "images=40" in said
 
 
 def test_a_decoded_cache_goes_on_with_less_when_others_fill_the_memory(image_folder):
