@@ -1,0 +1,126 @@
+"""How fast a loader is by itself, and what its workers spend on a sample."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fusionloader.aliases import AnyLoader, Batch
+from fusionloader.analysis.probes import end, forever
+from fusionloader.analysis.replay import batch_length
+from fusionloader.loader import FusionLoader
+from fusionloader.statistics.snapshot import LoaderStats
+from fusionloader.statistics.stages import StageStats
+
+_STEADY = 2  # mini-batches of each worker, before a drain is measured
+_FEWEST = 4  # mini-batches of a drain
+_LONGEST_PAUSE = 3.0  # seconds for workers to make all that they may make ahead
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """What a loader delivers to a consumer that takes batches as fast as they come.
+
+    Attributes:
+        workers: that it had.
+        samples: that were counted.
+        seconds: they took.
+        stages: what workers spent where; empty for torch's ``DataLoader``.
+        hit_share: of the samples, how many came from a decoded cache.
+        stored_bytes: that the cache takes for a sample; 0 without one.
+    """
+
+    workers: int
+    samples: int
+    seconds: float
+    stages: tuple[StageStats, ...] = ()
+    hit_share: float = 0.0
+    stored_bytes: float = 0.0
+
+    @property
+    def rate(self) -> float:
+        """Samples per second."""
+        return self.samples / self.seconds
+
+    @property
+    def service_seconds(self) -> float:
+        """Seconds of one worker for a sample, all that comes with it included."""
+        return max(1, self.workers) * self.seconds / self.samples
+
+
+def drain(loader: AnyLoader, seconds: float, settle: int = 0) -> Drain:
+    """Takes batches for so long; the loader's workers end with it.
+
+    Args:
+        loader: one without end.
+        seconds: to measure.
+        settle: mini-batches to take first, beside those that the workers begin with.
+    """
+    batches = forever(loader)
+    try:
+        for _ in range(settle + _STEADY * max(1, loader.num_workers)):
+            next(batches)
+        before = loader.stats() if isinstance(loader, FusionLoader) else None
+        samples, spent = _take(batches, loader, seconds)
+        if before is None or not isinstance(loader, FusionLoader):
+            return Drain(loader.num_workers, samples, spent)
+        return _with_stats(Drain(loader.num_workers, samples, spent), before, loader.stats())
+    finally:
+        batches.close()
+        end(loader)
+
+
+def _take(batches: Iterator[Batch], loader: AnyLoader, seconds: float) -> tuple[int, float]:
+    counted = samples = 0
+    started = now = time.perf_counter()
+    while now - started < seconds or counted < _FEWEST:
+        samples += batch_length(next(batches)) or loader.batch_size or 1
+        counted += 1
+        now = time.perf_counter()
+    return samples, now - started
+
+
+def _with_stats(drained: Drain, before: LoaderStats, after: LoaderStats) -> Drain:
+    earlier = {stage.name: stage for stage in before.stages}
+    stages, made = [], 0
+    for stage in after.stages:
+        known = earlier.get(stage.name)
+        samples = stage.samples - (known.samples if known else 0)
+        seconds = stage.seconds - (known.seconds if known else 0.0)
+        if samples > 0 and seconds > 0:
+            capacity = max(1, drained.workers) * samples / seconds
+            stages.append(StageStats(stage.name, samples, seconds, capacity))
+            made = max(made, samples)
+    hits, kept = after.cache_hits - before.cache_hits, after.decoded_cache
+    return Drain(
+        drained.workers,
+        drained.samples,
+        drained.seconds,
+        tuple(stages),
+        hits / made if made else 0.0,
+        kept.bytes / kept.images if kept is not None and kept.images else 0.0,
+    )
+
+
+def delivery_seconds(loader: AnyLoader, per_batch: float) -> float:
+    """Returns what ``next()`` takes for a batch that is ready.
+
+    Args:
+        loader: one without end, with workers.
+        per_batch: seconds in which the workers make one.
+    """
+    ahead = loader.num_workers * (loader.prefetch_factor or 2)
+    batches = forever(loader)
+    try:
+        next(batches)
+        time.sleep(min(_LONGEST_PAUSE, 1.5 * ahead * per_batch))
+        spent = []
+        for _ in range(max(1, ahead // 2)):
+            started = time.perf_counter()
+            next(batches)
+            spent.append(time.perf_counter() - started)
+        return sorted(spent)[len(spent) // 2]
+    finally:
+        batches.close()
+        end(loader)
