@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fusionloader.aliases import AnyLoader, Batch
 from fusionloader.analysis.probes import end, forever
@@ -15,7 +15,6 @@ from fusionloader.statistics.stages import StageStats
 
 _STEADY = 2  # mini-batches of each worker, before a drain is measured
 _FEWEST = 4  # mini-batches of a drain
-_LONGEST_PAUSE = 3.0  # seconds for workers to make all that they may make ahead
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +25,7 @@ class Drain:
         workers: that it had.
         samples: that were counted.
         seconds: they took.
+        delivery_seconds: of a core of this process, for a batch.
         stages: what workers spent where; empty for torch's ``DataLoader``.
         hit_share: of the samples, how many came from a decoded cache.
         stored_bytes: that the cache takes for a sample; 0 without one.
@@ -34,6 +34,7 @@ class Drain:
     workers: int
     samples: int
     seconds: float
+    delivery_seconds: float = 0.0
     stages: tuple[StageStats, ...] = ()
     hit_share: float = 0.0
     stored_bytes: float = 0.0
@@ -62,23 +63,26 @@ def drain(loader: AnyLoader, seconds: float, settle: int = 0) -> Drain:
         for _ in range(settle + _STEADY * max(1, loader.num_workers)):
             next(batches)
         before = loader.stats() if isinstance(loader, FusionLoader) else None
-        samples, spent = _take(batches, loader, seconds)
+        drained = _take(batches, loader, seconds)
         if before is None or not isinstance(loader, FusionLoader):
-            return Drain(loader.num_workers, samples, spent)
-        return _with_stats(Drain(loader.num_workers, samples, spent), before, loader.stats())
+            return drained
+        return _with_stats(drained, before, loader.stats())
     finally:
         batches.close()
         end(loader)
 
 
-def _take(batches: Iterator[Batch], loader: AnyLoader, seconds: float) -> tuple[int, float]:
+def _take(batches: Iterator[Batch], loader: AnyLoader, seconds: float) -> Drain:
     counted = samples = 0
-    started = now = time.perf_counter()
+    started, cpu = time.perf_counter(), time.thread_time()
+    now = started
     while now - started < seconds or counted < _FEWEST:
         samples += batch_length(next(batches)) or loader.batch_size or 1
         counted += 1
         now = time.perf_counter()
-    return samples, now - started
+    # Wall time would have the waits for batches, and for a core, in it.
+    per_batch = (time.thread_time() - cpu) / counted if loader.num_workers else 0.0
+    return Drain(loader.num_workers, samples, now - started, per_batch)
 
 
 def _with_stats(drained: Drain, before: LoaderStats, after: LoaderStats) -> Drain:
@@ -93,34 +97,9 @@ def _with_stats(drained: Drain, before: LoaderStats, after: LoaderStats) -> Drai
             stages.append(StageStats(stage.name, samples, seconds, capacity))
             made = max(made, samples)
     hits, kept = after.cache_hits - before.cache_hits, after.decoded_cache
-    return Drain(
-        drained.workers,
-        drained.samples,
-        drained.seconds,
-        tuple(stages),
-        hits / made if made else 0.0,
-        kept.bytes / kept.images if kept is not None and kept.images else 0.0,
+    return replace(
+        drained,
+        stages=tuple(stages),
+        hit_share=hits / made if made else 0.0,
+        stored_bytes=kept.bytes / kept.images if kept is not None and kept.images else 0.0,
     )
-
-
-def delivery_seconds(loader: AnyLoader, per_batch: float) -> float:
-    """Returns what ``next()`` takes for a batch that is ready.
-
-    Args:
-        loader: one without end, with workers.
-        per_batch: seconds in which the workers make one.
-    """
-    ahead = loader.num_workers * (loader.prefetch_factor or 2)
-    batches = forever(loader)
-    try:
-        next(batches)
-        time.sleep(min(_LONGEST_PAUSE, 1.5 * ahead * per_batch))
-        spent = []
-        for _ in range(max(1, ahead // 2)):
-            started = time.perf_counter()
-            next(batches)
-            spent.append(time.perf_counter() - started)
-        return sorted(spent)[len(spent) // 2]
-    finally:
-        batches.close()
-        end(loader)

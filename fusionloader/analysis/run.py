@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from fusionloader.analysis.errors import AnalysisDone, AnalysisError
@@ -30,7 +31,12 @@ class Findings:
     stopped: bool
 
 
-def analyze(training: Training, name: str, seconds: float) -> Findings:
+def analyze(
+    training: Training,
+    name: str,
+    seconds: float,
+    announce: Callable[[str], None] = lambda text: None,
+) -> Findings:
     """Measures a training.
 
     A training that ends before all is measured is run again, in this process.
@@ -39,17 +45,18 @@ def analyze(training: Training, name: str, seconds: float) -> Findings:
         training: runs it, from its start.
         name: of it, for messages.
         seconds: of each measurement.
+        announce: is told what is measured now.
 
     Raises:
         AnalysisError: nothing could be measured.
     """
-    return _Analysis(name, seconds).run(training)
+    return _Analysis(name, seconds, announce).run(training)
 
 
 class _Analysis:
-    def __init__(self, name: str, seconds: float) -> None:
-        self._name, self._seconds = name, seconds
-        self._session = Session(seconds, self._measure)
+    def __init__(self, name: str, seconds: float, announce: Callable[[str], None]) -> None:
+        self._name, self._seconds, self._announce = name, seconds, announce
+        self._session = Session(seconds, self._measure, announce)
         self._found: dict[str, LoaderFindings] = {}
 
     def run(self, training: Training) -> Findings:
@@ -91,6 +98,7 @@ class _Analysis:
 
     def _measure(self, watched: WatchedLoader) -> None:
         progress, loader = watched.progress, watched.loader
+        self._announce(f"{progress.place}: its samples, beside training")
         size = watched.replayed_samples or loader.batch_size or 1
         service = measure_service(loader, watched.mini_batches, watched.files, self._seconds)
         self._found[progress.place] = LoaderFindings(

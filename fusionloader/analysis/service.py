@@ -11,7 +11,7 @@ import torch
 
 from fusionloader.aliases import AnyLoader, Index
 from fusionloader.analysis import files
-from fusionloader.analysis.drains import Drain, delivery_seconds, drain
+from fusionloader.analysis.drains import Drain, drain
 from fusionloader.analysis.files import ReadRates
 from fusionloader.analysis.probes import CyclicBatches, MiniBatch, like
 from fusionloader.executors.python import SampleKey
@@ -35,7 +35,6 @@ class Service:
         warm: with the workers that it has, files in memory.
         alone: the same with one worker; ``None`` where that is what it has.
         reads: reading by itself; ``None`` without files.
-        delivery_seconds: of the training process, for a batch that is ready.
         costs: of samples, one by one: bytes of its files, seconds of a core.
         cached: with decoded images in memory; ``None`` where that is not possible.
         indexed: with a JPEG index; ``None`` where that is not possible.
@@ -45,7 +44,6 @@ class Service:
     warm: Drain
     alone: Drain | None = None
     reads: ReadRates | None = None
-    delivery_seconds: float = 0.0
     costs: list[tuple[int, float]] = field(default_factory=list)
     cached: Drain | None = None
     indexed: Drain | None = None
@@ -76,9 +74,6 @@ def measure_service(
     workers = loader.num_workers
     if workers > 1:
         found.alone = of(num_workers=1)
-    if workers:
-        per_batch = found.warm.service_seconds / workers * (loader.batch_size or 1)
-        found.delivery_seconds = delivery_seconds(like(loader, _cyclic(mini_batches)), per_batch)
     if mini_batches:
         found.costs = _costs(loader, files.sizes_of(samples_files))
     if paths:

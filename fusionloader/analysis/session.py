@@ -30,14 +30,20 @@ class Session:
     as ever.
     """
 
-    def __init__(self, seconds: float, measured: Callable[[WatchedLoader], None]) -> None:
+    def __init__(
+        self,
+        seconds: float,
+        measured: Callable[[WatchedLoader], None],
+        announce: Callable[[str], None],
+    ) -> None:
         """``measured`` is called with each loader that has no phase left.
 
         Args:
             seconds: of each window.
             measured: what is to be measured of the loader besides, while the script waits.
+            announce: is told of each phase that begins.
         """
-        self._seconds, self._measured = seconds, measured
+        self._seconds, self._measured, self._announce = seconds, measured, announce
         self._process = os.getpid()
         self._used_in_child = mmap.mmap(-1, 1)  # shared with what the script forks
         self.progress: dict[str, Progress] = {}
@@ -140,7 +146,7 @@ class Session:
             kind = type(loader).__name__
             progress = self.progress.setdefault(place, Progress(place, kind))
             self._watched[loader] = WatchedLoader(
-                loader, progress, self._seconds, self._loader_measured
+                loader, progress, self._seconds, self._loader_measured, self._announce
             )
         return self._watched[loader]
 

@@ -68,8 +68,10 @@ class WatchedLoader:
         progress: Progress,
         seconds: float,
         measured: Callable[[WatchedLoader], None],
+        announce: Callable[[str], None],
     ) -> None:
         """``measured`` is called as soon as no phase is left; ``seconds`` are of each window."""
+        self._announce = announce
         self.loader, self.progress = loader, progress
         self._seconds, self._measured = seconds, measured
         self._window: Window | None = None
@@ -123,6 +125,7 @@ class WatchedLoader:
 
     def _prepare(self, phase: Phase) -> str:
         """Gets the source of a phase's batches ready; returns why there is none."""
+        self._announce(f"{self.progress.place}: {phase.value}")
         if phase in (Phase.TODAY, Phase.MEMORY):
             return ""
         if not self.mini_batches:

@@ -17,7 +17,7 @@ from fusionloader.analysis.verdict import Verdict, verdict_on
 from fusionloader.analysis.what_if.model import Model, Prediction
 from fusionloader.analysis.what_if.questions import AXES, Question, questions
 from fusionloader.cli.environment import JsonObject, machine, versions
-from fusionloader.cli.measure.report import table, write_json
+from fusionloader.cli.measure.report import announce, table, write_json
 
 _SECONDS = 2.0
 
@@ -54,12 +54,24 @@ def run(options: argparse.Namespace) -> int:
         name, training = _training(options)
         if not options.seconds > 0:
             raise AnalysisError(f"--seconds should be above 0, not {options.seconds:g}")
+        _check_writable(options.json)
         started = time.perf_counter()
-        findings = analyze(training, name, options.seconds)
+        findings = analyze(training, name, options.seconds, announce)
         return _report(options, name, findings, asked, time.perf_counter() - started)
     except AnalysisError as error:
         print(f"fusionloader analyze: {error}", file=sys.stderr)
         return 1
+
+
+def _check_writable(path: Path | None) -> None:
+    """Finds out before a minute of measuring."""
+    if path is None:
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    except OSError as error:
+        raise AnalysisError(f"--json {path} cannot be written: {error}") from error
 
 
 def _asked(options: argparse.Namespace) -> list[str]:

@@ -32,7 +32,7 @@ def test_workers_are_measured_alone_too(analyzed):
     found = analyzed("loader = FusionLoader(Numbers(), 4, num_workers=2)" + TRAIN)
     service = found.loaders[0].service
     assert (service.warm.workers, service.alone.workers) == (2, 1)
-    assert service.delivery_seconds > 0
+    assert service.warm.delivery_seconds > 0
 
 
 def test_the_script_sees_its_own_batches_and_its_arguments(analyzed, tmp_path):

@@ -95,6 +95,7 @@ def test_a_script_follows_the_questions(toy, capsys):
         ),
         (["--what-if", "speed=4", "train.py"], 'does not understand "speed=4"'),
         (["--what-if", "workers=4", "gpu=2x", "--json", "f"], "--json comes too late"),
+        (["--json", "toy_training.py/f", "toy_training.py"], "--json toy_training.py/f cannot be"),
         (["--seconds", "0", "toy_training.py"], "--seconds should be above 0"),
     ],
 )

@@ -25,6 +25,7 @@ from fusionloader.sim.times import GpuTimes, Sample
 _WHOLE_BATCHES = Variant("whole mini-batches", Mode.OFF, affinity=False)
 _NO_GPU_WORKER = GpuTimes(0.0, 0.0, 0.0, 0.0, 1.0, 1.0)
 _MODEL = "training"
+_DECK = 1000  # samples at least, so that any share of them is cached
 _SIMULATED = 4000  # samples; longer epochs go on as these do
 _FEWEST_STEPS = 40
 _COMPETES = 0.1  # of a core, from which on training is in the workers' way
@@ -57,7 +58,8 @@ class Deck:
         return drawn
 
     def _shuffled(self, source: random.Random) -> list[Sample]:
-        costs = source.sample(self.costs, len(self.costs))
+        costs = self.costs * -(-_DECK // len(self.costs))
+        source.shuffle(costs)
         kept = round(self.share * len(costs))
         hits = [Sample(nbytes, self.hit_seconds, 0.0) for nbytes, _ in costs[:kept]]
         misses = [Sample(nbytes, cost, 0.0, nbytes) for nbytes, cost in costs[kept:]]
@@ -127,7 +129,7 @@ class Model:
         share = min(1.0, self.shape.cores / max(1, drained.workers))
         seconds = drained.service_seconds * share
         if drained.workers >= self.shape.cores:  # the training process had part of the cores
-            seconds -= self.service.delivery_seconds / self.shape.batch_size
+            seconds -= drained.delivery_seconds / self.shape.batch_size
         return max(seconds, 1e-7)
 
     def _speed_beside(self) -> float:
@@ -171,7 +173,7 @@ class Model:
             machine=self._machine(question),
             runs_ahead=shape.on_device,
             training_cores=self._training_cores,
-            delivery_seconds=self.service.delivery_seconds,
+            delivery_seconds=self.service.warm.delivery_seconds,
         )
         seconds = simulate(setup).epoch_seconds(shape.steps or steps, settled)
         return self._prediction(question, seconds, step, shape.steps or steps)
