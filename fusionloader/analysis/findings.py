@@ -11,8 +11,9 @@ import torch
 
 from fusionloader.aliases import AnyLoader
 from fusionloader.analysis.phases import Phase, PhaseResult
+from fusionloader.analysis.probes import steps_of
 from fusionloader.analysis.service import Service
-from fusionloader.analysis.watched import Progress, steps_of
+from fusionloader.analysis.watched import Progress
 from fusionloader.loader import FusionLoader
 from fusionloader.workers.cpus import cpu_quota
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from typing import Any
 
@@ -110,3 +111,10 @@ def end(loader: AnyLoader) -> None:
         loader.close()
     else:
         loader._iterator = None
+
+
+def steps_of(loader: AnyLoader) -> int | None:
+    """Returns the mini-batches of an epoch; ``None`` for a stream without length."""
+    with suppress(TypeError, NotImplementedError):
+        return len(loader)
+    return None

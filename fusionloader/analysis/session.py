@@ -17,7 +17,8 @@ from torch.utils.data import DataLoader
 
 from fusionloader.aliases import AnyLoader
 from fusionloader.analysis.errors import AnalysisDone
-from fusionloader.analysis.watched import Progress, WatchedIterator, WatchedLoader
+from fusionloader.analysis.iterator import WatchedIterator
+from fusionloader.analysis.watched import Progress, WatchedLoader
 
 _LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1] / "loader.py"))
 _HERE = str(Path(__file__).parent)

@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Measures and prints the verdict; returns the exit status."""
     try:
-        asked = questions(_asked(options))
+        asked = questions(texts) if (texts := _asked(options)) else []
         name, training = _training(options)
         if not options.seconds > 0:
             raise AnalysisError(f"--seconds should be above 0, not {options.seconds:g}")
@@ -117,10 +117,12 @@ def _report(
     print(f"\nanalysis of {name} ({stopped}{runs}; {seconds:.0f} s)")
     entries = []
     for each in findings.loaders:
-        verdict, model = verdict_on(each), Model.of(each)
-        predictions = [model.predict(question) for question in asked] if model else []
+        verdict = verdict_on(each)
+        predictions, unanswered = _answers(Model.of(each), asked)
         print(f"\n{each.title}\n{_text(each, verdict, predictions)}")
-        entries.append(_entry(each, verdict, predictions))
+        for why in unanswered:
+            print(f"not predicted, {why}")
+        entries.append({**_entry(each, verdict, predictions), "not_predicted": unanswered})
     write_json(
         {
             "versions": versions(),
@@ -133,6 +135,17 @@ def _report(
         options.json,
     )
     return 0
+
+
+def _answers(model: Model | None, asked: list[Question]) -> tuple[list[Prediction], list[str]]:
+    """Returns predictions, and why others cannot be made."""
+    if not asked:
+        return [], []
+    if model is None:
+        return [], ["the script ended before the loader was measured"]
+    reasons = {question: model.why_not(question) for question in asked}
+    predictions = [model.predict(question) for question, why in reasons.items() if not why]
+    return predictions, [why for why in dict.fromkeys(reasons.values()) if why]
 
 
 def _text(findings: LoaderFindings, verdict: Verdict, predictions: list[Prediction]) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -76,6 +77,23 @@ def test_a_script_follows_the_questions(toy, capsys):
     )
     assert analyze("--what-if", "workers=2", "gpu=1,4", "train.py", "--lr", "3") == 0
     assert "workers=2 gpu=4x" in capsys.readouterr().out
+
+
+def test_what_was_not_measured_is_not_predicted(toy, capsys):
+    given = ["--loader", "toy_training:loader", "--step", "toy_training:step"]
+    assert analyze(*given, "--what-if", "cache=50%", "storage=1GB/s,memory") == 0
+    printed = capsys.readouterr().out
+    assert "not predicted, cache: no DecodedCache could be measured" in printed
+    assert "what if" not in printed
+
+
+def test_the_example_is_analyzed_as_it_is(toy, capsys):
+    example = str(Path(__file__).parents[2] / "examples" / "train_analyzed.py")
+    given = ["--what-if", "cache=0,100%", example, "--images", "40", "--step-ms", "1"]
+    assert analyze("--json", str(toy / "found.json"), *given) == 0
+    train, validation = json.loads((toy / "found.json").read_text())["loaders"]
+    assert len(train["what_if"]) == 2 and train["service"]["cached"]["hit_share"] > 0.9
+    assert set(validation["phases"]) >= {"today", "memory", "warm"}
 
 
 @pytest.mark.parametrize(

@@ -150,8 +150,22 @@ class Model:
 
     # ---- predictions ---------------------------------------------------------------------------
 
+    def why_not(self, question: Question) -> str:
+        """Returns why a question cannot be answered from what was measured; empty if it can."""
+        if question.cache and self.service.cached is None:
+            return "cache: no DecodedCache could be measured on this loader"
+        if question.storage and self.service.reads is None:
+            return "storage: the loader was not seen to read files"
+        return ""
+
     def predict(self, question: Question) -> Prediction:
-        """Simulates an epoch."""
+        """Simulates an epoch.
+
+        Raises:
+            ValueError: what is asked was not measured.
+        """
+        if why := self.why_not(question):
+            raise ValueError(why)
         shape = self.shape
         workers = shape.workers if question.workers is None else question.workers
         step = self.step_seconds / question.gpu
