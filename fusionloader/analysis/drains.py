@@ -13,8 +13,7 @@ from fusionloader.loader import FusionLoader
 from fusionloader.statistics.snapshot import LoaderStats
 from fusionloader.statistics.stages import StageStats
 
-_STEADY = 2  # mini-batches of each worker, before a drain is measured
-_FEWEST = 4  # mini-batches of a drain
+_FEWEST = 4  # mini-batches of a drain, and no fewer than workers, each of whom may make one at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ def drain(loader: AnyLoader, seconds: float, settle: int = 0) -> Drain:
     """
     batches = forever(loader)
     try:
-        for _ in range(settle + _STEADY * max(1, loader.num_workers)):
+        for _ in range(settle + max(1, loader.num_workers)):
             next(batches)
         before = loader.stats() if isinstance(loader, FusionLoader) else None
         drained = _take(batches, loader, seconds)
@@ -76,7 +75,7 @@ def _take(batches: Iterator[Batch], loader: AnyLoader, seconds: float) -> Drain:
     counted = samples = 0
     started, cpu = time.perf_counter(), time.thread_time()
     now = started
-    while now - started < seconds or counted < _FEWEST:
+    while now - started < seconds or counted < max(_FEWEST, loader.num_workers):
         samples += batch_length(next(batches)) or loader.batch_size or 1
         counted += 1
         now = time.perf_counter()

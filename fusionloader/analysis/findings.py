@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 import torch
 
 from fusionloader.aliases import AnyLoader
 from fusionloader.analysis.phases import Phase, PhaseResult
-from fusionloader.analysis.probes import steps_of
+from fusionloader.analysis.probes import samples_of, steps_of
 from fusionloader.analysis.service import Service
 from fusionloader.analysis.watched import Progress
 from fusionloader.loader import FusionLoader
@@ -53,11 +52,8 @@ class LoaderShape:
     @staticmethod
     def of(loader: AnyLoader, batch_size: int) -> LoaderShape:
         """Returns that of a loader whose mini-batches have so many samples."""
-        samples = None
-        with suppress(TypeError, AttributeError, NotImplementedError):
-            samples = len(loader.dataset)  # type: ignore[arg-type]
         return LoaderShape(
-            samples,
+            samples_of(loader),
             steps_of(loader),
             batch_size,
             loader.num_workers,

@@ -118,3 +118,10 @@ def steps_of(loader: AnyLoader) -> int | None:
     with suppress(TypeError, NotImplementedError):
         return len(loader)
     return None
+
+
+def samples_of(loader: AnyLoader) -> int | None:
+    """Returns the samples of the dataset; ``None`` where it has no length."""
+    with suppress(TypeError, AttributeError, NotImplementedError):
+        return len(loader.dataset)  # type: ignore[arg-type]
+    return None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import mmap
 import os
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader
 from fusionloader.aliases import AnyLoader
 from fusionloader.analysis.errors import AnalysisDone
 from fusionloader.analysis.iterator import WatchedIterator
+from fusionloader.analysis.probes import samples_of
 from fusionloader.analysis.watched import Progress, WatchedLoader
 
 _LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1] / "loader.py"))
@@ -49,9 +50,8 @@ class Session:
         self._used_in_child = mmap.mmap(-1, 1)  # shared with what the script forks
         self.progress: dict[str, Progress] = {}
         self._made: WeakKeyDictionary[AnyLoader, str] = WeakKeyDictionary()
-        self._watched: WeakKeyDictionary[AnyLoader, WatchedLoader] = WeakKeyDictionary()
-        self._places: Counter[str] = Counter()
-        self._seen: dict[str, None] = {}
+        self._watched: dict[str, WatchedLoader] = {}
+        self._places: dict[str, list[_Likeness]] = {}
         self._ended = self._paused = False
         self._iter: Callable[[AnyLoader], Iterator[Any]] = DataLoader.__iter__
 
@@ -68,7 +68,9 @@ class Session:
     @property
     def places(self) -> list[str]:
         """Where loaders were made."""
-        return list(self._seen)
+        return [
+            _numbered(place, n) for place, like in self._places.items() for n in range(len(like))
+        ]
 
     @property
     def counted(self) -> int:
@@ -90,9 +92,9 @@ class Session:
         """One run of the script: loaders made within are found."""
         init, self._iter = DataLoader.__init__, DataLoader.__iter__
         session = self
-        self._places.clear()
         self._ended = False
 
+        @functools.wraps(init)  # frameworks look at the signature
         def made(loader: AnyLoader, *arguments: Any, **named: Any) -> None:
             init(loader, *arguments, **named)
             session._note(loader)
@@ -105,9 +107,10 @@ class Session:
             yield
         finally:
             DataLoader.__init__, DataLoader.__iter__ = init, self._iter  # type: ignore[method-assign]
-            for watched in list(self._watched.values()):
+            for watched in self._watched.values():
                 watched.close()
             self._watched.clear()
+            self._made.clear()
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -121,11 +124,15 @@ class Session:
     def _note(self, loader: AnyLoader) -> None:
         if self._paused or not self.here:
             return
-        place = _place()
-        self._places[place] += 1
-        count = self._places[place]
-        self._made[loader] = place if count == 1 else f"{place} ({count})"
-        self._seen[self._made[loader]] = None
+        self._made[loader] = self._name(loader)
+
+    def _name(self, loader: AnyLoader) -> str:
+        """Names a loader by its place, and those that are made there again for each epoch alike."""
+        place, likeness = _place(), _likeness(loader)
+        known = self._places.setdefault(place, [])
+        if likeness not in known:
+            known.append(likeness)
+        return _numbered(place, known.index(likeness))
 
     def _iterate(self, loader: AnyLoader) -> Iterator[Any]:
         if self._paused:
@@ -142,18 +149,21 @@ class Session:
             return WatchedIterator(watched, lambda: self._iter(loader), self)
 
     def _watch(self, loader: AnyLoader) -> WatchedLoader:
-        if loader not in self._watched:
-            place = self._made.get(loader) or _place()
-            kind = type(loader).__name__
-            progress = self.progress.setdefault(place, Progress(place, kind))
-            self._watched[loader] = WatchedLoader(
-                loader, progress, self._seconds, self._loader_measured, self._announce
-            )
-        return self._watched[loader]
+        place = self._made.get(loader) or self._name(loader)
+        before = self._watched.get(place)
+        if before is not None and before.loader is loader:
+            return before
+        if before is not None:
+            before.close()
+        progress = self.progress.setdefault(place, Progress(place, type(loader).__name__))
+        self._watched[place] = WatchedLoader(
+            loader, progress, self._seconds, self._loader_measured, self._announce
+        )
+        return self._watched[place]
 
     def _loader_measured(self, watched: WatchedLoader) -> None:
         self._measured(watched)
-        unused = set(self._made) - set(self._watched)
+        unused = set(self._made.values()) - set(self._watched)
         if self._all_measured() and not unused:
             self._end()
 
@@ -168,6 +178,24 @@ class Session:
         """Ends the script, again if it went on."""
         if self._ended:
             raise AnalysisDone
+
+
+_Likeness = tuple[str, str, str, int | None, int | None]
+
+
+def _likeness(loader: AnyLoader) -> _Likeness:
+    """Returns what tells loaders apart that are made by the same line.
+
+    Classes by their names: another run of the script defines them anew.
+    """
+    loader_kind, dataset, sampler = (
+        type(each).__qualname__ for each in (loader, loader.dataset, loader.sampler)
+    )
+    return loader_kind, dataset, sampler, samples_of(loader), loader.batch_size
+
+
+def _numbered(place: str, number: int) -> str:
+    return place if not number else f"{place} ({number + 1})"
 
 
 def _place() -> str:

@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Measures and prints the verdict; returns the exit status."""
     try:
-        asked = questions(texts) if (texts := _asked(options)) else []
+        asked = [Question(), *questions(texts)] if (texts := _asked(options)) else []
         name, training = _training(options)
         if not options.seconds > 0:
             raise AnalysisError(f"--seconds should be above 0, not {options.seconds:g}")

@@ -98,6 +98,19 @@ def test_training_and_validation_are_both_shown(analyzed):
     assert all(set(loader.phases) == MEASURED for loader in found.loaders)
 
 
+def test_a_loader_that_is_made_anew_for_each_epoch_is_one(analyzed):
+    found = analyzed(
+        """
+        for epoch in range(100):
+            for x, y in FusionLoader(Numbers(), 4, num_workers=1):
+                pass
+        """
+    )
+    (loader,) = found.loaders
+    assert found.stopped and loader.place == "train.py:17"
+    assert set(loader.phases) == MEASURED
+
+
 def test_a_short_script_is_run_again(analyzed):
     found = analyzed("loader = DataLoader(Numbers(), 4)\nfor x, y in loader:\n    pass\n")
     assert found.runs > 1
@@ -154,6 +167,19 @@ def test_cold_files_are_read_from_storage_or_the_report_says_why_not(analyzed, i
     assert service.cached.hit_share > 0.9 and service.cached.stored_bytes > 100
     assert service.reads.mean_bytes > 100 and service.reads.memory > 0
     assert len(service.costs) == 40
+
+
+def test_the_constructor_looks_as_ever_to_frameworks(analyzed, tmp_path):
+    seen = tmp_path / "seen"
+    with pytest.raises(AnalysisError):
+        analyzed(
+            f"""
+            import inspect
+            with open({str(seen)!r}, "w") as file:
+                file.write(" ".join(inspect.signature(DataLoader.__init__).parameters))
+            """
+        )
+    assert seen.read_text().startswith("self dataset batch_size shuffle sampler")
 
 
 # ---- bad input ---------------------------------------------------------------------------------

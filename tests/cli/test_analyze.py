@@ -66,7 +66,7 @@ def test_predictions_and_everything_measured_are_written(toy):
     assert set(loader["phases"]) == {"today", "memory", "warm"}
     assert loader["loader"]["samples"] == 24
     assert loader["verdict"]["sentences"]
-    assert [each["question"]["workers"] for each in loader["what_if"]] == [1, 2]
+    assert [each["question"]["workers"] for each in loader["what_if"]] == [None, 1, 2]
     assert all(each["seconds"] > 0 for each in loader["what_if"])
 
 
@@ -84,7 +84,7 @@ def test_what_was_not_measured_is_not_predicted(toy, capsys):
     assert analyze(*given, "--what-if", "cache=50%", "storage=1GB/s,memory") == 0
     printed = capsys.readouterr().out
     assert "not predicted, cache: no DecodedCache could be measured" in printed
-    assert "what if" not in printed
+    assert "\nas it is " in printed and "cache=50%" not in printed
 
 
 def test_the_example_is_analyzed_as_it_is(toy, capsys):
@@ -92,7 +92,7 @@ def test_the_example_is_analyzed_as_it_is(toy, capsys):
     given = ["--what-if", "cache=0,100%", example, "--images", "40", "--step-ms", "1"]
     assert analyze("--json", str(toy / "found.json"), *given) == 0
     train, validation = json.loads((toy / "found.json").read_text())["loaders"]
-    assert len(train["what_if"]) == 2 and train["service"]["cached"]["hit_share"] > 0.9
+    assert len(train["what_if"]) == 3 and train["service"]["cached"]["hit_share"] > 0.9
     assert set(validation["phases"]) >= {"today", "memory", "warm"}
 
 
