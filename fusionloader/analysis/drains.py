@@ -13,7 +13,7 @@ from fusionloader.loader import FusionLoader
 from fusionloader.statistics.snapshot import LoaderStats
 from fusionloader.statistics.stages import StageStats
 
-_FEWEST = 4  # mini-batches of a drain, and no fewer than workers, each of whom may make one at once
+_FEWEST = 2  # mini-batches of a drain, and no fewer than workers, each of whom may make one at once
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,24 +172,24 @@ class Model:
         if not workers:
             per_step = step + shape.batch_size * self._in_process(question)
             return self._prediction(question, per_step * (shape.steps or 1), step)
-        steps = max(_FEWEST_STEPS, 3 * workers * shape.prefetch_factor)
-        steps = max(steps, -(-_SIMULATED // shape.batch_size))
-        settled = steps // 2
+        ahead = shape.prefetch_factor * workers
+        steps = max(_FEWEST_STEPS, 2 * ahead, -(-_SIMULATED // shape.batch_size))
+        steps = min(steps, shape.steps or steps)
         setup = Setup(
             self._deck(question, shape.batch_size / step),
             CPU_ONLY if shape.tiny_batch_size else _WHOLE_BATCHES,
             workers,
             _MODEL,
-            min(steps, shape.steps or steps),
+            steps,
             shape.batch_size,
             shape.tiny_batch_size or shape.batch_size,
-            shape.prefetch_factor * workers,
+            ahead,
             machine=self._machine(question),
             runs_ahead=shape.on_device,
             training_cores=self._training_cores,
             delivery_seconds=self.service.warm.delivery_seconds,
         )
-        seconds = simulate(setup).epoch_seconds(shape.steps or steps, settled)
+        seconds = simulate(setup).epoch_seconds(shape.steps or steps, min(ahead, steps // 2))
         return self._prediction(question, seconds, step, shape.steps or steps)
 
     def _prediction(
