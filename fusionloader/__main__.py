@@ -11,6 +11,7 @@ COMMANDS = {
     "demo": "train a small network with DataLoader and with FusionLoader, and compare",
     "bench": "measure FusionLoader and its peers side by side",
     "show": "show what a transform makes of an image, beside torchvision",
+    "analyze": "measure what limits a training script, and predict what would help",
     "sim": "simulate the schedulers: figures of the paper, as tables and pictures",
     "report": "write a page that says where a traced training's time went",
     "doctor": "show what the machine offers a data loader, and advise",

@@ -10,6 +10,7 @@ from fusionloader.scheduler.group_size import GroupSize
 from fusionloader.scheduler.temporal_gate import TemporalGate, needed_beside_training
 from fusionloader.scheduler.tiny_batches import order_by_size
 from fusionloader.sim.engine import Device, Engine, Tenant
+from fusionloader.sim.machine import Machine
 from fusionloader.sim.setup import Outcome, Setup, Step
 from fusionloader.sim.times import Sample
 from fusionloader.sim.two_ended import SimulatedClaim, TwoEndedQueue
@@ -21,6 +22,7 @@ class _MiniBatch:
     """The tiny-batches of a mini-batch, and the measurements that the schedulers use."""
 
     def __init__(self, tiny_batches: list[list[Sample]]) -> None:
+        self.tiny_batches = tiny_batches
         self.samples = [len(tiny) for tiny in tiny_batches]
         self.seconds = {
             Side.CPU: [sum(sample.cpu_seconds for sample in tiny) for tiny in tiny_batches],
@@ -53,6 +55,7 @@ class SimulatedLoader:
         gpu = setup.times.gpu
         beside = {Tenant.TRAINING: gpu.training_beside, Tenant.WORKER: gpu.beside_training}
         self._engine = Engine()
+        self._machine = Machine(self._engine, setup.machine)
         self._device = Device(self._engine, beside)
         self._queue = TwoEndedQueue()
         self._batches: list[_MiniBatch] = []
@@ -159,13 +162,13 @@ class SimulatedLoader:
         if claim is None:
             return
         self._working.add(worker)
-        seconds = self._batches[claim.sequence].seconds[Side.CPU][claim.first]
+        begun = self._engine.now
 
         def end() -> None:
-            self._finish(worker, Side.CPU, claim, seconds)
+            self._finish(worker, Side.CPU, claim, self._engine.now - begun)
             self._work_on_cpu(worker)
 
-        self._engine.after(seconds, end)
+        self._machine.make(self._batches[claim.sequence].tiny_batches[claim.first], end)
 
     def _needed(self) -> bool:
         ready = self._delivered
@@ -209,13 +212,20 @@ class SimulatedLoader:
         ready = self._delivered < len(self._batches) and self._queue.done(self._delivered)
         if not (self._asking and ready):
             return
-        self._asking, self._pending = False, True
+        self._asking = False
         self._waited = self._engine.now - self._asked
         self._gate.delivered()
         self._delivered += 1
         self._queue.deliver_until(self._delivered)
-        self._start_step()
+        if self._setup.delivery_seconds:
+            self._machine.cores.run(self._setup.delivery_seconds, self._hand_over)
+        else:
+            self._hand_over()
         self._publish()
+
+    def _hand_over(self) -> None:
+        self._pending = True
+        self._start_step()
 
     def _start_step(self) -> None:
         waits_for_gpu_worker = self._mode is Mode.TEMPORAL and self._gpu_working
@@ -228,11 +238,18 @@ class SimulatedLoader:
         seconds = self._engine.now - before
         self._choice.iteration(seconds, size, self._workers, backlog, self._waited)
         self._note_step()
-        self._device.start(Tenant.TRAINING, self._setup.step_seconds, self._end_step)
-        self._ask()
+        cores = self._setup.training_cores
+        if cores:
+            self._machine.cores.run(self._setup.step_seconds, self._end_step, cores)
+        else:
+            self._device.start(Tenant.TRAINING, self._setup.step_seconds, self._end_step)
+        if self._setup.runs_ahead:
+            self._ask()
 
     def _end_step(self) -> None:
         self._steps_done += 1
+        if not self._setup.runs_ahead and len(self._steps) < self._setup.iterations:
+            self._ask()
         self._start_step()
         self._wake()
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fusionloader.scheduler.gpu_sharing import Mode
-from fusionloader.sim.times import ServiceTimes
+from fusionloader.sim.machine import MachineModel
+from fusionloader.sim.times import Times
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +43,13 @@ class Setup:
 
     ``model`` names the training's speed in the service times; ``None`` takes batches as fast as
     they come. ``workers_at`` changes the number of CPU workers at training iterations.
+
+    A training that ``runs_ahead`` asks for a batch as soon as the step before is enqueued on the
+    device; another one when that step is done. A step that keeps ``training_cores`` busy competes
+    with the workers for them. Each batch costs the training process ``delivery_seconds`` of a core.
     """
 
-    times: ServiceTimes
+    times: Times
     variant: Variant
     cpu_workers: int
     model: str | None = None
@@ -54,6 +59,10 @@ class Setup:
     in_flight: int = 4
     workers_at: dict[int, int] = field(default_factory=dict)
     seed: int = 0
+    machine: MachineModel = MachineModel()
+    runs_ahead: bool = True
+    training_cores: float = 0.0
+    delivery_seconds: float = 0.0
 
     @property
     def step_seconds(self) -> float:
@@ -92,6 +101,17 @@ class Outcome:
         last = len(self.steps) - 1 if last is None else last
         seconds = self.steps[last].time - self.steps[first].time
         return (last - first) * self.setup.batch_size / seconds
+
+    def epoch_seconds(self, steps: int, settled: int) -> float:
+        """Seconds of an epoch of so many steps, from asking for the first batch to the last step.
+
+        Steps beyond those simulated are as long as the simulated ones from ``settled`` on.
+        """
+        times = self.steps
+        if steps <= len(times):
+            return times[steps - 1].time + self.setup.step_seconds
+        rest = (steps - len(times)) * self.setup.batch_size / self.rate(settled)
+        return times[-1].time + rest + self.setup.step_seconds
 
     def longest_wait(self, first: int, last: int) -> float:
         """The longest time between two consecutive steps, in seconds."""

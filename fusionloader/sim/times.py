@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A sample's size in bytes and the seconds that a CPU worker and the GPU worker take for it."""
+    """A sample's size in bytes and the seconds that a CPU worker and the GPU worker take for it.
+
+    ``stored_bytes`` of it come from a storage that is simulated.
+    """
 
     nbytes: int
     cpu_seconds: float
     gpu_seconds: float
+    stored_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +40,21 @@ class GpuTimes:
     byte: float
     beside_training: float
     training_beside: float
+
+
+class Times(Protocol):
+    """Where the costs of a simulated training come from."""
+
+    @property
+    def gpu(self) -> GpuTimes:
+        """The GPU worker's."""
+
+    @property
+    def models(self) -> Mapping[str, float]:
+        """Samples per second of training on data that is already on the device, by name."""
+
+    def draw(self, source: random.Random, count: int) -> list[Sample]:
+        """Returns the samples of a mini-batch."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,205 @@
+"""Predicted epochs against measured ones: workers, decoded caches, and a storage of known speed."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.quiet import Quiet
+from benchmarks.study import parser_of, publish
+from benchmarks.throttle import Throttle, throttled
+from fusionloader import DecodedCache, FusionLoader
+from fusionloader.analysis import files
+from fusionloader.analysis.drains import Drain, drain
+from fusionloader.analysis.findings import LoaderShape
+from fusionloader.analysis.probes import CyclicBatches, first_mini_batches, like
+from fusionloader.analysis.service import Service, measure_service
+from fusionloader.analysis.what_if.model import Model
+from fusionloader.analysis.what_if.questions import Question
+from fusionloader.cli.bench import setting_of
+from fusionloader.cli.measure.processes import cpu_between, read_cpu
+from fusionloader.cli.measure.report import announce
+from fusionloader.cli.measure.workloads import pil_dataset
+from fusionloader.options import parse_bytes
+
+WORKERS = (1, 2)
+SHARES = (0.0, 0.5, 1.0)
+SEED = 11
+PROBE = 0.7  # seconds
+ALL_IMAGES = "8GiB"
+
+
+@dataclass(slots=True)
+class Measured:
+    """The epochs of one setting: seconds, and CPU seconds of the workers per sample."""
+
+    question: Question
+    seconds: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+    others: list[float] = field(default_factory=list)
+
+
+def loader_of(dataset: Any, batch_size: int, workers: int, budget: int | str) -> FusionLoader[Any]:
+    return FusionLoader(
+        dataset,
+        batch_size,
+        shuffle=True,
+        num_workers=workers,
+        persistent_workers=True,
+        generator=torch.Generator().manual_seed(SEED),
+        cache=DecodedCache(budget) if budget else None,
+    )
+
+
+def train(loader: FusionLoader[Any], step: float) -> float:
+    """Returns the seconds of an epoch whose steps wait, as the host of a GPU does."""
+    started = time.perf_counter()
+    for _ in loader:
+        time.sleep(step)
+    return time.perf_counter() - started
+
+
+def epoch(measured: Measured, loader: FusionLoader[Any], step: float, quiet: Quiet) -> None:
+    """Measures one epoch of a setting."""
+
+    def once() -> tuple[float, float]:
+        cpu = read_cpu()
+        seconds = train(loader, step)
+        return seconds, cpu_between(cpu, read_cpu())[1]
+
+    (seconds, cpu), others = quiet.run(once)
+    measured.seconds.append(seconds)
+    measured.cpu.append(cpu / len(loader.dataset))  # type: ignore[arg-type]
+    measured.others.append(others)
+
+
+class Services:
+    """What samples cost, measured as ``analyze`` does, again and again."""
+
+    def __init__(self, base: FusionLoader[Any], quiet: Quiet) -> None:
+        self._base, self._quiet = base, quiet
+        self._batches = first_mini_batches(base, len(base.dataset))  # type: ignore[arg-type]
+        indices = [index for batch in self._batches for index in batch]
+        self._files = files.files_of(base.dataset, indices)
+        self._found: dict[str, list[Drain]] = {"warm": [], "alone": [], "cached": []}
+
+    def measure(self) -> None:
+        """Measures once more."""
+        full = len(self._batches)
+        for name, settle, changes in (
+            ("warm", 0, {}),
+            ("alone", 0, {"num_workers": 1}),
+            ("cached", full, {"cache": DecodedCache(ALL_IMAGES)}),
+        ):
+            self._found[name].append(self._quiet.run(partial(self._drain, settle, changes))[0])
+
+    def _drain(self, settle: int, changes: dict[str, Any]) -> Drain:
+        return drain(like(self._base, CyclicBatches(self._batches), **changes), PROBE, settle)
+
+    @property
+    def stored_bytes(self) -> float:
+        """Of a decoded image."""
+        return self._found["cached"][0].stored_bytes
+
+    def median(self) -> Service:
+        """Returns the median of each."""
+        made = measure_service(self._base, self._batches, self._files, PROBE)
+        return replace(made, **{name: median_of(drains) for name, drains in self._found.items()})
+
+
+def median_of(drains: list[Drain]) -> Drain:
+    return sorted(drains, key=lambda drained: drained.service_seconds)[len(drains) // 2]
+
+
+def main() -> None:
+    parser = parser_of(__doc__, rounds=7)
+    parser.add_argument("--rate", default="120MB", help="of the slow storage, a second (120MB)")
+    parser.add_argument("--step-ms", type=float, default=16.0, help="of a training step (16)")
+    parser.add_argument(
+        "--patience", type=float, default=600, help="seconds to wait for a quiet machine (600)"
+    )
+    options = parser.parse_args()
+    setting, corpus = setting_of(options, "default")
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        throttled(setting.folder(), Path(folder)) as throttle,
+    ):
+        rows = study(options, pil_dataset(setting.folder(), "default"), throttle)
+    header = (
+        "workers", "cache", "storage", "predicted s", "measured s", "error", "spread",
+        "CPU ms/sample", "others' cores",
+    )  # fmt: skip
+    errors = [abs(float(row[5].rstrip("%"))) for row in rows]
+    publish(options, header, rows, corpus=corpus, largest_error_percent=max(errors))
+    print(f"largest error {max(errors):.1f} %, median {statistics.median(errors):.1f} %")
+
+
+def study(options: Any, dataset: Any, throttle: Throttle) -> list[tuple[str, ...]]:
+    step, size = options.step_ms / 1e3, options.batch_size
+    rates = (0.0, float(parse_bytes(options.rate)))
+    quiet = Quiet(options.patience)
+    base = loader_of(dataset, size, max(WORKERS), 0)
+    services = Services(base, quiet)
+    services.measure()
+    loaders, kept = {}, {}
+    for workers, share in itertools.product(WORKERS, SHARES):
+        budget = int(share * services.stored_bytes * len(dataset)) if share < 1 else ALL_IMAGES
+        loader = loader_of(dataset, size, workers, budget)
+        train(loader, 0.0)
+        store = loader.stats().decoded_cache
+        loaders[workers, share] = loader
+        kept[workers, share] = store.images / len(dataset) if store else 0.0
+    measured = {
+        (workers, share, rate): Measured(Question(workers, kept[workers, share], rate))
+        for workers, share, rate in itertools.product(WORKERS, SHARES, rates)
+    }
+    steps = []
+    for number in range(options.rounds):
+        for (workers, share, rate), each in measured.items():
+            throttle.set_rate(rate)
+            epoch(each, loaders[workers, share], step, quiet)
+        throttle.set_rate(0.0)
+        services.measure()
+        steps.append(quiet.run(lambda: step_seconds(step))[0])
+        announce(f"round {number + 1}/{options.rounds}, {quiet.repeated} repeated")
+    service = services.median()
+    model = Model(LoaderShape.of(base, size), service, statistics.median(steps), 0.0)
+    return [row(each, model) for each in measured.values()]
+
+
+def step_seconds(step: float, steps: int = 20) -> float:
+    """Returns what a step takes without a loader."""
+    started = time.perf_counter()
+    for _ in range(steps):
+        time.sleep(step)
+    return (time.perf_counter() - started) / steps
+
+
+def row(measured: Measured, model: Model) -> tuple[str, ...]:
+    predicted = model.predict(measured.question).seconds
+    assert predicted is not None
+    median, question = statistics.median(measured.seconds), measured.question
+    spread = (max(measured.seconds) - min(measured.seconds)) / median
+    return (
+        str(question.workers),
+        f"{question.cache or 0:.0%}",
+        f"{question.storage / 1e6:.0f}MB/s" if question.storage else "memory",
+        f"{predicted:.3f}",
+        f"{median:.3f}",
+        f"{predicted / median - 1:+.1%}",
+        f"{spread:.0%}",
+        f"{statistics.median(measured.cpu) * 1e3:.3f}",
+        f"{statistics.median(measured.others):.2f}",
+    )
+
+
+if __name__ == "__main__":
+    main()

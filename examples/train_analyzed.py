@@ -1,0 +1,55 @@
+"""A training with a train and a validation loader, to be analyzed as it is.
+
+    python -m fusionloader analyze examples/train_analyzed.py
+
+Nothing in it knows of the analysis. Its step waits as the host of a GPU would, so that the workers
+have the cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import torch
+from sample_images import image_folder
+from torch import nn
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
+
+from fusionloader import FusionLoader
+
+SIZE = 64
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--images", type=int, default=400, help="images to make (400)")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--step-ms", type=float, default=5.0, help="of the device's work (5)")
+    options = parser.parse_args()
+    train_folder = image_folder(options.images)
+    val_folder = image_folder(max(32, options.images // 10), "val")
+    crop = transforms.Compose([transforms.RandomResizedCrop(SIZE), transforms.ToTensor()])
+    center = transforms.Compose(
+        [transforms.Resize(SIZE), transforms.CenterCrop(SIZE), transforms.ToTensor()]
+    )
+    train_set, val_set = ImageFolder(train_folder, crop), ImageFolder(val_folder, center)
+    loader = FusionLoader(train_set, 16, shuffle=True, num_workers=options.workers)
+    validation = FusionLoader(val_set, 16, num_workers=options.workers)
+    model = nn.Sequential(nn.AvgPool2d(8), nn.Flatten(), nn.Linear(3 * (SIZE // 8) ** 2, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in range(options.epochs):
+        for images, labels in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+            time.sleep(options.step_ms / 1e3)
+        with torch.no_grad():
+            right = [(model(images).argmax(1) == labels) for images, labels in validation]
+        print(f"epoch {epoch}: accuracy {torch.cat(right).float().mean():.2f}")
+
+
+if __name__ == "__main__":
+    main()

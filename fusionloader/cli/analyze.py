@@ -1,0 +1,239 @@
+"""The analyze command: what limits a training, and what would help."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from fusionloader.analysis import scripts
+from fusionloader.analysis.errors import AnalysisError
+from fusionloader.analysis.findings import LoaderFindings
+from fusionloader.analysis.phases import Phase
+from fusionloader.analysis.run import Findings, analyze
+from fusionloader.analysis.verdict import Verdict, verdict_on
+from fusionloader.analysis.what_if.model import Model, Prediction
+from fusionloader.analysis.what_if.questions import AXES, Question, questions
+from fusionloader.cli.environment import JsonObject, machine, versions
+from fusionloader.cli.measure.report import announce, table, write_json
+
+_SECONDS = 2.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    what = parser.add_argument_group("what is analyzed")
+    what.add_argument("-m", dest="module", metavar="MODULE", help="run a module, as python -m does")
+    what.add_argument("--loader", metavar="MODULE:FACTORY", help="FACTORY() returns a loader")
+    what.add_argument("--step", metavar="MODULE:FUNCTION", help="FUNCTION(batch) trains a step")
+    parser.add_argument("--json", type=Path, help="write everything to this file")
+    parser.add_argument(
+        "--seconds", type=float, default=_SECONDS, help=f"of each measurement ({_SECONDS:g})"
+    )
+    parser.add_argument(
+        "--what-if",
+        nargs=1,
+        metavar="AXIS=VALUES",
+        help="predict epochs: workers=4,8 cache=0,50%% storage=100MB/s,memory gpu=2x, before the "
+        "script",
+    )
+    parser.add_argument(
+        "training",
+        nargs=argparse.REMAINDER,
+        metavar="SCRIPT [ARGUMENTS]",
+        help="the script that trains, behind all options, and its arguments",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measures and prints the verdict; returns the exit status."""
+    try:
+        asked = [Question(), *questions(texts)] if (texts := _asked(options)) else []
+        name, training = _training(options)
+        if not options.seconds > 0:
+            raise AnalysisError(f"--seconds should be above 0, not {options.seconds:g}")
+        _check_writable(options.json)
+        started = time.perf_counter()
+        findings = analyze(training, name, options.seconds, announce)
+        return _report(options, name, findings, asked, time.perf_counter() - started)
+    except AnalysisError as error:
+        print(f"fusionloader analyze: {error}", file=sys.stderr)
+        return 1
+
+
+def _check_writable(path: Path | None) -> None:
+    """Finds out before a minute of measuring."""
+    if path is None:
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    except OSError as error:
+        raise AnalysisError(f"--json {path} cannot be written: {error}") from error
+
+
+def _asked(options: argparse.Namespace) -> list[str]:
+    """Takes the questions from before the script, which argparse cannot tell apart."""
+    if options.what_if is None:
+        return []
+    asked: list[str] = list(options.what_if)
+    while options.training and options.training[0].partition("=")[0] in AXES:
+        asked.append(options.training.pop(0))
+    if options.training and options.training[0].startswith("--"):
+        raise AnalysisError(f"{options.training[0]} comes too late: --what-if is the last option")
+    return asked
+
+
+def _training(options: argparse.Namespace) -> tuple[str, scripts.Training]:
+    """Returns the name of what is analyzed, and what runs it."""
+    loader, step, rest = options.loader, options.step, options.training
+    if (loader is None) != (step is None):
+        raise AnalysisError("--loader and --step go together")
+    if loader is not None:
+        if rest or options.module:
+            raise AnalysisError("give a script, or --loader and --step, not both")
+        return loader, scripts.loop(loader, step)
+    if options.module:
+        return options.module, scripts.module(options.module, rest)
+    if not rest:
+        raise AnalysisError("give a script that trains, or --loader and --step")
+    return Path(rest[0]).name, scripts.script(rest[0], rest[1:])
+
+
+# ---- the report --------------------------------------------------------------------------------
+
+
+def _report(
+    options: argparse.Namespace,
+    name: str,
+    findings: Findings,
+    asked: list[Question],
+    seconds: float,
+) -> int:
+    stopped = "stopped" if findings.stopped else "ended by itself"
+    runs = "" if findings.runs == 1 else f", run {findings.runs} times"
+    print(f"\nanalysis of {name} ({stopped}{runs}; {seconds:.0f} s)")
+    entries = []
+    for each in findings.loaders:
+        verdict = verdict_on(each)
+        predictions, unanswered = _answers(Model.of(each), asked)
+        print(f"\n{each.title}\n{_text(each, verdict, predictions)}")
+        for why in unanswered:
+            print(f"not predicted, {why}")
+        entries.append({**_entry(each, verdict, predictions), "not_predicted": unanswered})
+    write_json(
+        {
+            "versions": versions(),
+            "machine": machine(),
+            "training": name,
+            "seconds": seconds,
+            "runs": findings.runs,
+            "loaders": entries,
+        },
+        options.json,
+    )
+    return 0
+
+
+def _answers(model: Model | None, asked: list[Question]) -> tuple[list[Prediction], list[str]]:
+    """Returns predictions, and why others cannot be made."""
+    if not asked:
+        return [], []
+    if model is None:
+        return [], ["the script ended before the loader was measured"]
+    reasons = {question: model.why_not(question) for question in asked}
+    predictions = [model.predict(question) for question, why in reasons.items() if not why]
+    return predictions, [why for why in dict.fromkeys(reasons.values()) if why]
+
+
+def _text(findings: LoaderFindings, verdict: Verdict, predictions: list[Prediction]) -> str:
+    parts = [" ".join(verdict.sentences), _phases(findings), _stages(findings)]
+    if verdict.remedies:
+        rows = [
+            (each.change, f"{each.rate:,.0f}", "yes" if each.reaches else "no")
+            for each in verdict.remedies
+        ]
+        parts.append(table(("change", "samples/s", "enough"), rows))
+    if predictions:
+        header = ("what if", "epoch s", "samples/s", "training waits")
+        parts.append(table(header, [_predicted(each) for each in predictions]))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _phases(findings: LoaderFindings) -> str:
+    rows = [
+        (phase.value, f"{result.rate:,.0f}", f"{result.wait_share:.0%}", str(result.steps))
+        for phase in Phase
+        if (result := findings.phases.get(phase)) is not None
+    ]
+    lines = [table(("phase", "samples/s", "training waits", "steps"), rows)]
+    lines += [f"{phase.value}: not measured, {why}" for phase, why in findings.skipped.items()]
+    return "\n".join(lines)
+
+
+def _stages(findings: LoaderFindings) -> str:
+    service = findings.service
+    if service is None:
+        return ""
+    rows = [
+        (stage.name, f"{stage.capacity:,.0f}", f"{stage.seconds / stage.samples * 1e3:.3f}")
+        for stage in service.warm.stages
+    ]
+    rows.append(("all", f"{service.warm.rate:,.0f}", f"{service.warm.service_seconds * 1e3:.3f}"))
+    workers = f"capacity of {service.warm.workers} workers"
+    lines = [table((workers, "samples/s", "ms/sample"), rows)]
+    if service.reads is not None:
+        reads = service.reads
+        storage = f"{reads.storage / 1e6:,.0f} MB/s" if reads.storage else f"unknown: {reads.note}"
+        lines.append(
+            f"files: {reads.mean_bytes / 1e3:,.0f} KB on average; {reads.memory / 1e6:,.0f} MB/s "
+            f"from memory, from storage {storage}"
+        )
+    return "\n".join(lines)
+
+
+def _predicted(prediction: Prediction) -> tuple[str, str, str, str]:
+    seconds = "-" if prediction.seconds is None else f"{prediction.seconds:,.1f}"
+    return (
+        setting(prediction.question),
+        seconds,
+        f"{prediction.rate:,.0f}",
+        f"{prediction.wait_share:.0%}",
+    )
+
+
+def setting(question: Question) -> str:
+    """Returns a question as it is asked."""
+    parts = [
+        None if question.workers is None else f"workers={question.workers}",
+        None if question.cache is None else f"cache={question.cache:.0%}",
+        None if question.storage is None else f"storage={_rate(question.storage)}",
+        None if question.gpu == 1 else f"gpu={question.gpu:g}x",
+    ]
+    return " ".join(part for part in parts if part) or "as it is"
+
+
+def _rate(storage: float) -> str:
+    return f"{storage / 1e6:g}MB/s" if storage else "memory"
+
+
+def _entry(findings: LoaderFindings, verdict: Verdict, predictions: list[Prediction]) -> JsonObject:
+    return {
+        "place": findings.place,
+        "kind": findings.kind,
+        "phases": {
+            phase.name.lower(): {
+                **asdict(result),
+                "samples_per_second": result.rate,
+                "wait_share": result.wait_share,
+            }
+            for phase, result in findings.phases.items()
+        },
+        "not_measured": {phase.name.lower(): why for phase, why in findings.skipped.items()},
+        "loader": None if findings.shape is None else asdict(findings.shape),
+        "service": None if findings.service is None else asdict(findings.service),
+        "verdict": asdict(verdict),
+        "what_if": [asdict(each) for each in predictions],
+    }

@@ -1,0 +1,99 @@
+"""Verdicts on trainings whose limit is known."""
+
+import pytest
+
+from fusionloader.analysis.drains import Drain
+from fusionloader.analysis.files import ReadRates
+from fusionloader.analysis.findings import LoaderFindings, LoaderShape
+from fusionloader.analysis.phases import Phase, PhaseResult
+from fusionloader.analysis.service import Service
+from fusionloader.analysis.verdict import verdict_on
+from fusionloader.statistics.stages import StageStats
+
+BATCH, STEPS = 64, 100
+STAGES = (StageStats("read", 1000, 0.1, 1e4), StageStats("decode", 1000, 0.9, 1.1e3))
+
+
+def phase(rate, memory=2000.0, cpu=0.0):
+    """Steps that train at the rate of data in memory, and wait for the rest of the time."""
+    seconds = 6400 / rate
+    return PhaseResult(STEPS, 6400, seconds, seconds - 6400 / memory, cpu)
+
+
+def findings(today, warm, cold, workers=1, cores=8.0, cpu=0.0, **service):
+    rates = {Phase.TODAY: today, Phase.MEMORY: 2000.0, Phase.WARM: warm, Phase.COLD: cold}
+    shape = LoaderShape(
+        samples=6400,
+        steps=STEPS,
+        batch_size=BATCH,
+        workers=workers,
+        prefetch_factor=2,
+        tiny_batch_size=4,
+        on_device=False,
+        cores=cores,
+        memory_bytes=1 << 40,
+        cache_bytes=0,
+        jpeg_index=False,
+    )
+    measured = Service(
+        Drain(workers, 1000, 1.0 / max(1, workers), stages=STAGES),
+        reads=ReadRates(100_000.0, 5e9, 1e8, 0.0, 1.0),
+        **service,
+    )
+    phases = {each: phase(rate, cpu=cpu) for each, rate in rates.items()}
+    return LoaderFindings("train.py:1", "FusionLoader", phases, {}, shape, measured)
+
+
+def changes(verdict):
+    return {remedy.change: remedy.reaches for remedy in verdict.remedies}
+
+
+def test_a_training_that_hardly_waits_is_its_own_limit():
+    verdict = verdict_on(findings(1990.0, 1990.0, 1990.0))
+    assert verdict.limit == "training" and not verdict.remedies
+    assert "a faster loader would change nothing" in verdict.sentences[-1]
+
+
+def test_decoding_is_named_and_the_workers_that_are_enough():
+    verdict = verdict_on(findings(1000.0, 1000.0, 980.0))
+    assert (verdict.limit, verdict.stage) == ("preparation", "decode")
+    assert verdict.wait_share == pytest.approx(0.5)
+    assert "waits 50%" in verdict.sentences[0] and "decode: 90%" in verdict.sentences[1]
+    assert changes(verdict) == {"num_workers=2": True}
+    assert not verdict.out_of_cores
+
+
+def test_a_cache_and_an_index_are_advised_as_far_as_they_help():
+    cached = Drain(1, 1000, 0.1, hit_share=1.0, stored_bytes=600_000.0)
+    indexed = Drain(1, 1000, 0.8)
+    verdict = verdict_on(findings(1000.0, 1000.0, 1000.0, cached=cached, indexed=indexed))
+    found = changes(verdict)
+    assert found['cache=DecodedCache("2.7GiB") (75% of the images)'] is True
+    assert found['jpeg_index="auto"'] is False
+    assert "jpeg_index" not in verdict.sentences[-1]
+
+
+def test_without_a_free_core_more_workers_are_not_advised():
+    verdict = verdict_on(findings(1000.0, 1000.0, 1000.0, cores=1.0))
+    assert verdict.out_of_cores
+    assert not any("num_workers" in change for change in changes(verdict))
+    assert "more workers would not help" in " ".join(verdict.sentences)
+
+
+def test_a_loader_without_workers_is_advised_to_have_some():
+    verdict = verdict_on(findings(700.0, 700.0, 700.0, workers=0))
+    assert changes(verdict) == {"num_workers=2": True}
+
+
+def test_reading_is_the_limit_where_cold_files_make_the_difference():
+    verdict = verdict_on(findings(1000.0, 1900.0, 1000.0, workers=4))
+    assert verdict.limit == "reading"
+    assert "Reading keeps up if" in verdict.sentences[-1]
+    assert "190 MB/s" in verdict.sentences[-1]
+
+
+def test_a_loader_with_too_few_steps_has_no_verdict():
+    few = LoaderFindings("train.py:1", "DataLoader", {Phase.TODAY: phase(1000.0)})
+    verdict = verdict_on(few)
+    assert verdict.limit == "unknown" and not verdict.remedies
+    assert "Too few steps" in verdict.sentences[-1]

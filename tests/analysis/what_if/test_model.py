@@ -1,0 +1,117 @@
+"""Predicted epochs where the answer is known."""
+
+import pytest
+
+from fusionloader.analysis.drains import Drain
+from fusionloader.analysis.files import ReadRates
+from fusionloader.analysis.findings import LoaderShape
+from fusionloader.analysis.service import Service
+from fusionloader.analysis.what_if.equations import rate_with_cache, share_for
+from fusionloader.analysis.what_if.model import Model
+from fusionloader.analysis.what_if.questions import Question
+
+SAMPLES, BATCH, SAMPLE_SECONDS, FILE_BYTES = 6400, 64, 1e-3, 100_000
+
+
+def drain_of(seconds, workers=1, **more):
+    """A drain of workers each of whom takes so many seconds for a sample."""
+    return Drain(workers, 1000, 1000 * seconds / max(1, workers), **more)
+
+
+def model_of(step=1e-6, workers=1, cores=8.0, training_cores=0.0, service=None, **shape):
+    arguments = {
+        "samples": SAMPLES,
+        "steps": SAMPLES // BATCH,
+        "batch_size": BATCH,
+        "workers": workers,
+        "prefetch_factor": 2,
+        "tiny_batch_size": 4,
+        "on_device": False,
+        "cores": cores,
+        "memory_bytes": 1 << 40,
+        "cache_bytes": 0,
+        "jpeg_index": False,
+    }
+    service = service or Service(
+        drain_of(SAMPLE_SECONDS, workers),
+        reads=ReadRates(FILE_BYTES, 1e9, 1e8, 0.0, 1.0),
+        costs=[(FILE_BYTES, 1e-3), (FILE_BYTES, 3e-3)],
+        cached=drain_of(SAMPLE_SECONDS / 10, workers, stored_bytes=600_000),
+    )
+    return Model(LoaderShape(**arguments | shape), service, step, training_cores)
+
+
+def test_a_training_that_is_slower_than_its_loader_takes_its_steps():
+    predicted = model_of(step=0.2).predict(Question())
+    assert predicted.seconds == pytest.approx(SAMPLES / BATCH * 0.2, rel=0.01)
+    assert predicted.wait_share < 0.01
+
+
+@pytest.mark.parametrize("workers", [1, 2, 8])
+def test_a_starved_training_takes_what_its_workers_take(workers):
+    predicted = model_of().predict(Question(workers=workers))
+    assert predicted.seconds == pytest.approx(SAMPLES * SAMPLE_SECONDS / workers, rel=0.02)
+    assert predicted.rate == pytest.approx(workers / SAMPLE_SECONDS, rel=0.02)
+    assert predicted.wait_share > 0.99
+
+
+def test_more_workers_than_cores_bring_nothing():
+    model = model_of(cores=2.0)
+    two, eight = (model.predict(Question(workers=workers)).seconds for workers in (2, 8))
+    assert eight == pytest.approx(two, rel=0.03)
+
+
+def test_training_that_computes_on_the_cores_takes_them_from_the_workers():
+    step = BATCH * SAMPLE_SECONDS
+    waiting = model_of(step, cores=1.0).predict(Question())
+    computing = model_of(step, cores=1.0, training_cores=1.0).predict(Question())
+    assert waiting.seconds == pytest.approx(SAMPLES * SAMPLE_SECONDS, rel=0.05)
+    assert computing.seconds == pytest.approx(2 * SAMPLES * SAMPLE_SECONDS, rel=0.05)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.9])
+def test_a_slow_storage_gives_the_rate_of_the_papers_equation(share):
+    storage = 50e6
+    predicted = model_of(workers=8).predict(Question(cache=share, storage=storage))
+    expected = rate_with_cache(share, 1e9, storage / FILE_BYTES)
+    assert predicted.rate == pytest.approx(expected, rel=0.05)
+
+
+def test_with_all_images_in_the_cache_neither_storage_nor_decoding_matters():
+    model = model_of()
+    for storage in (1e6, 0.0):
+        rate = model.predict(Question(cache=1.0, storage=storage)).rate
+        assert rate == pytest.approx(10 / SAMPLE_SECONDS, rel=0.02)
+
+
+def test_twice_the_gpu_halves_the_steps():
+    model = model_of(step=0.2)
+    assert model.predict(Question(gpu=2.0)).seconds == pytest.approx(
+        SAMPLES / BATCH * 0.1, rel=0.02
+    )
+
+
+def test_a_loader_without_workers_prepares_and_trains_in_turn():
+    service = Service(drain_of(SAMPLE_SECONDS, 0))
+    predicted = model_of(step=0.1, workers=0, service=service).predict(Question())
+    assert predicted.seconds == pytest.approx(SAMPLES / BATCH * (0.1 + BATCH * SAMPLE_SECONDS))
+
+
+def test_files_that_do_not_fit_in_memory_come_from_storage():
+    rate = model_of(workers=8, memory_bytes=SAMPLES * FILE_BYTES // 2).predict(Question()).rate
+    assert rate == pytest.approx(1e8 / FILE_BYTES, rel=0.05)
+
+
+def test_workers_beside_each_other_are_as_slow_as_measured():
+    service = Service(drain_of(1.5e-3, 2), alone=drain_of(1e-3, 1))
+    model = model_of(workers=2, cores=4.0, service=service)
+    for workers, each in ((1, 1e-3), (2, 1.5e-3), (4, 1.5e-3)):
+        rate = model.predict(Question(workers=workers)).rate
+        assert rate == pytest.approx(workers / each, rel=0.03)
+
+
+def test_the_share_of_a_cache_follows_from_the_rate():
+    share = share_for(2000.0, 10_000.0, 1000.0)
+    assert rate_with_cache(share, 10_000.0, 1000.0) == pytest.approx(2000.0)
+    assert share_for(500.0, 10_000.0, 1000.0) == 0.0
+    assert share_for(20_000.0, 10_000.0, 1000.0) is None
