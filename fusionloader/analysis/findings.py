@@ -14,7 +14,7 @@ from fusionloader.analysis.probes import samples_of, steps_of
 from fusionloader.analysis.service import Service
 from fusionloader.analysis.watched import Progress
 from fusionloader.loader import FusionLoader
-from fusionloader.workers.cpus import cpu_quota
+from fusionloader.workers.control_groups import cpu_quota
 
 _USUAL_PREFETCH = 2
 
