@@ -10,7 +10,7 @@
 namespace fusionloader {
 
 // Neighbouring tiny-batches of a mini-batch that a worker did in one go. The times of the parts
-// are as in plan/part_times.hpp; `augment_ns` is that of all stages.
+// are as in queue/parts.hpp; `augment_ns` is that of all stages.
 struct TraceRecord {
   uint64_t sequence;          // of the mini-batch
   uint64_t begin_ns, end_ns;  // CLOCK_MONOTONIC
