@@ -270,8 +270,7 @@ class FusionLoader(DataLoader[T_co]):
     def explain(self) -> str:
         """Returns what was compiled and what was not, and why, a line per stage.
 
-        After an epoch each line says its share of the time of the workers that have ended, and the
-        last one how long training has waited.
+        After an epoch lines say their share of workers' time, and the last how long training waits.
         """
         stats = self.stats()
         measured = [] if stats.wait_share is None else [waiting(stats)]
@@ -285,10 +284,9 @@ class FusionLoader(DataLoader[T_co]):
         return "\n".join([text, *counted.explain()]) if counted else text
 
     def stats(self) -> LoaderStats:
-        """Returns a snapshot of the counters since the loader was made; cheap at any time.
+        """Returns a snapshot of the counters since the loader was made; look at ``wait_share`` first.
 
-        Look at ``wait_share`` first. ``as_dict()`` has everything as plain values, ``scalars()``
-        the numbers for a logger.
+        ``as_dict()`` has everything as plain values, ``scalars()`` the numbers for a logger.
         """
         return self._stats_reader()()
 
@@ -319,8 +317,8 @@ class FusionLoader(DataLoader[T_co]):
             ImportError: Perfetto's format without ``pip install 'fusionloader[trace]'``.
             RuntimeError: this loader is being traced already.
         """
-        kept = self._iterator_factory.kept_stats
-        traced = Traced(rank_here(), self.batch_size, self.tiny_batch_size, kept)
+        size, kept = self.batch_size, self._iterator_factory.kept_stats
+        traced = Traced(rank_here(), size, self.tiny_batch_size, kept)
         return self._state.traces.begin(path, steps, traced)
 
     def state_dict(self) -> State:

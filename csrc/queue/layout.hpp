@@ -81,7 +81,7 @@ struct alignas(kAlign) WorkerRecord {
   Atomic64 pillow_samples;   // samples of a compiled plan that Pillow decoded
   Atomic64 read_bytes;       // of files, as they are stored
   Atomic64 cache_hits;       // samples whose pixels were kept of an earlier epoch
-  Atomic64 part_ns[kParts];  // wall time of a compiled plan's parts, as in plan/part_times.hpp
+  Atomic64 part_ns[kParts];  // wall time of a compiled plan's parts, as in queue/parts.hpp
   // Of a worker that may be sent to other ranks, see worker_sharing.hpp.
   Atomic64 assignment;
   Atomic64 answered;

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -27,6 +27,7 @@ from fusionloader.executors.spent import Spent
 from fusionloader.iterators.deferral import while_fetching
 from fusionloader.iterators.loader_state import LoaderState
 from fusionloader.iterators.native_part import missing
+from fusionloader.iterators.sample_counts import asked_samples, made_samples
 from fusionloader.iterators.worker_loop import (
     Stamped,
     StampingContext,
@@ -184,7 +185,7 @@ class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ign
 
     def _note_sent(self, number: int, indices: list[Index]) -> None:
         self._numbers[self._send_idx] = number
-        self._asked[self._send_idx] = _count(indices)
+        self._asked[self._send_idx] = asked_samples(indices)
 
     def _get_data(self) -> Any:
         self._arrived, data = super()._get_data()  # type: ignore[no-untyped-call]
@@ -206,7 +207,7 @@ class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ign
             self._state.statistics.deferred.add(stamp.deferred)
         samples = self._asked.get(stamp.task, 0)
         if self._options.dataset_kind == _DatasetKind.Iterable:
-            samples = self._asked[stamp.task] = _count_of(data, samples)
+            samples = self._asked[stamp.task] = made_samples(data, samples)
         self._state.statistics.workers.add_spent(samples, stamp.seconds, spent)
         return stamp.task
 
@@ -293,7 +294,7 @@ class SingleProcessIterator(_Tracked, _SingleProcessDataLoaderIter):  # type: ig
         return batch
 
     def _note_sent(self, number: int, indices: list[Index]) -> None:
-        self._asked = _count(indices)
+        self._asked = asked_samples(indices)
 
     def _begin(self) -> EpochState:
         if self._epoch_state is None:
@@ -364,24 +365,6 @@ class _WithContext:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
-
-
-def _count(indices: list[Index]) -> int:
-    return len(indices) if isinstance(indices, list) else 1  # batch_size=None
-
-
-def _count_of(data: Any, asked: int) -> int:
-    """Returns how many samples there are in a batch of an iterable dataset.
-
-    Fewer than ``asked`` in the last one of a worker; ``asked`` for what has no length we know.
-    """
-    if isinstance(data, _IterableDatasetStopIteration):
-        return 0
-    while isinstance(data, (Mapping, Sequence)) and not isinstance(data, (str, bytes)) and data:
-        data = next(iter(data.values() if isinstance(data, Mapping) else data))
-    if isinstance(data, torch.Tensor) and data.dim() > 0:
-        return min(len(data), asked)
-    return asked
 
 
 def _for_workers(states: list[Saved | None], workers: int) -> list[Saved | None]:

@@ -68,7 +68,7 @@ class Note:
     """One line of ``explain()``: a transform, and why it is in Python (empty: it is native).
 
     ``rounding`` says which levels a native one gives where there are two ways; ``part`` is where
-    its time is counted, as in ``csrc/plan/part_times.hpp``.
+    its time is counted, as in ``csrc/queue/parts.hpp``.
     """
 
     stage: str
