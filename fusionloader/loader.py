@@ -284,7 +284,7 @@ class FusionLoader(DataLoader[T_co]):
         return "\n".join([text, *counted.explain()]) if counted else text
 
     def stats(self) -> LoaderStats:
-        """Returns a snapshot of the counters since the loader was made; look at ``wait_share`` first.
+        """Returns a snapshot of the counters; ``wait_share`` is the one to look at first.
 
         ``as_dict()`` has everything as plain values, ``scalars()`` the numbers for a logger.
         """
@@ -317,8 +317,8 @@ class FusionLoader(DataLoader[T_co]):
             ImportError: Perfetto's format without ``pip install 'fusionloader[trace]'``.
             RuntimeError: this loader is being traced already.
         """
-        size, kept = self.batch_size, self._iterator_factory.kept_stats
-        traced = Traced(rank_here(), size, self.tiny_batch_size, kept)
+        rank, kept = rank_here(), self._iterator_factory.kept_stats
+        traced = Traced(rank, self.batch_size, self.tiny_batch_size, kept)
         return self._state.traces.begin(path, steps, traced)
 
     def state_dict(self) -> State:
