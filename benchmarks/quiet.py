@@ -19,26 +19,31 @@ class Quiet:
     """Repeats a measurement until other processes used little of the cores meanwhile.
 
     Args:
-        patience: seconds, after which each measurement is taken as it comes.
+        patience: seconds, after which the machine is given up; 0 takes everything as it comes.
     """
 
     def __init__(self, patience: float) -> None:
         self._until = time.perf_counter() + patience
+        self._asked = patience > 0
         self.repeated = 0
 
     def run(self, measure: Callable[[], T]) -> tuple[T, float]:
-        """Returns what was measured, and the cores that others used meanwhile."""
+        """Returns what was measured, and the cores that others used meanwhile.
+
+        Raises:
+            TimeoutError: the machine was not quiet for long enough.
+        """
         while True:
             self._wait()
             value, others = with_others(measure)
-            if others <= ALLOWED or time.perf_counter() > self._until:
+            if others <= ALLOWED or not self._asked:
                 return value, others
             self.repeated += 1
 
     def _wait(self) -> None:
-        while time.perf_counter() < self._until:
-            if with_others(lambda: time.sleep(_LOOK))[1] <= ALLOWED:
-                return
+        while self._asked and with_others(lambda: time.sleep(_LOOK))[1] > ALLOWED:
+            if time.perf_counter() > self._until:
+                raise TimeoutError("other processes keep the machine busy")
 
 
 def with_others(measure: Callable[[], T]) -> tuple[T, float]:

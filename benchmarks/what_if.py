@@ -6,7 +6,7 @@ import itertools
 import statistics
 import tempfile
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,20 +21,24 @@ from fusionloader.analysis import files
 from fusionloader.analysis.drains import Drain, drain
 from fusionloader.analysis.findings import LoaderShape
 from fusionloader.analysis.probes import CyclicBatches, first_mini_batches, like
-from fusionloader.analysis.service import Service, measure_service
+from fusionloader.analysis.service import READERS, Service, sample_costs, wake_seconds
 from fusionloader.analysis.what_if.model import Model
 from fusionloader.analysis.what_if.questions import Question
 from fusionloader.cli.bench import setting_of
 from fusionloader.cli.measure.processes import cpu_between, read_cpu
-from fusionloader.cli.measure.report import announce
+from fusionloader.cli.measure.report import announce, table
 from fusionloader.cli.measure.workloads import pil_dataset
 from fusionloader.options import parse_bytes
 
 WORKERS = (1, 2)
 SHARES = (0.0, 0.5, 1.0)
 SEED = 11
-PROBE = 0.7  # seconds
+PROBE = 2.0  # seconds, as analyze has it
 ALL_IMAGES = "8GiB"
+HEADER = (
+    "workers", "cache", "storage", "predicted s", "measured s", "error", "spread",
+    "CPU ms/sample", "others' cores",
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -54,6 +58,7 @@ def loader_of(dataset: Any, batch_size: int, workers: int, budget: int | str) ->
         shuffle=True,
         num_workers=workers,
         persistent_workers=True,
+        multiprocessing_context="spawn",  # workers load the library that throttles
         generator=torch.Generator().manual_seed(SEED),
         cache=DecodedCache(budget) if budget else None,
     )
@@ -89,11 +94,16 @@ class Services:
         self._batches = first_mini_batches(base, len(base.dataset))  # type: ignore[arg-type]
         indices = [index for batch in self._batches for index in batch]
         self._files = files.files_of(base.dataset, indices)
+        paths = [path for each in self._files.values() for path in each]
+        self._reads = files.read_rates(paths, READERS)
+        self._costs = sample_costs(base, files.sizes_of(self._files))
+        self._wakes: list[float] = []
         self._found: dict[str, list[Drain]] = {"warm": [], "alone": [], "cached": []}
 
     def measure(self) -> None:
         """Measures once more."""
         full = len(self._batches)
+        self._wakes.append(self._quiet.run(wake_seconds)[0])
         for name, settle, changes in (
             ("warm", 0, {}),
             ("alone", 0, {"num_workers": 1}),
@@ -111,8 +121,9 @@ class Services:
 
     def median(self) -> Service:
         """Returns the median of each."""
-        made = measure_service(self._base, self._batches, self._files, PROBE)
-        return replace(made, **{name: median_of(drains) for name, drains in self._found.items()})
+        found = {name: median_of(drains) for name, drains in self._found.items()}
+        wake = statistics.median(self._wakes)
+        return Service(**found, reads=self._reads, costs=self._costs, wake_seconds=wake)
 
 
 def median_of(drains: list[Drain]) -> Drain:
@@ -133,12 +144,8 @@ def main() -> None:
         throttled(setting.folder(), Path(folder)) as throttle,
     ):
         rows = study(options, pil_dataset(setting.folder(), "default"), throttle)
-    header = (
-        "workers", "cache", "storage", "predicted s", "measured s", "error", "spread",
-        "CPU ms/sample", "others' cores",
-    )  # fmt: skip
     errors = [abs(float(row[5].rstrip("%"))) for row in rows]
-    publish(options, header, rows, corpus=corpus, largest_error_percent=max(errors))
+    publish(options, HEADER, rows, corpus=corpus, largest_error_percent=max(errors))
     print(f"largest error {max(errors):.1f} %, median {statistics.median(errors):.1f} %")
 
 
@@ -161,18 +168,30 @@ def study(options: Any, dataset: Any, throttle: Throttle) -> list[tuple[str, ...
         (workers, share, rate): Measured(Question(workers, kept[workers, share], rate))
         for workers, share, rate in itertools.product(WORKERS, SHARES, rates)
     }
-    steps = []
-    for number in range(options.rounds):
+    steps: list[float] = []
+
+    def one_round() -> None:
         for (workers, share, rate), each in measured.items():
             throttle.set_rate(rate)
             epoch(each, loaders[workers, share], step, quiet)
         throttle.set_rate(0.0)
         services.measure()
         steps.append(quiet.run(lambda: step_seconds(step))[0])
-        announce(f"round {number + 1}/{options.rounds}, {quiet.repeated} repeated")
-    service = services.median()
-    model = Model(LoaderShape.of(base, size), service, statistics.median(steps), 0.0)
-    return [row(each, model) for each in measured.values()]
+
+    rows: list[tuple[str, ...]] = []
+    try:
+        for number in range(options.rounds):
+            one_round()
+            service = services.median()
+            model = Model(LoaderShape.of(base, size), service, statistics.median(steps), 0.0)
+            rows = [row(each, model) for each in measured.values()]
+            announce(f"round {number + 1}/{options.rounds}, {quiet.repeated} repeated")
+            announce(table(HEADER, rows))
+    except TimeoutError as error:
+        if not rows:
+            raise SystemExit(f"nothing was measured: {error}") from error
+        announce(f"{error}: the rounds until now are reported")
+    return rows
 
 
 def step_seconds(step: float, steps: int = 20) -> float:

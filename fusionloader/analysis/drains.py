@@ -59,7 +59,7 @@ def drain(loader: AnyLoader, seconds: float, settle: int = 0) -> Drain:
     """
     batches = forever(loader)
     try:
-        for _ in range(settle + max(1, loader.num_workers)):
+        for _ in range(settle + _unsettled(loader)):
             next(batches)
         before = loader.stats() if isinstance(loader, FusionLoader) else None
         drained = _take(batches, loader, seconds)
@@ -69,6 +69,14 @@ def drain(loader: AnyLoader, seconds: float, settle: int = 0) -> Drain:
     finally:
         batches.close()
         end(loader)
+
+
+def _unsettled(loader: AnyLoader) -> int:
+    """Returns the first mini-batches, which cost more than later ones."""
+    if not isinstance(loader, FusionLoader):
+        return max(1, loader.num_workers)  # they come in bursts
+    # The pages of each slot are touched for the first time; one beyond those ahead is delivered.
+    return loader.num_workers * (loader.prefetch_factor or 2) + 2
 
 
 def _take(batches: Iterator[Batch], loader: AnyLoader, seconds: float) -> Drain:

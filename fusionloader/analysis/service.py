@@ -22,9 +22,10 @@ from fusionloader.sources.plan_source import PlanSource
 
 _PROBED_CACHE = "2GiB"  # for the few samples of a probe
 _KEPT = 0.9  # of the probe's samples, that a cache has to hold to be measured
-_READERS = 8
+READERS = 8
 _TIMED = 200  # samples, one by one
 _WARM_UP = 5
+_WAITS, _WAIT = 200, 5e-4  # about as long as for a file
 
 
 @dataclass(slots=True)
@@ -36,6 +37,7 @@ class Service:
         alone: the same with one worker; ``None`` where that is what it has.
         reads: reading by itself; ``None`` without files.
         costs: of samples, one by one: bytes of its files, seconds of a core.
+        wake_seconds: from the end of a wait until the process that waits runs.
         cached: with decoded images in memory; ``None`` where that is not possible.
         indexed: with a JPEG index; ``None`` where that is not possible.
         fused: with ``FusionLoader`` in the place of torch's loader; ``None`` where it is one.
@@ -45,6 +47,7 @@ class Service:
     alone: Drain | None = None
     reads: ReadRates | None = None
     costs: list[tuple[int, float]] = field(default_factory=list)
+    wake_seconds: float = 0.0
     cached: Drain | None = None
     indexed: Drain | None = None
     fused: Drain | None = None
@@ -75,9 +78,10 @@ def measure_service(
     if workers > 1:
         found.alone = of(num_workers=1)
     if mini_batches:
-        found.costs = _costs(loader, files.sizes_of(samples_files))
+        found.costs = sample_costs(loader, files.sizes_of(samples_files))
     if paths:
-        found.reads = files.read_rates(paths, _READERS)
+        found.reads = files.read_rates(paths, READERS)
+        found.wake_seconds = wake_seconds()
     if not isinstance(loader, FusionLoader):
         found.fused = of(kind=FusionLoader)
     elif paths and workers and loader.decode == "exact" and loader.strict:
@@ -93,8 +97,12 @@ def _cyclic(mini_batches: Sequence[MiniBatch]) -> CyclicBatches | None:
     return CyclicBatches(mini_batches) if mini_batches else None
 
 
-def _costs(loader: AnyLoader, sizes: Mapping[Index, int]) -> list[tuple[int, float]]:
-    """Times samples one by one in this process, whose generators stay as they are."""
+def sample_costs(loader: AnyLoader, sizes: Mapping[Index, int]) -> list[tuple[int, float]]:
+    """Times samples one by one in this process, whose generators stay as they are.
+
+    Returns:
+        For each of some samples the bytes of its files, and seconds of a core.
+    """
     dataset = loader.dataset
     indices = list(sizes)[:_TIMED]
     compiled = compile_dataset(dataset)
@@ -111,3 +119,11 @@ def _costs(loader: AnyLoader, sizes: Mapping[Index, int]) -> list[tuple[int, flo
                 source.load(SampleKey(index, 0, 0, number, 0))
             costs.append((sizes[index], time.thread_time() - started))
     return costs[min(_WARM_UP, len(indices)) :]
+
+
+def wake_seconds() -> float:
+    """Returns how much later than it asked for a process that waits goes on, on average."""
+    started = time.perf_counter()
+    for _ in range(_WAITS):
+        time.sleep(_WAIT)
+    return (time.perf_counter() - started) / _WAITS - _WAIT

@@ -18,10 +18,12 @@ class Storage:
     Attributes:
         bandwidth: bytes a second, for all readers together.
         latency: seconds before the bytes of a file begin to come; those of several overlap.
+        wake: seconds from the arrival of a file until the worker that waits for it runs.
     """
 
     bandwidth: float
     latency: float = 0.0
+    wake: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,4 +126,4 @@ class Machine:
             return
         arrives = self._engine.now + self._storage.latency
         self._free = max(arrives, self._free) + nbytes / self._storage.bandwidth
-        self._engine.after(self._free - self._engine.now, action)
+        self._engine.after(self._free - self._engine.now + self._storage.wake, action)

@@ -64,6 +64,15 @@ def test_latencies_of_several_readers_overlap():
     assert ends == pytest.approx([1.0, 1.0, 1.0])
 
 
+def test_a_worker_that_waited_for_a_file_takes_a_while_to_run_again():
+    engine, ends = Engine(), []
+    machine = Machine(engine, MachineModel(storage=Storage(100.0, wake=0.125)))
+    for _ in range(2):
+        machine.make([Sample(50, 0.25, 0.0, 50)], lambda: ends.append(engine.now))
+    engine.run()
+    assert ends == pytest.approx([0.875, 1.375])  # the storage goes on meanwhile
+
+
 def test_what_is_cached_does_not_wait_for_storage():
     engine, ends = Engine(), []
     machine = Machine(engine, MachineModel(storage=Storage(1.0)))

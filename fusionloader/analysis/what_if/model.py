@@ -208,12 +208,14 @@ class Model:
         storage = self._machine(question).storage
         if storage is None or self.service.reads is None:
             return seconds
-        return seconds + storage.latency + self.service.reads.mean_bytes / storage.bandwidth
+        waiting = storage.latency + storage.wake
+        return seconds + waiting + self.service.reads.mean_bytes / storage.bandwidth
 
     def _machine(self, question: Question) -> MachineModel:
-        storage = Storage(question.storage) if question.storage else None
-        if question.storage is None:
-            storage = self.storage
+        storage = self.storage
+        if question.storage is not None:
+            wake = self.service.wake_seconds
+            storage = Storage(question.storage, wake=wake) if question.storage else None
         return MachineModel(self.shape.cores, self._beside, self._measured, storage)
 
     @property
