@@ -1,5 +1,6 @@
-// Preloaded into worker processes: open() of a file below THROTTLE_FILES returns when the file would
-// have come from a line of so many bytes a second, which all processes share (THROTTLE_CONTROL).
+// Preloaded into worker processes: open() of a file below THROTTLE_FILES returns when the file
+// would have come from a line of so many bytes a second, which all processes share
+// (THROTTLE_CONTROL).
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
