@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -131,3 +132,8 @@ list(FusionLoader(torch.utils.data.TensorDataset(torch.arange(8)), 4, num_worker
 sys.exit(any(name.startswith(("fusionloader.sim", "fusionloader.cli")) for name in sys.modules))
 """
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=PATIENCE)
+
+
+def test_no_two_test_files_have_one_name():
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []  # pytest takes one only
