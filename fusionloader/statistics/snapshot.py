@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
@@ -139,9 +140,14 @@ class LoaderStats:
         return self.waits.seconds + self.waits.first_seconds
 
     def as_dict(self) -> dict[str, object]:
-        """Returns everything as plain values, which ``json`` can write."""
+        """Returns everything as plain values, for any reader of JSON.
+
+        The histogram's last bucket, which has no upper bound, has ``None`` for it.
+        """
         values = asdict(self)
-        values["waits"]["histogram"] = [list(pair) for pair in self.waits.histogram]
+        values["waits"]["histogram"] = [
+            [None if math.isinf(bound) else bound, count] for bound, count in self.waits.histogram
+        ]
         return values
 
     def scalars(self, prefix: str = "fusionloader/") -> dict[str, Scalar]:

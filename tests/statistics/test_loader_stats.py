@@ -163,6 +163,13 @@ def test_a_snapshot_is_typed_and_plain(image_folder):
     assert plain["workers"][0]["kind"] == "python"
 
 
+def test_a_wait_without_bound_is_json(image_folder):
+    loader = loader_of("own", str(image_folder))
+    loader._state.statistics.waits.add(1e9, 0.0)
+    plain = json.dumps(loader.stats().as_dict(), allow_nan=False)
+    assert json.loads(plain)["waits"]["histogram"] == [[None, 1]]
+
+
 def test_scalars_are_numbers_by_name(image_folder):
     loader = loader_of("own", str(image_folder))
     empty = loader.stats().scalars()
