@@ -13,7 +13,7 @@ from fusionloader.analysis.watched import WatchedLoader
 
 
 class Session(Protocol):
-    """What iterators need of the session."""
+    """What iterators need of the analysis under way."""
 
     def check(self) -> None:
         """Ends the script if everything is measured."""

@@ -11,6 +11,7 @@ from typing import Any
 from torch.utils.data import DataLoader, IterableDataset
 
 from fusionloader.aliases import AnyLoader, Index
+from fusionloader.executors.python import length_of
 from fusionloader.loader import FusionLoader
 from fusionloader.options import FusionOptions
 
@@ -122,6 +123,4 @@ def steps_of(loader: AnyLoader) -> int | None:
 
 def samples_of(loader: AnyLoader) -> int | None:
     """Returns the samples of the dataset; ``None`` where it has no length."""
-    with suppress(TypeError, AttributeError, NotImplementedError):
-        return len(loader.dataset)  # type: ignore[arg-type]
-    return None
+    return length_of(loader.dataset) or None
