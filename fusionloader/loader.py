@@ -301,8 +301,7 @@ class FusionLoader(DataLoader[T_co]):
         return shown(self._described, as_html)
 
     def _described(self) -> Described:
-        options = LoaderOptions.of(self)
-        way = self._iterator_factory.way(options)
+        way = self._iterator_factory.way(options := LoaderOptions.of(self))
         return Described(type(self).__name__, options, way, self._explained, self.stats())
 
     def trace(self, path: str | os.PathLike[str], steps: int | None = None) -> Trace:
