@@ -1,0 +1,1 @@
+"""Messages between machines: authenticated connections, and peers that come and go."""

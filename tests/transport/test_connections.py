@@ -1,0 +1,257 @@
+"""Connections between processes with the same token, and with others."""
+
+import contextlib
+import socket
+import threading
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.waiting import PATIENCE, wait_until
+
+from fusionloader.transport import connection, messages
+from fusionloader.transport.address import Address
+from fusionloader.transport.connection import Connection, connect
+from fusionloader.transport.errors import TransportError
+from fusionloader.transport.identity import Identity
+from fusionloader.transport.listener import Listener
+from fusionloader.transport.messages import Outgoing
+
+HOST = "127.0.0.2"
+KIND = messages.FIRST_OF_SERVICE
+TOKEN = b"a token that all know"
+
+
+def echo(message):
+    return Outgoing(message.kind, message.head, [bytes(message.body)])
+
+
+@contextlib.contextmanager
+def listening(answer=echo, token=TOKEN, **limits):
+    with contextlib.closing(
+        Listener(Address(HOST, 0), Identity.of(token), "echo 1", answer, **limits)
+    ) as found:
+        yield found.address
+
+
+def connected(address, token=TOKEN, service="echo 1"):
+    return contextlib.closing(connect(address, Identity.of(token), service, PATIENCE))
+
+
+def exchange(end, head, *body):
+    end.send(Outgoing(KIND, head, body), PATIENCE)
+    answer = end.receive(PATIENCE, PATIENCE)
+    assert answer.kind == KIND
+    return answer.head, bytes(answer.body)
+
+
+BODIES = [[], [b"one"], [b"one", bytearray(b"two"), memoryview(b"three")], [bytes(5_000_000)] * 3]
+
+
+@pytest.mark.parametrize("parts", BODIES)
+@pytest.mark.parametrize("beyond", [False, True], ids=["loopback", "beyond"])
+def test_messages_arrive_as_they_were_sent(monkeypatch, parts, beyond):
+    if beyond:
+        monkeypatch.setattr(connection, "is_loopback", lambda _: False)
+    with listening() as address, connected(address) as end:
+        assert end.encrypted == beyond
+        for head in (b"", b"head"):
+            assert exchange(end, head, *parts) == (head, b"".join(parts))
+
+
+def test_one_end_that_is_not_on_loopback_is_enough_to_encrypt(monkeypatch):
+    answers = iter([True, False])
+    monkeypatch.setattr(connection, "is_loopback", lambda _: next(answers))
+    with listening() as address, connected(address) as end:
+        assert end.encrypted
+        assert exchange(end, b"head") == (b"head", b"")
+
+
+def recorded(monkeypatch, beyond):
+    """All bytes that a request and its answer are on the wire."""
+    if beyond:
+        monkeypatch.setattr(connection, "is_loopback", lambda _: False)
+    seen = bytearray()
+
+    def pass_on(source, target):
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                seen.extend(data)
+                target.sendall(data)
+
+    with listening() as address, socket.create_server((HOST, 0)) as between:
+        ends = []
+
+        def relay():
+            client, server = between.accept()[0], socket.create_connection(address)
+            ends.extend((client, server))
+            threading.Thread(target=pass_on, args=(server, client), daemon=True).start()
+            pass_on(client, server)
+
+        thread = threading.Thread(target=relay, daemon=True)
+        thread.start()
+        with connected(Address(*between.getsockname())) as end:
+            assert exchange(end, b"secret head", b"secret body") == (b"secret head", b"secret body")
+        thread.join()
+        for end in ends:
+            end.close()
+    return bytes(seen)
+
+
+def test_beyond_loopback_nobody_in_between_can_read(monkeypatch):
+    assert recorded(monkeypatch, beyond=False).count(b"secret") == 4
+    assert b"secret" not in recorded(monkeypatch, beyond=True)
+
+
+@pytest.mark.parametrize(
+    ("token", "service", "why"),
+    [
+        (b"a token of somebody else", "echo 1", "has another token"),
+        (TOKEN, "echo 2", "is 'echo 1', not 'echo 2'"),
+    ],
+)
+def test_others_are_refused_by_both_ends(token, service, why):
+    heard = []
+    with listening(heard.append) as address:
+        with pytest.raises(TransportError, match=why):
+            connect(address, Identity.of(token), service, PATIENCE)
+        with connected(address):
+            pass  # the listener goes on
+    assert heard == []
+
+
+def test_a_listener_does_not_answer_who_does_not_check_it():
+    """A client that trusts anybody, and has no certificate to show."""
+    import ssl
+
+    heard = []
+    with listening(heard.append) as address:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        with (
+            socket.create_connection(address) as raw,
+            context.wrap_socket(raw) as end,
+            contextlib.suppress(OSError, TransportError),
+        ):
+            Connection(end).send(Outgoing(messages.HELLO, b'{"service": "echo 1"}'), PATIENCE)
+            end.sendall(messages.pack(Outgoing(KIND)))
+            assert end.recv(1) == b""
+    assert heard == []
+
+
+@settings(max_examples=15)
+@given(st.binary(max_size=200))
+def test_any_bytes_instead_of_a_greeting_do_no_harm(address_of_echo, data):
+    with socket.create_connection(address_of_echo) as raw:
+        raw.sendall(data)
+    with connected(address_of_echo) as end:
+        assert exchange(end, b"x") == (b"x", b"")
+
+
+@pytest.fixture(scope="module")
+def address_of_echo():
+    with listening() as address:
+        yield address
+
+
+@pytest.mark.parametrize("header", [b"x" * messages.HEADER_BYTES, b"FuL1" + b"\xff" * 16])
+def test_what_is_no_message_ends_the_connection(address_of_echo, header):
+    with connected(address_of_echo) as end:
+        end._socket.sendall(header)
+        with pytest.raises(TransportError, match="closed"):
+            end.receive(PATIENCE, PATIENCE)
+
+
+def test_a_request_that_is_too_long_is_not_read():
+    with listening(most_body=100) as address, connected(address) as end:
+        assert exchange(end, b"", bytes(100)) == (b"", bytes(100))
+        end.send(Outgoing(KIND, b"", [bytes(101)]), PATIENCE)
+        with pytest.raises(TransportError, match="closed"):
+            end.receive(PATIENCE, PATIENCE)
+
+
+def test_nothing_listens_at_a_wrong_address():
+    with socket.create_server((HOST, 0)) as taken:
+        address = Address(*taken.getsockname())
+    with pytest.raises(TransportError, match="cannot be reached .Connection refused"):
+        connect(address, Identity.of(TOKEN), "echo 1", PATIENCE)
+    with pytest.raises(TransportError, match="has a name that is not known here"):
+        connect(Address("no-such-host.invalid", 1), Identity.of(TOKEN), "echo 1", PATIENCE)
+
+
+def test_a_listener_with_a_name_is_reached_at_all_addresses_of_the_machine():
+    with contextlib.closing(
+        Listener(Address("localhost", 0), Identity.of(TOKEN), "echo 1", echo)
+    ) as listener:
+        assert listener.address.host == "localhost"
+        with connected(Address("127.0.0.5", listener.address.port)) as end:
+            assert exchange(end, b"x") == (b"x", b"")
+
+
+def test_who_listens_and_says_nothing_is_not_waited_for():
+    with (
+        socket.create_server((HOST, 0)) as silent,
+        pytest.raises(TransportError, match="does not answer in time"),
+    ):
+        connect(Address(*silent.getsockname()), Identity.of(TOKEN), "echo 1", 0.05)
+
+
+def test_another_service_at_the_address_is_told():
+    with socket.create_server((HOST, 0)) as other:
+
+        def answer():
+            with other.accept()[0] as end:
+                end.recv(1)
+                end.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                with contextlib.suppress(OSError):
+                    while end.recv(1 << 16):
+                        pass
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        with pytest.raises(TransportError, match="does not speak TLS as expected|has closed"):
+            connect(Address(*other.getsockname()), Identity.of(TOKEN), "echo 1", PATIENCE)
+        thread.join()
+
+
+def test_further_connections_than_there_may_be_are_closed():
+    with listening(most_connections=1) as address:
+        with connected(address) as end:
+            with pytest.raises(TransportError, match="closed"):
+                connect(address, Identity.of(TOKEN), "echo 1", PATIENCE)
+            assert exchange(end, b"x") == (b"x", b"")
+        wait_until(lambda: _answers(address), "its place is not free again")
+
+
+def _answers(address):
+    try:
+        with connected(address) as end:
+            return exchange(end, b"y") == (b"y", b"")
+    except TransportError:
+        return False
+
+
+def test_a_listener_that_is_closed_leaves_no_threads():
+    before = threading.active_count()
+    with listening() as address:
+        with socket.create_connection(address), connected(address) as end:  # one is a stranger
+            assert exchange(end, b"x") == (b"x", b"")
+            wait_until(lambda: threading.active_count() >= before + 3, "nobody serves")
+        with connected(address):
+            pass
+    assert threading.active_count() == before
+
+
+def test_a_client_that_does_not_read_takes_no_memory():
+    """The next request is read when the answer to the one before has been taken."""
+    answered = []
+
+    def answer(message):
+        answered.append(message.kind)
+        return Outgoing(KIND, b"", [bytes(50_000_000)])
+
+    with listening(answer) as address, connected(address) as end:
+        for _ in range(20):
+            end.send(Outgoing(KIND), PATIENCE)
+        assert len(end.receive(PATIENCE, PATIENCE).body) == 50_000_000
+        assert len(answered) <= 2
