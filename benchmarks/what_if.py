@@ -17,6 +17,7 @@ from benchmarks.quiet import Quiet
 from benchmarks.study import parser_of, publish
 from benchmarks.throttle import Throttle, throttled
 from fusionloader import DecodedCache, FusionLoader
+from fusionloader.amounts import parse_bytes
 from fusionloader.analysis import files
 from fusionloader.analysis.drains import Drain, drain
 from fusionloader.analysis.findings import LoaderShape
@@ -28,7 +29,6 @@ from fusionloader.cli.bench import setting_of
 from fusionloader.cli.measure.processes import cpu_between, read_cpu
 from fusionloader.cli.measure.report import announce, table
 from fusionloader.cli.measure.workloads import pil_dataset
-from fusionloader.options import parse_bytes
 
 WORKERS = (1, 2)
 SHARES = (0.0, 0.5, 1.0)

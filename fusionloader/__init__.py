@@ -10,6 +10,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fusionloader.cache_settings import Cache as Cache
+    from fusionloader.cache_settings import DecodedCache as DecodedCache
     from fusionloader.executors.compiled_plan import CompiledPlan as CompiledPlan
     from fusionloader.executors.compiled_plan import compile_plan as compile_plan
     from fusionloader.executors.decoders.interface import DecodeCommand as DecodeCommand
@@ -17,13 +19,13 @@ if TYPE_CHECKING:
     from fusionloader.executors.decoders.interface import Decoder as Decoder
     from fusionloader.executors.refusals import FileRefused as FileRefused
     from fusionloader.loader import FusionLoader as FusionLoader
-    from fusionloader.options import DecodedCache as DecodedCache
     from fusionloader.options import GpuWorker as GpuWorker
     from fusionloader.options import WorkerPool as WorkerPool
     from fusionloader.statistics.snapshot import LoaderStats as LoaderStats
 
 __version__ = "0.1.0"
 __all__ = [
+    "Cache",
     "CompiledPlan",
     "DecodeCommand",
     "Decoded",
@@ -37,10 +39,11 @@ __all__ = [
     "compile_plan",
 ]
 _MODULES = {
+    "Cache": "cache_settings",
     "CompiledPlan": "executors.compiled_plan",
     "DecodeCommand": "executors.decoders.interface",
     "Decoded": "executors.decoders.interface",
-    "DecodedCache": "options",
+    "DecodedCache": "cache_settings",
     "Decoder": "executors.decoders.interface",
     "FileRefused": "executors.refusals",
     "FusionLoader": "loader",

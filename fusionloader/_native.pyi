@@ -243,6 +243,14 @@ class LostTinyBatch:
     @property
     def tiny_batch(self) -> int: ...
 
+class HeldTinyBatch:
+    """A tiny-batch and the worker that has it."""
+
+    @property
+    def tiny_batch(self) -> int: ...
+    @property
+    def worker(self) -> int: ...
+
 class WorkerSnapshot:
     """A worker's record, as it is at one moment."""
 
@@ -251,8 +259,8 @@ class WorkerSnapshot:
         """Wall time spent on samples."""
 
     @property
-    def cache_hits(self) -> int:
-        """Samples whose pixels were kept of an earlier epoch."""
+    def cache_counts(self) -> typing.Annotated[list[int], "FixedSize(7)"]:
+        """Samples by where they came from, as in csrc/queue/cache_counts.hpp."""
 
     @property
     def part_seconds(self) -> list[float]:
@@ -335,6 +343,10 @@ class ManagerQueue:
     """The local manager's half of the queue."""
 
     @staticmethod
+    def attach(control_fd: int, data_fd: int) -> ManagerQueue:
+        """The queue in a control block that another process has laid out, to read from."""
+
+    @staticmethod
     def control_bytes(records: int, ring_size: int) -> int:
         """Size of a control block with so many records of workers and guest slots."""
 
@@ -361,6 +373,9 @@ class ManagerQueue:
     def add_slot(self, slot: int, offset: int, nbytes: int) -> None: ...
     def announce_layout(self, slot: int, pickled: bytes) -> None:
         """Lets workers know the layout of Python samples, through a slot."""
+
+    def completed(self, slot: int) -> list[HeldTinyBatch]:
+        """The worker of each completed tiny-batch."""
 
     def dead_borrowed_workers(self) -> list[int]:
         """Guest slots whose process has ended."""
@@ -398,7 +413,19 @@ class ManagerQueue:
     def give_up(self, slot: int, tiny_batch: int) -> None:
         """Marks a tiny-batch as failed that nobody holds."""
 
+    def held(self, slot: int) -> list[HeldTinyBatch]:
+        """The tiny-batches that workers hold."""
+
     def publish(self, slot: int, sequence: int) -> None: ...
+    def replace(self, old_slot: int, slot: int, sequence: int) -> None:
+        """Withdraws a mini-batch, and publishes it anew from another slot in its place.
+
+        Who holds a tiny-batch of the old slot may still write to its rows.
+        """
+
+    def search(self, slot: int) -> None:
+        """Has workers look for tiny-batches that somebody stopped in mid-claim has left out."""
+
     def set_gpu(self, state: GpuState, threshold: int) -> None:
         """CPU workers leave the last `threshold` tiny-batches of a mini-batch to the GPU worker."""
 
@@ -431,6 +458,9 @@ class ManagerQueue:
     def wake_workers(self) -> None: ...
     def withdraw(self) -> None:
         """Nobody claims anything of the published mini-batches any more."""
+
+    def withdraw_one(self, slot: int, sequence: int) -> None:
+        """Nobody claims anything of one mini-batch any more."""
 
     def worker(self, number: int) -> WorkerSnapshot: ...
     def workers(self, first: int = 0, count: int = 4294967295) -> list[WorkerSnapshot]:
@@ -525,8 +555,12 @@ class WorkerQueue:
     def add_part_seconds(self, seconds: collections.abc.Sequence[float]) -> None:
         """Adds to the wall time of a plan's parts."""
 
-    def add_reads(self, nbytes: int, cache_hits: int) -> None:
-        """Adds to what was read, and to the samples whose pixels were kept."""
+    def add_reads(
+        self,
+        nbytes: int,
+        cache_counts: typing.Annotated[collections.abc.Sequence[int], "FixedSize(7)"],
+    ) -> None:
+        """Adds to what was read, and to where it came from."""
 
     def announce(self, pid: int) -> None: ...
     def answer(self) -> int:
@@ -599,17 +633,6 @@ class WorkerQueue:
     @property
     def work_word(self) -> int: ...
 
-class SharedMapping:
-    """Shared memory of a descriptor."""
-
-    def __buffer__(self, flags: int, /) -> memoryview: ...
-    def __init__(self, fd: int, offset: int, nbytes: int) -> None: ...
-    def populate(self) -> None:
-        """Allocates what there is room for, in huge pages where the system gives such."""
-
-    @property
-    def address(self) -> int: ...
-
 class KeptFile:
     """What is kept of a file."""
 
@@ -619,16 +642,32 @@ class KeptFile:
     def height(self) -> int: ...
     @property
     def view(self) -> memoryview:
-        """The same in the store's memory, for as long as the store is there."""
+        """The same without a copy, for as long as this and its store are there."""
 
     @property
     def width(self) -> int: ...
 
-class FileStoreView:
-    """What workers made of files; a file is told by its bytes and its mtime."""
+class LedgerView:
+    """How much the stores of a cache may take."""
 
-    def __init__(self, fd: int, nbytes: int) -> None: ...
-    def find(self, item: int, nbytes: int, mtime_ns: int) -> KeptFile | None: ...
+    def __init__(self, fd: int) -> None: ...
+    def charge(self, disk: bool, nbytes: int) -> bool:
+        """False, and nothing is charged, if that is more than is left."""
+
+    def refund(self, disk: bool, nbytes: int) -> None: ...
+
+class FileStoreView:
+    """What workers kept of files; a file is told by its bytes and its mtime."""
+
+    def __init__(self, fd: int, nbytes: int, ledger: LedgerView | None = None) -> None: ...
+    def abandon(self, item: int) -> None: ...
+    def begin(self, item: int, nbytes: int) -> bool:
+        """Makes this process the one that fills the record; `put` does so itself."""
+
+    def find(self, item: int, nbytes: int, mtime_ns: int) -> KeptFile: ...
+    def holds(self, item: int) -> bool:
+        """Whether something is kept of the file, current or not."""
+
     def lacks(self, item: int, nbytes: int) -> bool:
         """Whether nothing is kept of the file, and there is room for so much."""
 
@@ -641,12 +680,60 @@ class FileStoreView:
         height: int,
         data: typing_extensions.Buffer,
     ) -> bool:
-        """False if the store is full, or another worker was faster."""
+        """False if there is no room, or another process was faster."""
+
+    @property
+    def items(self) -> int:
+        """How many files it has records of."""
+
+class OpenedStores:
+    """The stores of a dataset, for a worker's loop."""
+
+    def __init__(
+        self,
+        *,
+        index: FileStoreView | None = None,
+        encoded: FileStoreView | None = None,
+        decoded: FileStoreView | None = None,
+        disk_encoded: FileStoreView | None = None,
+        disk_decoded: FileStoreView | None = None,
+        control_fd: int = -1,
+    ) -> None: ...
+    def count_image(self, nbytes: int) -> None: ...
+    def count_pixels(self, seconds: float) -> None: ...
+    def count_read(self, seconds: float, nbytes: int) -> None: ...
+    def count_window(self, seconds: float) -> None: ...
+    def tries_pixels(self, place: int) -> bool:
+        """Whether a file's pixels are to be made only in order to be measured."""
+
+    def wants_pixels(self, place: int) -> bool:
+        """Whether the tier of a file is that of decoded pixels."""
+
+    @property
+    def measuring(self) -> bool:
+        """Whether it is not decided yet which tier is best."""
+
+class SharedMapping:
+    """Shared memory of a descriptor."""
+
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def __init__(self, fd: int, offset: int, nbytes: int, copy_on_write: bool = False) -> None:
+        """With `copy_on_write` what is written here stays in this process."""
+
+    def discard_writes(self) -> None:
+        """Shows what others write again, where this process has written."""
+
+    def populate(self) -> None:
+        """Allocates what there is room for, in huge pages where the system gives such."""
+
+    @property
+    def address(self) -> int: ...
 
 class WorkerEvent(enum.Enum):
     """Why a worker's loop has returned."""
 
     ASSIGNMENT = ...
+    FETCH = ...
     IDLE = ...
     ORPHANED = ...
     RECALLED = ...
@@ -686,9 +773,9 @@ class PlanWorker:
         executor: Executor,
         parent: int,
         event_fd: int = -1,
-        pixels: FileStoreView | None = None,
-        indexes: FileStoreView | None = None,
+        stores: OpenedStores | None = None,
         pool: WorkerQueue | None = None,
+        fetches: bool = False,
     ) -> None: ...
     def assignment(self) -> int:
         """The member whose queue is wanted, 0 for none."""
@@ -702,6 +789,9 @@ class PlanWorker:
     def current(self) -> CurrentSample: ...
     def decline(self) -> None: ...
     def detach(self) -> None: ...
+    def encoded(self) -> bytes:
+        """The encoded bytes of the current sample; empty where they could not be read."""
+
     def give_back(self) -> None:
         """Leaves its tiny-batch to that rank's own workers."""
 
@@ -710,6 +800,9 @@ class PlanWorker:
         """The row of the current sample, to write to."""
 
     def items(self) -> int: ...
+    def missing(self) -> list[int]:
+        """After FETCH: the items of the next tiny-batch of which nothing is kept here."""
+
     def path(self, item: int) -> bytes: ...
     def pixels(self, item: int) -> memoryview: ...
     def rest(self, seen: int) -> None:
@@ -721,6 +814,20 @@ class PlanWorker:
     def sample_done(self) -> None: ...
     def sample_failed(self) -> None: ...
     def set_target(self, target: int) -> None: ...
+    def stamp(self) -> tuple[int, int]:
+        """Bytes and mtime in ns of the file that `encoded` is of."""
+
+    def supply(
+        self,
+        item: int,
+        nbytes: int,
+        mtime_ns: int,
+        data: typing_extensions.Buffer,
+        is_hit: bool,
+        seconds: float,
+    ) -> None:
+        """Gives a file's bytes for that tiny-batch; a hit came from another server's cache."""
+
     def target(self, item: int) -> int: ...
     @property
     def is_borrowed(self) -> bool:
@@ -774,6 +881,20 @@ class MemberView:
         """Whether the member tells of what it publishes."""
 
     def workers(self) -> list[WorkerView]: ...
+
+def best_decoded_share(
+    *,
+    samples: float,
+    room: float,
+    encoded_bytes: float,
+    decoded_bytes: float,
+    read_s: float,
+    window_s: float,
+    pixels_s: float,
+    workers: float,
+    cores: float,
+) -> float:
+    """The share of the samples kept that should be kept as pixels, for the shortest epoch."""
 
 def device_source() -> dict[str, str]:
     """The source of the CUDA kernel that runs this build's programs, by the names of its files."""

@@ -16,12 +16,12 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from fusionloader.aliases import Batch, Index, Sample, State
+from fusionloader.cache_settings import Cache
 from fusionloader.iterators.loader_state import LoaderState, Window
 from fusionloader.iterators.portable import iterator_factory
 from fusionloader.options import (
     AugmentPer,
     Decode,
-    DecodedCache,
     FusionOptions,
     GpuWorker,
     LoaderOptions,
@@ -29,7 +29,7 @@ from fusionloader.options import (
     Switch,
     WorkerPool,
 )
-from fusionloader.representation import Described, as_html, as_text, shown, waiting
+from fusionloader.representation import Described, as_html, as_text, measured, shown
 from fusionloader.resume.identity import describe_loader
 from fusionloader.resume.loading import load_state
 from fusionloader.resume.sampling import set_epoch_of_samplers
@@ -63,15 +63,9 @@ class FusionLoader(DataLoader[T_co]):
         num_workers: as in ``DataLoader``.
         collate_fn: as in ``DataLoader``.
         pin_memory: as in ``DataLoader``; batches are page-locked in place, not copied.
-        drop_last: as in ``DataLoader``.
-        timeout: as in ``DataLoader``.
-        worker_init_fn: as in ``DataLoader``.
-        multiprocessing_context: as in ``DataLoader``.
-        generator: as in ``DataLoader``.
-        prefetch_factor: as in ``DataLoader``.
-        persistent_workers: as in ``DataLoader``.
-        pin_memory_device: as in ``DataLoader``.
-        in_order: as in ``DataLoader``.
+        drop_last, timeout, worker_init_fn: as in ``DataLoader``.
+        multiprocessing_context, generator, prefetch_factor: as in ``DataLoader``.
+        persistent_workers, pin_memory_device, in_order: as in ``DataLoader``.
         tiny_batch_size: samples in a tiny-batch, the unit that workers claim.
         device: where batches are delivered; ``None`` leaves them in host memory.
         gpu_worker: whether a worker on the device takes the largest samples of each batch:
@@ -88,10 +82,10 @@ class FusionLoader(DataLoader[T_co]):
             ``tiny_batch_size`` neighbours of a batch, as FusionFlow does (each operation then comes
             up as often, but by ``tiny_batch_size`` at a time). Crops, flips (those that stand by
             themselves) and what runs in Python are drawn for every sample in both.
-        cache: a ``DecodedCache`` keeps the decoded images of the first epoch in shared memory, for
-            plans that run wholly in workers on image files, and for files that user code opens
-            there. Crops, flips and operations stay fresh, the pixels are the same; a file that has
-            changed since is read anew.
+        cache: a ``Cache`` keeps what the first epoch has read and decoded, for plans that run
+            wholly in workers on image files, and for files that user code opens there; ranks and
+            jobs of a machine share it. Crops, flips and operations stay fresh, the pixels are the
+            same; a file that has changed since is read anew.
         jpeg_index: ``"auto"`` keeps in shared memory, for files like those, where the decoder stood
             here and there in each JPEG, so that epochs after the first begin near the crop; a path
             also saves that of a plan to a file, from which the next loader takes it.
@@ -108,6 +102,8 @@ class FusionLoader(DataLoader[T_co]):
         max_shared_bytes: that mini-batches in flight may take of shared memory, in bytes or as
             ``"2GiB"``: fewer than ``prefetch_factor * num_workers`` are made ahead where they would
             take more, but always two. ``None``: a quarter of what is free in ``/dev/shm``.
+        share: a word; jobs of this machine and user that have it prepare each mini-batch once, for
+            all of them. Everything that makes a batch has to be equal (docs/coordinated_prep.md).
 
     Raises:
         ValueError: as ``DataLoader`` does, and for the arguments above when they are out of range.
@@ -121,13 +117,14 @@ class FusionLoader(DataLoader[T_co]):
     strict: bool
     on_error: OnError
     augment_per: AugmentPer
-    cache: DecodedCache | None
+    cache: Cache | None
     jpeg_index: str | os.PathLike[str] | None
     global_manager: Switch
     pool: WorkerPool | None
     cpu_affinity: Switch
     deferred_images: Switch
     max_shared_bytes: int | str | None
+    share: str | None
 
     _prepared = False
     _adopted = False
@@ -160,13 +157,14 @@ class FusionLoader(DataLoader[T_co]):
         strict: bool = True,
         on_error: Literal["raise", "skip", "substitute"] = "raise",
         augment_per: Literal["sample", "tiny_batch"] = "sample",
-        cache: DecodedCache | None = None,
+        cache: Cache | None = None,
         jpeg_index: str | os.PathLike[str] | None = None,
         global_manager: Literal["auto", "off"] = "auto",
         pool: WorkerPool | None = None,
         cpu_affinity: Literal["auto", "off"] = "auto",
         deferred_images: Literal["auto", "off"] = "auto",
         max_shared_bytes: int | str | None = None,
+        share: str | None = None,
     ) -> None:
         if pool is not None:
             if not isinstance(pool, WorkerPool):
@@ -189,6 +187,7 @@ class FusionLoader(DataLoader[T_co]):
             cpu_affinity=cpu_affinity,
             deferred_images=deferred_images,
             max_shared_bytes=max_shared_bytes,
+            share=share,
         )
         for field in fields(options):
             if field.name != "num_workers":  # DataLoader's own
@@ -273,15 +272,12 @@ class FusionLoader(DataLoader[T_co]):
         After an epoch lines say their share of workers' time, and the last how long training waits.
         """
         stats = self.stats()
-        measured = [] if stats.wait_share is None else [waiting(stats)]
-        return "\n".join([self._explained(), *measured])
+        return "\n".join([self._explained(), *measured(stats)])
 
     def _explained(self) -> str:
-        statistics = self._state.statistics
-        seconds = statistics.workers.part_seconds
+        seconds = self._state.statistics.workers.part_seconds
         text = self._iterator_factory.explain(LoaderOptions.of(self), seconds)
-        counted = statistics.deferred
-        return "\n".join([text, *counted.explain()]) if counted else text
+        return "\n".join([text, *self._state.explain()])
 
     def stats(self) -> LoaderStats:
         """Returns a snapshot of the counters; ``wait_share`` is the one to look at first.
@@ -362,9 +358,10 @@ class FusionLoader(DataLoader[T_co]):
     def close(self) -> None:
         """Ends persistent workers now; the loader can be iterated again.
 
-        The workers of a pool end with the pool. A trace ends, too.
+        The workers of a pool end with the pool. A trace ends, too, and what is shared with jobs.
         """
         self._shutdown_iterator()
+        self._state.leave_group()
         self._state.traces.stop()
 
     @property

@@ -10,6 +10,9 @@ from dataclasses import dataclass, fields
 from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from fusionloader.amounts import parse_bytes
+from fusionloader.cache_settings import Cache
+
 if TYPE_CHECKING:
     import torch
 
@@ -38,8 +41,7 @@ _WHERE = ("process", "thread")
 _PREBUILT = ("fused", "families")
 _DECODERS = ("dali", "nvjpeg", "torchvision")
 _DECODER_METHODS = ("start", "submit", "finished", "close")
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-_UNITS |= {f"{unit}i": 1024**power for power, unit in enumerate("KMGT", start=1)}
+_SHARE = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,31 +155,6 @@ class GpuWorker:
                 'memory="share" is about memory of a CUDA device, which the CPU backend of DALI '
                 'does not use: leave memory="auto"'
             )
-
-
-@dataclass(frozen=True, slots=True)
-class DecodedCache:
-    """Decoded images in shared memory: later epochs decode nothing that is there.
-
-    It is filled by the first epoch, shared by the workers of the loader, and never evicts.
-
-    Args:
-        budget: of shared memory, in bytes or as ``"8GiB"``; what is there besides the pixels
-            counts as well.
-
-    Raises:
-        ValueError: it is not an amount of memory.
-    """
-
-    budget: int | str
-
-    def __post_init__(self) -> None:
-        parse_bytes(self.budget)
-
-    @property
-    def nbytes(self) -> int:
-        """The budget in bytes."""
-        return parse_bytes(self.budget)
 
 
 class Closable(Protocol):
@@ -295,13 +272,14 @@ class FusionOptions:
     strict: bool
     on_error: OnError
     augment_per: AugmentPer
-    cache: DecodedCache | None
+    cache: Cache | None
     jpeg_index: str | os.PathLike[str] | None
     global_manager: Switch
     pool: WorkerPool | None
     cpu_affinity: Switch
     deferred_images: Switch
     max_shared_bytes: int | str | None
+    share: str | None
 
     def __post_init__(self) -> None:
         if not isinstance(self.tiny_batch_size, int) or self.tiny_batch_size < 1:
@@ -320,16 +298,44 @@ class FusionOptions:
             raise _unfit("gpu_worker", '"auto", None or a GpuWorker', self.gpu_worker)
         if isinstance(self.gpu_worker, GpuWorker) and self.num_workers == 0:
             raise ValueError("a GpuWorker works beside CPU workers: num_workers should be positive")
-        if self.cache is not None and not isinstance(self.cache, DecodedCache):
-            raise _unfit("cache", "a DecodedCache or None", self.cache)
+        if self.cache is not None:
+            self._check_cache(self.cache)
         if self.jpeg_index is not None and not isinstance(self.jpeg_index, (str, os.PathLike)):
             raise _unfit("jpeg_index", '"auto", a path or None', self.jpeg_index)
         if self.max_shared_bytes is not None:
             parse_bytes(self.max_shared_bytes)
-        if self.cache is not None and self.decode != "exact":
-            raise ValueError('a DecodedCache holds images as they are: decode should be "exact"')
-        if self.cache is not None and not self.strict:
-            raise ValueError("a DecodedCache holds whole images: strict should be True")
+        self._check_share()
+
+    def _check_cache(self, cache: object) -> None:
+        if not isinstance(cache, Cache):
+            raise _unfit("cache", "a Cache, a DecodedCache or None", cache)
+        if "decoded" not in cache.tiers:
+            return
+        others = 'or tiers=("index", "encoded")'
+        if self.decode != "exact":
+            raise ValueError(
+                'a cache of decoded images holds them as they are: decode should be "exact", '
+                + others
+            )
+        if not self.strict:
+            raise ValueError(
+                "a cache of decoded images holds whole images: strict should be True, " + others
+            )
+
+    def _check_share(self) -> None:
+        if self.share is None:
+            return
+        if not isinstance(self.share, str) or not _SHARE.fullmatch(self.share):
+            expected = 'one word of at most 64 letters, digits, "-", "_" and "."'
+            raise _unfit("share", expected, self.share)
+        if self.num_workers == 0:
+            raise ValueError("jobs share the work of their workers: with share, num_workers > 0")
+        if self.pool is not None:
+            raise ValueError("share is for workers of the loader's own: num_workers, not pool")
+        if self.gpu_worker is not None:
+            raise ValueError(
+                "a GPU worker makes batches for one job only: leave gpu_worker out, or share"
+            )
 
     @property
     def shared_bytes(self) -> int | None:
@@ -374,6 +380,11 @@ class LoaderOptions(FusionOptions):
         return cls(**{name: getattr(loader, attribute) for name, attribute in names.items()})
 
     @property
+    def in_flight(self) -> int:
+        """Mini-batches to be made ahead."""
+        return max((self.prefetch_factor or 0) * self.num_workers, 1)
+
+    @property
     def inner_sampler(self) -> Iterable[Index] | None:
         """The sampler that the batch sampler draws from, where it has one."""
         return getattr(self.batch_sampler, "sampler", None)
@@ -386,18 +397,3 @@ def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
 
 def _unfit(name: str, expected: str, found: object) -> ValueError:
     return ValueError(f"{name} should be {expected}, not {found!r}")
-
-
-def parse_bytes(amount: int | str) -> int:
-    """Returns ``"2GiB"``, ``"500 MB"`` or a plain number as a number of bytes.
-
-    Raises:
-        ValueError: not a positive amount of memory.
-    """
-    if isinstance(amount, int) and not isinstance(amount, bool) and amount > 0:
-        return amount
-    if isinstance(amount, str):
-        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]i?)?B?\s*", amount)
-        if found and float(found[1]) > 0:
-            return int(float(found[1]) * _UNITS[found[2] or ""])
-    raise ValueError(f'an amount of memory is written as "2GiB" or in bytes, not {amount!r}')

@@ -97,6 +97,14 @@ def _arguments(loader: Described) -> str:
     return f"{size}, num_workers={options.num_workers}, {loader.way}"
 
 
+def measured(stats: LoaderStats) -> list[str]:
+    """Returns lines of what training and the cache have shown, once they have."""
+    lines = []
+    if stats.cache is not None and stats.cache.epoch_hits + stats.cache.epoch_misses:
+        lines.append(stats.cache.explain())
+    return lines if stats.wait_share is None else [*lines, waiting(stats)]
+
+
 def waiting(stats: LoaderStats) -> str:
     """Returns a line of how long training waits."""
     waits = stats.waits

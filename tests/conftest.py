@@ -1,10 +1,28 @@
 """Fixtures that tests of several folders share."""
 
+import itertools
+
 import numpy as np
 import pytest
 from support.images import eval_transform, photo, train_transform
 
-pytest_plugins = ["support.fake_cuda", "support.lending_fixtures", "support.property_tests"]
+pytest_plugins = [
+    "support.cache_fixtures",
+    "support.fake_cuda",
+    "support.lending_fixtures",
+    "support.property_tests",
+]
+
+
+_runs = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def _own_caches(tmp_path_factory, monkeypatch):
+    """No test finds what another one has kept of the same files."""
+    folder = tmp_path_factory.getbasetemp() / f"run-{next(_runs)}"
+    folder.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
 
 
 @pytest.fixture(scope="session")

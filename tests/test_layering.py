@@ -1,4 +1,4 @@
-"""What import-linter (pyproject.toml) does not see: the public face, and native workers."""
+"""What import-linter (pyproject.toml) does not see: the public face, and small processes."""
 
 import ast
 import subprocess
@@ -14,7 +14,13 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "fusionloader"
 # The public names are for users, and for what stands outside the loader as users do.
 OUTSIDE = ("fusionloader.cli", "fusionloader.integrations", "fusionloader.__main__")
-NATIVE_WORKERS = ["fusionloader.workers.native_worker", "fusionloader.pool.worker"]
+SMALL_PROCESSES = [
+    "fusionloader.workers.native_worker",
+    "fusionloader.pool.worker",
+    "fusionloader.cache.holder_process",
+    "fusionloader.cache.holder",
+    "fusionloader.coordinated.coordinator",
+]
 MOST_MODULES = 16  # of a folder, with its __init__.py
 
 
@@ -109,16 +115,16 @@ def modules_reached_from(start: str) -> set[str]:
     return reached
 
 
-@pytest.mark.parametrize("worker", NATIVE_WORKERS)
+@pytest.mark.parametrize("process", SMALL_PROCESSES)
 @pytest.mark.parametrize("heavy", ["torch", "torchvision"])
-def test_a_native_worker_reaches_no_heavy_module(worker, heavy):
-    assert worker in module_files(), f"{worker} is missing"
-    assert heavy not in modules_reached_from(worker)
+def test_a_small_process_reaches_no_heavy_module(process, heavy):
+    assert process in module_files(), f"{process} is missing"
+    assert heavy not in modules_reached_from(process)
 
 
-@pytest.mark.parametrize("worker", NATIVE_WORKERS)
-def test_a_native_worker_loads_without_torch(worker):
-    code = f"import sys, {worker}; sys.exit('torch' in sys.modules)"
+@pytest.mark.parametrize("process", SMALL_PROCESSES)
+def test_a_small_process_loads_without_torch(process):
+    code = f"import sys, {process}; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=PATIENCE)
 
 

@@ -57,6 +57,9 @@ void bind_values(py::module_& m) {
   py::class_<LostTinyBatch>(m, "LostTinyBatch", "A tiny-batch that a dead worker had claimed.")
       .def_readonly("sequence", &LostTinyBatch::sequence)
       .def_readonly("tiny_batch", &LostTinyBatch::tiny_batch);
+  py::class_<HeldTinyBatch>(m, "HeldTinyBatch", "A tiny-batch and the worker that has it.")
+      .def_readonly("tiny_batch", &HeldTinyBatch::tiny_batch)
+      .def_readonly("worker", &HeldTinyBatch::worker);
   py::class_<WorkerSnapshot>(m, "WorkerSnapshot", "A worker's record, as it is at one moment.")
       .def_readonly("pid", &WorkerSnapshot::pid, "0 before it has begun.")
       .def_readonly("sequence", &WorkerSnapshot::sequence,
@@ -73,8 +76,8 @@ void bind_values(py::module_& m) {
                     "Samples of a compiled plan that Pillow decoded.")
       .def_readonly("read_bytes", &WorkerSnapshot::read_bytes,
                     "Of files that were read, as they are stored.")
-      .def_readonly("cache_hits", &WorkerSnapshot::cache_hits,
-                    "Samples whose pixels were kept of an earlier epoch.")
+      .def_readonly("cache_counts", &WorkerSnapshot::cache_counts,
+                    "Samples by where they came from, as in csrc/queue/cache_counts.hpp.")
       .def_property_readonly(
           "part_seconds",
           [](const WorkerSnapshot& seen) {
@@ -122,6 +125,10 @@ void bind_queue_of_manager(py::module_& m) {
            "Lays the control block out.\n\n"
            "The first `shareable` workers may be sent to other ranks, whose own come to the guest\n"
            "slots; publications add to `event_fd` where the global manager wants to know.")
+      .def_static(
+          "attach", [](int control_fd, int data_fd) { return ManagerQueue(control_fd, data_fd); },
+          "control_fd"_a, "data_fd"_a,
+          "The queue in a control block that another process has laid out, to read from.")
       .def_static("control_bytes", &Control::bytes, "records"_a, "ring_size"_a,
                   "Size of a control block with so many records of workers and guest slots.")
       .def_static("descriptor_bytes", &Batch::descriptor_bytes, "samples"_a, "tiny_batches"_a,
@@ -147,6 +154,14 @@ void bind_queue_of_manager(py::module_& m) {
       .def("set_gpu_rows", &ManagerQueue::set_gpu_rows, "slot"_a, "rows"_a,
            "The device buffer for the GPU worker's rows, plus 1; 0: it leaves them alone.")
       .def("publish", &ManagerQueue::publish, "slot"_a, "sequence"_a)
+      .def("replace", &ManagerQueue::replace, "old_slot"_a, "slot"_a, "sequence"_a,
+           "Withdraws a mini-batch, and publishes it anew from another slot in its place.\n\n"
+           "Who holds a tiny-batch of the old slot may still write to its rows.")
+      .def("search", &ManagerQueue::search, "slot"_a,
+           "Has workers look for tiny-batches that somebody stopped in mid-claim has left out.")
+      .def("held", &ManagerQueue::held, "slot"_a, "The tiny-batches that workers hold.")
+      .def("completed", &ManagerQueue::completed, "slot"_a,
+           "The worker of each completed tiny-batch.")
       .def("status", &ManagerQueue::status, "slot"_a)
       .def("shares", &ManagerQueue::shares, "slot"_a)
       .def("give_up", &ManagerQueue::give_up, "slot"_a, "tiny_batch"_a,
@@ -158,6 +173,8 @@ void bind_queue_of_manager(py::module_& m) {
       .def("dead_borrowed_workers", &ManagerQueue::dead_borrowed_workers,
            "Guest slots whose process has ended.")
       .def("empty_guest_slot", &ManagerQueue::empty_guest_slot, "guest_slot"_a)
+      .def("withdraw_one", &ManagerQueue::withdraw_one, "slot"_a, "sequence"_a,
+           "Nobody claims anything of one mini-batch any more.")
       .def("withdraw", &ManagerQueue::withdraw,
            "Nobody claims anything of the published mini-batches any more.")
       .def("set_gpu", &ManagerQueue::set_gpu, "state"_a, "threshold"_a,

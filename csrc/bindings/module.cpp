@@ -28,6 +28,7 @@ PYBIND11_MODULE(_native, m) {
   fusionloader::bind_device(m);
   fusionloader::bind_manager_queue(m);
   fusionloader::bind_worker_queue(m);
+  fusionloader::bind_file_stores(m);
   fusionloader::bind_plan_worker(m);
   fusionloader::bind_worker_sharing(m);
   fusionloader::bind_cuda(m);

@@ -6,6 +6,7 @@
 
 #include "bindings/buffers.hpp"
 #include "bindings/module.hpp"
+#include "bindings/opened_stores.hpp"
 #include "bindings/python_types.hpp"
 
 namespace py = pybind11;
@@ -18,7 +19,11 @@ using Unlocked = py::call_guard<py::gil_scoped_release>;
 
 void bind_memory(py::module_& m) {
   py::class_<Mapping>(m, "SharedMapping", py::buffer_protocol(), "Shared memory of a descriptor.")
-      .def(py::init<int, uint64_t, size_t>(), "fd"_a, "offset"_a, "nbytes"_a)
+      .def(py::init<int, uint64_t, size_t, bool>(), "fd"_a, "offset"_a, "nbytes"_a,
+           "copy_on_write"_a = false,
+           "With `copy_on_write` what is written here stays in this process.")
+      .def("discard_writes", &Mapping::discard_writes,
+           "Shows what others write again, where this process has written.")
       .def_property_readonly(
           "address",
           [](const Mapping& mapping) { return reinterpret_cast<uintptr_t>(mapping.data()); })
@@ -27,41 +32,6 @@ void bind_memory(py::module_& m) {
       .def_buffer([](Mapping& mapping) {
         return py::buffer_info(mapping.data(), static_cast<py::ssize_t>(mapping.bytes()));
       });
-  py::class_<FileStore::Kept>(m, "KeptFile", "What is kept of a file.")
-      .def_property_readonly("data",
-                             [](const FileStore::Kept& kept) {
-                               return py::bytes(reinterpret_cast<const char*>(kept.data.data),
-                                                kept.data.size);
-                             })
-      .def_property_readonly(
-          "view",
-          [](const FileStore::Kept& kept) {
-            return py::memoryview::from_memory(kept.data.data,
-                                               static_cast<py::ssize_t>(kept.data.size));
-          },
-          "The same in the store's memory, for as long as the store is there.")
-      .def_readonly("width", &FileStore::Kept::width)
-      .def_readonly("height", &FileStore::Kept::height);
-  py::class_<FileStore>(m, "FileStoreView",
-                        "What workers made of files; a file is told by its bytes and its mtime.")
-      .def(py::init<int, size_t>(), "fd"_a, "nbytes"_a)
-      .def("lacks", &FileStore::lacks, "item"_a, "nbytes"_a,
-           "Whether nothing is kept of the file, and there is room for so much.")
-      .def(
-          "find",
-          [](const FileStore& store, uint64_t item, uint64_t bytes, int64_t mtime_ns) {
-            return store.find(item, {bytes, mtime_ns});
-          },
-          "item"_a, "nbytes"_a, "mtime_ns"_a, py::keep_alive<0, 1>())
-      .def(
-          "put",
-          [](FileStore& store, uint64_t item, uint64_t bytes, int64_t mtime_ns, uint32_t width,
-             uint32_t height, const py::buffer& data) {
-            const Buffer from(data, readable);
-            return store.put(item, {bytes, mtime_ns}, width, height, from.bytes());
-          },
-          "item"_a, "nbytes"_a, "mtime_ns"_a, "width"_a, "height"_a, "data"_a,
-          "False if the store is full, or another worker was faster.");
 }
 
 void bind_current(py::module_& m) {
@@ -69,6 +39,7 @@ void bind_current(py::module_& m) {
       .value("STOPPED", WorkerEvent::stopped)
       .value("ORPHANED", WorkerEvent::orphaned)
       .value("SAMPLE", WorkerEvent::sample)
+      .value("FETCH", WorkerEvent::fetch)
       .value("ASSIGNMENT", WorkerEvent::assignment)
       .value("RECALLED", WorkerEvent::recalled)
       .value("IDLE", WorkerEvent::idle)
@@ -103,16 +74,16 @@ py::memoryview table_pixels(PlanWorker& worker, uint64_t item) {
 void bind_loop(py::module_& m) {
   py::class_<PlanWorker>(m, "PlanWorker", "The native loop of a worker on a wholly compiled plan.")
       .def(py::init([](WorkerQueue& queue, Mapping& table, Executor& executor, int parent,
-                       int event_fd, std::optional<FileStore*> pixels,
-                       std::optional<FileStore*> indexes, std::optional<WorkerQueue*> pool) {
+                       int event_fd, std::optional<OpenedStores*> stores,
+                       std::optional<WorkerQueue*> pool, bool fetches) {
              const Site home = site(queue, table, executor);
-             return new PlanWorker(home, parent, event_fd, pixels.value_or(nullptr),
-                                   indexes.value_or(nullptr), pool.value_or(nullptr));
+             const CacheStores kept = stores ? (*stores)->stores() : CacheStores{};
+             return new PlanWorker(home, parent, event_fd, kept, pool.value_or(nullptr), fetches);
            }),
            py::keep_alive<1, 2>(), py::keep_alive<1, 3>(), py::keep_alive<1, 4>(),
-           py::keep_alive<1, 7>(), py::keep_alive<1, 8>(), py::keep_alive<1, 9>(), "queue"_a,
-           "table"_a, "executor"_a, "parent"_a, "event_fd"_a = -1, "pixels"_a = py::none(),
-           "indexes"_a = py::none(), "pool"_a = py::none())
+           py::keep_alive<1, 7>(), py::keep_alive<1, 8>(), "queue"_a, "table"_a, "executor"_a,
+           "parent"_a, "event_fd"_a = -1, "stores"_a = py::none(), "pool"_a = py::none(),
+           "fetches"_a = false)
       .def("run", &PlanWorker::run, "once"_a = false, Unlocked(),
            "Works until Python is needed; with `once` for no more than one claim.")
       .def("rest", &PlanWorker::rest, "seen"_a, Unlocked(),
@@ -135,6 +106,31 @@ void bind_loop(py::module_& m) {
       .def(
           "target", [](PlanWorker& worker, uint64_t item) { return worker.table().target(item); },
           "item"_a)
+      .def(
+          "encoded",
+          [](PlanWorker& worker) {
+            const ByteView found = worker.encoded();
+            return py::bytes(reinterpret_cast<const char*>(found.data), found.size);
+          },
+          "The encoded bytes of the current sample; empty where they could not be read.")
+      .def(
+          "stamp",
+          [](PlanWorker& worker) {
+            return std::make_pair(worker.stamp().bytes, worker.stamp().mtime_ns);
+          },
+          "Bytes and mtime in ns of the file that `encoded` is of.")
+      .def("missing", &PlanWorker::missing,
+           "After FETCH: the items of the next tiny-batch of which nothing is kept here.")
+      .def(
+          "supply",
+          [](PlanWorker& worker, uint64_t item, uint64_t bytes, int64_t mtime_ns,
+             const py::buffer& data, bool is_hit, double seconds) {
+            const Buffer from(data, readable);
+            worker.supply(item, {bytes, mtime_ns}, from.bytes(), is_hit,
+                          static_cast<uint64_t>(seconds * 1e9));
+          },
+          "item"_a, "nbytes"_a, "mtime_ns"_a, "data"_a, "is_hit"_a, "seconds"_a,
+          "Gives a file's bytes for that tiny-batch; a hit came from another server's cache.")
       .def("sample_done", &PlanWorker::sample_done)
       .def("sample_failed", &PlanWorker::sample_failed)
       .def("count_pillow_sample", &PlanWorker::count_pillow_sample)

@@ -118,8 +118,8 @@ void bind_queue_of_worker(py::module_& m) {
             queue.add_part_ns(ns);
           },
           "seconds"_a, "Adds to the wall time of a plan's parts.")
-      .def("add_reads", &WorkerQueue::add_reads, "nbytes"_a, "cache_hits"_a,
-           "Adds to what was read, and to the samples whose pixels were kept.")
+      .def("add_reads", &WorkerQueue::add_reads, "nbytes"_a, "cache_counts"_a,
+           "Adds to what was read, and to where it came from.")
       .def("begin_span", &WorkerQueue::begin_span,
            "While a trace is on, what is done from here to `end_span` is one span of it.")
       .def("end_span", &WorkerQueue::end_span, "claim"_a, "first"_a, "count"_a,

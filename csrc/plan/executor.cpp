@@ -1,6 +1,7 @@
 #include "plan/executor.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <optional>
 #include <stdexcept>
@@ -227,7 +228,10 @@ Status Executor::run_kept(const SampleKey& key, uint8_t* out, ImageKeeper& keepe
   if (!impl_->run_decoder({}, pixels)) return Status::needs_pillow;
   const PixelView image = view_of(whole);
   keeper.keep_pixels(image);
+  const auto began = std::chrono::steady_clock::now();
   run_pixels(image, key, out);
+  const std::chrono::nanoseconds passed = std::chrono::steady_clock::now() - began;
+  keeper.pixels_used(static_cast<uint64_t>(passed.count()));
   if (whole.bytes.size() > largest_kept_buffer) std::vector<uint8_t>().swap(whole.bytes);
   return Status::ok;
 }

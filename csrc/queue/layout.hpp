@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "queue/cache_counts.hpp"
 #include "queue/parts.hpp"
 #include "queue/trace_ring.hpp"
 
@@ -15,7 +16,7 @@ using Atomic32 = std::atomic<uint32_t>;
 using Atomic64 = std::atomic<uint64_t>;
 static_assert(Atomic64::is_always_lock_free && Atomic32::is_always_lock_free);
 
-constexpr uint64_t kMagic = 0x35726564616f4c46;  // "FLoader5": another layout has another number
+constexpr uint64_t kMagic = 0x36726564616f4c46;  // "FLoader6": another layout has another number
 constexpr uint32_t kMaxSlots = 1 << 16;
 constexpr size_t kAlign = 64;  // a cache line: neighbours do not disturb each other
 
@@ -73,14 +74,14 @@ enum class WorkerActivity : uint32_t {
 struct alignas(kAlign) WorkerRecord {
   Atomic32 pid;
   Atomic32 tiny_batch;
-  Atomic64 sequence;         // of the mini-batch that it works on, plus 1; 0 when idle
-  Atomic64 position;         // of the sample in the mini-batch
-  Atomic64 since_ns;         // CLOCK_MONOTONIC at the start of that sample
-  Atomic64 samples;          // done so far
-  Atomic64 busy_ns;          // wall time spent on samples
-  Atomic64 pillow_samples;   // samples of a compiled plan that Pillow decoded
-  Atomic64 read_bytes;       // of files, as they are stored
-  Atomic64 cache_hits;       // samples whose pixels were kept of an earlier epoch
+  Atomic64 sequence;                    // of the mini-batch that it works on, plus 1; 0 when idle
+  Atomic64 position;                    // of the sample in the mini-batch
+  Atomic64 since_ns;                    // CLOCK_MONOTONIC at the start of that sample
+  Atomic64 samples;                     // done so far
+  Atomic64 busy_ns;                     // wall time spent on samples
+  Atomic64 pillow_samples;              // samples of a compiled plan that Pillow decoded
+  Atomic64 read_bytes;                  // of files, as they are stored
+  Atomic64 cache_counts[kCacheCounts];  // samples, as in queue/cache_counts.hpp
   Atomic64 part_ns[kParts];  // wall time of a compiled plan's parts, as in queue/parts.hpp
   // Of a worker that may be sent to other ranks, see worker_sharing.hpp.
   Atomic64 assignment;
@@ -136,6 +137,7 @@ struct StateWord {
   static uint64_t make(uint64_t sequence, uint32_t worker, TinyBatchState state) {
     return (sequence << 32) | (uint64_t{worker & 0xffff} << 16) | static_cast<uint16_t>(state);
   }
+  static uint32_t worker(uint64_t word) { return static_cast<uint32_t>(word >> 16) & 0xffff; }
   static TinyBatchState state(uint64_t word) { return static_cast<TinyBatchState>(word & 0xffff); }
 };
 

@@ -25,6 +25,12 @@ ManagerQueue::ManagerQueue(int control_fd, int data_fd, uint32_t workers, uint32
   header.magic = kMagic;
 }
 
+ManagerQueue::ManagerQueue(int control_fd, int data_fd)
+    : Shared(control_fd, data_fd), event_fd_(-1) {
+  if (control_->header.magic != kMagic)
+    throw std::runtime_error("not a fusionloader control block");
+}
+
 void ManagerQueue::add_slot(uint64_t slot, uint64_t offset, uint64_t bytes) {
   if (slot >= kMaxSlots) throw std::length_error("too many batch slots");
   control_->slots()[slot].offset.store(offset);
@@ -114,6 +120,37 @@ void ManagerQueue::publish(uint64_t slot, uint64_t sequence) {
   if (header.watched.load() != 0) notify(event_fd_);
 }
 
+void ManagerQueue::replace(uint64_t old_slot, uint64_t slot, uint64_t sequence) {
+  withdraw_one(old_slot, sequence);
+  Batch& batch = *this->batch(slot);
+  control_->ring()[sequence % control_->header.ring_size].store(slot);
+  batch.header.queue.store(QueueWord::make(sequence, 0, batch.header.tiny_batches));
+  wake_workers();
+}
+
+void ManagerQueue::search(uint64_t slot) {
+  batch(slot)->header.returned.store(1);
+  wake_workers();
+}
+
+std::vector<HeldTinyBatch> ManagerQueue::in_state(uint64_t slot, TinyBatchState state) {
+  std::vector<HeldTinyBatch> found;
+  Batch& batch = *this->batch(slot);
+  for (uint32_t t = 0; t < batch.header.tiny_batches; ++t) {
+    const uint64_t word = batch.states()[t].load();
+    if (StateWord::state(word) == state) found.push_back({t, StateWord::worker(word)});
+  }
+  return found;
+}
+
+std::vector<HeldTinyBatch> ManagerQueue::held(uint64_t slot) {
+  return in_state(slot, TinyBatchState::active);
+}
+
+std::vector<HeldTinyBatch> ManagerQueue::completed(uint64_t slot) {
+  return in_state(slot, TinyBatchState::completed);
+}
+
 void ManagerQueue::forget_gpu() {
   control_->header.gpu_ready.store(0);
   control_->header.gpu_inside.store(0);
@@ -173,8 +210,9 @@ WorkerSnapshot ManagerQueue::worker(uint32_t number) {
                       record.busy_ns.load(),
                       record.pillow_samples.load(),
                       record.read_bytes.load(),
-                      record.cache_hits.load(),
+                      {},
                       {}};
+  for (size_t i = 0; i < kCacheCounts; ++i) seen.cache_counts[i] = record.cache_counts[i].load();
   for (size_t part = 0; part < kParts; ++part) seen.part_ns[part] = record.part_ns[part].load();
   return seen;
 }
@@ -230,15 +268,19 @@ std::vector<uint32_t> ManagerQueue::dead_borrowed_workers() {
   return dead;
 }
 
+void ManagerQueue::withdraw_one(uint64_t slot, uint64_t sequence) {
+  Batch& batch = *this->batch(slot);
+  batch.header.queue.store(QueueWord::make(sequence - 1, 0, 0));
+  batch.header.returned.store(0);
+  for (uint32_t t = 0; t < batch.header.tiny_batches; ++t) drop_waiting(batch, sequence, t);
+}
+
 void ManagerQueue::withdraw() {
   ControlHeader& header = control_->header;
   const uint64_t published = header.published.load();
   for (uint64_t sequence = header.oldest.load(); sequence < published; ++sequence) {
-    Batch& batch = *this->batch(control_->ring()[sequence % header.ring_size].load());
-    if (batch.header.sequence.load() != sequence) continue;
-    batch.header.queue.store(QueueWord::make(sequence - 1, 0, 0));
-    batch.header.returned.store(0);
-    for (uint32_t t = 0; t < batch.header.tiny_batches; ++t) drop_waiting(batch, sequence, t);
+    const uint64_t slot = control_->ring()[sequence % header.ring_size].load();
+    if (batch(slot)->header.sequence.load() == sequence) withdraw_one(slot, sequence);
   }
 }
 

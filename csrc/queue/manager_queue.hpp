@@ -57,7 +57,7 @@ struct WorkerSnapshot {
   uint64_t busy_ns;
   uint64_t pillow_samples;
   uint64_t read_bytes;  // of files, as they are stored
-  uint64_t cache_hits;  // samples whose pixels were kept of an earlier epoch
+  std::array<uint64_t, kCacheCounts> cache_counts;
   std::array<uint64_t, kParts> part_ns;
 };
 
@@ -65,6 +65,12 @@ struct WorkerSnapshot {
 struct LostTinyBatch {
   uint64_t sequence;
   uint32_t tiny_batch;
+};
+
+// A tiny-batch and the worker that holds it.
+struct HeldTinyBatch {
+  uint32_t tiny_batch;
+  uint32_t worker;
 };
 
 // What a worker has done while a trace is on.
@@ -79,6 +85,9 @@ class ManagerQueue : public Shared {
   ManagerQueue(int control_fd, int data_fd, uint32_t workers, uint32_t ring_size,
                uint32_t guest_slots = 0, uint32_t shareable = 0, int event_fd = -1);
 
+  // The queue in a control block that another process has laid out, to read from.
+  ManagerQueue(int control_fd, int data_fd);
+
   void add_slot(uint64_t slot, uint64_t offset, uint64_t bytes);
   // Writes the descriptor into the slot; publish() then makes it visible.
   void describe(uint64_t slot, const MiniBatchDescription& batch);
@@ -89,6 +98,16 @@ class ManagerQueue : public Shared {
   // Number of the device buffer for the GPU worker's rows, plus 1, see BatchHeader.
   void set_gpu_rows(uint64_t slot, uint32_t rows) { batch(slot)->header.gpu_rows.store(rows); }
   void publish(uint64_t slot, uint64_t sequence);
+  // Withdraws a mini-batch, and publishes it anew in another slot under its number: workers see it
+  // as early as before. Who holds a tiny-batch of the old slot may still write to its rows.
+  void replace(uint64_t old_slot, uint64_t slot, uint64_t sequence);
+  // Has workers look through the states: who was held up in the middle of a claim may have left
+  // tiny-batches outside the unclaimed middle.
+  void search(uint64_t slot);
+  // The tiny-batches that workers hold.
+  std::vector<HeldTinyBatch> held(uint64_t slot);
+  // The worker of each completed tiny-batch.
+  std::vector<HeldTinyBatch> completed(uint64_t slot);
   BatchStatus status(uint64_t slot);
   BatchShares shares(uint64_t slot);
   WorkerSnapshot worker(uint32_t number);
@@ -104,6 +123,8 @@ class ManagerQueue : public Shared {
   void empty_guest_slot(uint32_t guest_slot) { control_->records()[guest_slot].owner.store(0); }
   // Nobody claims anything of the published mini-batches any more; waits for none.
   void withdraw();
+  // Nobody claims anything of this one any more.
+  void withdraw_one(uint64_t slot, uint64_t sequence);
   // Whether the GPU worker has built what it needs; forget it when the worker has died.
   bool gpu_is_ready() { return control_->header.gpu_ready.load() != 0; }
   void forget_gpu();
@@ -127,6 +148,7 @@ class ManagerQueue : public Shared {
   void wake_completed();
 
  private:
+  std::vector<HeldTinyBatch> in_state(uint64_t slot, TinyBatchState state);
   Batch& clear(uint64_t slot, uint64_t sequence, uint32_t samples, uint32_t tiny_size);
   int event_fd_;
 };

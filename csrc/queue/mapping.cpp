@@ -1,15 +1,52 @@
 #include "queue/mapping.hpp"
 
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <system_error>
 
 namespace fusionloader {
 
-Mapping::Mapping(int fd, uint64_t offset, size_t bytes) : data_(nullptr), bytes_(bytes) {
-  void* at =
-      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(offset));
+namespace {
+
+// Whether a page of a private mapping of a file was copied because this process wrote to it. Where
+// the system does not tell, it may have been. Dropping pages is not free: they are faulted in
+// again.
+bool has_written_pages(const uint8_t* data, size_t bytes) {
+  constexpr uint64_t kPage = 4096, kOfFile = uint64_t{1} << 61, kThere = uint64_t{3} << 62;
+  if (sysconf(_SC_PAGESIZE) != static_cast<long>(kPage)) return true;
+  const int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return true;
+  std::array<uint64_t, 4096> pages;  // in swap or in memory, and whose
+  bool written = false;
+  size_t left = (bytes + kPage - 1) / kPage;
+  off_t at = static_cast<off_t>(reinterpret_cast<uintptr_t>(data) / kPage * sizeof(uint64_t));
+  while (left > 0 && !written) {
+    const size_t wanted = std::min(left, pages.size());
+    const ssize_t got = pread(fd, pages.data(), wanted * sizeof(uint64_t), at);
+    if (got != static_cast<ssize_t>(wanted * sizeof(uint64_t))) {
+      written = true;
+      break;
+    }
+    for (size_t page = 0; page < wanted; ++page)
+      written |= (pages[page] & kThere) != 0 && (pages[page] & kOfFile) == 0;
+    left -= wanted;
+    at += got;
+  }
+  close(fd);
+  return written;
+}
+
+}  // namespace
+
+Mapping::Mapping(int fd, uint64_t offset, size_t bytes, bool copy_on_write)
+    : data_(nullptr), bytes_(bytes) {
+  const int flags = copy_on_write ? MAP_PRIVATE | MAP_NORESERVE : MAP_SHARED;
+  void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, fd, static_cast<off_t>(offset));
   if (at == MAP_FAILED) throw std::system_error(errno, std::generic_category(), "mmap");
   data_ = static_cast<uint8_t*>(at);
 }
@@ -18,6 +55,10 @@ void Mapping::populate() const {
   constexpr int populate_write = 23;  // MADV_POPULATE_WRITE, of Linux 5.14
   madvise(data_, bytes_, MADV_HUGEPAGE);
   madvise(data_, bytes_, populate_write);
+}
+
+void Mapping::discard_writes() const {
+  if (has_written_pages(data_, bytes_)) madvise(data_, bytes_, MADV_DONTNEED);
 }
 
 Mapping::~Mapping() {

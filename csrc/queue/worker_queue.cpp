@@ -263,9 +263,9 @@ void WorkerQueue::end_span(const Claim& claim, uint32_t first, uint32_t count,
   span_.reset();
 }
 
-void WorkerQueue::add_reads(uint64_t bytes, uint64_t cache_hits) {
+void WorkerQueue::add_reads(uint64_t bytes, const std::array<uint64_t, kCacheCounts>& counts) {
   record().read_bytes.fetch_add(bytes);
-  record().cache_hits.fetch_add(cache_hits);
+  for (size_t i = 0; i < kCacheCounts; ++i) record().cache_counts[i].fetch_add(counts[i]);
 }
 
 std::string_view WorkerQueue::layout() {

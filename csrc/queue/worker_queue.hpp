@@ -1,5 +1,6 @@
 #pragma once
 // The workers' half of the queue; see queue.hpp for how it works.
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -51,8 +52,8 @@ class WorkerQueue : public Shared {
   void end_samples(const Claim& claim, uint32_t tiny_batch, uint32_t samples);
   // Adds to the wall time of a plan's parts; what is beyond kParts is left out.
   void add_part_ns(const std::vector<uint64_t>& ns);
-  // Adds to what was read, and to the samples whose pixels were kept.
-  void add_reads(uint64_t bytes, uint64_t cache_hits);
+  // Adds to what was read, and to where it came from.
+  void add_reads(uint64_t bytes, const std::array<uint64_t, kCacheCounts>& counts);
   // While a trace is on, what is done from here to end_span() is one span of it.
   void begin_span();
   // Tiny-batches first .. first + count - 1 of the claim are done, and about to be finished.

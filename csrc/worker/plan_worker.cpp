@@ -34,14 +34,15 @@ class File {
 
 }  // namespace
 
-PlanWorker::PlanWorker(const Site& home, int parent, int event_fd, FileStore* pixels,
-                       FileStore* indexes, WorkerQueue* pool)
+PlanWorker::PlanWorker(const Site& home, int parent, int event_fd, const CacheStores& stores,
+                       WorkerQueue* pool, bool fetches)
     : home_(home),
       at_(&home_),
       parent_(parent),
-      kept_(pixels, indexes),
+      kept_(stores),
       event_fd_(event_fd),
-      pool_(pool) {
+      pool_(pool),
+      fetches_(fetches) {
   if (event_fd < 0) return;
   me_ = identity_of(static_cast<uint32_t>(getpid()));
   // An assignment of a dead predecessor is void: only the destination empties that guest slot.
@@ -54,6 +55,7 @@ PlanWorker::PlanWorker(const Site& home, int parent, int event_fd, FileStore* pi
 WorkerEvent PlanWorker::run(bool once) {
   for (;;) {
     while (claim_) {
+      if (wants_fetch()) return WorkerEvent::fetch;
       if (!run_sample()) return WorkerEvent::sample;
       sample_done();
     }
@@ -178,6 +180,7 @@ void PlanWorker::advance() {
   const BatchHeader& header = claim_->batch->header;
   position_ = tiny_batch_ * header.tiny_size;
   stop_ = std::min(position_ + header.tiny_size, header.samples);
+  asked_ = false;
   at_->queue->begin_span();
   at_->queue->begin_sample(*claim_, tiny_batch_, position_);
 }
@@ -200,6 +203,7 @@ CurrentSample PlanWorker::current() {
 }
 
 bool PlanWorker::run_sample() {
+  encoded_ = {};
   const CurrentSample sample = current();
   const auto item = static_cast<uint64_t>(sample.item);
   if (item >= at_->table->count) return false;  // also -1, which stands for no index
@@ -215,28 +219,100 @@ bool PlanWorker::run_sample() {
   return true;
 }
 
-std::optional<PixelView> PlanWorker::kept_pixels(uint64_t item) {
-  if (!is_home()) return std::nullopt;  // files of another rank are not in this rank's stores
-  const PartTimes::Timed timed(at_->executor->times(), Part::read);
-  return kept_.pixels(item, at_->table->path(item));
+// Once a tiny-batch, and of its own rank's files alone.
+bool PlanWorker::wants_fetch() {
+  if (!fetches_ || asked_ || !is_home() || at_->table->holds_pixels()) return false;
+  asked_ = true;
+  missing_.clear();
+  encoded_ = {};  // which may be in what was supplied
+  supplied_.clear();
+  const Entry* entries = claim_->batch->entries();
+  for (uint32_t position = position_; position < stop_; ++position) {
+    const auto item = static_cast<uint64_t>(entries[position].item);
+    if (item < at_->table->count && !kept_.holds(item)) missing_.push_back(item);
+  }
+  return !missing_.empty();
 }
 
+void PlanWorker::supply(uint64_t item, FileStamp stamp, ByteView encoded, bool is_hit,
+                        uint64_t ns) {
+  supplied_.push_back({item, stamp, {encoded.data, encoded.data + encoded.size}, is_hit});
+  at_->executor->times().ns[static_cast<size_t>(Part::read)] += ns;
+}
+
+// A borrowed worker uses the stores of its own rank: it is sent to ranks with the same files only,
+// numbered alike.
 bool PlanWorker::run_file(const CurrentSample& sample, uint64_t item) {
-  if (const auto pixels = kept_pixels(item)) {
-    at_->queue->record().cache_hits.fetch_add(1, std::memory_order_relaxed);
-    at_->executor->run_pixels(*pixels, sample.key, sample.image);
-    return true;
+  if (kept_.keeps_files()) {
+    if (const auto found = find_kept(item)) return run_kept(sample, item, *found);
+    if (const Supplied* given = supplied(item)) return run_supplied(sample, *given);
   }
+  FileStamp stamp;
+  const uint64_t began = monotonic_ns();
   {
     const PartTimes::Timed timed(at_->executor->times(), Part::read);
-    if (!read_file(item)) return false;
+    if (!read_file(item, stamp)) return false;
   }
-  at_->queue->record().read_bytes.fetch_add(file_bytes_, std::memory_order_relaxed);
-  at_->table->size(item).store(static_cast<uint32_t>(std::min<size_t>(file_bytes_, UINT32_MAX)),
+  if (CacheControl* measured = kept_.measured())
+    measured->count_read(monotonic_ns() - began, encoded_.size);
+  count_read();
+  return run_bytes(sample, item, stamp, false);
+}
+
+std::optional<KeptFiles::Found> PlanWorker::find_kept(uint64_t item) {
+  const PartTimes::Timed timed(at_->executor->times(), Part::read);
+  return kept_.find(item, at_->table->path(item));
+}
+
+bool PlanWorker::run_kept(const CurrentSample& sample, uint64_t item,
+                          const KeptFiles::Found& found) {
+  count(found.where);
+  encoded_ = found.encoded;
+  if (!found.pixels) return run_bytes(sample, item, kept_.stamp(), true);
+  at_->executor->run_pixels(*found.pixels, sample.key, sample.image);
+  return true;
+}
+
+const PlanWorker::Supplied* PlanWorker::supplied(uint64_t item) const {
+  if (!is_home()) return nullptr;
+  const auto found = std::find_if(supplied_.begin(), supplied_.end(),
+                                  [&](const Supplied& each) { return each.item == item; });
+  return found == supplied_.end() ? nullptr : &*found;
+}
+
+bool PlanWorker::run_supplied(const CurrentSample& sample, const Supplied& given) {
+  encoded_ = {given.encoded.data(), given.encoded.size()};
+  if (given.is_hit)
+    count(CacheCount::remote);
+  else
+    count_read();
+  return run_bytes(sample, given.item, given.stamp, true);
+}
+
+void PlanWorker::count_read() {
+  at_->queue->record().read_bytes.fetch_add(encoded_.size, std::memory_order_relaxed);
+  if (kept_.keeps_files()) count(CacheCount::missed);
+}
+
+bool PlanWorker::run_bytes(const CurrentSample& sample, uint64_t item, FileStamp stamp,
+                           bool is_kept) {
+  at_->table->size(item).store(static_cast<uint32_t>(std::min<size_t>(encoded_.size, UINT32_MAX)),
                                std::memory_order_relaxed);
-  const ByteView encoded{file_.data(), file_bytes_};
-  KeptFiles* kept = is_home() ? &kept_ : nullptr;
-  return at_->executor->run_encoded(encoded, sample.key, sample.image, kept) == Status::ok;
+  // However the run ends, what was begun to be filled is filled or given up.
+  struct Filling {
+    PlanWorker& worker;
+    ~Filling() {
+      if (worker.kept_.end()) worker.count(CacheCount::filled);
+    }
+  } filling{*this};
+  stamp_ = stamp;
+  kept_.begin(item, stamp, encoded_, is_kept);
+  const uint64_t began = monotonic_ns();
+  const Status done = at_->executor->run_encoded(encoded_, sample.key, sample.image, &kept_);
+  CacheControl* measured = kept_.measured();
+  if (measured && done == Status::ok && !kept_.tried_pixels())
+    measured->count_window(monotonic_ns() - began);
+  return done == Status::ok;
 }
 
 void PlanWorker::run_pixels(const CurrentSample& sample, uint64_t item) {
@@ -283,23 +359,24 @@ void PlanWorker::next_tiny_batch() {
     claim_.reset();
 }
 
-bool PlanWorker::read_file(uint64_t item) {
+bool PlanWorker::read_file(uint64_t item, FileStamp& stamp) {
   const File file(at_->table->path(item));
   struct stat info{};
   if (file.fd() < 0 || fstat(file.fd(), &info) != 0 || !S_ISREG(info.st_mode) ||
       info.st_size <= 0 || static_cast<size_t>(info.st_size) > kLargestFile)
     return false;
-  if (is_home()) kept_.begin(item, stamp_of(info));
+  stamp = stamp_of(info);
   const auto expected = static_cast<size_t>(info.st_size);
   if (file_.size() < expected || file_.size() > 16 * expected + (size_t{1} << 22))
     file_ = std::vector<uint8_t>(expected + expected / 2);
-  file_bytes_ = 0;
-  while (file_bytes_ < expected) {
-    const ssize_t got = read(file.fd(), file_.data() + file_bytes_, expected - file_bytes_);
+  size_t done = 0;
+  while (done < expected) {
+    const ssize_t got = read(file.fd(), file_.data() + done, expected - done);
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) return false;
-    file_bytes_ += static_cast<size_t>(got);
+    done += static_cast<size_t>(got);
   }
+  encoded_ = {file_.data(), done};
   return true;
 }
 

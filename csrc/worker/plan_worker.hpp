@@ -18,6 +18,7 @@ enum class WorkerEvent {
   stopped,     // the manager said so
   orphaned,    // the training process is gone
   sample,      // current() needs Python: Pillow decodes it, or words the error
+  fetch,       // missing() of the next tiny-batch may be supplied
   assignment,  // detach(), then attach() the queue that assignment() names, or decline() it
   // Of a worker of a pool, where the caller decides on which queue it sleeps:
   recalled,  // the pool has another assignment
@@ -45,10 +46,10 @@ struct CurrentSample {
 class PlanWorker {
  public:
   // A worker that may be sent to other ranks tells of idleness through the eventfd `event_fd`.
-  // `pixels` and `indexes`, of files at home, are null where the loader keeps none. `pool` is the
-  // queue of the pool that the worker is of, if it is.
-  PlanWorker(const Site& home, int parent, int event_fd = -1, FileStore* pixels = nullptr,
-             FileStore* indexes = nullptr, WorkerQueue* pool = nullptr);
+  // `stores` are of the files at home. `pool` is the queue of the pool that the worker is of, if it
+  // is. With `fetches` it asks for what it lacks before each tiny-batch.
+  PlanWorker(const Site& home, int parent, int event_fd, const CacheStores& stores,
+             WorkerQueue* pool, bool fetches);
 
   // With `once` no more than one claim.
   WorkerEvent run(bool once = false);
@@ -68,6 +69,15 @@ class PlanWorker {
   bool is_borrowed() const { return at_ != &home_; }
   void give_back();
 
+  // After WorkerEvent::fetch: the files of the tiny-batch of which nothing is kept here.
+  const std::vector<uint64_t>& missing() const { return missing_; }
+  // A file's bytes, for the tiny-batch that is next; `ns` is what it took to get them. They are
+  // not kept here: another server keeps them, and gave them if `is_hit`.
+  void supply(uint64_t item, FileStamp stamp, ByteView encoded, bool is_hit, uint64_t ns);
+  // The encoded bytes of current(), as far as they were read; of the calls' own memory.
+  ByteView encoded() const { return encoded_; }
+  FileStamp stamp() const { return stamp_; }  // of the file that encoded() is of
+
   // After WorkerEvent::assignment: the member whose queue is wanted, 0 for none.
   uint32_t assignment();
   void detach() { borrower_.reset(); }
@@ -75,11 +85,28 @@ class PlanWorker {
   void decline();
 
  private:
+  struct Supplied {
+    uint64_t item;
+    FileStamp stamp;
+    std::vector<uint8_t> encoded;
+    bool is_hit;
+  };
+
+  const Supplied* supplied(uint64_t item) const;
+  bool run_supplied(const CurrentSample& sample, const Supplied& given);
+  void count_read();
   bool run_sample();
   bool run_file(const CurrentSample& sample, uint64_t item);
+  std::optional<KeptFiles::Found> find_kept(uint64_t item);
+  bool run_kept(const CurrentSample& sample, uint64_t item, const KeptFiles::Found& found);
   void run_pixels(const CurrentSample& sample, uint64_t item);
   bool is_home() const { return at_ == &home_; }
-  std::optional<PixelView> kept_pixels(uint64_t item);
+  bool run_bytes(const CurrentSample& sample, uint64_t item, FileStamp stamp, bool is_kept);
+  void count(CacheCount what) {
+    at_->queue->record().cache_counts[static_cast<size_t>(what)].fetch_add(
+        1, std::memory_order_relaxed);
+  }
+  bool wants_fetch();
   bool claim_at_home();
   bool claim_as_borrowed();
   bool obey();
@@ -91,7 +118,7 @@ class PlanWorker {
   void advance();
   void finish_tiny_batch(TinyBatchState result);
   void next_tiny_batch();
-  bool read_file(uint64_t item);
+  bool read_file(uint64_t item, FileStamp& stamp);
 
   Site home_;
   std::optional<Site> borrower_;
@@ -113,7 +140,12 @@ class PlanWorker {
   uint32_t position_ = 0;    // of the sample in the mini-batch
   uint32_t stop_ = 0;        // where the tiny-batch ends
   std::vector<uint8_t> file_;
-  size_t file_bytes_ = 0;
+  ByteView encoded_{};  // of the current sample
+  FileStamp stamp_;
+  bool fetches_;
+  bool asked_ = false;  // for what the tiny-batch lacks
+  std::vector<uint64_t> missing_;
+  std::vector<Supplied> supplied_;
 };
 
 }  // namespace fusionloader

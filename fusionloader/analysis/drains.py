@@ -94,7 +94,7 @@ def _take(batches: Iterator[Batch], loader: AnyLoader, seconds: float) -> Drain:
 
 def _with_stats(drained: Drain, before: LoaderStats, after: LoaderStats) -> Drain:
     earlier = {stage.name: stage for stage in before.stages}
-    stages, made = [], 0
+    stages = []
     for stage in after.stages:
         known = earlier.get(stage.name)
         samples = stage.samples - (known.samples if known else 0)
@@ -102,11 +102,21 @@ def _with_stats(drained: Drain, before: LoaderStats, after: LoaderStats) -> Drai
         if samples > 0 and seconds > 0:
             capacity = max(1, drained.workers) * samples / seconds
             stages.append(StageStats(stage.name, samples, seconds, capacity))
-            made = max(made, samples)
-    hits, kept = after.cache_hits - before.cache_hits, after.decoded_cache
+    hits, misses = _asked_of_cache(before, after)
+    kept = after.decoded_cache
     return replace(
         drained,
         stages=tuple(stages),
-        hit_share=hits / made if made else 0.0,
+        hit_share=hits / (hits + misses) if hits else 0.0,
         stored_bytes=kept.bytes / kept.images if kept is not None and kept.images else 0.0,
     )
+
+
+def _asked_of_cache(before: LoaderStats, after: LoaderStats) -> tuple[int, int]:
+    """Returns hits and misses in between.
+
+    The stages' samples are counted at other moments, which tells among a few mini-batches.
+    """
+    if before.cache is None or after.cache is None:
+        return 0, 0
+    return after.cache.hits - before.cache.hits, after.cache.misses - before.cache.misses

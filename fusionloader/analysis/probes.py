@@ -28,7 +28,9 @@ _TORCH = (
     "prefetch_factor",
     "in_order",
 )
-_OWN = tuple(field.name for field in fields(FusionOptions) if field.name != "num_workers")
+# A probe goes through other batches than the jobs that share with the loader.
+_NOT_OWN = ("num_workers", "share")
+_OWN = tuple(field.name for field in fields(FusionOptions) if field.name not in _NOT_OWN)
 
 
 class CyclicBatches:

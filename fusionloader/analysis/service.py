@@ -14,9 +14,9 @@ from fusionloader.analysis import files
 from fusionloader.analysis.drains import Drain, drain
 from fusionloader.analysis.files import ReadRates
 from fusionloader.analysis.probes import CyclicBatches, MiniBatch, like
+from fusionloader.cache_settings import DecodedCache
 from fusionloader.executors.python import SampleKey
 from fusionloader.loader import FusionLoader
-from fusionloader.options import DecodedCache
 from fusionloader.sources.datasets import compile_dataset
 from fusionloader.sources.plan_source import PlanSource
 

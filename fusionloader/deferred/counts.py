@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from fusionloader.executors.spent import Spent
 from fusionloader.plan.parts import FIRST_STAGE, PASSES, READ
+from fusionloader.shm import cache_counts
 
 Content = TypeVar("Content", bytes, memoryview)
 
@@ -29,7 +30,7 @@ class Counts:
         ended: what asked for the pixels of a Pillow image, by name.
         read_seconds: spent on reading files, and ``read_bytes`` of them.
         decode_seconds: spent by the native decoders and executors.
-        cache_hits: images whose pixels were kept of an earlier epoch.
+        cache: images by where they came from, as in ``shm/cache_counts.py``.
     """
 
     files: int = 0
@@ -40,7 +41,7 @@ class Counts:
     read_seconds: float = 0.0
     decode_seconds: float = 0.0
     read_bytes: int = 0
-    cache_hits: int = 0
+    cache: list[int] = field(default_factory=cache_counts.nothing)
 
     def add(self, other: Counts) -> None:
         """Adds the counts of another process."""
@@ -50,15 +51,15 @@ class Counts:
         self.read_seconds += other.read_seconds
         self.decode_seconds += other.decode_seconds
         self.read_bytes += other.read_bytes
-        self.cache_hits += other.cache_hits
+        self.cache = [ours + theirs for ours, theirs in zip(self.cache, other.cache, strict=True)]
 
     def take_spent(self) -> Spent:
         """Returns what files have cost, and counts it anew."""
         parts = [0.0] * FIRST_STAGE
         parts[READ], parts[PASSES] = self.read_seconds, self.decode_seconds
-        spent = Spent(parts, self.read_bytes, self.cache_hits)
+        spent = Spent(parts, self.read_bytes, self.cache)
         self.read_seconds = self.decode_seconds = 0.0
-        self.read_bytes = self.cache_hits = 0
+        self.read_bytes, self.cache = 0, cache_counts.nothing()
         return spent
 
     def __bool__(self) -> bool:

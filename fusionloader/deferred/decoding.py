@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import io
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +21,7 @@ from fusionloader.deferred.core import Access, defer
 from fusionloader.deferred.counts import counted_read, counts, timed_decoding
 from fusionloader.deferred.kept import KnownFile
 from fusionloader.deferred.pillow import PillowImage
-from fusionloader.deferred.source import Source, read_file
+from fusionloader.deferred.source import Source, read_known
 from fusionloader.executors.native import file_decoder
 
 NOT_NATIVE = "damaged, or of a kind that the native decoder does not know"
@@ -43,10 +44,11 @@ def defer_png(image: PillowImage) -> str:
     if (decoder, extent, mode) != ("zip", (0, 0, *image.size), image.mode):
         return NOT_NATIVE
     try:
-        encoded = read_file(image.fp)
+        file = kept.file_of(image.fp)
+        encoded = read_known(image.fp, file)
     except Exception:  # closed, for one, or the user's own kind of file
         return "the file cannot be read"
-    source = _decoded(encoded, image, kept.file_of(image.fp))
+    source = _decoded(encoded, image, file)
     if source is None:
         return NOT_NATIVE
     # Pillow reads the chunks behind the pixels in load_end().
@@ -67,7 +69,8 @@ def opening_webp(original: Callable[[Any], None]) -> Callable[[Any], None]:
         if type(self) is not WebPImagePlugin.WebPImageFile or not activity.is_active():
             return original(self)
         file: Any = self.fp
-        encoded = counted_read(file.read)
+        known = kept.file_of(file)
+        encoded = counted_read(file.read) if known is None else read_known(file, known)
         if type(encoded) is not bytes:
             file.seek(0)
             return original(self)
@@ -76,7 +79,7 @@ def opening_webp(original: Callable[[Any], None]) -> Callable[[Any], None]:
             original(self)
         finally:
             self.fp = file
-        self.__dict__[_ENCODED] = encoded, kept.file_of(file)
+        self.__dict__[_ENCODED] = encoded, known
 
     return _open
 
@@ -123,11 +126,17 @@ def _decoded(encoded: bytes, image: PillowImage, file: KnownFile | None) -> Sour
     if found is not None and found.shape[:2] == (height, width):
         return Source(b"", image.size, found, opaque)
     pixels = np.empty((height, width, 4), np.uint8)
+    began = time.perf_counter()
     with timed_decoding():
         if file_decoder().decode(encoded, pixels.data) is not RunStatus.OK:
             return None
-    if opaque is not None and opaque.wants_pixels(image.size):
-        opaque.keep_pixels(np.ascontiguousarray(pixels[..., :3]))
+    if opaque is not None:
+        if opaque.measuring:
+            opaque.took_all(time.perf_counter() - began, width * height * 3)
+        if opaque.wants_pixels(image.size):
+            opaque.keep_pixels(np.ascontiguousarray(pixels[..., :3]))
+        else:
+            opaque.keep_bytes()
     return Source(b"", image.size, pixels)
 
 

@@ -1,4 +1,4 @@
-"""What a worker keeps of the files that user code opens: pixels, and where the decoder stood.
+"""What a worker keeps of the files that user code opens: pixels, bytes, entry indexes.
 
 A file is told by its device, inode, size and time of change. Its place in a store follows from
 these by hashing, and the places behind it are tried where that one is taken.
@@ -9,67 +9,38 @@ from __future__ import annotations
 import io
 import os
 import stat
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fusionloader._native import Executor, FileStoreView, KeptFile
+from fusionloader import _native
+from fusionloader._native import Executor, KeptFile
 from fusionloader.deferred.counts import counts
-from fusionloader.shm.descriptor import Descriptor
+from fusionloader.shm import cache_counts
+from fusionloader.shm.store_handles import OpenHandles, StoreHandles
 
 Pixels = npt.NDArray[np.uint8]
 
 _PROBES = 8
 _MOST_HASH = (1 << 63) - 1
+_PIXELS = (("decoded", cache_counts.DECODED), ("disk_decoded", cache_counts.DISK_DECODED))
+_BYTES = (("encoded", cache_counts.ENCODED), ("disk_encoded", cache_counts.DISK_ENCODED))
+
+NO_STORES = StoreHandles({}, {})
 
 
-@dataclass(frozen=True, slots=True)
-class StoreHandle:
-    """A store for another process: its descriptor, bytes, and number of places."""
+class Store:
+    """A store in which files have no numbers."""
 
-    fd: Descriptor
-    nbytes: int
-    places: int
-
-
-@dataclass(frozen=True, slots=True)
-class ImageStores:
-    """What workers of a loader keep: decoded images, entry indexes; ``None`` where they do not."""
-
-    pixels: StoreHandle | None = None
-    indexes: StoreHandle | None = None
-
-    def descriptors(self) -> dict[str, int]:
-        """Returns the descriptors by name, for a process that gets them otherwise than pickled."""
-        handles = {"pixels_fd": self.pixels, "indexes_fd": self.indexes}
-        return {name: handle.fd.fd for name, handle in handles.items() if handle is not None}
-
-    def at(self, fds: Mapping[str, int]) -> ImageStores:
-        """Returns the stores behind other descriptors, which may be missing."""
-        return ImageStores(
-            _moved(self.pixels, fds.get("pixels_fd", -1)),
-            _moved(self.indexes, fds.get("indexes_fd", -1)),
-        )
-
-    def open(self) -> OpenStores:
-        """Returns them mapped into this process."""
-        opened = (_Store(handle) if handle else None for handle in (self.pixels, self.indexes))
-        return OpenStores(*opened)
-
-
-def _moved(handle: StoreHandle | None, fd: int) -> StoreHandle | None:
-    return None if handle is None else replace(handle, fd=Descriptor(fd))
-
-
-class _Store:
-    def __init__(self, handle: StoreHandle) -> None:
-        self._view = FileStoreView(handle.fd.fd, handle.nbytes)
-        self._places = handle.places
+    def __init__(self, view: _native.FileStoreView) -> None:
+        self._view, self._places = view, view.items
 
     def find(self, file: KnownFile) -> KeptFile | None:
+        """Returns what is kept of a file."""
         for place in self._near(file):
             found = self._view.find(place, file.nbytes, file.stamp)
             if found is not None or self._view.lacks(place, 0):
@@ -80,33 +51,41 @@ class _Store:
         """Whether a file is not there, and could be."""
         return self._free(file, nbytes) is not None
 
-    def put(self, file: KnownFile, size: tuple[int, int], data: Any) -> None:
+    def put(self, file: KnownFile, size: tuple[int, int], data: Any) -> bool:
+        """Keeps something of a file; returns whether it is kept."""
         place = self._free(file, memoryview(data).nbytes)
-        if place is not None:
-            self._view.put(place, file.nbytes, file.stamp, *size, data)
+        if place is None:
+            return False
+        return self._view.put(place, file.nbytes, file.stamp, *size, data)
 
     def _free(self, file: KnownFile, nbytes: int) -> int | None:
         for place in self._near(file):
-            if self._view.find(place, file.nbytes, file.stamp) is not None:
-                return None
             if self._view.lacks(place, nbytes):
                 return place
+            # One that is being filled may become this file's.
+            if not self._view.holds(place) or self._view.find(place, file.nbytes, file.stamp):
+                return None
         return None
 
     def _near(self, file: KnownFile) -> list[int]:
         return [(file.stamp + probe) % self._places for probe in range(_PROBES)]
 
 
-@dataclass(frozen=True, slots=True)
 class OpenStores:
-    """The stores of ``ImageStores`` in this process."""
+    """The stores of a loader in this process."""
 
-    pixels: _Store | None = None
-    indexes: _Store | None = None
+    def __init__(self, handles: StoreHandles = NO_STORES) -> None:
+        opened: OpenHandles = handles.open()
+        stores = {name: Store(view) for name, view in opened.views.items()}
+        self.index = stores.get("index")
+        self.pixels = [(stores[name], count) for name, count in _PIXELS if name in stores]
+        self.encoded = [(stores[name], count) for name, count in _BYTES if name in stores]
+        self.tiers = opened.native
+        self._any = bool(stores)
 
     def file_of(self, opened: Any) -> KnownFile | None:
         """Returns what an open file is known as; ``None`` for what is not a file of its own."""
-        if self.pixels is None and self.indexes is None:
+        if not self._any:
             return None
         # Others may give the descriptor of what they are a part of, as of a shard.
         raw = opened.raw if type(opened) is io.BufferedReader else opened
@@ -122,12 +101,15 @@ class KnownFile:
     The pixels lie in the store's memory: they are there as long as this is.
     """
 
-    __slots__ = ("_stores", "nbytes", "stamp")
+    __slots__ = ("_found", "_read", "_stores", "nbytes", "stamp")
 
     def __init__(self, stores: OpenStores, info: os.stat_result) -> None:
         self._stores = stores
+        self._found = False  # its bytes were
+        self._read: bytes | None = None  # that may be kept
         self.nbytes = info.st_size
         known = info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns
+        # Of integers alone: such a hash is the same in every process.
         self.stamp = hash(known) & _MOST_HASH
 
     def if_whole(self, encoded: bytes) -> KnownFile | None:
@@ -136,27 +118,94 @@ class KnownFile:
 
     def pixels(self) -> Pixels | None:
         """Returns what is kept of it, height x width x 3, not to be written to."""
-        store = self._stores.pixels
-        found = None if store is None else store.find(self)
-        if found is None:
-            return None
-        counts().cache_hits += 1
-        return np.frombuffer(found.view, np.uint8).reshape(found.height, found.width, 3)
+        for store, count in self._stores.pixels:
+            found = store.find(self)
+            if found is not None:
+                counts().cache[count] += 1
+                # What comes from a disk is gone with what was found.
+                data = found.view if count == cache_counts.DECODED else found.data
+                return np.frombuffer(data, np.uint8).reshape(found.height, found.width, 3)
+        return None
+
+    def encoded(self) -> bytes | None:
+        """Returns the file's bytes, if they are kept."""
+        for store, count in self._stores.encoded:
+            found = store.find(self)
+            if found is not None:
+                counts().cache[count] += 1
+                self._found = True
+                return found.data
+        return None
+
+    def was_read(self, encoded: bytes, seconds: float) -> None:
+        """Notes that the file was read from storage, and that its bytes may be kept."""
+        stores = self._stores
+        if stores.pixels or stores.encoded:
+            counts().cache[cache_counts.MISSED] += 1
+            stores.tiers.count_read(seconds, len(encoded))
+            self._read = encoded if len(encoded) == self.nbytes else None
+
+    def keep_bytes(self) -> None:
+        """Keeps what was read, where there is room."""
+        encoded, self._read = self._read, None
+        if encoded is None:
+            return
+        if any(store.put(self, (0, 0), encoded) for store, _ in self._stores.encoded):
+            counts().cache[cache_counts.FILLED] += 1
 
     def wants_pixels(self, size: tuple[int, int]) -> bool:
-        """Whether pixels of an image of that size would be kept."""
-        store = self._stores.pixels
-        return store is not None and store.has_room(self, size[0] * size[1] * 3)
+        """Whether pixels of an image of that size would be kept, or are to be measured."""
+        stores, nbytes = self._stores, size[0] * size[1] * 3
+        if stores.pixels and stores.encoded:
+            if self.measuring:
+                return not self._found and stores.tiers.tries_pixels(self.stamp)
+            if not stores.tiers.wants_pixels(self.stamp) and (
+                self._found or _has_room(stores.encoded, self, self.nbytes)
+            ):
+                return False
+        return _has_room(stores.pixels, self, nbytes)
 
     def keep_pixels(self, pixels: Pixels) -> None:
-        """Keeps pixels, height x width x 3, where there is room."""
-        if self._stores.pixels is not None:
-            height, width, _ = pixels.shape
-            self._stores.pixels.put(self, (width, height), pixels.reshape(-1).data)
+        """Keeps pixels, height x width x 3, or the file's bytes, whatever is its tier."""
+        height, width, _ = pixels.shape
+        if self.measuring:
+            self._stores.tiers.count_image(pixels.nbytes)
+        elif self.wants_pixels((width, height)):
+            data = pixels.reshape(-1).data
+            if any(store.put(self, (width, height), data) for store, _ in self._stores.pixels):
+                counts().cache[cache_counts.FILLED] += 1
+                return
+        self.keep_bytes()
+
+    def took_all(self, seconds: float, nbytes: int) -> None:
+        """Notes what it took to decode an image of which no window can be decoded."""
+        tiers = self._stores.tiers
+        tiers.count_window(seconds)
+        tiers.count_pixels(0.0)
+        tiers.count_image(nbytes)
+
+    @property
+    def measuring(self) -> bool:
+        """Whether it is not decided yet in which of two tiers files are kept."""
+        return bool(self._stores.pixels and self._stores.encoded) and self._stores.tiers.measuring
+
+    @contextmanager
+    def made_of_bytes(self) -> Iterator[None]:
+        """Measures the block, which makes a sample of encoded bytes."""
+        began = time.perf_counter()
+        yield
+        self._stores.tiers.count_window(time.perf_counter() - began)
+
+    @contextmanager
+    def made_of_pixels(self) -> Iterator[None]:
+        """Measures the block, which makes a sample of pixels that are there."""
+        began = time.perf_counter()
+        yield
+        self._stores.tiers.count_pixels(time.perf_counter() - began)
 
     def index(self, encoded: bytes, runner: Executor) -> bytes:
         """Returns the entry index, recorded by an executor if there is none; may be empty."""
-        store = self._stores.indexes
+        store = self._stores.index
         if store is None:
             return b""
         found = store.find(self)
@@ -167,6 +216,10 @@ class KnownFile:
         index = runner.record(encoded)
         store.put(self, (0, 0), index)
         return index
+
+
+def _has_room(stores: list[tuple[Store, int]], file: KnownFile, nbytes: int) -> bool:
+    return any(store.has_room(file, nbytes) for store, _ in stores)
 
 
 _current = OpenStores()

@@ -14,7 +14,7 @@ from fusionloader.deferred.core import Access, DeferredCore, defer
 from fusionloader.deferred.counts import counts
 from fusionloader.deferred.decoding import NOT_NATIVE, defer_png
 from fusionloader.deferred.pillow import PillowImage
-from fusionloader.deferred.source import Source, read_file
+from fusionloader.deferred.source import Source, read_known
 from fusionloader.executors.native import file_decoder
 
 _END_OF_IMAGE = b"\xff\xd9"
@@ -63,7 +63,7 @@ def _defer_jpeg(image: PillowImage) -> str:
         defer(image, Source(b"", image.size, pixels, file))
         return ""
     try:
-        encoded = read_file(image.fp)
+        encoded = read_known(image.fp, file)
     except Exception:  # closed, for one, or the user's own kind of file
         return "the file cannot be read"
     if encoded.rfind(_END_OF_IMAGE, -_SEARCHED) < 0:

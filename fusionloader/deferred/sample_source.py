@@ -6,23 +6,24 @@ from collections.abc import Mapping
 from itertools import zip_longest
 
 from fusionloader.deferred import counts, kept, patches
-from fusionloader.deferred.kept import ImageStores, OpenStores
+from fusionloader.deferred.kept import OpenStores
 from fusionloader.deferred.loading import begin_in_worker
 from fusionloader.executors.python import Dataset, Sample, SampleKey, Seeding, Source
 from fusionloader.executors.spent import Spent
+from fusionloader.shm.store_handles import StoreHandles
 
 
 class DeferringSource:
     """A source of user code's samples, whose images are deferred; for worker processes."""
 
-    def __init__(self, source: Source, stores: ImageStores) -> None:
+    def __init__(self, source: Source, stores: StoreHandles) -> None:
         """``stores`` are where workers keep something of the files."""
         self.inner = source
         self.dataset: Dataset = source.dataset
         self.stores, self._opened = stores, OpenStores()
         self._begun = False
 
-    def __reduce__(self) -> tuple[type[DeferringSource], tuple[Source, ImageStores]]:
+    def __reduce__(self) -> tuple[type[DeferringSource], tuple[Source, StoreHandles]]:
         return DeferringSource, (self.inner, self.stores)  # a process begins for itself
 
     @property
@@ -40,7 +41,7 @@ class DeferringSource:
             patches.install_imported()
         else:
             begin_in_worker()
-            self._opened = self.stores.open()
+            self._opened = OpenStores(self.stores)
             self._begun = True
         kept.use(self._opened)  # a pool's workers serve several loaders
         return self.inner.load(key)
@@ -56,7 +57,7 @@ class DeferringSource:
         return Spent(
             [sum(pair) for pair in pairs],
             spent.read_bytes + own.read_bytes,
-            spent.cache_hits + own.cache_hits,
+            [a + b for a, b in zip(spent.cache, own.cache, strict=True)],
         )
 
     def name(self, key: SampleKey) -> str:

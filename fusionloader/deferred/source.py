@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import time
 import weakref
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -39,6 +41,23 @@ def read_file(file: Any) -> bytes:
     encoded = counted_read(file.read)
     if not isinstance(encoded, bytes):
         raise ValueError("not a binary file")
+    return encoded
+
+
+def read_known(opened: Any, file: KnownFile | None) -> bytes:
+    """Returns all that is in an open file, which is known as ``file`` where it is.
+
+    Raises:
+        ValueError: not a binary file.
+    """
+    if file is None:
+        return read_file(opened)
+    kept = file.encoded()
+    if kept is not None:
+        return kept
+    began = time.perf_counter()
+    encoded = read_file(opened)
+    file.was_read(encoded, time.perf_counter() - began)
     return encoded
 
 
@@ -91,16 +110,27 @@ class Source:
         if self._whole is None:
             few = self._uses < _VIEWS_OF_A_WHOLE and 2 * Source._often <= Source._made
             if few and not self._is_to_be_kept() and self._run_window(operations, runner, out):
+                if self._file is not None:
+                    self._file.keep_bytes()
                 return
             self._whole = self._decode()
-        runner.run_pixels_with(self._whole.data, operations, out)
+        with self._measured("made_of_pixels"):
+            runner.run_pixels_with(self._whole.data, operations, out)
+
+    def _measured(self, what: str) -> AbstractContextManager[None]:
+        """Measures a block for the choice of what is kept of files."""
+        if self._file is None or not self._file.measuring:
+            return nullcontext()
+        measured: AbstractContextManager[None] = getattr(self._file, what)()
+        return measured
 
     def _is_to_be_kept(self) -> bool:
         return self._file is not None and self._file.wants_pixels(self.size)
 
     def _run_window(self, operations: Operations, runner: Executor, out: Any) -> bool:
         index = b"" if self._file is None else self._file.index(self._encoded, runner)
-        return runner.run_with(self._encoded, operations, out, index) is RunStatus.OK
+        with self._measured("made_of_bytes"):
+            return runner.run_with(self._encoded, operations, out, index) is RunStatus.OK
 
     def replayed(self, operations: Operations) -> Image.Image:
         """Returns the result of operations that the native executor refuses."""

@@ -6,6 +6,7 @@ batch is then a set of tensors over that memory, equal to what ``default_collate
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -46,7 +47,7 @@ class Leaf:
     @property
     def nbytes(self) -> int:
         """Bytes of one row."""
-        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)

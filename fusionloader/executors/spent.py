@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from fusionloader.shm import cache_counts
+
 
 @dataclass(slots=True)
 class Spent:
@@ -12,9 +14,9 @@ class Spent:
     Attributes:
         part_seconds: wall time by part of a plan, as in ``plan/parts.py``.
         read_bytes: of files, as they are stored.
-        cache_hits: samples whose pixels were kept of an earlier epoch.
+        cache: samples by where they came from, as in ``shm/cache_counts.py``.
     """
 
     part_seconds: list[float] = field(default_factory=list)
     read_bytes: int = 0
-    cache_hits: int = 0
+    cache: list[int] = field(default_factory=cache_counts.nothing)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from fusionloader.amounts import parse_bytes
 from fusionloader.executors.decoders import by_name
 from fusionloader.executors.device.launch_memory import TorchPool
 from fusionloader.executors.device.make_task import HeadOptions
@@ -20,7 +21,7 @@ from fusionloader.gpu.caching_allocator import TorchAllocator
 from fusionloader.gpu.memory_lender import MemoryOptions
 from fusionloader.gpu.start import Connections, GpuOptions
 from fusionloader.gpu.worker import BorrowedMemory, GpuWorkerConfig, main_of_script
-from fusionloader.options import GpuWorker, LoaderOptions, parse_bytes
+from fusionloader.options import GpuWorker, LoaderOptions
 from fusionloader.plan.stages import Plan
 from fusionloader.shm.dataset_table import DatasetTable
 from fusionloader.shm.descriptor import Descriptor

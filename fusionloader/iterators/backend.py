@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 import torch
 
 from fusionloader.aliases import Index
+from fusionloader.coordinated.agreement import Agreement
 from fusionloader.delivery.level_rows import LevelRows
 from fusionloader.executors.layout import Layout
 from fusionloader.gpu.start import GpuOptions
@@ -62,6 +63,9 @@ class WorkerBackend(Protocol):
 
     def no_layout(self, why: str) -> None:
         """Notes that the samples cannot be written row by row."""
+
+    def agreement(self, options: LoaderOptions) -> Agreement:
+        """Returns what jobs have to agree on that share preparation."""
 
     def epoch_ended(self) -> None:
         """Called when the last batch of an epoch was delivered."""

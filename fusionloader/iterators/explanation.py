@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import torch
 
+from fusionloader.cache import kept_files
 from fusionloader.delivery import level_rows
 from fusionloader.gpu import eligibility
 from fusionloader.iterators.deferral import defers
 from fusionloader.options import LoaderOptions
-from fusionloader.sources import kept_files
 from fusionloader.sources.datasets import Compiled
 from fusionloader.sources.tables import layout_of
 

@@ -11,7 +11,10 @@ from torch.utils.data import _utils as torch_utils
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
 
 from fusionloader.aliases import AnyDataset, AnyLoader
-from fusionloader.deferred.kept import ImageStores
+from fusionloader.cache.kept_files import KeptFiles
+from fusionloader.cache.store_stats import StoreStats
+from fusionloader.coordinated.agreement import check_shareable
+from fusionloader.deferred.kept import NO_STORES
 from fusionloader.deferred.sample_source import DeferringSource
 from fusionloader.executors.collate import is_of_collate
 from fusionloader.executors.python import DatasetSource, Seeding, Source
@@ -31,10 +34,8 @@ from fusionloader.ranks.sharing_offer import SharingOffers
 from fusionloader.resume.stateful import has_state
 from fusionloader.sources.datasets import Compiled, compile_dataset
 from fusionloader.sources.fingerprint import Fingerprint
-from fusionloader.sources.kept_files import KeptFiles
 from fusionloader.sources.plan_source import PlanSource
 from fusionloader.sources.tables import Tables, is_for_native_workers
-from fusionloader.statistics.snapshot import StoreStats
 
 log = logging.getLogger("fusionloader.loader")
 
@@ -61,6 +62,7 @@ class IteratorFactory:
         self._log(explained(options, compiled, why_not))
         if compiled is not None and compiled.plan is None:
             compiled = None
+        check_shareable(options, _why_not_shared(compiled, why_not))
         if options.num_workers == 0:
             if compiled is None or why_not:
                 return SingleProcessIterator(loader, options, state)
@@ -84,7 +86,7 @@ class IteratorFactory:
             return PythonBackend(source, remember, self._kept.epoch_ended)
         planned: Source = PlanSource(options.dataset, compiled)
         if compiled.tail is not None and options.deferred_images == "auto":
-            planned = DeferringSource(planned, ImageStores())
+            planned = DeferringSource(planned, NO_STORES)
         python = PythonBackend(planned, remember)
         of_init = Fingerprint(options.dataset, [options.worker_init_fn])
         if of_init == self._changed_by_init:
@@ -127,7 +129,7 @@ class IteratorFactory:
 
     def kept_stats(self) -> dict[str, StoreStats]:
         """Returns what is kept of the dataset's files, for ``stats()``."""
-        return {name: StoreStats(**values) for name, values in self._kept.stats().items()}
+        return self._kept.stats()
 
     def _compiled(self, options: LoaderOptions) -> tuple[Compiled | None, str | None]:
         """Returns what was compiled, and why batches cannot be written sample by sample."""
@@ -160,6 +162,13 @@ class IteratorFactory:
         if text != self._said:
             self._said = text
             log.info("%s", text.replace("\n", "; "))
+
+
+def _why_not_shared(compiled: Compiled | None, why_not: str | None) -> str:
+    """Returns why samples are not made by native workers; empty where they are."""
+    if compiled is None or not is_for_native_workers(compiled):
+        return why_not or "its samples are made by Python code, of which nobody can know elsewhere"
+    return why_not or ""
 
 
 def _samples_of(options: LoaderOptions) -> Fingerprint:

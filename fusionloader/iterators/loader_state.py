@@ -6,13 +6,15 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
+from fusionloader.cache.store_stats import StoreStats
 from fusionloader.resume.epochs import Epochs
 from fusionloader.statistics.counters import Statistics
-from fusionloader.statistics.snapshot import LoaderStats, StoreStats
+from fusionloader.statistics.snapshot import LoaderStats
 from fusionloader.trace.recording import CurrentTrace
 
 if TYPE_CHECKING:  # iterators work where the native part is missing
-    from fusionloader.deferred.kept import ImageStores
+    from fusionloader.coordinated.membership import Membership
+    from fusionloader.shm.store_handles import StoreHandles
 
 Window = AbstractContextManager[object]
 
@@ -41,12 +43,33 @@ class LoaderState:
         self.statistics = Statistics()
         self.traces = CurrentTrace()
         self.workers: int | None = None
-        self.image_stores: ImageStores | None = None
+        self.image_stores: StoreHandles | None = None
+        self._membership: Membership | None = None
         self.idle_window: Callable[[], Callable[[], Window] | None] = lambda: None
 
     def stats(self, factory: KeepsFiles) -> LoaderStats:
         """Returns a snapshot of the counters; ``factory`` made the iterators."""
-        return self.statistics.snapshot(self.epochs.completed, factory.kept_stats())
+        shared = None if self._membership is None else self._membership.stats()
+        return self.statistics.snapshot(self.epochs.completed, factory.kept_stats(), shared)
+
+    def explain(self) -> list[str]:
+        """Returns what was counted of deferred images and of shared preparation, in lines."""
+        counted = self.statistics.deferred
+        lines = list(counted.explain()) if counted else []
+        return lines if self._membership is None else [*lines, self._membership.stats().explain()]
+
+    def leave_group(self) -> None:
+        """Ends the loader's membership of a group, if it has one; an epoch begins another."""
+        if self._membership is not None:
+            self._membership.close()
+
+    def member(self, word: str) -> Membership:
+        """Returns the loader's membership of the group of a word."""
+        from fusionloader.coordinated.membership import Membership
+
+        if self._membership is None or not self._membership.is_for(word):
+            self._membership = Membership(word)
+        return self._membership
 
     def __reduce__(self) -> tuple[type[LoaderState], tuple[()]]:
         return LoaderState, ()

@@ -10,6 +10,8 @@ from operator import index as as_integer
 from PIL import Image, ImageFile
 
 from fusionloader.aliases import AnyDataset, Index
+from fusionloader.cache.kept_files import KeptFiles
+from fusionloader.coordinated.agreement import Agreement
 from fusionloader.delivery.level_rows import LevelRows, level_rows, plan_of_levels
 from fusionloader.executors.layout import Layout
 from fusionloader.gpu import eligibility
@@ -32,7 +34,6 @@ from fusionloader.scheduler.tiny_batches import order_by_size
 from fusionloader.shm.dataset_table import DatasetTable
 from fusionloader.shm.descriptor import Descriptor
 from fusionloader.sources.datasets import Compiled
-from fusionloader.sources.kept_files import KeptFiles
 from fusionloader.sources.tables import layout_of
 from fusionloader.workers import native_worker, prepared_worker, processes
 from fusionloader.workers.native_worker import NativeWorkerConfig
@@ -158,7 +159,7 @@ class NativeBackend:
 
     def _config(self, options: LoaderOptions, formats: AddedFormats) -> NativeWorkerConfig:
         """Returns what is the same for all workers."""
-        pixels, indexes = self._kept.pixels, self._kept.indexes
+        kept, joined = self._kept.handles(), self._kept.joined
         return NativeWorkerConfig(
             worker=0,
             parent=0,
@@ -173,11 +174,16 @@ class NativeBackend:
             load_truncated=ImageFile.LOAD_TRUNCATED_IMAGES,
             max_pixels=Image.MAX_IMAGE_PIXELS,
             formats=formats,
-            pixels_fd=-1 if pixels is None else pixels.fd,
-            pixels_bytes=0 if pixels is None else pixels.nbytes,
-            indexes_fd=-1 if indexes is None else indexes.fd,
-            indexes_bytes=0 if indexes is None else indexes.nbytes,
+            **kept.descriptors(),
+            mapped=dict(kept.mapped),
+            remote_files=None if joined is None else joined.remote_files,
+            identity_fd=-1 if joined is None else joined.identity.fd,
         )
+
+    def agreement(self, options: LoaderOptions) -> Agreement:
+        """See ``WorkerBackend``."""
+        assert self.layout is not None
+        return Agreement.of(options, self._plan, self.layout, self._table)
 
     def no_layout(self, why: str) -> None:
         """Never called: the layout is known from the plan."""

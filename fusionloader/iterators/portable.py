@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fusionloader.aliases import AnyLoader
+from fusionloader.cache.store_stats import StoreStats
 from fusionloader.iterators.loader_state import LoaderState
 from fusionloader.iterators.native_part import missing
 from fusionloader.iterators.whole_batches import SingleProcessIterator, WholeBatchIterator
 from fusionloader.options import LoaderOptions
-from fusionloader.statistics.snapshot import StoreStats
 from fusionloader.user_warnings import warn_user
 
 if TYPE_CHECKING:
@@ -42,6 +42,11 @@ class PortableIteratorFactory:
         if options.on_error != "raise":
             raise NotImplementedError(
                 f"on_error = {options.on_error!r} needs FusionLoader's own workers: {self._why} is "
+                "missing"
+            )
+        if options.share is not None:
+            raise NotImplementedError(
+                f"share = {options.share!r} needs FusionLoader's own workers: {self._why} is "
                 "missing"
             )
         if options.num_workers > 0:

@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Callable
 
 from fusionloader.aliases import Index
+from fusionloader.coordinated.agreement import Agreement
 from fusionloader.deferred.sample_source import without_descriptors
 from fusionloader.delivery.level_rows import LevelRows
 from fusionloader.executors.layout import Layout
@@ -55,6 +56,10 @@ class PythonBackend:
     def send_levels(self) -> LevelRows | None:
         """Returns ``None``: what user code makes is sent as it is."""
         return None
+
+    def agreement(self, options: LoaderOptions) -> Agreement:
+        """Never called: what user code makes in another job cannot be known to be the same."""
+        raise AssertionError(f"share={options.share!r}")
 
     def name(self, index: Index) -> str:
         """Returns a sample's name for messages."""

@@ -6,7 +6,7 @@ import itertools
 import os
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import NamedTuple
 
@@ -14,6 +14,9 @@ import torch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from fusionloader.aliases import AnyLoader, Batch
+from fusionloader.coordinated.connection import LeftGroup
+from fusionloader.coordinated.group_manager import GroupManager
+from fusionloader.coordinated.membership import Membership
 from fusionloader.delivery.cuda_device import CudaDevice
 from fusionloader.delivery.device_batches import Arriving, make_delivery
 from fusionloader.delivery.host_batches import collate_named, collate_rest, without_rows
@@ -67,10 +70,14 @@ class SlotIterator(_BaseDataLoaderIter):
         self._backend = backend
         self._in_order = options.in_order
         self._whole: ContinuedIterator | None = None
-        self._delivery = make_delivery(options.device)
+        self._finalizer: Callable[[], object] = lambda: None
+        self._membership = None if options.share is None else state.member(options.share)
+        # A group delivers to host memory, from where torch copies: its slots are other jobs', too.
+        self._delivery = make_delivery(options.device) if self._membership is None else None
         self._arriving: deque[_Finished] = deque()
         self._tracer = StepTracer(state.traces)
-        self._start_manager()
+        if self._membership is None:
+            self._start_manager()
         self._begin()
         state.idle_window = weakref.WeakMethod(self.idle_window)
 
@@ -81,30 +88,32 @@ class SlotIterator(_BaseDataLoaderIter):
         return self._gpu.idle_window()
 
     def _start_manager(self) -> None:
+        """Has mini-batches made by a new manager; the one before, if any, ends."""
+        self._finalizer()
         self._workers_wanted = self._options.num_workers
         self._levels = self._send_levels()
         start = self._backend.starter(self._options, self.base_seed)
-        statistics = self._statistics
-        self._manager = LocalManager(
-            self._manager_options(), self._backend.layout, start, statistics.deferred
-        )
+        options, layout = self._manager_options(), self._backend.layout
+        self._manager: LocalManager | GroupManager
+        if self._membership is None or self._membership.why_alone:
+            self._manager = LocalManager(options, layout, start, self._statistics.deferred)
+        else:
+            self._manager = GroupManager(options, layout, start, self._membership)
         self._gpu, self._in_flight = self._manager.gpu, self._manager.in_flight
-        statistics.all_workers.begin(self._manager.totals)
-        self._finalizer = weakref.finalize(self, _end, self._manager, statistics.all_workers)
+        self._statistics.all_workers.begin(self._manager.totals)
+        self._finalizer = weakref.finalize(self, _end, self._manager, self._statistics.all_workers)
         self._tracer.replace_feed(self._manager.trace)
 
     def _manager_options(self) -> ManagerOptions:
         options, backend = self._options, self._backend
         pool = None if options.pool is None else running(options.pool)
-        in_flight = (options.prefetch_factor or 0) * options.num_workers
-        per_tiny_batch = options.augment_per == "tiny_batch"
         return ManagerOptions(
             workers=options.num_workers,
-            in_flight=max(in_flight, 1),
+            in_flight=options.in_flight,
             tiny_batch_size=options.tiny_batch_size,
             timeout=options.timeout,
             name=backend.name,
-            group_size=options.tiny_batch_size if per_tiny_batch else 0,
+            group_size=options.tiny_batch_size if options.augment_per == "tiny_batch" else 0,
             page_locking=self._page_locking(),
             gpu=backend.gpu,
             delivery=self._delivery,
@@ -145,7 +154,15 @@ class SlotIterator(_BaseDataLoaderIter):
             self._options, self._epoch_state, iter(self._index_sampler), self._backend.count
         )
         self._drawn: deque[SampledBatch] = deque()  # that are not yet published
+        if self._membership is not None:
+            self._begin_in_group(self._membership)
         self._fill()
+
+    def _begin_in_group(self, membership: Membership) -> None:
+        """Has the epoch prepared by a group of jobs, or by this one alone."""
+        membership.begin(self._backend.agreement(self._options), self._options, self._epoch_state)
+        if not membership.is_served_by(getattr(self, "_manager", None)):
+            self._start_manager()
 
     def _fill(self) -> None:
         """Publishes what there is room for, without delaying a batch that is done.
@@ -188,7 +205,6 @@ class SlotIterator(_BaseDataLoaderIter):
         else:
             self._discard()
             if self._manager.pool_is_closed:
-                self._shutdown_workers()
                 self._start_manager()
             self._begin()
         self._num_yielded = 0
@@ -220,6 +236,9 @@ class SlotIterator(_BaseDataLoaderIter):
             except PlanOutdated:
                 self._go_python()
                 continue
+            except LeftGroup as why:
+                self._go_alone(str(why))
+                continue
             self._fill()
             found, batch = self._batch(*finished)
             if found:
@@ -242,7 +261,10 @@ class SlotIterator(_BaseDataLoaderIter):
     def _end_epoch(self) -> None:
         self._epochs.finish(self._epoch_state)
         self._backend.epoch_ended()
+        if self._membership is not None:
+            self._membership.end_epoch(finished=True)
         self._manager.receive_deferred()
+        self._statistics.epoch_ended()
         if self._gpu is not None:
             self._gpu.paused()
         if not self._persistent_workers:
@@ -264,6 +286,7 @@ class SlotIterator(_BaseDataLoaderIter):
         """Begins the copy of a mini-batch to the device, if it goes there and is whole."""
         if self._delivery is None or job.failures or job.spilled or not job.indices:
             return None
+        assert isinstance(self._manager, LocalManager)
         arriving = self._manager.deliver_on_device(job)
         self._tracer.copied(job.batch.epoch, job.number, arriving.nbytes, arriving.begun_ns)
         return arriving
@@ -277,6 +300,8 @@ class SlotIterator(_BaseDataLoaderIter):
     def _batch(self, job: Job, arriving: Arriving | None) -> tuple[bool, Batch]:
         """Returns whether anything of a mini-batch is left to deliver, and the batch."""
         self._epoch_state.deliver(job.number)
+        if self._membership is not None:
+            self._membership.delivered()
         self._statistics.add_skipped(job.skipped)
         if job.failures:
             self._manager.release(job)
@@ -340,9 +365,17 @@ class SlotIterator(_BaseDataLoaderIter):
         """Has workers make the samples that read the dataset as ``worker_init_fn`` left it."""
         failed = [finished.job for finished in self._arriving if finished.arriving is None]
         self._arriving = deque(each for each in self._arriving if each.arriving is not None)
-        jobs = [*failed, *self._in_flight.wanted]
         self._backend = self._backend.of_workers_dataset()
-        self._shutdown_workers()
+        self._start_anew([*failed, *self._in_flight.wanted])
+
+    def _go_alone(self, why: str) -> None:
+        """Has workers of this job's own make what it has not had of the epoch."""
+        assert self._membership is not None
+        self._membership.leave(why)
+        self._start_anew(self._in_flight.wanted)
+
+    def _start_anew(self, jobs: Sequence[Job]) -> None:
+        """Has another manager make the mini-batches of ``jobs``."""
         self._start_manager()
         for job in jobs:
             batch = job.batch
@@ -362,6 +395,6 @@ class SlotIterator(_BaseDataLoaderIter):
         return self._manager.processes if self._whole is None else self._whole._workers
 
 
-def _end(manager: LocalManager, counters: AllWorkers) -> None:
+def _end(manager: LocalManager | GroupManager, counters: AllWorkers) -> None:
     manager.close()
     counters.end(manager.totals)

@@ -43,8 +43,8 @@ from fusionloader.statistics.waits import WaitClock
 from fusionloader.trace.step_tracer import StepTracer
 
 if TYPE_CHECKING:  # these iterators work where the native part is missing
-    from fusionloader.deferred.kept import ImageStores
     from fusionloader.iterators.batch_transport import Receiver
+    from fusionloader.shm.store_handles import StoreHandles
 
 Saved = TypeVar("Saved")
 Numbered = Iterator[tuple[int, list[Index]]]
@@ -147,6 +147,7 @@ class _Tracked:
         except StopIteration:
             self._note_end(epoch_state)
             self._epochs.finish(epoch_state)
+            statistics.epoch_ended()
             raise
         number = epoch_state.delivered
         self._note_delivered(epoch_state)
@@ -341,7 +342,7 @@ class _WithContext:
         loader: AnyLoader | _Seeded,
         options: LoaderOptions,
         states: list[State | None] | None,
-        stores: ImageStores | None,
+        stores: StoreHandles | None,
     ) -> None:
         self._loader = loader
         context: Any = options.multiprocessing_context

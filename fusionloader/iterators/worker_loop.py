@@ -20,7 +20,7 @@ from fusionloader.deferred.counts import Counts
 from fusionloader.resume.stateful import load_state, state_of
 
 if TYPE_CHECKING:  # torch's workers serve where the native part is missing
-    from fusionloader.deferred.kept import ImageStores
+    from fusionloader.shm.store_handles import StoreHandles
 
 # The places of the queues of tasks and of results among the arguments of torch's worker loop.
 _TASKS, _QUEUE = 2, 3
@@ -81,7 +81,7 @@ class StampingContext:
         self,
         context: Any,
         states: list[State | None] | None,
-        deferring: ImageStores | None,
+        deferring: StoreHandles | None,
         sends: tuple[int, int] | None,
     ) -> None:
         self._context = context
@@ -105,7 +105,7 @@ class _Beginning(NamedTuple):
     """
 
     stateful: bool
-    deferring: ImageStores | None
+    deferring: StoreHandles | None
     sends: tuple[int, int] | None
 
 
@@ -125,7 +125,7 @@ def serve(
         from fusionloader.deferred.loading import begin_in_worker
 
         begin_in_worker()
-        kept.use(begin.deferring.open())
+        kept.use(kept.OpenStores(begin.deferring))
     if begin.stateful:
         _make_fetchers_from(state, stamps)
     loop(*arguments[:_TASKS], tasks, stamps, *arguments[_QUEUE + 1 :])

@@ -10,6 +10,7 @@ from contextlib import suppress
 import torch
 
 from fusionloader import _native
+from fusionloader.amounts import mib
 from fusionloader.delivery.device_batches import Arriving, QueueCopies
 from fusionloader.delivery.device_ring import BufferOpener
 from fusionloader.executors.layout import Layout
@@ -108,7 +109,7 @@ class BatchMemory:
 
     def release(self, job: Job) -> None:
         """Takes the slots of a mini-batch back; its rows only if it was not delivered."""
-        self._descriptors.release(job.descriptor)
+        self._release_descriptor(job)
         self._stop_copying(job)
         if job.payload is not None:
             self._rows.release(job.payload)
@@ -116,9 +117,13 @@ class BatchMemory:
     def deliver(self, job: Job) -> Owner:
         """Returns an owner of the mini-batch's rows; the slot is free again when it is gone."""
         assert job.payload is not None
-        self._descriptors.release(job.descriptor)
+        self._release_descriptor(job)
         self._stop_copying(job)
         return self._rows.lease(job.payload)
+
+    def _release_descriptor(self, job: Job) -> None:
+        assert job.descriptor is not None
+        self._descriptors.release(job.descriptor)
 
     def _fitting(self, nbytes: int, rows: int) -> int:
         """Returns how many mini-batches of so many bytes may be in flight."""
@@ -131,7 +136,7 @@ class BatchMemory:
                 "%d mini-batches of %d samples in flight, not %d: they take %s each, of at most %s "
                 "(max_shared_bytes)",
                 *(fitting, rows, self._options.in_flight),
-                *(objects.mib(nbytes), objects.mib(limit)),
+                *(mib(nbytes), mib(limit)),
             )
         return fitting
 
@@ -195,7 +200,7 @@ class BatchMemory:
         assert copying is not None
         owner = self._rows.lease(job.payload)
         arriving = self._delivery.arriving(self._open_copies(), copying, owner)
-        self._descriptors.release(job.descriptor)
+        self._release_descriptor(job)
         return arriving
 
     def _stop_copying(self, job: Job) -> None:

@@ -38,13 +38,15 @@ class MiniBatch:
 class Job:
     """A published mini-batch: its slots, and what workers have reported about it.
 
-    ``sequence`` counts publications; ``deaths`` has those of workers by tiny-batch. While a trace
-    is on, ``complete_ns`` is when its last tiny-batch was finished, by ``CLOCK_MONOTONIC``.
+    ``descriptor`` and ``payload`` are ``None`` where another process has them (coordinated/), the
+    latter also until the layout is known. ``sequence`` counts publications; ``deaths`` has those of
+    workers by tiny-batch. While a trace is on, ``complete_ns`` is when its last tiny-batch was
+    finished, by ``CLOCK_MONOTONIC``.
     """
 
     batch: MiniBatch
     sequence: int
-    descriptor: Slot
+    descriptor: Slot | None
     payload: Slot | None
     failures: list[messages.Failure] = field(default_factory=list)
     skipped: list[messages.SampleSkipped] = field(default_factory=list)
@@ -72,6 +74,7 @@ class Job:
     @property
     def slot(self) -> int:
         """Number of the slot of its descriptor, by which the queue knows it."""
+        assert self.descriptor is not None
         return self.descriptor.number
 
     def rows_of(self, tiny_batch: int, size: int) -> list[int]:

@@ -7,13 +7,13 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import Literal
 
 from fusionloader import _native
 from fusionloader.manager.in_flight import InFlight
 from fusionloader.manager.options import ManagerOptions, StartWorker, WorkerConnection
 from fusionloader.manager.worker_report import worker_report
+from fusionloader.manager.worker_totals import stats_of, totals_of
 from fusionloader.pool.binding import PoolBinding
 from fusionloader.ranks.borrowed_workers import BorrowedWorkers
 from fusionloader.ranks.membership import GUEST_SLOTS, Membership
@@ -178,25 +178,12 @@ class LoaderWorkers:
     def totals(self, memory: MemoryTotals, in_flight: int) -> WorkerTotals:
         """Returns what the workers have counted, with what is known of mini-batches."""
         everyone = self._queue.workers()
-        workers = tuple(self._stats_of(everyone))
+        workers = list(self._stats_of(everyone))
         # What a GPU worker has done says nothing of how much CPU workers could.
         records = [*everyone[: self.most], *everyone[self.first_guest_slot :]]
-        parts = zip_longest(*(record.part_seconds for record in records), fillvalue=0.0)
-        return WorkerTotals(
-            samples=sum(record.samples for record in records),
-            restarts=self.restarts.total(),
-            borrowed_samples=sum(each.samples for each in workers if each.kind == "borrowed"),
-            memory=memory,
-            busy_seconds=sum(record.busy_seconds for record in records),
-            pillow_samples=sum(record.pillow_samples for record in records),
-            read_bytes=sum(record.read_bytes for record in records),
-            cache_hits=sum(record.cache_hits for record in records),
-            in_flight=in_flight,
-            wanted=self.count,
-            user_code=self._options.worker_kind == "python",
-            part_seconds=[sum(part) for part in parts],
-            workers=workers,
-        )
+        user_code = self._options.worker_kind == "python"
+        restarts = self.restarts.total()
+        return totals_of(records, workers, restarts, memory, in_flight, self.count, user_code)
 
     def _stats_of(self, records: list[_native.WorkerSnapshot]) -> Iterator[WorkerStats]:
         elapsed = max(time.monotonic() - self._started, 1e-9)
@@ -208,16 +195,7 @@ class LoaderWorkers:
                 kind = "borrowed"
             elif number >= self.most:
                 kind = "gpu"
-            share = record.busy_seconds / elapsed
-            yield WorkerStats(
-                number,
-                record.pid,
-                kind,
-                record.samples,
-                record.busy_seconds,
-                share,
-                self.restarts[number],
-            )
+            yield stats_of(number, record, kind, elapsed, self.restarts[number])
 
     @property
     def restarts(self) -> Counter[int]:

@@ -14,16 +14,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-log = logging.getLogger("fusionloader.ranks")
+from fusionloader.job_identity import is_identified, job_identity
 
-# Variables that distinguish the jobs of one user, and the attempts and agents of one job.
-_JOB_VARIABLES = (
-    "TORCHELASTIC_RUN_ID",
-    "TORCHELASTIC_RESTART_COUNT",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "GROUP_RANK",
-)
+log = logging.getLogger("fusionloader.ranks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +51,14 @@ def ranks_here(environ: Mapping[str, str] = os.environ) -> Ranks | None:
     if not 0 <= rank < count:
         _warn(f"LOCAL_RANK is {rank} and LOCAL_WORLD_SIZE is {count}")
         return None
-    if not ("TORCHELASTIC_RUN_ID" in environ or "MASTER_PORT" in environ):
+    if not is_identified(environ):
         _warn("neither TORCHELASTIC_RUN_ID nor MASTER_PORT identifies this job")
         return None
     return Ranks(rank, count, _address(environ))
 
 
 def _address(environ: Mapping[str, str]) -> str:
-    # Descriptors and pids mean nothing across namespaces.
-    namespaces = [os.readlink(f"/proc/self/ns/{kind}") for kind in ("pid", "mnt")]
-    job = [environ.get(name, "") for name in _JOB_VARIABLES]
-    identity = "\0".join([str(os.geteuid()), *namespaces, *job])
-    return f"fusionloader-{hashlib.sha256(identity.encode()).hexdigest()[:32]}"
+    return f"fusionloader-{hashlib.sha256(job_identity(environ).encode()).hexdigest()[:32]}"
 
 
 @functools.cache

@@ -25,7 +25,6 @@ sample; ranks go on without a manager, and its successor reads the same control 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import select
 import signal
@@ -57,15 +56,9 @@ def main(config: GlobalManagerConfig) -> None:
     """Serves until no member is left; returns at once where another manager has the address."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.chdir("/")
-    listener = fd_messages.make_socket()
-    try:
-        listener.bind("\0" + config.address)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            return
-        raise
-    listener.listen(_BACKLOG)
-    GlobalManager(listener, config.ranks).serve()
+    listener = fd_messages.listen(config.address, _BACKLOG)
+    if listener is not None:
+        GlobalManager(listener, config.ranks).serve()
 
 
 @dataclass(slots=True, eq=False)

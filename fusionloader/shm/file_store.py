@@ -1,4 +1,4 @@
-"""A store of what workers derive from files, in shared memory: filled once, never evicted."""
+"""A store of what workers keep of files: filled once, never evicted."""
 
 from __future__ import annotations
 
@@ -9,8 +9,19 @@ import numpy.typing as npt
 
 from fusionloader import _native
 from fusionloader.shm import objects
+from fusionloader.shm.ledger import Ledger
 
-_HEADER = 8  # uint64 words, see csrc/worker/file_store.hpp
+_HEADER = np.dtype(
+    [
+        *(("magic", "S8"), ("medium", np.uint64)),
+        *(("items", np.uint64), ("records", np.uint64), ("data", np.uint64)),
+        *(("capacity", np.uint64), ("used", np.uint64), ("kept", np.uint64)),
+        *(("closed", np.uint64), ("unused", np.uint64), ("spared", np.uint64)),
+        *(("damaged", np.uint64), ("fingerprint", "V32")),
+    ]
+)  # of csrc/worker/file_store.hpp
+MAGIC = b"FLstore1"  # another layout has another number
+MEMORY, DISK = 0, 1
 _ALIGNMENT = 64
 _FILLED = 1
 
@@ -19,13 +30,24 @@ RECORD = np.dtype(
         ("state", np.uint64),
         ("offset", np.uint64),
         ("bytes", np.uint64),
+        ("room", np.uint64),
         ("file_bytes", np.uint64),
         ("mtime_ns", np.int64),
         ("width", np.uint32),
         ("height", np.uint32),
+        ("checksum", np.uint64),
     ]
 )
 """A file's record: state, position and size of its data, and the file's stamp."""
+
+
+_LASTING = ("magic", "medium", "items", "records", "data", "fingerprint")
+
+
+def table_bytes(files: int) -> int:
+    """Returns the bytes of a store's header and records."""
+    size = _HEADER.itemsize + RECORD.itemsize * files
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
 class FileStore:
@@ -36,50 +58,89 @@ class FileStore:
     Attributes:
         fd: file descriptor of the object, for workers to map.
         nbytes: its size, table included: never more than was requested.
+        mapped: bytes from its beginning that are mapped, of a store on a disk the table alone.
         files: number of files.
         capacity: bytes for their data.
+        lock_fd: of a store on a disk: locked for as long as this process holds the store.
     """
 
-    def __init__(self, files: int, nbytes: int, spared: int = 0) -> None:
-        """Makes an empty store for ``files`` files; ``spared`` bytes of ``/dev/shm`` stay free.
+    lock_fd = -1
+
+    def __init__(
+        self, files: int, nbytes: int, spared: int = 0, ledger: Ledger | None = None
+    ) -> None:
+        """Makes an empty store in shared memory for ``files`` files.
+
+        Args:
+            files: how many there are.
+            nbytes: of the store at most.
+            spared: bytes of memory that stay free for others.
+            ledger: of the cache that the store belongs to, which limits it, too.
 
         Raises:
-            SharedMemoryExhausted: ``/dev/shm`` has no room for the table of the files.
+            SharedMemoryExhausted: there is no memory for the table of the files.
             ValueError: ``nbytes`` are too few for that table.
         """
-        records = 8 * _HEADER
-        data = -(-(records + RECORD.itemsize * files) // _ALIGNMENT) * _ALIGNMENT
-        if data > nbytes:
-            raise ValueError(f"{files} files need a table of {data} bytes, there are {nbytes}")
-        self.nbytes = nbytes
-        self.fd = objects.create(nbytes)
+        table = table_bytes(files)
+        if table > nbytes or (ledger is not None and not ledger.charge(table)):
+            left = nbytes if ledger is None else ledger.memory.limit - ledger.memory.used
+            raise ValueError(f"{files} files need a table of {table} bytes, there are {left}")
+        fd = os.memfd_create("fusionloader-store", os.MFD_CLOEXEC)
         try:
-            objects.reserve(self.fd, 0, data)
-        except objects.SharedMemoryExhausted:
-            self.close()
+            os.ftruncate(fd, nbytes)
+            objects.reserve(fd, 0, table)
+        except BaseException:
+            os.close(fd)
+            if ledger is not None:
+                ledger.refund(table)
             raise
-        table = memoryview(_native.SharedMapping(self.fd, 0, data))
-        self._header = np.frombuffer(table, np.uint64, _HEADER)
-        self._records = np.frombuffer(table, RECORD, files, records)
-        self.files = files
-        self.capacity = (nbytes - data) // _ALIGNMENT * _ALIGNMENT
-        self._header[:4] = (files, records, data, self.capacity)
-        self._header[7] = spared
+        write_header(fd, files, MEMORY, nbytes - table, spared)
+        self._map(fd, nbytes)
+
+    def _map(self, fd: int, nbytes: int) -> None:
+        self.nbytes = nbytes
+        header = memoryview(_native.SharedMapping(fd, 0, _HEADER.itemsize))
+        self._header = np.frombuffer(header, _HEADER, 1)[0:1]
+        data, self.files = int(self._header["data"][0]), int(self._header["items"][0])
+        table = memoryview(_native.SharedMapping(fd, 0, data))
+        self._records = np.frombuffer(table, RECORD, self.files, int(self._header["records"][0]))
+        self.mapped = data if int(self._header["medium"][0]) == DISK else nbytes
+        self.capacity = int(self._header["capacity"][0])
+        self.fd = fd  # from here on it is the store's to close
+
+    @classmethod
+    def of_descriptor(cls, fd: int, nbytes: int) -> FileStore:
+        """Returns the store behind a descriptor, which is then the store's."""
+        store = cls.__new__(cls)
+        store._map(fd, nbytes)
+        return store
+
+    def view(self, ledger: Ledger | None = None) -> _native.FileStoreView:
+        """Returns the store as workers open it."""
+        return _native.FileStoreView(self.fd, self.mapped, None if ledger is None else ledger.view)
+
+    def _word(self, name: str) -> int:
+        return int(self._header[name][0])
 
     @property
     def used(self) -> int:
         """Bytes taken, table included."""
-        return int(self._header[2] + self._header[4])
+        return self._word("data") + self._word("used")
 
     @property
     def kept(self) -> int:
         """Number of files with data in the store."""
-        return int(self._header[5])
+        return self._word("kept")
 
     @property
     def closed(self) -> bool:
-        """Whether ``/dev/shm`` was full before the store was."""
-        return bool(self._header[6])
+        """Whether the system had no more room before the store was full."""
+        return bool(self._word("closed"))
+
+    @property
+    def damaged(self) -> int:
+        """Files whose data on the disk was found not to be what was written."""
+        return self._word("damaged")
 
     def filled_records(self) -> npt.NDArray[np.void]:
         """Returns a copy of the table, with zeros for files that are not filled yet."""
@@ -88,32 +149,76 @@ class FileStore:
         records[states != _FILLED] = np.zeros((), RECORD)
         return records
 
+    def forget_unfinished(self) -> None:
+        """Makes records free that are not filled; for who alone has the store."""
+        unfinished = self._records["state"] != _FILLED
+        self._records["state"][unfinished] = 0
+        self._header["kept"] = np.count_nonzero(~unfinished)
+
     def read(self, offset: int, nbytes: int) -> bytes:
         """Returns some of the data."""
-        return os.pread(self.fd, nbytes, int(self._header[2]) + offset)
+        return os.pread(self.fd, nbytes, self._word("data") + offset)
 
     def write(self, offset: int, data: bytes) -> None:
         """Writes some of the data, before workers do.
 
         Raises:
-            OSError: ``/dev/shm`` is full.
+            OSError: there is no memory left.
         """
         done = 0
         while done < len(data):
-            done += os.pwrite(self.fd, data[done:], int(self._header[2]) + offset + done)
+            done += os.pwrite(self.fd, data[done:], self._word("data") + offset + done)
 
     def take_over(self, records: npt.NDArray[np.void], used: int) -> None:
         """Makes ``records`` the table, after ``write`` has written their ``used`` bytes of data."""
         self._records[:] = records
-        self._header[4] = -(-used // _ALIGNMENT) * _ALIGNMENT
-        self._header[5] = np.count_nonzero(records["state"] == _FILLED)
+        self._header["used"] = -(-used // _ALIGNMENT) * _ALIGNMENT
+        self._header["kept"] = np.count_nonzero(records["state"] == _FILLED)
 
     def close(self) -> None:
         """Closes the descriptor; the memory is freed with the last process that maps it."""
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+        for fd in (self.fd, self.lock_fd):
+            if fd >= 0:
+                os.close(fd)
+        self.fd = self.lock_fd = -1
 
     def __del__(self) -> None:
         if hasattr(self, "fd"):
             self.close()
+
+
+def write_header(
+    fd: int, files: int, medium: int, room: int, spared: int, fingerprint: bytes = b""
+) -> None:
+    """Writes the header of an empty store with ``room`` bytes for data."""
+    os.pwrite(fd, _header(files, medium, room, spared, fingerprint).tobytes(), 0)
+
+
+def _header(
+    files: int, medium: int, room: int, spared: int, fingerprint: bytes
+) -> npt.NDArray[np.void]:
+    header = np.zeros(1, _HEADER)
+    header["magic"], header["medium"], header["items"] = MAGIC, medium, files
+    header["records"], header["data"] = _HEADER.itemsize, table_bytes(files)
+    header["capacity"] = room // _ALIGNMENT * _ALIGNMENT
+    header["spared"] = spared
+    header["fingerprint"] = np.void(fingerprint.ljust(32, b"\0"))
+    return header
+
+
+def renew_header(fd: int, files: int, room: int, spared: int, fingerprint: bytes) -> int | None:
+    """Gives a store of these files that was left on a disk ``room`` bytes from now on.
+
+    Returns:
+        The bytes in use, table included; ``None`` if it is none, or of another version.
+    """
+    raw, table = os.pread(fd, _HEADER.itemsize, 0), table_bytes(files)
+    if len(raw) < _HEADER.itemsize or os.fstat(fd).st_size < table:
+        return None
+    found, made = np.frombuffer(raw, _HEADER), _header(files, DISK, room, spared, fingerprint)
+    used = int(found["used"][0])
+    if any(found[name] != made[name] for name in _LASTING) or used > found["capacity"][0]:
+        return None
+    for name in ("capacity", "closed", "spared"):  # jobs that have it mapped may change the rest
+        os.pwrite(fd, made[name].tobytes(), _HEADER.fields[name][1])  # type: ignore[index]
+    return table + used

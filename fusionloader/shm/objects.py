@@ -16,6 +16,8 @@ from pathlib import Path
 
 import posix_ipc
 
+from fusionloader.amounts import mib
+
 SHM = Path("/dev/shm")
 _NAME = re.compile(r"fusionloader-(\d+)-[0-9a-f]{32}")
 
@@ -88,8 +90,3 @@ def _alive(pid: int) -> bool:
     except PermissionError:
         return True
     return True
-
-
-def mib(size: int) -> str:
-    """Returns a number of bytes as text, in MiB."""
-    return f"{size / 2**20:,.1f} MiB"

@@ -15,7 +15,7 @@ import numpy as np
 
 from fusionloader.shm.file_store import RECORD, FileStore
 
-_MAGIC = b"FusionLoader index 1\n\0\0\0"
+_MAGIC = b"FusionLoader index 2\n\0\0\0"
 _HEADER = struct.Struct("<24s32sQQI")  # magic, fingerprint, records and data in bytes, checksum
 _CHUNK = 1 << 24
 

@@ -7,8 +7,12 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from fusionloader.cache.store_stats import StoreStats
 from fusionloader.deferred.counts import Counts
-from fusionloader.statistics.snapshot import LoaderStats, StoreStats
+from fusionloader.shm import cache_counts
+from fusionloader.statistics.cache_stats import cache_stats
+from fusionloader.statistics.shared_prep import SharedPrepStats
+from fusionloader.statistics.snapshot import LoaderStats
 from fusionloader.statistics.stages import stage_stats, total_capacity
 from fusionloader.statistics.waits import StepObserver, Waits
 from fusionloader.statistics.worker_counters import AllWorkers, WorkerCounters
@@ -37,6 +41,8 @@ class Statistics:
     deferred: Counts = field(default_factory=Counts)
     waits: Waits = field(default_factory=Waits)
     observers: list[StepObserver] = field(default_factory=list)
+    _cache_before: list[int] = field(default_factory=cache_counts.nothing)
+    _cache_of_epoch: list[int] = field(default_factory=cache_counts.nothing)
     all_workers: AllWorkers = field(default_factory=AllWorkers)
 
     @property
@@ -58,12 +64,23 @@ class Statistics:
             action = "left out" if skip.replaced_by is None else f"replaced by {skip.replaced_by}"
             log.warning("%s was %s: %s", name, action, lines[-1])
 
-    def snapshot(self, epochs: int, kept: Mapping[str, StoreStats]) -> LoaderStats:
+    def epoch_ended(self) -> None:
+        """Notes what the cache has saved until here."""
+        counts = self.all_workers.total().cache
+        self._cache_of_epoch = [
+            now - before for now, before in zip(counts, self._cache_before, strict=True)
+        ]
+        self._cache_before = counts
+
+    def snapshot(
+        self, epochs: int, kept: Mapping[str, StoreStats], shared: SharedPrepStats | None = None
+    ) -> LoaderStats:
         """Returns everything that was counted until now, to any thread.
 
         Args:
             epochs: that were finished.
             kept: what is kept of files, by name.
+            shared: what other jobs have to do with it.
         """
         workers = self.all_workers.total()
         stages = stage_stats(
@@ -93,7 +110,8 @@ class Statistics:
             pillow_samples=workers.pillow_samples,
             borrowed_samples=workers.borrowed_samples,
             read_bytes=workers.read_bytes,
-            cache_hits=workers.cache_hits,
+            cache_hits=sum(workers.cache[place] for place in cache_counts.HITS),
+            cache=cache_stats(workers.cache, self._cache_of_epoch, kept),
             in_flight=workers.in_flight,
             slots=workers.slots,
             shared_memory_bytes=workers.peak_bytes,
@@ -103,6 +121,7 @@ class Statistics:
             deferred_images=self.deferred.as_dict(),
             decoded_cache=kept.get("decoded_cache"),
             jpeg_index=kept.get("jpeg_index"),
+            shared_prep=shared,
         )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from fusionloader.statistics.readings import (
     Read,
     bad_samples,
+    cache_misses,
     deferred_images,
     gpu_mode,
     of_gpu_worker,
@@ -18,6 +19,9 @@ from fusionloader.statistics.readings import (
     of_workers,
     one,
     percentiles,
+    shared_prep,
+    shared_samples,
+    tier_hits,
 )
 
 if TYPE_CHECKING:  # a snapshot has its scalars from here
@@ -170,6 +174,25 @@ METRICS = (
         scalar="borrowed_samples",
     ),
     Metric(
+        *("shared_batches", "counter", "batches"),
+        "Mini-batches that came from a group of jobs.",
+        shared_prep("shared_batches"),
+        scalar="shared_prep/batches",
+    ),
+    Metric(
+        *("shared_samples", "counter", "samples"),
+        "Samples of a group of jobs, by whose workers have made them.",
+        shared_samples,
+        ("made",),
+        "shared_prep/made_{made}",
+    ),
+    Metric(
+        *("shared_wait_seconds", "counter", "seconds"),
+        "Time that this job has waited for others to take their mini-batches.",
+        shared_prep("waited_seconds"),
+        scalar="shared_prep/waited_seconds",
+    ),
+    Metric(
         *("pillow_samples", "counter", "samples"),
         "Samples of a compiled plan that Pillow decoded.",
         one("pillow_samples"),
@@ -177,9 +200,21 @@ METRICS = (
     ),
     Metric(
         *("cache_hits", "counter", "samples"),
-        "Samples whose pixels came from the decoded cache.",
+        "Samples that came from the cache.",
         one("cache_hits"),
         scalar="cache_hits",
+    ),
+    Metric(
+        *("cache_misses", "counter", "samples"),
+        "Samples that were not in the cache.",
+        cache_misses,
+        scalar="cache_misses",
+    ),
+    Metric(
+        *("cache_tier_hits", "counter", "samples"),
+        "Samples that came from a tier of the cache.",
+        tier_hits,
+        ("tier",),
     ),
     Metric(
         *("read_bytes", "counter", "bytes"),
@@ -214,20 +249,20 @@ METRICS = (
     ),
     Metric(
         *("store_images", "gauge", "images"),
-        "Images in the decoded cache, or in the JPEG index.",
+        "Images in a store: decoded cache, JPEG index, other tiers of a cache.",
         of_stores("images"),
         ("store",),
     ),
     Metric(
         *("store_bytes", "gauge", "bytes"),
-        "Shared memory that the decoded cache, or the JPEG index, takes.",
+        "Shared memory, or disk, that a store takes.",
         of_stores("bytes"),
         ("store",),
         "{store}/bytes",
     ),
     Metric(
         *("store_budget_bytes", "gauge", "bytes"),
-        "Shared memory that the decoded cache, or the JPEG index, may take.",
+        "Shared memory, or disk, that a store may take, with others of its cache.",
         of_stores("budget"),
         ("store",),
     ),

@@ -54,14 +54,45 @@ def of_stores(value: str) -> Read:
         for name in ("decoded_cache", "jpeg_index"):
             if (store := getattr(stats, name)) is not None:
                 yield (name,), getattr(store, value)
+        for name, store in () if stats.cache is None else stats.cache.other_stores().items():
+            yield (name,), getattr(store, value)
 
     return read
+
+
+def cache_misses(stats: LoaderStats) -> list[Reading]:
+    """Returns the samples that were not in the cache, if there is one."""
+    return [] if stats.cache is None else [((), stats.cache.misses)]
+
+
+def tier_hits(stats: LoaderStats) -> list[Reading]:
+    """Returns the samples that came from each tier of the cache, labeled by it."""
+    tiers = {} if stats.cache is None else stats.cache.tiers
+    return [((name,), tier.hits) for name, tier in tiers.items() if name != "index"]
 
 
 def deferred_images(stats: LoaderStats) -> list[Reading]:
     """Returns the images of user code, labeled by what has decoded them."""
     images: Mapping[str, Any] = stats.deferred_images
     return [(("native",), images["files"]), (("pillow",), sum(images["left_to_pillow"].values()))]
+
+
+def shared_prep(name: str) -> Read:
+    """Returns what reads an attribute of what is shared with other jobs, if anything is."""
+    get = attrgetter(name)
+
+    def read(stats: LoaderStats) -> list[Reading]:
+        return [] if stats.shared_prep is None else [((), get(stats.shared_prep))]
+
+    return read
+
+
+def shared_samples(stats: LoaderStats) -> list[Reading]:
+    """Returns the samples of a group of jobs, labeled by whose workers have made them."""
+    shared = stats.shared_prep
+    if shared is None:
+        return []
+    return [(("here",), shared.made_here), (("elsewhere",), shared.made_elsewhere)]
 
 
 def of_gpu_worker(name: str) -> Read:

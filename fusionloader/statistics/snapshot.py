@@ -7,7 +7,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
+from fusionloader.cache.store_stats import StoreStats
+from fusionloader.statistics.cache_stats import CacheStats
 from fusionloader.statistics.metrics import scalars
+from fusionloader.statistics.shared_prep import SharedPrepStats
 from fusionloader.statistics.stages import StageStats
 from fusionloader.statistics.waits import WaitStats
 
@@ -47,21 +50,6 @@ class WorkerStats:
 
 
 @dataclass(frozen=True, slots=True)
-class StoreStats:
-    """A decoded cache, or a JPEG index.
-
-    Attributes:
-        images: that are kept.
-        bytes: taken.
-        budget: bytes that may be taken.
-    """
-
-    images: int
-    bytes: int
-    budget: int
-
-
-@dataclass(frozen=True, slots=True)
 class LoaderStats:
     """Counters since the loader was made; seconds are wall time.
 
@@ -85,7 +73,8 @@ class LoaderStats:
         pillow_samples: of a plan, that Pillow decoded.
         borrowed_samples: made by workers of other ranks.
         read_bytes: of files, as they are stored.
-        cache_hits: samples whose pixels came from a ``DecodedCache``.
+        cache_hits: samples that came from the loader's cache, from whatever tier.
+        cache: what it has saved, and what is in it; ``None`` without one.
         in_flight: mini-batches that are made now.
         slots: that there are for rows of mini-batches, delivered ones that are still looked at
             included.
@@ -104,6 +93,7 @@ class LoaderStats:
             asking for pixels.
         decoded_cache: what is in it; ``None`` without one.
         jpeg_index: what is in it; ``None`` without one.
+        shared_prep: what is shared with other jobs; ``None`` without ``share``.
     """
 
     wait_share: float | None
@@ -124,6 +114,7 @@ class LoaderStats:
     borrowed_samples: int
     read_bytes: int
     cache_hits: int
+    cache: CacheStats | None
     in_flight: int
     slots: int
     shared_memory_bytes: int
@@ -133,6 +124,7 @@ class LoaderStats:
     deferred_images: Mapping[str, object]
     decoded_cache: StoreStats | None
     jpeg_index: StoreStats | None
+    shared_prep: SharedPrepStats | None
 
     @property
     def wait_seconds(self) -> float:

@@ -42,7 +42,7 @@ class WorkerTotals:
     busy_seconds: float
     pillow_samples: int
     read_bytes: int
-    cache_hits: int
+    cache: Sequence[int]
     in_flight: int
     wanted: int
     user_code: bool

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
 from fusionloader.executors.spent import Spent
+from fusionloader.shm import cache_counts
 from fusionloader.statistics.snapshot import WorkerStats
 from fusionloader.statistics.totals import WorkerTotals
 
@@ -27,7 +28,7 @@ class WorkerCounters:
     copied_bytes: int = 0
     copy_seconds: float = 0.0
     read_bytes: int = 0
-    cache_hits: int = 0
+    cache: list[int] = field(default_factory=cache_counts.nothing)
     in_flight: int = 0
     slots: int = 0
     wanted: int = 1
@@ -49,6 +50,7 @@ class WorkerCounters:
         self.slots, self.peak_bytes = memory.slots, memory.peak_bytes
         self.copied_bytes += memory.copied_bytes
         self.copy_seconds += memory.copy_seconds
+        self._add_cache(totals.cache)
         self.add_part_seconds(totals.part_seconds)
 
     def add_part_seconds(self, seconds: Sequence[float]) -> None:
@@ -56,12 +58,15 @@ class WorkerCounters:
         pairs = zip_longest(self.part_seconds, seconds, fillvalue=0.0)
         self.part_seconds = [a + b for a, b in pairs]  # a changed plan may have more of them
 
+    def _add_cache(self, counts: Sequence[int]) -> None:
+        self.cache = [a + b for a, b in zip(self.cache, counts, strict=True)]
+
     def add_spent(self, samples: int, seconds: float, spent: Spent) -> None:
         """Adds what samples have cost that were made elsewhere than by workers of a manager."""
         self.samples += samples
         self.busy_seconds += seconds
         self.read_bytes += spent.read_bytes
-        self.cache_hits += spent.cache_hits
+        self._add_cache(spent.cache)
         self.add_part_seconds(spent.part_seconds)
 
     def round(self) -> None:
@@ -89,7 +94,6 @@ _SUMS = (
     "busy_seconds",
     "pillow_samples",
     "read_bytes",
-    "cache_hits",
 )
 
 

@@ -9,6 +9,7 @@ both ends ask the kernel for the peer's user. Imports little: native workers use
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import socket
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 _MOST_BYTES = 1 << 20
-_MOST_DESCRIPTORS = 8
+_MOST_DESCRIPTORS = 16
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
@@ -57,8 +58,22 @@ def make_socket() -> socket.socket:
     return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
 
 
+def listen(address: str, backlog: int) -> socket.socket | None:
+    """Returns a socket that listens at ``address``, ``None`` where another process has it."""
+    listener = make_socket()
+    try:
+        listener.bind("\0" + address)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            return None
+        raise
+    listener.listen(backlog)
+    return listener
+
+
 def connect(address: str, timeout: float) -> socket.socket | None:
-    """Returns a connection to the global manager at ``address``, ``None`` if there is none.
+    """Returns a connection to who listens at ``address``, ``None`` if nobody does.
 
     Later calls on it wait at most ``timeout`` seconds.
     """
@@ -100,23 +115,27 @@ def send(connection: socket.socket, message: FdMessage) -> None:
     socket.send_fds(connection, [raw], list(message.fds), socket.MSG_NOSIGNAL)
 
 
-def receive(connection: socket.socket) -> FdMessage | None:
+def receive(connection: socket.socket, most_bytes: int = _MOST_BYTES) -> FdMessage | None:
     """Returns the next message, ``None`` when the other end is closed or the message malformed.
+
+    One of more than ``most_bytes`` is malformed; to make room for many takes time.
 
     Raises:
         BlockingIOError, TimeoutError: there is none yet.
     """
     try:
         raw, fds, flags, _ = socket.recv_fds(
-            connection, _MOST_BYTES, _MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+            connection, most_bytes, _MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
         )
     except (BlockingIOError, TimeoutError):
         raise
     except OSError:
         return None
+    for fd in fds:
+        os.set_inheritable(fd, False)  # some releases of Python lose the flag
     message = FdMessage({}, b"", tuple(fds))
     head, _, message.payload = raw.partition(b"\n")
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         fields = json.loads(head)
         if isinstance(fields, dict) and not flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
             message.fields = fields

@@ -131,11 +131,13 @@ class Receiver:
     """
 
     def __init__(self, fd: int) -> None:
+        """``fd`` is -1 where another process receives."""
         self.fd = fd
         self._buffer = bytearray()
         self._lock = threading.RLock()
         self._in_use = False
-        os.set_blocking(fd, False)
+        if fd >= 0:
+            os.set_blocking(fd, False)
 
     @property
     def partial(self) -> bool:

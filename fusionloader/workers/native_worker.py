@@ -6,21 +6,28 @@ Pillow decodes or raises the error for, and assignments to other ranks.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fusionloader import _native
 from fusionloader._native import WorkerEvent
 from fusionloader.executors.native import make_executor
 from fusionloader.plan.stages import Plan
+from fusionloader.shm import cache_counts
+from fusionloader.shm.store_handles import DESCRIPTORS, OpenHandles, StoreHandles
 from fusionloader.workers import failures, messages
 from fusionloader.workers.on_error import BadSample, resolve
 from fusionloader.workers.pillow_formats import AddedFormats
 
 if TYPE_CHECKING:
+    from PIL.Image import Image as PillowImage
+
     from fusionloader.options import OnError
+    from fusionloader.sources.remote_files import FileFetcher, RemoteFiles
     from fusionloader.workers.assignments import Assignments
 
 
@@ -47,15 +54,22 @@ class NativeWorkerConfig:
     load_truncated: bool = False
     max_pixels: int | None = None
     formats: AddedFormats = AddedFormats()
-    pixels_fd: int = -1
-    pixels_bytes: int = 0
-    indexes_fd: int = -1
-    indexes_bytes: int = 0
+    ledger_fd: int = -1
+    control_page_fd: int = -1
+    index_fd: int = -1
+    encoded_fd: int = -1
+    decoded_fd: int = -1
+    disk_encoded_fd: int = -1
+    disk_decoded_fd: int = -1
+    jpeg_index_fd: int = -1
+    mapped: dict[str, int] = field(default_factory=dict)
+    remote_files: RemoteFiles | None = None
+    identity_fd: int = -1
 
     def descriptors(self) -> dict[str, int]:
         """Returns the descriptors that have to be open in the process, by field."""
         always = ("control_fd", "data_fd", "table_fd", "message_fd")
-        names = (*always, "event_fd", "pixels_fd", "indexes_fd")
+        names = (*always, "event_fd", "identity_fd", *(f"{name}_fd" for name in DESCRIPTORS))
         fields = {name: getattr(self, name) for name in names}
         return {name: fd for name, fd in fields.items() if fd >= 0}
 
@@ -66,8 +80,10 @@ def main(config: NativeWorkerConfig) -> None:
     NativeWorker(config).serve()
 
 
-def _store(fd: int, nbytes: int) -> _native.FileStoreView | None:
-    return _native.FileStoreView(fd, nbytes) if fd >= 0 else None
+def _stores(config: NativeWorkerConfig) -> OpenHandles | None:
+    fds = {name: getattr(config, f"{name}_fd") for name in DESCRIPTORS}
+    there = {name: fd for name, fd in fds.items() if fd >= 0}
+    return StoreHandles(there, config.mapped).open() if there else None
 
 
 class NativeWorker:
@@ -79,12 +95,19 @@ class NativeWorker:
         self.queue = _native.WorkerQueue(config.control_fd, config.data_fd, config.worker)
         table = _native.SharedMapping(config.table_fd, 0, config.table_bytes)
         self._executor = make_executor(config.plan)
-        self._kept = _store(config.pixels_fd, config.pixels_bytes)
-        indexes = _store(config.indexes_fd, config.indexes_bytes)
+        self._stores = _stores(config)
         parent = config.parent or os.getppid()
         self._loop = _native.PlanWorker(
-            self.queue, table, self._executor, parent, config.event_fd, self._kept, indexes, pool
+            self.queue,
+            table,
+            self._executor,
+            parent,
+            config.event_fd,
+            None if self._stores is None else self._stores.native,
+            pool,
+            config.remote_files is not None,
         )
+        self._made_fetcher: FileFetcher | None = None
         self._made_assignments: Assignments | None = None
         self._knows_formats = False
         self.queue.announce(os.getpid())
@@ -95,6 +118,8 @@ class NativeWorker:
             event = self._loop.run(once)
             if event is WorkerEvent.SAMPLE:
                 self._serve_sample()
+            elif event is WorkerEvent.FETCH:
+                self._fetch()
             elif event is WorkerEvent.ASSIGNMENT:
                 self._assignments.follow()
             else:
@@ -115,6 +140,16 @@ class NativeWorker:
             address, plan = self._config.address, self._config.plan
             self._made_assignments = Assignments(self._loop, address, plan, self._executor)
         return self._made_assignments
+
+    def _fetch(self) -> None:
+        """Gives the loop what other machines have of its next tiny-batch."""
+        if self._made_fetcher is None:
+            assert self._config.remote_files is not None
+            self._made_fetcher = self._config.remote_files.open(
+                self._config.identity_fd, self._loop.path
+            )
+        for file in self._made_fetcher.bring(self._loop.missing()):
+            self._loop.supply(*file)
 
     def _serve_sample(self) -> None:
         """Does the sample that the native loop could not."""
@@ -151,7 +186,7 @@ class NativeWorker:
         """Runs the plan on the pixels of ``item`` and writes the sample's row."""
         if not 0 <= item < self._loop.items():
             raise IndexError(f"the dataset has {self._loop.items()} samples and no such index")
-        pixels = self._loop.pixels(item) if self._loop.holds_pixels() else self._decode(item)
+        pixels = self._loop.pixels(item) if self._loop.holds_pixels() else self._decode(at, item)
         executor = self._assignments.executor if self._loop.is_borrowed else self._executor
         row = self._loop.image(executor.result_bytes)
         executor.run_pixels(pixels, at.seed, at.epoch, at.key, at.occurrence, row, at.group)
@@ -159,7 +194,7 @@ class NativeWorker:
         if not self._loop.holds_pixels():
             self._loop.count_pillow_sample()
 
-    def _decode(self, item: int) -> memoryview:
+    def _decode(self, at: _native.CurrentSample, item: int) -> memoryview:
         from PIL import Image, ImageFile
 
         # The training script's settings, which a spawned process does not have.
@@ -168,14 +203,43 @@ class NativeWorker:
         if not self._knows_formats:
             self._config.formats.register()
             self._knows_formats = True
-        with open(os.fsdecode(self._loop.path(item)), "rb") as file:
-            found = os.fstat(file.fileno())
-            image = Image.open(file).convert("RGB")
-        pixels = image.tobytes()
-        if self._kept is not None and not self._loop.is_borrowed:
-            stamp = (found.st_size, found.st_mtime_ns)
-            self._kept.put(item, *stamp, image.width, image.height, pixels)
+        image = self._decode_read() if item == at.item else None  # another takes its place
+        if image is None:
+            image = self._decode_file(item)
+            pixels = image.tobytes()
+        else:
+            pixels = image.tobytes()
+            self._keep(item, image.size, pixels)
         return memoryview(pixels).cast("B", (image.height, image.width, 3))
+
+    def _decode_read(self) -> PillowImage | None:
+        """Returns the image that was read, or found in the cache, if it is one."""
+        from PIL import Image
+
+        encoded = self._loop.encoded()
+        with contextlib.suppress(Exception):  # the file itself gives the error its name
+            return Image.open(io.BytesIO(encoded)).convert("RGB") if encoded else None
+        return None
+
+    def _decode_file(self, item: int) -> PillowImage:
+        from PIL import Image
+
+        with open(os.fsdecode(self._loop.path(item)), "rb") as file:
+            return Image.open(file).convert("RGB")
+
+    def _keep(self, item: int, size: tuple[int, int], pixels: bytes) -> None:
+        # What Pillow is allowed to fill in is not for those who do not allow it.
+        if self._stores is None or self._config.load_truncated:
+            return
+        views, stamp = self._stores.views, self._loop.stamp()
+        if not self._stores.native.wants_pixels(item):
+            return
+        for name in ("decoded", "disk_decoded"):
+            if name in views and views[name].put(item, *stamp, *size, pixels):
+                filled = cache_counts.nothing()
+                filled[cache_counts.FILLED] = 1
+                self.queue.add_reads(0, filled)
+                return
 
     def _name(self, at: _native.CurrentSample) -> str:
         if self._loop.holds_pixels() or not 0 <= at.item < self._loop.items():

@@ -197,8 +197,8 @@ class PythonWorker:
     def _count(self, spent: Spent) -> None:
         if spent.part_seconds:
             self.queue.add_part_seconds(spent.part_seconds)
-        if spent.read_bytes or spent.cache_hits:
-            self.queue.add_reads(spent.read_bytes, spent.cache_hits)
+        if spent.read_bytes or any(spent.cache):
+            self.queue.add_reads(spent.read_bytes, spent.cache)
 
     def _load_one(self, claim: _native.Claim, position: int, key: SampleKey) -> Any:
         try:

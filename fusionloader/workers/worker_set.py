@@ -21,6 +21,9 @@ _PATIENCE_SECONDS = 5.0
 StartWorker = Callable[[int, int], Process]
 """Starts worker number ``n`` that sends its messages to the descriptor given."""
 
+HandOver = Callable[[int, int], None]
+"""Gives another process the end of a pipe that the messages of worker number ``n`` come from."""
+
 
 @dataclass(slots=True)
 class RunningWorker:
@@ -55,8 +58,15 @@ class Death:
 class WorkerSet:
     """Workers of consecutive numbers; one that dies is started again under its number."""
 
-    def __init__(self, count: int, start: StartWorker, first: int = 0) -> None:
-        self._start = start
+    def __init__(
+        self,
+        count: int,
+        start: StartWorker,
+        first: int = 0,
+        hand_over: HandOver | None = None,
+    ) -> None:
+        """With ``hand_over``, before it starts a worker, another process receives its messages."""
+        self._start, self._hand_over = start, hand_over
         self._fruitless_deaths = 0
         self._checked = time.monotonic()
         self.restarts: Counter[int] = Counter()  # by number
@@ -71,9 +81,14 @@ class WorkerSet:
     def _launch(self, number: int) -> RunningWorker:
         read, write = os.pipe()
         try:
+            if self._hand_over is not None:
+                self._hand_over(number, read)
+                os.close(read)
+                read = -1
             process = self._start(number, write)
         except BaseException:
-            os.close(read)
+            if read >= 0:
+                os.close(read)
             raise
         finally:
             os.close(write)

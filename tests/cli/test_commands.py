@@ -131,6 +131,28 @@ def test_the_example_of_a_shared_pool_runs(tmp_path):
     assert done.stdout.count("accuracy") == 4
 
 
+def test_the_example_of_a_served_cache_runs(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    done = run_python("examples/shared_cache.py", "--images", "40", cache=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("epoch 1: 40 samples") == 2
+    assert re.search(r"served by pid \d+\n.*\n.*\n\S+ +[0-9a-f]{12} +40 ", done.stdout)
+
+
+def test_the_example_of_cache_servers_runs_on_one_machine(tmp_path):
+    done = run_python("examples/cache_servers.py", "--images", "40", cache=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "epoch 0: 40 read from storage" in done.stdout
+    assert "epoch 2: 0 read from storage" in done.stdout
+
+
+def test_the_example_of_shared_preparation_runs(tmp_path):
+    few = ["--images", "40", "--epochs", "2", "--rates", "0.1,0.01"]
+    done = run_python("examples/share_preparation.py", *few, cache=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("batches of the group") == 2
+
+
 def test_the_resume_example_finds_the_same_batches(tmp_path):
     done = run_python("examples/resume.py", "--images", "60", cache=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -144,7 +166,12 @@ SHORT = {
     "main_process": ["--rounds", "1"],
     "scaling": ["--rounds", "1"],
     "tracing": ["--rounds", "1"],
+    "cache_servers": ["--rounds", "1"],
+    "cache_sharing": ["--rounds", "1"],
+    "cache_storage": ["--rounds", "1", "--rate", "500MB"],
+    "cache_tiers": ["--rounds", "1", "--rates", "0", "--budgets", "4MiB"],
     "counters": ["--rounds", "1"],
+    "coordinated_prep": ["--rounds", "1", "--trials", "1", "--jobs", "2", "--batch-size", "8"],
     "gpu_decoders": ["--rounds", "1", "--files", "4", "--group", "2"],
     "memory": ["--epoch-samples", "2100", "--torch-samples", "2100"],
     "what_if": ["--rounds", "1", "--patience", "0", "--batch-size", "8", "--step-ms", "1"],

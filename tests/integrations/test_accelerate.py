@@ -52,7 +52,7 @@ def test_a_prepared_loader_is_served_by_fusionloader(accelerator):
     "more",
     [
         {"cache": DecodedCache("1MiB"), "decode": "exact", "strict": True},
-        {"cache": None, "decode": "fast", "strict": False},
+        {"cache": None, "decode": "fast", "strict": False, "share": "sweep", "pool": None},
     ],
     ids=["a cache", "without"],
 )
@@ -70,6 +70,7 @@ def test_every_argument_of_a_prepared_loader_is_kept(accelerator, more):
         "cpu_affinity": "off",
         "deferred_images": "off",
         "max_shared_bytes": "1GiB",
+        "share": None,
         **more,
     }
     assert set(own) == set(EXTRA_ARGUMENTS)

@@ -50,7 +50,7 @@ def work(worker, claim, count=1):
     worker.begin_sample(claim, claim.first, claim.first * TINY)
     worker.end_samples(claim, claim.first, TINY * count)
     worker.add_part_seconds([0.25, 0.5, 0.0, 0.125, 1.0, 2.0])
-    worker.add_reads(77, 0)
+    worker.add_reads(77, [0] * 7)
     worker.end_span(claim, claim.first, count)
 
 
@@ -59,7 +59,7 @@ def test_a_span_holds_what_was_counted_within_it(bench):
     worker = bench.workers[1]
     worker.announce(4711)
     worker.add_part_seconds([9.0] * 6)
-    worker.add_reads(1000, 0)
+    worker.add_reads(1000, [0] * 7)
     claim = worker.claim(End.SMALL, 0, 2)
     work(worker, claim, 2)
     (span,) = bench.manager.take_spans()

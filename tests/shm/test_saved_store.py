@@ -42,7 +42,7 @@ def test_what_was_saved_is_read_back(tmp_path):
 def test_what_is_being_filled_is_not_saved(tmp_path):
     store, path = filled(), tmp_path / "index"
     memory = memoryview(_native.SharedMapping(store.fd, 0, store.nbytes))
-    np.frombuffer(memory, np.uint64, 1, 64 + 48 * 1)[:] = 2  # process 1
+    np.frombuffer(memory, np.uint64, 1, 128 + 64 * 1)[:] = 2  # of some process
     saved_store.save(store, path, fingerprint(FILES))
     other = FileStore(3, 2048)
     saved_store.load(other, path, fingerprint(FILES))
@@ -77,7 +77,7 @@ def test_it_has_to_fit(tmp_path):
     path = tmp_path / "index"
     saved_store.save(filled(), path, fingerprint(FILES))
     with pytest.raises(SavedStoreMismatch, match="there is room for 0"):
-        saved_store.load(FileStore(3, 64 + 48 * 3 + 63), path, fingerprint(FILES))
+        saved_store.load(FileStore(3, 128 + 64 * 3 + 63), path, fingerprint(FILES))
 
 
 def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path):

@@ -8,6 +8,7 @@ import pytest
 import torch
 from PIL import Image
 from support.images import train_transform
+from support.waiting import wait_until
 from torch.utils.data import Dataset, IterableDataset, default_collate
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
@@ -92,6 +93,8 @@ def test_everything_is_there_while_an_epoch_runs(image_folder):
     iterator = iter(loader)
     for _ in range(3):
         next(iterator)
+    # One of them may have made all of that before the other has begun.
+    wait_until(lambda: len(loader.stats().workers) == 2)
     told = loader.stats()
     assert told.batches == 3 and told.samples == 24
     assert sum(worker.samples for worker in told.workers) >= 24

@@ -25,7 +25,7 @@ class Iterator:
         sums = dict.fromkeys(
             (
                 *("restarts", "borrowed_samples", "pillow_samples"),
-                *("read_bytes", "cache_hits", "in_flight"),
+                *("read_bytes", "in_flight"),
             ),
             0,
         )
@@ -37,6 +37,7 @@ class Iterator:
             part_seconds=[seconds],
             workers=(worker,),
             memory=MemoryTotals(0, 0, 0, 0.0),
+            cache=[0] * 7,
             **sums,
         )
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fusionloader.amounts import parse_bytes
 from fusionloader.analysis.errors import AnalysisError
-from fusionloader.options import parse_bytes
 
 _MOST = 200  # combinations; each is a simulation
 

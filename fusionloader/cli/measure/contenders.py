@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from fusionloader.aliases import AnyDataset, AnyLoader, Batch
+from fusionloader.cache_settings import DecodedCache
 from fusionloader.cli.measure.protocol import Contender, Running
 from fusionloader.cli.measure.workloads import (
     FULL_SIZE,
@@ -20,7 +21,6 @@ from fusionloader.cli.measure.workloads import (
     pil_dataset,
     tensor_dataset,
 )
-from fusionloader.options import DecodedCache
 
 ORDER_SEED = 11
 

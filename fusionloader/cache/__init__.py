@@ -1,0 +1,1 @@
+"""What epochs after the first need not read or decode again: kept, shared, divided."""

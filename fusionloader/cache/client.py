@@ -1,0 +1,217 @@
+"""A loader's way to the memory of its files: finds the holder, starts it, asks for descriptors.
+
+A process that has its descriptors needs the holder no more. If the holder dies, all who have joined
+go on sharing what they have; who comes later starts another holder, and shares nothing with them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import time
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from fusionloader.cache import holder_socket
+from fusionloader.cache.requests import CacheRequest
+from fusionloader.cache.runtime_folder import runtime_folder
+from fusionloader.workers import fd_messages
+from fusionloader.workers.fd_messages import FdMessage, Fields
+from fusionloader.workers.processes import BareProcess, describe_exit
+
+log = logging.getLogger("fusionloader.cache")
+
+_PATIENCE_SECONDS = 20.0  # enough to make tables for some ten million files
+_PAUSE_SECONDS = 0.01
+
+_started: list[BareProcess] = []  # referenced until they have ended, so that they are reaped
+
+
+class HolderUnavailable(RuntimeError):
+    """No holder can be reached or started, or it refuses; the text says why."""
+
+
+class HolderRefused(HolderUnavailable):
+    """The holder refuses, for one because its budget has no room."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """The memory of a dataset, held for this process until ``close()`` or the last reference.
+
+    The descriptors are closed with it. A forked process may use its copies of them, and ends
+    nothing by closing them.
+
+    Attributes:
+        fds: descriptors by name, those of ``DatasetMemory.fds()``.
+        nbytes: the sizes of what they describe.
+        served: whether the budget is that of ``cache serve``.
+        memory: bytes of shared memory that the budget allows.
+        disk: bytes of the disk that it allows.
+        path: the folder of the disk tiers.
+    """
+
+    fds: Mapping[str, int]
+    nbytes: Mapping[str, int]
+    served: bool
+    memory: int
+    disk: int
+    path: str | None
+    _use: _Use
+
+    def close(self) -> None:
+        """Ends this use and closes the descriptors; a second call does nothing."""
+        self._use.end()
+
+
+def attach(request: CacheRequest) -> Attached:
+    """Returns the memory that all processes of this user share for the requested files.
+
+    Raises:
+        HolderUnavailable: there is no holder and none can be started, it does not answer, or it
+            refuses.
+    """
+    folder = runtime_folder()
+    starter = _Starter(folder)
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while (answered := _ask(folder, {"do": "attach", **request.fields()})) is None:
+        if time.monotonic() > deadline:
+            raise HolderUnavailable(
+                f"no cache holder in {folder} has answered for {_PATIENCE_SECONDS:g} s: none "
+                f"listens, or it ends connections; see {holder_socket.log_path(folder)}"
+            )
+        starter.start()
+        time.sleep(_PAUSE_SECONDS)
+    return _attached(*answered)
+
+
+def ask_holder(request: Fields) -> Fields | None:
+    """Returns the holder's answer to ``list`` or ``drop``, ``None`` if there is no holder.
+
+    Raises:
+        HolderUnavailable: it cannot be reached, does not answer, or refuses.
+    """
+    answered = _ask(runtime_folder(), request)
+    if answered is None:
+        return None
+    message, connection = answered
+    connection.close()
+    message.close()
+    return message.fields
+
+
+def _ask(folder: Path, request: Fields) -> tuple[FdMessage, socket.socket] | None:
+    """Returns an answer, and the connection; ``None`` if there is no holder, or it has just ended.
+
+    Raises:
+        HolderUnavailable: see ``ask_holder``.
+    """
+    try:
+        connection = holder_socket.connect(folder, _PATIENCE_SECONDS)
+        if connection is None:
+            return None
+        message = _exchange(connection, {"version": fd_messages.package_version(), **request})
+    except OSError as error:
+        raise HolderUnavailable(f"the cache holder cannot be reached: {error}") from error
+    if message is None:
+        connection.close()
+        return None
+    if refused := message.fields.get("refused"):
+        connection.close()
+        message.close()
+        raise HolderRefused(str(refused))
+    return message, connection
+
+
+def _exchange(connection: socket.socket, request: Fields) -> FdMessage | None:
+    """Sends a request and receives the answer, ``None`` when the holder ends before."""
+    try:
+        fd_messages.send(connection, FdMessage(request))
+        return fd_messages.receive(connection)
+    except ConnectionError:
+        return None
+    except OSError as error:
+        pid = fd_messages.peer_pid(connection)
+        connection.close()
+        raise HolderUnavailable(f"the cache holder, pid {pid}, does not answer: {error}") from error
+
+
+def _attached(message: FdMessage, connection: socket.socket) -> Attached:
+    fields = message.fields["attached"]
+    fds = MappingProxyType(dict(zip(fields["names"], message.fds, strict=True)))
+    if fields["served"]:
+        log.info(
+            "the cache is that of `python -m fusionloader cache serve`, of %d bytes of memory and "
+            "%d of disk; this job's own size is not used",
+            fields["memory"],
+            fields["disk"],
+        )
+    return Attached(
+        fds,
+        MappingProxyType(fields["nbytes"]),
+        fields["served"],
+        fields["memory"],
+        fields["disk"],
+        fields["path"],
+        _Use(connection, tuple(fds.values())),
+    )
+
+
+class _Use:
+    """A connection whose end is the end of a use, and the descriptors that came through it."""
+
+    def __init__(self, connection: socket.socket, fds: tuple[int, ...]) -> None:
+        self.end = weakref.finalize(self, _end_use, connection, fds, os.getpid())
+        self.end.atexit = False  # the process's end does the same, when nobody needs them any more
+
+
+def _end_use(connection: socket.socket, fds: tuple[int, ...], owner: int) -> None:
+    if os.getpid() == owner:
+        # Forked workers have the connection open too: closing it here would not end it.
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+    connection.close()
+    for fd in fds:
+        os.close(fd)
+
+
+class _Starter:
+    """Starts a holder, and another one if that finds itself to be the second."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._process: BareProcess | None = None
+
+    def start(self) -> None:
+        """Starts a holder unless one that was started here is under way.
+
+        Raises:
+            HolderUnavailable: it cannot be started, or has failed.
+        """
+        exitcode = 0 if self._process is None else self._process.exitcode
+        if exitcode is None:
+            return
+        if exitcode != 0:
+            raise HolderUnavailable(
+                f"the cache holder that was started {describe_exit(exitcode)}; see "
+                f"{holder_socket.log_path(self._folder)}"
+            )
+        try:
+            module = "fusionloader.cache.holder_process"
+            self._process = BareProcess(module, self._folder, (), apart=True)
+        except OSError as error:
+            raise HolderUnavailable(f"no cache holder can be started: {error}") from error
+        _forget_ended()
+        _started.append(self._process)
+
+
+def _forget_ended() -> None:
+    for process in list(_started):
+        if not process.is_alive():
+            with contextlib.suppress(ValueError):  # another thread may have done so
+                _started.remove(process)

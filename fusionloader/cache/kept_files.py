@@ -1,0 +1,229 @@
+"""What a loader keeps of its files from epoch to epoch."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+from fusionloader.amounts import mib
+from fusionloader.cache import fingerprints, obtaining, room
+from fusionloader.cache.obtaining import Obtained, Wanted
+from fusionloader.cache.servers import joining
+from fusionloader.cache.servers.joining import Joined
+from fusionloader.cache.store_stats import DECODED_CACHE, DISK, JPEG_INDEX, MEMORY, StoreStats
+from fusionloader.cache_settings import Cache
+from fusionloader.options import LoaderOptions
+from fusionloader.shm import saved_store, store_handles
+from fusionloader.shm.cache_memory import DatasetMemory
+from fusionloader.shm.dataset_table import DatasetTable
+from fusionloader.shm.file_store import FileStore
+from fusionloader.shm.objects import SharedMemoryExhausted
+from fusionloader.shm.saved_store import SavedStoreMismatch
+from fusionloader.shm.store_handles import StoreHandles
+from fusionloader.workers.control_groups import cpu_quota
+
+log = logging.getLogger("fusionloader.loader")
+
+# Of an index: enough for ImageNet, and a share of what is free.
+_INDEX_BYTES, _INDEX_SHARE = 2 << 30, 1 / 4
+# Of images that user code opens: places in a store, and bytes that the smallest are taken to have.
+_PLACES_PER_SAMPLE, _LEAST_IMAGE, _LEAST_INDEX = 4, 16 << 10, 1 << 10
+
+
+class KeptFiles:
+    """The stores of a loader, made once while its dataset stays the same.
+
+    Attributes:
+        joined: what other machines have of the dataset; ``None`` without other machines.
+    """
+
+    def __init__(self) -> None:
+        self._obtained: Obtained | None = None
+        self.joined: Joined | None = None
+        self._index: FileStore | None = None  # of its own, by jpeg_index
+        self._table: DatasetTable | None = None
+        self._options: tuple[Any, ...] = ()
+        self._said: set[str] = set()
+        self._path: Path | None = None
+        self._saved = 0
+
+    @property
+    def memory(self) -> DatasetMemory | None:
+        """What its cache has for the dataset; ``None`` without a cache, or without room."""
+        return None if self._obtained is None else self._obtained.memory
+
+    def of(self, options: LoaderOptions, table: DatasetTable, holds_files: bool) -> KeptFiles:
+        """Returns this, for the files of ``table``; what was kept of another table is dropped."""
+        if self._begins_anew(options, table):
+            files = len(table)
+            if options.cache is not None and holds_files:
+                shared = joining.is_shared(options.cache)
+                wanted = Wanted(
+                    fingerprints.of_table(table), files, files, fingerprints.name_of(table), shared
+                )
+                self._obtain(options, options.cache, wanted)
+                if self.memory is not None and shared:
+                    stores = self.memory.handles()
+                    self.joined = joining.join(options.cache, wanted.fingerprint, stores)
+            if options.jpeg_index is not None and holds_files:
+                self._begin_index(table, options.jpeg_index)
+        return self
+
+    def of_images(self, options: LoaderOptions) -> StoreHandles:
+        """Returns stores for the images that user code opens in workers."""
+        if self._begins_anew(options, None):
+            if options.cache is not None:
+                budget = options.cache.memory_bytes + options.cache.disk_bytes
+                samples, places = _places(options, budget, _LEAST_IMAGE)
+                name = type(options.dataset).__name__
+                wanted = Wanted(fingerprints.of_places(places), places, samples, name)
+                self._obtain(options, options.cache, wanted)
+            if options.jpeg_index is not None:
+                budget = _index_budget()
+                self._index = _index_store(_places(options, budget, _LEAST_INDEX)[1], budget)
+            if options.jpeg_index not in (None, "auto"):
+                log.warning("the entry index of files that user code opens is not saved")
+        return self.handles()
+
+    def handles(self) -> StoreHandles:
+        """Returns the stores for a worker."""
+        handles = self.memory.handles() if self.memory is not None else StoreHandles({}, {})
+        if self._index is None:
+            return handles
+        fds = {**handles.fds, store_handles.JPEG_INDEX: self._index.fd}
+        mapped = {**handles.mapped, store_handles.JPEG_INDEX: self._index.mapped}
+        return StoreHandles(fds, mapped)
+
+    def _obtain(self, options: LoaderOptions, cache: Cache, wanted: Wanted) -> None:
+        try:
+            self._obtained = obtaining.obtain(cache, wanted)
+        except BaseException:
+            self._options = ()  # said again when it is asked for again
+            raise
+        if self._obtained is not None:
+            self._obtained.memory.control.expect(options.num_workers, _cores())
+
+    def _begins_anew(self, options: LoaderOptions, table: DatasetTable | None) -> bool:
+        """Drops what was kept of another table or by other options; returns whether it did."""
+        kept = (options.cache, options.jpeg_index)
+        if table is self._table and kept == self._options:
+            return False
+        self._table, self._options = table, kept
+        self._obtained = self.joined = self._index = self._path = None
+        self._said.clear()
+        return True
+
+    def epoch_ended(self) -> None:
+        """Saves a new index, and says once what became of the stores."""
+        self._save_index()
+        for name, usage in self.memory.usage().items() if self.memory is not None else ():
+            if usage.closed and name not in self._said:
+                self._said.add(name)
+                log.warning(
+                    "the %s is full: the cache stays at %d images and %s there; the others are "
+                    "read in every epoch",
+                    "disk" if name.startswith("disk_") else "memory",
+                    usage.images,
+                    mib(usage.nbytes),
+                )
+            if usage.damaged and f"{name} damaged" not in self._said:
+                self._said.add(f"{name} damaged")
+                log.warning("%d images on the disk were damaged, and read anew", usage.damaged)
+
+    def stats(self) -> dict[str, StoreStats]:
+        """Returns what is in each store, and the accounts of the cache."""
+        found: dict[str, StoreStats] = {}
+        if self.memory is not None:
+            memory, disk = self.memory.ledger.memory, self.memory.ledger.disk
+            for name, usage in self.memory.usage().items():
+                budget = disk.limit if name.startswith("disk_") else memory.limit
+                found[_STATS.get(name, name)] = StoreStats(usage.images, usage.nbytes, budget)
+            found[MEMORY] = StoreStats(0, memory.used, memory.limit)
+            found[DISK] = StoreStats(0, disk.used, disk.limit)
+        if self._index is not None:
+            index = self._index
+            found[JPEG_INDEX] = StoreStats(index.kept, index.used, index.nbytes)
+        return found
+
+    def _begin_index(self, table: DatasetTable, where: Any) -> None:
+        store = self._index = _index_store(len(table), _index_budget())
+        if where == "auto" or store is None:
+            return
+        self._path = Path(os.fspath(where))
+        try:
+            saved_store.load(store, self._path, _fingerprint(table))
+        except FileNotFoundError:
+            log.info("the first epoch makes %s", self._path)
+        except (OSError, SavedStoreMismatch) as error:
+            log.warning("the entry index is made anew: %s", error)
+        self._saved = store.kept
+
+    def _save_index(self) -> None:
+        store, table = self._index, self._table
+        if store is None or table is None or self._path is None or store.kept == self._saved:
+            return
+        self._saved = store.kept
+        try:
+            saved_store.save(store, self._path, _fingerprint(table))
+        except OSError as error:
+            log.warning("the entry index is not saved: %s", error)
+            self._path = None
+
+
+# Stores that have a line of their own in stats().
+_STATS = {"decoded": DECODED_CACHE, "index": JPEG_INDEX}
+
+
+def explain(options: LoaderOptions, why_not: str) -> list[str]:
+    """Returns lines for ``explain()``."""
+    lines = []
+    if options.cache is not None:
+        tiers = ", ".join(options.cache.tiers)
+        used = f"cache ({tiers}): epochs after the first neither read nor decode what is in it"
+        lines.append(f"no cache: {why_not}" if why_not else used)
+        if not why_not and joining.is_shared(options.cache):
+            lines.append("cache servers: each machine keeps its part of the files for all others")
+    if options.jpeg_index is not None:
+        used = "entry index: epochs after the first begin to decode near the crop"
+        lines.append(f"no entry index: {why_not}" if why_not else used)
+    return lines
+
+
+def _fingerprint(table: DatasetTable) -> bytes:
+    return saved_store.fingerprint([table.path(item) for item in range(len(table))])
+
+
+def _cores() -> int:
+    """Returns the cores that there are for the workers of this rank."""
+    quota, cores = cpu_quota(), len(os.sched_getaffinity(0))
+    cores = cores if quota is None else min(cores, round(quota))
+    ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    return max(1, cores // max(1, int(ranks) if ranks.isdecimal() else 1))
+
+
+def _index_budget() -> int:
+    return min(_INDEX_BYTES, int(room.memory_bytes() * _INDEX_SHARE))
+
+
+def _places(options: LoaderOptions, budget: int, least: int) -> tuple[int, int]:
+    """Returns how many samples there are, and places for files, of which hashing finds one.
+
+    Samples may have several files, and streams have no length: then as many as there is room for.
+    """
+    most = max(1, budget // least)
+    dataset: Any = options.dataset
+    try:
+        samples = len(dataset)
+    except Exception:  # of user code: it may have none, in whatever way it says so
+        return most, most
+    return max(1, samples), max(1, min(_PLACES_PER_SAMPLE * samples, most))
+
+
+def _index_store(files: int, budget: int) -> FileStore | None:
+    try:
+        return FileStore(files, budget)
+    except (SharedMemoryExhausted, ValueError) as error:
+        log.warning("no entry index is kept: %s", error)
+        return None

@@ -1,0 +1,48 @@
+"""Whether this machine has what a cache may take."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from fusionloader.amounts import mib
+from fusionloader.cache_settings import Cache
+from fusionloader.workers import control_groups
+
+
+class CacheTooLarge(ValueError):
+    """The budget is more than there is, whatever else runs."""
+
+
+def check(cache: Cache) -> None:
+    """Raises CacheTooLarge where memory or disk are smaller than the budget, OSError without disk.
+
+    What others use of them at the moment is not looked at: it may be free when it is needed.
+    """
+    if cache.memory_bytes > (most := memory_bytes()):
+        raise CacheTooLarge(
+            f"the cache may take {mib(cache.memory_bytes)} of memory, and this machine (or its "
+            f"control group) has {mib(most)}: give it a smaller budget, or a path on a disk"
+        )
+    if cache.path is not None:
+        _check_disk(Path(os.fspath(cache.path)), cache.disk_bytes)
+
+
+def _check_disk(folder: Path, wanted: int) -> None:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(f"the cache cannot write to {folder}: give another path")
+    system = os.statvfs(folder)
+    most = system.f_blocks * system.f_frsize
+    if wanted > most:
+        raise CacheTooLarge(
+            f"the cache may take {mib(wanted)} of {folder}, and that disk has {mib(most)}: give it "
+            "a smaller budget"
+        )
+
+
+def memory_bytes() -> int:
+    """Returns the bytes of memory that this process's machine and control groups allow."""
+    installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = control_groups.memory_limit()
+    return installed if limit is None else min(installed, limit.most)

@@ -1,0 +1,64 @@
+"""The samples of a mini-batch as bytes: jobs that submit the same samples send the same bytes."""
+
+from __future__ import annotations
+
+from array import array
+from typing import NamedTuple
+
+_KEYS, _OCCURRENCES = 1, 2
+
+
+class SampleLists(NamedTuple):
+    """What workers need to know of a mini-batch, see ``MiniBatch``."""
+
+    items: list[int]
+    keys: list[int]
+    occurrences: list[int]
+    rows: list[int]
+
+
+def packed(samples: SampleLists) -> bytes:
+    """Returns the lists as bytes; keys are left out where they are the items, and zeros."""
+    items, keys, occurrences, rows = samples
+    with_keys, with_occurrences = keys != items, any(occurrences)
+    flags = _KEYS * with_keys + _OCCURRENCES * with_occurrences
+    parts = [array("Q", [len(items), flags]), array("q", items)]
+    if with_keys:
+        parts.append(array("Q", keys))
+    if with_occurrences:
+        parts.append(array("I", occurrences))
+    return b"".join(part.tobytes() for part in [*parts, array("I", rows)])
+
+
+def identity(raw: bytes) -> bytes:
+    """Returns what is the same in all jobs: all but the rows.
+
+    These are ordered by the sizes of files, which a job learns as its workers read them.
+    """
+    (count,) = array("Q", raw[:8])
+    return raw[: len(raw) - count * array("I").itemsize]
+
+
+def unpacked(raw: bytes) -> SampleLists:
+    """Undoes ``packed``.
+
+    Raises:
+        ValueError: it is cut off.
+    """
+    count, flags = array("Q", raw[:16])
+    at = 16
+
+    def take(kind: str) -> list[int]:
+        nonlocal at
+        found = array(kind)
+        end = at + count * found.itemsize
+        found.frombytes(raw[at:end])
+        if len(found) != count:
+            raise ValueError("a list of samples is cut off")
+        at = end
+        return found.tolist()
+
+    items = take("q")
+    keys = take("Q") if flags & _KEYS else items
+    occurrences = take("I") if flags & _OCCURRENCES else [0] * count
+    return SampleLists(items, keys, occurrences, take("I"))

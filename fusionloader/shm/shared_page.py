@@ -1,0 +1,39 @@
+"""A page of shared memory without a name, for processes that get its descriptor."""
+
+from __future__ import annotations
+
+import os
+
+from fusionloader import _native
+
+PAGE = 4096
+
+
+class SharedPage:
+    """A page, mapped into this process.
+
+    Attributes:
+        fd: file descriptor, for other processes to map.
+    """
+
+    def __init__(self, fd: int) -> None:
+        """Maps the page behind a descriptor, which it then owns."""
+        self.fd = fd
+        self._page = memoryview(_native.SharedMapping(fd, 0, PAGE))
+
+    @staticmethod
+    def _made(name: str) -> int:
+        """Returns the descriptor of a page of zeros; ``name`` is for who looks at processes."""
+        fd = os.memfd_create(f"fusionloader-{name}", os.MFD_CLOEXEC)
+        os.ftruncate(fd, PAGE)
+        return fd
+
+    def close(self) -> None:
+        """Closes the descriptor; what is mapped stays."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def __del__(self) -> None:
+        if hasattr(self, "fd"):
+            self.close()

@@ -1,0 +1,105 @@
+"""What is asked of a cache server, as bytes that may be anybody's."""
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.cache_machines import FINGERPRINT, TOKEN, DictShelf
+
+from fusionloader.cache.servers import requests
+from fusionloader.cache.servers.requests import MalformedRequest, Stamp, Status, Wanted
+from fusionloader.cache.servers.server import SERVICE, CacheServer
+from fusionloader.transport.address import Address
+from fusionloader.transport.connection import connect
+from fusionloader.transport.identity import Identity
+from fusionloader.transport.messages import REFUSED, Outgoing
+
+NUMBERS = st.integers(0, (1 << 64) - 1)
+STAMPS = st.builds(Stamp, NUMBERS, st.integers(-(1 << 63), (1 << 63) - 1))
+WANTED = st.lists(st.builds(Wanted, NUMBERS, STAMPS), min_size=1, max_size=9)
+
+
+@given(st.binary(min_size=32, max_size=32), WANTED)
+def test_a_request_is_read_as_it_was_written(fingerprint, wanted):
+    assert requests.decode(requests.encode(fingerprint, wanted)) == (fingerprint, wanted)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_request_or_refused(head):
+    with contextlib.suppress(MalformedRequest):
+        fingerprint, wanted = requests.decode(head)
+        assert requests.encode(fingerprint, wanted) == head
+
+
+def test_a_request_is_for_so_many_samples_at_most():
+    wanted = [Wanted(0, Stamp(1, 1))] * (requests.MOST_ITEMS + 1)
+    requests.decode(requests.encode(FINGERPRINT, wanted[1:]))
+    with pytest.raises(MalformedRequest):
+        requests.decode(requests.encode(FINGERPRINT, wanted))
+
+
+def test_a_fingerprint_has_32_bytes():
+    with pytest.raises(ValueError, match="32 bytes, not 31"):
+        requests.encode(bytes(31), [])
+
+
+@given(st.binary(max_size=4), st.integers(0, 40))
+def test_any_statuses_are_an_answer_or_refused(head, body):
+    wanted = [Wanted(item, Stamp(10 + item, 0)) for item in range(2)]
+    with contextlib.suppress(MalformedRequest):
+        statuses = requests.decode_statuses(head, wanted, body)
+        hits = [
+            each.stamp.nbytes for each, status in zip(wanted, statuses, strict=True) if not status
+        ]
+        assert sum(hits) == body and bytes(statuses) == head
+
+
+@pytest.fixture(scope="module")
+def asked():
+    """Sends a message to a server that holds sample 1; returns the answer's parts."""
+    shelf = DictShelf()
+    shelf.put(1, Stamp(3, 7), memoryview(b"abc"))
+    identity = Identity.of(TOKEN)
+    server = CacheServer(Address("127.0.0.2", 0), identity, {FINGERPRINT: shelf}.get)
+    with contextlib.closing(server):
+        end = connect(server.address, identity, SERVICE, 60)
+
+        def ask(message):
+            end.send(message, 60)
+            answer = end.receive(60, 60)
+            return answer.kind, answer.head, bytes(answer.body)
+
+        yield ask
+        end.close()
+
+
+def get(*wanted, fingerprint=FINGERPRINT):
+    return Outgoing(requests.GET, requests.encode(fingerprint, wanted))
+
+
+def test_what_is_there_comes_with_a_reason_for_what_does_not(asked):
+    wanted = [Wanted(0, Stamp(3, 7)), Wanted(1, Stamp(3, 7)), Wanted(1, Stamp(3, 8))]
+    wanted.append(Wanted(2, Stamp(1 << 50, 0)))
+    statuses = [Status.ABSENT, Status.HIT, Status.UNWANTED, Status.UNWANTED]
+    assert asked(get(*wanted)) == (requests.ITEMS, bytes(statuses), b"abc")
+
+
+def test_another_dataset_is_refused_by_name(asked):
+    kind, head, _ = asked(get(Wanted(1, Stamp(3, 7)), fingerprint=bytes(32)))
+    assert (kind, head) == (REFUSED, b"holds no cache of this dataset")
+
+
+@given(kind=st.integers(requests.GET, requests.GIVE + 1), head=st.binary(max_size=120))
+def test_nothing_that_is_asked_ends_the_server(asked, kind, head):
+    if kind != requests.GIVE or b"".join([head])[:32] != FINGERPRINT:
+        kind = requests.GET if kind == requests.GIVE else kind
+        assert asked(Outgoing(kind, head))[0] in (requests.ITEMS, REFUSED)
+    assert asked(get(Wanted(1, Stamp(3, 7))))[2] == b"abc"
+
+
+@pytest.mark.parametrize("body", [b"", b"abc", b"abcde"])
+def test_given_bytes_of_another_length_are_refused(asked, body):
+    head = requests.encode(FINGERPRINT, [Wanted(5, Stamp(4, 7))])
+    kind, text, _ = asked(Outgoing(requests.GIVE, head, [body]))
+    assert kind == REFUSED and b"bytes were given for [4]" in text

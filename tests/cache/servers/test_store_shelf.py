@@ -1,0 +1,60 @@
+"""What a server gives away lies in the machine's shared memory."""
+
+import contextlib
+import weakref
+
+import pytest
+from support.cache_machines import FINGERPRINT, TOKEN
+
+from fusionloader.cache.servers import requests
+from fusionloader.cache.servers.requests import Stamp
+from fusionloader.cache.servers.server import CacheServer
+from fusionloader.cache.servers.shelf import StoreShelf
+from fusionloader.shm.file_store import FileStore, table_bytes
+from fusionloader.shm.store_handles import StoreHandles
+from fusionloader.transport.address import Address
+from fusionloader.transport.identity import Identity
+from fusionloader.transport.messages import Message
+
+STAMP = Stamp(3, 7)
+
+
+def handles(store):
+    return StoreHandles({"encoded": store.fd}, {"encoded": store.mapped})
+
+
+@pytest.fixture
+def store():
+    return FileStore(10, table_bytes(10) + 64)  # room for one small file
+
+
+def test_what_one_process_keeps_others_give_away(store):
+    first, second = (StoreShelf(handles(store)) for _ in range(2))
+    assert second.get(4, STAMP) is None and second.lacks(4, 3)
+    assert first.put(4, STAMP, memoryview(b"abc"))
+    found = second.get(4, STAMP)
+    assert found == b"abc" and found.nbytes == 3
+    assert second.get(4, Stamp(3, 8)) is None and not second.lacks(4, 3)
+
+
+def test_a_full_store_and_a_wrong_number_are_neither_filled_nor_wanted(store):
+    shelf = StoreShelf(handles(store))
+    assert shelf.put(0, STAMP, memoryview(b"abc"))
+    for item in (1, 10, 1 << 40):
+        assert not shelf.lacks(item, 3)
+        assert not shelf.put(item, STAMP, memoryview(b"abc"))
+        assert shelf.get(item, STAMP) is None
+
+
+def test_a_dataset_that_is_dropped_stays_until_its_answer_is_sent(store):
+    shelves = {FINGERPRINT: StoreShelf(handles(store))}
+    shelves[FINGERPRINT].put(4, STAMP, memoryview(b"abc"))
+    alive = weakref.ref(shelves[FINGERPRINT])
+    server = CacheServer(Address("127.0.0.2", 0), Identity.of(TOKEN), shelves.pop)
+    with contextlib.closing(server):
+        asked = requests.encode(FINGERPRINT, [requests.Wanted(4, STAMP)])
+        answer = server._answer(Message(requests.GET, asked))
+    store.close()
+    assert shelves == {} and bytes(answer.body[0]) == b"abc"
+    del answer
+    assert alive() is None

@@ -1,0 +1,154 @@
+"""Jobs, workers and the coordinator that are killed or stopped: the others have their batches."""
+
+import os
+import signal
+
+import psutil
+import pytest
+from jobs import alone, coordinators, left
+from support.waiting import gone, wait_until
+
+from fusionloader.coordinated.address import address_of
+
+FEW = {"prefetch_factor": 2}
+
+
+@pytest.fixture
+def many(long_set):
+    """Arguments for an epoch of more than a hundred batches, few of them staged."""
+    return {**FEW, **long_set}
+
+
+def begun(group, count, **options):
+    """Jobs of a group that have had their first batch, and what an epoch has."""
+    jobs = group(count, **options)
+    for job in jobs:
+        job.tell("take", 1)
+    assert len({tuple(job.answer()) for job in jobs}) == 1
+    return jobs
+
+
+def take(jobs, count):
+    for job in jobs:
+        job.tell("take", count)
+    return [job.answer() for job in jobs]
+
+
+def rest(jobs):
+    for job in jobs:
+        job.tell("rest")
+    return [job.answer() for job in jobs]
+
+
+@pytest.mark.parametrize("with_workers", [False, True])
+def test_a_killed_job_delays_nobody(group, train_set, many, with_workers):
+    victim, *others = begun(group, 3, **many)
+    expected = alone(train_set, **many)[0]
+    workers = victim.ask("workers") if with_workers else []
+    for job in others:
+        job.tell("take", 20)
+    victim.signal(signal.SIGKILL, workers)
+    assert [job.answer() for job in others] == [expected[1:21]] * 2
+    assert rest(others) == [expected[21:]] * 2
+    assert left(others) == []
+
+
+@pytest.mark.parametrize("with_workers", [False, True])
+def test_a_stopped_job_leaves_and_goes_on_alone_when_it_wakes_up(
+    group, train_set, many, with_workers
+):
+    victim, *others = begun(group, 3, **many)
+    expected = alone(train_set, **many)[0]
+    workers = victim.ask("workers") if with_workers else []
+    victim.signal(signal.SIGSTOP, workers)
+    assert take(others, 30) == [expected[1:31]] * 2
+    victim.signal(signal.SIGCONT, workers)
+    assert rest([victim]) == [expected[1:]]
+    assert rest(others) == [expected[31:]] * 2
+    assert victim.ask("stats").alone_batches > 0
+    assert left(others) == []
+
+
+def test_a_stopped_worker_spoils_no_batch_when_it_wakes_up(group, train_set, many):
+    jobs = begun(group, 2, **many)
+    expected = alone(train_set, **many)[0]
+    workers = jobs[0].ask("workers")
+    place = 1
+    for _ in range(6):
+        for worker in workers:
+            os.kill(worker, signal.SIGSTOP)
+        assert take(jobs, 5) == [expected[place : place + 5]] * 2
+        for worker in workers:
+            os.kill(worker, signal.SIGCONT)
+        assert take(jobs, 5) == [expected[place + 5 : place + 10]] * 2
+        place += 10
+    assert rest(jobs) == [expected[place:]] * 2
+    assert left(jobs) == []
+
+
+def test_a_job_that_takes_nothing_is_not_waited_for(group, train_set, many):
+    slow, *others = begun(group, 3, **many)
+    expected = alone(train_set, **many)[0]
+    assert take(others, 30) == [expected[1:31]] * 2
+    assert slow.rest() == expected[1:]
+    stats = slow.ask("stats")
+    assert "took no mini-batch" in stats.why_alone and stats.alone_batches > 0
+    assert rest(others) == [expected[31:]] * 2
+    assert slow.pid in others[0].ask("stats").waited_for
+
+
+def test_killed_workers_are_replaced_and_lose_no_sample(group, train_set, many):
+    jobs = begun(group, 2, **many)
+    expected = alone(train_set, **many)[0]
+    found = [[], []]
+    for _ in range(4):
+        for job in jobs:
+            for worker in job.ask("workers"):
+                os.kill(worker, signal.SIGKILL)
+        for batches, more in zip(found, take(jobs, 6), strict=True):
+            batches += more
+    for batches, more in zip(found, rest(jobs), strict=True):
+        batches += more
+    assert found == [expected[1:]] * 2
+    assert left(jobs) == []
+
+
+def test_without_the_coordinator_every_job_goes_on_alone(group, word, train_set, many):
+    jobs = begun(group, 2, **many)
+    expected = alone(train_set, epochs=2, **many)
+    address = address_of(word)
+    (pid,) = {each.pid for each in coordinators(address)} - {None, *(job.pid for job in jobs)}
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: gone(pid))
+    assert rest(jobs) == [expected[0][1:]] * 2
+    assert all("coordinator has ended" in job.ask("stats").why_alone for job in jobs)
+    assert rest(jobs) == [expected[1]] * 2  # with another coordinator
+    assert all(job.ask("stats").shared_batches > 1 for job in jobs)
+
+
+def test_nothing_is_left_of_a_killed_group(group, word, train_set, many):
+    jobs = begun(group, 2, **many)
+    workers = [pid for job in jobs for pid in job.ask("workers")]
+    for job in jobs:
+        job.signal(signal.SIGKILL)
+    wait_until(lambda: all(map(gone, workers)))
+    wait_until(lambda: not coordinators(address_of(word)))
+
+
+def test_a_job_that_joins_in_mid_epoch_delays_nobody(group, train_set, many):
+    jobs = begun(group, 2, **many)
+    expected = alone(train_set, **many)[0]
+    assert take(jobs, 10) == [expected[1:11]] * 2
+    late = group(**many)
+    for job in jobs:
+        job.tell("rest")
+    assert late.rest() == expected
+    assert [job.answer() for job in jobs] == [expected[11:]] * 2
+    assert left(jobs) == []
+
+
+def test_the_coordinator_is_small(group, word):
+    group().take(1)
+    (pid,) = {each.pid for each in coordinators(address_of(word))} - {None}
+    libraries = {os.path.basename(m.path) for m in psutil.Process(pid).memory_maps()}
+    assert not any("torch" in name or "numpy" in name for name in libraries)

@@ -1,0 +1,171 @@
+"""The staging area; the test itself is its workers, and a stopped process stands for one."""
+
+import os
+import select
+import signal
+import subprocess
+import types
+
+import pytest
+from support.waiting import wait_until
+
+from fusionloader import _native
+from fusionloader._native import End, TinyBatchState
+from fusionloader.coordinated.member import EpochKey, is_stopped
+from fusionloader.coordinated.sample_lists import SampleLists
+from fusionloader.coordinated.staging import RowSettings, Staging
+from fusionloader.coordinated.worker_records import WorkerRecords
+
+KEY = EpochKey(epoch=0, seed=1, first=0, total=10)
+SAMPLES = SampleLists([5, 6, 7, 8, 9], [5, 6, 7, 8, 9], [0] * 5, [0, 1, 2, 3, 4])
+
+
+class Area:
+    """A staging area and two workers of two jobs."""
+
+    def __init__(self):
+        self.poll = select.epoll()
+        self.records = WorkerRecords(self.poll)
+        self.staging = Staging(self.records)
+        self.staging.settings = RowSettings(tiny_size=2, group_size=0, leaves=(4096, 8))
+        self.members = [types.SimpleNamespace(pid=pid, joined=True) for pid in (111, 222)]
+        self.pipes, self.workers = [], []
+        for number, member in enumerate(self.members):
+            read, write = os.pipe()
+            self.records.add(number, member, read)
+            self.pipes.append(write)
+            fds = self.staging.control_fd, self.staging.data_fd
+            self.workers.append(_native.WorkerQueue(*fds, number))
+            self.workers[-1].announce(os.getpid())
+
+    def finish_all(self, number):
+        """Has a worker do all that it can claim."""
+        while (claim := self.workers[number].claim(End.SMALL, 0, 1)) is not None:
+            self.workers[number].finish(claim, claim.first, TinyBatchState.COMPLETED)
+
+    def look_twice(self):
+        self.staging.look_for_stopped()
+        self.staging.look_for_stopped()
+
+    def close(self):
+        self.staging.close()
+        for pipe in self.pipes:
+            os.close(pipe)
+        self.poll.close()
+
+
+@pytest.fixture
+def area():
+    made = Area()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def stopped():
+    """The pid of a process that a signal has stopped."""
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        process.send_signal(signal.SIGSTOP)
+        wait_until(lambda: is_stopped(process.pid))
+        yield process
+        process.kill()
+
+
+def test_a_mini_batch_is_complete_when_its_tiny_batches_are(area):
+    batch = area.staging.publish(KEY, 0, SAMPLES)
+    claim = area.workers[0].claim(End.SMALL, 0, 1)
+    assert area.staging.completed() == []
+    area.workers[0].finish(claim, claim.first, TinyBatchState.COMPLETED)
+    area.finish_all(1)
+    assert area.staging.completed() == [batch]
+    assert batch.made == {111: 2, 222: 3}
+
+
+def test_what_a_stopped_worker_holds_is_prepared_elsewhere(area, stopped):
+    batch = area.staging.publish(KEY, 0, SAMPLES)
+    later = area.staging.publish(KEY, 1, SAMPLES)
+    claim = area.workers[0].claim(End.SMALL, 0, 1)
+    area.workers[0].announce(stopped.pid)
+    rows = batch.rows.number
+    area.look_twice()
+    assert batch.rows.number != rows
+    again = area.workers[1].claim(End.SMALL, 0, 1)  # before the later one, from its beginning
+    assert (again.sequence, again.payload) == (batch.sequence, batch.rows.number)
+    area.workers[1].finish(again, again.first, TinyBatchState.COMPLETED)
+    area.finish_all(1)
+    assert area.staging.completed() == [batch, later]
+    for each in (batch, later):
+        area.staging.recycle(each)
+    used = {area.staging.publish(KEY, number, SAMPLES).rows.number for number in range(2, 6)}
+    assert rows not in used  # the worker may wake up and write there
+    area.workers[0].finish(claim, claim.first, TinyBatchState.COMPLETED)
+    area.staging.look_for_stopped()
+    assert area.staging.publish(KEY, 6, SAMPLES).rows.number == rows
+
+
+def test_the_slots_of_a_stopped_worker_that_is_killed_are_used_again(area, stopped):
+    batch = area.staging.publish(KEY, 0, SAMPLES)
+    area.workers[0].claim(End.SMALL, 0, 1)
+    area.workers[0].announce(stopped.pid)
+    rows = batch.rows.number
+    area.look_twice()
+    area.staging.bury(area.records.find(0))
+    area.staging.look_for_stopped()
+    assert area.staging.publish(KEY, 1, SAMPLES).rows.number == rows
+
+
+def test_a_worker_that_takes_long_keeps_what_it_holds(area):
+    batch = area.staging.publish(KEY, 0, SAMPLES)
+    claim = area.workers[0].claim(End.SMALL, 0, 1)
+    rows = batch.rows.number
+    area.look_twice()
+    assert batch.rows.number == rows
+    area.members[0].joined = False  # unless its job has left
+    area.look_twice()
+    assert batch.rows.number != rows
+    assert not area.workers[0].finish(claim, 2, TinyBatchState.COMPLETED)
+
+
+def test_a_worker_that_ends_leaves_its_tiny_batches_to_others(area):
+    batch = area.staging.publish(KEY, 0, SAMPLES)
+    area.workers[0].claim(End.SMALL, 0, 2)
+    area.staging.bury(area.records.find(0))
+    area.finish_all(1)
+    assert area.staging.completed() == [batch]
+    assert batch.made == {222: 5}
+
+
+def test_a_tiny_batch_that_kills_its_workers_is_given_up(area):
+    batch = area.staging.publish(KEY, 0, SAMPLES)
+    for _ in range(3):
+        area.workers[0].claim(End.SMALL, 0, 3)  # all, and then what comes back first
+        area.staging.bury(area.records.find(0))
+        read, write = os.pipe()
+        area.pipes.append(write)
+        area.records.add(0, area.members[0], read)
+    area.finish_all(1)
+    assert area.staging.completed() == [batch]
+    assert batch.given_up == [(0, os.getpid())]
+
+
+def test_a_mini_batch_that_nobody_needs_is_not_prepared(area):
+    unwanted = area.staging.publish(KEY, 0, SAMPLES)
+    claim = area.workers[0].claim(End.SMALL, 0, 1)
+    rows = unwanted.rows.number
+    area.staging.recycle(unwanted)
+    assert area.workers[1].claim(End.SMALL, 0, 1) is None
+    assert area.staging.publish(KEY, 1, SAMPLES).rows.number != rows
+    area.workers[0].finish(claim, claim.first, TinyBatchState.COMPLETED)
+    area.staging.look_for_stopped()
+    assert area.staging.publish(KEY, 2, SAMPLES).rows.number == rows
+
+
+def test_tiny_batches_that_a_stopped_claim_left_out_are_found(area):
+    area.staging.publish(KEY, 0, SAMPLES)
+    # What is left of a claim whose worker was stopped between its two steps: an empty middle.
+    claim = area.workers[0].claim(End.SMALL, 0, 3)
+    for tiny_batch in range(3):
+        area.workers[0].give_back(claim, tiny_batch)
+    area.look_twice()
+    area.finish_all(1)
+    assert len(area.staging.completed()) == 1

@@ -1,0 +1,53 @@
+"""Messages with descriptors: what malformed ones come to."""
+
+import contextlib
+import os
+import socket
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fusionloader.workers import fd_messages
+from fusionloader.workers.fd_messages import FdMessage
+
+
+@contextlib.contextmanager
+def connected():
+    with contextlib.ExitStack() as stack:
+        ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        for end in ends:
+            stack.enter_context(end)
+            end.setblocking(False)
+        yield ends
+
+
+def test_fields_payload_and_descriptors_arrive():
+    with connected() as (here, there):
+        null = os.open("/dev/null", os.O_RDONLY)
+        fd_messages.send(here, FdMessage({"do": "x"}, b"\n{", (null, null)))
+        got = fd_messages.receive(there)
+        assert (got.fields, got.payload, len(got.fds)) == ({"do": "x"}, b"\n{", 2)
+        assert os.path.samestat(os.fstat(got.fds[0]), os.fstat(null))
+        assert not any(os.get_inheritable(fd) for fd in got.fds)
+        got.close()
+        os.close(null)
+
+
+@pytest.mark.parametrize("deep", [b"[" * 100_000, b'{"a":' * 30_000])
+def test_deep_nesting_is_malformed(deep):
+    with connected() as (here, there):
+        here.send(deep)
+        assert fd_messages.receive(there) is None
+
+
+@given(st.binary(max_size=200), st.integers(0, 8))
+def test_any_bytes_are_a_message_or_none_and_leak_no_descriptor(raw, count):
+    with connected() as (here, there):
+        before = len(os.listdir("/proc/self/fd"))
+        socket.send_fds(here, [raw or b" "], [here.fileno()] * count)
+        got = fd_messages.receive(there)
+        if got is not None:
+            assert isinstance(got.fields, dict) and len(got.fds) == count
+            got.close()
+        assert len(os.listdir("/proc/self/fd")) == before
