@@ -1,0 +1,1 @@
+"""Tiny-batches prepared on other machines."""
