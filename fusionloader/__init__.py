@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from fusionloader.executors.decoders.interface import Decoded as Decoded
     from fusionloader.executors.decoders.interface import Decoder as Decoder
     from fusionloader.executors.refusals import FileRefused as FileRefused
+    from fusionloader.gpu_settings import GpuWorker as GpuWorker
     from fusionloader.loader import FusionLoader as FusionLoader
-    from fusionloader.options import GpuWorker as GpuWorker
     from fusionloader.options import WorkerPool as WorkerPool
+    from fusionloader.remote_settings import Remote as Remote
     from fusionloader.statistics.snapshot import LoaderStats as LoaderStats
 
 __version__ = "0.1.0"
@@ -35,6 +36,7 @@ __all__ = [
     "FusionLoader",
     "GpuWorker",
     "LoaderStats",
+    "Remote",
     "WorkerPool",
     "compile_plan",
 ]
@@ -47,8 +49,9 @@ _MODULES = {
     "Decoder": "executors.decoders.interface",
     "FileRefused": "executors.refusals",
     "FusionLoader": "loader",
-    "GpuWorker": "options",
+    "GpuWorker": "gpu_settings",
     "LoaderStats": "statistics.snapshot",
+    "Remote": "remote_settings",
     "WorkerPool": "options",
     "compile_plan": "executors.compiled_plan",
 }

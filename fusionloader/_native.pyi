@@ -551,7 +551,16 @@ class End(enum.Enum):
 class WorkerQueue:
     """A worker's half of the queue."""
 
-    def __init__(self, control_fd: int, data_fd: int, worker: int, gpu: bool = False) -> None: ...
+    def __init__(
+        self,
+        control_fd: int,
+        data_fd: int,
+        worker: int,
+        gpu: bool = False,
+        takes_returned: bool = True,
+    ) -> None:
+        """`takes_returned`: also tiny-batches that others gave back."""
+
     def add_part_seconds(self, seconds: collections.abc.Sequence[float]) -> None:
         """Adds to the wall time of a plan's parts."""
 
@@ -582,6 +591,9 @@ class WorkerQueue:
     def claim_next(self, count: int) -> Claim | None:
         """Claims at the end that is this worker's now."""
 
+    def claim_small(self) -> Claim | None:
+        """Claims one at the small end."""
+
     def end_samples(self, claim: Claim, tiny_batch: int, samples: int) -> None:
         """So many more samples of a tiny-batch are done, since begin_sample()."""
 
@@ -610,8 +622,14 @@ class WorkerQueue:
         """Nothing of the GPU worker is on the device any more."""
 
     def leave_guest_slot(self) -> None: ...
+    def ready(self) -> int:
+        """Mini-batches that are complete, in a row, the oldest first."""
+
     def rows(self, claim: Claim) -> memoryview:
         """The slot for the rows of a claim, to write to."""
+
+    def samples_of(self, first: int, count: int) -> int:
+        """Samples that so many workers have done, from the first on."""
 
     def sleep(self, seen: int, seconds: float) -> None:
         """Sleeps unless `work_word` is no longer `seen`."""
@@ -832,6 +850,39 @@ class PlanWorker:
     @property
     def is_borrowed(self) -> bool:
         """Whether the current sample is another rank's."""
+
+class RemoteRows:
+    """A dataset's table, and the slots' rows, of what other machines make."""
+
+    def __init__(
+        self,
+        table: SharedMapping,
+        received_bytes: int,
+        convert: tuple[str, bytes] | None,
+        channels: int,
+    ) -> None:
+        """Results come as they are; with `convert`, a name of elements and their table, as
+        8-bit levels, `channels` planes of them.
+        """
+
+    def path(self, item: int) -> bytes:
+        """The path of a file."""
+
+    def pixels(self, item: int) -> memoryview:
+        """The bytes of an image, where the table has these."""
+
+    def size(self, item: int) -> int:
+        """Bytes of a file, 0 where no worker has read it yet."""
+
+    def write(
+        self, queue: WorkerQueue, claim: Claim, tiny_batch: int, results: typing_extensions.Buffer
+    ) -> None:
+        """Writes what was made of a tiny-batch that is held, and the targets."""
+
+    @property
+    def holds_pixels(self) -> bool: ...
+    @property
+    def items(self) -> int: ...
 
 class WorkerActivity(enum.Enum):
     """What a worker does."""

@@ -17,19 +17,20 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from fusionloader.aliases import Batch, Index, Sample, State
 from fusionloader.cache_settings import Cache
+from fusionloader.gpu_settings import GpuWorker
 from fusionloader.iterators.loader_state import LoaderState, Window
 from fusionloader.iterators.portable import iterator_factory
 from fusionloader.options import (
     AugmentPer,
     Decode,
     FusionOptions,
-    GpuWorker,
     LoaderOptions,
     OnError,
     Switch,
     WorkerPool,
 )
-from fusionloader.representation import Described, as_html, as_text, measured, shown
+from fusionloader.remote_settings import Remote
+from fusionloader.representation import Described, Shown, measured
 from fusionloader.resume.identity import describe_loader
 from fusionloader.resume.loading import load_state
 from fusionloader.resume.sampling import set_epoch_of_samplers
@@ -43,7 +44,7 @@ from fusionloader.workers.pickling import explain_pickling
 T_co = TypeVar("T_co", covariant=True)
 
 
-class FusionLoader(DataLoader[T_co]):
+class FusionLoader(Shown, DataLoader[T_co]):
     """A ``DataLoader`` that yields the same batches, faster.
 
     Every argument of ``DataLoader`` has its meaning and its default. Image folders whose transforms
@@ -125,6 +126,7 @@ class FusionLoader(DataLoader[T_co]):
     deferred_images: Switch
     max_shared_bytes: int | str | None
     share: str | None
+    remote: Remote | None
 
     _prepared = False
     _adopted = False
@@ -165,6 +167,7 @@ class FusionLoader(DataLoader[T_co]):
         deferred_images: Literal["auto", "off"] = "auto",
         max_shared_bytes: int | str | None = None,
         share: str | None = None,
+        remote: Remote | Literal["auto"] | Sequence[str] | None = None,
     ) -> None:
         if pool is not None:
             if not isinstance(pool, WorkerPool):
@@ -188,6 +191,7 @@ class FusionLoader(DataLoader[T_co]):
             deferred_images=deferred_images,
             max_shared_bytes=max_shared_bytes,
             share=share,
+            remote=None if remote is None else Remote.of(remote),
         )
         for field in fields(options):
             if field.name != "num_workers":  # DataLoader's own
@@ -290,12 +294,6 @@ class FusionLoader(DataLoader[T_co]):
         """Returns a function for ``stats()`` that does not keep the loader."""
         return partial(self._state.stats, self._iterator_factory)
 
-    def __repr__(self) -> str:
-        return shown(self._described, as_text) or object.__repr__(self)
-
-    def _repr_html_(self) -> str | None:
-        return shown(self._described, as_html)
-
     def _described(self) -> Described:
         way = self._iterator_factory.way(options := LoaderOptions.of(self))
         return Described(type(self).__name__, options, way, self._explained, self.stats())
@@ -358,10 +356,11 @@ class FusionLoader(DataLoader[T_co]):
     def close(self) -> None:
         """Ends persistent workers now; the loader can be iterated again.
 
-        The workers of a pool end with the pool. A trace ends, too, and what is shared with jobs.
+        The workers of a pool end with the pool. A trace ends, too, what is shared with jobs, and
+        what was started on other machines.
         """
         self._shutdown_iterator()
-        self._state.leave_group()
+        self._state.leave()
         self._state.traces.stop()
 
     @property

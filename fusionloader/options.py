@@ -12,149 +12,26 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from fusionloader.amounts import parse_bytes
 from fusionloader.cache_settings import Cache
+from fusionloader.gpu_settings import GpuWorker
+from fusionloader.remote_settings import Remote
 
 if TYPE_CHECKING:
     import torch
 
     from fusionloader.aliases import AnyDataset, AnyLoader, Batch, Index, Sample
-    from fusionloader.executors.decoders.interface import Decoder
 
-Sharing = Literal["auto", "off", "temporal", "spatial"]
-Where = Literal["process", "thread"]
-Prebuilt = Literal["fused", "families"]
-DecoderName = Literal["dali", "nvjpeg", "torchvision"]
-Memory = Literal["auto", "share", "own"]
 Decode = Literal["exact", "fast"]
 OnError = Literal["raise", "skip", "substitute"]
 AugmentPer = Literal["sample", "tiny_batch"]
 Switch = Literal["auto", "off"]
 
-_SHARING = ("auto", "off", "temporal", "spatial")
-_MEMORY = ("auto", "share", "own")
 AFFINITIES = ("auto", "off")
 _GLOBAL_MANAGER = ("auto", "off")
 _AUGMENT_PER = ("sample", "tiny_batch")
 _ON_ERROR = ("raise", "skip", "substitute")
 _DECODE = ("exact", "fast")
 _DEFERRED_IMAGES = ("auto", "off")
-_WHERE = ("process", "thread")
-_PREBUILT = ("fused", "families")
-_DECODERS = ("dali", "nvjpeg", "torchvision")
-_DECODER_METHODS = ("start", "submit", "finished", "close")
 _SHARE = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
-
-
-@dataclass(frozen=True, slots=True)
-class GpuWorker:
-    """A worker that takes the largest samples of each mini-batch, in groups, on a device.
-
-    Args:
-        device: ``None`` for the loader's own ``device``, or ``"cpu"`` for the decoder's CPU
-            backend, which runs the same code on machines without a GPU.
-        sharing: ``"temporal"`` lets it run only while training waits for a batch, ``"spatial"``
-            always; ``"auto"`` tries both and neither for a few iterations and keeps the fastest.
-        memory_limit: of the device's memory, in bytes or as ``"2GiB"``; ``None`` sets no limit.
-        memory: whether it may use, while training waits for a batch, memory that training's
-            allocator holds but does not use: ``"share"`` whenever its own allocations fail,
-            ``"auto"`` only if both peaks of memory were found not to fit on the device together,
-            ``"own"`` never. Memory is lent in temporal sharing alone, and on CUDA devices alone.
-        share_limit: of the memory lent at a time, in bytes or as ``"10GiB"``.
-        prebuilt: what applies the augmentations: ``"fused"``, one kernel for all operations, which
-            CUDA's run-time compiler (NVRTC) makes for the device; or ``"families"``, DALI pipelines
-            for families of operations. Without NVRTC the second one takes the place of the first
-            where it can run the plan.
-        group_size: samples in a launch at most; ``None`` lets measurements decide, up to 64.
-        threads: of DALI or nvImageCodec on the CPU.
-        hw_decoder_load: whether images are for the hardware JPEG decoder where there is one, 1 or
-            0, with DALI and nvImageCodec. Its pixels differ from those of the device's other
-            decoder: a share of the images would make pixels depend on how a group was divided.
-        decoder: what decodes and resizes: ``"dali"``; ``"nvjpeg"``, nvImageCodec;
-            ``"torchvision"``; or an object with the methods of ``fusionloader.Decoder``, which is
-            pickled into the worker's process.
-        decoder_timeout: seconds in which the decoder has to finish something of what it has been
-            given; one that does not is given up.
-        where: ``"process"``, one of its own; or ``"thread"``, in the training process, without a
-            second CUDA context. A thread can neither work in temporal sharing nor be killed.
-
-    Raises:
-        ValueError: a value is out of its range.
-    """
-
-    device: str | None = None
-    sharing: Sharing = "auto"
-    memory_limit: int | str | None = None
-    memory: Memory = "auto"
-    share_limit: int | str = "10GiB"
-    prebuilt: Prebuilt = "fused"
-    group_size: int | None = None
-    threads: int = 1
-    hw_decoder_load: Literal[0, 1] = 1
-    decoder: DecoderName | Decoder = "dali"
-    decoder_timeout: float = 30.0
-    where: Where = "process"
-
-    def __post_init__(self) -> None:
-        if self.sharing not in _SHARING:
-            raise ValueError(f"sharing should be one of {_SHARING}, not {self.sharing!r}")
-        _check_choice("where", self.where, _WHERE)
-        if self.where == "thread" and self.sharing == "temporal":
-            raise ValueError(
-                'sharing="temporal" is for where="process": a thread works beside training, '
-                'sharing="spatial" or "auto"'
-            )
-        if self.prebuilt not in _PREBUILT:
-            raise ValueError(f"prebuilt should be one of {_PREBUILT}, not {self.prebuilt!r}")
-        for name in ("group_size", "threads"):
-            value = getattr(self, name)
-            if value is None and name == "group_size":
-                continue
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} should be a positive int, not {value!r}")
-        if self.hw_decoder_load not in (0, 1):
-            raise ValueError(f"hw_decoder_load should be 0 or 1, not {self.hw_decoder_load!r}")
-        if self.memory_limit is not None:
-            parse_bytes(self.memory_limit)
-        self._check_decoder()
-        self._check_memory()
-
-    def _check_decoder(self) -> None:
-        decoder, timeout = self.decoder, self.decoder_timeout
-        if isinstance(decoder, type):
-            raise ValueError(
-                f"decoder should be an object: {decoder.__name__}(...) instead of the class"
-            )
-        missing = [name for name in _DECODER_METHODS if not callable(getattr(decoder, name, None))]
-        if decoder not in _DECODERS and (isinstance(decoder, str) or missing):
-            raise ValueError(
-                f"decoder should be one of {_DECODERS}, or an object with the methods "
-                f"{', '.join(_DECODER_METHODS)} (fusionloader.Decoder), not {decoder!r}"
-            )
-        if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0:
-            raise ValueError(f"decoder_timeout should be positive seconds, not {timeout!r}")
-
-    def _check_memory(self) -> None:
-        if self.memory not in _MEMORY:
-            raise ValueError(f"memory should be one of {_MEMORY}, not {self.memory!r}")
-        parse_bytes(self.share_limit)
-        if self.memory == "share" and self.sharing == "spatial":
-            raise ValueError(
-                'memory="share" needs sharing="temporal" (or "auto"): training lends memory only '
-                "while it waits for a batch, and in spatial sharing the worker runs beside it"
-            )
-        if self.memory == "share" and self.where == "thread":
-            raise ValueError(
-                'memory="share" is for where="process": a thread has training\'s own pool'
-            )
-        if self.memory == "share" and self.decoder != "dali":
-            raise ValueError(
-                'memory="share" needs decoder="dali": what other decoders allocate cannot be taken '
-                "out of training's memory when it is asked back"
-            )
-        if self.memory == "share" and self.device == "cpu":
-            raise ValueError(
-                'memory="share" is about memory of a CUDA device, which the CPU backend of DALI '
-                'does not use: leave memory="auto"'
-            )
 
 
 class Closable(Protocol):
@@ -280,6 +157,7 @@ class FusionOptions:
     deferred_images: Switch
     max_shared_bytes: int | str | None
     share: str | None
+    remote: Remote | None
 
     def __post_init__(self) -> None:
         if not isinstance(self.tiny_batch_size, int) or self.tiny_batch_size < 1:
@@ -305,6 +183,8 @@ class FusionOptions:
         if self.max_shared_bytes is not None:
             parse_bytes(self.max_shared_bytes)
         self._check_share()
+        if self.remote is not None:
+            self._check_remote()
 
     def _check_cache(self, cache: object) -> None:
         if not isinstance(cache, Cache):
@@ -336,6 +216,16 @@ class FusionOptions:
             raise ValueError(
                 "a GPU worker makes batches for one job only: leave gpu_worker out, or share"
             )
+
+    def _check_remote(self) -> None:
+        if self.num_workers == 0:
+            raise ValueError(
+                "remote workers take a part of this machine's workers' work: with remote, "
+                "num_workers > 0"
+            )
+        if self.pool is not None or self.share is not None:
+            other = "pool" if self.pool is not None else "share"
+            raise ValueError(f"remote workers serve one loader by itself: leave {other} out")
 
     @property
     def shared_bytes(self) -> int | None:

@@ -45,6 +45,21 @@ class Remote:
     token_file: str | None = None
     user_code: bool = False
 
+    @classmethod
+    def of(cls, wanted: object) -> Remote:
+        """Returns what a loader's ``remote`` stands for: addresses, ``"auto"`` or settings.
+
+        Raises:
+            ValueError: it is none of these.
+        """
+        if isinstance(wanted, Remote):
+            return wanted
+        if wanted == "auto":
+            return cls()
+        if isinstance(wanted, (list, tuple)):
+            return cls(servers=wanted)
+        raise ValueError(f'remote should be addresses, "auto", a Remote or None, not {wanted!r}')
+
     def __post_init__(self) -> None:
         if self.offload not in get_args(Offload):
             raise ValueError(f"offload should be one of {get_args(Offload)}, not {self.offload!r}")

@@ -50,7 +50,20 @@ class Described:
     stats: LoaderStats
 
 
-def shown(described: Callable[[], Described], show: Callable[[Described], str]) -> str | None:
+class Shown:
+    """Shows what ``_described()`` returns, in a line and in notebooks."""
+
+    def _described(self) -> Described:
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return _shown(self._described, as_text) or object.__repr__(self)
+
+    def _repr_html_(self) -> str | None:
+        return _shown(self._described, as_html)
+
+
+def _shown(described: Callable[[], Described], show: Callable[[Described], str]) -> str | None:
     """Returns what ``show`` makes; ``None`` where a loader cannot even be described.
 
     Its dataset's code may fail, and it may be half made when an error shows it.

@@ -9,6 +9,7 @@ void bind_manager_queue(pybind11::module_& m);
 void bind_plan(pybind11::module_& m);
 void bind_file_stores(pybind11::module_& m);
 void bind_plan_worker(pybind11::module_& m);
+void bind_remote_rows(pybind11::module_& m);
 void bind_worker_queue(pybind11::module_& m);
 void bind_worker_sharing(pybind11::module_& m);
 }  // namespace fusionloader

@@ -26,27 +26,6 @@ namespace py = pybind11;
 namespace fusionloader {
 namespace {
 
-ConvertSpec convert_from_tuple(const py::tuple& fields) {
-  const auto type = fields[0].cast<std::string>();
-  ConvertSpec spec{};
-  if (type == "uint8")
-    spec.element_size = 1;
-  else if (type == "float16" || type == "bfloat16")
-    spec.element_size = 2;
-  else if (type == "float32")
-    spec.element_size = 4;
-  else if (type == "float64")
-    spec.element_size = 8;
-  else
-    throw std::invalid_argument("unknown element type " + type);
-  spec.is_float32 = type == "float32";
-  const Buffer table(fields[1], readable);
-  spec.table.assign(table.bytes().data, table.bytes().data + table.bytes().size);
-  return spec;
-}
-
-using Convert = py::typing::Tuple<py::str, py::bytes>;
-
 std::unique_ptr<Executor> make_executor(const StageSequence& stages,
                                         const std::optional<Convert>& convert, int channels,
                                         int result_channels, int height, int width,

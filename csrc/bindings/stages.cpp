@@ -6,6 +6,7 @@
 #include <functional>
 #include <unordered_map>
 
+#include "bindings/buffers.hpp"
 #include "bindings/names.hpp"
 #include "bindings/operations.hpp"
 #include "ops/limits.hpp"
@@ -302,6 +303,25 @@ class Reader {
 
 std::vector<StageNode> stages_from_python(const py::handle& stages) {
   return Reader().list(stages);
+}
+
+ConvertSpec convert_from_tuple(const py::tuple& fields) {
+  const auto type = fields[0].cast<std::string>();
+  ConvertSpec spec{};
+  if (type == "uint8")
+    spec.element_size = 1;
+  else if (type == "float16" || type == "bfloat16")
+    spec.element_size = 2;
+  else if (type == "float32")
+    spec.element_size = 4;
+  else if (type == "float64")
+    spec.element_size = 8;
+  else
+    throw std::invalid_argument("unknown element type " + type);
+  spec.is_float32 = type == "float32";
+  const Buffer table(fields[1], readable);
+  spec.table.assign(table.bytes().data, table.bytes().data + table.bytes().size);
+  return spec;
 }
 
 }  // namespace fusionloader

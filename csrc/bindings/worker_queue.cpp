@@ -85,10 +85,18 @@ void bind_queue_of_worker(py::module_& m) {
       .value("LARGE", End::large)
       .finalize();
   py::class_<WorkerQueue>(m, "WorkerQueue", "A worker's half of the queue.")
-      .def(py::init([](int control_fd, int data_fd, uint32_t worker, bool gpu) {
-             return WorkerQueue(control_fd, data_fd, worker, gpu ? Side::gpu : Side::cpu);
-           }),
-           "control_fd"_a, "data_fd"_a, "worker"_a, "gpu"_a = false)
+      .def(
+          py::init([](int control_fd, int data_fd, uint32_t worker, bool gpu, bool takes_returned) {
+            return WorkerQueue(control_fd, data_fd, worker, gpu ? Side::gpu : Side::cpu,
+                               takes_returned);
+          }),
+          "control_fd"_a, "data_fd"_a, "worker"_a, "gpu"_a = false, "takes_returned"_a = true,
+          "`takes_returned`: also tiny-batches that others gave back.")
+      .def("claim_small", &WorkerQueue::claim_small, "Claims one at the small end.")
+      .def("ready", &WorkerQueue::ready,
+           "Mini-batches that are complete, in a row, the oldest first.")
+      .def("samples_of", &WorkerQueue::samples_of, "first"_a, "count"_a,
+           "Samples that so many workers have done, from the first on.")
       .def("claim", &WorkerQueue::claim, "end"_a, "threshold"_a, "count"_a,
            "Claims up to `count` neighbours of the oldest mini-batch that has any waiting.\n\n"
            "The last `threshold` are left to the other end.")

@@ -10,8 +10,12 @@
 
 namespace fusionloader {
 
-WorkerQueue::WorkerQueue(int control_fd, int data_fd, uint32_t worker, Side side)
-    : Shared(control_fd, data_fd), worker_(worker), side_(side) {
+WorkerQueue::WorkerQueue(int control_fd, int data_fd, uint32_t worker, Side side,
+                         bool takes_returned)
+    : Shared(control_fd, data_fd),
+      worker_(worker),
+      side_(side),
+      takes_returned_(takes_returned && side == Side::cpu) {
   if (control_->header.magic != kMagic)
     throw std::runtime_error("not a fusionloader control block");
   if (worker >= control_->record_count()) throw std::out_of_range("worker number");
@@ -35,13 +39,41 @@ std::optional<Claim> WorkerQueue::claim_next(uint32_t count) {
   return claim(End::small, header.threshold.load(), count);
 }
 
+std::optional<Claim> WorkerQueue::claim_small() {
+  const ControlHeader& header = control_->header;
+  const bool alone = static_cast<GpuState>(header.gpu_state.load()) == GpuState::off;
+  return claim(End::small, alone ? 0 : header.threshold.load(), 1);
+}
+
+uint32_t WorkerQueue::ready() {
+  const ControlHeader& header = control_->header;
+  const uint64_t oldest = header.oldest.load(), published = header.published.load();
+  for (uint64_t sequence = oldest; sequence < published; ++sequence) {
+    Batch& batch = *this->batch(control_->ring()[sequence % header.ring_size].load());
+    for (uint32_t t = 0; t < batch.header.tiny_batches; ++t) {
+      const TinyBatchState state = StateWord::state(batch.states()[t].load());
+      if (state == TinyBatchState::waiting || state == TinyBatchState::active)
+        return static_cast<uint32_t>(sequence - oldest);
+    }
+  }
+  return static_cast<uint32_t>(published - std::min(oldest, published));
+}
+
+uint64_t WorkerQueue::samples_of(uint32_t first, uint32_t count) {
+  uint64_t samples = 0;
+  const uint32_t end = std::min(control_->record_count(), first + count);
+  for (uint32_t worker = first; worker < end; ++worker)
+    samples += control_->records()[worker].samples.load();
+  return samples;
+}
+
 bool WorkerQueue::take_guest_slot(uint32_t guest_slot, uint64_t identity) {
   if (guest_slot < control_->header.workers || guest_slot >= control_->record_count()) return false;
   uint64_t nobody = 0;
   if (!control_->records()[guest_slot].owner.compare_exchange_strong(nobody, identity))
     return false;
   worker_ = guest_slot;
-  borrowed_ = true;
+  takes_returned_ = false;
   record().pid.store(pid_of(identity));
   return true;
 }
@@ -116,8 +148,8 @@ std::optional<Claim> WorkerQueue::claim_from(Batch& batch, uint64_t sequence, En
     if (stop > begin) return Claim{sequence, begin, stop - begin, &batch};
     word = batch.header.queue.load();
   }
-  // What comes back may be what a GPU worker or a borrowed worker could not do.
-  if (side_ == Side::gpu || borrowed_ || batch.header.returned.load() == 0 ||
+  // What comes back may be what a GPU worker, or a worker elsewhere, could not do.
+  if (!takes_returned_ || batch.header.returned.load() == 0 ||
       batch.header.sequence.load() != sequence)
     return std::nullopt;
   const uint64_t now = batch.header.queue.load();

@@ -12,7 +12,9 @@ namespace fusionloader {
 
 class WorkerQueue : public Shared {
  public:
-  WorkerQueue(int control_fd, int data_fd, uint32_t worker, Side side = Side::cpu);
+  // `takes_returned`: also what came back, which may be what a worker elsewhere could not do.
+  WorkerQueue(int control_fd, int data_fd, uint32_t worker, Side side = Side::cpu,
+              bool takes_returned = true);
 
   // Takes up to `count` neighbouring tiny-batches of the oldest mini-batch that has any waiting,
   // leaving the last `threshold` ones (largest samples) to the other end.
@@ -29,6 +31,12 @@ class WorkerQueue : public Shared {
   // a GPU worker, which takes from the large end when the manager lets it, and from the large end
   // when they are alone.
   std::optional<Claim> claim_next(uint32_t count);
+  // Claims one at the small end, whoever else works; leaves a GPU worker's to it.
+  std::optional<Claim> claim_small();
+  // How many mini-batches in a row are complete, from the oldest that is not delivered.
+  uint32_t ready();
+  // What workers first .. first + count - 1 have done.
+  uint64_t samples_of(uint32_t first, uint32_t count);
   // False when it is no longer ours to finish. Wakes the manager when the mini-batch is done.
   bool finish(const Claim& claim, uint32_t tiny_batch, TinyBatchState result);
   // Leaves a tiny-batch of the claim to CPU workers.
@@ -78,7 +86,7 @@ class WorkerQueue : public Shared {
   TraceRecord counted();
   uint32_t worker_;
   Side side_;
-  bool borrowed_ = false;
+  bool takes_returned_;
   // What the worker's record said when the span began; none while there is no trace.
   std::optional<TraceRecord> span_;
   uint64_t span_busy_ns_ = 0;

@@ -21,7 +21,8 @@ from fusionloader.gpu.caching_allocator import TorchAllocator
 from fusionloader.gpu.memory_lender import MemoryOptions
 from fusionloader.gpu.start import Connections, GpuOptions
 from fusionloader.gpu.worker import BorrowedMemory, GpuWorkerConfig, main_of_script
-from fusionloader.options import GpuWorker, LoaderOptions
+from fusionloader.gpu_settings import GpuWorker
+from fusionloader.options import LoaderOptions
 from fusionloader.plan.stages import Plan
 from fusionloader.shm.dataset_table import DatasetTable
 from fusionloader.shm.descriptor import Descriptor

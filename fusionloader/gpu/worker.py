@@ -29,7 +29,7 @@ from fusionloader.executors.device_loss import is_device_lost
 from fusionloader.executors.refusals import FileRefused
 from fusionloader.executors.shortage import is_shortage
 from fusionloader.gpu_memory import Borrower, LedgerHandle, MemorySharingError
-from fusionloader.options import Prebuilt
+from fusionloader.gpu_settings import Prebuilt
 from fusionloader.plan.stages import Plan
 from fusionloader.scheduler.group_size import GroupSize
 from fusionloader.shm.dataset_table import DatasetTable

@@ -17,6 +17,7 @@ from fusionloader.manager.options import StartWorker, WorkerConnection, WorkerKi
 from fusionloader.options import LoaderOptions
 from fusionloader.pool.pool_processes import Payload
 from fusionloader.ranks.sharing_offer import SharingOffer
+from fusionloader.remote.link import RemoteLink, RemoteTask
 from fusionloader.workers.processes import Process
 
 NO_ITEM = -1
@@ -66,6 +67,9 @@ class WorkerBackend(Protocol):
 
     def agreement(self, options: LoaderOptions) -> Agreement:
         """Returns what jobs have to agree on that share preparation."""
+
+    def remote_work(self, options: LoaderOptions, link: RemoteLink) -> RemoteTask | None:
+        """Returns what workers on other machines are given; ``None`` where they have no part."""
 
     def epoch_ended(self) -> None:
         """Called when the last batch of an epoch was delivered."""

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Protocol
 from fusionloader.cache.store_stats import StoreStats
 from fusionloader.resume.epochs import Epochs
 from fusionloader.statistics.counters import Statistics
+from fusionloader.statistics.remote_stats import RemoteStats
 from fusionloader.statistics.snapshot import LoaderStats
 from fusionloader.trace.recording import CurrentTrace
 
 if TYPE_CHECKING:  # iterators work where the native part is missing
     from fusionloader.coordinated.membership import Membership
+    from fusionloader.remote.link import RemoteLink
+    from fusionloader.remote_settings import Remote
     from fusionloader.shm.store_handles import StoreHandles
 
 Window = AbstractContextManager[object]
@@ -45,23 +48,57 @@ class LoaderState:
         self.workers: int | None = None
         self.image_stores: StoreHandles | None = None
         self._membership: Membership | None = None
+        self._link: RemoteLink | None = None
+        self._settings: Remote | None = None
         self.idle_window: Callable[[], Callable[[], Window] | None] = lambda: None
 
     def stats(self, factory: KeepsFiles) -> LoaderStats:
         """Returns a snapshot of the counters; ``factory`` made the iterators."""
         shared = None if self._membership is None else self._membership.stats()
-        return self.statistics.snapshot(self.epochs.completed, factory.kept_stats(), shared)
+        kept = factory.kept_stats()
+        return self.statistics.snapshot(self.epochs.completed, kept, shared, self._remote_stats())
+
+    def _remote_stats(self) -> RemoteStats | None:
+        if self._link is None or self._settings is None:
+            return None
+        from fusionloader.statistics.remote_stats import remote_stats
+
+        here = self.statistics.all_workers.total().samples
+        return remote_stats(self._link.board, self._settings.offload, here)
 
     def explain(self) -> list[str]:
-        """Returns what was counted of deferred images and of shared preparation, in lines."""
+        """Returns what was counted of deferred images, shared preparation and remote workers."""
         counted = self.statistics.deferred
         lines = list(counted.explain()) if counted else []
-        return lines if self._membership is None else [*lines, self._membership.stats().explain()]
+        if self._membership is not None:
+            lines.append(self._membership.stats().explain())
+        if self._link is not None and (remote := self._remote_stats()) is not None:
+            lines += [self._link.fleet.explain(), remote.explain()]
+        return lines
 
-    def leave_group(self) -> None:
-        """Ends the loader's membership of a group, if it has one; an epoch begins another."""
+    def leave(self) -> None:
+        """Ends the loader's membership of a group, and remote workers; an epoch begins others."""
         if self._membership is not None:
             self._membership.close()
+        if self._link is not None:
+            self.statistics.observers.remove(self._link)
+            self._link.close()
+            self._link = None
+
+    def link(self, settings: Remote) -> RemoteLink:
+        """Returns the loader's remote workers.
+
+        Raises:
+            ValueError: an address or the token file is not one.
+            ImportError: a package is not installed.
+            ConnectionError: there is no such cluster.
+        """
+        from fusionloader.remote.link import RemoteLink
+
+        if self._link is None:
+            self._link, self._settings = RemoteLink(settings), settings
+            self.statistics.observers.append(self._link)
+        return self._link
 
     def member(self, word: str) -> Membership:
         """Returns the loader's membership of the group of a word."""

@@ -25,11 +25,13 @@ from fusionloader.iterators.backend import (
     parent_of,
     start_in_pool,
 )
+from fusionloader.iterators.remote_tasks import remote_task
 from fusionloader.manager.options import StartWorker, WorkerConnection, WorkerKind
 from fusionloader.options import LoaderOptions
 from fusionloader.plan.stages import Plan
 from fusionloader.pool.pool_processes import Payload
 from fusionloader.ranks.sharing_offer import SharingOffers
+from fusionloader.remote.link import RemoteLink, RemoteTask
 from fusionloader.scheduler.tiny_batches import order_by_size
 from fusionloader.shm.dataset_table import DatasetTable
 from fusionloader.shm.descriptor import Descriptor
@@ -184,6 +186,11 @@ class NativeBackend:
         """See ``WorkerBackend``."""
         assert self.layout is not None
         return Agreement.of(options, self._plan, self.layout, self._table)
+
+    def remote_work(self, options: LoaderOptions, link: RemoteLink) -> RemoteTask | None:
+        """See ``WorkerBackend``."""
+        assert options.remote is not None
+        return remote_task(options.remote, link, self._plan, self._table)
 
     def no_layout(self, why: str) -> None:
         """Never called: the layout is known from the plan."""

@@ -32,6 +32,7 @@ from fusionloader.manager.local_manager import LocalManager, NoFixedLayout, Plan
 from fusionloader.manager.options import ManagerOptions
 from fusionloader.options import LoaderOptions
 from fusionloader.pool.pool_processes import running
+from fusionloader.remote.link import RemoteTask
 from fusionloader.resume.sampling import SampledBatch, undelivered_batches
 from fusionloader.statistics.waits import WaitClock
 from fusionloader.statistics.worker_counters import AllWorkers
@@ -126,7 +127,14 @@ class SlotIterator(_BaseDataLoaderIter):
             # User code may start threads, to which a dedicated core is none.
             cpu_affinity=options.cpu_affinity if backend.worker_kind == "native" else "off",
             worker_kind=backend.worker_kind,
+            remote=self._remote_task(),
         )
+
+    def _remote_task(self) -> RemoteTask | None:
+        settings = self._options.remote
+        if settings is None or self._backend.worker_kind != "native":
+            return None
+        return self._backend.remote_work(self._options, self._state.link(settings))
 
     @property
     def base_seed(self) -> int:

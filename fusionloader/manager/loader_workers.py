@@ -7,17 +7,18 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 from fusionloader import _native
 from fusionloader.manager.in_flight import InFlight
 from fusionloader.manager.options import ManagerOptions, StartWorker, WorkerConnection
 from fusionloader.manager.worker_report import worker_report
 from fusionloader.manager.worker_totals import stats_of, totals_of
+from fusionloader.manager.remote_proxy import RemoteProxy
 from fusionloader.pool.binding import PoolBinding
 from fusionloader.ranks.borrowed_workers import BorrowedWorkers
 from fusionloader.ranks.membership import GUEST_SLOTS, Membership
-from fusionloader.statistics.snapshot import WorkerStats
+from fusionloader.remote.board import LANES
+from fusionloader.statistics.snapshot import AnyWorkerKind, WorkerStats
 from fusionloader.statistics.totals import MemoryTotals, WorkerTotals
 from fusionloader.workers import messages
 from fusionloader.workers.cpus import lease
@@ -41,6 +42,7 @@ class LoaderWorkers:
     Attributes:
         count: how many there are to be.
         most: how many of the loader's there may ever be.
+        first_remote: number of the first lane to a remote worker.
         first_guest_slot: number of the first worker of another rank.
     """
 
@@ -48,7 +50,12 @@ class LoaderWorkers:
         self._options = options
         self.most = most
         self.count = options.workers
-        self.first_guest_slot = most + (options.gpu is not None)
+        self.first_remote = most + (options.gpu is not None)
+        self.first_guest_slot = self.first_remote
+        self._remote: RemoteProxy | None = None
+        if options.remote is not None:
+            self._remote = RemoteProxy(options.remote, self.first_remote, most)
+            self.first_guest_slot += LANES
         self._membership: Membership | None = None
         if options.sharing_offer is not None:
             self._membership = Membership(options.sharing_offer)
@@ -99,6 +106,8 @@ class LoaderWorkers:
         self._set = WorkerSet(self.count, start_one)
         if self._binding is not None:
             self._binding.workers = self._set
+        if self._remote is not None:
+            self._remote.start(queue, control_fd, data_fd)
         if self._membership is not None:
             self._membership.join(control_fd, data_fd)
 
@@ -135,7 +144,8 @@ class LoaderWorkers:
 
     def receive(self) -> list[messages.Message]:
         """Returns what they have reported, without waiting."""
-        return [] if self._set is None else self._set.receive()
+        own = [] if self._set is None else self._set.receive()
+        return own if self._remote is None else [*own, *self._remote.receive()]
 
     def sleep(self, seen: int, seconds: float) -> None:
         """Waits until the queue's done word is no longer ``seen``, or a message goes on."""
@@ -164,6 +174,8 @@ class LoaderWorkers:
             )
             announced = self._queue.worker(death.number).pid == death.pid
             self._workers.replace(death, fruitful=bool(lost) or announced or death.at_work)
+        if self._remote is not None:
+            self._remote.look(handle)
         if self._borrowed is not None:
             for held in self._borrowed.collect_lost():
                 manner = "of another rank died"
@@ -179,7 +191,7 @@ class LoaderWorkers:
         """Returns what the workers have counted, with what is known of mini-batches."""
         everyone = self._queue.workers()
         workers = list(self._stats_of(everyone))
-        # What a GPU worker has done says nothing of how much CPU workers could.
+        # What a GPU worker or machines elsewhere have done says nothing of these CPU workers.
         records = [*everyone[: self.most], *everyone[self.first_guest_slot :]]
         user_code = self._options.worker_kind == "python"
         restarts = self.restarts.total()
@@ -190,9 +202,11 @@ class LoaderWorkers:
         for number, record in enumerate(records):
             if self.count <= number < self.most or not (record.pid or record.samples):
                 continue  # there is none, or nobody has come
-            kind: Literal["native", "python", "gpu", "borrowed"] = self._options.worker_kind
+            kind: AnyWorkerKind = self._options.worker_kind
             if number >= self.first_guest_slot:
                 kind = "borrowed"
+            elif number >= self.first_remote:
+                kind = "remote"
             elif number >= self.most:
                 kind = "gpu"
             yield stats_of(number, record, kind, elapsed, self.restarts[number])
@@ -205,7 +219,8 @@ class LoaderWorkers:
     @property
     def processes(self) -> list[Process]:
         """The loader's processes."""
-        return [worker.process for worker in self._set.workers] if self._set is not None else []
+        own = [worker.process for worker in self._set.workers] if self._set is not None else []
+        return own if self._remote is None else [*own, *self._remote.processes]
 
     @property
     def pool_is_closed(self) -> bool:
@@ -233,6 +248,8 @@ class LoaderWorkers:
             self._membership.close()
         if self._binding is not None:
             self._binding.close()
+        if self._remote is not None:
+            self._remote.end()
         if self._set is not None:
             self._set.end()
         self._cores.close()

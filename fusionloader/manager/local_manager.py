@@ -97,7 +97,7 @@ class LocalManager:
     def _make_queue(self) -> tuple[int, _native.ManagerQueue]:
         """Returns the control block's descriptor and the queue in it."""
         own = self._workers
-        workers, ring = self._most + (self._options.gpu is not None), self._ring_size
+        workers, ring = own.first_guest_slot, self._ring_size
         fd = objects.create(_native.ManagerQueue.control_bytes(workers + own.guest_slots, ring))
         shared = (own.guest_slots, own.shareable, own.event_fd)
         return fd, _native.ManagerQueue(fd, self._arena.fd, workers, ring, *shared)
@@ -265,7 +265,9 @@ class LocalManager:
             raise_failure(message.failure)
         if isinstance(message, messages.DatasetChanged):
             raise PlanOutdated
-        if isinstance(message, messages.ImagesDeferred):
+        if isinstance(message, messages.RemoteNotice):
+            log.warning("%s", message.text)
+        elif isinstance(message, messages.ImagesDeferred):
             self._deferred.add(message.counts)
         elif isinstance(message, messages.LayoutFound):
             self._settle_layout(message.layout)

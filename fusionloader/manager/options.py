@@ -14,6 +14,7 @@ from fusionloader.options import Switch
 from fusionloader.pool.binding import PoolBinding
 from fusionloader.pool.pool_processes import PoolProcesses
 from fusionloader.ranks.sharing_offer import SharingOffer
+from fusionloader.remote.link import RemoteTask
 from fusionloader.shm.slots import PageLocking
 from fusionloader.workers.processes import Process
 
@@ -58,6 +59,7 @@ class ManagerOptions:
     flight take at most ``max_shared_bytes``, by default a quarter of what is free, but for two.
     ``sharing_offer`` where workers are shared with other ranks; ``pool`` where they are those of a
     pool. ``cpu_affinity`` is ``"auto"`` or ``"off"``. ``worker_kind`` says what workers run.
+    ``remote`` where workers on other machines take part.
     """
 
     workers: int
@@ -77,3 +79,4 @@ class ManagerOptions:
     pool: PoolProcesses | None = None
     cpu_affinity: Switch = "off"
     worker_kind: WorkerKind = "python"
+    remote: RemoteTask | None = None

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import zip_longest
-from typing import Literal
 
 from fusionloader import _native
-from fusionloader.statistics.snapshot import WorkerStats
+from fusionloader.statistics.snapshot import AnyWorkerKind, WorkerStats
 from fusionloader.statistics.totals import MemoryTotals, WorkerTotals
 
 
@@ -43,7 +42,7 @@ def totals_of(
 def stats_of(
     number: int,
     record: _native.WorkerSnapshot,
-    kind: Literal["native", "python", "gpu", "borrowed"],
+    kind: AnyWorkerKind,
     elapsed: float,
     restarts: int,
 ) -> WorkerStats:

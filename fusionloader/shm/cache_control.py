@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fusionloader.shm.shared_page import PAGE, SharedPage
+from fusionloader.shm.shared_page import SharedPage
 
 # As csrc/worker/cache_control.hpp begins.
 _CONTROL = np.dtype([(name, np.uint64) for name in ("samples", "room", "workers", "cores")])
@@ -16,8 +16,6 @@ _CONTROL = np.dtype([(name, np.uint64) for name in ("samples", "room", "workers"
 
 class CacheControl(SharedPage):
     """The page of ``csrc/worker/cache_control.hpp``."""
-
-    nbytes = PAGE
 
     def __init__(self, fd: int) -> None:
         """Maps the page behind a descriptor, which it then owns."""

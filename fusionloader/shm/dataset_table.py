@@ -28,6 +28,7 @@ class DatasetTable:
         sizes: uint32 array, bytes of each file, 0 where no worker has read it yet.
         targets: int64 array.
         blob: uint8 array: the paths, or the images one after the other.
+        image_shape: height, width and channels of these; ``None`` where there are paths.
     """
 
     def __init__(
@@ -59,6 +60,8 @@ class DatasetTable:
         mapping = memoryview(_native.SharedMapping(fd, 0, nbytes))
         header = np.frombuffer(mapping, np.uint64, _HEADER)
         count, at_offsets, at_targets, at_sizes, at_blob = (int(word) for word in header[:5])
+        height, width, channels = (int(word) for word in header[5:])
+        self.image_shape = (height, width, channels) if channels else None
         self.offsets = np.frombuffer(mapping, np.uint64, (at_targets - at_offsets) // 8, at_offsets)
         self.targets = np.frombuffer(mapping, np.int64, count, at_targets)
         self.sizes = np.frombuffer(mapping, np.uint32, count, at_sizes)

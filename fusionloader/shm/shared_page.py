@@ -1,8 +1,9 @@
-"""A page of shared memory without a name, for processes that get its descriptor."""
+"""A few pages of shared memory without a name, for processes that get their descriptor."""
 
 from __future__ import annotations
 
 import os
+from typing import ClassVar
 
 from fusionloader import _native
 
@@ -10,22 +11,24 @@ PAGE = 4096
 
 
 class SharedPage:
-    """A page, mapped into this process.
+    """A page, or ``nbytes``, mapped into this process.
 
     Attributes:
         fd: file descriptor, for other processes to map.
     """
 
+    nbytes: ClassVar[int] = PAGE
+
     def __init__(self, fd: int) -> None:
         """Maps the page behind a descriptor, which it then owns."""
         self.fd = fd
-        self._page = memoryview(_native.SharedMapping(fd, 0, PAGE))
+        self._page = memoryview(_native.SharedMapping(fd, 0, self.nbytes))
 
-    @staticmethod
-    def _made(name: str) -> int:
+    @classmethod
+    def _made(cls, name: str) -> int:
         """Returns the descriptor of a page of zeros; ``name`` is for who looks at processes."""
         fd = os.memfd_create(f"fusionloader-{name}", os.MFD_CLOEXEC)
-        os.ftruncate(fd, PAGE)
+        os.ftruncate(fd, cls.nbytes)
         return fd
 
     def close(self) -> None:

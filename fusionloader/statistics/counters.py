@@ -11,6 +11,7 @@ from fusionloader.cache.store_stats import StoreStats
 from fusionloader.deferred.counts import Counts
 from fusionloader.shm import cache_counts
 from fusionloader.statistics.cache_stats import cache_stats
+from fusionloader.statistics.remote_stats import RemoteStats
 from fusionloader.statistics.shared_prep import SharedPrepStats
 from fusionloader.statistics.snapshot import LoaderStats
 from fusionloader.statistics.stages import stage_stats, total_capacity
@@ -73,7 +74,11 @@ class Statistics:
         self._cache_before = counts
 
     def snapshot(
-        self, epochs: int, kept: Mapping[str, StoreStats], shared: SharedPrepStats | None = None
+        self,
+        epochs: int,
+        kept: Mapping[str, StoreStats],
+        shared: SharedPrepStats | None = None,
+        remote: RemoteStats | None = None,
     ) -> LoaderStats:
         """Returns everything that was counted until now, to any thread.
 
@@ -81,6 +86,7 @@ class Statistics:
             epochs: that were finished.
             kept: what is kept of files, by name.
             shared: what other jobs have to do with it.
+            remote: what other machines have.
         """
         workers = self.all_workers.total()
         stages = stage_stats(
@@ -122,6 +128,7 @@ class Statistics:
             decoded_cache=kept.get("decoded_cache"),
             jpeg_index=kept.get("jpeg_index"),
             shared_prep=shared,
+            remote=remote,
         )
 
 

@@ -10,11 +10,13 @@ from typing import Literal
 from fusionloader.cache.store_stats import StoreStats
 from fusionloader.statistics.cache_stats import CacheStats
 from fusionloader.statistics.metrics import scalars
+from fusionloader.statistics.remote_stats import RemoteStats
 from fusionloader.statistics.shared_prep import SharedPrepStats
 from fusionloader.statistics.stages import StageStats
 from fusionloader.statistics.waits import WaitStats
 
 Scalar = int | float
+AnyWorkerKind = Literal["native", "python", "gpu", "borrowed", "remote"]
 _OF_WORKERS = ("samples", "busy_seconds", "restarts")
 
 
@@ -26,7 +28,8 @@ class WorkerStats:
         number: of the worker.
         pid: of its process, 0 before it has begun.
         kind: what it runs: a plan natively, user code in Python, a plan on a GPU; or ``"borrowed"``
-            where it is another rank's, of which one guest slot may have seen several.
+            where it is another rank's, of which one guest slot may have seen several; ``"remote"``
+            where it is a core of another machine.
         samples: that workers of this number have made since the loader was made.
         busy_seconds: that they have spent on these.
         busy_share: of the time since the workers were started, that it spent on samples.
@@ -35,7 +38,7 @@ class WorkerStats:
 
     number: int
     pid: int
-    kind: Literal["native", "python", "gpu", "borrowed"]
+    kind: AnyWorkerKind
     samples: int
     busy_seconds: float
     busy_share: float
@@ -94,6 +97,7 @@ class LoaderStats:
         decoded_cache: what is in it; ``None`` without one.
         jpeg_index: what is in it; ``None`` without one.
         shared_prep: what is shared with other jobs; ``None`` without ``share``.
+        remote: what other machines' workers have done; ``None`` without ``remote``.
     """
 
     wait_share: float | None
@@ -125,6 +129,7 @@ class LoaderStats:
     decoded_cache: StoreStats | None
     jpeg_index: StoreStats | None
     shared_prep: SharedPrepStats | None
+    remote: RemoteStats | None
 
     @property
     def wait_seconds(self) -> float:

@@ -101,10 +101,25 @@ class ImagesDeferred:
     counts: Counts
 
 
+@dataclass(frozen=True, slots=True)
+class RemoteNotice:
+    """Something to warn of about remote workers, in words."""
+
+    text: str
+
+
 JobMessage = TinyBatchFailed | SampleSkipped | SamplesSpilled
 """About a mini-batch."""
 
-Message = JobMessage | LayoutFound | WorkerFailed | DatasetChanged | ImagesDeferred | SamplesRefused
+Message = (
+    JobMessage
+    | LayoutFound
+    | WorkerFailed
+    | DatasetChanged
+    | ImagesDeferred
+    | SamplesRefused
+    | RemoteNotice
+)
 
 
 def send(fd: int, message: Message) -> None:

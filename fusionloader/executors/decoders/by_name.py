@@ -7,7 +7,7 @@ import pickle
 
 from fusionloader.executors.dali.head_steps import FILTERS
 from fusionloader.executors.decoders.interface import Decoder
-from fusionloader.options import GpuWorker
+from fusionloader.gpu_settings import GpuWorker
 
 _PACKAGES = {"dali": "nvidia.dali", "nvjpeg": "nvidia.nvimgcodec", "torchvision": "torchvision"}
 _TITLES = {"dali": "DALI", "nvjpeg": "nvImageCodec", "torchvision": "torchvision"}

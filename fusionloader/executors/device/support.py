@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from fusionloader.executors.dali.families.support import first_unsupported
 from fusionloader.executors.dali.head_steps import FILTERS
-from fusionloader.options import Prebuilt
+from fusionloader.gpu_settings import Prebuilt
 from fusionloader.plan.stages import (
     AugMix,
     Container,

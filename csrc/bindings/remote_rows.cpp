@@ -1,0 +1,81 @@
+// What the proxy of remote workers asks of the dataset's table, and has written into slots.
+#include "worker/remote_rows.hpp"
+
+#include <pybind11/stl.h>
+
+#include <optional>
+#include <stdexcept>
+#include <string>
+
+#include "bindings/buffers.hpp"
+#include "bindings/module.hpp"
+#include "bindings/python_types.hpp"
+#include "bindings/stages.hpp"
+
+namespace py = pybind11;
+using namespace py::literals;
+
+namespace fusionloader {
+namespace {
+
+RemoteRows* make_rows(Mapping& table, size_t received_bytes, const std::optional<Convert>& convert,
+                      int channels) {
+  std::optional<ConvertSpec> spec;
+  if (convert) spec = convert_from_tuple(*convert);
+  return new RemoteRows(reinterpret_cast<DatasetTable*>(table.data()), received_bytes, spec,
+                        channels, best_simd_level());
+}
+
+uint64_t known(const RemoteRows& rows, uint64_t item) {
+  if (item >= rows.table().count) throw std::out_of_range("the dataset has no such sample");
+  return item;
+}
+
+void write(const RemoteRows& rows, WorkerQueue& queue, const Claim& claim, uint32_t tiny_batch,
+           const py::buffer& results) {
+  const Buffer from(results, readable);
+  const uint32_t samples = RemoteRows::samples(claim, tiny_batch);
+  if (from.bytes().size != samples * rows.received_bytes())
+    throw std::invalid_argument("results of " + std::to_string(samples) + " samples have not " +
+                                std::to_string(from.bytes().size) + " bytes");
+  const py::gil_scoped_release unlocked;
+  rows.write(queue, claim, tiny_batch, from.bytes().data);
+}
+
+}  // namespace
+
+void bind_remote_rows(py::module_& m) {
+  py::class_<RemoteRows>(m, "RemoteRows",
+                         "A dataset's table, and the slots' rows, of what other machines make.")
+      .def(py::init(&make_rows), py::keep_alive<1, 2>(), "table"_a, "received_bytes"_a, "convert"_a,
+           "channels"_a,
+           "Results come as they are, or with `convert` as levels.\n\n"
+           "These are 8-bit, `channels` planes of them; `convert` is elements' name and table.")
+      .def_property_readonly("items", [](const RemoteRows& rows) { return rows.table().count; })
+      .def_property_readonly("holds_pixels",
+                             [](const RemoteRows& rows) { return rows.table().holds_pixels(); })
+      .def(
+          "path",
+          [](const RemoteRows& rows, uint64_t item) {
+            return py::bytes(rows.table().path(known(rows, item)));
+          },
+          "item"_a, "The path of a file.")
+      .def(
+          "size",
+          [](const RemoteRows& rows, uint64_t item) {
+            return rows.table().size(known(rows, item)).load();
+          },
+          "item"_a, "Bytes of a file, 0 where no worker has read it yet.")
+      .def(
+          "pixels",
+          [](const RemoteRows& rows, uint64_t item) {
+            const DatasetTable& table = rows.table();
+            return view_of(const_cast<uint8_t*>(table.pixels(known(rows, item))),
+                           table.height * table.width * table.channels);
+          },
+          "item"_a, "The bytes of an image, where the table has these.")
+      .def("write", &write, "queue"_a, "claim"_a, "tiny_batch"_a, "results"_a,
+           "Writes what was made of a tiny-batch that is held, and the targets.");
+}
+
+}  // namespace fusionloader

@@ -1,0 +1,36 @@
+#pragma once
+// Rows that another machine has made, written into a batch slot as this machine's workers do.
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "convert/convert.hpp"
+#include "queue/worker_queue.hpp"
+#include "simd/level.hpp"
+#include "worker/dataset_table.hpp"
+
+namespace fusionloader {
+
+class RemoteRows {
+ public:
+  // A result comes as `received_bytes`: as it is, or as 8-bit levels of `channels` planes.
+  RemoteRows(DatasetTable* table, size_t received_bytes, const std::optional<ConvertSpec>& convert,
+             int channels, SimdLevel simd);
+
+  DatasetTable& table() const { return *table_; }
+  size_t received_bytes() const { return received_bytes_; }
+  // Of the samples of a tiny-batch, how many it has.
+  static uint32_t samples(const Claim& claim, uint32_t tiny_batch);
+  // Writes the results of all samples of a tiny-batch, which lie one after the other, and the
+  // targets. The caller holds the tiny-batch, and has checked that the table has its items.
+  void write(WorkerQueue& queue, const Claim& claim, uint32_t tiny_batch,
+             const uint8_t* results) const;
+
+ private:
+  DatasetTable* table_;
+  size_t received_bytes_, row_bytes_, plane_;
+  std::unique_ptr<const Converter> converter_;  // none: results are copied
+};
+
+}  // namespace fusionloader

@@ -1,0 +1,154 @@
+"""The proxy of remote workers as the local manager sees it: a process that holds many numbers."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Callable
+
+from fusionloader import _native
+from fusionloader.remote.board import LANES
+from fusionloader.remote.link import RemoteTask
+from fusionloader.remote.proxy import ProxyConfig
+from fusionloader.transport.address import Address
+from fusionloader.workers import messages, processes
+from fusionloader.workers.processes import BareProcess
+
+log = logging.getLogger("fusionloader.remote")
+
+_CHECK_SECONDS = 0.1
+_FRUITLESS_DEATHS = 3
+_PATIENCE_SECONDS = 5.0
+
+
+class RemoteProxy:
+    """Starts the proxy, tells it who may be asked, takes back what a dead one held.
+
+    Attributes:
+        restarts: how often it was replaced.
+    """
+
+    def __init__(self, task: RemoteTask, first_worker: int, local_workers: int) -> None:
+        """Its lanes have the numbers from ``first_worker`` on, ``LANES`` of them."""
+        self._task, self._first, self._local = task, first_worker, local_workers
+        self.restarts = 0
+        self._fruitless = 0
+        self._checked = 0.0
+        self._given: list[Address] | None = None
+        self._process: BareProcess | None = None
+        self._orders = -1
+        self._receiver: messages.Receiver | None = None
+
+    def start(self, queue: _native.ManagerQueue, control_fd: int, data_fd: int) -> None:
+        """Starts the process."""
+        self._queue = queue
+        self._fds = control_fd, data_fd
+        self._launch()
+
+    def _launch(self) -> None:
+        task, board = self._task, self._task.link.board
+        read, write = os.pipe()
+        orders_read, self._orders = os.pipe()
+        config = ProxyConfig(
+            first_worker=self._first,
+            local_workers=self._local,
+            control_fd=self._fds[0],
+            data_fd=self._fds[1],
+            table_fd=task.table_fd,
+            table_bytes=task.table_bytes,
+            message_fd=write,
+            orders_fd=orders_read,
+            board_fd=board.fd,
+            identity_fd=task.link.fleet.identity.fd,
+            channels=task.channels,
+            work=task.work,
+        )
+        try:
+            self._process = BareProcess(
+                "fusionloader.remote.proxy", config, config.descriptors(), apart=False
+            )
+        finally:
+            os.close(write)
+            os.close(orders_read)
+        self._receiver = messages.Receiver(read)
+        self._samples_before = self._samples()
+        self._given = None
+        self._give_orders()
+
+    def _samples(self) -> int:
+        return sum(lane.samples for lane in self._task.link.board.lanes())
+
+    def _give_orders(self) -> None:
+        """Says who may be asked, if that has changed."""
+        addresses = list(self._task.link.fleet.addresses())
+        if addresses != self._given and self._process is not None:
+            self._given = addresses
+            line = json.dumps(addresses).encode() + b"\n"
+            try:
+                os.write(self._orders, line)
+            except BrokenPipeError:  # it has died, which is noticed soon
+                self._given = None
+
+    # ---- while the manager waits ---------------------------------------------------------------
+
+    def receive(self) -> list[messages.Message]:
+        """Returns what it has reported, without waiting."""
+        return [] if self._receiver is None else self._receiver.receive()
+
+    def look(self, handle: Callable[[list[messages.Message]], None]) -> None:
+        """Replaces a dead proxy; what its lanes held is in the queue again.
+
+        No sample is to blame for its death: none runs in it. ``handle`` gets what it reported.
+        """
+        now = time.monotonic()
+        if now - self._checked < _CHECK_SECONDS or self._process is None:
+            return
+        self._checked = now
+        if self._process.is_alive():
+            self._give_orders()
+            self._task.link.tell_fleet()
+            return
+        handle(self.receive())
+        manner = processes.describe_exit(self._process.exitcode)
+        self._forget()
+        for number in range(self._first, self._first + LANES):
+            self._queue.take_back(number)
+        self._fruitless = 0 if self._samples() > self._samples_before else self._fruitless + 1
+        if self._fruitless >= _FRUITLESS_DEATHS:
+            log.warning(
+                "the process that speaks to remote workers %s, the %dth time in a row before it "
+                "had a sample: this iterator goes on without them",
+                *(manner, self._fruitless),
+            )
+            return
+        log.warning("the process that speaks to remote workers %s; it is replaced", manner)
+        self.restarts += 1
+        self._launch()
+
+    def _forget(self) -> None:
+        self._process = None
+        os.close(self._orders)
+        if self._receiver is not None:
+            self._receiver.close()
+            self._receiver = None
+
+    # ---- the end -------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """Ends the process, after the queue was stopped."""
+        if self._process is None:
+            return
+        process = self._process
+        os.close(self._orders)
+        self._orders = -1
+        processes.end([process], _PATIENCE_SECONDS)
+        if self._receiver is not None:
+            self._receiver.close()
+        self._process = self._receiver = None
+
+    @property
+    def processes(self) -> list[BareProcess]:
+        """The process, where there is one."""
+        return [] if self._process is None else [self._process]

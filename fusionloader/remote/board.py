@@ -1,0 +1,161 @@
+"""What is counted of remote workers, where the proxy writes it and training reads it."""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+from fusionloader.shm.shared_page import PAGE, SharedPage
+
+LANES = 64
+"""Requests of so many remote cores are worked on at once by a loader, at most."""
+
+_WORD = 8
+_LANE_WORDS = 32
+_NAME_WORDS = 8  # the last ones of a lane
+_NAME_BYTES = _WORD * _NAME_WORDS
+
+
+class LaneState(enum.IntEnum):
+    """What a lane is at."""
+
+    UNUSED = 0
+    SERVING = 1
+    AWAY = 2  # the worker does not answer now
+    REFUSED = 3  # it does not take this loader's work
+
+
+class LaneCount(enum.IntEnum):
+    """The words of a lane, each of which only ever grows."""
+
+    SAMPLES = 1
+    TINY_BATCHES = 2
+    LOST = 3
+    DECLINED = 4
+    BYTES_SENT = 5
+    BYTES_RECEIVED = 6
+    ROUND_TRIP_NS = 7
+    BUSY_NS = 8
+
+
+class LaneCounts(NamedTuple):
+    """One lane: a connection to a core of a remote worker.
+
+    ``samples`` and ``tiny_batches`` were made there; of ``lost`` tiny-batches no answer came in
+    time, and ``declined`` ones were left to this machine. ``round_trip_ns`` is the time from
+    request to answer and ``busy_ns`` what of it the worker worked, both summed up.
+    """
+
+    address: str
+    state: LaneState
+    samples: int
+    tiny_batches: int
+    lost: int
+    declined: int
+    bytes_sent: int
+    bytes_received: int
+    round_trip_ns: int
+    busy_ns: int
+
+
+class _Word(enum.IntEnum):
+    """The words before the lanes."""
+
+    PROXY_CPU_NS = 0
+    OFFERED = 1  # 1 while lanes may claim
+    OFF_RATIO = 2  # of FastFlow's policy, in millionths
+    WAITED_NS = 3
+    STEPS = 4
+
+
+class RemoteBoard(SharedPage):
+    """Words of 64 bits, each with one writer."""
+
+    nbytes = -(-(LANES + 1) * _LANE_WORDS * _WORD // PAGE) * PAGE
+
+    def __init__(self, fd: int) -> None:
+        """Maps the memory behind a descriptor, which it then owns."""
+        super().__init__(fd)
+        self._words = self._page.cast("B").cast("Q")
+        self._bytes = self._page.cast("B")
+
+    @classmethod
+    def create(cls) -> RemoteBoard:
+        """Returns one on which nothing is counted yet."""
+        return cls(cls._made("remote-board"))
+
+    # ---- lanes -------------------------------------------------------------------------------
+
+    def enter(self, lane: int, address: str, state: LaneState) -> None:
+        """Notes what a lane is at."""
+        start = self._at(lane + 1) * _WORD - _NAME_BYTES
+        self._bytes[start : start + _NAME_BYTES] = address.encode()[:_NAME_BYTES].ljust(
+            _NAME_BYTES, b"\0"
+        )
+        self._words[self._at(lane)] = state
+
+    def add(self, lane: int, what: LaneCount, count: int) -> None:
+        """Counts, as the lane's only writer."""
+        self._words[self._at(lane) + what] += count
+
+    def lane(self, lane: int) -> LaneCounts:
+        """Returns what was counted of a lane."""
+        start, end = self._at(lane), self._at(lane + 1)
+        name = bytes(self._bytes[end * _WORD - _NAME_BYTES : end * _WORD]).rstrip(b"\0")
+        state, *counts = self._words[start : start + 1 + len(LaneCount)].tolist()
+        return LaneCounts(name.decode(errors="replace"), LaneState(state), *counts)
+
+    def lanes(self) -> list[LaneCounts]:
+        """Returns those that there have been."""
+        used = (self.lane(lane) for lane in range(LANES))
+        return [lane for lane in used if lane.address]
+
+    @staticmethod
+    def _at(lane: int) -> int:
+        return (lane + 1) * _LANE_WORDS
+
+    # ---- the proxy's --------------------------------------------------------------------------
+
+    @property
+    def proxy_cpu_ns(self) -> int:
+        """Processor time that the loader's machine has spent on remote workers."""
+        return int(self._words[_Word.PROXY_CPU_NS])
+
+    @proxy_cpu_ns.setter
+    def proxy_cpu_ns(self, ns: int) -> None:
+        self._words[_Word.PROXY_CPU_NS] = ns
+
+    @property
+    def offered(self) -> bool:
+        """Whether there is work for remote workers now."""
+        return bool(self._words[_Word.OFFERED])
+
+    @offered.setter
+    def offered(self, offered: bool) -> None:
+        self._words[_Word.OFFERED] = int(offered)
+
+    @property
+    def off_ratio(self) -> float:
+        """The share of samples that FastFlow's policy leaves to remote workers."""
+        return self._words[_Word.OFF_RATIO] / 1e6
+
+    @off_ratio.setter
+    def off_ratio(self, ratio: float) -> None:
+        self._words[_Word.OFF_RATIO] = round(ratio * 1e6)
+
+    # ---- training's ---------------------------------------------------------------------------
+
+    def add_step(self, waited_ns: int) -> None:
+        """Counts a step of training, and the time that it has waited for its mini-batch."""
+        self._words[_Word.STEPS] += 1
+        self._words[_Word.WAITED_NS] += waited_ns
+
+    @property
+    def steps(self) -> int:
+        """Mini-batches that were delivered."""
+        return int(self._words[_Word.STEPS])
+
+    @property
+    def waited_ns(self) -> int:
+        """Time that training has waited for them."""
+        return int(self._words[_Word.WAITED_NS])

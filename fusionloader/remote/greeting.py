@@ -1,0 +1,90 @@
+"""How a connection to a remote worker begins: both ends agree on what is made, and of what."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fusionloader.plan.exchange import plan_to_data
+from fusionloader.remote.protocol import (
+    READY,
+    SERVICE,
+    SETUP,
+    DataMode,
+    MalformedMessage,
+    Ready,
+    Setup,
+)
+from fusionloader.remote.work import RemoteWork
+from fusionloader.transport import connection
+from fusionloader.transport.address import Address
+from fusionloader.transport.connection import Connection
+from fusionloader.transport.identity import Identity
+from fusionloader.transport.messages import REFUSED, Outgoing
+from fusionloader.workers.fd_messages import package_version
+
+_SECONDS = 5.0  # for each step
+
+
+class NotTaken(Exception):
+    """A worker does not take this loader's work; the text says why, about the worker."""
+
+
+class Greeted(NamedTuple):
+    """A connection on which samples may be asked for."""
+
+    connection: Connection
+    mode: DataMode
+    ready: Ready
+
+
+def greet(address: Address, identity: Identity, work: RemoteWork, lacks_data: bool) -> Greeted:
+    """Returns a connection to a worker that is ready for this work.
+
+    With ``data="auto"`` files are sent to a worker that has not the same ones; ``lacks_data`` says
+    that one has not, as is known from before.
+
+    Raises:
+        TransportError: it cannot be reached, or has another token.
+        NotTaken: it is of another version, cannot run the plan, or lacks the data.
+        MalformedMessage: it says something that makes no sense.
+    """
+    modes = _modes(work, lacks_data)
+    for number, mode in enumerate(modes, 1):
+        made = connection.connect(address, identity, SERVICE, _SECONDS)
+        try:
+            return Greeted(made, mode, _ready(made, mode, work))
+        except NotTaken:
+            made.close()
+            if number == len(modes):
+                raise
+        except BaseException:
+            made.close()
+            raise
+    raise AssertionError("there is a way to give a worker its data")
+
+
+def _modes(work: RemoteWork, lacks_data: bool) -> list[DataMode]:
+    if work.image is not None:
+        return [DataMode.PIXELS]
+    if work.data == "shared":
+        return [DataMode.PATHS]
+    ships = work.data == "ship" or lacks_data
+    return [DataMode.ENCODED] if ships else [DataMode.PATHS, DataMode.ENCODED]
+
+
+def _ready(made: Connection, mode: DataMode, work: RemoteWork) -> Ready:
+    setup = Setup(
+        version=package_version(),
+        plan=plan_to_data(work.plan),
+        row_bytes=work.row_bytes,
+        pillow=work.pillow,
+        image=work.image,
+        known_files=work.known_files if mode is DataMode.PATHS else (),
+    )
+    made.send(Outgoing(SETUP, setup.encode()), _SECONDS)
+    answer = made.receive(_SECONDS, _SECONDS)
+    if answer.kind == REFUSED:
+        raise NotTaken(answer.head.decode(errors="replace")[:500])
+    if answer.kind != READY:
+        raise MalformedMessage(f"answers SETUP by a message of kind {answer.kind}")
+    return Ready.decode(answer.head)

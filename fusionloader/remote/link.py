@@ -1,0 +1,97 @@
+"""A loader's remote workers: who they are, and what is counted of them over all iterators."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from fusionloader.remote.board import RemoteBoard
+from fusionloader.remote.fleet import Fleet, FleetLoad, ListedFleet
+from fusionloader.remote.work import RemoteWork
+from fusionloader.remote_settings import Remote
+from fusionloader.transport.address import Address
+from fusionloader.transport.identity import Identity, read_token
+from fusionloader.transport.tokens import default_token_file
+
+_TELL_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteTask:
+    """What the proxy of an iterator is given; descriptors are the loader's.
+
+    ``channels`` are those of a result.
+    """
+
+    link: RemoteLink
+    work: RemoteWork
+    channels: int
+    table_fd: int
+    table_bytes: int
+
+
+class RemoteLink:
+    """Begins with the first iterator, and ends with the loader.
+
+    Attributes:
+        fleet: the workers.
+        board: what is counted; the proxies of all iterators write to it.
+    """
+
+    def __init__(self, settings: Remote) -> None:
+        """Finds the workers, or begins to start them.
+
+        Raises:
+            ValueError: an address or the token file is not one.
+            ImportError: a package is not installed.
+            ConnectionError: there is no such cluster.
+        """
+        self.fleet = make_fleet(settings)
+        self.board = RemoteBoard.create()
+        self._entered_ns = self._told_ns = time.monotonic_ns()
+        self._told_waited = self._told_busy = 0
+
+    # ---- of training's steps, see statistics.waits.StepObserver ---------------------------------
+
+    def asked(self) -> None:
+        """Training has entered ``next()``."""
+        self._entered_ns = time.monotonic_ns()
+
+    def delivered(self) -> None:
+        """``next()`` is about to return."""
+        self.board.add_step(time.monotonic_ns() - self._entered_ns)
+
+    # ---- of the fleet ---------------------------------------------------------------------------
+
+    def tell_fleet(self) -> None:
+        """Lets the fleet know how busy its workers are, now and then."""
+        now = time.monotonic_ns()
+        elapsed = now - self._told_ns
+        if elapsed < _TELL_SECONDS * 1e9:
+            return
+        lanes = self.board.lanes()
+        busy, waited = sum(lane.busy_ns for lane in lanes), self.board.waited_ns
+        busy_share = (busy - self._told_busy) / elapsed / max(len(self.fleet.addresses()), 1)
+        wait_share = (waited - self._told_waited) / elapsed
+        self._told_ns, self._told_busy, self._told_waited = now, busy, waited
+        self.fleet.tell(FleetLoad(min(busy_share, 1.0), min(wait_share, 1.0)))
+
+    def close(self) -> None:
+        """Ends what was started for the loader."""
+        self.fleet.close()
+
+
+def make_fleet(settings: Remote) -> Fleet:
+    """Returns the workers that a loader is to have.
+
+    Raises:
+        ValueError: an address or the token file is not one.
+        ImportError: a package is not installed.
+        ConnectionError: there is no such cluster.
+    """
+    if settings.servers is None:
+        from fusionloader.remote.ray_fleet import RayFleet
+
+        return RayFleet(settings)
+    token = read_token(settings.token_file or default_token_file())
+    return ListedFleet([Address.parse(each) for each in settings.servers], Identity.of(token))

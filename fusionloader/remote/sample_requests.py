@@ -1,0 +1,63 @@
+"""Requests for the samples of a tiny-batch that a lane has claimed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from fusionloader import _native
+from fusionloader.remote.protocol import MOST_BODY, DataMode, Request, WantedSample
+
+
+class Asked(NamedTuple):
+    """A request, its body in parts, and how many samples it is for."""
+
+    head: bytes
+    body: Sequence[bytes | memoryview]
+    samples: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are sent."""
+        return len(self.head) + sum(map(len, self.body))
+
+
+def request_for(
+    claim: _native.Claim, rows: _native.RemoteRows, mode: DataMode, number: int
+) -> Asked | None:
+    """Returns the request for a claimed tiny-batch.
+
+    ``None`` where a sample cannot be sent: there is no such index or no such file, or it is too
+    large.
+    """
+    start = claim.first * claim.tiny_size
+    stop = min(start + claim.tiny_size, claim.samples)
+    items, keys, occurrences, groups = claim.sample_keys(start, stop)
+    if min(items) < 0 or max(items) >= rows.items:
+        return None
+    try:
+        body = [_data(rows, mode, item) for item in items]
+    except OSError:
+        return None
+    if sum(map(len, body)) > MOST_BODY:
+        return None
+    paths = mode is DataMode.PATHS
+    samples = [
+        WantedSample(key, group, rows.size(item) if paths else 0, occurrence, len(data))
+        for item, key, occurrence, group, data in zip(
+            items, keys, occurrences, groups, body, strict=True
+        )
+    ]
+    head = Request(number, claim.seed, claim.epoch, mode, samples).encode()
+    return Asked(head, body, len(samples))
+
+
+def _data(rows: _native.RemoteRows, mode: DataMode, item: int) -> bytes | memoryview:
+    if mode is DataMode.PIXELS:
+        return rows.pixels(item)
+    path = rows.path(item)
+    if mode is DataMode.PATHS:
+        return path if path.startswith(b"/") else os.path.abspath(path)
+    with open(path, "rb") as file:
+        return file.read()

@@ -1,0 +1,35 @@
+"""What remote workers are to make for a loader: described once, the same for all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fusionloader.plan.stages import Plan
+from fusionloader.remote.protocol import KnownFile
+from fusionloader.remote_settings import DataPlace, Offload
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteWork:
+    """What the proxy of a loader has made, and how results become rows of its slots.
+
+    Attributes:
+        plan: that workers run; where results are 8-bit levels of a plan's elements, one of these.
+        row_bytes: of a result.
+        convert: name and table of the elements that levels become; ``None`` for results that are
+            rows as they come.
+        pillow: release of Pillow whose pixels are wanted.
+        image: height, width and channels of images that a dataset has in memory, else ``None``.
+        known_files: of the dataset.
+        data: where workers find the data.
+        offload: what is left to them.
+    """
+
+    plan: Plan
+    row_bytes: int
+    convert: tuple[str, bytes] | None
+    pillow: str
+    image: tuple[int, int, int] | None
+    known_files: tuple[KnownFile, ...]
+    data: DataPlace
+    offload: Offload
