@@ -861,8 +861,9 @@ class RemoteRows:
         convert: tuple[str, bytes] | None,
         channels: int,
     ) -> None:
-        """Results come as they are; with `convert`, a name of elements and their table, as
-        8-bit levels, `channels` planes of them.
+        """Results come as they are, or with `convert` as levels.
+
+        These are 8-bit, `channels` planes of them; `convert` is elements' name and table.
         """
 
     def path(self, item: int) -> bytes:

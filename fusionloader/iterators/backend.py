@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from multiprocessing.context import BaseContext
 from typing import NamedTuple, Protocol
 
@@ -18,6 +19,7 @@ from fusionloader.options import LoaderOptions
 from fusionloader.pool.pool_processes import Payload
 from fusionloader.ranks.sharing_offer import SharingOffer
 from fusionloader.remote.link import RemoteLink, RemoteTask
+from fusionloader.remote_settings import Remote
 from fusionloader.workers.processes import Process
 
 NO_ITEM = -1
@@ -68,8 +70,13 @@ class WorkerBackend(Protocol):
     def agreement(self, options: LoaderOptions) -> Agreement:
         """Returns what jobs have to agree on that share preparation."""
 
-    def remote_work(self, options: LoaderOptions, link: RemoteLink) -> RemoteTask | None:
-        """Returns what workers on other machines are given; ``None`` where they have no part."""
+    def remote_work(
+        self, options: LoaderOptions, link: Callable[[Remote], RemoteLink]
+    ) -> RemoteTask | None:
+        """Returns what workers on other machines are given; ``None`` where they have no part.
+
+        ``link`` returns the loader's link to these workers.
+        """
 
     def epoch_ended(self) -> None:
         """Called when the last batch of an epoch was delivered."""

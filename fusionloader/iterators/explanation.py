@@ -12,7 +12,7 @@ from fusionloader.gpu import eligibility
 from fusionloader.iterators.deferral import defers
 from fusionloader.options import LoaderOptions
 from fusionloader.sources.datasets import Compiled
-from fusionloader.sources.tables import layout_of
+from fusionloader.sources.tables import is_for_native_workers, layout_of
 
 
 def explained(
@@ -42,7 +42,18 @@ def explained(
         lines.append(level_rows.explain(plan))
     if gpu := eligibility.choose(options, None if why_not else compiled).explain():
         lines.append(gpu)
+    if options.remote is not None and (why_local := _why_local(options, compiled, why_not)):
+        lines.append(f"remote workers have no part: {why_local}")
     return "\n".join(lines)
+
+
+def _why_local(options: LoaderOptions, compiled: Compiled | None, why_not: str | None) -> str:
+    """Returns why workers on other machines cannot make samples; empty where they can."""
+    if why_not or compiled is None or not is_for_native_workers(compiled):
+        return "they run plans, and these samples are made by Python code"
+    if options.worker_init_fn is not None:
+        return "worker_init_fn may change what workers make"
+    return ""
 
 
 def _is_cuda(options: LoaderOptions) -> bool:

@@ -32,6 +32,7 @@ from fusionloader.plan.stages import Plan
 from fusionloader.pool.pool_processes import Payload
 from fusionloader.ranks.sharing_offer import SharingOffers
 from fusionloader.remote.link import RemoteLink, RemoteTask
+from fusionloader.remote_settings import Remote
 from fusionloader.scheduler.tiny_batches import order_by_size
 from fusionloader.shm.dataset_table import DatasetTable
 from fusionloader.shm.descriptor import Descriptor
@@ -187,10 +188,13 @@ class NativeBackend:
         assert self.layout is not None
         return Agreement.of(options, self._plan, self.layout, self._table)
 
-    def remote_work(self, options: LoaderOptions, link: RemoteLink) -> RemoteTask | None:
+    def remote_work(
+        self, options: LoaderOptions, link: Callable[[Remote], RemoteLink]
+    ) -> RemoteTask | None:
         """See ``WorkerBackend``."""
-        assert options.remote is not None
-        return remote_task(options.remote, link, self._plan, self._table)
+        if options.remote is None or options.worker_init_fn is not None:
+            return None
+        return remote_task(options.remote, link(options.remote), self._plan, self._table)
 
     def no_layout(self, why: str) -> None:
         """Never called: the layout is known from the plan."""

@@ -25,6 +25,8 @@ from fusionloader.options import LoaderOptions
 from fusionloader.pool.pool_processes import Payload
 from fusionloader.pool.user_code import UserCode
 from fusionloader.ranks.sharing_offer import SharingOffer
+from fusionloader.remote.link import RemoteLink, RemoteTask
+from fusionloader.remote_settings import Remote
 from fusionloader.shm.descriptor import Descriptor
 from fusionloader.workers import processes, python_worker
 from fusionloader.workers.processes import Process
@@ -60,6 +62,12 @@ class PythonBackend:
     def agreement(self, options: LoaderOptions) -> Agreement:
         """Never called: what user code makes in another job cannot be known to be the same."""
         raise AssertionError(f"share={options.share!r}")
+
+    def remote_work(
+        self, options: LoaderOptions, link: Callable[[Remote], RemoteLink]
+    ) -> RemoteTask | None:
+        """Returns ``None``: user code stays on this machine."""
+        return None
 
     def name(self, index: Index) -> str:
         """Returns a sample's name for messages."""

@@ -7,7 +7,7 @@ import PIL
 from fusionloader.delivery.level_rows import plan_of_levels
 from fusionloader.executors.layout import Layout
 from fusionloader.plan.stages import Plan
-from fusionloader.remote.known_files import known_files
+from fusionloader.remote.known_files import some_of
 from fusionloader.remote.link import RemoteLink, RemoteTask
 from fusionloader.remote.work import RemoteWork
 from fusionloader.remote_settings import Remote
@@ -35,7 +35,7 @@ def remote_task(settings: Remote, link: RemoteLink, plan: Plan, table: DatasetTa
         convert=convert,
         pillow=PIL.__version__,
         image=image,
-        known_files=() if image is not None else known_files(len(table), table.path),
+        known_files=() if image is not None else some_of(len(table), table.path),
         data=settings.data,
         offload=settings.offload,
     )

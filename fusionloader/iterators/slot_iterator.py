@@ -32,7 +32,6 @@ from fusionloader.manager.local_manager import LocalManager, NoFixedLayout, Plan
 from fusionloader.manager.options import ManagerOptions
 from fusionloader.options import LoaderOptions
 from fusionloader.pool.pool_processes import running
-from fusionloader.remote.link import RemoteTask
 from fusionloader.resume.sampling import SampledBatch, undelivered_batches
 from fusionloader.statistics.waits import WaitClock
 from fusionloader.statistics.worker_counters import AllWorkers
@@ -127,14 +126,8 @@ class SlotIterator(_BaseDataLoaderIter):
             # User code may start threads, to which a dedicated core is none.
             cpu_affinity=options.cpu_affinity if backend.worker_kind == "native" else "off",
             worker_kind=backend.worker_kind,
-            remote=self._remote_task(),
+            remote=backend.remote_work(options, self._state.link),
         )
-
-    def _remote_task(self) -> RemoteTask | None:
-        settings = self._options.remote
-        if settings is None or self._backend.worker_kind != "native":
-            return None
-        return self._backend.remote_work(self._options, self._state.link(settings))
 
     @property
     def base_seed(self) -> int:
@@ -192,7 +185,6 @@ class SlotIterator(_BaseDataLoaderIter):
 
     def _submit(self, sampled: SampledBatch) -> None:
         described = self._backend.describe(sampled.indices)
-        seed, epoch = self._epoch_state.seed, self._epoch_state.epoch
         batch = MiniBatch(
             sampled.number,
             sampled.indices,
@@ -200,8 +192,8 @@ class SlotIterator(_BaseDataLoaderIter):
             sampled.keys,
             sampled.occurrences,
             described.rows,
-            seed,
-            epoch,
+            self._epoch_state.seed,
+            self._epoch_state.epoch,
             described.pickled,
         )
         self._manager.submit(batch)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from fusionloader import _native
 from fusionloader.manager.in_flight import InFlight
 from fusionloader.manager.options import ManagerOptions, StartWorker, WorkerConnection
+from fusionloader.manager.remote_proxy import RemoteProxy
 from fusionloader.manager.worker_report import worker_report
 from fusionloader.manager.worker_totals import stats_of, totals_of
-from fusionloader.manager.remote_proxy import RemoteProxy
 from fusionloader.pool.binding import PoolBinding
 from fusionloader.ranks.borrowed_workers import BorrowedWorkers
 from fusionloader.ranks.membership import GUEST_SLOTS, Membership

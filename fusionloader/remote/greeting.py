@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 from fusionloader.plan.exchange import plan_to_data
 from fusionloader.remote.protocol import (
+    LEAVING,
+    OTHER_DATA,
     READY,
     SERVICE,
     SETUP,
@@ -18,6 +20,7 @@ from fusionloader.remote.work import RemoteWork
 from fusionloader.transport import connection
 from fusionloader.transport.address import Address
 from fusionloader.transport.connection import Connection
+from fusionloader.transport.errors import TransportError
 from fusionloader.transport.identity import Identity
 from fusionloader.transport.messages import REFUSED, Outgoing
 from fusionloader.workers.fd_messages import package_version
@@ -53,9 +56,9 @@ def greet(address: Address, identity: Identity, work: RemoteWork, lacks_data: bo
         made = connection.connect(address, identity, SERVICE, _SECONDS)
         try:
             return Greeted(made, mode, _ready(made, mode, work))
-        except NotTaken:
+        except NotTaken as error:
             made.close()
-            if number == len(modes):
+            if number == len(modes) or not str(error).startswith(OTHER_DATA):
                 raise
         except BaseException:
             made.close()
@@ -84,7 +87,8 @@ def _ready(made: Connection, mode: DataMode, work: RemoteWork) -> Ready:
     made.send(Outgoing(SETUP, setup.encode()), _SECONDS)
     answer = made.receive(_SECONDS, _SECONDS)
     if answer.kind == REFUSED:
-        raise NotTaken(answer.head.decode(errors="replace")[:500])
+        why = answer.head.decode(errors="replace")[:500]
+        raise TransportError(why) if why.startswith(LEAVING) else NotTaken(why)
     if answer.kind != READY:
         raise MalformedMessage(f"answers SETUP by a message of kind {answer.kind}")
     return Ready.decode(answer.head)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+from collections.abc import Callable
 
 from fusionloader.remote.protocol import KnownFile
 from fusionloader.remote.reading import Unavailable, opened
 
+_MOST = 4  # of a dataset, that workers are asked about
 _FIRST_BYTES = 1 << 16
 _DIGEST_BYTES = 16
 
@@ -37,3 +40,18 @@ def difference(known: KnownFile) -> str | None:
     if here.nbytes != known.nbytes:
         return f"{known.path!r} has {here.nbytes} bytes here, and {known.nbytes} where training is"
     return None if here.digest == known.digest else f"{known.path!r} has other contents here"
+
+
+def some_of(count: int, path: Callable[[int], bytes]) -> tuple[KnownFile, ...]:
+    """Returns what is known of a few files, spread over a dataset.
+
+    Args:
+        count: files of the dataset.
+        path: returns that of a file by its number. What cannot be read here is left out: that is
+            found, and reported, when the sample is made.
+    """
+    found = []
+    for item in sorted({count * part // _MOST for part in range(_MOST)} if count else ()):
+        with contextlib.suppress(Unavailable):
+            found.append(known_file(os.path.abspath(os.fsdecode(path(item)))))
+    return tuple(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import ClassVar
 
 from fusionloader import _native
@@ -31,10 +32,13 @@ class SharedPage:
         os.ftruncate(fd, cls.nbytes)
         return fd
 
-    def close(self) -> None:
-        """Closes the descriptor; what is mapped stays."""
+    def close(self, close_fd: Callable[[int], None] = os.close) -> None:
+        """Closes the descriptor; what is mapped stays.
+
+        ``close_fd`` is a default argument because Python may clear its modules before ``__del__``.
+        """
         if self.fd >= 0:
-            os.close(self.fd)
+            close_fd(self.fd)
             self.fd = -1
 
     def __del__(self) -> None:

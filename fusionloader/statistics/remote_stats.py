@@ -117,8 +117,10 @@ def _workers(lanes: Sequence[LaneCounts]) -> Iterable[RemoteWorkerStats]:
         answers = sum(lane.tiny_batches + lane.declined for lane in own)
         round_trips = sum(lane.round_trip_ns for lane in own)
         states = {lane.state for lane in own}
-        best = next(each for each in _STATES if each in states and each) if any(states) else (
-            LaneState.AWAY
+        best = (
+            next(each for each in _STATES if each in states and each)
+            if any(states)
+            else (LaneState.AWAY)
         )
         yield RemoteWorkerStats(
             address=address,
