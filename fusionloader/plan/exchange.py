@@ -144,7 +144,9 @@ class _Reader:
             else self._instance(kinds, data, where)
         )
 
-    def _tuple(self, hints: Sequence[Any], data: _Json, where: str) -> tuple[object, ...]:
+    def _tuple(
+        self, hints: Sequence[Any], data: _Json, where: str, first: int = 0
+    ) -> tuple[object, ...]:
         if not isinstance(data, list):
             raise _unlike("a list", data, where)
         if hints and hints[-1] is ...:
@@ -153,21 +155,22 @@ class _Reader:
             raise ValueError(f"{where} should have {len(hints)} values, not {len(data)}")
         return tuple(
             self.read(hint, each, f"{where}[{place}]")
-            for place, (hint, each) in enumerate(zip(hints, data, strict=True))
+            for place, (hint, each) in enumerate(zip(hints, data, strict=True), first)
         )
 
     def _operation(self, data: _Json, where: str) -> tuple[object, ...]:
         name = data[0] if isinstance(data, list) and data else None
         if not isinstance(name, str) or name not in _OPERATIONS:
             raise _unlike(f"one of the operations {', '.join(_OPERATIONS)}", name, where)
-        return (name, *self._tuple(_OPERATIONS[name], data[1:], where))
+        return (name, *self._tuple(_OPERATIONS[name], data[1:], where, 1))
 
     def _instance(self, kinds: Sequence[Any], data: _Json, where: str) -> object:
         name = data.get("type") if isinstance(data, dict) else None
         kind = _KINDS.get(name) if isinstance(name, str) else None
         if kind is None or kind not in kinds:
             names = ", ".join(each.__name__ for each in kinds)
-            raise _unlike(f"a {names}" if len(kinds) == 1 else f"one of {names}", name, where)
+            found = name if isinstance(data, dict) else data
+            raise _unlike(f"a {names}" if len(kinds) == 1 else f"one of {names}", found, where)
         hints = _hints(kind)
         if data.keys() != {"type", *hints}:
             other = sorted(map(str, data.keys() ^ {"type", *hints}))[0][:_LONGEST_TEXT]

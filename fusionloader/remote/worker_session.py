@@ -179,6 +179,8 @@ class WorkerSession:
 
 
 def _executor_of(setup: Setup) -> _native.Executor:
+    if not setup.pillow:
+        raise MalformedMessage("SETUP does not say whose pixels are wanted")
     try:
         return make_executor(plan_from_data(setup.plan), setup.pillow)
     except (ValueError, TypeError) as error:

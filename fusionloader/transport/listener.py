@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import socket
 import threading
 from collections.abc import Callable, Mapping
@@ -76,7 +77,8 @@ class Listener:
         try:
             self._socket = socket.create_server(here, family=family, backlog=_BACKLOG)
         except OSError as error:
-            raise OSError(error.errno, f"cannot listen at {address}: {error.strerror}") from None
+            why = os.strerror(error.errno) if error.errno else str(error)
+            raise OSError(error.errno, f"cannot listen at {address}: {why}") from None
         self.address = Address(address.host, self._socket.getsockname()[1])
         self._identity = identity
         self._services = services
