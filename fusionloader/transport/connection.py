@@ -11,6 +11,7 @@ import contextlib
 import json
 import socket
 import ssl
+import struct
 from collections.abc import Collection, Iterator
 from typing import Any
 
@@ -25,6 +26,9 @@ _KEEP_ALIVE = {  # seconds, but for the last: a machine that is gone is noticed 
     socket.TCP_KEEPINTVL: 10,
     socket.TCP_KEEPCNT: 3,
 }
+_AHEAD_BYTES = 4096
+_JOINED_BYTES = 1 << 14  # a message this short is sent at once
+_LIMIT = struct.Struct("@ll")  # seconds and microseconds; zero is for ever
 _LONGEST_NAME = 200  # of what a peer says that it is
 
 
@@ -34,7 +38,11 @@ class Connection:
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
         self._encrypted = isinstance(connected, ssl.SSLSocket)
-        self._buffer = memoryview(bytearray(messages.HEADER_BYTES))
+        self._seconds: float | None = -1.0  # none that anybody would wait for
+        self._buffer = memoryview(b"")
+        # What was read of messages beyond what was asked for: short ones take one system call.
+        self._ahead = memoryview(bytearray(_AHEAD_BYTES))
+        self._begin = self._end = 0
 
     @property
     def encrypted(self) -> bool:
@@ -42,7 +50,7 @@ class Connection:
         return self._encrypted
 
     def fileno(self) -> int:
-        """Returns the descriptor, readable when a message begins."""
+        """Returns the descriptor, readable when an answer begins; no more than one is expected."""
         return self._socket.fileno()
 
     def send(self, message: Outgoing, timeout: float | None) -> None:
@@ -54,6 +62,9 @@ class Connection:
         parts = [messages.pack(message), *message.body]
         with _as_transport_errors():
             self._wait(timeout)
+            if sum(map(len, parts)) <= _JOINED_BYTES:
+                self._socket.sendall(b"".join(parts))
+                return
             for left, part in zip(range(len(parts) - 1, -1, -1), parts, strict=True):
                 if self._encrypted:
                     self._socket.sendall(part)
@@ -77,28 +88,57 @@ class Connection:
             TransportError: the peer is gone, silent, or does not send messages.
         """
         with _as_transport_errors():
-            self._wait(begin)
-            header = self._read(messages.HEADER_BYTES)
-            self._wait(timeout)
+            self._read_ahead(messages.HEADER_BYTES, begin)
+            header = self._read(messages.HEADER_BYTES, timeout)
             lengths = messages.unpack(header, most_body)
-            head = bytes(self._read(lengths.head))
-            return Message(lengths.kind, head, self._read(lengths.body))
+            head = bytes(self._read(lengths.head, timeout))
+            return Message(lengths.kind, head, self._read(lengths.body, timeout))
 
     def _wait(self, seconds: float | None) -> None:
-        if self._socket.gettimeout() != seconds:  # to set it is a system call
+        """Sets how long the next calls may take; to set it is a system call."""
+        if seconds == self._seconds:
+            return
+        self._seconds = seconds
+        if self._encrypted:
             self._socket.settimeout(seconds)
+            return
+        # Python's own timeouts would make two system calls of each, and never wait for all.
+        limit = _LIMIT.pack(*divmod(round((seconds or 0) * 1e6), 1_000_000))
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            self._socket.setsockopt(socket.SOL_SOCKET, option, limit)
 
-    def _read(self, nbytes: int) -> memoryview:
+    def _read_ahead(self, nbytes: int, seconds: float | None) -> None:
+        """Has at least so many bytes read ahead."""
+        if self._end - self._begin >= nbytes:
+            return
+        left = bytes(self._ahead[self._begin : self._end])
+        self._ahead[: len(left)] = left
+        self._begin, self._end = 0, len(left)
+        self._wait(seconds)
+        while self._end < nbytes:
+            self._end += self._received(self._ahead[self._end :], 0)
+
+    def _read(self, nbytes: int, seconds: float | None) -> memoryview:
+        begin = self._begin
+        done = min(nbytes, self._end - begin)
+        self._begin += done
+        if done == nbytes:
+            return self._ahead[begin : begin + nbytes]
         if len(self._buffer) < nbytes:
             self._buffer = memoryview(bytearray(nbytes))
         wanted = self._buffer[:nbytes]
-        done = 0
+        wanted[:done] = self._ahead[begin : begin + done]
+        self._wait(seconds)
+        flags = 0 if self._encrypted else socket.MSG_WAITALL
         while done < nbytes:
-            count = self._socket.recv_into(wanted[done:])
-            if count == 0:
-                raise TransportError("has closed the connection")
-            done += count
+            done += self._received(wanted[done:], flags)
         return wanted
+
+    def _received(self, into: memoryview, flags: int) -> int:
+        count = self._socket.recv_into(into, 0, flags)
+        if count == 0:
+            raise TransportError("has closed the connection")
+        return count
 
     def shut(self) -> None:
         """Ends it from another thread, which is woken where it waits."""
@@ -117,6 +157,7 @@ class Connection:
                 self._socket = socket.socket(fileno=raw.detach())
             self._socket.setblocking(True)  # as the new object believes that it is
             self._encrypted = False
+            self._seconds = -1.0
 
 
 def connect(address: Address, identity: Identity, service: str, timeout: float) -> Connection:
@@ -222,7 +263,7 @@ def _as_transport_errors() -> Iterator[None]:
 
 
 def _reason(error: OSError) -> str:
-    if isinstance(error, TimeoutError):
+    if isinstance(error, (TimeoutError, BlockingIOError)):
         return "does not answer in time"
     if isinstance(error, (ConnectionResetError, BrokenPipeError, ssl.SSLEOFError)):
         return "has closed the connection"
