@@ -869,8 +869,17 @@ class RemoteRows:
     def path(self, item: int) -> bytes:
         """The path of a file."""
 
+    def paths(self, claim: Claim, tiny_batch: int) -> tuple[bytes, bytes]:
+        """The samples of a tiny-batch as `PREPARE` has them, and the paths of their files.
+
+        Empty where one has no file with an absolute path.
+        """
+
     def pixels(self, item: int) -> memoryview:
         """The bytes of an image, where the table has these."""
+
+    def places(self, queue: WorkerQueue, claim: Claim, tiny_batch: int) -> list[memoryview]:
+        """Where to write the results of a tiny-batch that is held, if they are rows already."""
 
     def size(self, item: int) -> int:
         """Bytes of a file, 0 where no worker has read it yet."""
@@ -880,10 +889,14 @@ class RemoteRows:
     ) -> None:
         """Writes what was made of a tiny-batch that is held, and the targets."""
 
+    def write_targets(self, queue: WorkerQueue, claim: Claim, tiny_batch: int) -> None: ...
     @property
     def holds_pixels(self) -> bool: ...
     @property
     def items(self) -> int: ...
+    @property
+    def receives_rows(self) -> bool:
+        """Whether results are rows as they come."""
 
 class WorkerActivity(enum.Enum):
     """What a worker does."""

@@ -6,6 +6,8 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "bindings/buffers.hpp"
 #include "bindings/module.hpp"
@@ -74,6 +76,29 @@ void bind_remote_rows(py::module_& m) {
                            table.height * table.width * table.channels);
           },
           "item"_a, "The bytes of an image, where the table has these.")
+      .def(
+          "paths",
+          [](const RemoteRows& rows, const Claim& claim, uint32_t tiny_batch) {
+            const RemoteRows::Paths made = rows.paths(claim, tiny_batch);
+            return std::make_pair(py::bytes(made.samples), py::bytes(made.paths));
+          },
+          "claim"_a, "tiny_batch"_a,
+          "The samples of a tiny-batch as `PREPARE` has them, and the paths of their files.\n\n"
+          "Empty where one has no file with an absolute path.")
+      .def_property_readonly("receives_rows", &RemoteRows::receives_rows,
+                             "Whether results are rows as they come.")
+      .def(
+          "places",
+          [](const RemoteRows& rows, WorkerQueue& queue, const Claim& claim, uint32_t tiny_batch) {
+            const uint32_t begin = tiny_batch * claim.header().tiny_size;
+            std::vector<py::memoryview> places;
+            for (uint32_t i = 0; i < RemoteRows::samples(claim, tiny_batch); ++i)
+              places.push_back(view_of(rows.row(queue, claim, begin + i), rows.received_bytes()));
+            return places;
+          },
+          "queue"_a, "claim"_a, "tiny_batch"_a,
+          "Where to write the results of a tiny-batch that is held, if they are rows already.")
+      .def("write_targets", &RemoteRows::write_targets, "queue"_a, "claim"_a, "tiny_batch"_a)
       .def("write", &write, "queue"_a, "claim"_a, "tiny_batch"_a, "results"_a,
            "Writes what was made of a tiny-batch that is held, and the targets.");
 }

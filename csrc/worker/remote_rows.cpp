@@ -1,6 +1,7 @@
 #include "worker/remote_rows.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <stdexcept>
 
@@ -25,22 +26,57 @@ uint32_t RemoteRows::samples(const Claim& claim, uint32_t tiny_batch) {
   return std::min(begin + header.tiny_size, header.samples) - begin;
 }
 
-void RemoteRows::write(WorkerQueue& queue, const Claim& claim, uint32_t tiny_batch,
-                       const uint8_t* results) const {
-  const BatchHeader& header = claim.header();
-  const uint32_t begin = tiny_batch * header.tiny_size, count = samples(claim, tiny_batch);
-  const size_t images = (header.payload_rows.load() * row_bytes_ + kAlign - 1) / kAlign * kAlign;
-  uint8_t* payload = queue.rows(claim).data();
-  auto* targets = reinterpret_cast<int64_t*>(payload + images);
-  for (uint32_t i = 0; i < count; ++i, results += received_bytes_) {
+RemoteRows::Paths RemoteRows::paths(const Claim& claim, uint32_t tiny_batch) const {
+  const uint32_t begin = tiny_batch * claim.header().tiny_size;
+  Paths made;
+  const auto append = [&](auto number) {
+    made.samples.append(reinterpret_cast<const char*>(&number), sizeof number);
+  };
+  for (uint32_t i = 0; i < samples(claim, tiny_batch); ++i) {
     const SampleEntry entry = claim.entry(begin + i);
-    uint8_t* row = payload + entry.row * row_bytes_;
-    if (converter_)
-      converter_->row(0, {results, plane_}, row);
-    else
-      std::memcpy(row, results, row_bytes_);
+    const auto item = static_cast<uint64_t>(entry.item);
+    if (item >= table_->count || table_->holds_pixels() || *table_->path(item) != '/') return {};
+    const size_t before = made.paths.size();
+    made.paths += table_->path(item);
+    append(entry.key);
+    append(entry.group);
+    append(uint64_t{table_->size(item).load(std::memory_order_relaxed)});
+    append(entry.occurrence);
+    append(static_cast<uint32_t>(made.paths.size() - before));
+  }
+  return made;
+}
+
+uint8_t* RemoteRows::row(WorkerQueue& queue, const Claim& claim, uint32_t position) const {
+  return queue.rows(claim).data() + claim.entry(position).row * row_bytes_;
+}
+
+int64_t* RemoteRows::targets(WorkerQueue& queue, const Claim& claim) const {
+  const size_t images =
+      (claim.header().payload_rows.load() * row_bytes_ + kAlign - 1) / kAlign * kAlign;
+  return reinterpret_cast<int64_t*>(queue.rows(claim).data() + images);
+}
+
+void RemoteRows::write_targets(WorkerQueue& queue, const Claim& claim, uint32_t tiny_batch) const {
+  const uint32_t begin = tiny_batch * claim.header().tiny_size;
+  int64_t* targets = this->targets(queue, claim);
+  for (uint32_t i = 0; i < samples(claim, tiny_batch); ++i) {
+    const SampleEntry entry = claim.entry(begin + i);
     targets[entry.row] = table_->target(static_cast<uint64_t>(entry.item));
   }
+}
+
+void RemoteRows::write(WorkerQueue& queue, const Claim& claim, uint32_t tiny_batch,
+                       const uint8_t* results) const {
+  const uint32_t begin = tiny_batch * claim.header().tiny_size;
+  for (uint32_t i = 0; i < samples(claim, tiny_batch); ++i, results += received_bytes_) {
+    uint8_t* to = row(queue, claim, begin + i);
+    if (converter_)
+      converter_->row(0, {results, plane_}, to);
+    else
+      std::memcpy(to, results, row_bytes_);
+  }
+  write_targets(queue, claim, tiny_batch);
 }
 
 }  // namespace fusionloader

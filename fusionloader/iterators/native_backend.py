@@ -25,8 +25,8 @@ from fusionloader.iterators.backend import (
     parent_of,
     start_in_pool,
 )
-from fusionloader.iterators.remote_tasks import remote_task
 from fusionloader.manager.options import StartWorker, WorkerConnection, WorkerKind
+from fusionloader.manager.remote_tasks import remote_task
 from fusionloader.options import LoaderOptions
 from fusionloader.plan.stages import Plan
 from fusionloader.pool.pool_processes import Payload

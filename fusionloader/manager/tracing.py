@@ -104,6 +104,8 @@ class ManagerTrace:
         kind: WorkerKind = "cpu"
         if number >= self._workers.first_guest_slot:
             kind = "borrowed"
+        elif number >= self._workers.first_remote:
+            kind = "remote"
         elif number >= self._workers.most:
             kind = "gpu"
         return Worker(number, kind)

@@ -27,6 +27,7 @@ from fusionloader.remote.board import LaneCount, LaneState, RemoteBoard
 from fusionloader.remote.greeting import Greeted, NotTaken, greet
 from fusionloader.remote.protocol import (
     DECLINED,
+    MOST_BODY,
     PREPARE,
     ROWS,
     Declined,
@@ -37,9 +38,10 @@ from fusionloader.remote.protocol import (
 from fusionloader.remote.sample_requests import request_for
 from fusionloader.remote.work import RemoteWork
 from fusionloader.transport.address import Address
+from fusionloader.transport.connection import Connection
 from fusionloader.transport.errors import TransportError
 from fusionloader.transport.identity import Identity
-from fusionloader.transport.messages import REFUSED, Message, Outgoing
+from fusionloader.transport.messages import REFUSED, Beginning, Outgoing
 from fusionloader.transport.patience import Absence, AnswerTimes
 
 DEPTH = 2
@@ -198,13 +200,16 @@ class Lane:
         """Waits for the answer to the oldest request."""
         assert self._greeted is not None
         lease, deadline = self._under_way[0], self._times.deadline
-        message = self._greeted.connection.receive(deadline, deadline)
+        connection = self._greeted.connection
+        message = connection.receive_beginning(deadline, deadline, MOST_BODY)
         seconds = time.monotonic() - lease.asked
         self._times.add(seconds)
         self._absence.answered()
         self._board.add(self._number, LaneCount.ROUND_TRIP_NS, int(seconds * 1e9))
         if message.kind == ROWS:
-            self._write(lease, message)
+            self._write(lease, message, connection)
+        elif message.body_bytes:
+            raise MalformedMessage(f"sends a body with an answer of kind {message.kind}")
         elif message.kind == DECLINED:
             self._decline(lease, Declined.decode(message.head))
         elif message.kind == REFUSED:
@@ -215,14 +220,19 @@ class Lane:
         if self._under_way:
             self._begin(self._under_way[0].claim)
 
-    def _write(self, lease: _Lease, message: Message) -> None:
+    def _write(self, lease: _Lease, message: Beginning, connection: Connection) -> None:
         answer, queue, claim = Rows.decode(message.head), self._queue, lease.claim
         if answer.number != lease.number:
             raise MalformedMessage(f"answers request {answer.number}, not {lease.number}")
-        if message.body.nbytes != lease.samples * self._shared.work.row_bytes:
-            raise MalformedMessage(f"sends {message.body.nbytes} bytes for {lease.samples} samples")
-        began = time.perf_counter()
-        self._shared.rows.write(queue, claim, claim.first, message.body)
+        if message.body_bytes != lease.samples * self._shared.work.row_bytes:
+            raise MalformedMessage(f"sends {message.body_bytes} bytes for {lease.samples} samples")
+        rows, deadline, began = self._shared.rows, self._times.deadline, time.perf_counter()
+        if rows.receives_rows:
+            connection.receive_body(rows.places(queue, claim, claim.first), deadline)
+            rows.write_targets(queue, claim, claim.first)
+        else:
+            body = connection.receive_rest(message, deadline)
+            rows.write(queue, claim, claim.first, body)
         queue.add_part_seconds([0.0] * WRITE + [time.perf_counter() - began])
         queue.add_reads(answer.read_bytes, _NO_CACHE)
         queue.end_samples(claim, claim.first, lease.samples)
@@ -232,7 +242,7 @@ class Lane:
         for what, count in (
             (LaneCount.SAMPLES, lease.samples),
             (LaneCount.TINY_BATCHES, 1),
-            (LaneCount.BYTES_RECEIVED, message.body.nbytes),
+            (LaneCount.BYTES_RECEIVED, message.body_bytes),
             (LaneCount.BUSY_NS, answer.busy_ns),
         ):
             self._board.add(self._number, what, count)

@@ -39,6 +39,8 @@ _LONGEST_TEXT = 2000
 _REQUEST = struct.Struct("<QQQB3xI")
 _SAMPLE = struct.Struct("<QQQII")
 _ROWS = struct.Struct("<QQQ")
+SAMPLE_BYTES = _SAMPLE.size
+"""Bytes of a sample in a request's head; csrc/worker/remote_rows.cpp writes them, too."""
 _DECLINED = struct.Struct("<QB")
 
 
@@ -167,8 +169,8 @@ class Request(NamedTuple):
 
     def encode(self) -> bytes:
         """Returns the head of a ``PREPARE``."""
-        head = _REQUEST.pack(self.number, self.seed, self.epoch, self.mode, len(self.samples))
-        return head + b"".join([_SAMPLE.pack(*sample) for sample in self.samples])
+        samples = b"".join([_SAMPLE.pack(*sample) for sample in self.samples])
+        return encode_request(self.number, self.seed, self.epoch, self.mode, samples)
 
     @classmethod
     def decode(cls, head: bytes, body_bytes: int) -> Request:
@@ -188,6 +190,11 @@ class Request(NamedTuple):
         if sum(sample.body_bytes for sample in samples) != body_bytes:
             raise MalformedMessage(f"PREPARE has a body of {body_bytes} bytes for other samples")
         return cls(number, seed, epoch, DataMode(mode), samples)
+
+
+def encode_request(number: int, seed: int, epoch: int, mode: DataMode, samples: bytes) -> bytes:
+    """Returns the head of a ``PREPARE`` for samples that are encoded."""
+    return _REQUEST.pack(number, seed, epoch, mode, len(samples) // SAMPLE_BYTES) + samples
 
 
 class Rows(NamedTuple):

@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from fusionloader import _native
-from fusionloader.remote.protocol import MOST_BODY, DataMode, Request, WantedSample
+from fusionloader.remote.protocol import (
+    MOST_BODY,
+    SAMPLE_BYTES,
+    DataMode,
+    Request,
+    WantedSample,
+    encode_request,
+)
 
 
 class Asked(NamedTuple):
@@ -31,6 +38,11 @@ def request_for(
     ``None`` where a sample cannot be sent: there is no such index or no such file, or it is too
     large.
     """
+    if mode is DataMode.PATHS:
+        encoded, joined = rows.paths(claim, claim.first)
+        if encoded:
+            head = encode_request(number, claim.seed, claim.epoch, mode, encoded)
+            return Asked(head, [joined], len(encoded) // SAMPLE_BYTES)
     start = claim.first * claim.tiny_size
     stop = min(start + claim.tiny_size, claim.samples)
     items, keys, occurrences, groups = claim.sample_keys(start, stop)
@@ -43,14 +55,14 @@ def request_for(
     if sum(map(len, body)) > MOST_BODY:
         return None
     paths = mode is DataMode.PATHS
-    samples = [
+    wanted = [
         WantedSample(key, group, rows.size(item) if paths else 0, occurrence, len(data))
         for item, key, occurrence, group, data in zip(
             items, keys, occurrences, groups, body, strict=True
         )
     ]
-    head = Request(number, claim.seed, claim.epoch, mode, samples).encode()
-    return Asked(head, body, len(samples))
+    head = Request(number, claim.seed, claim.epoch, mode, wanted).encode()
+    return Asked(head, body, len(wanted))
 
 
 def _data(rows: _native.RemoteRows, mode: DataMode, item: int) -> bytes | memoryview:

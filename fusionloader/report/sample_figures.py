@@ -24,7 +24,12 @@ from fusionloader.statistics.stages import StageStats
 from fusionloader.trace.timeline import Timeline
 
 _LEGEND = {"expr": "width < 420 ? 3 : 6"}  # columns: one row of them does not fit on a phone
-_KIND_COLORS = {"cpu": "@cpu-strong", "borrowed": "@delivery", "gpu": "@gpu"}
+_KIND_COLORS = {
+    "cpu": "@cpu-strong",
+    "borrowed": "@delivery",
+    "remote": "@training",
+    "gpu": "@gpu",
+}
 
 
 def stages_figure(work: Work) -> Figure:

@@ -95,6 +95,37 @@ def shared_samples(stats: LoaderStats) -> list[Reading]:
     return [(("here",), shared.made_here), (("elsewhere",), shared.made_elsewhere)]
 
 
+def remote(name: str) -> Read:
+    """Returns what reads an attribute of remote workers together, if there are any."""
+    get = attrgetter(name)
+    return lambda stats: [] if stats.remote is None else [((), get(stats.remote))]
+
+
+def remote_left(stats: LoaderStats) -> list[Reading]:
+    """Returns the tiny-batches that remote workers did not make, labeled by why."""
+    if stats.remote is None:
+        return []
+    return [((name,), getattr(stats.remote, name)) for name in ("leases_lost", "declined")]
+
+
+def remote_bytes(stats: LoaderStats) -> list[Reading]:
+    """Returns the bytes of remote workers, labeled by their direction."""
+    if stats.remote is None:
+        return []
+    return [((name,), getattr(stats.remote, f"bytes_{name}")) for name in ("sent", "received")]
+
+
+def of_remote_workers(name: str) -> Read:
+    """Returns what reads an attribute of each remote worker; labeled by its address."""
+    get = attrgetter(name)
+
+    def read(stats: LoaderStats) -> list[Reading]:
+        workers = () if stats.remote is None else stats.remote.workers
+        return [((worker.address,), get(worker)) for worker in workers]
+
+    return read
+
+
 def of_gpu_worker(name: str) -> Read:
     """Returns what reads a value of the GPU worker, if there is one."""
 

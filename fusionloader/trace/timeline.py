@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Literal
 
-WorkerKind = Literal["cpu", "gpu", "borrowed"]
+WorkerKind = Literal["cpu", "gpu", "borrowed", "remote"]
 InstantKind = Literal["threshold", "gpu_mode", "shared", "borrowed", "restart", "workers"]
 
 READY = "ready mini-batches"
@@ -34,9 +34,8 @@ class Worker:
         """What its track is called."""
         if self.kind == "gpu":
             return "GPU worker"
-        return (
-            f"borrowed worker {self.number}" if self.kind == "borrowed" else f"worker {self.number}"
-        )
+        whose = "" if self.kind == "cpu" else f"{self.kind} "
+        return f"{whose}worker {self.number}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,14 +12,14 @@ import json
 import socket
 import ssl
 import struct
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from fusionloader.transport import messages
 from fusionloader.transport.address import Address, is_loopback
 from fusionloader.transport.errors import TransportError
 from fusionloader.transport.identity import Identity
-from fusionloader.transport.messages import Message, Outgoing
+from fusionloader.transport.messages import Beginning, Message, Outgoing
 
 _KEEP_ALIVE = {  # seconds, but for the last: a machine that is gone is noticed within a minute
     socket.TCP_KEEPIDLE: 30,
@@ -87,12 +87,63 @@ class Connection:
         Raises:
             TransportError: the peer is gone, silent, or does not send messages.
         """
+        beginning = self.receive_beginning(timeout, begin, most_body)
+        return Message(beginning.kind, beginning.head, self.receive_rest(beginning, timeout))
+
+    def receive_beginning(
+        self,
+        timeout: float | None,
+        begin: float | None = None,
+        most_body: int = messages.MOST_BODY,
+    ) -> Beginning:
+        """Returns the next message without its body, for which one of the next two has to follow.
+
+        Takes and raises what ``receive`` does.
+        """
         with _as_transport_errors():
             self._read_ahead(messages.HEADER_BYTES, begin)
-            header = self._read(messages.HEADER_BYTES, timeout)
-            lengths = messages.unpack(header, most_body)
-            head = bytes(self._read(lengths.head, timeout))
-            return Message(lengths.kind, head, self._read(lengths.body, timeout))
+            lengths = messages.unpack(self._read(messages.HEADER_BYTES, timeout), most_body)
+            return Beginning(lengths.kind, bytes(self._read(lengths.head, timeout)), lengths.body)
+
+    def receive_rest(self, beginning: Beginning, timeout: float | None) -> memoryview:
+        """Returns the body of a message; it is valid until the next message.
+
+        Raises:
+            TransportError: the peer is gone or silent.
+        """
+        with _as_transport_errors():
+            return self._read(beginning.body_bytes, timeout)
+
+    def receive_body(self, places: Sequence[memoryview], timeout: float | None) -> None:
+        """Reads a body into several places, one after the other, which have its size together.
+
+        Raises:
+            TransportError: the peer is gone or silent.
+        """
+        with _as_transport_errors():
+            rest = list(places)
+            while rest:
+                self._wait(timeout)
+                done = self._fill(rest)
+                while rest and done >= len(rest[0]):
+                    done -= len(rest.pop(0))
+                if done:
+                    rest[0] = rest[0][done:]
+
+    def _fill(self, places: list[memoryview]) -> int:
+        """Reads into places, one after the other, as much as comes at once."""
+        begin, first = self._begin, places[0]
+        done = min(len(first), self._end - begin)
+        if done:
+            first[:done] = self._ahead[begin : begin + done]
+            self._begin += done
+            return done
+        if self._encrypted:
+            return self._received(first, 0)
+        done = self._socket.recvmsg_into(places, 0, socket.MSG_WAITALL)[0]
+        if done == 0:
+            raise TransportError("has closed the connection")
+        return done
 
     def _wait(self, seconds: float | None) -> None:
         """Sets how long the next calls may take; to set it is a system call."""

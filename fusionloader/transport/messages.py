@@ -39,6 +39,15 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
+class Beginning:
+    """A message whose body of so many bytes is still to be received."""
+
+    kind: int
+    head: bytes
+    body_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Outgoing:
     """A message to send.
 

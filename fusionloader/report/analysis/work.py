@@ -16,6 +16,7 @@ from fusionloader.trace.timeline import PARTS, Span, Timeline, Worker, WorkerKin
 KINDS: dict[WorkerKind, str] = {
     "cpu": "CPU workers",
     "borrowed": "borrowed workers",
+    "remote": "remote workers",
     "gpu": "GPU worker",
 }
 OTHER = "other"
