@@ -89,7 +89,7 @@ class WorkerSession:
         """Returns what a message is answered with."""
         try:
             if message.kind == protocol.SETUP:
-                return self._begin(Setup.decode(message.head))
+                return self._begin(message.head)
             if message.kind == protocol.PREPARE:
                 return self._prepare(Request.decode(message.head, len(message.body)), message.body)
         except MalformedMessage as error:
@@ -100,8 +100,9 @@ class WorkerSession:
 
     # ---- SETUP ---------------------------------------------------------------------------------
 
-    def _begin(self, setup: Setup) -> Outgoing:
-        self._setup = self._executor = None
+    def _begin(self, head: bytes) -> Outgoing:
+        self._setup = self._executor = None  # also where the next one is refused
+        setup = Setup.decode(head)
         if setup.version != fusionloader.__version__:
             raise SetupRefused(
                 f"has fusionloader {fusionloader.__version__}, and the loader has "
