@@ -8,6 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
+from fusionloader.amounts import parse_bytes
 from fusionloader.remote.service import WorkerService
 from fusionloader.transport.address import Address
 from fusionloader.transport.identity import Identity, read_token
@@ -24,6 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--listen", metavar="HOST:PORT", help="where; port 0 is any free one")
     parser.add_argument("--token-file", type=Path, default=token, help=f"by default {token}")
     parser.add_argument("--cores", type=int, help="requests worked on at once; by default all CPUs")
+    parser.add_argument(
+        "--cache", metavar="SIZE", help="memory for files that were read, as 50GiB; none by default"
+    )
     parser.add_argument(
         "--init",
         nargs="?",
@@ -59,10 +63,11 @@ def _serve(options: argparse.Namespace) -> int:
         raise ValueError("--listen HOST:PORT says where loaders find the worker")
     identity = Identity.of(read_token(_token_file(options.token_file)))
     cores = len(os.sched_getaffinity(0)) if options.cores is None else options.cores
+    cache_bytes = 0 if options.cache is None else parse_bytes(options.cache)
     # Threads inherit the mask, so that only the wait below gets these signals.
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
-        service = WorkerService(Address.parse(options.listen), identity, cores)
+        service = WorkerService(Address.parse(options.listen), identity, cores, cache_bytes)
         print(f"listening at {service.address}, {cores} cores", flush=True)
         signal.sigwait(_SIGNALS)
         if service.drain(_DRAIN_SECONDS):

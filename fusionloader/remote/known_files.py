@@ -24,11 +24,12 @@ def known_file(path: str) -> KnownFile:
     Raises:
         Unavailable: it cannot be opened, or is no regular file.
     """
-    with opened(os.fsencode(path)) as (fd, nbytes):
+    with opened(os.fsencode(path)) as (fd, stamp):
         first = b""
         while len(first) < _FIRST_BYTES and (part := os.read(fd, _FIRST_BYTES - len(first))):
             first += part
-    return KnownFile(path, nbytes, hashlib.blake2b(first, digest_size=_DIGEST_BYTES).hexdigest())
+    digest = hashlib.blake2b(first, digest_size=_DIGEST_BYTES).hexdigest()
+    return KnownFile(path, stamp.nbytes, digest)
 
 
 def difference(known: KnownFile) -> str | None:

@@ -7,6 +7,8 @@ import os
 import stat
 from collections.abc import Iterator
 
+from fusionloader.remote.encoded_cache import EncodedCache, Stamp
+
 MOST_BYTES = 1 << 28
 """Of a file that is read; larger ones are left to the machine that asked."""
 
@@ -24,8 +26,8 @@ class TooLarge(Exception):
 
 
 @contextlib.contextmanager
-def opened(path: bytes) -> Iterator[tuple[int, int]]:
-    """Gives the descriptor of a regular file, and its bytes.
+def opened(path: bytes) -> Iterator[tuple[int, Stamp]]:
+    """Gives the descriptor of a regular file, and its stamp.
 
     Raises:
         Unavailable: it cannot be opened, or is no regular file.
@@ -39,7 +41,7 @@ def opened(path: bytes) -> Iterator[tuple[int, int]]:
         info = os.fstat(fd)
         if not stat.S_ISREG(info.st_mode):
             raise Unavailable(f"{os.fsdecode(path)!r} is no regular file")
-        yield fd, info.st_size
+        yield fd, Stamp(info.st_size, info.st_mtime_ns)
     except OSError as error:
         raise Unavailable(f"{os.fsdecode(path)!r} cannot be read: {error.strerror}") from None
     finally:
@@ -47,9 +49,15 @@ def opened(path: bytes) -> Iterator[tuple[int, int]]:
 
 
 class FileReader:
-    """Reads one file after the other into the same memory."""
+    """Reads one file after the other into the same memory.
 
-    def __init__(self) -> None:
+    Attributes:
+        bytes_read: from storage, until now.
+    """
+
+    def __init__(self, cache: EncodedCache | None = None) -> None:
+        self.bytes_read = 0
+        self._cache = cache
         self._buffer = memoryview(bytearray())
 
     def read(self, path: bytes, nbytes: int) -> memoryview:
@@ -63,7 +71,8 @@ class FileReader:
             Unavailable: it cannot be read, or has another size.
             TooLarge: it has more than ``MOST_BYTES``.
         """
-        with opened(path) as (fd, found):
+        with opened(path) as (fd, stamp):
+            found = stamp.nbytes
             if nbytes and found != nbytes:
                 raise Unavailable(
                     f"{os.fsdecode(path)!r} has {found} bytes here, and {nbytes} where training is"
@@ -72,12 +81,18 @@ class FileReader:
                 raise TooLarge(
                     f"{os.fsdecode(path)!r} has {found} bytes, the most are {MOST_BYTES}"
                 )
+            kept = None if self._cache is None else self._cache.get(path, stamp)
+            if kept is not None:
+                return memoryview(kept)
             wanted = self._memory(found)
             done = 0
             while done < found and (count := os.readv(fd, [wanted[done:]])):
                 done += count
+        self.bytes_read += done
         if done < found:
             raise Unavailable(f"{os.fsdecode(path)!r} became shorter while it was read")
+        if self._cache is not None:
+            self._cache.put(path, stamp, wanted)
         return wanted
 
     def _memory(self, nbytes: int) -> memoryview:

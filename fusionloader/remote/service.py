@@ -8,6 +8,7 @@ import threading
 from dataclasses import dataclass, replace
 
 from fusionloader.remote import protocol
+from fusionloader.remote.encoded_cache import EncodedCache
 from fusionloader.remote.protocol import Ready
 from fusionloader.remote.worker_session import Done, WorkerSession
 from fusionloader.transport.address import Address
@@ -44,8 +45,16 @@ class WorkerService:
         address: where it listens, with the port that it got.
     """
 
-    def __init__(self, address: Address, identity: Identity, cores: int) -> None:
+    def __init__(
+        self, address: Address, identity: Identity, cores: int, cache_bytes: int = 0
+    ) -> None:
         """Listens at ``address`` for who has the same ``identity``.
+
+        Args:
+            address: port 0 is any free one.
+            identity: what loaders and workers have.
+            cores: requests that are worked on at once.
+            cache_bytes: of files that have been read, to keep in memory.
 
         Raises:
             OSError: it cannot listen there.
@@ -56,6 +65,7 @@ class WorkerService:
         self._ready = Ready(f"{socket.gethostname()}, pid {os.getpid()}", cores)
         self._cores = threading.BoundedSemaphore(cores)
         self._counts = WorkerCounts()
+        self._cache = EncodedCache(cache_bytes) if cache_bytes else None
         self._lock = threading.Lock()
         self._leaving = threading.Event()
         service = Service(self._begin, protocol.MOST_BODY)
@@ -81,7 +91,7 @@ class WorkerService:
         self._listener.close()
 
     def _begin(self) -> Answer:
-        session = WorkerSession(self._ready, self._cores, self._count)
+        session = WorkerSession(self._ready, self._cores, self._count, self._cache)
 
         def answer(message: Message) -> Outgoing:
             if self._leaving.is_set():

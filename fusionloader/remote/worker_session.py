@@ -13,6 +13,7 @@ from fusionloader import _native
 from fusionloader.executors.native import make_executor
 from fusionloader.plan.exchange import plan_from_data
 from fusionloader.remote import protocol
+from fusionloader.remote.encoded_cache import EncodedCache
 from fusionloader.remote.known_files import difference
 from fusionloader.remote.protocol import (
     DataMode,
@@ -68,7 +69,11 @@ class WorkerSession:
     """
 
     def __init__(
-        self, ready: Ready, core: AbstractContextManager[object], done: Callable[[Done], None]
+        self,
+        ready: Ready,
+        core: AbstractContextManager[object],
+        done: Callable[[Done], None],
+        cache: EncodedCache | None = None,
     ) -> None:
         """Begins without a plan.
 
@@ -76,20 +81,21 @@ class WorkerSession:
             ready: what the worker is.
             core: entered for as long as a core is needed.
             done: hears what became of each request.
+            cache: of files that are read, if there is one.
         """
         self._ready = ready
         self._core = core
         self._done = done
         self._setup: Setup | None = None
         self._executor: _native.Executor | None = None
-        self._files = FileReader()
+        self._files = FileReader(cache)
         self._rows = memoryview(bytearray())
 
     def answer(self, message: Message) -> Outgoing:
         """Returns what a message is answered with."""
         try:
             if message.kind == protocol.SETUP:
-                return self._begin(Setup.decode(message.head))
+                return self._begin(message.head)
             if message.kind == protocol.PREPARE:
                 return self._prepare(Request.decode(message.head, len(message.body)), message.body)
         except MalformedMessage as error:
@@ -100,8 +106,9 @@ class WorkerSession:
 
     # ---- SETUP ---------------------------------------------------------------------------------
 
-    def _begin(self, setup: Setup) -> Outgoing:
-        self._setup = self._executor = None
+    def _begin(self, head: bytes) -> Outgoing:
+        self._setup = self._executor = None  # also where the next one is refused
+        setup = Setup.decode(head)
         if setup.version != fusionloader.__version__:
             raise SetupRefused(
                 f"has fusionloader {fusionloader.__version__}, and the loader has "
@@ -132,39 +139,39 @@ class WorkerSession:
         if nbytes > len(self._rows):
             self._rows = memoryview(bytearray(nbytes))
         done = Done()
+        read_before = self._files.bytes_read
         try:
             with self._core:
                 for place, (sample, data) in enumerate(parts):
                     out = self._rows[place * row_bytes : (place + 1) * row_bytes]
-                    done.bytes_read += self._make(request, sample, data, out)
+                    self._make(request, sample, data, out)
+            done.samples, done.bytes_sent = len(parts), nbytes
         except _SampleDeclined as error:
             done.declined = 1
-            self._done(done)
             declined = Declined(request.number, error.reason, str(error))
             return Outgoing(protocol.DECLINED, declined.encode())
-        done.samples, done.bytes_sent = len(parts), nbytes
-        self._done(done)
+        finally:
+            done.bytes_read = self._files.bytes_read - read_before
+            self._done(done)
         rows = Rows(request.number, time.monotonic_ns() - start, done.bytes_read)
         return Outgoing(protocol.ROWS, rows.encode(), [self._rows[:nbytes]])
 
     def _make(
         self, request: Request, sample: WantedSample, data: memoryview, out: memoryview
-    ) -> int:
-        """Writes a sample's result; returns the bytes that were read from a file.
+    ) -> None:
+        """Writes a sample's result.
 
         Raises:
             _SampleDeclined: it cannot be made here.
         """
         assert self._executor is not None
         draws = (request.seed, request.epoch, sample.key, sample.occurrence)
-        read_bytes = 0
         try:
             if request.mode is DataMode.PIXELS:
                 self._executor.run_pixels(data, *draws, out, sample.group)
-                return 0
+                return
             if request.mode is DataMode.PATHS:
                 data = self._files.read(bytes(data), sample.file_bytes)
-                read_bytes = len(data)
             status = self._executor.run(data, *draws, out, sample.group)
         except Unavailable as error:
             raise _SampleDeclined(Reason.DATA, str(error)) from None
@@ -175,7 +182,6 @@ class WorkerSession:
             raise _SampleDeclined(Reason.SAMPLES, text) from None
         if status is not _native.RunStatus.OK:
             raise _SampleDeclined(Reason.SAMPLES, f"sample {sample.key} is for Pillow to decode")
-        return read_bytes
 
 
 def _executor_of(setup: Setup) -> _native.Executor:

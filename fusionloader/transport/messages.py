@@ -62,7 +62,7 @@ class Outgoing:
 
 def refusal(why: str) -> Outgoing:
     """Returns a message that says why something is not done."""
-    return Outgoing(REFUSED, why.encode())
+    return Outgoing(REFUSED, why.encode(errors="replace"))  # it may quote what a peer has sent
 
 
 @dataclass(frozen=True, slots=True)

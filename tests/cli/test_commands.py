@@ -174,6 +174,7 @@ SHORT = {
     "coordinated_prep": ["--rounds", "1", "--trials", "1", "--jobs", "2", "--batch-size", "8"],
     "gpu_decoders": ["--rounds", "1", "--files", "4", "--group", "2"],
     "memory": ["--epoch-samples", "2100", "--torch-samples", "2100"],
+    "remote_requests": ["--rounds", "1"],
     "what_if": ["--rounds", "1", "--patience", "0", "--batch-size", "8", "--step-ms", "1"],
     "large_dataset": ["--files", "4000", "--rounds", "1", "--workers", "2", "--batch-size", "8"],
 }

@@ -75,7 +75,7 @@ def encoded_photo(folder):
 def test_a_worker_process_prepares_without_torch_and_ends_by_a_signal(token, tmp_path):
     path = encoded_photo(tmp_path)
     for number in (signal.SIGTERM, signal.SIGINT):
-        with serving("--cores", 3) as (process, address, cores):
+        with serving("--cores", 3, "--cache", "1MiB") as (process, address, cores):
             assert cores == 3 and address.host == HOST
             with contextlib.closing(WorkerClient(address, token)) as client:
                 assert client.set_up(setup_of(PLAN)).cores == 3
@@ -177,5 +177,6 @@ def test_a_worker_says_why_it_does_not_start(token):
     check_error((), "--listen HOST:PORT says where loaders find the worker")
     check_error(("--listen", "here"), "an address is written as \"host:port\", not 'here'")
     check_error(("--listen", f"{HOST}:0", "--cores", 0), "a worker needs a core, not 0")
+    check_error(("--listen", f"{HOST}:0", "--cache", "much"), "an amount of memory is written.*")
     with serving() as (_, address, _):
         check_error(("--listen", address), f"cannot listen at {address}: Address already in use")

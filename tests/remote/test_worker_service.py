@@ -141,6 +141,29 @@ def test_several_loaders_have_different_plans_at_once(service, files):
     assert wrong == [] and service.counts.samples == len(plans) * 20 * len(encoded)
 
 
+def test_files_that_are_kept_are_not_read_again(files, tmp_path):
+    paths = [tmp_path / path.name for path in files]
+    for path, data in zip(paths, contents(files), strict=True):
+        path.write_bytes(data)
+    sizes = [path.stat().st_size for path in paths]
+    with (
+        contextlib.closing(
+            WorkerService(Address(HOST, 0), Identity.of(TOKEN), 1, sum(sizes[:2]))
+        ) as service,
+        contextlib.closing(WorkerClient(service.address)) as client,
+    ):
+        client.set_up(setup_of(PLAN))
+        wanted = prepared_here(PLAN, contents(paths))
+        for read in (sum(sizes), sum(sizes[2:])):  # there is room for the first two
+            before = service.counts.bytes_read
+            assert client.prepare_files(paths) == wanted
+            assert service.counts.bytes_read - before == read
+        paths[0].write_bytes(contents(files)[1])
+        os.utime(paths[0], ns=(0, 0))
+        changed = prepared_here(PLAN, contents(paths))
+        assert client.prepare_files(paths) == changed != wanted
+
+
 # ---- what is declined: the connection lives on --------------------------------------------------
 
 
