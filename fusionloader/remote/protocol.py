@@ -30,7 +30,12 @@ MOST_SAMPLES = 4096
 """Samples of one request."""
 MOST_BODY = 1 << 28
 """Bytes of a request's or of an answer's body."""
+OTHER_DATA = "this worker has not the same data"
+"""How a refusal of ``SETUP`` begins whose known files are not there; the loader may ship them."""
+LEAVING = "this worker leaves"
+"""How a refusal begins of a worker that is about to end."""
 
+_LONGEST_TEXT = 2000
 _REQUEST = struct.Struct("<QQQB3xI")
 _SAMPLE = struct.Struct("<QQQII")
 _ROWS = struct.Struct("<QQQ")
@@ -227,7 +232,8 @@ class Declined(NamedTuple):
 
     def encode(self) -> bytes:
         """Returns it as bytes."""
-        return _DECLINED.pack(self.number, self.reason) + self.text.encode()[:2000]
+        text = self.text.encode(errors="replace")[:_LONGEST_TEXT]
+        return _DECLINED.pack(self.number, self.reason) + text
 
     @classmethod
     def decode(cls, head: bytes) -> Declined:
@@ -248,7 +254,7 @@ class Declined(NamedTuple):
 def _fields(head: bytes, names: str) -> dict[str, Any]:
     try:
         found = json.loads(head)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise MalformedMessage(f"a message's head is not JSON: {error}") from None
     if not isinstance(found, dict) or set(found) != set(names.split()):
         raise MalformedMessage("a message's head has other fields than it should")

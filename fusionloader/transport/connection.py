@@ -11,7 +11,7 @@ import contextlib
 import json
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from fusionloader.transport import messages
@@ -25,6 +25,7 @@ _KEEP_ALIVE = {  # seconds, but for the last: a machine that is gone is noticed 
     socket.TCP_KEEPINTVL: 10,
     socket.TCP_KEEPCNT: 3,
 }
+_LONGEST_NAME = 200  # of what a peer says that it is
 
 
 class Connection:
@@ -132,21 +133,61 @@ def connect(address: Address, identity: Identity, service: str, timeout: float) 
     """
     with _as_transport_errors():
         raw = socket.create_connection(address, timeout)
-    return _greeted(raw, identity.for_client, service, timeout, is_server=False)
+    with _closed_on_error(raw, identity.for_client, timeout, is_server=False) as greeting:
+        greeting.say(service)
+        theirs = greeting.hear()
+        if theirs != service:
+            raise TransportError(f"is {theirs!r}, not {service!r}")
+        return greeting.ended()
 
 
-def accept(raw: socket.socket, identity: Identity, service: str, timeout: float) -> Connection:
-    """Returns the other end of ``connect``.
+def accept(
+    raw: socket.socket, identity: Identity, services: Collection[str], timeout: float
+) -> tuple[Connection, str]:
+    """Returns the other end of ``connect``, and which of ``services`` it is for.
 
     Raises:
-        TransportError: who has connected has not this token or this service.
+        TransportError: who has connected has not this token, or wants another service; it is told
+            which there are.
     """
-    return _greeted(raw, identity.for_server, service, timeout, is_server=True)
+    with _closed_on_error(raw, identity.for_server, timeout, is_server=True) as greeting:
+        wanted = greeting.hear()
+        if wanted not in services:
+            greeting.say(", ".join(services))
+            raise TransportError(f"is {wanted!r}, none of {', '.join(map(repr, services))}")
+        greeting.say(wanted)
+        return greeting.ended(), wanted
 
 
-def _greeted(
-    raw: socket.socket, context: ssl.SSLContext, service: str, timeout: float, is_server: bool
-) -> Connection:
+class _Greeting:
+    """Both ends say which service they are for, and whether they see a loopback address."""
+
+    def __init__(self, connection: Connection, loopback: bool, timeout: float) -> None:
+        self._connection = connection
+        self._loopback = loopback
+        self._timeout = timeout
+        self._both = False
+
+    def say(self, service: str) -> None:
+        mine = {"service": service, "loopback": self._loopback}
+        greeting = Outgoing(messages.HELLO, json.dumps(mine).encode())
+        self._connection.send(greeting, self._timeout)
+
+    def hear(self) -> str:
+        theirs = _hello(self._connection.receive(self._timeout, self._timeout, 0))
+        self._both = self._loopback and theirs.get("loopback") is True
+        return str(theirs.get("service"))[:_LONGEST_NAME]
+
+    def ended(self) -> Connection:
+        if self._both:
+            self._connection.decrypt_no_more()
+        return self._connection
+
+
+@contextlib.contextmanager
+def _closed_on_error(
+    raw: socket.socket, context: ssl.SSLContext, timeout: float, is_server: bool
+) -> Iterator[_Greeting]:
     secured = raw
     try:
         with _as_transport_errors():
@@ -157,15 +198,7 @@ def _greeted(
                 raw.setsockopt(socket.IPPROTO_TCP, option, value)
             loopback = is_loopback(raw)
             secured = context.wrap_socket(raw, server_side=is_server)
-        connection = Connection(secured)
-        mine = {"service": service, "loopback": loopback}
-        connection.send(Outgoing(messages.HELLO, json.dumps(mine).encode()), timeout)
-        theirs = _hello(connection.receive(timeout, timeout, 0))
-        if theirs.get("service") != service:
-            raise TransportError(f"is {str(theirs.get('service'))[:80]!r}, not {service!r}")
-        if loopback and theirs.get("loopback") is True:
-            connection.decrypt_no_more()
-        return connection
+        yield _Greeting(Connection(secured), loopback, timeout)
     except BaseException:
         secured.close()
         raise

@@ -1,16 +1,19 @@
 """The end that listens: answers the messages of everybody who has the token.
 
-Each connection has a thread, which blocks in the kernel, and no queue: a request is read when the
-answer to the one before has been taken. So a peer that does not read costs a thread, and no memory.
+There may be several services at one port; a client says which it wants when it connects. Each
+connection has a thread, which blocks in the kernel, and no queue: a request is read when the answer
+to the one before has been taken. So a peer that does not read costs a thread, and no memory.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from fusionloader.transport import connection, messages
 from fusionloader.transport.address import Address
@@ -27,7 +30,21 @@ _PAUSE_SECONDS = 30.0  # within a message
 _RETRY_SECONDS = 0.05
 
 Answer = Callable[[Message], Outgoing | None]
-"""Returns what is sent back, if anything. Called from the threads of all connections."""
+"""Returns what is sent back, if anything. Called by the thread of a connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What connections are for.
+
+    Attributes:
+        begin: returns what answers the messages of a connection that has begun. Called by the
+            threads of all connections.
+        most_body: bytes of the longest body of a request.
+    """
+
+    begin: Callable[[], Answer]
+    most_body: int = messages.MOST_BODY
 
 
 class Listener:
@@ -41,20 +58,16 @@ class Listener:
         self,
         address: Address,
         identity: Identity,
-        service: str,
-        answer: Answer,
+        services: Mapping[str, Service],
         most_connections: int = 1024,
-        most_body: int = messages.MOST_BODY,
     ) -> None:
-        """Listens at ``address`` for who has the same ``identity`` and ``service``.
+        """Listens at ``address`` for who has the same ``identity`` and wants one of ``services``.
 
         Args:
             address: port 0 is any free one.
             identity: what both ends have.
-            service: what it is for, with its version.
-            answer: what a message is answered with.
+            services: by name, which has the service's version.
             most_connections: others are closed at once.
-            most_body: bytes of the longest body of a request.
 
         Raises:
             OSError: it cannot listen there.
@@ -64,18 +77,27 @@ class Listener:
         try:
             self._socket = socket.create_server(here, family=family, backlog=_BACKLOG)
         except OSError as error:
-            raise OSError(error.errno, f"cannot listen at {address}: {error.strerror}") from None
+            why = os.strerror(error.errno) if error.errno else str(error)
+            raise OSError(error.errno, f"cannot listen at {address}: {why}") from None
         self.address = Address(address.host, self._socket.getsockname()[1])
         self._identity = identity
-        self._service = service
-        self._answer = answer
+        self._services = services
         self._most = most_connections
-        self._most_body = most_body
         self._lock = threading.Lock()
         self._open: dict[threading.Thread, Connection] = {}
+        self._busy: set[threading.Thread] = set()
+        self._idle = threading.Condition(self._lock)
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._accept, name="listener", daemon=True)
         self._thread.start()
+
+    def wait_until_answered(self, timeout: float) -> bool:
+        """Waits until no message is being answered; ``False`` if one still is after ``timeout``.
+
+        Services that go on answering may keep it from ever coming to that.
+        """
+        with self._idle:
+            return self._idle.wait_for(lambda: not self._busy, timeout)
 
     def close(self) -> None:
         """Ends all connections, and waits for their threads."""
@@ -111,20 +133,34 @@ class Listener:
         here = threading.current_thread()
         try:
             with contextlib.closing(self._open[here]):  # TLS takes over raw: shut by this one
-                end = connection.accept(raw, self._identity, self._service, _GREETING_SECONDS)
+                end, name = connection.accept(
+                    raw, self._identity, self._services, _GREETING_SECONDS
+                )
                 with self._lock:
                     self._open[here] = end
             with contextlib.closing(end):
-                self._answer_all(end)
+                self._answer_all(end, self._services[name])
         except TransportError as error:
             log.debug("a connection to %s has ended: the other end %s", self.address, error)
         finally:
-            with self._lock:
+            with self._idle:
                 del self._open[here]
+                self._ended(here)
 
-    def _answer_all(self, end: Connection) -> None:
+    def _answer_all(self, end: Connection, service: Service) -> None:
+        here = threading.current_thread()
+        answer = service.begin()
         while not self._closing.is_set():
-            message = end.receive(_PAUSE_SECONDS, None, self._most_body)
-            answer = self._answer(message)
-            if answer is not None:
-                end.send(answer, _PAUSE_SECONDS)
+            message = end.receive(_PAUSE_SECONDS, None, service.most_body)
+            with self._lock:
+                self._busy.add(here)
+            outgoing = answer(message)
+            if outgoing is not None:
+                end.send(outgoing, _PAUSE_SECONDS)
+            with self._idle:
+                self._ended(here)
+
+    def _ended(self, answering: threading.Thread) -> None:
+        self._busy.discard(answering)
+        if not self._busy:
+            self._idle.notify_all()

@@ -14,7 +14,7 @@ from fusionloader.transport.address import Address
 from fusionloader.transport.connection import Connection, connect
 from fusionloader.transport.errors import TransportError
 from fusionloader.transport.identity import Identity
-from fusionloader.transport.listener import Listener
+from fusionloader.transport.listener import Listener, Service
 from fusionloader.transport.messages import Outgoing
 
 HOST = "127.0.0.2"
@@ -27,9 +27,10 @@ def echo(message):
 
 
 @contextlib.contextmanager
-def listening(answer=echo, token=TOKEN, **limits):
+def listening(answer=echo, token=TOKEN, most_body=messages.MOST_BODY, **limits):
+    services = {"echo 1": Service(lambda: answer, most_body)}
     with contextlib.closing(
-        Listener(Address(HOST, 0), Identity.of(token), "echo 1", answer, **limits)
+        Listener(Address(HOST, 0), Identity.of(token), services, **limits)
     ) as found:
         yield found.address
 
@@ -120,6 +121,62 @@ def test_others_are_refused_by_both_ends(token, service, why):
     assert heard == []
 
 
+def test_services_of_one_listener_are_told_apart_and_keep_a_state_per_connection():
+    def counting(name):
+        def begin():
+            heard = []
+
+            def answer(message):
+                heard.append(message)
+                return Outgoing(KIND, f"{name} {len(heard)}".encode())
+
+            return answer
+
+        return begin
+
+    services = {"echo 1": Service(counting("a")), "echo 2": Service(counting("b"), most_body=1)}
+    with contextlib.closing(Listener(Address(HOST, 0), Identity.of(TOKEN), services)) as listener:
+        with (
+            connected(listener.address) as first,
+            connected(listener.address) as second,
+            connected(listener.address, service="echo 2") as other,
+        ):
+            assert [exchange(end, b"")[0] for end in (first, first, second, other)] == [
+                b"a 1",
+                b"a 2",
+                b"a 1",
+                b"b 1",
+            ]
+            other.send(Outgoing(KIND, b"", [b"ab"]), PATIENCE)
+            with pytest.raises(TransportError, match="closed"):
+                other.receive(PATIENCE, PATIENCE)
+        with pytest.raises(TransportError, match="is 'echo 1, echo 2', not 'echo 3'"):
+            connect(listener.address, Identity.of(TOKEN), "echo 3", PATIENCE)
+
+
+def test_a_listener_waits_for_what_is_being_answered():
+    may, asked = threading.Event(), threading.Event()
+
+    def answer(message):
+        asked.set()
+        assert may.wait(PATIENCE)
+        return echo(message)
+
+    with contextlib.closing(
+        Listener(Address(HOST, 0), Identity.of(TOKEN), {"echo 1": Service(lambda: answer)})
+    ) as listener:
+        assert listener.wait_until_answered(0)
+        with connected(listener.address) as end:
+            end.send(Outgoing(KIND, b"x"), PATIENCE)
+            assert asked.wait(PATIENCE)
+            assert not listener.wait_until_answered(0.01)
+            may.set()
+            assert end.receive(PATIENCE, PATIENCE).head == b"x"
+            assert listener.wait_until_answered(PATIENCE)
+            end.send(Outgoing(KIND, b"y"), PATIENCE)
+        assert listener.wait_until_answered(PATIENCE)  # the other end has gone
+
+
 def test_a_listener_does_not_answer_who_does_not_check_it():
     """A client that trusts anybody, and has no certificate to show."""
     import ssl
@@ -181,7 +238,7 @@ def test_nothing_listens_at_a_wrong_address():
 
 def test_a_listener_with_a_name_is_reached_at_all_addresses_of_the_machine():
     with contextlib.closing(
-        Listener(Address("localhost", 0), Identity.of(TOKEN), "echo 1", echo)
+        Listener(Address("localhost", 0), Identity.of(TOKEN), {"echo 1": Service(lambda: echo)})
     ) as listener:
         assert listener.address.host == "localhost"
         with connected(Address("127.0.0.5", listener.address.port)) as end:

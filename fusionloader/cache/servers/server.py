@@ -15,7 +15,7 @@ from fusionloader.cache.servers import requests
 from fusionloader.cache.servers.requests import MalformedRequest, Stamp, Status, Wanted
 from fusionloader.transport.address import Address
 from fusionloader.transport.identity import Identity
-from fusionloader.transport.listener import Listener
+from fusionloader.transport.listener import Listener, Service
 from fusionloader.transport.messages import Message, Outgoing, refusal
 
 SERVICE = "fusionloader cache 1"
@@ -68,9 +68,8 @@ class CacheServer:
         self.counts = ServerCounts()
         self._lock = threading.Lock()
         self._shelf_of = shelf_of
-        self._listener = Listener(
-            address, identity, SERVICE, self._answer, most_body=requests.MOST_BYTES
-        )
+        service = Service(lambda: self._answer, requests.MOST_BYTES)
+        self._listener = Listener(address, identity, {SERVICE: service})
         self.address = self._listener.address
 
     def close(self) -> None:

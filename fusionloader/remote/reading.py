@@ -1,0 +1,88 @@
+"""Files of a dataset, as a remote worker reads them: whatever path it is given, only files."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+
+MOST_BYTES = 1 << 28
+"""Of a file that is read; larger ones are left to the machine that asked."""
+
+# Not to wait for a writer where the path is of a pipe.
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+_KEPT_BYTES = 16 << 20  # of the buffer, from one file to the next
+
+
+class Unavailable(Exception):
+    """A file is not here, or another one; the text has its path."""
+
+
+class TooLarge(Exception):
+    """A file is not read because of its size; the text has its path."""
+
+
+@contextlib.contextmanager
+def opened(path: bytes) -> Iterator[tuple[int, int]]:
+    """Gives the descriptor of a regular file, and its bytes.
+
+    Raises:
+        Unavailable: it cannot be opened, or is no regular file.
+    """
+    try:
+        fd = os.open(path, _FLAGS)
+    except (OSError, ValueError) as error:  # the latter for a path with zeros
+        why = error.strerror if isinstance(error, OSError) else error
+        raise Unavailable(f"{os.fsdecode(path)!r} cannot be read: {why}") from None
+    try:
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode):
+            raise Unavailable(f"{os.fsdecode(path)!r} is no regular file")
+        yield fd, info.st_size
+    except OSError as error:
+        raise Unavailable(f"{os.fsdecode(path)!r} cannot be read: {error.strerror}") from None
+    finally:
+        os.close(fd)
+
+
+class FileReader:
+    """Reads one file after the other into the same memory."""
+
+    def __init__(self) -> None:
+        self._buffer = memoryview(bytearray())
+
+    def read(self, path: bytes, nbytes: int) -> memoryview:
+        """Returns a file's bytes, valid until the next call.
+
+        Args:
+            path: of the file.
+            nbytes: that it should have, 0 for any number.
+
+        Raises:
+            Unavailable: it cannot be read, or has another size.
+            TooLarge: it has more than ``MOST_BYTES``.
+        """
+        with opened(path) as (fd, found):
+            if nbytes and found != nbytes:
+                raise Unavailable(
+                    f"{os.fsdecode(path)!r} has {found} bytes here, and {nbytes} where training is"
+                )
+            if found > MOST_BYTES:
+                raise TooLarge(
+                    f"{os.fsdecode(path)!r} has {found} bytes, the most are {MOST_BYTES}"
+                )
+            wanted = self._memory(found)
+            done = 0
+            while done < found and (count := os.readv(fd, [wanted[done:]])):
+                done += count
+        if done < found:
+            raise Unavailable(f"{os.fsdecode(path)!r} became shorter while it was read")
+        return wanted
+
+    def _memory(self, nbytes: int) -> memoryview:
+        if nbytes > _KEPT_BYTES:
+            return memoryview(bytearray(nbytes))
+        if nbytes > len(self._buffer):
+            self._buffer = memoryview(bytearray(nbytes))
+        return self._buffer[:nbytes]

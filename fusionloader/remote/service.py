@@ -1,0 +1,99 @@
+"""A remote worker: prepares tiny-batches of loaders on other machines. Imports no torch."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from dataclasses import dataclass, replace
+
+from fusionloader.remote import protocol
+from fusionloader.remote.protocol import Ready
+from fusionloader.remote.worker_session import Done, WorkerSession
+from fusionloader.transport.address import Address
+from fusionloader.transport.identity import Identity
+from fusionloader.transport.listener import Answer, Listener, Service
+from fusionloader.transport.messages import Message, Outgoing, refusal
+
+
+@dataclass(slots=True)
+class WorkerCounts:
+    """What a worker has done since it began.
+
+    Attributes:
+        requests: for samples that it has answered, those that it declined included.
+        samples: that it has prepared.
+        declined: requests that it left to the machine that asked.
+        bytes_read: from files.
+        bytes_sent: of results.
+    """
+
+    requests: int = 0
+    samples: int = 0
+    declined: int = 0
+    bytes_read: int = 0
+    bytes_sent: int = 0
+
+
+class WorkerService:
+    """Serves from when it is made until ``close()``, any number of loaders.
+
+    Each connection has a thread, and ``cores`` of them work at once; native code releases the GIL.
+
+    Attributes:
+        address: where it listens, with the port that it got.
+    """
+
+    def __init__(self, address: Address, identity: Identity, cores: int) -> None:
+        """Listens at ``address`` for who has the same ``identity``.
+
+        Raises:
+            OSError: it cannot listen there.
+            ValueError: ``cores`` is less than 1.
+        """
+        if cores < 1:
+            raise ValueError(f"a worker needs a core, not {cores}")
+        self._ready = Ready(f"{socket.gethostname()}, pid {os.getpid()}", cores)
+        self._cores = threading.BoundedSemaphore(cores)
+        self._counts = WorkerCounts()
+        self._lock = threading.Lock()
+        self._leaving = threading.Event()
+        service = Service(self._begin, protocol.MOST_BODY)
+        self._listener = Listener(address, identity, {protocol.SERVICE: service})
+        self.address = self._listener.address
+
+    @property
+    def counts(self) -> WorkerCounts:
+        """What it has done until now."""
+        with self._lock:
+            return replace(self._counts)
+
+    def drain(self, timeout: float = 1.5) -> bool:
+        """Answers what is under way, and refuses all that is asked from now on.
+
+        Returns ``False`` if something is still under way after ``timeout`` seconds.
+        """
+        self._leaving.set()
+        return self._listener.wait_until_answered(timeout)
+
+    def close(self) -> None:
+        """Ends all connections, once what is under way on them is done."""
+        self._listener.close()
+
+    def _begin(self) -> Answer:
+        session = WorkerSession(self._ready, self._cores, self._count)
+
+        def answer(message: Message) -> Outgoing:
+            if self._leaving.is_set():
+                return refusal(f"{protocol.LEAVING}: ask another")
+            return session.answer(message)
+
+        return answer
+
+    def _count(self, done: Done) -> None:
+        with self._lock:
+            self._counts.requests += 1
+            self._counts.samples += done.samples
+            self._counts.declined += done.declined
+            self._counts.bytes_read += done.bytes_read
+            self._counts.bytes_sent += done.bytes_sent

@@ -1,0 +1,231 @@
+"""One loader's connection to a remote worker: a plan, then samples that it is run on."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import fusionloader
+from fusionloader import _native
+from fusionloader.executors.native import make_executor
+from fusionloader.plan.exchange import plan_from_data
+from fusionloader.remote import protocol
+from fusionloader.remote.known_files import difference
+from fusionloader.remote.protocol import (
+    DataMode,
+    Declined,
+    MalformedMessage,
+    Ready,
+    Reason,
+    Request,
+    Rows,
+    Setup,
+    WantedSample,
+)
+from fusionloader.remote.reading import FileReader, TooLarge, Unavailable
+from fusionloader.transport.messages import Message, Outgoing, refusal
+
+_MOST_KNOWN_FILES = 256
+_LONGEST_PATH = 4096  # bytes, Linux's PATH_MAX
+
+
+@dataclass(slots=True)
+class Done:
+    """What became of a request.
+
+    Attributes:
+        samples: that were prepared.
+        declined: requests, one or none.
+        bytes_read: from files.
+        bytes_sent: of results.
+    """
+
+    samples: int = 0
+    declined: int = 0
+    bytes_read: int = 0
+    bytes_sent: int = 0
+
+
+class SetupRefused(Exception):
+    """A worker cannot make what a loader wants; the text says why."""
+
+
+class _SampleDeclined(Exception):
+    """A sample is left to the machine that asked for it."""
+
+    def __init__(self, reason: Reason, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+class WorkerSession:
+    """Answers the messages of one connection, one at a time.
+
+    Results are written where they are sent from; the next request comes after that.
+    """
+
+    def __init__(
+        self, ready: Ready, core: AbstractContextManager[object], done: Callable[[Done], None]
+    ) -> None:
+        """Begins without a plan.
+
+        Args:
+            ready: what the worker is.
+            core: entered for as long as a core is needed.
+            done: hears what became of each request.
+        """
+        self._ready = ready
+        self._core = core
+        self._done = done
+        self._setup: Setup | None = None
+        self._executor: _native.Executor | None = None
+        self._files = FileReader()
+        self._rows = memoryview(bytearray())
+
+    def answer(self, message: Message) -> Outgoing:
+        """Returns what a message is answered with."""
+        try:
+            if message.kind == protocol.SETUP:
+                return self._begin(Setup.decode(message.head))
+            if message.kind == protocol.PREPARE:
+                return self._prepare(Request.decode(message.head, len(message.body)), message.body)
+        except MalformedMessage as error:
+            return refusal(f"refuses what it was asked: {error}")
+        except SetupRefused as error:
+            return refusal(str(error))
+        return refusal(f"does not know messages of kind {message.kind}")
+
+    # ---- SETUP ---------------------------------------------------------------------------------
+
+    def _begin(self, setup: Setup) -> Outgoing:
+        self._setup = self._executor = None
+        if setup.version != fusionloader.__version__:
+            raise SetupRefused(
+                f"has fusionloader {fusionloader.__version__}, and the loader has "
+                f"{setup.version[:40]}: install the same on both machines"
+            )
+        with self._core:
+            executor = _executor_of(setup)
+            if setup.row_bytes != executor.result_bytes or setup.row_bytes > protocol.MOST_BODY:
+                raise SetupRefused(
+                    f"makes results of {executor.result_bytes} bytes of this plan, and "
+                    f"{setup.row_bytes} are wanted"
+                )
+            _require_same_data(setup)
+        self._setup, self._executor = setup, executor
+        return Outgoing(protocol.READY, self._ready.encode())
+
+    # ---- PREPARE -------------------------------------------------------------------------------
+
+    def _prepare(self, request: Request, body: memoryview) -> Outgoing:
+        start = time.monotonic_ns()
+        if self._setup is None or self._executor is None:
+            raise MalformedMessage("PREPARE comes after SETUP")
+        parts = list(_parts(request, body, self._setup))
+        row_bytes = self._setup.row_bytes
+        nbytes = row_bytes * len(parts)
+        if nbytes > protocol.MOST_BODY:
+            raise MalformedMessage(f"{len(parts)} results have {nbytes} bytes")
+        if nbytes > len(self._rows):
+            self._rows = memoryview(bytearray(nbytes))
+        done = Done()
+        try:
+            with self._core:
+                for place, (sample, data) in enumerate(parts):
+                    out = self._rows[place * row_bytes : (place + 1) * row_bytes]
+                    done.bytes_read += self._make(request, sample, data, out)
+        except _SampleDeclined as error:
+            done.declined = 1
+            self._done(done)
+            declined = Declined(request.number, error.reason, str(error))
+            return Outgoing(protocol.DECLINED, declined.encode())
+        done.samples, done.bytes_sent = len(parts), nbytes
+        self._done(done)
+        rows = Rows(request.number, time.monotonic_ns() - start, done.bytes_read)
+        return Outgoing(protocol.ROWS, rows.encode(), [self._rows[:nbytes]])
+
+    def _make(
+        self, request: Request, sample: WantedSample, data: memoryview, out: memoryview
+    ) -> int:
+        """Writes a sample's result; returns the bytes that were read from a file.
+
+        Raises:
+            _SampleDeclined: it cannot be made here.
+        """
+        assert self._executor is not None
+        draws = (request.seed, request.epoch, sample.key, sample.occurrence)
+        read_bytes = 0
+        try:
+            if request.mode is DataMode.PIXELS:
+                self._executor.run_pixels(data, *draws, out, sample.group)
+                return 0
+            if request.mode is DataMode.PATHS:
+                data = self._files.read(bytes(data), sample.file_bytes)
+                read_bytes = len(data)
+            status = self._executor.run(data, *draws, out, sample.group)
+        except Unavailable as error:
+            raise _SampleDeclined(Reason.DATA, str(error)) from None
+        except TooLarge as error:
+            raise _SampleDeclined(Reason.SAMPLES, str(error)) from None
+        except Exception as error:  # whatever it is, the loader's machine finds and words it
+            text = f"sample {sample.key}: {type(error).__name__}: {error}"
+            raise _SampleDeclined(Reason.SAMPLES, text) from None
+        if status is not _native.RunStatus.OK:
+            raise _SampleDeclined(Reason.SAMPLES, f"sample {sample.key} is for Pillow to decode")
+        return read_bytes
+
+
+def _executor_of(setup: Setup) -> _native.Executor:
+    if not setup.pillow:
+        raise MalformedMessage("SETUP does not say whose pixels are wanted")
+    try:
+        return make_executor(plan_from_data(setup.plan), setup.pillow)
+    except (ValueError, TypeError) as error:
+        raise SetupRefused(f"does not take this plan: {error}") from None
+
+
+def _require_same_data(setup: Setup) -> None:
+    if len(setup.known_files) > _MOST_KNOWN_FILES:
+        raise MalformedMessage(f"SETUP has {len(setup.known_files)} files")
+    for known in setup.known_files:
+        try:
+            _require_absolute(os.fsencode(known.path))
+        except UnicodeEncodeError:
+            raise MalformedMessage(f"{known.path!r} is no path") from None
+        why = difference(known)
+        if why is not None:
+            raise SetupRefused(f"{protocol.OTHER_DATA}: {why}")
+
+
+def _parts(
+    request: Request, body: memoryview, setup: Setup
+) -> Iterator[tuple[WantedSample, memoryview]]:
+    """Yields each sample with its path, its bytes, or its pixels with their shape."""
+    begin = 0
+    for sample in request.samples:
+        data = body[begin : begin + sample.body_bytes]
+        begin += sample.body_bytes
+        if request.mode is DataMode.PATHS:
+            _require_absolute(bytes(data[: _LONGEST_PATH + 1]))
+        if request.mode is DataMode.PIXELS:
+            data = _shaped(data, setup.image)
+        yield sample, data
+
+
+def _require_absolute(path: bytes) -> None:
+    if len(path) > _LONGEST_PATH:
+        raise MalformedMessage(f"a path has more than {_LONGEST_PATH} bytes")
+    if not path.startswith(b"/"):
+        raise MalformedMessage(f"{os.fsdecode(path)!r} is no absolute path")
+
+
+def _shaped(data: memoryview, image: tuple[int, int, int] | None) -> memoryview:
+    if image is None:
+        raise MalformedMessage("PREPARE has pixels, and SETUP says no shape of theirs")
+    height, width, channels = image
+    if height * width * channels != len(data):
+        raise MalformedMessage(f"PREPARE has an image of {len(data)} bytes, which is not {image}")
+    return data.cast("B", image)
