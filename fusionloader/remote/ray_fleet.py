@@ -133,6 +133,7 @@ class RayFleet:
             elif isinstance(message, Joined):
                 log.info("%s is back", self._name)
                 self._gone = None
+                absence.answered()
             elif not self._closing.is_set():
                 self._lost(message, absence)
 

@@ -24,7 +24,12 @@ from fusionloader.transport.connection import connect
 @pytest.fixture
 def session(cluster):
     """Makes this process part of the cluster, as training that uses Ray itself is."""
-    ray.init(cluster.address, _node_ip_address=HEAD, log_to_driver=False)
+    ray.init(
+        cluster.address,
+        _node_ip_address=HEAD,
+        log_to_driver=False,
+        runtime_env={"env_vars": {"OF_THE_SESSION": "7"}},
+    )
     yield
     ray.shutdown()
 
@@ -73,8 +78,9 @@ def test_the_doctor_tries_a_worker_of_each_machine(cluster, monkeypatch):
 @pytest.mark.usefixtures("session")
 def test_a_session_of_the_users_is_used_and_stays(cluster, start):
     fleet = start(workers=1)
-    wait_for(fleet, 1)
+    (address,) = wait_for(fleet, 1)
     assert cluster.address in fleet.explain()
+    assert process_at(address).environ()["OF_THE_SESSION"] == "7"
     fleet.close()
     assert ray.is_initialized()
     assert len(ray.nodes()) >= 2

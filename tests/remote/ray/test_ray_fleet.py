@@ -1,12 +1,14 @@
 """Workers on a Ray cluster: they come, work, die, are replaced, and leave."""
 
 import contextlib
+import logging
 import os
 import signal
 import subprocess
 import sys
 
 import numpy as np
+import psutil
 import pytest
 from support.images import photo
 from support.ray_cluster import LATER_NODE, NODE, FleetClient, add_node, process_at, wait_for
@@ -70,6 +72,22 @@ def test_a_killed_worker_is_replaced(cluster, start, caplog):
     assert second != first
     connect(second, fleet.identity, SERVICE, 10.0).close()
     assert "a worker has ended" in caplog.text
+
+
+def test_the_process_that_speaks_to_ray_is_started_again(cluster, start, caplog):
+    caplog.set_level(logging.INFO, "fusionloader.remote")
+    fleet = start(workers=1, address=cluster.address)
+    (first,) = wait_for(fleet, 1)
+    (control,) = [
+        each for each in psutil.Process().children() if "ray_control" in str(each.cmdline())
+    ]
+    control.kill()
+    wait_until(lambda: "Ray is gone" in fleet.explain())
+    wait_until(lambda: set(fleet.addresses()) not in (set(), {first}))
+    (second,) = fleet.addresses()
+    connect(second, fleet.identity, SERVICE, 10.0).close()
+    assert caplog.text.count("training continues without it") == 1
+    assert "is back" in caplog.text and "gone" not in fleet.explain()
 
 
 def test_workers_that_find_no_room_wait_for_it(cluster, start):
