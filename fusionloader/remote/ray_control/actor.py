@@ -18,8 +18,8 @@ class WorkerActor:
     def __init__(self) -> None:
         self._ended = threading.Event()
 
-    def start(self, version: str, token: bytes) -> Address:
-        """Listens on any free port; returns where.
+    def start(self, version: str, token: bytes) -> tuple[Address, str]:
+        """Listens on any free port; returns where, and Ray's name of its node.
 
         Raises:
             RuntimeError: this node has another version of fusionloader than training has.
@@ -31,7 +31,7 @@ class WorkerActor:
                 f"{version}: install the same on both"
             )
         self._service = WorkerService(Address(host, 0), Identity.of(token), cores=1)
-        return self._service.address
+        return self._service.address, ray.get_runtime_context().get_node_id()
 
     def serve(self) -> None:
         """Returns when the worker has left; a call that is under way tells that it is there."""

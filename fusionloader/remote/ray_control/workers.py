@@ -22,6 +22,7 @@ from fusionloader.transport.patience import Absence
 _DRAIN_SECONDS = 2.0
 _REACH_SECONDS = 2.0
 _REACHED_AT_ONCE = 8
+_SILENT_SECONDS = 30.0  # longer than Ray takes a node as alive that does not answer
 _NODE_ID = "ray.io/node-id"
 
 
@@ -33,6 +34,7 @@ class _Worker:
         actor: Ray's handle.
         call: that is under way: it starts, then it serves, at last it drains.
         address: where it listens, once it does.
+        node: that it is on.
         reached: whether it was reached there, once that is known.
         admitted: whether the loader may ask it.
         leaving: whether the loader is told to ask it no more.
@@ -42,6 +44,7 @@ class _Worker:
     actor: Any
     call: Any
     address: Address | None = None
+    node: str | None = None
     reached: Future[None] | None = None
     admitted: bool = False
     leaving: bool = False
@@ -60,6 +63,7 @@ class RayWorkers:
         self._pings = ThreadPoolExecutor(_REACHED_AT_ONCE, "ping")
         self._problem: str | None = None
         self._only_here = False
+        self._silent: dict[str, float] = {}  # nodes that do not answer, and until when that counts
 
     def state(self) -> messages.Workers:
         """Returns how they are, as of the last ``step``."""
@@ -132,8 +136,10 @@ class RayWorkers:
         return room - starting - (0 if others else self._start.loader_cores)
 
     def _new(self) -> _Worker:
-        # The node of the training process has its cores busy with the loader's local workers.
-        away = {} if self._only_here else {_NODE_ID: f"!{self._own_node}"}
+        now = time.monotonic()
+        avoided = [node for node, until in self._silent.items() if until > now]
+        if not self._only_here:  # its cores are busy with the loader's local workers
+            avoided.append(self._own_node)
         actor = (
             ray.remote(WorkerActor)
             .options(
@@ -142,7 +148,7 @@ class RayWorkers:
                 max_task_retries=0,
                 max_concurrency=2,  # it drains while it serves
                 scheduling_strategy="SPREAD",
-                label_selector=away,
+                label_selector={_NODE_ID: f"!in({','.join(avoided)})"} if avoided else {},
             )
             .remote()
         )
@@ -153,6 +159,8 @@ class RayWorkers:
         try:
             result = ray.get(worker.call)
         except Exception as error:  # whatever the actor or its node came to
+            if isinstance(error, ActorUnavailableError) and worker.node is not None:
+                self._silent[worker.node] = time.monotonic() + _SILENT_SECONDS
             if worker.leaving:
                 self._end(worker)
             else:
@@ -161,7 +169,7 @@ class RayWorkers:
         if worker.leaving:
             self._end(worker)
         elif worker.address is None:
-            worker.address = Address(*result)
+            worker.address, worker.node = Address(*result[0]), result[1]
             worker.reached = self._pings.submit(_reach, worker.address, self._identity)
             worker.call = worker.actor.serve.remote()
 
