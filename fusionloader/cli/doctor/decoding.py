@@ -55,7 +55,7 @@ def images_per_second() -> float:
 
     The best of some passes: what else the core does makes a pass slower, and none faster.
     """
-    photos = [_photo(label) for label in range(CLASSES)]
+    photos = [photo(label) for label in range(CLASSES)]
     executor = make_executor(compile_transform(pil_transform("default")).plan)
     out = bytearray(executor.result_bytes)
     with Progress("decoding", _PASSES) as progress:
@@ -76,7 +76,8 @@ def _timed_pass(
     return seconds
 
 
-def _photo(label: int) -> bytes:
+def photo(label: int) -> bytes:
+    """Returns the JPEG of a photo-like image."""
     pixels = paint(label, *_SIZE, np.random.default_rng(label))
     encoded = io.BytesIO()
     Image.fromarray(pixels).save(encoded, "JPEG", quality=91, subsampling="4:2:0")

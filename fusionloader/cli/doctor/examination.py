@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from fusionloader.cli.doctor.check import Check
 
@@ -12,11 +13,19 @@ from fusionloader.cli.doctor.check import Check
 _SUBJECTS = ("packages", "cores", "limits", "kernels", "devices", "device_memory", "jpeg_engine")
 
 
-def examine(data: Path | None, *, measure: bool) -> Iterator[Check]:
+class RemoteTargets(NamedTuple):
+    """Remote workers to be tried: their addresses, none for those that Ray starts."""
+
+    addresses: list[str]
+    token_file: str | None
+
+
+def examine(data: Path | None, remote: RemoteTargets | None, *, measure: bool) -> Iterator[Check]:
     """Yields all checks.
 
     Args:
         data: a folder whose reading is measured, too.
+        remote: workers that are asked for something, too.
         measure: whether measurements are made, which take seconds each.
     """
     for subject in _SUBJECTS:
@@ -25,6 +34,8 @@ def examine(data: Path | None, *, measure: bool) -> Iterator[Check]:
         yield from _guarded("decoding", "checks")
         if data is not None:
             yield from _guarded("storage", "checks", data)
+    if remote is not None:
+        yield from _guarded("remote_workers", "checks", *remote)
 
 
 def _guarded(subject: str, function: str, *arguments: object) -> Iterator[Check]:

@@ -24,7 +24,7 @@ def two_subjects(monkeypatch):
 
 
 def run(data=None, as_json=False, quick=True):
-    return doctor.run(Namespace(data=data, json=as_json, quick=quick))
+    return doctor.run(Namespace(data=data, remote=None, token_file=None, json=as_json, quick=quick))
 
 
 def test_a_line_has_state_name_and_value_and_the_next_one_what_to_type():
@@ -74,7 +74,7 @@ def test_what_cannot_be_looked_at_is_a_failure_and_not_the_end(monkeypatch, caps
 
 
 def test_what_is_not_ok_says_what_to_type():
-    for check in examination.examine(None, measure=False):
+    for check in examination.examine(None, None, measure=False):
         assert bool(check.remedy) == (check.state != "ok"), check
 
 

@@ -1,0 +1,43 @@
+"""A remote worker inside a Ray actor. Ray starts and ends it; samples do not pass through Ray."""
+
+from __future__ import annotations
+
+import threading
+
+import ray
+
+import fusionloader
+from fusionloader.remote.service import WorkerService
+from fusionloader.transport.address import Address
+from fusionloader.transport.identity import Identity
+
+
+class WorkerActor:
+    """A worker of one core, on the address that its node has in the cluster."""
+
+    def __init__(self) -> None:
+        self._ended = threading.Event()
+
+    def start(self, version: str, token: bytes) -> tuple[Address, str]:
+        """Listens on any free port; returns where, and Ray's name of its node.
+
+        Raises:
+            RuntimeError: this node has another version of fusionloader than training has.
+        """
+        host = ray.util.get_node_ip_address()
+        if version != fusionloader.__version__:
+            raise RuntimeError(
+                f"the node {host} has fusionloader {fusionloader.__version__}, and training has "
+                f"{version}: install the same on both"
+            )
+        self._service = WorkerService(Address(host, 0), Identity.of(token), cores=1)
+        return self._service.address, ray.get_runtime_context().get_node_id()
+
+    def serve(self) -> None:
+        """Returns when the worker has left; a call that is under way tells that it is there."""
+        self._ended.wait()
+
+    def drain(self) -> None:
+        """Finishes what it was asked to do, and takes no more."""
+        self._service.drain()
+        self._ended.set()
