@@ -15,7 +15,7 @@ import math
 import os
 import platform
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -101,15 +101,21 @@ class MetricStore:
 
     def save_local(self, keys: MetricKeys, metrics: LocalMetrics) -> None:
         """Keeps what was measured of training and local workers, if it is finite and positive."""
-        plan = {"local_rate": metrics.local_rate, "local_cost": metrics.local_cost}
+        plan = {
+            "local_rate": float(metrics.local_rate),
+            "local_cost": float(metrics.local_cost),
+        }
         if _all_positive(plan.values()) and _all_positive([metrics.training_rate]):
-            self._save(keys.of_model(), {"training_rate": metrics.training_rate})
+            self._save(keys.of_model(), {"training_rate": float(metrics.training_rate)})
             self._save(keys.of_plan(), plan)
 
     def save_remote(self, keys: MetricKeys, metrics: Mapping[Candidate, RemoteMetrics]) -> None:
         """Keeps what was measured of remote workers; kinds that prepared nothing are left out."""
         values = {
-            kind.name: {"remote_rate": each.remote_rate, "remote_cost": each.remote_cost}
+            kind.name: {
+                "remote_rate": float(each.remote_rate),
+                "remote_cost": float(each.remote_cost),
+            }
             for kind, each in metrics.items()
             if _all_positive([each.remote_rate, each.remote_cost])
         }
@@ -170,7 +176,7 @@ def _checked(content: bytes, key: list[str]) -> dict[str, Any]:
         raise _Unusable(f"it has more than {_LARGEST} bytes")
     try:
         found = json.loads(content)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _Unusable(f"not JSON: {error}") from None
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise _Unusable(f"not of format {FORMAT}")
@@ -194,10 +200,10 @@ def _remote(values: object) -> RemoteMetrics:
 
 def _positive(values: Mapping[str, Any], name: str) -> float:
     value = values.get(name)
-    if type(value) not in (int, float) or not _all_positive([value]):
-        raise _Unusable(f"{name} is {value!r}, not a number above 0")
-    return float(value)
+    if not isinstance(value, float) or not _all_positive([value]):
+        raise _Unusable(f"{name} is {value!r}, not a finite number above 0")
+    return value
 
 
-def _all_positive(values: Any) -> bool:
+def _all_positive(values: Iterable[float]) -> bool:
     return all(0 < value < math.inf for value in values)
