@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from fusionloader.sim.offload import simulate_offload
 from fusionloader.sim.offload_setup import (
@@ -10,7 +11,6 @@ from fusionloader.sim.offload_setup import (
     OffloadOutcome,
     OffloadSetup,
     Policy,
-    Workload,
     eight_gpus,
     fastflow_workloads,
 )
@@ -18,6 +18,8 @@ from fusionloader.sim.panels import Bars, Figure, Lines
 from fusionloader.sim.times import ServiceTimes
 
 LANES = (1, 2, 4, 8, 16, 32, 64)
+STEPS = 100  # that are counted
+PROFILE_STEPS = 50  # of a phase of FastFlow's profile
 DRAWN = 8  # remote workers of the bars, next to what is among LANES
 MACHINES = (0, 1, 2, 4, 8, 16, 32, 64)
 MACHINE_CORES = 7
@@ -25,16 +27,9 @@ GPU_CORES = 16  # of the machine with eight GPUs
 _MACHINE_NETWORK = Network(25e9 / 8, 2e-4)
 
 
-def compared(
-    times: ServiceTimes, workload: Workload, lanes: int, seed: int = 0, **changes: object
-) -> dict[Policy, OffloadOutcome]:
-    """Runs one workload with every policy; ``changes`` are fields of the setup."""
-    return {
-        policy: simulate_offload(
-            OffloadSetup(times, workload, policy, lanes, seed=seed, **changes)  # type: ignore[arg-type]
-        )
-        for policy in Policy
-    }
+def compared(setup: OffloadSetup) -> dict[Policy, OffloadOutcome]:
+    """Runs a setup with every policy."""
+    return {policy: simulate_offload(replace(setup, policy=policy)) for policy in Policy}
 
 
 def machine_setup(times: ServiceTimes, machines: int, policy: Policy, seed: int) -> OffloadSetup:
@@ -42,7 +37,7 @@ def machine_setup(times: ServiceTimes, machines: int, policy: Policy, seed: int)
     return OffloadSetup(
         times, eight_gpus(times), policy, machines * MACHINE_CORES,
         local_workers=GPU_CORES, network=_MACHINE_NETWORK,
-        batch_size=2048, tiny_batch_size=16, profile_steps=20, seed=seed,
+        batch_size=2048, tiny_batch_size=16, steps=STEPS, profile_steps=20, seed=seed,
     )  # fmt: skip
 
 
@@ -62,12 +57,15 @@ def figure_offload(times: ServiceTimes, seed: int = 0) -> Figure:
     rows: list[tuple[str, ...]] = []
     for workload in workloads:
         for lanes in LANES:
-            outcomes = compared(times, workload, lanes, seed)
+            setup = OffloadSetup(
+                times, workload, Policy.NONE, lanes,
+                steps=STEPS, profile_steps=PROFILE_STEPS, seed=seed,
+            )  # fmt: skip
+            outcomes = compared(setup)
             shares = {p: o.rate / o.setup.training_rate for p, o in outcomes.items()}
             if lanes == drawn:
                 for policy, share in shares.items():
                     bars[policy.value].append(share)
-            setup = outcomes[Policy.NONE].setup
             rows.append(
                 (
                     workload.name,
