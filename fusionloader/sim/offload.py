@@ -77,6 +77,7 @@ class OffloadSimulation:
         self._slots = deque(lane for _ in range(setup.depth) for lane in lanes)
         self._idle = setup.local_workers
         self._out = 0
+        self._training_seconds = setup.batch_size / setup.training_rate  # of a step
         self._asked: float | None = None
         self._intervals: deque[float] = deque(maxlen=setup.window)  # between batches, seconds
         self._seen = Window()  # since the start
@@ -301,7 +302,7 @@ class OffloadSimulation:
         waited = self._engine.now - self._asked
         self._asked = None
         self._delivered += 1
-        step = self._setup.batch_size / self._setup.training_rate
+        step = self._training_seconds
         self._intervals.append(waited + step)
 
         def end() -> None:

@@ -90,8 +90,9 @@ def figure_offload(times: ServiceTimes, seed: int = 0) -> Figure:
         "Throughput relative to training that never waits, with 7 local cores and 20 Gb/s; the "
         "last two columns are the shares of samples made remotely. See docs/offloading.md."
     )
+    names = tuple(workload.name.split()[0].rstrip(",") for workload in workloads)
     panels: list[Bars | Lines] = [
-        Bars(f"{drawn} remote workers", tuple(w.name.split()[0] for w in workloads), bars),
+        Bars(f"{drawn} remote workers", names, bars),
         Lines(f"samples per second by machines of {MACHINE_CORES} cores; 8 GPUs", lines),
     ]
     return Figure("Remote workers: who prepares what", header, rows, panels, note)
