@@ -35,6 +35,7 @@ from fusionloader.sim.times import ServiceTimes, load
 TIMES = Path(__file__).parent / "service_times" / "torchvision-randaugment.json"
 NETWORKS = {"20 Gb/s": FAST, "1 Gb/s": SLOW}
 LOWS = (1, 2, 4, 7, 10)
+STEPS = 200  # that are counted
 HEADER = (
     "network", "workload", "cores needed", "remote workers", "best possible",
     *(policy.value for policy in Policy), "remote by balance", "by fastflow",
@@ -48,7 +49,7 @@ def policies(times: ServiceTimes, seed: int) -> list[tuple[str, ...]]:
         for workload in fastflow_workloads(times):
             for lanes in LANES:
                 setup = OffloadSetup(
-                    times, workload, Policy.NONE, lanes, network=network, seed=seed
+                    times, workload, Policy.NONE, lanes, network=network, steps=STEPS, seed=seed
                 )
                 found = compared(setup)
                 ideal = setup.training_rate
@@ -94,7 +95,14 @@ def by_low(times: ServiceTimes, seed: int) -> dict[str, dict[str, float]]:
         outcomes = [
             simulate_offload(
                 OffloadSetup(
-                    times, workload, Policy.BALANCE, lanes, network=network, low=low, seed=seed
+                    times,
+                    workload,
+                    Policy.BALANCE,
+                    lanes,
+                    network=network,
+                    low=low,
+                    steps=STEPS,
+                    seed=seed,
                 )
             )
             for network in NETWORKS.values()
@@ -116,7 +124,14 @@ def by_share(times: ServiceTimes, seed: int) -> dict[str, dict[str, float]]:
         outcomes = [
             simulate_offload(
                 OffloadSetup(
-                    times, workload, Policy.FASTFLOW, lanes, network=network, share=share, seed=seed
+                    times,
+                    workload,
+                    Policy.FASTFLOW,
+                    lanes,
+                    network=network,
+                    share=share,
+                    steps=STEPS,
+                    seed=seed,
                 )
             )
             for network in NETWORKS.values()
@@ -155,7 +170,7 @@ def at_random(times: ServiceTimes, count: int, seed: int) -> dict[str, list[floa
         in_flight = source.choice([2, 4, 8, 16])
         setup = OffloadSetup(
             times, workload, Policy.NONE, lanes, local_workers=workers, network=network,
-            transport=transport, in_flight=in_flight, seed=seed,
+            transport=transport, in_flight=in_flight, steps=STEPS, seed=seed,
         )  # fmt: skip
         alone = simulate_offload(setup).rate
         for policy in policies:

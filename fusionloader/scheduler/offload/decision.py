@@ -4,10 +4,10 @@ Um et al., "FastFlow: Accelerating Deep Learning Model Training with Smart Offlo
 Pipeline" (PVLDB 16(5), 2023), Algorithm 1 (§4) and the counters of §5.3.
 
 The published code differs from the paper in the share. Where local workers are faster than remote
-ones, it takes the middle between Lower and Upper; elsewhere the larger of the two; and it goes over
-to R / (L + R) where L + R < G, not where Upper <= Lower. This follows the paper. Here the share is
-an upper limit: local workers never wait for remote ones, so a limit that is too low loses
-throughput and one that is too high loses none. The simulator says by how much (docs/offloading.md).
+ones, it takes the middle between Lower and Upper; elsewhere the larger of the two. And it goes over
+to R / (L + R) where L + R < G, not where Upper <= Lower. This follows the paper; the simulator
+finds both as fast (docs/offloading.md). The share is an upper limit here, since local workers never
+wait for remote ones.
 """
 
 from __future__ import annotations
