@@ -1,4 +1,4 @@
-"""The sim command: the paper's figures, simulated with the schedulers that the loader runs."""
+"""The sim command: figures of papers, simulated with the schedulers that the loader runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,11 @@ DEFAULT_TIMES = TIMES / "torchvision-randaugment.json"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--fig", choices=FIGURES, help="simulate this figure of the paper")
+    what.add_argument(
+        "--fig",
+        choices=FIGURES,
+        help="simulate this figure",
+    )
     what.add_argument("--measure", type=Path, metavar="FILE", help="write service times to FILE")
     parser.add_argument(
         "--times", type=Path, default=DEFAULT_TIMES, help="service times (torchvision's, measured)"

@@ -1,11 +1,12 @@
-"""The paper's figures 8, 12 and 15, simulated: which setups they compare, and their tables."""
+"""FusionFlow's figures 8, 12 and 15, simulated: which setups they compare, and their tables."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from fusionloader.sim.loader import simulate
+from fusionloader.sim.offload_figure import figure_offload
+from fusionloader.sim.panels import Bars, Figure, Lines
 from fusionloader.sim.ranks import RanksSetup, WorkerSharing, simulate_ranks
 from fusionloader.sim.setup import (
     AFFINE,
@@ -28,35 +29,6 @@ PHASE_STEPS = 160
 RANKS = ((2, 4), (8, 4), (32, 4), (64, 4), (64, 16))  # and workers of each
 RANK_STEPS = 30
 WINDOW = 8  # steps of a point of figure 12
-
-
-@dataclass(frozen=True, slots=True)
-class Bars:
-    """A panel of grouped bars: for every group (model) one value a bar."""
-
-    title: str
-    groups: tuple[str, ...]
-    bars: dict[str, list[float]]
-
-
-@dataclass(frozen=True, slots=True)
-class Lines:
-    """A panel of lines over training steps, with the number of CPU workers written above."""
-
-    title: str
-    lines: dict[str, list[tuple[float, float]]]
-    marks: tuple[tuple[float, str], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A table and what to draw."""
-
-    title: str
-    header: tuple[str, ...]
-    rows: list[tuple[str, ...]]
-    panels: list[Bars | Lines]
-    note: str
 
 
 def _shares(
@@ -205,4 +177,5 @@ FIGURES: dict[str, Callable[[ServiceTimes, int], Figure]] = {
     "12": figure_12,
     "15a": figure_15a,
     "15b": figure_15b,
+    "offload": figure_offload,
 }

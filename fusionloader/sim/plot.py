@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from PIL import Image, ImageDraw
 
-from fusionloader.sim.figures import Bars, Figure, Lines
+from fusionloader.sim.panels import Bars, Figure, Lines
 
 COLORS = ("#9aa5b1", "#e0a458", "#2f6690", "#7fb069", "#b5446e")
 WIDTH, PANEL, MARGIN, TOP = 720, 260, 56, 44

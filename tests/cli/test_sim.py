@@ -9,7 +9,7 @@ from PIL import Image
 
 from fusionloader.__main__ import main
 from fusionloader.cli.corpus import ensure_corpus
-from fusionloader.sim import figures
+from fusionloader.sim import figures, offload_figure
 from fusionloader.sim.times import load
 
 
@@ -20,16 +20,22 @@ def short(monkeypatch, tmp_path):
     monkeypatch.setattr(figures, "SETTLED", 10)
     monkeypatch.setattr(figures, "PHASE_STEPS", 20)
     monkeypatch.setattr(figures, "RANKS", ((2, 2),))
+    monkeypatch.setattr(offload_figure, "LANES", (4,))
+    monkeypatch.setattr(offload_figure, "MACHINES", (0, 4))
+    monkeypatch.setattr(offload_figure, "STEPS", 20)
+    monkeypatch.setattr(offload_figure, "PROFILE_STEPS", 8)
 
 
-@pytest.mark.parametrize("fig", ["8", "12", "15a", "15b"])
+@pytest.mark.parametrize("fig", ["8", "12", "15a", "15b", "offload"])
 def test_a_figure_is_printed_and_drawn_and_marked_as_simulated(fig, capsys):
     assert main(["sim", "--fig", fig, "--json", "table.json"]) == 0
     out = capsys.readouterr().out
-    assert "SIMULATED" in out and {"15a": "sharing"}.get(fig, "CPU only") in out
+    assert (
+        "SIMULATED" in out and {"15a": "sharing", "offload": "balance"}.get(fig, "CPU only") in out
+    )
     report = json.loads(Path("table.json").read_text())
     assert report["simulated"] is True
-    assert len(report["table"]) == {"8": 6, "12": 5, "15a": 2, "15b": 3}[fig]
+    assert len(report["table"]) == {"8": 6, "12": 5, "15a": 2, "15b": 3, "offload": 8}[fig]
     with Image.open(f"fig{fig}.png") as picture:
         pixels = np.asarray(picture)
     assert len(np.unique(pixels.reshape(-1, 3), axis=0)) > 4  # the colors of bars or lines
