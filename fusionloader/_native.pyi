@@ -591,8 +591,8 @@ class WorkerQueue:
     def claim_next(self, count: int) -> Claim | None:
         """Claims at the end that is this worker's now."""
 
-    def claim_small(self) -> Claim | None:
-        """Claims one at the small end."""
+    def claim_small(self, count: int) -> Claim | None:
+        """Claims up to `count` neighbours at the small end."""
 
     def end_samples(self, claim: Claim, tiny_batch: int, samples: int) -> None:
         """So many more samples of a tiny-batch are done, since begin_sample()."""
@@ -628,9 +628,6 @@ class WorkerQueue:
     def rows(self, claim: Claim) -> memoryview:
         """The slot for the rows of a claim, to write to."""
 
-    def samples_of(self, first: int, count: int) -> int:
-        """Samples that so many workers have done, from the first on."""
-
     def sleep(self, seen: int, seconds: float) -> None:
         """Sleeps unless `work_word` is no longer `seen`."""
 
@@ -638,6 +635,9 @@ class WorkerQueue:
         """Makes this the queue of a worker of another rank; False where the slot is not free."""
 
     def wake_manager(self) -> None: ...
+    def work_of(self, first: int, count: int) -> tuple[int, float]:
+        """Samples that so many workers have made, from the first on, and seconds for these."""
+
     @property
     def is_sent(self) -> bool:
         """Of a pool's queue: whether there is an assignment not answered."""
@@ -869,8 +869,8 @@ class RemoteRows:
     def path(self, item: int) -> bytes:
         """The path of a file."""
 
-    def paths(self, claim: Claim, tiny_batch: int) -> tuple[bytes, bytes]:
-        """The samples of a tiny-batch as `PREPARE` has them, and the paths of their files.
+    def paths(self, claim: Claim) -> tuple[bytes, bytes]:
+        """The samples of a claim as `PREPARE` has them, and the paths of their files.
 
         Empty where one has no file with an absolute path.
         """
@@ -878,18 +878,16 @@ class RemoteRows:
     def pixels(self, item: int) -> memoryview:
         """The bytes of an image, where the table has these."""
 
-    def places(self, queue: WorkerQueue, claim: Claim, tiny_batch: int) -> list[memoryview]:
-        """Where to write the results of a tiny-batch that is held, if they are rows already."""
+    def places(self, queue: WorkerQueue, claim: Claim) -> list[memoryview]:
+        """Where to write the results of a claim that is held, if they are rows already."""
 
     def size(self, item: int) -> int:
         """Bytes of a file, 0 where no worker has read it yet."""
 
-    def write(
-        self, queue: WorkerQueue, claim: Claim, tiny_batch: int, results: typing_extensions.Buffer
-    ) -> None:
-        """Writes what was made of a tiny-batch that is held, and the targets."""
+    def write(self, queue: WorkerQueue, claim: Claim, results: typing_extensions.Buffer) -> None:
+        """Writes what was made of a claim that is held, and the targets."""
 
-    def write_targets(self, queue: WorkerQueue, claim: Claim, tiny_batch: int) -> None: ...
+    def write_targets(self, queue: WorkerQueue, claim: Claim) -> None: ...
     @property
     def holds_pixels(self) -> bool: ...
     @property

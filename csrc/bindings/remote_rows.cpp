@@ -33,15 +33,15 @@ uint64_t known(const RemoteRows& rows, uint64_t item) {
   return item;
 }
 
-void write(const RemoteRows& rows, WorkerQueue& queue, const Claim& claim, uint32_t tiny_batch,
+void write(const RemoteRows& rows, WorkerQueue& queue, const Claim& claim,
            const py::buffer& results) {
   const Buffer from(results, readable);
-  const uint32_t samples = RemoteRows::samples(claim, tiny_batch);
+  const uint32_t samples = RemoteRows::samples(claim);
   if (from.bytes().size != samples * rows.received_bytes())
     throw std::invalid_argument("results of " + std::to_string(samples) + " samples have not " +
                                 std::to_string(from.bytes().size) + " bytes");
   const py::gil_scoped_release unlocked;
-  rows.write(queue, claim, tiny_batch, from.bytes().data);
+  rows.write(queue, claim, from.bytes().data);
 }
 
 }  // namespace
@@ -78,29 +78,29 @@ void bind_remote_rows(py::module_& m) {
           "item"_a, "The bytes of an image, where the table has these.")
       .def(
           "paths",
-          [](const RemoteRows& rows, const Claim& claim, uint32_t tiny_batch) {
-            const RemoteRows::Paths made = rows.paths(claim, tiny_batch);
+          [](const RemoteRows& rows, const Claim& claim) {
+            const RemoteRows::Paths made = rows.paths(claim);
             return std::make_pair(py::bytes(made.samples), py::bytes(made.paths));
           },
-          "claim"_a, "tiny_batch"_a,
-          "The samples of a tiny-batch as `PREPARE` has them, and the paths of their files.\n\n"
+          "claim"_a,
+          "The samples of a claim as `PREPARE` has them, and the paths of their files.\n\n"
           "Empty where one has no file with an absolute path.")
       .def_property_readonly("receives_rows", &RemoteRows::receives_rows,
                              "Whether results are rows as they come.")
       .def(
           "places",
-          [](const RemoteRows& rows, WorkerQueue& queue, const Claim& claim, uint32_t tiny_batch) {
-            const uint32_t begin = tiny_batch * claim.header().tiny_size;
+          [](const RemoteRows& rows, WorkerQueue& queue, const Claim& claim) {
+            const uint32_t begin = claim.first * claim.header().tiny_size;
             std::vector<py::memoryview> places;
-            for (uint32_t i = 0; i < RemoteRows::samples(claim, tiny_batch); ++i)
+            for (uint32_t i = 0; i < RemoteRows::samples(claim); ++i)
               places.push_back(view_of(rows.row(queue, claim, begin + i), rows.received_bytes()));
             return places;
           },
-          "queue"_a, "claim"_a, "tiny_batch"_a,
-          "Where to write the results of a tiny-batch that is held, if they are rows already.")
-      .def("write_targets", &RemoteRows::write_targets, "queue"_a, "claim"_a, "tiny_batch"_a)
-      .def("write", &write, "queue"_a, "claim"_a, "tiny_batch"_a, "results"_a,
-           "Writes what was made of a tiny-batch that is held, and the targets.");
+          "queue"_a, "claim"_a,
+          "Where to write the results of a claim that is held, if they are rows already.")
+      .def("write_targets", &RemoteRows::write_targets, "queue"_a, "claim"_a)
+      .def("write", &write, "queue"_a, "claim"_a, "results"_a,
+           "Writes what was made of a claim that is held, and the targets.");
 }
 
 }  // namespace fusionloader

@@ -92,11 +92,18 @@ void bind_queue_of_worker(py::module_& m) {
           }),
           "control_fd"_a, "data_fd"_a, "worker"_a, "gpu"_a = false, "takes_returned"_a = true,
           "`takes_returned`: also tiny-batches that others gave back.")
-      .def("claim_small", &WorkerQueue::claim_small, "Claims one at the small end.")
+      .def("claim_small", &WorkerQueue::claim_small, "count"_a,
+           "Claims up to `count` neighbours at the small end.")
       .def("ready", &WorkerQueue::ready,
            "Mini-batches that are complete, in a row, the oldest first.")
-      .def("samples_of", &WorkerQueue::samples_of, "first"_a, "count"_a,
-           "Samples that so many workers have done, from the first on.")
+      .def(
+          "work_of",
+          [](WorkerQueue& queue, uint32_t first, uint32_t count) {
+            const WorkerQueue::Work work = queue.work_of(first, count);
+            return std::make_pair(work.samples, to_seconds(work.busy_ns));
+          },
+          "first"_a, "count"_a,
+          "Samples that so many workers have made, from the first on, and seconds for these.")
       .def("claim", &WorkerQueue::claim, "end"_a, "threshold"_a, "count"_a,
            "Claims up to `count` neighbours of the oldest mini-batch that has any waiting.\n\n"
            "The last `threshold` are left to the other end.")

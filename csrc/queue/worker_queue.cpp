@@ -39,10 +39,10 @@ std::optional<Claim> WorkerQueue::claim_next(uint32_t count) {
   return claim(End::small, header.threshold.load(), count);
 }
 
-std::optional<Claim> WorkerQueue::claim_small() {
+std::optional<Claim> WorkerQueue::claim_small(uint32_t count) {
   const ControlHeader& header = control_->header;
   const bool alone = static_cast<GpuState>(header.gpu_state.load()) == GpuState::off;
-  return claim(End::small, alone ? 0 : header.threshold.load(), 1);
+  return claim(End::small, alone ? 0 : header.threshold.load(), count);
 }
 
 uint32_t WorkerQueue::ready() {
@@ -59,12 +59,14 @@ uint32_t WorkerQueue::ready() {
   return static_cast<uint32_t>(published - std::min(oldest, published));
 }
 
-uint64_t WorkerQueue::samples_of(uint32_t first, uint32_t count) {
-  uint64_t samples = 0;
+WorkerQueue::Work WorkerQueue::work_of(uint32_t first, uint32_t count) {
+  Work work{};
   const uint32_t end = std::min(control_->record_count(), first + count);
-  for (uint32_t worker = first; worker < end; ++worker)
-    samples += control_->records()[worker].samples.load();
-  return samples;
+  for (uint32_t worker = first; worker < end; ++worker) {
+    work.samples += control_->records()[worker].samples.load();
+    work.busy_ns += control_->records()[worker].busy_ns.load();
+  }
+  return work;
 }
 
 bool WorkerQueue::take_guest_slot(uint32_t guest_slot, uint64_t identity) {

@@ -31,12 +31,15 @@ class WorkerQueue : public Shared {
   // a GPU worker, which takes from the large end when the manager lets it, and from the large end
   // when they are alone.
   std::optional<Claim> claim_next(uint32_t count);
-  // Claims one at the small end, whoever else works; leaves a GPU worker's to it.
-  std::optional<Claim> claim_small();
+  // Claims up to `count` at the small end, whoever else works; leaves a GPU worker's to it.
+  std::optional<Claim> claim_small(uint32_t count);
   // How many mini-batches in a row are complete, from the oldest that is not delivered.
   uint32_t ready();
-  // What workers first .. first + count - 1 have done.
-  uint64_t samples_of(uint32_t first, uint32_t count);
+  // What workers first .. first + count - 1 have done, and the wall time that they took.
+  struct Work {
+    uint64_t samples, busy_ns;
+  };
+  Work work_of(uint32_t first, uint32_t count);
   // False when it is no longer ours to finish. Wakes the manager when the mini-batch is done.
   bool finish(const Claim& claim, uint32_t tiny_batch, TinyBatchState result);
   // Leaves a tiny-batch of the claim to CPU workers.

@@ -6,6 +6,11 @@
 #include <stdexcept>
 
 namespace fusionloader {
+namespace {
+
+uint32_t first_of(const Claim& claim) { return claim.first * claim.header().tiny_size; }
+
+}  // namespace
 
 RemoteRows::RemoteRows(DatasetTable* table, size_t received_bytes,
                        const std::optional<ConvertSpec>& convert, int channels, SimdLevel simd)
@@ -20,19 +25,18 @@ RemoteRows::RemoteRows(DatasetTable* table, size_t received_bytes,
   row_bytes_ = converter_->result_bytes();
 }
 
-uint32_t RemoteRows::samples(const Claim& claim, uint32_t tiny_batch) {
+uint32_t RemoteRows::samples(const Claim& claim) {
   const BatchHeader& header = claim.header();
-  const uint32_t begin = tiny_batch * header.tiny_size;
-  return std::min(begin + header.tiny_size, header.samples) - begin;
+  return std::min((claim.first + claim.count) * header.tiny_size, header.samples) - first_of(claim);
 }
 
-RemoteRows::Paths RemoteRows::paths(const Claim& claim, uint32_t tiny_batch) const {
-  const uint32_t begin = tiny_batch * claim.header().tiny_size;
+RemoteRows::Paths RemoteRows::paths(const Claim& claim) const {
+  const uint32_t begin = first_of(claim);
   Paths made;
   const auto append = [&](auto number) {
     made.samples.append(reinterpret_cast<const char*>(&number), sizeof number);
   };
-  for (uint32_t i = 0; i < samples(claim, tiny_batch); ++i) {
+  for (uint32_t i = 0; i < samples(claim); ++i) {
     const SampleEntry entry = claim.entry(begin + i);
     const auto item = static_cast<uint64_t>(entry.item);
     if (item >= table_->count || table_->holds_pixels() || *table_->path(item) != '/') return {};
@@ -57,26 +61,25 @@ int64_t* RemoteRows::targets(WorkerQueue& queue, const Claim& claim) const {
   return reinterpret_cast<int64_t*>(queue.rows(claim).data() + images);
 }
 
-void RemoteRows::write_targets(WorkerQueue& queue, const Claim& claim, uint32_t tiny_batch) const {
-  const uint32_t begin = tiny_batch * claim.header().tiny_size;
+void RemoteRows::write_targets(WorkerQueue& queue, const Claim& claim) const {
+  const uint32_t begin = first_of(claim);
   int64_t* targets = this->targets(queue, claim);
-  for (uint32_t i = 0; i < samples(claim, tiny_batch); ++i) {
+  for (uint32_t i = 0; i < samples(claim); ++i) {
     const SampleEntry entry = claim.entry(begin + i);
     targets[entry.row] = table_->target(static_cast<uint64_t>(entry.item));
   }
 }
 
-void RemoteRows::write(WorkerQueue& queue, const Claim& claim, uint32_t tiny_batch,
-                       const uint8_t* results) const {
-  const uint32_t begin = tiny_batch * claim.header().tiny_size;
-  for (uint32_t i = 0; i < samples(claim, tiny_batch); ++i, results += received_bytes_) {
+void RemoteRows::write(WorkerQueue& queue, const Claim& claim, const uint8_t* results) const {
+  const uint32_t begin = first_of(claim);
+  for (uint32_t i = 0; i < samples(claim); ++i, results += received_bytes_) {
     uint8_t* to = row(queue, claim, begin + i);
     if (converter_)
       converter_->row(0, {results, plane_}, to);
     else
       std::memcpy(to, results, row_bytes_);
   }
-  write_targets(queue, claim, tiny_batch);
+  write_targets(queue, claim);
 }
 
 }  // namespace fusionloader

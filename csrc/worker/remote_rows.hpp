@@ -21,23 +21,22 @@ class RemoteRows {
 
   DatasetTable& table() const { return *table_; }
   size_t received_bytes() const { return received_bytes_; }
-  // Of the samples of a tiny-batch, how many it has.
-  static uint32_t samples(const Claim& claim, uint32_t tiny_batch);
-  // The samples of a tiny-batch as fusionloader/remote/protocol.py encodes them, and the paths of
+  // Of the samples of a claim, how many it has.
+  static uint32_t samples(const Claim& claim);
+  // The samples of a claim as fusionloader/remote/protocol.py encodes them, and the paths of
   // their files; empty where a sample has no file with an absolute path.
   struct Paths {
     std::string samples, paths;
   };
-  Paths paths(const Claim& claim, uint32_t tiny_batch) const;
-  // Where the results of a tiny-batch's samples go, if they are rows as they come.
+  Paths paths(const Claim& claim) const;
+  // Where the results of a claim's samples go, if they are rows as they come.
   bool receives_rows() const { return converter_ == nullptr; }
   uint8_t* row(WorkerQueue& queue, const Claim& claim, uint32_t position) const;
-  // Writes the targets of a tiny-batch.
-  void write_targets(WorkerQueue& queue, const Claim& claim, uint32_t tiny_batch) const;
-  // Writes the results of all samples of a tiny-batch, which lie one after the other, and the
+  // Writes the targets of a claim.
+  void write_targets(WorkerQueue& queue, const Claim& claim) const;
+  // Writes the results of all samples of a claim, which lie one after the other, and the
   // targets. The caller holds the tiny-batch, and has checked that the table has its items.
-  void write(WorkerQueue& queue, const Claim& claim, uint32_t tiny_batch,
-             const uint8_t* results) const;
+  void write(WorkerQueue& queue, const Claim& claim, const uint8_t* results) const;
 
  private:
   int64_t* targets(WorkerQueue& queue, const Claim& claim) const;

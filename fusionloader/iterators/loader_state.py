@@ -96,7 +96,7 @@ class LoaderState:
         from fusionloader.remote.link import RemoteLink
 
         if self._link is None:
-            self._link, self._settings = RemoteLink(settings), settings
+            self._link, self._settings = RemoteLink(settings, self.statistics.waits), settings
             self.statistics.observers.append(self._link)
         return self._link
 

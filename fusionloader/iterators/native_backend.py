@@ -194,7 +194,7 @@ class NativeBackend:
         """See ``WorkerBackend``."""
         if options.remote is None or options.worker_init_fn is not None:
             return None
-        return remote_task(options.remote, link(options.remote), self._plan, self._table)
+        return remote_task(options, link(options.remote), self._plan, self._table)
 
     def no_layout(self, why: str) -> None:
         """Never called: the layout is known from the plan."""

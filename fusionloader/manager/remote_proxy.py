@@ -64,6 +64,7 @@ class RemoteProxy:
             identity_fd=task.link.fleet.identity.fd,
             channels=task.channels,
             work=task.work,
+            keys=task.keys,
         )
         try:
             self._process = BareProcess(

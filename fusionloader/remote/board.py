@@ -64,8 +64,9 @@ class _Word(enum.IntEnum):
     PROXY_CPU_NS = 0
     OFFERED = 1  # 1 while lanes may claim
     OFF_RATIO = 2  # of FastFlow's policy, in millionths
-    WAITED_NS = 3
-    STEPS = 4
+    STEPS = 3
+    STEP_NS = 4
+    WAITED_NS = 5
 
 
 class RemoteBoard(SharedPage):
@@ -145,17 +146,23 @@ class RemoteBoard(SharedPage):
 
     # ---- training's ---------------------------------------------------------------------------
 
-    def add_step(self, waited_ns: int) -> None:
-        """Counts a step of training, and the time that it has waited for its mini-batch."""
-        self._words[_Word.STEPS] += 1
-        self._words[_Word.WAITED_NS] += waited_ns
+    def set_steps(self, steps: int, step_ns: int, waited_ns: int) -> None:
+        """Notes the steps of training so far, the time that they took, and the waits in it."""
+        self._words[_Word.STEPS] = steps
+        self._words[_Word.STEP_NS] = step_ns
+        self._words[_Word.WAITED_NS] = waited_ns
 
     @property
     def steps(self) -> int:
-        """Mini-batches that were delivered."""
+        """Steps of training, but the first of each epoch."""
         return int(self._words[_Word.STEPS])
 
     @property
+    def step_ns(self) -> int:
+        """Time that these steps have taken, waits included."""
+        return int(self._words[_Word.STEP_NS])
+
+    @property
     def waited_ns(self) -> int:
-        """Time that training has waited for them."""
+        """Time that training has waited for their mini-batches."""
         return int(self._words[_Word.WAITED_NS])

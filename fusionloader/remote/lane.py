@@ -24,12 +24,15 @@ from fusionloader import _native
 from fusionloader._native import TinyBatchState
 from fusionloader.plan.parts import WRITE
 from fusionloader.remote.board import LaneCount, LaneState, RemoteBoard
+from fusionloader.remote.gates import Gate
 from fusionloader.remote.greeting import Greeted, NotTaken, greet
 from fusionloader.remote.protocol import (
     DECLINED,
     MOST_BODY,
+    MOST_SAMPLES,
     PREPARE,
     ROWS,
+    DataMode,
     Declined,
     MalformedMessage,
     Reason,
@@ -37,6 +40,7 @@ from fusionloader.remote.protocol import (
 )
 from fusionloader.remote.sample_requests import request_for
 from fusionloader.remote.work import RemoteWork
+from fusionloader.scheduler.offload.decision import Candidate
 from fusionloader.transport.address import Address
 from fusionloader.transport.connection import Connection
 from fusionloader.transport.errors import TransportError
@@ -54,10 +58,7 @@ _NO_CACHE = [0] * 7
 
 @dataclass(frozen=True, slots=True)
 class LaneQueue:
-    """What all lanes of a loader write to.
-
-    ``may_claim`` says whether a lane, whose queue it is given, may ask for more.
-    """
+    """What all lanes of a loader share."""
 
     control_fd: int
     data_fd: int
@@ -66,12 +67,12 @@ class LaneQueue:
     work: RemoteWork
     identity: Identity
     board: RemoteBoard
-    may_claim: Callable[[_native.WorkerQueue], bool]
+    gate: Gate
     say: Callable[[str], None]
 
 
 class _Lease(NamedTuple):
-    """A tiny-batch that a worker was asked for, and when."""
+    """Neighbouring tiny-batches that a worker was asked for, and when."""
 
     claim: _native.Claim
     number: int
@@ -162,10 +163,11 @@ class Lane:
         queue = self._queue
         seen = queue.work_word
         while len(self._under_way) < DEPTH and not self._leaving.is_set():
-            claim = queue.claim_small() if self._shared.may_claim(queue) else None
-            if claim is None:
+            kind = self._shared.gate.request(queue)
+            claim = None if kind is None else queue.claim_small(self._size(kind))
+            if claim is None or kind is None:
                 break
-            self._ask(claim)
+            self._ask(claim, kind)
         if self._under_way:
             self._take()
         elif self._leaving.is_set():
@@ -175,17 +177,27 @@ class Lane:
             queue.sleep(seen, _REST_SECONDS)
         return True
 
-    def _ask(self, claim: _native.Claim) -> None:
+    def _size(self, kind: Candidate) -> int:
+        """Returns how many tiny-batches to ask for at once."""
+        if kind is not Candidate.MINI_BATCH:
+            return 1
+        samples = min(MOST_SAMPLES, MOST_BODY // self._shared.work.row_bytes)
+        return max(1, samples // self._shared.work.tiny_size)
+
+    def _ask(self, claim: _native.Claim, kind: Candidate) -> None:
         assert self._greeted is not None
         self._asked_ever += 1
-        number = self._asked_ever
-        asked = request_for(claim, self._shared.rows, self._greeted.mode, number)
+        number, mode = self._asked_ever, self._greeted.mode
+        if kind is Candidate.SHIP and mode is DataMode.PATHS:
+            mode = DataMode.ENCODED
+        asked = request_for(claim, self._shared.rows, mode, number)
         if asked is None:
-            self._queue.give_back(claim, claim.first)
+            self._return(claim)
             return
         if not self._under_way:
             self._begin(claim)
         self._under_way.append(_Lease(claim, number, asked.samples, time.monotonic()))
+        self._shared.gate.claimed()
         self._greeted.connection.send(
             Outgoing(PREPARE, asked.head, asked.body), self._times.deadline
         )
@@ -216,9 +228,18 @@ class Lane:
             raise TransportError(message.head.decode(errors="replace")[:500])
         else:
             raise MalformedMessage(f"sends an answer of kind {message.kind}")
-        self._under_way.popleft()
+        self._answered()
         if self._under_way:
             self._begin(self._under_way[0].claim)
+
+    def _answered(self) -> None:
+        lease = self._under_way.popleft()
+        self._shared.gate.answered(time.monotonic() - lease.asked)
+
+    def _return(self, claim: _native.Claim) -> None:
+        """Leaves tiny-batches to this machine's workers."""
+        for tiny_batch in range(claim.first, claim.first + claim.count):
+            self._queue.give_back(claim, tiny_batch)
 
     def _write(self, lease: _Lease, message: Beginning, connection: Connection) -> None:
         answer, queue, claim = Rows.decode(message.head), self._queue, lease.claim
@@ -228,41 +249,43 @@ class Lane:
             raise MalformedMessage(f"sends {message.body_bytes} bytes for {lease.samples} samples")
         rows, deadline, began = self._shared.rows, self._times.deadline, time.perf_counter()
         if rows.receives_rows:
-            connection.receive_body(rows.places(queue, claim, claim.first), deadline)
-            rows.write_targets(queue, claim, claim.first)
+            connection.receive_body(rows.places(queue, claim), deadline)
+            rows.write_targets(queue, claim)
         else:
             body = connection.receive_rest(message, deadline)
-            rows.write(queue, claim, claim.first, body)
+            rows.write(queue, claim, body)
         queue.add_part_seconds([0.0] * WRITE + [time.perf_counter() - began])
         queue.add_reads(answer.read_bytes, _NO_CACHE)
         queue.end_samples(claim, claim.first, lease.samples)
-        queue.end_span(claim, claim.first, 1)
-        queue.finish(claim, claim.first, TinyBatchState.COMPLETED)
+        queue.end_span(claim, claim.first, claim.count)
+        for tiny_batch in range(claim.first, claim.first + claim.count):
+            queue.finish(claim, tiny_batch, TinyBatchState.COMPLETED)
         self._declined_in_a_row = 0
         for what, count in (
             (LaneCount.SAMPLES, lease.samples),
-            (LaneCount.TINY_BATCHES, 1),
+            (LaneCount.TINY_BATCHES, claim.count),
             (LaneCount.BYTES_RECEIVED, message.body_bytes),
             (LaneCount.BUSY_NS, answer.busy_ns),
         ):
             self._board.add(self._number, what, count)
 
     def _decline(self, lease: _Lease, answer: Declined) -> None:
-        self._queue.give_back(lease.claim, lease.claim.first)
-        self._board.add(self._number, LaneCount.DECLINED, 1)
+        self._return(lease.claim)
+        self._board.add(self._number, LaneCount.DECLINED, lease.claim.count)
         self._declined_in_a_row += 1
         if answer.reason is Reason.DATA and self._shared.work.data == "auto":
-            self._under_way.popleft()
+            self._answered()
             self._lacks_data = True
             raise TransportError(f"is sent the files from now on: {answer.text}")
         if answer.reason is Reason.DATA or self._declined_in_a_row >= _MOST_DECLINED:
-            self._under_way.popleft()
+            self._answered()
             raise NotTaken(f"does not make these samples: {answer.text}")
 
     def _give_back(self) -> None:
         """Leaves what is under way to this machine's workers."""
         for lease in self._under_way:
-            self._queue.give_back(lease.claim, lease.claim.first)
-            self._board.add(self._number, LaneCount.LOST, 1)
+            self._return(lease.claim)
+            self._board.add(self._number, LaneCount.LOST, lease.claim.count)
+            self._shared.gate.lost()
         self._under_way.clear()
         self._queue.idle()

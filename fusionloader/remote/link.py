@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import Protocol
 
 from fusionloader.remote.board import RemoteBoard
 from fusionloader.remote.fleet import Fleet, FleetLoad, ListedFleet
+from fusionloader.remote.offload_metrics import MetricKeys
 from fusionloader.remote.work import RemoteWork
 from fusionloader.remote_settings import Remote
 from fusionloader.transport.address import Address
@@ -16,15 +18,23 @@ from fusionloader.transport.tokens import default_token_file
 _TELL_SECONDS = 0.5
 
 
+class StepSums(Protocol):
+    """What is known of training's steps, see ``statistics.waits.Waits``."""
+
+    def sums(self) -> tuple[int, float, float]:
+        """Returns steps, the seconds that they took, and those of them that were waited."""
+
+
 @dataclass(frozen=True, slots=True)
 class RemoteTask:
     """What the proxy of an iterator is given; descriptors are the loader's.
 
-    ``channels`` are those of a result.
+    ``keys`` say what metrics of FastFlow's policy are of; ``channels`` are those of a result.
     """
 
     link: RemoteLink
     work: RemoteWork
+    keys: MetricKeys
     channels: int
     table_fd: int
     table_bytes: int
@@ -38,8 +48,8 @@ class RemoteLink:
         board: what is counted; the proxies of all iterators write to it.
     """
 
-    def __init__(self, settings: Remote) -> None:
-        """Finds the workers, or begins to start them.
+    def __init__(self, settings: Remote, steps: StepSums) -> None:
+        """Finds the workers, or begins to start them; ``steps`` are training's.
 
         Raises:
             ValueError: an address or the token file is not one.
@@ -48,18 +58,19 @@ class RemoteLink:
         """
         self.fleet = make_fleet(settings)
         self.board = RemoteBoard.create()
-        self._entered_ns = self._told_ns = time.monotonic_ns()
+        self._steps = steps
+        self._told_ns = time.monotonic_ns()
         self._told_waited = self._told_busy = 0
 
     # ---- of training's steps, see statistics.waits.StepObserver ---------------------------------
 
     def asked(self) -> None:
-        """Training has entered ``next()``."""
-        self._entered_ns = time.monotonic_ns()
+        """Training has entered ``next()``: notes the steps until here."""
+        steps, seconds, waited = self._steps.sums()
+        self.board.set_steps(steps, int(seconds * 1e9), int(waited * 1e9))
 
     def delivered(self) -> None:
-        """``next()`` is about to return."""
-        self.board.add_step(time.monotonic_ns() - self._entered_ns)
+        """``next()`` is about to return, and counts this step then."""
 
     # ---- of the fleet ---------------------------------------------------------------------------
 

@@ -12,12 +12,14 @@ import os
 import select
 import signal
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fusionloader import _native
 from fusionloader.remote.board import LANES, RemoteBoard
-from fusionloader.remote.gate import Gate, make_gate
-from fusionloader.remote.lane import Lane, LaneQueue
+from fusionloader.remote.gates import make_gate
+from fusionloader.remote.lane import DEPTH, Lane, LaneQueue
+from fusionloader.remote.observed import Observer
+from fusionloader.remote.offload_metrics import MetricKeys
 from fusionloader.remote.work import RemoteWork
 from fusionloader.transport.address import Address
 from fusionloader.transport.identity import Identity
@@ -48,6 +50,7 @@ class ProxyConfig:
     identity_fd: int
     channels: int
     work: RemoteWork
+    keys: MetricKeys
 
     def descriptors(self) -> tuple[int, ...]:
         """Returns the descriptors that have to be open in the process."""
@@ -80,20 +83,9 @@ class Proxy:
         self._left_alone: dict[Address, float] = {}  # until when
         self._said: set[str] = set()
         self._board = RemoteBoard(config.board_fd)
-        self._gate: Gate = make_gate(config.work.offload)
-        table = _native.SharedMapping(config.table_fd, 0, config.table_bytes)
-        work = config.work
-        self._shared = LaneQueue(
-            control_fd=config.control_fd,
-            data_fd=config.data_fd,
-            pid=os.getpid(),
-            rows=_native.RemoteRows(table, work.row_bytes, work.convert, config.channels),
-            work=work,
-            identity=Identity(config.identity_fd),
-            board=self._board,
-            may_claim=self._gate.may_claim,
-            say=self._say,
-        )
+        self._cpu_before = self._board.proxy_cpu_ns  # of the proxies before this one
+        self._identity = Identity(config.identity_fd)
+        self._made_shared: LaneQueue | None = None
 
     def serve(self) -> None:
         """Follows orders until there will be none."""
@@ -103,7 +95,9 @@ class Proxy:
             if poll.poll(_LOOK_SECONDS * 1000) and not self._follow():
                 return
             self._tend()
-            self._board.proxy_cpu_ns = time.process_time_ns()
+            self._board.proxy_cpu_ns = self._cpu_before + time.process_time_ns()
+            if self._made_shared is not None:
+                self._made_shared.gate.look(DEPTH * len(self._lanes))
 
     def _follow(self) -> bool:
         """Reads who may be asked, line by line; ``False`` at the end."""
@@ -118,6 +112,32 @@ class Proxy:
         if text not in self._said:
             self._said.add(text)
             messages.send(self._config.message_fd, messages.RemoteNotice(text))
+
+    @property
+    def _shared(self) -> LaneQueue:
+        """Made when it is known who the workers are."""
+        if self._made_shared is None:
+            config, work = self._config, self._config.work
+            table = _native.SharedMapping(config.table_fd, 0, config.table_bytes)
+            hosts = sorted({address.host for address in self._wanted})
+            queue = _native.WorkerQueue(config.control_fd, config.data_fd, config.first_worker)
+            self._made_shared = LaneQueue(
+                control_fd=config.control_fd,
+                data_fd=config.data_fd,
+                pid=os.getpid(),
+                rows=_native.RemoteRows(table, work.row_bytes, work.convert, config.channels),
+                work=work,
+                identity=self._identity,
+                board=self._board,
+                gate=make_gate(
+                    work,
+                    self._board,
+                    Observer(queue, self._board, config.local_workers, config.first_worker),
+                    replace(config.keys, nodes=hosts),
+                ),
+                say=self._say,
+            )
+        return self._made_shared
 
     # ---- lanes ---------------------------------------------------------------------------------
 

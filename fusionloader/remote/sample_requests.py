@@ -1,4 +1,4 @@
-"""Requests for the samples of a tiny-batch that a lane has claimed."""
+"""Requests for the samples of tiny-batches that a lane has claimed."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ class Asked(NamedTuple):
 def request_for(
     claim: _native.Claim, rows: _native.RemoteRows, mode: DataMode, number: int
 ) -> Asked | None:
-    """Returns the request for a claimed tiny-batch.
+    """Returns the request for tiny-batches that were claimed together.
 
     ``None`` where a sample cannot be sent: there is no such index or no such file, or it is too
     large.
     """
     if mode is DataMode.PATHS:
-        encoded, joined = rows.paths(claim, claim.first)
+        encoded, joined = rows.paths(claim)
         if encoded:
             head = encode_request(number, claim.seed, claim.epoch, mode, encoded)
             return Asked(head, [joined], len(encoded) // SAMPLE_BYTES)
     start = claim.first * claim.tiny_size
-    stop = min(start + claim.tiny_size, claim.samples)
+    stop = min(start + claim.count * claim.tiny_size, claim.samples)
     items, keys, occurrences, groups = claim.sample_keys(start, stop)
     if min(items) < 0 or max(items) >= rows.items:
         return None

@@ -23,6 +23,8 @@ class RemoteWork:
         known_files: of the dataset.
         data: where workers find the data.
         offload: what is left to them.
+        tiny_size: samples in a tiny-batch.
+        in_flight: mini-batches that are made at a time, at most.
     """
 
     plan: Plan
@@ -33,3 +35,5 @@ class RemoteWork:
     known_files: tuple[KnownFile, ...]
     data: DataPlace
     offload: Offload
+    tiny_size: int
+    in_flight: int

@@ -76,6 +76,7 @@ class Waits:
     def __init__(self) -> None:
         self._buckets = [0] * (len(_BOUNDS) + 1)
         self._seconds = self._elsewhere = self._first_seconds = 0.0
+        self._steps = 0
 
     def add_first(self, seconds: float) -> None:
         """Counts the wait for the first batch of an epoch."""
@@ -84,8 +85,13 @@ class Waits:
     def add(self, waited: float, elsewhere: float) -> None:
         """Counts a step: seconds within ``next()``, and those before it outside."""
         self._buckets[bisect.bisect_left(_BOUNDS, waited)] += 1
+        self._steps += 1
         self._seconds += waited
         self._elsewhere += elsewhere
+
+    def sums(self) -> tuple[int, float, float]:
+        """Returns steps, the seconds that they took, and those of them that were waited."""
+        return self._steps, self._seconds + self._elsewhere, self._seconds
 
     def stats(self) -> WaitStats:
         """Returns what was counted until now."""

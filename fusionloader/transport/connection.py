@@ -29,6 +29,7 @@ _KEEP_ALIVE = {  # seconds, but for the last: a machine that is gone is noticed 
 _AHEAD_BYTES = 4096
 _JOINED_BYTES = 1 << 14  # a message this short is sent at once
 _LIMIT = struct.Struct("@ll")  # seconds and microseconds; zero is for ever
+_MOST_PLACES = 1024  # of a system call, Linux's UIO_MAXIOV
 _LONGEST_NAME = 200  # of what a peer says that it is
 
 
@@ -140,7 +141,7 @@ class Connection:
             return done
         if self._encrypted:
             return self._received(first, 0)
-        done = self._socket.recvmsg_into(places, 0, socket.MSG_WAITALL)[0]
+        done = self._socket.recvmsg_into(places[:_MOST_PLACES], 0, socket.MSG_WAITALL)[0]
         if done == 0:
             raise TransportError("has closed the connection")
         return done
