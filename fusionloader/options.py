@@ -31,6 +31,7 @@ _AUGMENT_PER = ("sample", "tiny_batch")
 _ON_ERROR = ("raise", "skip", "substitute")
 _DECODE = ("exact", "fast")
 _DEFERRED_IMAGES = ("auto", "off")
+_REMOTE_IN_FLIGHT = 8
 _SHARE = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
 
 
@@ -271,8 +272,9 @@ class LoaderOptions(FusionOptions):
 
     @property
     def in_flight(self) -> int:
-        """Mini-batches to be made ahead."""
-        return max((self.prefetch_factor or 0) * self.num_workers, 1)
+        """Mini-batches to be made ahead; answers of other machines take their time."""
+        least = 1 if self.remote is None else _REMOTE_IN_FLIGHT
+        return max((self.prefetch_factor or 0) * self.num_workers, least)
 
     @property
     def inner_sampler(self) -> Iterable[Index] | None:

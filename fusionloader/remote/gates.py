@@ -38,8 +38,8 @@ class Gate(Protocol):
     def lost(self) -> None:
         """It will not be."""
 
-    def look(self, lanes: int) -> None:
-        """Learns what has happened, and how many requests lanes can have under way."""
+    def look(self, most: int) -> None:
+        """Learns what has happened, and how many requests there can be at a time."""
 
 
 class OpenGate:
@@ -58,7 +58,7 @@ class OpenGate:
     def lost(self) -> None:
         """Does nothing."""
 
-    def look(self, lanes: int) -> None:
+    def look(self, most: int) -> None:
         """Does nothing."""
 
 
@@ -70,7 +70,8 @@ class BalanceGate:
         self._board, self._observer = board, observer
         self._in_flight, self._low = in_flight, low_stock(in_flight)
         self._lock = threading.Lock()
-        self._limit = LeaseLimit(1, time.monotonic())
+        self._most = 1
+        self._limit = LeaseLimit(self._most, time.monotonic())
         self._out = 0
         self._overhead: float | None = None
         self._begun: Observed | None = None
@@ -105,11 +106,16 @@ class BalanceGate:
         with self._lock:
             self._out -= 1
 
-    def look(self, lanes: int) -> None:
-        """Learns what a remote sample costs here, and how long steps take."""
-        now = self._observer.observe()
+    def renew(self) -> None:
+        """Forgets how long answers took: requests are others from now on."""
         with self._lock:
-            self._limit.allow(max(lanes, 1))
+            self._limit = LeaseLimit(self._most, time.monotonic())
+
+    def look(self, most: int) -> None:
+        """Learns what a remote sample costs here, and how long steps take."""
+        now, self._most = self._observer.observe(), max(most, 1)
+        with self._lock:
+            self._limit.allow(self._most)
         self._seen.append(now)
         self._board.offered = may_claim(self._observer.ready(), self._low, self._overhead)
         while len(self._seen) > 2 and now.steps - self._seen[1].steps >= self._in_flight:
@@ -183,21 +189,22 @@ class FastFlowGate:
         """Counts what is out."""
         self._balance.lost()
 
-    def look(self, lanes: int) -> None:
+    def look(self, most: int) -> None:
         """Goes on with the measurement when training has taken steps."""
-        self._balance.look(lanes)
+        self._balance.look(most)
         now, before = self._observer.observe(), self._before
         if before is None or self._profile.phase is Phase.DECIDED:
             self._before = now
             self._count_from(now)
             return
-        if now.steps == before.steps or (not lanes and self._profile.phase is Phase.REMOTE):
+        if now.steps == before.steps or (not most and self._profile.phase is Phase.REMOTE):
             return
         slowest, self._slowest = self._slowest, 0.0
         phase = self._profile.phase, self._profile.candidate
         self._profile.observe(now.since(before, slowest))
         self._before = now
         if (self._profile.phase, self._profile.candidate) != phase:
+            self._balance.renew()
             self._save()
 
     def _save(self) -> None:
