@@ -58,7 +58,7 @@ class RayFleet:
         Raises:
             ImportError: Ray is not installed.
             ConnectionError: there is no cluster at the address, or it cannot be joined.
-            ValueError: the address is none.
+            ValueError: the address is none, or of Ray's client, and ``workers`` is not given.
         """
         _need_ray()
         start = _start(settings, loader_cores)
@@ -251,6 +251,8 @@ def _need_ray() -> None:
 def _start(settings: Remote, loader_cores: int) -> Start:
     wish = settings.workers[0] if isinstance(settings.workers, tuple) else settings.workers
     address = settings.address or os.environ.get("RAY_ADDRESS") or "auto"
+    if address.startswith("ray://") and wish is None:
+        raise ValueError("Ray's client does not tell what is free: give Remote(workers=...)")
     start = Start(
         token=draw_token(),
         version=fusionloader.__version__,

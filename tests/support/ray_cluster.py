@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from support.waiting import PATIENCE, wait_until
 from support.worker_client import WorkerClient
 
 HEAD, NODE, LATER_NODE = "127.0.0.2", "127.0.0.3", "127.0.0.4"
+_started: defaultdict[int, set[psutil.Process]] = defaultdict(set)  # by cluster
 _STORE_BYTES = 80 << 20  # of each node, near the least that Ray takes
 
 
@@ -31,12 +33,20 @@ def running(nodes: Mapping[str, int], head_cpus: int = 1, head: str = HEAD) -> I
         yield cluster
     finally:
         cluster.shutdown()
+        for process in _started.pop(
+            id(cluster), ()
+        ):  # agents outlive a raylet that was killed by a minute
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
 
 
 def add_node(cluster: Any, address: str, cpus: int, **others: Any) -> Any:
-    return cluster.add_node(
+    before = set(psutil.Process().children(recursive=True))
+    node = cluster.add_node(
         num_cpus=cpus, node_ip_address=address, object_store_memory=_STORE_BYTES, **others
     )
+    _started[id(cluster)].update(set(psutil.Process().children(recursive=True)) - before)
+    return node
 
 
 class FleetClient(WorkerClient):

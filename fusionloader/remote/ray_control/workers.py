@@ -22,6 +22,7 @@ from fusionloader.transport.patience import Absence
 _DRAIN_SECONDS = 2.0
 _REACH_SECONDS = 2.0
 _REACHED_AT_ONCE = 8
+_PLACED_SECONDS = 60.0  # for a worker on a CPU that was free
 _SILENT_SECONDS = 30.0  # longer than Ray takes a node as alive that does not answer
 _NODE_ID = "ray.io/node-id"
 
@@ -33,6 +34,7 @@ class _Worker:
     Attributes:
         actor: Ray's handle.
         call: that is under way: it starts, then it serves, at last it drains.
+        asked: when it was asked for.
         address: where it listens, once it does.
         node: that it is on.
         reached: whether it was reached there, once that is known.
@@ -43,6 +45,7 @@ class _Worker:
 
     actor: Any
     call: Any
+    asked: float
     address: Address | None = None
     node: str | None = None
     reached: Future[None] | None = None
@@ -90,6 +93,8 @@ class RayWorkers:
                 worker.ends_at = now + _DRAIN_SECONDS
             elif worker.ends_at is not None and now > worker.ends_at:
                 self._end(worker)
+            elif wish is None and worker.address is None and now > worker.asked + _PLACED_SECONDS:
+                self._end(worker)  # somebody else has that CPU; the cluster is not to grow for this
         missing = self._missing(wish)
         if missing > 0 and self._absence.is_over(now):
             self._workers += [self._new() for _ in range(missing)]
@@ -152,7 +157,7 @@ class RayWorkers:
             )
             .remote()
         )
-        return _Worker(actor, actor.start.remote(self._start.version, self._start.token))
+        return _Worker(actor, actor.start.remote(self._start.version, self._start.token), now)
 
     def _returned(self, worker: _Worker) -> None:
         """A call to a worker has come to its end, whichever."""

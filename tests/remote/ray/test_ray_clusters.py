@@ -57,6 +57,11 @@ def test_an_address_that_is_none_is_an_error():
         RayFleet(Remote(workers=1, address="cluster"))
 
 
+def test_rays_client_needs_a_number_of_workers():
+    with pytest.raises(ValueError, match=r"give Remote\(workers=...\)"):
+        RayFleet(Remote(address="ray://127.0.0.2:1"))
+
+
 def test_what_is_no_ray_cluster_is_told_from_one(monkeypatch):
     monkeypatch.setattr(ray_cluster, "_PROBE_SECONDS", 0.2)
     with (
