@@ -31,7 +31,6 @@ class Remote:
             encoded bytes are sent to them. ``"auto"``: the first where a worker has the files.
         token_file: what ``servers`` were given; by default the one that
             ``python -m fusionloader worker --init`` made.
-        user_code: Ray may run the dataset's own code on its workers.
 
     Raises:
         ValueError: a value is not one of those above.
@@ -43,7 +42,6 @@ class Remote:
     offload: Offload = "balance"
     data: DataPlace = "auto"
     token_file: str | None = None
-    user_code: bool = False
 
     @classmethod
     def of(cls, wanted: object) -> Remote:
@@ -79,10 +77,6 @@ class Remote:
             raise ValueError(f"an address is given twice in servers={found!r}")
         if self.workers is not None or self.address is not None:
             raise ValueError("workers and address are Ray's; servers have as many as they offer")
-        if self.user_code:
-            raise ValueError(
-                "user_code needs Ray, which brings it to the workers: leave out servers"
-            )
         object.__setattr__(self, "servers", tuple(found))
 
     def _check_workers(self) -> None:

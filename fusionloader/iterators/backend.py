@@ -71,7 +71,7 @@ class WorkerBackend(Protocol):
         """Returns what jobs have to agree on that share preparation."""
 
     def remote_work(
-        self, options: LoaderOptions, link: Callable[[Remote], RemoteLink]
+        self, options: LoaderOptions, link: Callable[[Remote, int], RemoteLink]
     ) -> RemoteTask | None:
         """Returns what workers on other machines are given; ``None`` where they have no part.
 

@@ -85,7 +85,7 @@ class LoaderState:
             self._link.close()
             self._link = None
 
-    def link(self, settings: Remote) -> RemoteLink:
+    def link(self, settings: Remote, num_workers: int) -> RemoteLink:
         """Returns the loader's remote workers.
 
         Raises:
@@ -96,7 +96,8 @@ class LoaderState:
         from fusionloader.remote.link import RemoteLink
 
         if self._link is None:
-            self._link, self._settings = RemoteLink(settings, self.statistics.waits), settings
+            self._link = RemoteLink(settings, self.statistics.waits, num_workers)
+            self._settings = settings
             self.statistics.observers.append(self._link)
         return self._link
 

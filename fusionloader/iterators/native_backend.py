@@ -189,12 +189,13 @@ class NativeBackend:
         return Agreement.of(options, self._plan, self.layout, self._table)
 
     def remote_work(
-        self, options: LoaderOptions, link: Callable[[Remote], RemoteLink]
+        self, options: LoaderOptions, link: Callable[[Remote, int], RemoteLink]
     ) -> RemoteTask | None:
         """See ``WorkerBackend``."""
         if options.remote is None or options.worker_init_fn is not None:
             return None
-        return remote_task(options, link(options.remote), self._plan, self._table)
+        made = link(options.remote, options.num_workers)
+        return remote_task(options, made, self._plan, self._table)
 
     def no_layout(self, why: str) -> None:
         """Never called: the layout is known from the plan."""

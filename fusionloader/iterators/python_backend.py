@@ -64,7 +64,7 @@ class PythonBackend:
         raise AssertionError(f"share={options.share!r}")
 
     def remote_work(
-        self, options: LoaderOptions, link: Callable[[Remote], RemoteLink]
+        self, options: LoaderOptions, link: Callable[[Remote, int], RemoteLink]
     ) -> RemoteTask | None:
         """Returns ``None``: user code stays on this machine."""
         return None

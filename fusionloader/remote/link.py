@@ -48,15 +48,20 @@ class RemoteLink:
         board: what is counted; the proxies of all iterators write to it.
     """
 
-    def __init__(self, settings: Remote, steps: StepSums) -> None:
-        """Finds the workers, or begins to start them; ``steps`` are training's.
+    def __init__(self, settings: Remote, steps: StepSums, num_workers: int) -> None:
+        """Finds the workers, or begins to start them.
+
+        Args:
+            settings: what the user wants.
+            steps: of training.
+            num_workers: of this machine.
 
         Raises:
             ValueError: an address or the token file is not one.
             ImportError: a package is not installed.
             ConnectionError: there is no such cluster.
         """
-        self.fleet = make_fleet(settings)
+        self.fleet = make_fleet(settings, num_workers)
         self.board = RemoteBoard.create()
         self._steps = steps
         self._told_ns = time.monotonic_ns()
@@ -92,8 +97,8 @@ class RemoteLink:
         self.fleet.close()
 
 
-def make_fleet(settings: Remote) -> Fleet:
-    """Returns the workers that a loader is to have.
+def make_fleet(settings: Remote, num_workers: int) -> Fleet:
+    """Returns the workers that a loader is to have, beside ``num_workers`` of this machine.
 
     Raises:
         ValueError: an address or the token file is not one.
@@ -103,6 +108,6 @@ def make_fleet(settings: Remote) -> Fleet:
     if settings.servers is None:
         from fusionloader.remote.ray_fleet import RayFleet
 
-        return RayFleet(settings)
+        return RayFleet(settings, loader_cores=num_workers + 1)
     token = read_token(settings.token_file or default_token_file())
     return ListedFleet([Address.parse(each) for each in settings.servers], Identity.of(token))
