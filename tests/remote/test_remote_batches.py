@@ -19,6 +19,7 @@ from torchvision import transforms
 from torchvision.datasets import CIFAR10, ImageFolder
 
 from fusionloader import FusionLoader, Remote
+from fusionloader.trace.files import read_timeline
 
 _CROP = [transforms.RandomResizedCrop(32), transforms.RandomHorizontalFlip()]
 TRANSFORMS = {
@@ -192,6 +193,31 @@ def test_what_remote_workers_do_is_seen(image_folder, start_worker, token_file):
     assert f"remote workers at {worker.address}" in text and "1 of 1 serve" in text
     assert stats.scalars()["fusionloader/remote/samples"] == stats.remote.samples
     assert stats.as_dict()["remote"]["workers"][0]["address"] == worker.address
+
+
+def test_a_trace_shows_what_they_did(image_folder, start_worker, token_file, tmp_path):
+    path = tmp_path / "run.pftrace"
+    with remote_loader(image_folder, [start_worker()], token_file) as loader:
+        until_served(loader)
+        with loader.trace(path):
+            before = loader.stats().remote.samples
+            wait_until(lambda: batches_of(loader, 1) and loader.stats().remote.samples > before)
+    timeline = read_timeline(path)
+    kinds = {worker.number: worker.kind for worker in timeline.meta.workers}
+    assert any(kinds[span.worker] == "remote" and span.samples for span in timeline.spans)
+
+
+@pytest.mark.parametrize("offload", ["balance", "fastflow"])
+def test_every_policy_gives_the_same_batches(
+    offload, image_folder, start_worker, token_file, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with remote_loader(image_folder, [start_worker()], token_file, offload=offload) as loader:
+        found = batches_of(loader, 60)
+        stats = loader.stats().remote
+    assert stats.offload == offload and (stats.off_ratio is None) == (offload == "balance")
+    with folder_loader(image_folder) as alone:
+        assert_same(found, expected(alone, found))
 
 
 class Squares(Dataset):

@@ -1,0 +1,42 @@
+"""Loaders whose remote workers Ray starts, on a real cluster."""
+
+import signal
+
+import pytest
+from support.ray_cluster import process_at
+from support.remote_workers import assert_same, batches_of, folder_loader
+from support.waiting import wait_until
+
+from fusionloader import Remote
+from fusionloader.transport.address import Address
+
+
+def serving(loader):
+    return [each for each in loader.stats().remote.workers if each.state == "serving"]
+
+
+def test_a_loader_trains_with_workers_of_a_cluster(cluster, image_folder):
+    remote = Remote(workers=2, address=cluster.address, offload="all")
+    found = []
+    with folder_loader(image_folder, remote=remote) as loader:
+
+        def trained(count):
+            found.extend(batches_of(loader, 1))
+            return len([each for each in serving(loader) if each.samples]) >= count
+
+        wait_until(lambda: trained(2), "two workers have not taken part")
+        assert f"on the Ray cluster at {cluster.address}" in loader.explain()
+        killed = serving(loader)[0]
+        process_at(Address.parse(killed.address)).send_signal(signal.SIGKILL)
+        wait_until(
+            lambda: trained(2) and killed.address not in [each.address for each in serving(loader)],
+            "the worker that was killed is not replaced",
+        )
+    with folder_loader(image_folder) as alone:
+        assert_same(found, batches_of(alone, len(found) // len(alone)))
+
+
+def test_a_cluster_that_is_not_there_is_said_before_training(image_folder):
+    loader = folder_loader(image_folder, remote=Remote(workers=1, address="127.0.0.9:1"))
+    with pytest.raises(ConnectionError, match=r"127\.0\.0\.9:1"):
+        iter(loader)
