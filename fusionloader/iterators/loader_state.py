@@ -73,7 +73,7 @@ class LoaderState:
         if self._membership is not None:
             lines.append(self._membership.stats().explain())
         if self._link is not None and (remote := self._remote_stats()) is not None:
-            lines += [self._link.fleet.explain(), remote.explain()]
+            lines += [*self._link.explain(), remote.explain()]
         return lines
 
     def leave(self) -> None:
@@ -81,9 +81,7 @@ class LoaderState:
         if self._membership is not None:
             self._membership.close()
         if self._link is not None:
-            self.statistics.observers.remove(self._link)
             self._link.close()
-            self._link = None
 
     def link(self, settings: Remote, num_workers: int) -> RemoteLink:
         """Returns the loader's remote workers.

@@ -141,7 +141,10 @@ class Lane:
             except (TransportError, MalformedMessage) as error:
                 seconds = self._absence.failed(time.monotonic())
                 self._enter(LaneState.AWAY)
-                self._shared.say(f"the remote worker at {self.address} {error}")
+                self._shared.say(
+                    f"the remote worker at {self.address} {error}; others do its part until it "
+                    "serves"
+                )
                 self._leaving.wait(seconds)
         self._queue.idle()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -41,10 +42,9 @@ class RemoteTask:
 
 
 class RemoteLink:
-    """Begins with the first iterator, and ends with the loader.
+    """The workers begin with an iterator, and end with ``close()``; the next one begins others.
 
     Attributes:
-        fleet: the workers.
         board: what is counted; the proxies of all iterators write to it.
     """
 
@@ -61,11 +61,31 @@ class RemoteLink:
             ImportError: a package is not installed.
             ConnectionError: there is no such cluster.
         """
-        self.fleet = make_fleet(settings, num_workers)
+        self._settings, self._num_workers = settings, num_workers
+        self._fleet: Fleet | None = None
+        self._begin()
         self.board = RemoteBoard.create()
         self._steps = steps
         self._told_ns = time.monotonic_ns()
         self._told_waited = self._told_busy = 0
+
+    @property
+    def fleet(self) -> Fleet:
+        """The workers; after ``close()`` others are found.
+
+        Raises:
+            ConnectionError: there is no such cluster any more.
+        """
+        return self._fleet or self._begin()
+
+    def _begin(self) -> Fleet:
+        fleet = self._fleet = make_fleet(self._settings, self._num_workers)
+        self._ends = weakref.finalize(self, fleet.close)  # also of a loader that nobody closes
+        return fleet
+
+    def explain(self) -> list[str]:
+        """Returns where the workers come from, in a line, if there are any now."""
+        return [] if self._fleet is None else [self._fleet.explain()]
 
     # ---- of training's steps, see statistics.waits.StepObserver ---------------------------------
 
@@ -94,7 +114,8 @@ class RemoteLink:
 
     def close(self) -> None:
         """Ends what was started for the loader."""
-        self.fleet.close()
+        self._fleet = None
+        self._ends()
 
 
 def make_fleet(settings: Remote, num_workers: int) -> Fleet:

@@ -67,6 +67,7 @@ def test_batches_are_those_without(name, image_folder, start_worker, token_file)
     with folder_loader(image_folder, TRANSFORMS[name]) as alone:
         assert_same(found, expected(alone, found))
     assert stats.samples and stats.bytes_received and stats.leases_lost == 0
+    assert loader.stats().remote.samples >= stats.samples  # of a loader that was closed
 
 
 @pytest.mark.parametrize("data", ["shared", "ship"])
