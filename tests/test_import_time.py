@@ -48,4 +48,4 @@ def test_the_loader_loads_nothing_beyond_torch_but_its_own_modules(beyond_torch)
     "room", ["cli", "sim", "executors.native", "gpu", "plan.transforms", "sources", "_native"]
 )
 def test_rooms_are_loaded_when_they_are_needed(room, beyond_torch):
-    assert not [name for name in beyond_torch if name.startswith(f"fusionloader.{room}")]
+    assert not [name for name in beyond_torch if f"{name}.".startswith(f"fusionloader.{room}.")]

@@ -23,9 +23,10 @@ from typing import NamedTuple
 from fusionloader import _native
 from fusionloader._native import TinyBatchState
 from fusionloader.plan.parts import WRITE
-from fusionloader.remote.board import LaneCount, LaneState, RemoteBoard
+from fusionloader.remote.board import RemoteBoard
 from fusionloader.remote.gates import Gate
 from fusionloader.remote.greeting import Greeted, NotTaken, greet
+from fusionloader.remote.lane_counts import LaneCount, LaneState
 from fusionloader.remote.protocol import (
     DECLINED,
     MOST_BODY,

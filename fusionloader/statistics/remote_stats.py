@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from fusionloader.amounts import mib
-from fusionloader.remote.board import LaneCounts, LaneState, RemoteBoard
+from fusionloader.remote.lane_counts import LaneCounts, LaneState
 from fusionloader.remote_settings import Offload
+
+if TYPE_CHECKING:  # the counters are read where the native part is missing, too
+    from fusionloader.remote.board import RemoteBoard
 
 _STATES: dict[LaneState, Literal["serving", "away", "refused"]] = {
     LaneState.UNUSED: "away",
