@@ -40,9 +40,7 @@ _FIRST_SECONDS = 60.0
 _CROP = [transforms.RandomResizedCrop(SIDE), transforms.RandomHorizontalFlip()]
 ELEMENTS = {
     "uint8": transforms.Compose([*_CROP, transforms.PILToTensor()]),
-    "float32": transforms.Compose(
-        [*_CROP, transforms.ToTensor(), transforms.Normalize(MEAN, STD)]
-    ),
+    "float32": transforms.Compose([*_CROP, transforms.ToTensor(), transforms.Normalize(MEAN, STD)]),
 }
 
 

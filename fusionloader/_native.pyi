@@ -866,6 +866,11 @@ class RemoteRows:
         These are 8-bit, `channels` planes of them; `convert` is elements' name and table.
         """
 
+    def finish(
+        self, queue: WorkerQueue, claim: Claim, tiny_batch: int, write_ns: int, read_bytes: int
+    ) -> None:
+        """Writes the targets of a tiny-batch that is held, counts it and finishes it."""
+
     def path(self, item: int) -> bytes:
         """The path of a file."""
 
@@ -885,11 +890,10 @@ class RemoteRows:
         """Bytes of a file, 0 where no worker has read it yet."""
 
     def write(
-        self, queue: WorkerQueue, claim: Claim, tiny_batch: int, results: typing_extensions.Buffer
+        self, queue: WorkerQueue, claim: Claim, position: int, result: typing_extensions.Buffer
     ) -> None:
-        """Writes what was made of a tiny-batch that is held, and the targets."""
+        """Writes the result of a sample whose tiny-batch is held."""
 
-    def write_targets(self, queue: WorkerQueue, claim: Claim, tiny_batch: int) -> None: ...
     @property
     def holds_pixels(self) -> bool: ...
     @property

@@ -33,15 +33,14 @@ uint64_t known(const RemoteRows& rows, uint64_t item) {
   return item;
 }
 
-void write(const RemoteRows& rows, WorkerQueue& queue, const Claim& claim, uint32_t tiny_batch,
-           const py::buffer& results) {
-  const Buffer from(results, readable);
-  const uint32_t samples = RemoteRows::samples(claim, tiny_batch);
-  if (from.bytes().size != samples * rows.received_bytes())
-    throw std::invalid_argument("results of " + std::to_string(samples) + " samples have not " +
+void write(const RemoteRows& rows, WorkerQueue& queue, const Claim& claim, uint32_t position,
+           const py::buffer& result) {
+  const Buffer from(result, readable);
+  if (position >= claim.header().samples || from.bytes().size != rows.received_bytes())
+    throw std::invalid_argument("the result at " + std::to_string(position) + " has not " +
                                 std::to_string(from.bytes().size) + " bytes");
   const py::gil_scoped_release unlocked;
-  rows.write(queue, claim, tiny_batch, from.bytes().data);
+  rows.write(queue, claim, position, from.bytes().data);
 }
 
 }  // namespace
@@ -98,9 +97,11 @@ void bind_remote_rows(py::module_& m) {
           },
           "queue"_a, "claim"_a, "tiny_batch"_a,
           "Where to write the results of a tiny-batch that is held, if they are rows already.")
-      .def("write_targets", &RemoteRows::write_targets, "queue"_a, "claim"_a, "tiny_batch"_a)
-      .def("write", &write, "queue"_a, "claim"_a, "tiny_batch"_a, "results"_a,
-           "Writes what was made of a tiny-batch that is held, and the targets.");
+      .def("write", &write, "queue"_a, "claim"_a, "position"_a, "result"_a,
+           "Writes the result of a sample whose tiny-batch is held.")
+      .def("finish", &RemoteRows::finish, "queue"_a, "claim"_a, "tiny_batch"_a, "write_ns"_a,
+           "read_bytes"_a,
+           "Writes the targets of a tiny-batch that is held, counts it and finishes it.");
 }
 
 }  // namespace fusionloader

@@ -4,6 +4,9 @@
 #include <atomic>
 #include <cstring>
 #include <stdexcept>
+#include <vector>
+
+#include "queue/parts.hpp"
 
 namespace fusionloader {
 
@@ -66,17 +69,25 @@ void RemoteRows::write_targets(WorkerQueue& queue, const Claim& claim, uint32_t 
   }
 }
 
-void RemoteRows::write(WorkerQueue& queue, const Claim& claim, uint32_t tiny_batch,
-                       const uint8_t* results) const {
-  const uint32_t begin = tiny_batch * claim.header().tiny_size;
-  for (uint32_t i = 0; i < samples(claim, tiny_batch); ++i, results += received_bytes_) {
-    uint8_t* to = row(queue, claim, begin + i);
-    if (converter_)
-      converter_->row(0, {results, plane_}, to);
-    else
-      std::memcpy(to, results, row_bytes_);
-  }
+void RemoteRows::write(WorkerQueue& queue, const Claim& claim, uint32_t position,
+                       const uint8_t* result) const {
+  uint8_t* to = row(queue, claim, position);
+  if (converter_)
+    converter_->row(0, {result, plane_}, to);
+  else
+    std::memcpy(to, result, row_bytes_);
+}
+
+void RemoteRows::finish(WorkerQueue& queue, const Claim& claim, uint32_t tiny_batch,
+                        uint64_t write_ns, uint64_t read_bytes) const {
   write_targets(queue, claim, tiny_batch);
+  std::vector<uint64_t> ns(static_cast<size_t>(Part::write) + 1);
+  ns.back() = write_ns;
+  queue.add_part_ns(ns);
+  queue.add_reads(read_bytes, {});  // of no cache
+  queue.end_samples(claim, tiny_batch, samples(claim, tiny_batch));
+  queue.end_span(claim, tiny_batch, 1);
+  queue.finish(claim, tiny_batch, TinyBatchState::completed);
 }
 
 }  // namespace fusionloader

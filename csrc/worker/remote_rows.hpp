@@ -32,14 +32,18 @@ class RemoteRows {
   // Where the results of a tiny-batch's samples go, if they are rows as they come.
   bool receives_rows() const { return converter_ == nullptr; }
   uint8_t* row(WorkerQueue& queue, const Claim& claim, uint32_t position) const;
-  // Writes the targets of a tiny-batch.
-  void write_targets(WorkerQueue& queue, const Claim& claim, uint32_t tiny_batch) const;
-  // Writes the results of all samples of a tiny-batch, which lie one after the other, and the
-  // targets. The caller holds the tiny-batch, and has checked that the table has its items.
-  void write(WorkerQueue& queue, const Claim& claim, uint32_t tiny_batch,
-             const uint8_t* results) const;
+  // Writes the result of the sample at a position of the claim's mini-batch, from the
+  // `received_bytes` at `result`. The caller holds the sample's tiny-batch.
+  void write(WorkerQueue& queue, const Claim& claim, uint32_t position,
+             const uint8_t* result) const;
+  // Writes the targets of a tiny-batch whose results are written, counts its samples, the time that
+  // writing took and the bytes that were read for it, and finishes it. The caller holds it, and has
+  // checked that the table has its items.
+  void finish(WorkerQueue& queue, const Claim& claim, uint32_t tiny_batch, uint64_t write_ns,
+              uint64_t read_bytes) const;
 
  private:
+  void write_targets(WorkerQueue& queue, const Claim& claim, uint32_t tiny_batch) const;
   int64_t* targets(WorkerQueue& queue, const Claim& claim) const;
   DatasetTable* table_;
   size_t received_bytes_, row_bytes_, plane_;

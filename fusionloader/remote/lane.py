@@ -21,8 +21,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from fusionloader import _native
-from fusionloader._native import TinyBatchState
-from fusionloader.plan.parts import WRITE
 from fusionloader.remote.board import LaneCount, LaneState, RemoteBoard
 from fusionloader.remote.greeting import Greeted, NotTaken, greet
 from fusionloader.remote.protocol import (
@@ -49,7 +47,6 @@ DEPTH = 2
 _LEAST_SECONDS = 2.0  # that an answer is waited for
 _REST_SECONDS = 0.05
 _MOST_DECLINED = 16  # in a row, with nothing made in between
-_NO_CACHE = [0] * 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +104,7 @@ class Lane:
         self._asked_ever = 0
         self._declined_in_a_row = 0
         self._lacks_data = False
+        self._levels = memoryview(bytearray(shared.work.row_bytes))
         self._leaving = threading.Event()
         self._enter(LaneState.AWAY)
         self._thread = threading.Thread(target=self._run, name=f"lane-{number}", daemon=True)
@@ -226,26 +224,18 @@ class Lane:
             raise MalformedMessage(f"answers request {answer.number}, not {lease.number}")
         if message.body_bytes != lease.samples * self._shared.work.row_bytes:
             raise MalformedMessage(f"sends {message.body_bytes} bytes for {lease.samples} samples")
-        rows, deadline, began = self._shared.rows, self._times.deadline, time.perf_counter()
+        rows, deadline, began = self._shared.rows, self._times.deadline, time.perf_counter_ns()
         if rows.receives_rows:
             connection.receive_body(rows.places(queue, claim, claim.first), deadline)
-            rows.write_targets(queue, claim, claim.first)
-        else:
-            body = connection.receive_rest(message, deadline)
-            rows.write(queue, claim, claim.first, body)
-        queue.add_part_seconds([0.0] * WRITE + [time.perf_counter() - began])
-        queue.add_reads(answer.read_bytes, _NO_CACHE)
-        queue.end_samples(claim, claim.first, lease.samples)
-        queue.end_span(claim, claim.first, 1)
-        queue.finish(claim, claim.first, TinyBatchState.COMPLETED)
+        else:  # one at a time: it is converted while the processor's caches have it
+            begin = claim.first * claim.tiny_size
+            for position in range(begin, begin + lease.samples):
+                connection.receive_body([self._levels], deadline)
+                rows.write(queue, claim, position, self._levels)
+        write_ns = time.perf_counter_ns() - began
+        rows.finish(queue, claim, claim.first, write_ns, answer.read_bytes)
         self._declined_in_a_row = 0
-        for what, count in (
-            (LaneCount.SAMPLES, lease.samples),
-            (LaneCount.TINY_BATCHES, 1),
-            (LaneCount.BYTES_RECEIVED, message.body_bytes),
-            (LaneCount.BUSY_NS, answer.busy_ns),
-        ):
-            self._board.add(self._number, what, count)
+        self._board.add_rows(self._number, lease.samples, message.body_bytes, answer.busy_ns)
 
     def _decline(self, lease: _Lease, answer: Declined) -> None:
         self._queue.give_back(lease.claim, lease.claim.first)
