@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from statistics import median
 from typing import Any
 
 from torchvision.datasets import ImageFolder
@@ -30,6 +31,7 @@ _WORK_SECONDS = 0.06
 _SETTLE_SECONDS = 1.0
 _COUNT_SECONDS = 4.0
 _DRAIN_SECONDS = 10.0
+_MOST_SAMPLES = 200_000  # of an epoch: more than there is time for
 
 
 class ChangingFleet(ListedFleet):
@@ -109,6 +111,8 @@ def main() -> None:
     options = parser.parse_args()
     setting, corpus = setting_of(options, "default")
     dataset = ImageFolder(str(setting.folder().absolute()), ELEMENTS["uint8"])
+    # No epoch ends while something is counted: at its end workers wait for the next one.
+    dataset.samples = dataset.samples * (_MOST_SAMPLES // len(dataset.samples) + 1)
     rates: list[list[float]] = []
     drains: list[float] = []
     with (
@@ -131,12 +135,12 @@ def main() -> None:
                 progress.advance()
     rows = []
     for place, count in enumerate(COUNTS):
-        found = sorted(each[place] for each in rates)
-        expected = count / _WORK_SECONDS
-        middle = found[len(found) // 2]
-        rows.append((str(count), f"{middle:.1f}", f"{expected:.1f}", f"{middle / expected:.1%}"))
+        rate = median(each[place] for each in rates)
+        asleep = median(each[place] * _WORK_SECONDS / count for each in rates)
+        followed = median(each[place] / each[0] / (count / COUNTS[0]) for each in rates)
+        rows.append((str(count), f"{rate:.1f}", f"{asleep:.1%}", f"{followed:.1%}"))
     print("drained after " + ", ".join(f"{each:.2f} s" for each in drains))
-    header = ("remote workers", "tiny-batches/s", "they sleep for", "ratio")
+    header = ("remote workers", "tiny-batches/s", "asleep", "of proportional to the first")
     publish(options, header, rows, rates=rates, drain_seconds=drains, corpus=corpus)
 
 
