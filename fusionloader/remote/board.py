@@ -57,6 +57,16 @@ class RemoteBoard(SharedPage):
         """Counts, as the lane's only writer."""
         self._words[self._at(lane) + what] += count
 
+    def add_rows(
+        self, lane: int, samples: int, tiny_batches: int, nbytes: int, busy_ns: int
+    ) -> None:
+        """Counts what a remote worker has made, as the lane's only writer."""
+        words, at = self._words, self._at(lane)
+        words[at + LaneCount.SAMPLES] += samples
+        words[at + LaneCount.TINY_BATCHES] += tiny_batches
+        words[at + LaneCount.BYTES_RECEIVED] += nbytes
+        words[at + LaneCount.BUSY_NS] += busy_ns
+
     def lane(self, lane: int) -> LaneCounts:
         """Returns what was counted of a lane."""
         start, end = self._at(lane), self._at(lane + 1)

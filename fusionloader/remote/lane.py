@@ -265,13 +265,9 @@ class Lane:
         for tiny_batch in range(claim.first, claim.first + claim.count):
             queue.finish(claim, tiny_batch, TinyBatchState.COMPLETED)
         self._declined_in_a_row = 0
-        for what, count in (
-            (LaneCount.SAMPLES, lease.samples),
-            (LaneCount.TINY_BATCHES, claim.count),
-            (LaneCount.BYTES_RECEIVED, message.body_bytes),
-            (LaneCount.BUSY_NS, answer.busy_ns),
-        ):
-            self._board.add(self._number, what, count)
+        self._board.add_rows(
+            self._number, lease.samples, claim.count, message.body_bytes, answer.busy_ns
+        )
 
     def _decline(self, lease: _Lease, answer: Declined) -> None:
         self._return(lease.claim)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from fusionloader.remote import protocol
@@ -46,7 +47,12 @@ class WorkerService:
     """
 
     def __init__(
-        self, address: Address, identity: Identity, cores: int, cache_bytes: int = 0
+        self,
+        address: Address,
+        identity: Identity,
+        cores: int,
+        cache_bytes: int = 0,
+        others: Mapping[str, Service] | None = None,
     ) -> None:
         """Listens at ``address`` for who has the same ``identity``.
 
@@ -55,10 +61,12 @@ class WorkerService:
             identity: what loaders and workers have.
             cores: requests that are worked on at once.
             cache_bytes: of files that have been read, to keep in memory.
+            others: further services at the same port, as a cache server's, by name. They go on
+                while the worker drains, and end with it.
 
         Raises:
             OSError: it cannot listen there.
-            ValueError: ``cores`` is less than 1.
+            ValueError: ``cores`` is less than 1, or another service has the worker's name.
         """
         if cores < 1:
             raise ValueError(f"a worker needs a core, not {cores}")
@@ -68,8 +76,10 @@ class WorkerService:
         self._cache = EncodedCache(cache_bytes) if cache_bytes else None
         self._lock = threading.Lock()
         self._leaving = threading.Event()
-        service = Service(self._begin, protocol.MOST_BODY)
-        self._listener = Listener(address, identity, {protocol.SERVICE: service})
+        services = {protocol.SERVICE: Service(self._begin, protocol.MOST_BODY)}
+        if others and protocol.SERVICE in others:
+            raise ValueError(f"{protocol.SERVICE!r} is the worker itself")
+        self._listener = Listener(address, identity, services | dict(others or {}))
         self.address = self._listener.address
 
     @property

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from fusionloader.transport.errors import TransportError
 
@@ -29,8 +29,7 @@ FIRST_OF_SERVICE = 16
 Part = bytes | bytearray | memoryview
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(NamedTuple):
     """A message that was received; the body is valid until the next one is."""
 
     kind: int
@@ -38,8 +37,7 @@ class Message:
     body: memoryview = memoryview(b"")
 
 
-@dataclass(frozen=True, slots=True)
-class Beginning:
+class Beginning(NamedTuple):
     """A message whose body of so many bytes is still to be received."""
 
     kind: int
@@ -47,8 +45,7 @@ class Beginning:
     body_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Outgoing:
+class Outgoing(NamedTuple):
     """A message to send.
 
     The parts of its body are sent from where they lie, and ``holds`` is what that belongs to.
@@ -65,8 +62,7 @@ def refusal(why: str) -> Outgoing:
     return Outgoing(REFUSED, why.encode(errors="replace"))  # it may quote what a peer has sent
 
 
-@dataclass(frozen=True, slots=True)
-class Lengths:
+class Lengths(NamedTuple):
     """What a header says: kind of the message, bytes of its head and of its body."""
 
     kind: int
@@ -76,7 +72,7 @@ class Lengths:
 
 def pack(message: Outgoing) -> bytes:
     """Returns the header and the head."""
-    body = sum(memoryview(part).nbytes for part in message.body)
+    body = sum([memoryview(part).nbytes for part in message.body])
     return _HEADER.pack(_MAGIC, message.kind, len(message.head), body) + message.head
 
 

@@ -49,32 +49,20 @@ class ServerCounts:
     bytes_taken: int = 0
 
 
-class CacheServer:
-    """Serves from when it is made until ``close()``.
+class CacheService:
+    """Answers the requests of ``requests``, at whichever listener it is given to.
 
     Attributes:
-        address: where it listens, with the port that it got.
         counts: what it has done.
+        services: itself by its name, as listeners take services.
     """
 
-    def __init__(
-        self, address: Address, identity: Identity, shelf_of: Callable[[bytes], Shelf | None]
-    ) -> None:
-        """Listens at ``address``; ``shelf_of`` returns what there is by a dataset's fingerprint.
-
-        Raises:
-            OSError: it cannot listen there.
-        """
+    def __init__(self, shelf_of: Callable[[bytes], Shelf | None]) -> None:
+        """``shelf_of`` returns what there is by a dataset's fingerprint."""
         self.counts = ServerCounts()
         self._lock = threading.Lock()
         self._shelf_of = shelf_of
-        service = Service(lambda: self._answer, requests.MOST_BYTES)
-        self._listener = Listener(address, identity, {SERVICE: service})
-        self.address = self._listener.address
-
-    def close(self) -> None:
-        """Ends all connections."""
-        self._listener.close()
+        self.services = {SERVICE: Service(lambda: self._answer, requests.MOST_BYTES)}
 
     def _answer(self, message: Message) -> Outgoing | None:
         try:
@@ -111,6 +99,32 @@ class CacheServer:
             with self._lock:
                 self.counts.taken += 1
                 self.counts.bytes_taken += message.body.nbytes
+
+
+class CacheServer:
+    """Serves from when it is made until ``close()``, at a port of its own.
+
+    Attributes:
+        address: where it listens, with the port that it got.
+        counts: what it has done.
+    """
+
+    def __init__(
+        self, address: Address, identity: Identity, shelf_of: Callable[[bytes], Shelf | None]
+    ) -> None:
+        """Listens at ``address``; ``shelf_of`` returns what there is by a dataset's fingerprint.
+
+        Raises:
+            OSError: it cannot listen there.
+        """
+        service = CacheService(shelf_of)
+        self.counts = service.counts
+        self._listener = Listener(address, identity, service.services)
+        self.address = self._listener.address
+
+    def close(self) -> None:
+        """Ends all connections."""
+        self._listener.close()
 
 
 def _look_up(shelf: Shelf, wanted: Wanted) -> memoryview | Status:

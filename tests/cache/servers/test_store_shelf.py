@@ -1,19 +1,16 @@
 """What a server gives away lies in the machine's shared memory."""
 
-import contextlib
 import weakref
 
 import pytest
-from support.cache_machines import FINGERPRINT, TOKEN
+from support.cache_machines import FINGERPRINT
 
 from fusionloader.cache.servers import requests
 from fusionloader.cache.servers.requests import Stamp
-from fusionloader.cache.servers.server import CacheServer
+from fusionloader.cache.servers.server import SERVICE, CacheService
 from fusionloader.cache.servers.shelf import StoreShelf
 from fusionloader.shm.file_store import FileStore, table_bytes
 from fusionloader.shm.store_handles import StoreHandles
-from fusionloader.transport.address import Address
-from fusionloader.transport.identity import Identity
 from fusionloader.transport.messages import Message
 
 STAMP = Stamp(3, 7)
@@ -50,10 +47,9 @@ def test_a_dataset_that_is_dropped_stays_until_its_answer_is_sent(store):
     shelves = {FINGERPRINT: StoreShelf(handles(store))}
     shelves[FINGERPRINT].put(4, STAMP, memoryview(b"abc"))
     alive = weakref.ref(shelves[FINGERPRINT])
-    server = CacheServer(Address("127.0.0.2", 0), Identity.of(TOKEN), shelves.pop)
-    with contextlib.closing(server):
-        asked = requests.encode(FINGERPRINT, [requests.Wanted(4, STAMP)])
-        answer = server._answer(Message(requests.GET, asked))
+    answer_to = CacheService(shelves.pop).services[SERVICE].begin()
+    asked = requests.encode(FINGERPRINT, [requests.Wanted(4, STAMP)])
+    answer = answer_to(Message(requests.GET, asked))
     store.close()
     assert shelves == {} and bytes(answer.body[0]) == b"abc"
     del answer
