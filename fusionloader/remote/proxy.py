@@ -2,7 +2,11 @@
 
 Each core of a remote worker is a lane (lane.py), with a number in the queue as this machine's
 workers have. The training process says through a pipe who may be asked, and ends the proxy by
-closing it. A proxy that dies loses what its lanes held, as any worker does.
+closing it. The queue is told of the end, too, and the parent is looked at: a process that training
+has forked may have the pipe open. A proxy that dies loses what its lanes held, as any worker does.
+
+There are ``LANES`` lanes. Where workers have more cores they get equally many; where there are more
+workers, those that do not answer are left alone for a minute, and others have their turn.
 """
 
 from __future__ import annotations
@@ -11,10 +15,12 @@ import json
 import os
 import select
 import signal
+import threading
 import time
 from dataclasses import dataclass
 
 from fusionloader import _native
+from fusionloader.remote.allotment import allot
 from fusionloader.remote.board import LANES, RemoteBoard
 from fusionloader.remote.gate import Gate, make_gate
 from fusionloader.remote.lane import Lane, LaneQueue
@@ -24,7 +30,9 @@ from fusionloader.transport.identity import Identity
 from fusionloader.workers import messages
 
 _LOOK_SECONDS = 0.1
-_REFUSED_SECONDS = 60.0  # until a worker that has refused is asked again
+_ALONE_SECONDS = 60.0  # until a worker that has refused is asked again
+_MOST_SAID = 256
+_LONGEST_TEXT = 2000  # lanes may write at once: no more than a pipe takes in one piece
 _READ = 1 << 16
 
 
@@ -33,9 +41,10 @@ class ProxyConfig:
     """Configuration of a proxy; the descriptors are open in it under these numbers.
 
     ``first_worker`` is the number of the first lane in the queue; this machine's workers have
-    those below ``local_workers``.
+    those below ``local_workers``. ``parent`` is the training process's pid.
     """
 
+    parent: int
     first_worker: int
     local_workers: int
     control_fd: int
@@ -79,6 +88,8 @@ class Proxy:
         self._lanes: dict[int, Lane] = {}
         self._left_alone: dict[Address, float] = {}  # until when
         self._said: set[str] = set()
+        self._saying = threading.Lock()
+        self._queue = _native.WorkerQueue(config.control_fd, config.data_fd, config.first_worker)
         self._board = RemoteBoard(config.board_fd)
         self._gate: Gate = make_gate(config.work.offload)
         table = _native.SharedMapping(config.table_fd, 0, config.table_bytes)
@@ -102,6 +113,8 @@ class Proxy:
         while True:
             if poll.poll(_LOOK_SECONDS * 1000) and not self._follow():
                 return
+            if self._queue.stopping or os.getppid() != self._config.parent:
+                return
             self._tend()
             self._board.proxy_cpu_ns = time.process_time_ns()
 
@@ -115,7 +128,12 @@ class Proxy:
 
     def _say(self, text: str) -> None:
         """Has the training process warn, once of each thing."""
-        if text not in self._said:
+        text = text[:_LONGEST_TEXT]
+        with self._saying:
+            if text in self._said:
+                return
+            if len(self._said) >= _MOST_SAID:  # of workers that came and went
+                self._said.clear()
             self._said.add(text)
             messages.send(self._config.message_fd, messages.RemoteNotice(text))
 
@@ -124,21 +142,51 @@ class Proxy:
     def _tend(self) -> None:
         now = time.monotonic()
         for number, lane in list(self._lanes.items()):
+            lane.cut_if_overdue(now)
             if lane.is_over:
                 del self._lanes[number]
                 if lane.was_refused:
-                    self._left_alone[lane.address] = now + _REFUSED_SECONDS
+                    self._left_alone[lane.address] = now + _ALONE_SECONDS
             elif lane.address not in self._wanted:
                 lane.leave()
-        for address in self._wanted:
-            if now >= self._left_alone.get(address, 0.0):
-                self._open(address)
+        self._left_alone = {each: until for each, until in self._left_alone.items() if until > now}
+        asked = [address for address in self._wanted if address not in self._left_alone]
+        if len(asked) > LANES:
+            self._make_room(now)
+        # Those that serve first: none of them has to leave for one that may not answer.
+        serving = {lane.address for lane in self._lanes.values() if not lane.is_away}
+        asked.sort(key=lambda address: address not in serving)
+        cores = {address: max(self._cores_of(address), 1) for address in asked}
+        for address, count in allot(cores, LANES).items():
+            self._have(address, count)
 
-    def _open(self, address: Address) -> None:
-        """Has as many lanes to a worker as it has cores; one until that is known."""
-        open_now = [lane for lane in self._lanes.values() if lane.address == address]
-        wanted = max([lane.cores for lane in open_now], default=0)
-        free = (number for number in range(LANES) if number not in self._lanes)
-        for number, _ in zip(free, range(max(wanted, 1) - len(open_now)), strict=False):
+    def _make_room(self, now: float) -> None:
+        """Takes the lanes to workers that do not answer."""
+        for lane in self._lanes.values():
+            if lane.is_away and lane.has_failed:
+                lane.leave()
+                self._left_alone[lane.address] = now + _ALONE_SECONDS
+
+    def _lanes_to(self, address: Address) -> list[Lane]:
+        return [
+            lane for lane in self._lanes.values() if lane.address == address and not lane.is_leaving
+        ]
+
+    def _cores_of(self, address: Address) -> int:
+        """Returns what the worker offers, 0 where that is not known."""
+        return max((lane.cores for lane in self._lanes_to(address)), default=0)
+
+    def _have(self, address: Address, count: int) -> None:
+        """Has so many lanes to a worker, as far as there are numbers."""
+        lanes = self._lanes_to(address)
+        for lane in lanes[count:]:
+            lane.leave()
+        if count <= len(lanes):
+            return
+        named = {number: self._board.lane(number).address for number in range(LANES)}
+        free = [number for number in named if number not in self._lanes]
+        # What is counted of a lane stays its worker's, if there are enough of them.
+        free.sort(key=lambda number: (named[number] != str(address), named[number] != ""))
+        for number, _ in zip(free, range(count - len(lanes)), strict=False):
             worker = self._config.first_worker + number
             self._lanes[number] = Lane(number, worker, address, self._shared)
