@@ -84,7 +84,7 @@ class Proxy:
     def __init__(self, config: ProxyConfig) -> None:
         self._config = config
         self._orders = b""
-        self._wanted: list[Address] = []
+        self._wanted: dict[Address, None] = {}
         self._lanes: dict[int, Lane] = {}
         self._left_alone: dict[Address, float] = {}  # until when
         self._said: set[str] = set()
@@ -123,7 +123,7 @@ class Proxy:
         read = os.read(self._config.orders_fd, _READ)
         *lines, self._orders = (self._orders + read).split(b"\n")
         if lines:
-            self._wanted = [Address(*each) for each in json.loads(lines[-1])]
+            self._wanted = dict.fromkeys(Address(*each) for each in json.loads(lines[-1]))
         return bool(read)
 
     def _say(self, text: str) -> None:
@@ -156,9 +156,17 @@ class Proxy:
         # Those that serve first: none of them has to leave for one that may not answer.
         serving = {lane.address for lane in self._lanes.values() if not lane.is_away}
         asked.sort(key=lambda address: address not in serving)
-        cores = {address: max(self._cores_of(address), 1) for address in asked}
+        lanes: dict[Address, list[Lane]] = {address: [] for address in asked}
+        for lane in self._lanes.values():
+            if lane.address in lanes and not lane.is_leaving:
+                lanes[lane.address].append(lane)
+        cores = {  # one until that is known
+            address: max([1, *(lane.cores for lane in own)]) for address, own in lanes.items()
+        }
         for address, count in allot(cores, LANES).items():
-            self._have(address, count)
+            for lane in lanes[address][count:]:
+                lane.leave()
+            self._open(address, count - len(lanes[address]))
 
     def _make_room(self, now: float) -> None:
         """Takes the lanes to workers that do not answer."""
@@ -167,26 +175,14 @@ class Proxy:
                 lane.leave()
                 self._left_alone[lane.address] = now + _ALONE_SECONDS
 
-    def _lanes_to(self, address: Address) -> list[Lane]:
-        return [
-            lane for lane in self._lanes.values() if lane.address == address and not lane.is_leaving
-        ]
-
-    def _cores_of(self, address: Address) -> int:
-        """Returns what the worker offers, 0 where that is not known."""
-        return max((lane.cores for lane in self._lanes_to(address)), default=0)
-
-    def _have(self, address: Address, count: int) -> None:
-        """Has so many lanes to a worker, as far as there are numbers."""
-        lanes = self._lanes_to(address)
-        for lane in lanes[count:]:
-            lane.leave()
-        if count <= len(lanes):
+    def _open(self, address: Address, count: int) -> None:
+        """Opens so many lanes to a worker, as far as there are numbers."""
+        if count <= 0 or len(self._lanes) == LANES:
             return
         named = {number: self._board.lane(number).address for number in range(LANES)}
         free = [number for number in named if number not in self._lanes]
         # What is counted of a lane stays its worker's, if there are enough of them.
         free.sort(key=lambda number: (named[number] != str(address), named[number] != ""))
-        for number, _ in zip(free, range(count - len(lanes)), strict=False):
+        for number in free[:count]:
             worker = self._config.first_worker + number
             self._lanes[number] = Lane(number, worker, address, self._shared)
