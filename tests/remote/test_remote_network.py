@@ -56,9 +56,8 @@ def test_answers_that_trickle_are_not_waited_for(trained, relay):
 
 def test_a_connection_is_cut_in_the_middle_of_an_answer(trained, relay):
     for _ in range(2):
-        lost = trained.remote.leases_lost
         relay.cut_after = relay.forwarded + 20_000
-        trained.until(lambda before=lost: trained.remote.leases_lost > before)
+        trained.until(lambda: relay.cut_after is None)
         trained.serves()
 
 
@@ -72,9 +71,8 @@ def test_a_network_is_frozen_and_heals(trained, relay):
 
 def test_garbage_is_no_answer(trained, relay):
     for garbage in (b"HTTP/1.1 200 OK\r\n\r\n" * 10, bytes(100), b"FuL1" + b"\xff" * 100):
-        lost = trained.remote.leases_lost
-        relay.garbage = garbage
-        trained.until(lambda before=lost: trained.remote.leases_lost > before)
+        relay.garbage = garbage  # instead of an answer, or of a greeting
+        trained.until(lambda: relay.garbage is None)
         trained.serves()
 
 
