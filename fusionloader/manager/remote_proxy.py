@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -39,6 +40,7 @@ class RemoteProxy:
         self._given: list[Address] | None = None
         self._process: BareProcess | None = None
         self._orders = -1
+        self._unsent = b""
         self._receiver: messages.Receiver | None = None
 
     def start(self, queue: _native.ManagerQueue, control_fd: int, data_fd: int) -> None:
@@ -51,7 +53,9 @@ class RemoteProxy:
         task, board = self._task, self._task.link.board
         read, write = os.pipe()
         orders_read, self._orders = os.pipe()
+        os.set_blocking(self._orders, False)
         config = ProxyConfig(
+            parent=os.getpid(),
             first_worker=self._first,
             local_workers=self._local,
             control_fd=self._fds[0],
@@ -70,27 +74,34 @@ class RemoteProxy:
             self._process = BareProcess(
                 "fusionloader.remote.proxy", config, config.descriptors(), apart=False
             )
+        except BaseException:
+            os.close(read)
+            os.close(self._orders)
+            raise
         finally:
             os.close(write)
             os.close(orders_read)
         self._receiver = messages.Receiver(read)
         self._samples_before = self._samples()
-        self._given = None
+        self._given, self._unsent = None, b""
         self._give_orders()
 
     def _samples(self) -> int:
         return sum(lane.samples for lane in self._task.link.board.lanes())
 
     def _give_orders(self) -> None:
-        """Says who may be asked, if that has changed."""
-        addresses = list(self._task.link.fleet.addresses())
-        if addresses != self._given and self._process is not None:
-            self._given = addresses
-            line = json.dumps(addresses).encode() + b"\n"
-            try:
-                os.write(self._orders, line)
-            except BrokenPipeError:  # it has died, which is noticed soon
-                self._given = None
+        """Says who may be asked, if that has changed; what the pipe does not take, the next time.
+
+        Training does not wait for a proxy that does not read.
+        """
+        if not self._unsent:
+            addresses = list(self._task.link.fleet.addresses())
+            if addresses == self._given:
+                return
+            self._given, self._unsent = addresses, json.dumps(addresses).encode() + b"\n"
+        # Broken: it has died, which is noticed soon.
+        with contextlib.suppress(BlockingIOError, BrokenPipeError):
+            self._unsent = self._unsent[os.write(self._orders, self._unsent) :]
 
     # ---- while the manager waits ---------------------------------------------------------------
 
@@ -126,10 +137,14 @@ class RemoteProxy:
             return
         log.warning("the process that speaks to remote workers %s; it is replaced", manner)
         self.restarts += 1
-        self._launch()
+        try:
+            self._launch()
+        except OSError as error:
+            log.warning("that cannot be done: %s; this iterator goes on without them", error)
 
     def _forget(self) -> None:
         self._process = None
+        self._task.link.board.leave_all()
         os.close(self._orders)
         if self._receiver is not None:
             self._receiver.close()

@@ -83,6 +83,12 @@ class RemoteBoard(SharedPage):
     def _at(lane: int) -> int:
         return (lane + 1) * _LANE_WORDS
 
+    def leave_all(self) -> None:
+        """No lane serves any more: the process that had them has died."""
+        for lane in range(LANES):
+            if self._words[self._at(lane)] == LaneState.SERVING:
+                self._words[self._at(lane)] = LaneState.AWAY
+
     # ---- the proxy's --------------------------------------------------------------------------
 
     @property

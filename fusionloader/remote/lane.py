@@ -8,11 +8,13 @@ Why each sample comes once. A tiny-batch is written, and finished, only by who h
 answer does not come in time (ten times the 95th percentile, and no less than 2 s), when the
 connection ends, or when the worker declines, the lane gives the tiny-batch back, and closes the
 connection: an answer that comes later is never read. What came back is left to this machine's
-workers, who report whatever is wrong with a sample.
+workers, who report whatever is wrong with a sample. A body may take longer, by what its size takes
+at 1 MB/s; the proxy cuts the connection of a lane that is overdue, however the worker goes on.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -52,8 +54,12 @@ from fusionloader.transport.patience import Absence, AnswerTimes
 DEPTH = 2
 """Requests of a lane that are under way."""
 _LEAST_SECONDS = 2.0  # that an answer is waited for
+_MOST_SECONDS = 30.0  # however slow the last answers were
+_SECONDS_MORE = 0.1  # for each tiny-batch of a request beyond the first
+_LEAST_RATE = 1e6  # bytes in a second, of a body
 _REST_SECONDS = 0.05
 _MOST_DECLINED = 16  # in a row, with nothing made in between
+_LONGEST_TEXT = 500
 _NO_CACHE = [0] * 7
 
 
@@ -87,14 +93,15 @@ class Lane:
     Attributes:
         address: of the worker.
         cores: that the worker offers; 0 until it has answered.
-        was_refused: whether the worker does not take this loader's work.
+        was_refused: whether the worker is to be left alone for a while.
+        has_failed: whether the worker did not answer, or the connection has ended, at some time.
     """
 
     def __init__(self, number: int, worker: int, address: Address, shared: LaneQueue) -> None:
         """Begins: lane ``number`` of the board is ``worker`` in the queue."""
         self.address = address
         self.cores = 0
-        self.was_refused = False
+        self.was_refused = self.has_failed = False
         self._number = number
         self._shared = shared
         self._board = shared.board
@@ -109,6 +116,8 @@ class Lane:
         self._asked_ever = 0
         self._declined_in_a_row = 0
         self._lacks_data = False
+        self._due = math.inf
+        self._state = LaneState.UNUSED
         self._leaving = threading.Event()
         self._enter(LaneState.AWAY)
         self._thread = threading.Thread(target=self._run, name=f"lane-{number}", daemon=True)
@@ -119,11 +128,31 @@ class Lane:
         """Whether it has ended."""
         return not self._thread.is_alive()
 
+    @property
+    def is_away(self) -> bool:
+        """Whether the worker does not answer now."""
+        return self._state is not LaneState.SERVING
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether it asks for nothing more."""
+        return self._leaving.is_set()
+
     def leave(self) -> None:
         """Asks for nothing more; what is under way is still waited for."""
         self._leaving.set()
 
+    def cut_if_overdue(self, now: float) -> None:
+        """Ends the connection where an answer should be there by now, from another thread.
+
+        Timeouts of reads and writes do not do it: a peer may send a byte before each.
+        """
+        greeted = self._greeted
+        if greeted is not None and now > self._due:
+            greeted.connection.shut()
+
     def _enter(self, state: LaneState) -> None:
+        self._state = state
         self._board.enter(self._number, str(self.address), state)
 
     @property
@@ -140,6 +169,7 @@ class Lane:
                 self._shared.say(f"the remote worker at {self.address} {error}; it is left alone")
                 break
             except (TransportError, MalformedMessage) as error:
+                self.has_failed = True
                 seconds = self._absence.failed(time.monotonic())
                 self._enter(LaneState.AWAY)
                 self._shared.say(
@@ -147,6 +177,12 @@ class Lane:
                     "serves"
                 )
                 self._leaving.wait(seconds)
+            except Exception:  # an error of this program: not again at once
+                self.was_refused = True
+                self._enter(LaneState.AWAY)
+                raise
+        if self._state is LaneState.SERVING:
+            self._enter(LaneState.AWAY)
         self._queue.idle()
 
     def _serve(self) -> None:
@@ -159,6 +195,7 @@ class Lane:
                 if not self._serve_some():
                     break
         finally:
+            self._due = math.inf
             self._greeted.connection.close()
             self._give_back()
 
@@ -185,8 +222,7 @@ class Lane:
         """Returns how many tiny-batches to ask for at once."""
         if kind is not Candidate.MINI_BATCH:
             return 1
-        samples = min(MOST_SAMPLES, MOST_BODY // self._shared.work.row_bytes)
-        return max(1, samples // self._shared.work.tiny_size)
+        return max(1, self._most // self._shared.work.tiny_size)
 
     def _ask(self, claim: _native.Claim, kind: Candidate) -> None:
         assert self._greeted is not None
@@ -194,18 +230,35 @@ class Lane:
         number, mode = self._asked_ever, self._greeted.mode
         if kind is Candidate.SHIP and mode is DataMode.PATHS:
             mode = DataMode.ENCODED
-        asked = request_for(claim, self._shared.rows, mode, number)
+        asked = None
+        try:
+            asked = request_for(claim, self._shared.rows, mode, number, self._most)
+        finally:
+            if asked is None:  # by an error, too
+                self._return(claim)
         if asked is None:
-            self._return(claim)
+            self._board.add(self._number, LaneCount.DECLINED, claim.count)
             return
         if not self._under_way:
             self._begin(claim)
         self._under_way.append(_Lease(claim, number, asked.samples, time.monotonic()))
         self._shared.gate.claimed()
-        self._greeted.connection.send(
-            Outgoing(PREPARE, asked.head, asked.body), self._times.deadline
-        )
+        self._expect(self._deadline, asked.nbytes)
+        self._greeted.connection.send(Outgoing(PREPARE, asked.head, asked.body), self._deadline)
         self._board.add(self._number, LaneCount.BYTES_SENT, asked.nbytes)
+
+    @property
+    def _most(self) -> int:
+        """Samples that one request may be for."""
+        return min(MOST_SAMPLES, MOST_BODY // self._shared.work.row_bytes)
+
+    @property
+    def _deadline(self) -> float:
+        return min(self._times.deadline, _MOST_SECONDS)
+
+    def _expect(self, seconds: float, nbytes: int) -> None:
+        """From now on the next step may take so long, and what so many bytes take."""
+        self._due = time.monotonic() + seconds + nbytes / _LEAST_RATE
 
     def _begin(self, claim: _native.Claim) -> None:
         """Notes what the worker is at, for reports and timelines."""
@@ -215,24 +268,27 @@ class Lane:
     def _take(self) -> None:
         """Waits for the answer to the oldest request."""
         assert self._greeted is not None
-        lease, deadline = self._under_way[0], self._times.deadline
+        lease = self._under_way[0]
+        deadline = self._deadline + _SECONDS_MORE * (lease.claim.count - 1)
         connection = self._greeted.connection
+        self._expect(deadline, 0)
         message = connection.receive_beginning(deadline, deadline, MOST_BODY)
         seconds = time.monotonic() - lease.asked
         self._times.add(seconds)
-        self._absence.answered()
         self._board.add(self._number, LaneCount.ROUND_TRIP_NS, int(seconds * 1e9))
         if message.kind == ROWS:
-            self._write(lease, message, connection)
+            self._write(lease, message, connection, int(seconds * 1e9))
         elif message.body_bytes:
             raise MalformedMessage(f"sends a body with an answer of kind {message.kind}")
         elif message.kind == DECLINED:
             self._decline(lease, Declined.decode(message.head))
         elif message.kind == REFUSED:
-            raise TransportError(message.head.decode(errors="replace")[:500])
+            raise TransportError(message.head.decode(errors="replace")[:_LONGEST_TEXT])
         else:
             raise MalformedMessage(f"sends an answer of kind {message.kind}")
+        self._absence.answered()
         self._answered()
+        self._due = math.inf
         if self._under_way:
             self._begin(self._under_way[0].claim)
 
@@ -245,13 +301,15 @@ class Lane:
         for tiny_batch in range(claim.first, claim.first + claim.count):
             self._queue.give_back(claim, tiny_batch)
 
-    def _write(self, lease: _Lease, message: Beginning, connection: Connection) -> None:
+    def _write(
+        self, lease: _Lease, message: Beginning, connection: Connection, round_trip_ns: int
+    ) -> None:
         answer, queue, claim = Rows.decode(message.head), self._queue, lease.claim
-        if answer.number != lease.number:
-            raise MalformedMessage(f"answers request {answer.number}, not {lease.number}")
+        _require_number(answer.number, lease)
         if message.body_bytes != lease.samples * self._shared.work.row_bytes:
             raise MalformedMessage(f"sends {message.body_bytes} bytes for {lease.samples} samples")
-        rows, deadline, began = self._shared.rows, self._times.deadline, time.perf_counter()
+        rows, deadline, began = self._shared.rows, self._deadline, time.perf_counter()
+        self._expect(deadline, message.body_bytes)
         if rows.receives_rows:
             connection.receive_body(rows.places(queue, claim), deadline)
             rows.write_targets(queue, claim)
@@ -265,21 +323,22 @@ class Lane:
         for tiny_batch in range(claim.first, claim.first + claim.count):
             queue.finish(claim, tiny_batch, TinyBatchState.COMPLETED)
         self._declined_in_a_row = 0
-        self._board.add_rows(
-            self._number, lease.samples, claim.count, message.body_bytes, answer.busy_ns
-        )
+        busy_ns = min(answer.busy_ns, round_trip_ns)
+        self._board.add_rows(self._number, lease.samples, claim.count, message.body_bytes, busy_ns)
 
     def _decline(self, lease: _Lease, answer: Declined) -> None:
+        _require_number(answer.number, lease)
+        text = answer.text[:_LONGEST_TEXT]
         self._return(lease.claim)
         self._board.add(self._number, LaneCount.DECLINED, lease.claim.count)
         self._declined_in_a_row += 1
         if answer.reason is Reason.DATA and self._shared.work.data == "auto":
             self._answered()
             self._lacks_data = True
-            raise TransportError(f"is sent the files from now on: {answer.text}")
+            raise TransportError(f"is sent the files from now on: {text}")
         if answer.reason is Reason.DATA or self._declined_in_a_row >= _MOST_DECLINED:
             self._answered()
-            raise NotTaken(f"does not make these samples: {answer.text}")
+            raise NotTaken(f"does not make these samples: {text}")
 
     def _give_back(self) -> None:
         """Leaves what is under way to this machine's workers."""
@@ -289,3 +348,8 @@ class Lane:
             self._shared.gate.lost()
         self._under_way.clear()
         self._queue.idle()
+
+
+def _require_number(number: int, lease: _Lease) -> None:
+    if number != lease.number:
+        raise MalformedMessage(f"answers request {number}, not {lease.number}")

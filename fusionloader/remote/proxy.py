@@ -2,7 +2,11 @@
 
 Each core of a remote worker is a lane (lane.py), with a number in the queue as this machine's
 workers have. The training process says through a pipe who may be asked, and ends the proxy by
-closing it. A proxy that dies loses what its lanes held, as any worker does.
+closing it. The queue is told of the end, too, and the parent is looked at: a process that training
+has forked may have the pipe open. A proxy that dies loses what its lanes held, as any worker does.
+
+There are ``LANES`` lanes. Where workers have more cores they get equally many; where there are more
+workers, those that do not answer are left alone for a minute, and others have their turn.
 """
 
 from __future__ import annotations
@@ -11,10 +15,12 @@ import json
 import os
 import select
 import signal
+import threading
 import time
 from dataclasses import dataclass, replace
 
 from fusionloader import _native
+from fusionloader.remote.allotment import allot
 from fusionloader.remote.board import LANES, RemoteBoard
 from fusionloader.remote.gates import make_gate
 from fusionloader.remote.lane import DEPTH, Lane, LaneQueue
@@ -26,7 +32,9 @@ from fusionloader.transport.identity import Identity
 from fusionloader.workers import messages
 
 _LOOK_SECONDS = 0.1
-_REFUSED_SECONDS = 60.0  # until a worker that has refused is asked again
+_ALONE_SECONDS = 60.0  # until a worker that has refused is asked again
+_MOST_SAID = 256
+_LONGEST_TEXT = 2000  # lanes may write at once: no more than a pipe takes in one piece
 _READ = 1 << 16
 
 
@@ -35,9 +43,10 @@ class ProxyConfig:
     """Configuration of a proxy; the descriptors are open in it under these numbers.
 
     ``first_worker`` is the number of the first lane in the queue; this machine's workers have
-    those below ``local_workers``.
+    those below ``local_workers``. ``parent`` is the training process's pid.
     """
 
+    parent: int
     first_worker: int
     local_workers: int
     control_fd: int
@@ -78,10 +87,12 @@ class Proxy:
     def __init__(self, config: ProxyConfig) -> None:
         self._config = config
         self._orders = b""
-        self._wanted: list[Address] = []
+        self._wanted: dict[Address, None] = {}
         self._lanes: dict[int, Lane] = {}
         self._left_alone: dict[Address, float] = {}  # until when
         self._said: set[str] = set()
+        self._saying = threading.Lock()
+        self._queue = _native.WorkerQueue(config.control_fd, config.data_fd, config.first_worker)
         self._board = RemoteBoard(config.board_fd)
         self._cpu_before = self._board.proxy_cpu_ns  # of the proxies before this one
         self._identity = Identity(config.identity_fd)
@@ -95,6 +106,8 @@ class Proxy:
         while True:
             if poll.poll(_LOOK_SECONDS * 1000) and not self._follow():
                 return
+            if self._queue.stopping or os.getppid() != self._config.parent:
+                return
             self._tend()
             self._board.proxy_cpu_ns = self._cpu_before + time.process_time_ns() - begun
             if self._made_shared is not None:
@@ -105,12 +118,17 @@ class Proxy:
         read = os.read(self._config.orders_fd, _READ)
         *lines, self._orders = (self._orders + read).split(b"\n")
         if lines:
-            self._wanted = [Address(*each) for each in json.loads(lines[-1])]
+            self._wanted = dict.fromkeys(Address(*each) for each in json.loads(lines[-1]))
         return bool(read)
 
     def _say(self, text: str) -> None:
         """Has the training process warn, once of each thing."""
-        if text not in self._said:
+        text = text[:_LONGEST_TEXT]
+        with self._saying:
+            if text in self._said:
+                return
+            if len(self._said) >= _MOST_SAID:  # of workers that came and went
+                self._said.clear()
             self._said.add(text)
             messages.send(self._config.message_fd, messages.RemoteNotice(text))
 
@@ -121,7 +139,6 @@ class Proxy:
             config, work = self._config, self._config.work
             table = _native.SharedMapping(config.table_fd, 0, config.table_bytes)
             hosts = sorted({address.host for address in self._wanted})
-            queue = _native.WorkerQueue(config.control_fd, config.data_fd, config.first_worker)
             self._made_shared = LaneQueue(
                 control_fd=config.control_fd,
                 data_fd=config.data_fd,
@@ -133,7 +150,7 @@ class Proxy:
                 gate=make_gate(
                     work,
                     self._board,
-                    Observer(queue, self._board, config.local_workers, config.first_worker),
+                    Observer(self._queue, self._board, config.local_workers, config.first_worker),
                     replace(config.keys, nodes=hosts),
                 ),
                 say=self._say,
@@ -145,21 +162,47 @@ class Proxy:
     def _tend(self) -> None:
         now = time.monotonic()
         for number, lane in list(self._lanes.items()):
+            lane.cut_if_overdue(now)
             if lane.is_over:
                 del self._lanes[number]
                 if lane.was_refused:
-                    self._left_alone[lane.address] = now + _REFUSED_SECONDS
+                    self._left_alone[lane.address] = now + _ALONE_SECONDS
             elif lane.address not in self._wanted:
                 lane.leave()
-        for address in self._wanted:
-            if now >= self._left_alone.get(address, 0.0):
-                self._open(address)
+        self._left_alone = {each: until for each, until in self._left_alone.items() if until > now}
+        asked = [address for address in self._wanted if address not in self._left_alone]
+        if len(asked) > LANES:
+            self._make_room(now)
+        # Those that serve first: none of them has to leave for one that may not answer.
+        serving = {lane.address for lane in self._lanes.values() if not lane.is_away}
+        asked.sort(key=lambda address: address not in serving)
+        lanes: dict[Address, list[Lane]] = {address: [] for address in asked}
+        for lane in self._lanes.values():
+            if lane.address in lanes and not lane.is_leaving:
+                lanes[lane.address].append(lane)
+        cores = {  # one until that is known
+            address: max([1, *(lane.cores for lane in own)]) for address, own in lanes.items()
+        }
+        for address, count in allot(cores, LANES).items():
+            for lane in lanes[address][count:]:
+                lane.leave()
+            self._open(address, count - len(lanes[address]))
 
-    def _open(self, address: Address) -> None:
-        """Has as many lanes to a worker as it has cores; one until that is known."""
-        open_now = [lane for lane in self._lanes.values() if lane.address == address]
-        wanted = max([lane.cores for lane in open_now], default=0)
-        free = (number for number in range(LANES) if number not in self._lanes)
-        for number, _ in zip(free, range(max(wanted, 1) - len(open_now)), strict=False):
+    def _make_room(self, now: float) -> None:
+        """Takes the lanes to workers that do not answer."""
+        for lane in self._lanes.values():
+            if lane.is_away and lane.has_failed:
+                lane.leave()
+                self._left_alone[lane.address] = now + _ALONE_SECONDS
+
+    def _open(self, address: Address, count: int) -> None:
+        """Opens so many lanes to a worker, as far as there are numbers."""
+        if count <= 0 or len(self._lanes) == LANES:
+            return
+        named = {number: self._board.lane(number).address for number in range(LANES)}
+        free = [number for number in named if number not in self._lanes]
+        # What is counted of a lane stays its worker's, if there are enough of them.
+        free.sort(key=lambda number: (named[number] != str(address), named[number] != ""))
+        for number in free[:count]:
             worker = self._config.first_worker + number
             self._lanes[number] = Lane(number, worker, address, self._shared)

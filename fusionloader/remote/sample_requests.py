@@ -31,20 +31,22 @@ class Asked(NamedTuple):
 
 
 def request_for(
-    claim: _native.Claim, rows: _native.RemoteRows, mode: DataMode, number: int
+    claim: _native.Claim, rows: _native.RemoteRows, mode: DataMode, number: int, most: int
 ) -> Asked | None:
-    """Returns the request for tiny-batches that were claimed together.
+    """Returns the request for tiny-batches that were claimed together, of ``most`` samples at most.
 
     ``None`` where a sample cannot be sent: there is no such index or no such file, or it is too
     large.
     """
+    start = claim.first * claim.tiny_size
+    stop = min(start + claim.count * claim.tiny_size, claim.samples)
+    if stop - start > most:
+        return None
     if mode is DataMode.PATHS:
         encoded, joined = rows.paths(claim)
         if encoded:
             head = encode_request(number, claim.seed, claim.epoch, mode, encoded)
             return Asked(head, [joined], len(encoded) // SAMPLE_BYTES)
-    start = claim.first * claim.tiny_size
-    stop = min(start + claim.count * claim.tiny_size, claim.samples)
     items, keys, occurrences, groups = claim.sample_keys(start, stop)
     if min(items) < 0 or max(items) >= rows.items:
         return None

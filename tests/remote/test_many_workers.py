@@ -1,0 +1,90 @@
+"""Fleets that are large, mostly gone, or others every second."""
+
+import itertools
+import os
+import signal
+
+import pytest
+from support.remote_trials import Expected, trial
+from support.remote_workers import is_stopped
+from support.waiting import wait_until
+
+from fusionloader.remote import link
+from fusionloader.remote.fleet import ListedFleet
+from fusionloader.remote.service import WorkerService
+from fusionloader.transport.address import Address
+from fusionloader.transport.identity import Identity, read_token
+
+
+@pytest.fixture(scope="module")
+def expected(image_folder):
+    found = Expected(image_folder)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def worker(token_file):
+    service = WorkerService(Address("127.0.0.3", 0), Identity.of(read_token(token_file)), 2)
+    yield service
+    service.close()
+
+
+def nobody(count):
+    """Addresses at which nothing listens."""
+    return [Address(f"127.1.{number // 250}.{number % 250 + 1}", 9) for number in range(count)]
+
+
+@pytest.fixture
+def fleet(token_file, monkeypatch):
+    """A fleet whose addresses a test may change."""
+
+    class Fleet(ListedFleet):
+        wanted, asked = (), 0
+
+        def addresses(self):
+            self.asked += 1
+            return list(self.wanted)
+
+    made = Fleet((), Identity.of(read_token(token_file)))
+    monkeypatch.setattr(link, "make_fleet", lambda settings: made)
+    return made
+
+
+def test_workers_beyond_the_first_64_have_their_turn(image_folder, expected, token_file, worker):
+    workers = [*map(str, nobody(100)), str(worker.address)]
+    with trial(image_folder, expected, workers, token_file) as trained:
+        trained.serves()
+        trained.finish()
+        served = {each.address for each in trained.remote.workers if each.samples}
+    assert served == {str(worker.address)}
+
+
+def test_a_fleet_changes_all_the_time(image_folder, expected, token_file, worker, fleet):
+    with trial(image_folder, expected, ["127.0.0.3:9"], token_file) as trained:
+        for number in itertools.count():
+            fleet.wanted = [*nobody(number % 7), worker.address][:: 1 if number % 2 else -1]
+            trained.serves()
+            fleet.wanted = nobody(number % 5)
+            trained.until(lambda: all(w.state == "away" for w in trained.remote.workers))
+            if number == 5:
+                break
+        trained.finish()
+
+
+def test_training_does_not_wait_for_a_proxy_that_reads_no_orders(
+    image_folder, expected, token_file, worker, fleet
+):
+    with trial(image_folder, expected, ["127.0.0.3:9"], token_file) as trained:
+        fleet.wanted = nobody(1)
+        trained.until(lambda: trained.proxies)
+        (proxy,) = trained.proxies
+        os.kill(proxy, signal.SIGSTOP)
+        wait_until(lambda: is_stopped(proxy))
+        fleet.wanted, asked = nobody(5000), fleet.asked  # more than a pipe takes
+        trained.until(lambda: fleet.asked > asked)
+        trained.steps(30)
+        os.kill(proxy, signal.SIGCONT)
+        fleet.wanted = [worker.address]
+        trained.serves()
+        trained.finish()
