@@ -47,7 +47,7 @@ def fleet(token_file, monkeypatch):
             return list(self.wanted)
 
     made = Fleet((), Identity.of(read_token(token_file)))
-    monkeypatch.setattr(link, "make_fleet", lambda settings: made)
+    monkeypatch.setattr(link, "make_fleet", lambda settings, num_workers: made)
     return made
 
 

@@ -83,8 +83,9 @@ class ShapedRelay:
                 if self.rate is not None:
                     time.sleep(len(chunk) / self.rate)
                 self._flows.wait()
-                if is_answer and self.garbage is not None:
-                    chunk, self.garbage = self.garbage, None
+                if is_answer:
+                    garbage, self.garbage = self.garbage, None
+                    chunk = garbage or chunk
                 sink.sendall(chunk)
                 if not is_answer:
                     continue
