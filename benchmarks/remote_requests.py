@@ -25,7 +25,7 @@ from fusionloader.plan.exchange import plan_to_data
 from fusionloader.plan.stages import Plan, RandomHorizontalFlip, RandomResizedCrop
 from fusionloader.remote import protocol
 from fusionloader.remote.protocol import DataMode, Request, Setup, WantedSample
-from fusionloader.remote.service import WorkerService
+from fusionloader.remote.worker.service import WorkerService
 from fusionloader.transport import connection
 from fusionloader.transport.address import Address
 from fusionloader.transport.identity import Identity

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from fusionloader.amounts import parse_bytes
-from fusionloader.remote.service import WorkerService
+from fusionloader.remote.worker.service import WorkerService
 from fusionloader.transport.address import Address
 from fusionloader.transport.identity import Identity, read_token
 from fusionloader.transport.tokens import default_token_file, make_token_file

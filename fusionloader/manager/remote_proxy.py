@@ -12,7 +12,7 @@ from collections.abc import Callable
 from fusionloader import _native
 from fusionloader.remote.board import LANES
 from fusionloader.remote.link import RemoteTask
-from fusionloader.remote.proxy import ProxyConfig
+from fusionloader.remote.proxy.process import ProxyConfig
 from fusionloader.transport.address import Address
 from fusionloader.workers import messages, processes
 from fusionloader.workers.processes import BareProcess
@@ -72,7 +72,7 @@ class RemoteProxy:
         )
         try:
             self._process = BareProcess(
-                "fusionloader.remote.proxy", config, config.descriptors(), apart=False
+                "fusionloader.remote.proxy.process", config, config.descriptors(), apart=False
             )
         except BaseException:
             os.close(read)

@@ -14,10 +14,10 @@ from fusionloader.executors.layout import Layout
 from fusionloader.options import LoaderOptions
 from fusionloader.plan.exchange import plan_to_data
 from fusionloader.plan.stages import Plan
-from fusionloader.remote.known_files import some_of
 from fusionloader.remote.link import RemoteLink, RemoteTask
 from fusionloader.remote.offload_metrics import MetricKeys
-from fusionloader.remote.work import RemoteWork
+from fusionloader.remote.proxy.work import RemoteWork
+from fusionloader.remote.worker.known_files import some_of
 from fusionloader.shm.dataset_table import DatasetTable
 from fusionloader.sources.tables import layout_of
 

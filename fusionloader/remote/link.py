@@ -10,7 +10,7 @@ from typing import Protocol
 from fusionloader.remote.board import RemoteBoard
 from fusionloader.remote.fleet import Fleet, FleetLoad, ListedFleet
 from fusionloader.remote.offload_metrics import MetricKeys
-from fusionloader.remote.work import RemoteWork
+from fusionloader.remote.proxy.work import RemoteWork
 from fusionloader.remote_settings import Remote
 from fusionloader.transport.address import Address
 from fusionloader.transport.identity import Identity, read_token

@@ -11,7 +11,7 @@ from support.waiting import wait_until
 
 from fusionloader.remote import link
 from fusionloader.remote.fleet import ListedFleet
-from fusionloader.remote.service import WorkerService
+from fusionloader.remote.worker.service import WorkerService
 from fusionloader.transport.address import Address
 from fusionloader.transport.identity import Identity, read_token
 

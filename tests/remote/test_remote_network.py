@@ -6,7 +6,7 @@ from support.remote_trials import Expected, trial
 from support.shaped_relay import ShapedRelay
 from support.waiting import wait_until
 
-from fusionloader.remote.service import WorkerService
+from fusionloader.remote.worker.service import WorkerService
 from fusionloader.transport.address import Address
 from fusionloader.transport.identity import Identity, read_token
 

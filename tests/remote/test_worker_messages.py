@@ -13,7 +13,7 @@ from support.worker_client import setup_of
 from fusionloader.plan.stages import Plan, Resize
 from fusionloader.remote import protocol
 from fusionloader.remote.protocol import DataMode, KnownFile, Ready, Request, WantedSample
-from fusionloader.remote.worker_session import WorkerSession
+from fusionloader.remote.worker.worker_session import WorkerSession
 from fusionloader.transport.messages import REFUSED, Message, Outgoing
 
 PLAN = Plan((Resize(4, 5, "box"),), None, 4, 5)

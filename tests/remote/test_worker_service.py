@@ -30,9 +30,9 @@ from fusionloader.plan.stages import (
     Resize,
 )
 from fusionloader.remote import protocol
-from fusionloader.remote.known_files import known_file
 from fusionloader.remote.protocol import DataMode, Reason
-from fusionloader.remote.service import WorkerService
+from fusionloader.remote.worker.known_files import known_file
+from fusionloader.remote.worker.service import WorkerService
 from fusionloader.transport.address import Address
 from fusionloader.transport.errors import TransportError
 from fusionloader.transport.identity import Identity

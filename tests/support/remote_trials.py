@@ -4,7 +4,7 @@ import contextlib
 import time
 
 from support.remote_workers import assert_same, folder_loader, remote_loader
-from support.waiting import PATIENCE
+from support.waiting import PATIENCE, gone
 
 BATCHES = [list(range(start, start + 8)) for start in range(0, 40, 8)] * 4
 OPTIONS = {
@@ -104,8 +104,9 @@ class Trial:
 
     @property
     def proxies(self):
-        """Processes that speak to remote workers."""
-        return {each.pid for each in self.loader.stats().workers if each.kind == "remote"}
+        """Processes that speak to remote workers; a lane keeps the number of one that has ended."""
+        pids = {each.pid for each in self.loader.stats().workers if each.kind == "remote"}
+        return {pid for pid in pids if not gone(pid)}
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import threading
 import ray
 
 import fusionloader
-from fusionloader.remote.service import WorkerService
+from fusionloader.remote.worker.service import WorkerService
 from fusionloader.transport.address import Address
 from fusionloader.transport.identity import Identity
 

@@ -15,7 +15,7 @@ from fusionloader.cache.servers.server import SERVICE, CacheService
 from fusionloader.plan.stages import Plan, RandomHorizontalFlip, RandomResizedCrop
 from fusionloader.remote import protocol
 from fusionloader.remote.protocol import DataMode
-from fusionloader.remote.service import WorkerService
+from fusionloader.remote.worker.service import WorkerService
 from fusionloader.transport.address import Address
 from fusionloader.transport.connection import connect
 from fusionloader.transport.identity import Identity

@@ -10,7 +10,7 @@ import pytest
 
 import fusionloader
 from fusionloader.cli.doctor import remote_workers
-from fusionloader.remote.service import WorkerService
+from fusionloader.remote.worker.service import WorkerService
 from fusionloader.transport.address import Address
 from fusionloader.transport.identity import Identity
 from fusionloader.transport.tokens import make_token_file

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 
 from fusionloader.remote.protocol import KnownFile
-from fusionloader.remote.reading import Unavailable, opened
+from fusionloader.remote.worker.reading import Unavailable, opened
 
 _MOST = 4  # of a dataset, that workers are asked about
 _FIRST_BYTES = 1 << 16

@@ -16,7 +16,7 @@ from fusionloader.remote.protocol import (
     Ready,
     Setup,
 )
-from fusionloader.remote.work import RemoteWork
+from fusionloader.remote.proxy.work import RemoteWork
 from fusionloader.transport import connection
 from fusionloader.transport.address import Address
 from fusionloader.transport.connection import Connection

@@ -13,8 +13,6 @@ from fusionloader import _native
 from fusionloader.executors.native import make_executor
 from fusionloader.plan.exchange import plan_from_data
 from fusionloader.remote import protocol
-from fusionloader.remote.encoded_cache import EncodedCache
-from fusionloader.remote.known_files import difference
 from fusionloader.remote.protocol import (
     DataMode,
     Declined,
@@ -26,7 +24,9 @@ from fusionloader.remote.protocol import (
     Setup,
     WantedSample,
 )
-from fusionloader.remote.reading import FileReader, TooLarge, Unavailable
+from fusionloader.remote.worker.encoded_cache import EncodedCache
+from fusionloader.remote.worker.known_files import difference
+from fusionloader.remote.worker.reading import FileReader, TooLarge, Unavailable
 from fusionloader.transport.messages import Message, Outgoing, refusal
 
 _MOST_KNOWN_FILES = 256

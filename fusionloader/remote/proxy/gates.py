@@ -13,9 +13,9 @@ from typing import Protocol
 
 from fusionloader import _native
 from fusionloader.remote.board import RemoteBoard
-from fusionloader.remote.observed import Observed, Observer
 from fusionloader.remote.offload_metrics import MetricKeys, MetricStore
-from fusionloader.remote.work import RemoteWork
+from fusionloader.remote.proxy.observed import Observed, Observer
+from fusionloader.remote.proxy.work import RemoteWork
 from fusionloader.scheduler.offload.balance import Answer, LeaseLimit, low_stock, may_claim
 from fusionloader.scheduler.offload.decision import Candidate, Counters
 from fusionloader.scheduler.offload.profile import OffloadProfile, Phase

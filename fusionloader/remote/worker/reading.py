@@ -7,7 +7,7 @@ import os
 import stat
 from collections.abc import Iterator
 
-from fusionloader.remote.encoded_cache import EncodedCache, Stamp
+from fusionloader.remote.worker.encoded_cache import EncodedCache, Stamp
 
 MOST_BYTES = 1 << 28
 """Of a file that is read; larger ones are left to the machine that asked."""

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from fusionloader.remote import protocol
-from fusionloader.remote.encoded_cache import EncodedCache
 from fusionloader.remote.protocol import Ready
-from fusionloader.remote.worker_session import Done, WorkerSession
+from fusionloader.remote.worker.encoded_cache import EncodedCache
+from fusionloader.remote.worker.worker_session import Done, WorkerSession
 from fusionloader.transport.address import Address
 from fusionloader.transport.identity import Identity
 from fusionloader.transport.listener import Answer, Listener, Service

@@ -26,8 +26,6 @@ from fusionloader import _native
 from fusionloader._native import TinyBatchState
 from fusionloader.plan.parts import WRITE
 from fusionloader.remote.board import RemoteBoard
-from fusionloader.remote.gates import Gate
-from fusionloader.remote.greeting import Greeted, NotTaken, greet
 from fusionloader.remote.lane_counts import LaneCount, LaneState
 from fusionloader.remote.protocol import (
     DECLINED,
@@ -41,8 +39,10 @@ from fusionloader.remote.protocol import (
     Reason,
     Rows,
 )
-from fusionloader.remote.sample_requests import request_for
-from fusionloader.remote.work import RemoteWork
+from fusionloader.remote.proxy.gates import Gate
+from fusionloader.remote.proxy.greeting import Greeted, NotTaken, greet
+from fusionloader.remote.proxy.sample_requests import request_for
+from fusionloader.remote.proxy.work import RemoteWork
 from fusionloader.scheduler.offload.decision import Candidate
 from fusionloader.transport.address import Address
 from fusionloader.transport.connection import Connection

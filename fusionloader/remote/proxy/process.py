@@ -20,13 +20,13 @@ import time
 from dataclasses import dataclass, replace
 
 from fusionloader import _native
-from fusionloader.remote.allotment import allot
 from fusionloader.remote.board import LANES, RemoteBoard
-from fusionloader.remote.gates import make_gate
-from fusionloader.remote.lane import DEPTH, Lane, LaneQueue
-from fusionloader.remote.observed import Observer
 from fusionloader.remote.offload_metrics import MetricKeys
-from fusionloader.remote.work import RemoteWork
+from fusionloader.remote.proxy.allotment import allot
+from fusionloader.remote.proxy.gates import make_gate
+from fusionloader.remote.proxy.lane import DEPTH, Lane, LaneQueue
+from fusionloader.remote.proxy.observed import Observer
+from fusionloader.remote.proxy.work import RemoteWork
 from fusionloader.transport.address import Address
 from fusionloader.transport.identity import Identity
 from fusionloader.workers import messages

@@ -1,0 +1,1 @@
+"""The proxy: the process by which remote workers take part in the work of one loader."""

@@ -1,0 +1,1 @@
+"""The worker: answers requests of loaders on other machines. Imports no torch."""
