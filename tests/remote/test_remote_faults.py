@@ -122,9 +122,9 @@ def test_training_goes_on_without_any_worker(start, start_worker):
 def test_a_killed_proxy_is_replaced_as_long_as_it_is_of_use(start, caplog):
     trained = start()
     for _ in range(3):
-        (proxy,) = trained.proxies
+        (proxy,) = trained.live_proxies
         os.kill(proxy, signal.SIGKILL)
-        trained.until(lambda proxy=proxy: trained.proxies - {proxy})
+        trained.until(lambda proxy=proxy: trained.live_proxies - {proxy})
         trained.serves()
     trained.finish()
     assert caplog.text.count("it is replaced") == 3

@@ -104,9 +104,12 @@ class Trial:
 
     @property
     def proxies(self):
-        """Processes that speak to remote workers; a lane keeps the number of one that has ended."""
-        pids = {each.pid for each in self.loader.stats().workers if each.kind == "remote"}
-        return {pid for pid in pids if not gone(pid)}
+        """Processes that have spoken to remote workers: a lane keeps the number of one that ended."""
+        return {each.pid for each in self.loader.stats().workers if each.kind == "remote"}
+
+    @property
+    def live_proxies(self):
+        return {pid for pid in self.proxies if not gone(pid)}
 
 
 @contextlib.contextmanager
