@@ -104,7 +104,7 @@ class Trial:
 
     @property
     def proxies(self):
-        """Processes that have spoken to remote workers: a lane keeps the number of one that ended."""
+        """Processes that have spoken to remote workers; a lane keeps the pid of one that ended."""
         return {each.pid for each in self.loader.stats().workers if each.kind == "remote"}
 
     @property
