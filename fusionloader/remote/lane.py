@@ -38,7 +38,8 @@ from fusionloader.remote.protocol import (
     Reason,
     Rows,
 )
-from fusionloader.remote.sample_requests import request_for
+from fusionloader.remote.sample_requests import request_for, request_for_code
+from fusionloader.remote.user_code.layouts import LayoutRows
 from fusionloader.remote.work import RemoteWork
 from fusionloader.scheduler.offload.decision import Candidate
 from fusionloader.transport.address import Address
@@ -51,6 +52,7 @@ from fusionloader.transport.patience import Absence, AnswerTimes
 DEPTH = 2
 """Requests of a lane that are under way."""
 _LEAST_SECONDS = 2.0  # that an answer is waited for
+_LEAST_SECONDS_OF_CODE = 10.0  # whose samples may take a second each
 _REST_SECONDS = 0.05
 _MOST_DECLINED = 16  # in a row, with nothing made in between
 _NO_CACHE = [0] * 7
@@ -63,12 +65,18 @@ class LaneQueue:
     control_fd: int
     data_fd: int
     pid: int
-    rows: _native.RemoteRows
+    rows: _native.RemoteRows | LayoutRows
     work: RemoteWork
     identity: Identity
     board: RemoteBoard
     gate: Gate
     say: Callable[[str], None]
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a sample's result."""
+        rows = self.rows
+        return rows.row_bytes if isinstance(rows, LayoutRows) else self.work.row_bytes
 
 
 class _Lease(NamedTuple):
@@ -103,7 +111,8 @@ class Lane:
         self._queue.announce(shared.pid)
         self._greeted: Greeted | None = None
         self._under_way: deque[_Lease] = deque()
-        self._times = AnswerTimes(_LEAST_SECONDS)
+        least = _LEAST_SECONDS if shared.work.code is None else _LEAST_SECONDS_OF_CODE
+        self._times = AnswerTimes(least)
         self._absence = Absence()
         self._asked_ever = 0
         self._declined_in_a_row = 0
@@ -181,7 +190,7 @@ class Lane:
         """Returns how many tiny-batches to ask for at once."""
         if kind is not Candidate.MINI_BATCH:
             return 1
-        samples = min(MOST_SAMPLES, MOST_BODY // self._shared.work.row_bytes)
+        samples = min(MOST_SAMPLES, MOST_BODY // max(self._shared.row_bytes, 1))
         return max(1, samples // self._shared.work.tiny_size)
 
     def _ask(self, claim: _native.Claim, kind: Candidate) -> None:
@@ -190,7 +199,11 @@ class Lane:
         number, mode = self._asked_ever, self._greeted.mode
         if kind is Candidate.SHIP and mode is DataMode.PATHS:
             mode = DataMode.ENCODED
-        asked = request_for(claim, self._shared.rows, mode, number)
+        rows = self._shared.rows
+        if isinstance(rows, LayoutRows):
+            asked = request_for_code(self._queue, claim, rows, number)
+        else:
+            asked = request_for(claim, rows, mode, number)
         if asked is None:
             self._return(claim)
             return
@@ -245,10 +258,12 @@ class Lane:
         answer, queue, claim = Rows.decode(message.head), self._queue, lease.claim
         if answer.number != lease.number:
             raise MalformedMessage(f"answers request {answer.number}, not {lease.number}")
-        if message.body_bytes != lease.samples * self._shared.work.row_bytes:
+        if message.body_bytes != lease.samples * self._shared.row_bytes:
             raise MalformedMessage(f"sends {message.body_bytes} bytes for {lease.samples} samples")
         rows, deadline, began = self._shared.rows, self._times.deadline, time.perf_counter()
-        if rows.receives_rows:
+        if isinstance(rows, LayoutRows):
+            connection.receive_body(rows.places(queue, claim), deadline)
+        elif rows.receives_rows:
             connection.receive_body(rows.places(queue, claim), deadline)
             rows.write_targets(queue, claim)
         else:

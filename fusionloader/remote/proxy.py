@@ -16,10 +16,11 @@ from dataclasses import dataclass, replace
 
 from fusionloader import _native
 from fusionloader.remote.board import LANES, RemoteBoard
-from fusionloader.remote.gates import make_gate
+from fusionloader.remote.gates import LayoutGate, make_gate
 from fusionloader.remote.lane import DEPTH, Lane, LaneQueue
 from fusionloader.remote.observed import Observer
 from fusionloader.remote.offload_metrics import MetricKeys
+from fusionloader.remote.user_code.layouts import LayoutRows
 from fusionloader.remote.work import RemoteWork
 from fusionloader.transport.address import Address
 from fusionloader.transport.identity import Identity
@@ -35,7 +36,7 @@ class ProxyConfig:
     """Configuration of a proxy; the descriptors are open in it under these numbers.
 
     ``first_worker`` is the number of the first lane in the queue; this machine's workers have
-    those below ``local_workers``.
+    those below ``local_workers``. User code has no table: its descriptor is -1.
     """
 
     first_worker: int
@@ -54,10 +55,11 @@ class ProxyConfig:
 
     def descriptors(self) -> tuple[int, ...]:
         """Returns the descriptors that have to be open in the process."""
+        table = () if self.table_fd < 0 else (self.table_fd,)
         return (
             self.control_fd,
             self.data_fd,
-            self.table_fd,
+            *table,
             self.message_fd,
             self.orders_fd,
             self.board_fd,
@@ -119,23 +121,24 @@ class Proxy:
         """Made when it is known who the workers are."""
         if self._made_shared is None:
             config, work = self._config, self._config.work
-            table = _native.SharedMapping(config.table_fd, 0, config.table_bytes)
+            rows = _rows(config)
             hosts = sorted({address.host for address in self._wanted})
             queue = _native.WorkerQueue(config.control_fd, config.data_fd, config.first_worker)
+            gate = make_gate(
+                work,
+                self._board,
+                Observer(queue, self._board, config.local_workers, config.first_worker),
+                replace(config.keys, nodes=hosts),
+            )
             self._made_shared = LaneQueue(
                 control_fd=config.control_fd,
                 data_fd=config.data_fd,
                 pid=os.getpid(),
-                rows=_native.RemoteRows(table, work.row_bytes, work.convert, config.channels),
+                rows=rows,
                 work=work,
                 identity=self._identity,
                 board=self._board,
-                gate=make_gate(
-                    work,
-                    self._board,
-                    Observer(queue, self._board, config.local_workers, config.first_worker),
-                    replace(config.keys, nodes=hosts),
-                ),
+                gate=LayoutGate(gate, rows) if isinstance(rows, LayoutRows) else gate,
                 say=self._say,
             )
         return self._made_shared
@@ -163,3 +166,11 @@ class Proxy:
         for number, _ in zip(free, range(max(wanted, 1) - len(open_now)), strict=False):
             worker = self._config.first_worker + number
             self._lanes[number] = Lane(number, worker, address, self._shared)
+
+
+def _rows(config: ProxyConfig) -> _native.RemoteRows | LayoutRows:
+    work = config.work
+    if work.code is not None:
+        return LayoutRows()
+    table = _native.SharedMapping(config.table_fd, 0, config.table_bytes)
+    return _native.RemoteRows(table, work.row_bytes, work.convert, config.channels)

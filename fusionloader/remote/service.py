@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from fusionloader.remote import protocol
 from fusionloader.remote.encoded_cache import EncodedCache
 from fusionloader.remote.protocol import Ready
+from fusionloader.remote.user_code.store import CodeStore
 from fusionloader.remote.worker_session import Done, WorkerSession
 from fusionloader.transport.address import Address
 from fusionloader.transport.identity import Identity
@@ -46,7 +47,12 @@ class WorkerService:
     """
 
     def __init__(
-        self, address: Address, identity: Identity, cores: int, cache_bytes: int = 0
+        self,
+        address: Address,
+        identity: Identity,
+        cores: int,
+        cache_bytes: int = 0,
+        code: CodeStore | None = None,
     ) -> None:
         """Listens at ``address`` for who has the same ``identity``.
 
@@ -55,6 +61,7 @@ class WorkerService:
             identity: what loaders and workers have.
             cores: requests that are worked on at once.
             cache_bytes: of files that have been read, to keep in memory.
+            code: user code that Ray brings, for a worker of one core.
 
         Raises:
             OSError: it cannot listen there.
@@ -63,6 +70,7 @@ class WorkerService:
         if cores < 1:
             raise ValueError(f"a worker needs a core, not {cores}")
         self._ready = Ready(f"{socket.gethostname()}, pid {os.getpid()}", cores)
+        self._code = code
         self._cores = threading.BoundedSemaphore(cores)
         self._counts = WorkerCounts()
         self._cache = EncodedCache(cache_bytes) if cache_bytes else None
@@ -91,7 +99,7 @@ class WorkerService:
         self._listener.close()
 
     def _begin(self) -> Answer:
-        session = WorkerSession(self._ready, self._cores, self._count, self._cache)
+        session = WorkerSession(self._ready, self._cores, self._count, self._cache, self._code)
 
         def answer(message: Message) -> Outgoing:
             if self._leaving.is_set():
