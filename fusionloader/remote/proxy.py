@@ -88,13 +88,17 @@ class Proxy:
         self._cpu_before = self._board.proxy_cpu_ns  # of the proxies before this one
         self._identity = Identity(config.identity_fd)
         self._made_shared: LaneQueue | None = None
+        self._queue = _native.WorkerQueue(config.control_fd, config.data_fd, config.first_worker)
 
     def serve(self) -> None:
-        """Follows orders until there will be none."""
+        """Follows orders until there will be none, or the queue is stopped.
+
+        Workers that were forked from training meanwhile hold the pipe's other end, too.
+        """
         poll = select.poll()
         poll.register(self._config.orders_fd, select.POLLIN)
         begun = time.process_time_ns()  # starting is not what samples cost
-        while True:
+        while not self._queue.stopping:
             if poll.poll(_LOOK_SECONDS * 1000) and not self._follow():
                 return
             self._tend()
@@ -123,11 +127,10 @@ class Proxy:
             config, work = self._config, self._config.work
             rows = _rows(config)
             hosts = sorted({address.host for address in self._wanted})
-            queue = _native.WorkerQueue(config.control_fd, config.data_fd, config.first_worker)
             gate = make_gate(
                 work,
                 self._board,
-                Observer(queue, self._board, config.local_workers, config.first_worker),
+                Observer(self._queue, self._board, config.local_workers, config.first_worker),
                 replace(config.keys, nodes=hosts),
             )
             self._made_shared = LaneQueue(
