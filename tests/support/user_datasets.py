@@ -34,7 +34,8 @@ class Augmented(Dataset[Any]):
         assert get_worker_info() is not None
         if index == self.ODD and self.kind == "raises":
             raise ValueError("this sample is bad")
-        size = 32 if index == self.ODD and self.kind == "varies" else 16
+        size = 32 if index == self.ODD and self.kind == "has another shape" else 16
+        long = index == self.ODD and self.kind == "has a long text"
         levels = np.random.default_rng(index).integers(0, 256, (48, 40, 3), np.uint8)
         image = ImageEnhance.Contrast(Image.fromarray(levels)).enhance(random.uniform(0.5, 1.5))
         return {
@@ -42,7 +43,7 @@ class Augmented(Dataset[Any]):
             "noise": (torch.rand(size), np.random.standard_normal((2, 3))),
             "label": index,
             "weight": random.random(),
-            "name": f"image {index}",
+            "name": f"image {index}" * (200 if long else 1),
         }
 
 

@@ -22,7 +22,7 @@ from fusionloader.remote.user_code.packages import installed
 def loader_of(dataset, cluster=None, **options):
     if cluster is not None:
         options["remote"] = Remote(
-            workers=2, address=cluster.address, offload="all", user_code=True
+            workers=1, address=cluster.address, offload="all", user_code=True
         )
     generator = torch.Generator().manual_seed(7)
     settings = {"num_workers": 1, "seed": 3, "shuffle": True} | options
@@ -56,9 +56,9 @@ def test_batches_are_those_without(cluster):
 
         def taken_part():
             found.extend(epoch(loader))
-            return len([each for each in loader.stats().remote.workers if each.samples]) == 2
+            return loader.stats().remote.samples
 
-        wait_until(taken_part, "two workers have not taken part")
+        wait_until(taken_part, "no worker has taken part")
         stats = loader.stats().remote
         assert f"on the Ray cluster at {cluster.address}" in loader.explain()
         assert "no part" not in loader.explain()
@@ -68,10 +68,9 @@ def test_batches_are_those_without(cluster):
         assert_same(found, [batch for _ in range(len(found) // 4) for batch in epoch(alone)])
 
 
-def test_samples_of_another_shape_are_made_here(cluster):
-    found = []
-    options = {"persistent_workers": True}
-    with loader_of(Augmented(kind="varies"), cluster, **options) as loader:
+def test_samples_that_have_no_room_are_made_here(cluster):
+    found, dataset = [], Augmented(kind="has a long text")
+    with loader_of(dataset, cluster, persistent_workers=True) as loader:
 
         def declined():
             found.extend(epoch(loader))
@@ -79,20 +78,27 @@ def test_samples_of_another_shape_are_made_here(cluster):
             return stats.declined and stats.samples
 
         wait_until(declined, "no worker was asked for the odd sample")
-    with loader_of(Augmented(kind="varies"), **options) as alone:
+    with loader_of(dataset, persistent_workers=True) as alone:
         assert_same(found, [batch for _ in range(len(found) // 4) for batch in epoch(alone)])
 
 
-def test_what_raises_elsewhere_raises_here(cluster):
-    with loader_of(Augmented(kind="raises"), cluster, persistent_workers=True) as loader:
+@pytest.mark.parametrize(
+    ("kind", "error", "text"),
+    [
+        ("raises", ValueError, "bad"),
+        ("has another shape", RuntimeError, "need one structure"),
+    ],
+)
+def test_what_is_wrong_is_said_as_without(kind, error, text, cluster):
+    with loader_of(Augmented(kind=kind), cluster, persistent_workers=True) as loader:
 
         def raised_and_declined():
-            with pytest.raises(ValueError, match="this sample is bad") as caught:
+            with pytest.raises(error, match=text) as caught:
                 epoch(loader)
             assert f"index {Augmented.ODD}" in str(caught.value)
             return loader.stats().remote.declined
 
-        wait_until(raised_and_declined, "no worker was asked for the bad sample")
+        wait_until(raised_and_declined, "no worker was asked for the odd sample")
 
 
 def test_a_dataset_that_has_changed_is_brought_again(cluster, start):
