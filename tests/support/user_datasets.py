@@ -16,13 +16,11 @@ from torchvision import transforms
 class Augmented(Dataset[Any]):
     """Samples that are drawn from all global generators.
 
-    ``kind`` says what is odd about the sample with the index ``ODD``.
+    ``odd`` says by its index what is odd about a sample: ``"raises"``, ``"shape"`` or ``"text"``.
     """
 
-    ODD = 7
-
-    def __init__(self, length: int = 40, kind: str = "nothing") -> None:
-        self.length, self.kind = length, kind
+    def __init__(self, length: int = 40, odd: dict[int, str] | None = None) -> None:
+        self.length, self.odd = length, odd or {}
         self.augment = transforms.Compose(
             [transforms.RandomResizedCrop(24), transforms.ColorJitter(0.4), transforms.ToTensor()]
         )
@@ -32,10 +30,10 @@ class Augmented(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         assert get_worker_info() is not None
-        if index == self.ODD and self.kind == "raises":
+        odd = self.odd.get(index)
+        if odd == "raises":
             raise ValueError("this sample is bad")
-        size = 32 if index == self.ODD and self.kind == "has another shape" else 16
-        long = index == self.ODD and self.kind == "has a long text"
+        size = 32 if odd == "shape" else 16
         levels = np.random.default_rng(index).integers(0, 256, (48, 40, 3), np.uint8)
         image = ImageEnhance.Contrast(Image.fromarray(levels)).enhance(random.uniform(0.5, 1.5))
         return {
@@ -43,7 +41,7 @@ class Augmented(Dataset[Any]):
             "noise": (torch.rand(size), np.random.standard_normal((2, 3))),
             "label": index,
             "weight": random.random(),
-            "name": f"image {index}" * (200 if long else 1),
+            "name": f"image {index}" * (200 if odd == "text" else 1),
         }
 
 
