@@ -31,6 +31,9 @@ class Remote:
             encoded bytes are sent to them. ``"auto"``: the first where a worker has the files.
         token_file: what ``servers`` were given; by default the one that
             ``python -m fusionloader worker --init`` made.
+        user_code: whether Ray may bring the dataset to the workers that it starts, and these run
+            its Python code, where a plan is not the whole way of a sample. Only without
+            ``servers``.
 
     Raises:
         ValueError: a value is not one of those above.
@@ -42,6 +45,7 @@ class Remote:
     offload: Offload = "balance"
     data: DataPlace = "auto"
     token_file: str | None = None
+    user_code: bool = False
 
     @classmethod
     def of(cls, wanted: object) -> Remote:
@@ -67,6 +71,8 @@ class Remote:
             self._check_servers()
         elif self.token_file is not None:
             raise ValueError("token_file goes with servers: Ray's workers get a token of their own")
+        if not isinstance(self.user_code, bool):
+            raise ValueError(f"user_code should be True or False, not {self.user_code!r}")
         self._check_workers()
 
     def _check_servers(self) -> None:
@@ -77,6 +83,11 @@ class Remote:
             raise ValueError(f"an address is given twice in servers={found!r}")
         if self.workers is not None or self.address is not None:
             raise ValueError("workers and address are Ray's; servers have as many as they offer")
+        if self.user_code:
+            raise ValueError(
+                "user_code needs Ray, which brings the code to its workers: leave servers or "
+                "user_code out"
+            )
         object.__setattr__(self, "servers", tuple(found))
 
     def _check_workers(self) -> None:

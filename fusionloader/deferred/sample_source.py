@@ -69,6 +69,11 @@ class DeferringSource:
         return self.inner.count()
 
 
+def without_deferral(source: Source) -> Source:
+    """Returns a source of the same samples that makes all images at once."""
+    return source.inner if isinstance(source, DeferringSource) else source
+
+
 def without_descriptors(source: Source) -> tuple[Source, dict[str, int]]:
     """Returns a source to pickle for a process that gets its descriptors apart, and these."""
     if not isinstance(source, DeferringSource):

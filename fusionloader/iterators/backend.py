@@ -71,7 +71,10 @@ class WorkerBackend(Protocol):
         """Returns what jobs have to agree on that share preparation."""
 
     def remote_work(
-        self, options: LoaderOptions, link: Callable[[Remote, int], RemoteLink]
+        self,
+        options: LoaderOptions,
+        base_seed: int,
+        link: Callable[[Remote, int], RemoteLink],
     ) -> RemoteTask | None:
         """Returns what workers on other machines are given; ``None`` where they have no part.
 

@@ -50,10 +50,22 @@ def explained(
 def _why_local(options: LoaderOptions, compiled: Compiled | None, why_not: str | None) -> str:
     """Returns why workers on other machines cannot make samples; empty where they can."""
     if why_not or compiled is None or not is_for_native_workers(compiled):
-        return "they run plans, and these samples are made by Python code"
+        why = _why_code_is_local(options, why_not)
+        if why:
+            return why
     if options.worker_init_fn is not None:
         return "worker_init_fn may change what workers make"
     return ""
+
+
+def _why_code_is_local(options: LoaderOptions, why_not: str | None) -> str:
+    assert options.remote is not None
+    if not options.remote.user_code:
+        why = "they run plans, and these samples are made by Python code"
+        if why_not or options.worker_init_fn is not None:
+            return why
+        return f"{why}; with Remote(user_code=True) the workers that Ray starts run it, too"
+    return "they make samples one by one, and these batches are made whole" if why_not else ""
 
 
 def _is_cuda(options: LoaderOptions) -> bool:

@@ -189,7 +189,10 @@ class NativeBackend:
         return Agreement.of(options, self._plan, self.layout, self._table)
 
     def remote_work(
-        self, options: LoaderOptions, link: Callable[[Remote, int], RemoteLink]
+        self,
+        options: LoaderOptions,
+        base_seed: int,
+        link: Callable[[Remote, int], RemoteLink],
     ) -> RemoteTask | None:
         """See ``WorkerBackend``."""
         if options.remote is None or options.worker_init_fn is not None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from fusionloader.aliases import Index
 from fusionloader.coordinated.agreement import Agreement
-from fusionloader.deferred.sample_source import without_descriptors
+from fusionloader.deferred.sample_source import without_deferral, without_descriptors
 from fusionloader.delivery.level_rows import LevelRows
 from fusionloader.executors.layout import Layout
 from fusionloader.executors.python import SampleKey, Source
@@ -21,6 +21,7 @@ from fusionloader.iterators.backend import (
     start_in_pool,
 )
 from fusionloader.manager.options import StartWorker, WorkerConnection, WorkerKind
+from fusionloader.manager.remote_tasks import code_task
 from fusionloader.options import LoaderOptions
 from fusionloader.pool.pool_processes import Payload
 from fusionloader.pool.user_code import UserCode
@@ -64,10 +65,17 @@ class PythonBackend:
         raise AssertionError(f"share={options.share!r}")
 
     def remote_work(
-        self, options: LoaderOptions, link: Callable[[Remote, int], RemoteLink]
+        self,
+        options: LoaderOptions,
+        base_seed: int,
+        link: Callable[[Remote, int], RemoteLink],
     ) -> RemoteTask | None:
-        """Returns ``None``: user code stays on this machine."""
-        return None
+        """Returns ``None`` unless the user has it so: user code stays on this machine."""
+        if options.remote is None or not options.remote.user_code:
+            return None
+        if options.worker_init_fn is not None:
+            return None
+        return code_task(options, link, without_deferral(self._source), base_seed)
 
     def name(self, index: Index) -> str:
         """Returns a sample's name for messages."""

@@ -126,7 +126,7 @@ class SlotIterator(_BaseDataLoaderIter):
             # User code may start threads, to which a dedicated core is none.
             cpu_affinity=options.cpu_affinity if backend.worker_kind == "native" else "off",
             worker_kind=backend.worker_kind,
-            remote=backend.remote_work(options, self._state.link),
+            remote=backend.remote_work(options, self.base_seed, self._state.link),
         )
 
     @property

@@ -6,18 +6,25 @@ import hashlib
 import json
 import os
 import sys
+from collections.abc import Callable
 
 import PIL
 
+import fusionloader
 from fusionloader.delivery.level_rows import plan_of_levels
 from fusionloader.executors.layout import Layout
+from fusionloader.executors.python import Source
 from fusionloader.options import LoaderOptions
 from fusionloader.plan.exchange import plan_to_data
 from fusionloader.plan.stages import Plan
 from fusionloader.remote.link import RemoteLink, RemoteTask
 from fusionloader.remote.offload_metrics import MetricKeys
+from fusionloader.remote.protocol import CodeSetup
 from fusionloader.remote.proxy.work import RemoteWork
+from fusionloader.remote.user_code.bundle import bundle
+from fusionloader.remote.user_code.packages import installed
 from fusionloader.remote.worker.known_files import some_of
+from fusionloader.remote_settings import Remote
 from fusionloader.shm.dataset_table import DatasetTable
 from fusionloader.sources.tables import layout_of
 
@@ -52,17 +59,54 @@ def remote_task(
         tiny_size=options.tiny_batch_size,
         in_flight=options.in_flight,
     )
-    keys = _metric_keys(options, work)
+    keys = _metric_keys(options, f"{json.dumps(plan_to_data(wanted), sort_keys=True)} {work.data}")
     return RemoteTask(link, work, keys, plan.result_channels, table.fd, table.nbytes)
 
 
-def _metric_keys(options: LoaderOptions, work: RemoteWork) -> MetricKeys:
+def code_task(
+    options: LoaderOptions,
+    link: Callable[[Remote, int], RemoteLink],
+    source: Source,
+    base_seed: int,
+) -> RemoteTask:
+    """Returns the same where workers run the code of a source of samples, which Ray brings them.
+
+    Raises:
+        ImportError: Ray is not installed.
+        PicklingError: the dataset cannot be sent, see ``bundle``.
+        ConnectionError: there is no cluster.
+    """
+    settings = options.remote
+    assert settings is not None
+    code = bundle(source)
+    made = link(settings, options.num_workers)
+    made.fleet.bring(code)
+    work = RemoteWork(
+        plan=None,
+        row_bytes=0,
+        convert=None,
+        pillow="",
+        image=None,
+        known_files=(),
+        data=settings.data,
+        offload=settings.offload,
+        tiny_size=options.tiny_batch_size,
+        in_flight=options.in_flight,
+        code=CodeSetup(
+            fusionloader.__version__, code.digest, installed(), base_seed, options.num_workers
+        ),
+    )
+    kind = type(source.dataset)
+    keys = _metric_keys(options, f"{kind.__module__}.{kind.__qualname__}")
+    return RemoteTask(made, work, keys, channels=0, table_fd=-1, table_bytes=0)
+
+
+def _metric_keys(options: LoaderOptions, plan: str) -> MetricKeys:
     """The script stands for the model, which a loader does not see."""
     script = os.path.abspath(sys.argv[0]) if sys.argv and sys.argv[0] else "interactive"
-    plan = json.dumps(plan_to_data(work.plan), sort_keys=True)
     return MetricKeys(
         model=f"{script}, batch size {options.batch_size}, device {options.device}",
-        plan=hashlib.blake2b(f"{plan} {work.data}".encode(), digest_size=16).hexdigest(),
+        plan=hashlib.blake2b(plan.encode(), digest_size=16).hexdigest(),
         local_workers=options.num_workers,
         nodes=(),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from fusionloader.remote.user_code.bundle import CodeBundle
 from fusionloader.transport.address import Address
 from fusionloader.transport.identity import Identity
 
@@ -36,6 +37,9 @@ class Fleet(Protocol):
     def tell(self, load: FleetLoad) -> None:
         """Hears how busy they were since the last time, about twice a second."""
 
+    def bring(self, code: CodeBundle) -> None:
+        """Has the workers get user code, in the place of what they had."""
+
     def explain(self) -> str:
         """Returns where the workers come from, in a line."""
 
@@ -56,6 +60,10 @@ class ListedFleet:
 
     def tell(self, load: FleetLoad) -> None:
         """Does nothing: they are not started from here."""
+
+    def bring(self, code: CodeBundle) -> None:
+        """Never called: user code is for workers that Ray starts."""
+        raise AssertionError("user code for servers")
 
     def explain(self) -> str:
         """Returns their addresses."""

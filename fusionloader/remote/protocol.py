@@ -1,7 +1,8 @@
 """What a loader and a remote worker say to each other, as bytes.
 
-A connection begins with ``SETUP``: what is to be made, as JSON. The worker answers ``READY``, or
-refuses and says why. Each ``PREPARE`` then names samples of one tiny-batch, and is answered in
+A connection begins with ``SETUP``: what is to be made, as JSON; or with ``SETUP_CODE``, where it is
+made by user code that Ray has brought to the worker. The worker answers ``READY``, or refuses and
+says why. Each ``PREPARE`` then names samples of one tiny-batch, and is answered in
 turn, by ``ROWS`` with what was made of all of them, or ``DECLINED``: this machine's own workers do
 them then, so that whatever is wrong with a sample is found, and reported, where the user is.
 """
@@ -25,6 +26,7 @@ READY = FIRST_OF_SERVICE + 9
 PREPARE = FIRST_OF_SERVICE + 10
 ROWS = FIRST_OF_SERVICE + 11
 DECLINED = FIRST_OF_SERVICE + 12
+SETUP_CODE = FIRST_OF_SERVICE + 13
 
 MOST_SAMPLES = 4096
 """Samples of one request."""
@@ -34,6 +36,10 @@ OTHER_DATA = "this worker has not the same data"
 """How a refusal of ``SETUP`` begins whose known files are not there; the loader may ship them."""
 LEAVING = "this worker leaves"
 """How a refusal begins of a worker that is about to end."""
+NO_CODE = "this worker has not the dataset yet"
+"""How a refusal of ``SETUP_CODE`` begins while Ray has not brought what it names."""
+LAYOUT_BYTES = 16
+"""Of the digest of a layout, with which the body of a request for ``DataMode.INDICES`` begins."""
 
 _LONGEST_TEXT = 2000
 _REQUEST = struct.Struct("<QQQB3xI")
@@ -54,6 +60,7 @@ class DataMode(enum.IntEnum):
     PATHS = 0  # the body has paths of files, which the worker reads
     ENCODED = 1  # the body has the bytes of files
     PIXELS = 2  # the body has pixels, each image of the shape that SETUP gives
+    INDICES = 3  # the body has a layout's digest, then indices as int64, for user code
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +120,51 @@ class Setup:
             raise MalformedMessage("SETUP has fields of other types")
         fields["image"] = None if image is None else tuple(image)
         fields["known_files"] = tuple(map(_known_file, files))
+        return cls(**fields)
+
+
+@dataclass(frozen=True, slots=True)
+class CodeSetup:
+    """Which user code is to make the samples, and where it would run otherwise.
+
+    Attributes:
+        version: of fusionloader, the same on both ends.
+        digest: of what Ray has brought, see ``user_code.bundle``.
+        packages: versions of Python and of packages, the same on both ends.
+        base_seed: of the loader's iterator.
+        workers: that the loader has on its own machine.
+    """
+
+    version: str
+    digest: str
+    packages: dict[str, str]
+    base_seed: int
+    workers: int
+
+    def encode(self) -> bytes:
+        """Returns it as JSON."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def decode(cls, head: bytes) -> CodeSetup:
+        """Returns what a message's head says.
+
+        Raises:
+            MalformedMessage: it says something else.
+        """
+        fields = _fields(head, "version digest packages base_seed workers")
+        packages, seed = fields["packages"], fields["base_seed"]
+        whole = (
+            isinstance(fields["version"], str)
+            and isinstance(fields["digest"], str)
+            and isinstance(packages, dict)
+            and all(isinstance(version, str) for version in packages.values())
+            and type(seed) is int
+            and 0 <= seed < 1 << 63
+            and _is_count(fields["workers"])
+        )
+        if not whole:
+            raise MalformedMessage("SETUP_CODE has fields of other types")
         return cls(**fields)
 
 
@@ -187,7 +239,8 @@ class Request(NamedTuple):
         if mode not in list(DataMode):
             raise MalformedMessage(f"PREPARE has data of unknown kind {mode}")
         samples = [WantedSample(*each) for each in _SAMPLE.iter_unpack(head[_REQUEST.size :])]
-        if sum(sample.body_bytes for sample in samples) != body_bytes:
+        digest = LAYOUT_BYTES if mode == DataMode.INDICES else 0
+        if digest + sum(sample.body_bytes for sample in samples) != body_bytes:
             raise MalformedMessage(f"PREPARE has a body of {body_bytes} bytes for other samples")
         return cls(number, seed, epoch, DataMode(mode), samples)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import logging
 import os
 import re
@@ -21,6 +20,8 @@ import fusionloader
 from fusionloader.remote.fleet import FleetLoad
 from fusionloader.remote.ray_control import cluster
 from fusionloader.remote.ray_control.messages import Close, Joined, Refused, Start, Wish, Workers
+from fusionloader.remote.ray_needed import need_ray
+from fusionloader.remote.user_code.bundle import CodeBundle
 from fusionloader.remote_settings import Remote
 from fusionloader.scheduler.fleet_size import FleetSize
 from fusionloader.transport.address import Address
@@ -60,7 +61,7 @@ class RayFleet:
             ConnectionError: there is no cluster at the address, or it cannot be joined.
             ValueError: the address is none, or of Ray's client, and ``workers`` is not given.
         """
-        _need_ray()
+        need_ray()
         start = _start(settings, loader_cores)
         cluster.probe(start.address)
         self.identity = Identity.of(start.token)
@@ -100,6 +101,12 @@ class RayFleet:
             log.debug("%d remote workers are wanted", wish)
             self._start = replace(self._start, wish=wish)
             self._control.send(Wish(wish))
+
+    def bring(self, code: CodeBundle) -> None:
+        """Has Ray bring user code to all workers, also to those that it starts later."""
+        if code != self._start.code:
+            self._start = replace(self._start, code=code)
+            self._control.send(code)
 
     def explain(self) -> str:
         """Returns how many there are and where, and what went wrong last."""
@@ -216,7 +223,7 @@ class _Control:
         except (EOFError, OSError):
             return None
 
-    def send(self, message: Start | Wish | Close) -> None:
+    def send(self, message: Start | Wish | CodeBundle | Close) -> None:
         """Sends a message, if it is there."""
         with self._sending, contextlib.suppress(OSError):  # it has ended: ``receive`` tells
             self._connection.send(message)
@@ -241,11 +248,6 @@ class _Control:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-
-
-def _need_ray() -> None:
-    if importlib.util.find_spec("ray") is None:
-        raise ImportError("workers on other machines need Ray: pip install fusionloader[remote]")
 
 
 def _start(settings: Remote, loader_cores: int) -> Start:

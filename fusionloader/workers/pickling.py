@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.reduction import ForkingPickler
 from pickle import PicklingError
 
@@ -29,8 +29,8 @@ def explain_pickling(error: Exception, options: LoaderOptions) -> Exception | No
         instead = "give the loader workers of its own (num_workers=... instead of pool=...)"
     for name in _SENT:
         value = getattr(options, name)
-        if not _pickles(value):
-            path, culprit = _deepest(value, name, _DEPTH)
+        if not _pickles(value, _dump):
+            path, culprit = deepest(value, name, _dump)
             kind = type(error) if type(error) in (AttributeError, TypeError) else PicklingError
             return kind(
                 f"{path} cannot be sent to {where}: {culprit!r} cannot be pickled ({error}). Make "
@@ -40,20 +40,29 @@ def explain_pickling(error: Exception, options: LoaderOptions) -> Exception | No
     return None
 
 
-def _pickles(value: object) -> bool:
+def _dump(value: object) -> None:
+    ForkingPickler(io.BytesIO(), pickle.HIGHEST_PROTOCOL).dump(value)
+
+
+def _pickles(value: object, dump: Callable[[object], object]) -> bool:
     try:
-        ForkingPickler(io.BytesIO(), pickle.HIGHEST_PROTOCOL).dump(value)
+        dump(value)
     except Exception:
         return False
     return True
 
 
-def _deepest(value: object, path: str, depth: int) -> tuple[str, object]:
-    """Follows attributes and elements while one of them cannot be pickled."""
+def deepest(
+    value: object, path: str, dump: Callable[[object], object], depth: int = _DEPTH
+) -> tuple[str, object]:
+    """Follows attributes and elements while one of them cannot be pickled by ``dump``.
+
+    Returns where the last of them is, beginning with ``path``, and what it is.
+    """
     if depth > 0:
         for part, inner in _parts(value):
-            if not _pickles(inner):
-                return _deepest(inner, path + part, depth - 1)
+            if not _pickles(inner, dump):
+                return deepest(inner, path + part, dump, depth - 1)
     return path, value
 
 

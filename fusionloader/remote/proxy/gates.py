@@ -16,6 +16,7 @@ from fusionloader.remote.board import RemoteBoard
 from fusionloader.remote.offload_metrics import MetricKeys, MetricStore
 from fusionloader.remote.proxy.observed import Observed, Observer
 from fusionloader.remote.proxy.work import RemoteWork
+from fusionloader.remote.user_code.layouts import LayoutRows
 from fusionloader.scheduler.offload.balance import Answer, LeaseLimit, low_stock, may_claim
 from fusionloader.scheduler.offload.decision import Candidate, Counters
 from fusionloader.scheduler.offload.profile import OffloadProfile, Phase
@@ -60,6 +61,23 @@ class OpenGate:
 
     def look(self, most: int) -> None:
         """Does nothing."""
+
+
+class LayoutGate:
+    """Lets lanes ask for samples of user code as soon as this machine's have settled their layout.
+
+    It depends on what the first sample turns out to be, not on how fast it is made.
+    """
+
+    def __init__(self, gate: Gate, rows: LayoutRows) -> None:
+        """From then on ``gate`` decides."""
+        self._gate, self._rows = gate, rows
+        self.claimed, self.answered, self.lost = gate.claimed, gate.answered, gate.lost
+        self.look = gate.look
+
+    def request(self, queue: _native.WorkerQueue) -> Candidate | None:
+        """Returns nothing before."""
+        return None if self._rows.settled(queue) is None else self._gate.request(queue)
 
 
 class BalanceGate:
@@ -229,6 +247,8 @@ def make_gate(work: RemoteWork, board: RemoteBoard, observer: Observer, keys: Me
 
 
 def _candidates(work: RemoteWork) -> list[Candidate]:
+    if work.code is not None:
+        return [Candidate.TINY_BATCH, Candidate.MINI_BATCH]
     if work.image is not None or work.data == "ship":
         return [Candidate.SHIP]
     shared = [Candidate.TINY_BATCH, Candidate.MINI_BATCH]

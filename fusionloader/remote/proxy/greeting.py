@@ -7,10 +7,12 @@ from typing import NamedTuple
 from fusionloader.plan.exchange import plan_to_data
 from fusionloader.remote.protocol import (
     LEAVING,
+    NO_CODE,
     OTHER_DATA,
     READY,
     SERVICE,
     SETUP,
+    SETUP_CODE,
     DataMode,
     MalformedMessage,
     Ready,
@@ -26,6 +28,7 @@ from fusionloader.transport.messages import REFUSED, Outgoing
 from fusionloader.workers.fd_messages import package_version
 
 _SECONDS = 5.0  # for each step
+_LOAD_SECONDS = 60.0  # for a worker to import torch and load a dataset
 
 
 class NotTaken(Exception):
@@ -67,6 +70,8 @@ def greet(address: Address, identity: Identity, work: RemoteWork, lacks_data: bo
 
 
 def _modes(work: RemoteWork, lacks_data: bool) -> list[DataMode]:
+    if work.code is not None:
+        return [DataMode.INDICES]
     if work.image is not None:
         return [DataMode.PIXELS]
     if work.data == "shared":
@@ -76,6 +81,10 @@ def _modes(work: RemoteWork, lacks_data: bool) -> list[DataMode]:
 
 
 def _ready(made: Connection, mode: DataMode, work: RemoteWork) -> Ready:
+    if work.code is not None:
+        made.send(Outgoing(SETUP_CODE, work.code.encode()), _SECONDS)
+        return _answered(made, _LOAD_SECONDS)
+    assert work.plan is not None
     setup = Setup(
         version=package_version(),
         plan=plan_to_data(work.plan),
@@ -85,10 +94,14 @@ def _ready(made: Connection, mode: DataMode, work: RemoteWork) -> Ready:
         known_files=work.known_files if mode is DataMode.PATHS else (),
     )
     made.send(Outgoing(SETUP, setup.encode()), _SECONDS)
-    answer = made.receive(_SECONDS, _SECONDS)
+    return _answered(made, _SECONDS)
+
+
+def _answered(made: Connection, seconds: float) -> Ready:
+    answer = made.receive(seconds, seconds)
     if answer.kind == REFUSED:
         why = answer.head.decode(errors="replace")[:500]
-        raise TransportError(why) if why.startswith(LEAVING) else NotTaken(why)
+        raise TransportError(why) if why.startswith((LEAVING, NO_CODE)) else NotTaken(why)
     if answer.kind != READY:
-        raise MalformedMessage(f"answers SETUP by a message of kind {answer.kind}")
+        raise MalformedMessage(f"answers its setup by a message of kind {answer.kind}")
     return Ready.decode(answer.head)

@@ -41,8 +41,9 @@ from fusionloader.remote.protocol import (
 )
 from fusionloader.remote.proxy.gates import Gate
 from fusionloader.remote.proxy.greeting import Greeted, NotTaken, greet
-from fusionloader.remote.proxy.sample_requests import request_for
+from fusionloader.remote.proxy.sample_requests import request_for, request_for_code
 from fusionloader.remote.proxy.work import RemoteWork
+from fusionloader.remote.user_code.layouts import LayoutRows
 from fusionloader.scheduler.offload.decision import Candidate
 from fusionloader.transport.address import Address
 from fusionloader.transport.connection import Connection
@@ -57,6 +58,7 @@ _LEAST_SECONDS = 2.0  # that an answer is waited for
 _MOST_SECONDS = 30.0  # however slow the last answers were
 _SECONDS_MORE = 0.1  # for each tiny-batch of a request beyond the first
 _LEAST_RATE = 1e6  # bytes in a second, of a body
+_LEAST_SECONDS_OF_CODE = 10.0  # whose samples may take a second each
 _REST_SECONDS = 0.05
 _MOST_DECLINED = 16  # in a row, with nothing made in between
 _LONGEST_TEXT = 500
@@ -70,12 +72,18 @@ class LaneQueue:
     control_fd: int
     data_fd: int
     pid: int
-    rows: _native.RemoteRows
+    rows: _native.RemoteRows | LayoutRows
     work: RemoteWork
     identity: Identity
     board: RemoteBoard
     gate: Gate
     say: Callable[[str], None]
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a sample's result."""
+        rows = self.rows
+        return rows.row_bytes if isinstance(rows, LayoutRows) else self.work.row_bytes
 
 
 class _Lease(NamedTuple):
@@ -111,7 +119,8 @@ class Lane:
         self._queue.announce(shared.pid)
         self._greeted: Greeted | None = None
         self._under_way: deque[_Lease] = deque()
-        self._times = AnswerTimes(_LEAST_SECONDS)
+        least = _LEAST_SECONDS if shared.work.code is None else _LEAST_SECONDS_OF_CODE
+        self._times = AnswerTimes(least)
         self._absence = Absence()
         self._asked_ever = 0
         self._declined_in_a_row = 0
@@ -230,9 +239,12 @@ class Lane:
         number, mode = self._asked_ever, self._greeted.mode
         if kind is Candidate.SHIP and mode is DataMode.PATHS:
             mode = DataMode.ENCODED
-        asked = None
+        asked, rows = None, self._shared.rows
         try:
-            asked = request_for(claim, self._shared.rows, mode, number, self._most)
+            if isinstance(rows, LayoutRows):
+                asked = request_for_code(self._queue, claim, rows, number)
+            else:
+                asked = request_for(claim, rows, mode, number, self._most)
         finally:
             if asked is None:  # by an error, too
                 self._return(claim)
@@ -250,7 +262,7 @@ class Lane:
     @property
     def _most(self) -> int:
         """Samples that one request may be for."""
-        return min(MOST_SAMPLES, MOST_BODY // self._shared.work.row_bytes)
+        return min(MOST_SAMPLES, MOST_BODY // max(self._shared.row_bytes, 1))
 
     @property
     def _deadline(self) -> float:
@@ -306,11 +318,13 @@ class Lane:
     ) -> None:
         answer, queue, claim = Rows.decode(message.head), self._queue, lease.claim
         _require_number(answer.number, lease)
-        if message.body_bytes != lease.samples * self._shared.work.row_bytes:
+        if message.body_bytes != lease.samples * self._shared.row_bytes:
             raise MalformedMessage(f"sends {message.body_bytes} bytes for {lease.samples} samples")
         rows, deadline, began = self._shared.rows, self._deadline, time.perf_counter()
         self._expect(deadline, message.body_bytes)
-        if rows.receives_rows:
+        if isinstance(rows, LayoutRows):
+            connection.receive_body(rows.places(queue, claim), deadline)
+        elif rows.receives_rows:
             connection.receive_body(rows.places(queue, claim), deadline)
             rows.write_targets(queue, claim)
         else:

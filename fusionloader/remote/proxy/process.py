@@ -23,10 +23,11 @@ from fusionloader import _native
 from fusionloader.remote.board import LANES, RemoteBoard
 from fusionloader.remote.offload_metrics import MetricKeys
 from fusionloader.remote.proxy.allotment import allot
-from fusionloader.remote.proxy.gates import make_gate
+from fusionloader.remote.proxy.gates import LayoutGate, make_gate
 from fusionloader.remote.proxy.lane import DEPTH, Lane, LaneQueue
 from fusionloader.remote.proxy.observed import Observer
 from fusionloader.remote.proxy.work import RemoteWork
+from fusionloader.remote.user_code.layouts import LayoutRows
 from fusionloader.transport.address import Address
 from fusionloader.transport.identity import Identity
 from fusionloader.workers import messages
@@ -43,7 +44,8 @@ class ProxyConfig:
     """Configuration of a proxy; the descriptors are open in it under these numbers.
 
     ``first_worker`` is the number of the first lane in the queue; this machine's workers have
-    those below ``local_workers``. ``parent`` is the training process's pid.
+    those below ``local_workers``. ``parent`` is the training process's pid. User code has no table:
+    its descriptor is -1.
     """
 
     parent: int
@@ -63,10 +65,11 @@ class ProxyConfig:
 
     def descriptors(self) -> tuple[int, ...]:
         """Returns the descriptors that have to be open in the process."""
+        table = () if self.table_fd < 0 else (self.table_fd,)
         return (
             self.control_fd,
             self.data_fd,
-            self.table_fd,
+            *table,
             self.message_fd,
             self.orders_fd,
             self.board_fd,
@@ -97,16 +100,20 @@ class Proxy:
         self._cpu_before = self._board.proxy_cpu_ns  # of the proxies before this one
         self._identity = Identity(config.identity_fd)
         self._made_shared: LaneQueue | None = None
+        self._queue = _native.WorkerQueue(config.control_fd, config.data_fd, config.first_worker)
 
     def serve(self) -> None:
-        """Follows orders until there will be none."""
+        """Follows orders until there will be none, or the queue is stopped.
+
+        Workers that were forked from training meanwhile hold the pipe's other end, too.
+        """
         poll = select.poll()
         poll.register(self._config.orders_fd, select.POLLIN)
         begun = time.process_time_ns()  # starting is not what samples cost
-        while True:
+        while not self._queue.stopping:
             if poll.poll(_LOOK_SECONDS * 1000) and not self._follow():
                 return
-            if self._queue.stopping or os.getppid() != self._config.parent:
+            if os.getppid() != self._config.parent:
                 return
             self._tend()
             self._board.proxy_cpu_ns = self._cpu_before + time.process_time_ns() - begun
@@ -137,22 +144,23 @@ class Proxy:
         """Made when it is known who the workers are."""
         if self._made_shared is None:
             config, work = self._config, self._config.work
-            table = _native.SharedMapping(config.table_fd, 0, config.table_bytes)
+            rows = _rows(config)
             hosts = sorted({address.host for address in self._wanted})
+            gate = make_gate(
+                work,
+                self._board,
+                Observer(self._queue, self._board, config.local_workers, config.first_worker),
+                replace(config.keys, nodes=hosts),
+            )
             self._made_shared = LaneQueue(
                 control_fd=config.control_fd,
                 data_fd=config.data_fd,
                 pid=os.getpid(),
-                rows=_native.RemoteRows(table, work.row_bytes, work.convert, config.channels),
+                rows=rows,
                 work=work,
                 identity=self._identity,
                 board=self._board,
-                gate=make_gate(
-                    work,
-                    self._board,
-                    Observer(self._queue, self._board, config.local_workers, config.first_worker),
-                    replace(config.keys, nodes=hosts),
-                ),
+                gate=LayoutGate(gate, rows) if isinstance(rows, LayoutRows) else gate,
                 say=self._say,
             )
         return self._made_shared
@@ -206,3 +214,11 @@ class Proxy:
         for number in free[:count]:
             worker = self._config.first_worker + number
             self._lanes[number] = Lane(number, worker, address, self._shared)
+
+
+def _rows(config: ProxyConfig) -> _native.RemoteRows | LayoutRows:
+    work = config.work
+    if work.code is not None:
+        return LayoutRows()
+    table = _native.SharedMapping(config.table_fd, 0, config.table_bytes)
+    return _native.RemoteRows(table, work.row_bytes, work.convert, config.channels)

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from fusionloader import _native
 from fusionloader.remote.protocol import (
     MOST_BODY,
+    MOST_SAMPLES,
     SAMPLE_BYTES,
     DataMode,
     Request,
     WantedSample,
     encode_request,
 )
+from fusionloader.remote.user_code.layouts import LayoutRows
+
+_INDEX_BYTES = 8
 
 
 class Asked(NamedTuple):
@@ -65,6 +70,29 @@ def request_for(
     ]
     head = Request(number, claim.seed, claim.epoch, mode, wanted).encode()
     return Asked(head, body, len(wanted))
+
+
+def request_for_code(
+    queue: _native.WorkerQueue, claim: _native.Claim, rows: LayoutRows, number: int
+) -> Asked | None:
+    """Returns the same for samples of user code.
+
+    ``None`` where an index is no plain integer, or the batch has no rows yet.
+    """
+    settled = rows.settled(queue)
+    if settled is None or claim.payload is None or len(claim.indices()):
+        return None
+    start = claim.first * claim.tiny_size
+    stop = min(start + claim.count * claim.tiny_size, claim.samples)
+    if (stop - start) * rows.row_bytes > MOST_BODY or stop - start > MOST_SAMPLES:
+        return None
+    items, keys, occurrences, groups = claim.sample_keys(start, stop)
+    wanted = [
+        WantedSample(key, group, 0, occurrence, _INDEX_BYTES)
+        for key, occurrence, group in zip(keys, occurrences, groups, strict=True)
+    ]
+    head = Request(number, claim.seed, claim.epoch, DataMode.INDICES, wanted).encode()
+    return Asked(head, [settled.digest, struct.pack(f"<{len(items)}q", *items)], len(items))
 
 
 def _data(rows: _native.RemoteRows, mode: DataMode, item: int) -> bytes | memoryview:

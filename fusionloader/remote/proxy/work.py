@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fusionloader.plan.stages import Plan
-from fusionloader.remote.protocol import KnownFile
+from fusionloader.remote.protocol import CodeSetup, KnownFile
 from fusionloader.remote_settings import DataPlace, Offload
 
 
@@ -15,7 +15,8 @@ class RemoteWork:
 
     Attributes:
         plan: that workers run; where results are 8-bit levels of a plan's elements, one of these.
-        row_bytes: of a result.
+            ``None`` where they run user code.
+        row_bytes: of a result of the plan.
         convert: name and table of the elements that levels become; ``None`` for results that are
             rows as they come.
         pillow: release of Pillow whose pixels are wanted.
@@ -25,9 +26,10 @@ class RemoteWork:
         offload: what is left to them.
         tiny_size: samples in a tiny-batch.
         in_flight: mini-batches that are made at a time, at most.
+        code: the user code that workers run, if they do.
     """
 
-    plan: Plan
+    plan: Plan | None
     row_bytes: int
     convert: tuple[str, bytes] | None
     pillow: str
@@ -37,3 +39,4 @@ class RemoteWork:
     offload: Offload
     tiny_size: int
     in_flight: int
+    code: CodeSetup | None = None

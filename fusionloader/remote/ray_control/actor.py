@@ -7,6 +7,8 @@ import threading
 import ray
 
 import fusionloader
+from fusionloader.remote.user_code.bundle import CodeBundle
+from fusionloader.remote.user_code.store import CodeStore
 from fusionloader.remote.worker.service import WorkerService
 from fusionloader.transport.address import Address
 from fusionloader.transport.identity import Identity
@@ -18,8 +20,13 @@ class WorkerActor:
     def __init__(self) -> None:
         self._ended = threading.Event()
 
-    def start(self, version: str, token: bytes) -> tuple[Address, str]:
+    def start(self, version: str, token: bytes, number: int) -> tuple[Address, str]:
         """Listens on any free port; returns where, and Ray's name of its node.
+
+        Args:
+            version: of fusionloader that training has.
+            token: that the loader shows.
+            number: of this worker among those of the loader.
 
         Raises:
             RuntimeError: this node has another version of fusionloader than training has.
@@ -30,8 +37,15 @@ class WorkerActor:
                 f"the node {host} has fusionloader {fusionloader.__version__}, and training has "
                 f"{version}: install the same on both"
             )
-        self._service = WorkerService(Address(host, 0), Identity.of(token), cores=1)
+        self._code = CodeStore(number)
+        self._service = WorkerService(
+            Address(host, 0), Identity.of(token), cores=1, code=self._code
+        )
         return self._service.address, ray.get_runtime_context().get_node_id()
+
+    def bring(self, code: CodeBundle) -> None:
+        """Gets user code, which is not loaded before the loader asks for its samples."""
+        self._code.bring(code)
 
     def serve(self) -> None:
         """Returns when the worker has left; a call that is under way tells that it is there."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from fusionloader.remote.user_code.bundle import CodeBundle
 from fusionloader.transport.address import Address
 
 
@@ -20,6 +21,7 @@ class Start:
         node_ip: address of this machine's node in the cluster, ``None`` where Ray finds it.
         runtime_env: of the Ray session that training is part of.
         wish: workers to start; ``None`` for one on each free CPU.
+        code: user code that workers get, if any.
         loader_cores: of this machine that are left to the loader, where Ray is to use the others.
     """
 
@@ -30,6 +32,7 @@ class Start:
     runtime_env: dict[str, Any] | None
     wish: int | None
     loader_cores: int
+    code: CodeBundle | None = None
 
 
 @dataclass(frozen=True, slots=True)

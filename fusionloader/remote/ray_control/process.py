@@ -8,6 +8,7 @@ from multiprocessing.connection import Connection
 
 from fusionloader.remote.ray_control import cluster
 from fusionloader.remote.ray_control.messages import Close, Refused, Start, Wish, Workers
+from fusionloader.remote.user_code.bundle import CodeBundle
 
 _PERIOD_SECONDS = 0.1
 
@@ -51,6 +52,9 @@ def _serve(control: Connection, start: Start, training: int) -> None:
             message = control.recv()
             if isinstance(message, Close):
                 break
-            assert isinstance(message, Wish)
-            wish = message.count
+            if isinstance(message, CodeBundle):
+                workers.bring(message)
+            else:
+                assert isinstance(message, Wish)
+                wish = message.count
     workers.close()

@@ -14,6 +14,7 @@ from ray.exceptions import ActorUnavailableError
 from fusionloader.remote.protocol import SERVICE
 from fusionloader.remote.ray_control import messages
 from fusionloader.remote.ray_control.actor import WorkerActor
+from fusionloader.remote.user_code.bundle import CodeBundle
 from fusionloader.transport import connection
 from fusionloader.transport.address import Address
 from fusionloader.transport.identity import Identity
@@ -66,7 +67,18 @@ class RayWorkers:
         self._pings = ThreadPoolExecutor(_REACHED_AT_ONCE, "ping")
         self._problem: str | None = None
         self._only_here = False
+        self._started = 0
+        self._code: Any = None  # Ray's reference to it
+        if start.code is not None:
+            self.bring(start.code)
         self._silent: dict[str, float] = {}  # nodes that do not answer, and until when that counts
+
+    def bring(self, code: CodeBundle) -> None:
+        """Has the workers get user code, also those that are started later."""
+        self._code = ray.put(code)
+        for worker in self._staying():
+            if worker.address is not None:
+                worker.actor.bring.remote(self._code)
 
     def state(self) -> messages.Workers:
         """Returns how they are, as of the last ``step``."""
@@ -157,7 +169,9 @@ class RayWorkers:
             )
             .remote()
         )
-        return _Worker(actor, actor.start.remote(self._start.version, self._start.token), now)
+        begun = actor.start.remote(self._start.version, self._start.token, self._started)
+        self._started += 1
+        return _Worker(actor, begun, now)
 
     def _returned(self, worker: _Worker) -> None:
         """A call to a worker has come to its end, whichever."""
@@ -177,6 +191,8 @@ class RayWorkers:
             worker.address, worker.node = Address(*result[0]), result[1]
             worker.reached = self._pings.submit(_reach, worker.address, self._identity)
             worker.call = worker.actor.serve.remote()
+            if self._code is not None:
+                worker.actor.bring.remote(self._code)
 
     def _answered(self, worker: _Worker, reached: Future[None]) -> None:
         worker.reached = None

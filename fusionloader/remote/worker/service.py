@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from fusionloader.remote import protocol
 from fusionloader.remote.protocol import Ready
+from fusionloader.remote.user_code.store import CodeStore
 from fusionloader.remote.worker.encoded_cache import EncodedCache
 from fusionloader.remote.worker.worker_session import Done, WorkerSession
 from fusionloader.transport.address import Address
@@ -53,6 +54,7 @@ class WorkerService:
         cores: int,
         cache_bytes: int = 0,
         others: Mapping[str, Service] | None = None,
+        code: CodeStore | None = None,
     ) -> None:
         """Listens at ``address`` for who has the same ``identity``.
 
@@ -63,6 +65,7 @@ class WorkerService:
             cache_bytes: of files that have been read, to keep in memory.
             others: further services at the same port, as a cache server's, by name. They go on
                 while the worker drains, and end with it.
+            code: user code that Ray brings, for a worker of one core.
 
         Raises:
             OSError: it cannot listen there.
@@ -71,6 +74,7 @@ class WorkerService:
         if cores < 1:
             raise ValueError(f"a worker needs a core, not {cores}")
         self._ready = Ready(f"{socket.gethostname()}, pid {os.getpid()}", cores)
+        self._code = code
         self._cores = threading.BoundedSemaphore(cores)
         self._counts = WorkerCounts()
         self._cache = EncodedCache(cache_bytes) if cache_bytes else None
@@ -101,7 +105,7 @@ class WorkerService:
         self._listener.close()
 
     def _begin(self) -> Answer:
-        session = WorkerSession(self._ready, self._cores, self._count, self._cache)
+        session = WorkerSession(self._ready, self._cores, self._count, self._cache, self._code)
 
         def answer(message: Message) -> Outgoing:
             if self._leaving.is_set():

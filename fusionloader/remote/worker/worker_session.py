@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import fusionloader
 from fusionloader import _native
@@ -14,6 +15,7 @@ from fusionloader.executors.native import make_executor
 from fusionloader.plan.exchange import plan_from_data
 from fusionloader.remote import protocol
 from fusionloader.remote.protocol import (
+    CodeSetup,
     DataMode,
     Declined,
     MalformedMessage,
@@ -24,10 +26,15 @@ from fusionloader.remote.protocol import (
     Setup,
     WantedSample,
 )
+from fusionloader.remote.user_code.errors import NotBrought, NotLoaded, NotMade
+from fusionloader.remote.user_code.store import CodeStore
 from fusionloader.remote.worker.encoded_cache import EncodedCache
 from fusionloader.remote.worker.known_files import difference
 from fusionloader.remote.worker.reading import FileReader, TooLarge, Unavailable
 from fusionloader.transport.messages import Message, Outgoing, refusal
+
+if TYPE_CHECKING:
+    from fusionloader.remote.user_code.samples import SampleMaker
 
 _MOST_KNOWN_FILES = 256
 _LONGEST_PATH = 4096  # bytes, Linux's PATH_MAX
@@ -74,6 +81,7 @@ class WorkerSession:
         core: AbstractContextManager[object],
         done: Callable[[Done], None],
         cache: EncodedCache | None = None,
+        code: CodeStore | None = None,
     ) -> None:
         """Begins without a plan.
 
@@ -82,12 +90,15 @@ class WorkerSession:
             core: entered for as long as a core is needed.
             done: hears what became of each request.
             cache: of files that are read, if there is one.
+            code: user code that Ray has brought; ``None`` for a worker that runs plans only.
         """
         self._ready = ready
         self._core = core
         self._done = done
         self._setup: Setup | None = None
         self._executor: _native.Executor | None = None
+        self._code = code
+        self._maker: SampleMaker | None = None
         self._files = FileReader(cache)
         self._rows = memoryview(bytearray())
 
@@ -96,6 +107,8 @@ class WorkerSession:
         try:
             if message.kind == protocol.SETUP:
                 return self._begin(message.head)
+            if message.kind == protocol.SETUP_CODE:
+                return self._begin_code(message.head)
             if message.kind == protocol.PREPARE:
                 return self._prepare(Request.decode(message.head, len(message.body)), message.body)
         except MalformedMessage as error:
@@ -107,13 +120,9 @@ class WorkerSession:
     # ---- SETUP ---------------------------------------------------------------------------------
 
     def _begin(self, head: bytes) -> Outgoing:
-        self._setup = self._executor = None  # also where the next one is refused
+        self._forget()
         setup = Setup.decode(head)
-        if setup.version != fusionloader.__version__:
-            raise SetupRefused(
-                f"has fusionloader {fusionloader.__version__}, and the loader has "
-                f"{setup.version[:40]}: install the same on both machines"
-            )
+        _require_version(setup.version)
         with self._core:
             executor = _executor_of(setup)
             if setup.row_bytes != executor.result_bytes or setup.row_bytes > protocol.MOST_BODY:
@@ -125,9 +134,31 @@ class WorkerSession:
         self._setup, self._executor = setup, executor
         return Outgoing(protocol.READY, self._ready.encode())
 
+    def _begin_code(self, head: bytes) -> Outgoing:
+        self._forget()
+        setup = CodeSetup.decode(head)
+        _require_version(setup.version)
+        if self._code is None:
+            raise SetupRefused("runs plans only: user code is for workers that Ray has started")
+        try:
+            bundle = self._code.obtain(setup.digest)
+            with self._core:
+                self._maker = self._code.maker(bundle, setup)
+        except NotBrought as error:
+            raise SetupRefused(f"{protocol.NO_CODE}: {error}") from None
+        except NotLoaded as error:
+            raise SetupRefused(str(error)) from None
+        return Outgoing(protocol.READY, self._ready.encode())
+
+    def _forget(self) -> None:
+        """What was set up before is over, also where the next one is refused."""
+        self._setup = self._executor = self._maker = None
+
     # ---- PREPARE -------------------------------------------------------------------------------
 
     def _prepare(self, request: Request, body: memoryview) -> Outgoing:
+        if request.mode is DataMode.INDICES:
+            return self._prepare_code(request, body)
         start = time.monotonic_ns()
         if self._setup is None or self._executor is None:
             raise MalformedMessage("PREPARE comes after SETUP")
@@ -156,6 +187,23 @@ class WorkerSession:
         rows = Rows(request.number, time.monotonic_ns() - start, done.bytes_read)
         return Outgoing(protocol.ROWS, rows.encode(), [self._rows[:nbytes]])
 
+    def _prepare_code(self, request: Request, body: memoryview) -> Outgoing:
+        start, done = time.monotonic_ns(), Done()
+        if self._maker is None:
+            raise MalformedMessage("PREPARE of indices comes after SETUP_CODE")
+        try:
+            with self._core:
+                rows = self._maker.make(request, body)
+            done.samples, done.bytes_sent = len(request.samples), sum(map(len, rows))
+        except NotMade as error:
+            done.declined = 1
+            declined = Declined(request.number, Reason.SAMPLES, str(error))
+            return Outgoing(protocol.DECLINED, declined.encode())
+        finally:
+            self._done(done)
+        answer = Rows(request.number, time.monotonic_ns() - start, read_bytes=0)
+        return Outgoing(protocol.ROWS, answer.encode(), rows)
+
     def _make(
         self, request: Request, sample: WantedSample, data: memoryview, out: memoryview
     ) -> None:
@@ -182,6 +230,14 @@ class WorkerSession:
             raise _SampleDeclined(Reason.SAMPLES, text) from None
         if status is not _native.RunStatus.OK:
             raise _SampleDeclined(Reason.SAMPLES, f"sample {sample.key} is for Pillow to decode")
+
+
+def _require_version(wanted: str) -> None:
+    if wanted != fusionloader.__version__:
+        raise SetupRefused(
+            f"has fusionloader {fusionloader.__version__}, and the loader has {wanted[:40]}: "
+            "install the same on both machines"
+        )
 
 
 def _executor_of(setup: Setup) -> _native.Executor:
