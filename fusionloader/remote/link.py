@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import weakref
 from dataclasses import dataclass
@@ -80,7 +81,8 @@ class RemoteLink:
 
     def _begin(self) -> Fleet:
         fleet = self._fleet = make_fleet(self._settings, self._num_workers)
-        self._ends = weakref.finalize(self, fleet.close)  # also of a loader that nobody closes
+        # Also of a loader that nobody closes.
+        self._ends = weakref.finalize(self, _end, fleet, os.getpid())
         return fleet
 
     def explain(self) -> list[str]:
@@ -116,6 +118,11 @@ class RemoteLink:
         """Ends what was started for the loader."""
         self._fleet = None
         self._ends()
+
+
+def _end(fleet: Fleet, pid: int) -> None:
+    if os.getpid() == pid:  # in a forked child the workers are its parent's
+        fleet.close()
 
 
 def make_fleet(settings: Remote, num_workers: int) -> Fleet:

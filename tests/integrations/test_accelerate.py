@@ -12,11 +12,12 @@ from support.waiting import PATIENCE
 from torch.utils.data import DataLoader
 from toy import Points, port
 
-from fusionloader import DecodedCache, FusionLoader, WorkerPool
+from fusionloader import DecodedCache, FusionLoader, Remote, WorkerPool
 from fusionloader.integrations.rebuild import EXTRA_ARGUMENTS
 
 accelerate = Lazy("accelerate")
 ROOT = Path(__file__).parents[2]
+REMOTE = Remote(servers=["cpu1:7070"])
 
 
 def prepare(*arguments, **options):
@@ -53,8 +54,9 @@ def test_a_prepared_loader_is_served_by_fusionloader(accelerator):
     [
         {"cache": DecodedCache("1MiB"), "decode": "exact", "strict": True},
         {"cache": None, "decode": "fast", "strict": False, "share": "sweep", "pool": None},
+        {"cache": None, "decode": "exact", "strict": True, "pool": None, "remote": REMOTE},
     ],
-    ids=["a cache", "without"],
+    ids=["a cache", "without", "remote workers"],
 )
 def test_every_argument_of_a_prepared_loader_is_kept(accelerator, more):
     own = {
@@ -71,6 +73,7 @@ def test_every_argument_of_a_prepared_loader_is_kept(accelerator, more):
         "deferred_images": "off",
         "max_shared_bytes": "1GiB",
         "share": None,
+        "remote": None,
         **more,
     }
     assert set(own) == set(EXTRA_ARGUMENTS)

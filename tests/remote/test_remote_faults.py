@@ -10,8 +10,12 @@ import psutil
 import pytest
 from support import warm_start
 from support.remote_trials import Expected, trial
-from support.remote_workers import GO_ON, STOP, is_stopped
-from support.waiting import gone, wait_until
+from support.remote_workers import GO_ON, STOP, is_stopped, remote_loader
+from support.waiting import children_that_run, gone, wait_until
+
+from fusionloader import Remote
+from fusionloader.remote import link
+from fusionloader.remote.fleet import ListedFleet
 
 TESTS = Path(__file__).parents[1]
 
@@ -153,8 +157,7 @@ def given_up(caplog):
 
 def remote_proxies():
     """This process's children that speak to remote workers."""
-    children = psutil.Process().children()
-    return [each for each in children if "remote.proxy" in " ".join(each.cmdline())]
+    return children_that_run("remote.proxy")
 
 
 def test_local_workers_die_while_remote_ones_work(start):
@@ -280,3 +283,24 @@ def test_each_epoch_may_have_processes_of_its_own(image_folder, expected, token_
             wait_until(lambda: not connections_of(worker))
         assert trained.remote.samples
     assert len(seen) == 2
+
+
+def test_a_forked_child_leaves_the_workers_to_its_parent(image_folder, token_file, monkeypatch):
+    closed = []
+
+    class Watched(ListedFleet):
+        def close(self):
+            closed.append(os.getpid())
+
+    made = link.make_fleet(Remote(servers=["127.0.0.3:1"], token_file=str(token_file)), 1)
+    watched = Watched(made.addresses(), made.identity)
+    monkeypatch.setattr(link, "make_fleet", lambda *_: watched)
+    loader = remote_loader(image_folder, ["127.0.0.3:1"], token_file)
+    next(iter(loader))
+    child = os.fork()
+    if child == 0:
+        loader.close()
+        os._exit(len(closed))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    loader.close()
+    assert closed == [os.getpid()]

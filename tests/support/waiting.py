@@ -6,6 +6,7 @@ no test may pass or fail by how long something took.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
@@ -54,6 +55,16 @@ def gone(pid: int) -> bool:
         return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return True
+
+
+def children_that_run(name: str) -> list[psutil.Process]:
+    """This process's children in whose command a name comes up; the dead have none."""
+    found = []
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if name in " ".join(child.cmdline()):
+                found.append(child)
+    return found
 
 
 def left_behind(*others: int) -> set[str]:

@@ -8,11 +8,10 @@ import subprocess
 import sys
 
 import numpy as np
-import psutil
 import pytest
 from support.images import photo
 from support.ray_cluster import LATER_NODE, NODE, FleetClient, add_node, process_at, wait_for
-from support.waiting import gone, wait_until
+from support.waiting import children_that_run, gone, wait_until
 from support.worker_client import prepared_here, setup_of
 
 import fusionloader
@@ -78,9 +77,7 @@ def test_the_process_that_speaks_to_ray_is_started_again(cluster, start, caplog)
     caplog.set_level(logging.INFO, "fusionloader.remote")
     fleet = start(workers=1, address=cluster.address)
     (first,) = wait_for(fleet, 1)
-    (control,) = [
-        each for each in psutil.Process().children() if "ray_control" in str(each.cmdline())
-    ]
+    (control,) = children_that_run("ray_control")
     control.kill()
     wait_until(lambda: "Ray is gone" in fleet.explain())
     wait_until(lambda: set(fleet.addresses()) not in (set(), {first}))
