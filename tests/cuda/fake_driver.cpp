@@ -403,6 +403,11 @@ EXPORT void fakeLate(int how) {
 }
 EXPORT void fakeRun() { drive(all_idle); }
 EXPORT int fakeIdle() { return all_idle(); }
+// Bytes that are allocated, by whatever this process has run until now.
+EXPORT size_t fakeInUse() {
+  const std::lock_guard lock(process.mutex);
+  return process.in_use;
+}
 // From here on the device's work has failed.
 EXPORT void fakeBreak() { process.broken = true; }
 

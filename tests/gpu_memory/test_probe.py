@@ -52,7 +52,7 @@ def test_a_probe_and_other_loans_do_not_meet(fake_cuda, lender, borrower):
 
 
 def test_a_probe_leaves_nothing_allocated(fake_cuda, lender, borrower, monkeypatch):
-    monkeypatch.setenv("FAKE_CUDA_MIB", "3")
+    monkeypatch.setenv("FAKE_CUDA_MIB", str(-(-fake_cuda.in_use // MIB) + 3))
     for _ in range(3):
         assert run_both(lender, borrower) == (None, None)
     cuda.free(0, cuda.allocate(0, 3 * MIB))

@@ -155,6 +155,12 @@ class FakeCuda:
         self._call("fakeRun")
 
     @property
+    def in_use(self) -> int:
+        """Bytes that are allocated; tests before this one may have left some to the collector."""
+        self._calls.fakeInUse.restype = ctypes.c_size_t
+        return int(self._calls.fakeInUse())
+
+    @property
     def idle(self) -> bool:
         return bool(self._calls.fakeIdle())
 
