@@ -66,7 +66,15 @@ def train(remote: Remote | str, images: int, epochs: int) -> None:
         ]
     )
     dataset = ImageFolder(str(image_folder(images)), transform)
-    loader = FusionLoader(dataset, 16, shuffle=True, num_workers=2, seed=0, remote=remote)
+    loader = FusionLoader(
+        dataset,
+        16,
+        shuffle=True,
+        num_workers=2,
+        seed=0,
+        persistent_workers=True,  # remote ones are connected once
+        remote=remote,
+    )
     model = nn.Sequential(
         nn.Conv2d(3, 8, 3, stride=4), nn.ReLU(), nn.Flatten(), nn.LazyLinear(len(dataset.classes))
     )

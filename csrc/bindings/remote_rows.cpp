@@ -54,8 +54,6 @@ void bind_remote_rows(py::module_& m) {
            "Results come as they are, or with `convert` as levels.\n\n"
            "These are 8-bit, `channels` planes of them; `convert` is elements' name and table.")
       .def_property_readonly("items", [](const RemoteRows& rows) { return rows.table().count; })
-      .def_property_readonly("holds_pixels",
-                             [](const RemoteRows& rows) { return rows.table().holds_pixels(); })
       .def(
           "path",
           [](const RemoteRows& rows, uint64_t item) {

@@ -25,16 +25,11 @@ _PATIENCE_SECONDS = 5.0
 
 
 class RemoteProxy:
-    """Starts the proxy, tells it who may be asked, takes back what a dead one held.
-
-    Attributes:
-        restarts: how often it was replaced.
-    """
+    """Starts the proxy, tells it who may be asked, takes back what a dead one held."""
 
     def __init__(self, task: RemoteTask, first_worker: int, local_workers: int) -> None:
         """Its lanes have the numbers from ``first_worker`` on, ``LANES`` of them."""
         self._task, self._first, self._local = task, first_worker, local_workers
-        self.restarts = 0
         self._fruitless = 0
         self._checked = 0.0
         self._given: list[Address] | None = None
@@ -136,7 +131,6 @@ class RemoteProxy:
             )
             return
         log.warning("the process that speaks to remote workers %s; it is replaced", manner)
-        self.restarts += 1
         try:
             self._launch()
         except OSError as error:

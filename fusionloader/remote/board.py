@@ -20,11 +20,10 @@ class _Word(enum.IntEnum):
     """The words before the lanes."""
 
     PROXY_CPU_NS = 0
-    OFFERED = 1  # 1 while lanes may claim
-    OFF_RATIO = 2  # of FastFlow's policy, in millionths
-    STEPS = 3
-    STEP_NS = 4
-    WAITED_NS = 5
+    OFF_RATIO = 1  # of FastFlow's policy, in millionths
+    STEPS = 2
+    STEP_NS = 3
+    WAITED_NS = 4
 
 
 class RemoteBoard(SharedPage):
@@ -99,15 +98,6 @@ class RemoteBoard(SharedPage):
     @proxy_cpu_ns.setter
     def proxy_cpu_ns(self, ns: int) -> None:
         self._words[_Word.PROXY_CPU_NS] = ns
-
-    @property
-    def offered(self) -> bool:
-        """Whether there is work for remote workers now."""
-        return bool(self._words[_Word.OFFERED])
-
-    @offered.setter
-    def offered(self, offered: bool) -> None:
-        self._words[_Word.OFFERED] = int(offered)
 
     @property
     def off_ratio(self) -> float:

@@ -75,8 +75,18 @@ class KnownFile:
     digest: str
 
 
+class _AsJson:
+    """A dataclass that is sent as JSON."""
+
+    __slots__ = ()
+
+    def encode(self) -> bytes:
+        """Returns it as JSON."""
+        return json.dumps(asdict(self)).encode()  # type: ignore[call-overload]
+
+
 @dataclass(frozen=True, slots=True)
-class Setup:
+class Setup(_AsJson):
     """What a worker is to make.
 
     Attributes:
@@ -94,10 +104,6 @@ class Setup:
     pillow: str
     image: tuple[int, int, int] | None = None
     known_files: tuple[KnownFile, ...] = ()
-
-    def encode(self) -> bytes:
-        """Returns it as JSON."""
-        return json.dumps(asdict(self)).encode()
 
     @classmethod
     def decode(cls, head: bytes) -> Setup:
@@ -124,7 +130,7 @@ class Setup:
 
 
 @dataclass(frozen=True, slots=True)
-class CodeSetup:
+class CodeSetup(_AsJson):
     """Which user code is to make the samples, and where it would run otherwise.
 
     Attributes:
@@ -140,10 +146,6 @@ class CodeSetup:
     packages: dict[str, str]
     base_seed: int
     workers: int
-
-    def encode(self) -> bytes:
-        """Returns it as JSON."""
-        return json.dumps(asdict(self)).encode()
 
     @classmethod
     def decode(cls, head: bytes) -> CodeSetup:
@@ -169,15 +171,11 @@ class CodeSetup:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class Ready(_AsJson):
     """What a worker is: a name for people, and how many requests it works on at once."""
 
     name: str
     cores: int
-
-    def encode(self) -> bytes:
-        """Returns it as JSON."""
-        return json.dumps(asdict(self)).encode()
 
     @classmethod
     def decode(cls, head: bytes) -> Ready:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from fusionloader import _native
 from fusionloader.shm import objects
+from fusionloader.shm.owned_descriptor import OwnedDescriptor
 
 Targets = npt.NDArray[np.int64]
 
@@ -18,7 +19,7 @@ _HEADER = 8  # uint64 words of csrc/worker/dataset_table.hpp
 _CHUNK_PATHS = 1 << 14  # paths joined at a time, which then fit into a core's cache
 
 
-class DatasetTable:
+class DatasetTable(OwnedDescriptor):
     """The table of ``csrc/worker/dataset_table.hpp``.
 
     Attributes:
@@ -129,16 +130,3 @@ class DatasetTable:
 
     def __len__(self) -> int:
         return len(self.targets)
-
-    def close(self, close_fd: Callable[[int], None] = os.close) -> None:
-        """Closes the descriptor; the memory is freed with the last process that maps it.
-
-        ``close_fd`` is a default argument because Python may clear its modules before ``__del__``.
-        """
-        if self.fd >= 0:
-            close_fd(self.fd)
-            self.fd = -1
-
-    def __del__(self) -> None:
-        if hasattr(self, "fd"):
-            self.close()

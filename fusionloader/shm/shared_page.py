@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import ClassVar
 
 from fusionloader import _native
+from fusionloader.shm.owned_descriptor import OwnedDescriptor
 
 PAGE = 4096
 
 
-class SharedPage:
+class SharedPage(OwnedDescriptor):
     """A page, or ``nbytes``, mapped into this process.
 
     Attributes:
@@ -31,16 +31,3 @@ class SharedPage:
         fd = os.memfd_create(f"fusionloader-{name}", os.MFD_CLOEXEC)
         os.ftruncate(fd, cls.nbytes)
         return fd
-
-    def close(self, close_fd: Callable[[int], None] = os.close) -> None:
-        """Closes the descriptor; what is mapped stays.
-
-        ``close_fd`` is a default argument because Python may clear its modules before ``__del__``.
-        """
-        if self.fd >= 0:
-            close_fd(self.fd)
-            self.fd = -1
-
-    def __del__(self) -> None:
-        if hasattr(self, "fd"):
-            self.close()

@@ -1,5 +1,10 @@
 import pytest
+from support.remote_trials import Expected
 from support.remote_workers import RemoteWorker
+
+from fusionloader.remote.worker.service import WorkerService
+from fusionloader.transport.address import Address
+from fusionloader.transport.identity import Identity, read_token
 
 
 @pytest.fixture
@@ -22,3 +27,19 @@ def start_worker(token_file):
     yield start
     for worker in started:
         worker.end()
+
+
+@pytest.fixture(scope="module")
+def expected(image_folder):
+    """The batches without remote workers."""
+    found = Expected(image_folder)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def worker(token_file):
+    """One with two cores, in this process."""
+    service = WorkerService(Address("127.0.0.3", 0), Identity.of(read_token(token_file)), 2)
+    yield service
+    service.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 from support import warm_start
-from support.remote_trials import Expected, trial
+from support.remote_trials import trial
 from support.remote_workers import GO_ON, STOP, is_stopped, remote_loader
 from support.waiting import children_that_run, gone, wait_until
 
@@ -18,13 +18,6 @@ from fusionloader.remote import link
 from fusionloader.remote.fleet import ListedFleet
 
 TESTS = Path(__file__).parents[1]
-
-
-@pytest.fixture(scope="module")
-def expected(image_folder):
-    found = Expected(image_folder)
-    yield found
-    found.close()
 
 
 @pytest.fixture

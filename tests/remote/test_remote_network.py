@@ -2,27 +2,9 @@
 
 import pytest
 from support.hostile_worker import MISDEEDS, HostileWorker
-from support.remote_trials import Expected, trial
+from support.remote_trials import trial
 from support.shaped_relay import ShapedRelay
 from support.waiting import wait_until
-
-from fusionloader.remote.worker.service import WorkerService
-from fusionloader.transport.address import Address
-from fusionloader.transport.identity import Identity, read_token
-
-
-@pytest.fixture(scope="module")
-def expected(image_folder):
-    found = Expected(image_folder)
-    yield found
-    found.close()
-
-
-@pytest.fixture
-def worker(token_file):
-    service = WorkerService(Address("127.0.0.3", 0), Identity.of(read_token(token_file)), 2)
-    yield service
-    service.close()
 
 
 @pytest.fixture

@@ -83,9 +83,9 @@ class LayoutGate:
 class BalanceGate:
     """Claims decide, local workers come first, and answers have to come in time."""
 
-    def __init__(self, board: RemoteBoard, observer: Observer, in_flight: int) -> None:
+    def __init__(self, observer: Observer, in_flight: int) -> None:
         """``in_flight`` mini-batches are made at most at a time."""
-        self._board, self._observer = board, observer
+        self._observer = observer
         self._in_flight, self._low = in_flight, low_stock(in_flight)
         self._lock = threading.Lock()
         self._most = 1
@@ -135,7 +135,6 @@ class BalanceGate:
         with self._lock:
             self._limit.allow(self._most)
         self._seen.append(now)
-        self._board.offered = may_claim(self._observer.ready(), self._low, self._overhead)
         while len(self._seen) > 2 and now.steps - self._seen[1].steps >= self._in_flight:
             self._seen.popleft()
         steps = now.steps - self._seen[0].steps
@@ -166,7 +165,7 @@ class FastFlowGate:
         keys: MetricKeys,
     ) -> None:
         """Begins with what is known of earlier runs; ``candidates`` are compared."""
-        self._balance = BalanceGate(board, observer, in_flight)
+        self._balance = BalanceGate(observer, in_flight)
         self._board, self._observer, self._keys = board, observer, keys
         self._store = MetricStore()
         self._profile = OffloadProfile(
@@ -178,12 +177,6 @@ class FastFlowGate:
         self._before: Observed | None = None
         self._slowest = 0.0
         self._counters: Counters | None = None
-
-    @property
-    def reason(self) -> str:
-        """Why the decision was taken, in words; empty before it."""
-        decision = self._profile.decision
-        return "" if decision is None else decision.reason
 
     def request(self, queue: _native.WorkerQueue) -> Candidate | None:
         """Returns the kind of request that is measured, or was chosen, within the share."""
@@ -242,7 +235,7 @@ def make_gate(work: RemoteWork, board: RemoteBoard, observer: Observer, keys: Me
     if work.offload == "all":
         return OpenGate()
     if work.offload == "balance":
-        return BalanceGate(board, observer, work.in_flight)
+        return BalanceGate(observer, work.in_flight)
     return FastFlowGate(board, observer, work.in_flight, _candidates(work), keys)
 
 

@@ -5,11 +5,12 @@ of its own, and writes the answers into the slots. Two requests are under way, s
 has the next one when it has answered. Answers come in the order of the requests.
 
 Why each sample comes once. A tiny-batch is written, and finished, only by who holds it. When the
-answer does not come in time (ten times the 95th percentile, and no less than 2 s), when the
-connection ends, or when the worker declines, the lane gives the tiny-batch back, and closes the
-connection: an answer that comes later is never read. What came back is left to this machine's
-workers, who report whatever is wrong with a sample. A body may take longer, by what its size takes
-at 1 MB/s; the proxy cuts the connection of a lane that is overdue, however the worker goes on.
+answer does not come in time (ten times the 95th percentile; 2 s at least, 10 s for user code, 30 s
+at most), when the connection ends, or when the worker declines, the lane gives the tiny-batch back,
+and closes the connection: an answer that comes later is never read. What came back is left to this
+machine's workers, who report whatever is wrong with a sample. A body may take longer, by what its
+size takes at 1 MB/s; the proxy cuts the connection of a lane that is overdue, however the worker
+goes on.
 """
 
 from __future__ import annotations

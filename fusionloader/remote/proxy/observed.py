@@ -78,7 +78,3 @@ class Observer:
         """Returns the samples of local and of remote workers."""
         local, remote = self._queue.work_of(0, self._local), self._queue.work_of(self._first, LANES)
         return local[0], remote[0]
-
-    def ready(self) -> int:
-        """Returns how many mini-batches training could get without waiting."""
-        return self._queue.ready()
