@@ -6,8 +6,7 @@ import signal
 
 import pytest
 from support.remote_trials import trial
-from support.remote_workers import is_stopped
-from support.waiting import wait_until
+from support.waiting import is_stopped, wait_until
 
 from fusionloader.remote import link
 from fusionloader.remote.fleet import ListedFleet

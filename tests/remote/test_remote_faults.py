@@ -10,8 +10,8 @@ import psutil
 import pytest
 from support import warm_start
 from support.remote_trials import trial
-from support.remote_workers import GO_ON, STOP, is_stopped, remote_loader
-from support.waiting import children_that_run, gone, wait_until
+from support.remote_workers import GO_ON, STOP, remote_loader
+from support.waiting import children_that_run, gone, is_stopped, wait_until
 
 from fusionloader import Remote
 from fusionloader.remote import link

@@ -13,7 +13,7 @@ from fusionloader.cache.servers.owners import Servers
 from fusionloader.cache.servers.server import CacheServer
 from fusionloader.transport.address import Address
 from fusionloader.transport.identity import Identity
-from support.waiting import PATIENCE
+from support.waiting import PATIENCE, is_stopped, wait_until
 
 FINGERPRINT = bytes(range(32))
 TOKEN = b"a token that all machines know"
@@ -66,6 +66,8 @@ class Server:
 
     def signal(self, number):
         os.kill(self.process.pid, number)
+        if number == signal.SIGSTOP:  # a thread that has not taken it yet may still answer
+            wait_until(lambda: is_stopped(self.process.pid))
 
     def end(self):
         with contextlib.suppress(ProcessLookupError):

@@ -73,9 +73,4 @@ def assert_same(ours, wanted):
             np.testing.assert_array_equal(one, two)
 
 
-def is_stopped(pid):
-    with open(f"/proc/{pid}/stat") as file:
-        return file.read().rpartition(")")[2].split()[0] == "T"
-
-
 STOP, GO_ON = signal.SIGSTOP, signal.SIGCONT

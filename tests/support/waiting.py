@@ -67,6 +67,15 @@ def children_that_run(name: str) -> list[psutil.Process]:
     return found
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether all threads of a process have taken a SIGSTOP, which comes to one after the other."""
+    states = [
+        path.read_text().rpartition(")")[2].split()[0]
+        for path in Path(f"/proc/{pid}/task").glob("*/stat")
+    ]
+    return set(states) == {"T"}
+
+
 def left_behind(*others: int) -> set[str]:
     """Shared-memory objects with names that this process has made, or others that it started.
 
