@@ -484,7 +484,7 @@ class ManagerQueue:
     def wake_manager(self) -> None:
         """Ends the manager's sleep."""
 
-    def wake_workers(self, arg0: int) -> None: ...
+    def wake_workers(self) -> None: ...
     def withdraw(self) -> None:
         """Nobody claims anything of the published mini-batches any more."""
 

@@ -251,7 +251,7 @@ void bind_queue_of_manager(py::module_& m) {
       .def("take_lost_spans", &ManagerQueue::take_lost_spans,
            "How many spans were left out since the last call, as nobody had read for too long.")
       .def("stop", &ManagerQueue::stop, "Tells workers to end.")
-      .def("wake_workers", &ManagerQueue::wake_workers)
+      .def("wake_workers", [](ManagerQueue& queue) { queue.wake_workers(); })
       .def("done_word", &ManagerQueue::done_word)
       .def(
           "sleep",
