@@ -289,6 +289,8 @@ class Dispatcher:
             lists = list(self._lists)
             requests = [*self._requests, *(each for batch in self._batches for each in batch.done)]
             self._requests.clear()
+            for batch in self._batches:
+                batch.done.clear()
             self._batches.clear()
         for request in requests:
             if request.future.set_running_or_notify_cancel():

@@ -39,7 +39,9 @@ class ModelRunner:
     def _run(self) -> None:
         while (batch := self._batches.get()) is not None:
             self._run_batch(batch)
-            del batch  # its slot is free while this thread waits
+            # Its slot is free while this thread waits, and at once: requests refer to the batch.
+            batch.done.clear()
+            del batch
 
     def _run_batch(self, batch: DynamicBatch) -> None:
         wanted = [each for each in batch.done if each.future.set_running_or_notify_cancel()]

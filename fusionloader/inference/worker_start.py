@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 
+import torch
 from PIL import Image, ImageFile
+from torch.utils.data import TensorDataset
 
 from fusionloader.inference.options import PreprocessorOptions
 from fusionloader.manager.native_start import native_starter
@@ -39,6 +41,8 @@ def starter(options: PreprocessorOptions, plan: Plan, table: DatasetTable) -> St
         max_pixels=Image.MAX_IMAGE_PIXELS,
         formats=formats,
     )
-    info: Info | None = (options.num_workers, 0, None, None) if formats.of_script else None
+    info: Info | None = None
+    if formats.of_script:
+        info = options.num_workers, 0, TensorDataset(torch.empty(0)), None
     spawning = multiprocessing.get_context(method) if context is None else context
     return native_starter(config, spawning, method, info)

@@ -18,7 +18,7 @@ def prepare_process(
     worker: int,
     workers: int,
     base_seed: int,
-    dataset: AnyDataset | None,
+    dataset: AnyDataset,
     worker_init_fn: Callable[[int], object] | None,
 ) -> Seeding:
     """Seeds, sets what ``get_worker_info`` returns and calls ``worker_init_fn``, as torch does.

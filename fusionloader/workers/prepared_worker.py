@@ -21,7 +21,7 @@ from fusionloader.workers.native_worker import NativeWorkerConfig
 from fusionloader.workers.preparation import prepare_process
 from fusionloader.workers.processes import exit_with_parent
 
-Info = tuple[int, int, AnyDataset | None, Callable[[int], object] | None]
+Info = tuple[int, int, AnyDataset, Callable[[int], object] | None]
 """Number of workers, base seed, dataset, worker_init_fn."""
 
 _Contents = tuple[Any, ...]
@@ -59,7 +59,7 @@ def prepare(config: NativeWorkerConfig, info: Info) -> bool:
     return unchanged
 
 
-def _samples(dataset: AnyDataset | None, plan: Plan) -> _Contents | None:
+def _samples(dataset: AnyDataset, plan: Plan) -> _Contents | None:
     """Returns a dataset's images and targets if ``plan`` is its whole plan, else ``None``."""
     compiled = compile_dataset(dataset, plan.decode, plan.strict)
     if not compiled.complete or compiled.plan != plan:
