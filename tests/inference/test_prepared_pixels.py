@@ -5,8 +5,8 @@ import asyncio
 import numpy as np
 import pytest
 import torch
-from support.encoded_images import encoded, expected
 from PIL import Image
+from support.encoded_images import encoded, expected
 from support.images import NORMALIZE, eval_transform, train_transform
 from torchvision import transforms as v1
 from torchvision.transforms import v2

@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 from PIL import Image
+
 from support.waiting import wait_until
 
 SIGNATURE = b"COMMAND:"
