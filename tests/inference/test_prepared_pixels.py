@@ -1,6 +1,7 @@
 """What is prepared is what torchvision makes, and what a loader of the same plan delivers."""
 
 import asyncio
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -78,7 +79,7 @@ def test_images_of_any_mode_and_format_are_converted_as_by_torchvision(make, pic
 
 def test_random_draws_are_those_of_a_loader_with_the_same_seed(make, train_set):
     paths = [path for path, _ in train_set.samples]
-    images = [open(path, "rb").read() for path in paths]
+    images = [Path(path).read_bytes() for path in paths]
     loader = FusionLoader(train_set, len(train_set), num_workers=1, seed=-3)
     prepare = make(train_transform(), seed=-3)
     for epoch in range(2):
@@ -96,7 +97,7 @@ def test_keys_are_running_numbers_unless_they_are_given(make, jpegs):
 
 
 def test_fast_decoding_is_that_of_the_loader(make, eval_set, jpegs):
-    images = [open(path, "rb").read() for path, _ in eval_set.samples]
+    images = [Path(path).read_bytes() for path, _ in eval_set.samples]
     wanted, _ = next(iter(FusionLoader(eval_set, len(images), num_workers=1, decode="fast")))
     assert torch.equal(make(decode="fast")(images), wanted)
 
