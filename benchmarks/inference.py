@@ -245,10 +245,9 @@ def main() -> None:
     else:
         images = encoded_images(options.files)
     load = Load(images, options.clients, options.seconds)
-    names = [
-        THREADS,
-        *(n for n in (options.only or ",".join(PREPARERS)).split(",") if n != THREADS),
-    ]
+    known = [name for name in PREPARERS if name != "dali-cpu" or dali_is_installed()]
+    asked = options.only.split(",") if options.only else known
+    names = [THREADS, *(name for name in asked if name != THREADS)]
     found = {name: Found() for name in names}
     limits: list[float] = []
     with ExitStack() as stack, Progress("inference", len(names) * options.rounds) as progress:
