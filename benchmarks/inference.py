@@ -15,7 +15,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -24,7 +25,8 @@ import simplejpeg
 import torch
 from PIL import Image
 
-from benchmarks.preparers import OURS, PREPARERS, THREADS, Preparer, native_run
+from benchmarks.preparers import OURS, PREPARERS, THREADS, Preparer, native_run, with_pillow
+from benchmarks.quiet import Quiet
 from benchmarks.study import parser_of, publish
 from fusionloader.cli.dead_leaves import CLASSES, paint
 from fusionloader.cli.measure.contenders import dali_is_installed
@@ -144,6 +146,13 @@ def alone(preparer: Preparer, images: Sequence[bytes]) -> tuple[float, float]:
     return median(found), median(added)
 
 
+def check_pixels(preparer: Preparer, images: Sequence[bytes]) -> None:
+    """Exits unless the pixels are those of Pillow and torchvision."""
+    for image in images:
+        if not np.array_equal(preparer.submit(image).result(), with_pillow(image)):
+            raise SystemExit("inference: the pixels are not Pillow's")
+
+
 def decoding_ms(images: Sequence[bytes]) -> float:
     """Returns milliseconds of one core for an image by libjpeg-turbo alone."""
     began = time.thread_time()
@@ -152,42 +161,48 @@ def decoding_ms(images: Sequence[bytes]) -> float:
     return 1e3 * (time.thread_time() - began) / len(images)
 
 
-@dataclass(slots=True)
-class Found:
-    """What rounds have measured of a contender."""
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What a round has measured of a contender; latencies as median and p99, in milliseconds."""
 
-    rates: list[float] = field(default_factory=list)
-    one_open: list[float] = field(default_factory=list)
-    cpu_ms: list[float] = field(default_factory=list)
-    alone_ms: list[float] = field(default_factory=list)
-    added_ms: list[float] = field(default_factory=list)
-    own: list[tuple[float, float]] = field(default_factory=list)  # p50 and p99 at LOAD of its own
-    same: list[tuple[float, float]] = field(default_factory=list)  # at LOAD of the thread pool's
+    rate: float
+    one_open: float
+    cpu_ms: float
+    alone_ms: float
+    added_ms: float
+    own: tuple[float, float]  # at LOAD of its own rate
+    same: tuple[float, float]  # at LOAD of the thread pool's
 
-    def measure(self, preparer: Preparer, load: Load, open_requests: int, same: float) -> None:
-        """Goes through a round; ``same`` is the thread pool's rate, 0 for itself."""
-        rate, cpu_ms = load.closed(preparer, open_requests)
-        self.rates.append(rate)
-        self.cpu_ms.append(cpu_ms)
-        self.one_open.append(load.closed(preparer, 1)[0])
-        alone_ms, added_ms = alone(preparer, load.images[:40])
-        self.alone_ms.append(alone_ms)
-        self.added_ms.append(added_ms)
-        self.own.append(percentiles(load.open(preparer, LOAD * rate)))
-        same_ms = load.open(preparer, LOAD * same) if same else None
-        self.same.append(percentiles(same_ms) if same_ms else self.own[-1])
 
-    def row(self, name: str, threads: Found) -> tuple[str, ...]:
-        """Returns the medians."""
-        return (
-            name,
-            f"{median(self.rates):,.0f}",
-            f"{ratio(self.rates, threads.rates):.2f}x",
-            f"{median(self.one_open):,.0f}",
-            *(f"{median(each):.2f}" for each in (self.cpu_ms, self.alone_ms, self.added_ms)),
-            *(f"{median(each):.1f}" for each in zip(*self.own, strict=True)),
-            *(f"{median(each):.1f}" for each in zip(*self.same, strict=True)),
-        )
+def measure(preparer: Preparer, load: Load, open_requests: int, same: float) -> Round:
+    """Goes through a round; ``same`` is the thread pool's rate, 0 for itself."""
+    rate, cpu_ms = load.closed(preparer, open_requests)
+    one_open, _ = load.closed(preparer, 1)
+    alone_ms, added_ms = alone(preparer, load.images[:40])
+    own = percentiles(load.open(preparer, LOAD * rate))
+    shared = percentiles(load.open(preparer, LOAD * same)) if same else own
+    return Round(rate, one_open, cpu_ms, alone_ms, added_ms, own, shared)
+
+
+def row(name: str, rounds: Sequence[Round], threads: Sequence[Round]) -> tuple[str, ...]:
+    """Returns the medians."""
+
+    def middle(value: Callable[[Round], float]) -> float:
+        return median(map(value, rounds))
+
+    return (
+        name,
+        f"{middle(lambda each: each.rate):,.0f}",
+        f"{ratio(rounds, threads, lambda each: each.rate):.2f}x",
+        f"{middle(lambda each: each.one_open):,.0f}",
+        f"{middle(lambda each: each.cpu_ms):.2f}",
+        f"{middle(lambda each: each.alone_ms):.2f}",
+        f"{middle(lambda each: each.added_ms):.2f}",
+        f"{middle(lambda each: each.own[0]):.1f}",
+        f"{middle(lambda each: each.own[1]):.1f}",
+        f"{middle(lambda each: each.same[0]):.1f}",
+        f"{middle(lambda each: each.same[1]):.1f}",
+    )
 
 
 def percentiles(values: Sequence[float]) -> tuple[float, float]:
@@ -196,28 +211,28 @@ def percentiles(values: Sequence[float]) -> tuple[float, float]:
     return float(p50), float(p99)
 
 
-def ratio(values: Sequence[float], others: Sequence[float]) -> float:
+def ratio(
+    rounds: Sequence[Round], others: Sequence[Round], value: Callable[[Round], float]
+) -> float:
     """Returns the median of the ratios within rounds."""
-    return median(v / o for v, o in zip(values, others, strict=True))
+    return median(value(v) / value(o) for v, o in zip(rounds, others, strict=True))
 
 
-def goals(ours: Found, threads: Found) -> dict[str, dict[str, Any]]:
+def goals(ours: Sequence[Round], threads: Sequence[Round]) -> dict[str, dict[str, Any]]:
     """Returns what was to be reached, and what was."""
-
-    def p99(found: list[tuple[float, float]]) -> list[float]:
-        return [each[1] for each in found]
-
     return {
-        "throughput, of the thread pool's": _at_least(3, ratio(ours.rates, threads.rates)),
-        "CPU time of the thread pool's image, of ours": _at_least(
-            3, ratio(threads.cpu_ms, ours.cpu_ms)
+        "throughput, of the thread pool's": _at_least(
+            3, ratio(ours, threads, lambda each: each.rate)
         ),
-        "added latency at low load, ms": _at_most(2, median(ours.added_ms)),
+        "CPU time of the thread pool's image, of ours": _at_least(
+            3, ratio(threads, ours, lambda each: each.cpu_ms)
+        ),
+        "added latency at low load, ms": _at_most(2, median(each.added_ms for each in ours)),
         "p99 at 80 % of own throughput, of the thread pool's": _at_most(
-            0.5, ratio(p99(ours.own), p99(threads.own))
+            0.5, ratio(ours, threads, lambda each: each.own[1])
         ),
         "p99 at the same load, of the thread pool's": _at_most(
-            0.5, ratio(p99(ours.same), p99(threads.same))
+            0.5, ratio(ours, threads, lambda each: each.same[1])
         ),
     }
 
@@ -236,6 +251,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=5, help="threads that send (5)")
     parser.add_argument("--open", type=int, default=8, help="open requests of a client (8)")
     parser.add_argument("--seconds", type=float, default=4.0, help="of each load (4)")
+    parser.add_argument("--patience", type=float, default=0, help="seconds to wait for quiet (0)")
     parser.add_argument("--only", help="contenders, separated by commas")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -248,20 +264,24 @@ def main() -> None:
     known = [name for name in PREPARERS if name != "dali-cpu" or dali_is_installed()]
     asked = options.only.split(",") if options.only else known
     names = [THREADS, *(name for name in asked if name != THREADS)]
-    found = {name: Found() for name in names}
+    found: dict[str, list[Round]] = {name: [] for name in names}
+    quiet = Quiet(options.patience)
     limits: list[float] = []
     with ExitStack() as stack, Progress("inference", len(names) * options.rounds) as progress:
         preparers = {name: stack.enter_context(PREPARERS[name](options.workers)) for name in names}
         for preparer in preparers.values():  # processes of a pool start at its first requests
             wait([preparer.submit(image) for image in images])
+        if OURS in preparers:
+            check_pixels(preparers[OURS], images)
         for _ in range(options.rounds):
             limits.append(decoding_ms(images))
             for name, preparer in preparers.items():
                 wait_until_idle()
-                same = 0.0 if name == THREADS else found[THREADS].rates[-1]
-                found[name].measure(preparer, load, options.open, same)
+                same = 0.0 if name == THREADS else found[THREADS][-1].rate
+                once = partial(measure, preparer, load, options.open, same)
+                found[name].append(quiet.run(once)[0])
                 progress.advance(note=name)
-    rows = [each.row(name, found[THREADS]) for name, each in found.items()]
+    rows = [row(name, each, found[THREADS]) for name, each in found.items()]
     mean_bytes = sum(map(len, images)) / len(images)
     reached = goals(found[OURS], found[THREADS]) if OURS in found else {}
     publish(
