@@ -47,6 +47,7 @@ def server(models: Path, port: int, folder: Path) -> tuple[list[str], dict[str, 
         str(triton / "bin" / "tritonserver"),
         f"--model-repository={models}",
         f"--backend-directory={backend.parent}",
+        "--disable-auto-complete-config",  # for which it would load the model once more
         *("--http-address=127.0.0.1", f"--http-port={port}"),
         *("--allow-grpc=false", "--allow-metrics=false", "--allow-gpu-metrics=false"),
     ]
