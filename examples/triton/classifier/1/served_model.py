@@ -1,0 +1,1 @@
+../../../served_model.py
