@@ -55,6 +55,7 @@ def limited(names: Sequence[str], threads: int) -> list[Worker]:
         begun = threading.Barrier(len(names) + 1)
 
         def begin() -> None:
+            torch.get_num_threads()  # takes over the process's number, which it would do later
             torch.set_num_threads(threads)
             begun.wait()
 
