@@ -221,9 +221,10 @@ class OverlappedValidation:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Waits for all validations, unless an exception ends the block; results stay."""
         try:
-            if kind is None and self._runs.running is not None:
+            if kind is None:
                 self._check_process()
-                self._wait(self._runs.running)
+                if self._runs.running is not None:
+                    self._wait(self._runs.running)
                 self._raise_failure()
         finally:
             self.close()

@@ -26,8 +26,15 @@ class Total:
     @property
     def value(self) -> Number | torch.Tensor:
         """The sum by the count, or the sum; a Python number where that is a scalar."""
-        found = self.sum if self.count is None else self.sum / self.count
+        if self.count is None:
+            found = self.sum
+        else:  # int64 by int64 would be in torch's default dtype
+            found = torch.true_divide(_real(self.sum), _real(self.count))
         return found.item() if found.dim() == 0 else found
+
+
+def _real(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if tensor.is_floating_point() or tensor.is_complex() else tensor.double()
 
 
 Sums = Any

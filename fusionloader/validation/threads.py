@@ -42,6 +42,10 @@ class Worker:
         """Waits for the end at most so long."""
         self._thread.join(seconds)
 
+    def is_alive(self) -> bool:
+        """Whether it has not ended."""
+        return self._thread.is_alive()
+
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
             job()
