@@ -87,15 +87,15 @@ class Study:
 
     def __init__(self, options: argparse.Namespace, pool: WorkerPool) -> None:
         torch.set_num_threads(1)
-        training = options.samples * 4 // 5
-        common = {"batch_size": options.batch, "persistent_workers": True, "seed": 0}
+        training = options.digits * 4 // 5
+        common = {"batch_size": options.batch_size, "persistent_workers": True, "seed": 0}
         self.epochs = options.epochs
         self.generator = torch.Generator()
         self.loader = FusionLoader(
             Digits(training, 1), shuffle=True, generator=self.generator, pool=pool, **common
         )
         self.val = FusionLoader(
-            Digits(options.samples - training, 2), pool=pool.background(), **common
+            Digits(options.digits - training, 2), pool=pool.background(), **common
         )
         self.device_seconds = self._step_seconds()
 
@@ -135,9 +135,8 @@ class Study:
 def main() -> None:
     parser = parser_of(__doc__, rounds=3)
     parser.add_argument("--epochs", type=int, default=100, help="of each run (100)")
-    parser.add_argument("--samples", type=int, default=2500, help="for both (2500)")
-    parser.add_argument("--batch", type=int, default=50, help="samples in a batch (50)")
-    parser.set_defaults(workers=1)
+    parser.add_argument("--digits", type=int, default=1000, help="images of both sets (1000)")
+    parser.set_defaults(workers=1, batch_size=50)
     options = parser.parse_args()
     seconds: dict[str, list[float]] = {way: [] for way in WAYS}
     accuracies: dict[str, list[float]] = {}
