@@ -12,7 +12,7 @@ from torch import nn
 
 from fusionloader.aliases import AnyLoader, Batch
 from fusionloader.validation.replica import ModelReplica
-from fusionloader.validation.results import ValidationResult
+from fusionloader.validation.results import ValidationResult, ValidationStats
 from fusionloader.validation.run import Crew, Run
 from fusionloader.validation.runs import Runs, abandon
 from fusionloader.validation.settings import (
@@ -22,7 +22,6 @@ from fusionloader.validation.settings import (
     WhenBusy,
     device_of,
 )
-from fusionloader.validation.stats import ValidationStats
 from fusionloader.validation.streams import computing_device
 
 
