@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from multiprocessing.context import BaseContext
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from fusionloader.amounts import parse_bytes
 from fusionloader.cache_settings import Cache
@@ -62,6 +62,8 @@ class WorkerPool:
         ValueError: not a positive number, no such affinity, or no way to start processes.
     """
 
+    is_background = False
+
     def __init__(
         self,
         num_workers: int,
@@ -80,10 +82,25 @@ class WorkerPool:
             )
         if cpu_affinity not in AFFINITIES:
             raise ValueError(f"cpu_affinity should be one of {AFFINITIES}, not {cpu_affinity!r}")
-        self.cpu_affinity = cpu_affinity
+        self.cpu_affinity: Switch = cpu_affinity
         self.num_workers = num_workers
         self.multiprocessing_context = multiprocessing_context
         self._processes: Closable | None = None  # made by fusionloader.pool.pool_processes
+
+    @property
+    def owner(self) -> WorkerPool:
+        """The pool that has the processes: itself, unless ``background()`` made it."""
+        return self
+
+    def background(self) -> WorkerPool:
+        """Returns the same workers, for loaders that get them only while the others need none.
+
+            val = FusionLoader(val_set, 256, pool=pool.background())
+
+        A worker looks for work of such a loader when no other loader of the pool has any to claim,
+        whichever was asked last, and looks again after each claim.
+        """
+        return _BackgroundPool(self)
 
     def close(self) -> None:
         """Ends the processes; the next ``iter()`` of a loader starts new ones.
@@ -109,7 +126,7 @@ class WorkerPool:
     def __deepcopy__(self, memo: dict[int, object]) -> WorkerPool:
         return self
 
-    def __reduce__(self) -> tuple[type[WorkerPool], tuple[int, str | None, str]]:
+    def __reduce__(self) -> tuple[Callable[..., WorkerPool], tuple[Any, ...]]:
         context = self.multiprocessing_context
         method = None if context is None else context.get_start_method()
         return WorkerPool, (self.num_workers, method, self.cpu_affinity)
@@ -131,6 +148,32 @@ class WorkerPool:
                 "WorkerPool"
             )
         return self.num_workers
+
+
+class _BackgroundPool(WorkerPool):
+    """A pool's workers for loaders of lower priority; it has no processes itself."""
+
+    is_background = True
+
+    def __init__(self, pool: WorkerPool) -> None:
+        super().__init__(pool.num_workers, pool.multiprocessing_context, pool.cpu_affinity)
+        self._owner = pool
+
+    @property
+    def owner(self) -> WorkerPool:
+        return self._owner
+
+    def background(self) -> WorkerPool:
+        return self
+
+    def close(self) -> None:
+        self._owner.close()
+
+    def __repr__(self) -> str:
+        return f"{self._owner!r}.background()"
+
+    def __reduce__(self) -> tuple[Callable[..., WorkerPool], tuple[Any, ...]]:
+        return _BackgroundPool, (self._owner,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

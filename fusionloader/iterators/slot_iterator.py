@@ -123,6 +123,7 @@ class SlotIterator(_BaseDataLoaderIter):
             sharing_offer=backend.sharing_offer,
             most_workers=0 if pool is not None else max(_MOST_WORKERS, os.cpu_count() or 1),
             pool=pool,
+            background=options.pool is not None and options.pool.is_background,
             # User code may start threads, to which a dedicated core is none.
             cpu_affinity=options.cpu_affinity if backend.worker_kind == "native" else "off",
             worker_kind=backend.worker_kind,

@@ -94,7 +94,8 @@ class LoaderWorkers:
             self._borrowed = BorrowedWorkers(queue, self._membership)
         if self._options.pool is not None:
             fds = {"control_fd": control_fd, "data_fd": data_fd}
-            self._binding = PoolBinding(self._options.pool, queue, fds)
+            background = self._options.background
+            self._binding = PoolBinding(self._options.pool, queue, fds, background)
         # Through no strong reference: a cycle would keep the batches' memory until it is found.
         launch = weakref.WeakMethod(self._launch)
 
@@ -138,9 +139,19 @@ class LoaderWorkers:
     # ---- while the manager waits ---------------------------------------------------------------
 
     def call(self) -> None:
-        """Has a pool's workers serve this loader: there is work, or training waits."""
+        """Has a pool's workers serve this loader: there is work."""
         if self._binding is not None:
             self._binding.request_workers()
+
+    def published(self) -> None:
+        """Has a pool's workers look for what was published, where they would not."""
+        if self._binding is not None:
+            self._binding.published()
+
+    def expect(self) -> None:
+        """Has a pool's workers serve this loader, which waits for a batch."""
+        if self._binding is not None:
+            self._binding.waits()
 
     def receive(self) -> list[messages.Message]:
         """Returns what they have reported, without waiting."""

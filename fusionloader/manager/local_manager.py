@@ -178,6 +178,7 @@ class LocalManager:
             self.queue.set_gpu_rows(job.slot, 1)
         self._workers.call()
         self.queue.publish(job.slot, job.sequence)
+        self._workers.published()
         self._memory.begin_copies(self.in_flight)
 
     # ---- waiting -------------------------------------------------------------------------------
@@ -200,7 +201,7 @@ class LocalManager:
         watch, timeout = StallWatch(), self._options.timeout
         while True:
             seen = self.queue.done_word()
-            self._workers.call()  # each time: other threads may wait for other loaders
+            self._workers.expect()  # each time: other threads may wait for other loaders
             self._look()
             job = self._done(in_order)
             if job is not None:

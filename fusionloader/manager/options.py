@@ -58,8 +58,9 @@ class ManagerOptions:
     as the others do. ``levels`` where rows are levels that the device converts. Mini-batches in
     flight take at most ``max_shared_bytes``, by default a quarter of what is free, but for two.
     ``sharing_offer`` where workers are shared with other ranks; ``pool`` where they are those of a
-    pool. ``cpu_affinity`` is ``"auto"`` or ``"off"``. ``worker_kind`` says what workers run.
-    ``remote`` where workers on other machines take part.
+    pool, and ``background`` where it serves other loaders first. ``cpu_affinity`` is ``"auto"`` or
+    ``"off"``. ``worker_kind`` says what workers run. ``remote`` where workers on other machines
+    take part.
     """
 
     workers: int
@@ -77,6 +78,7 @@ class ManagerOptions:
     most_workers: int = 0
     sharing_offer: SharingOffer | None = None
     pool: PoolProcesses | None = None
+    background: bool = False
     cpu_affinity: Switch = "off"
     worker_kind: WorkerKind = "python"
     remote: RemoteTask | None = None

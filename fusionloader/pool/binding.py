@@ -22,24 +22,32 @@ class PoolBinding:
 
     Attributes:
         queue: the loader's queue.
+        background: whether it gets workers only while other loaders have nothing to claim.
+        asked: whether a batch was waited for, so that the loader answers its workers.
         closed: whether the queue was stopped.
         workers: the loader's worker set, ``None`` before it is made and after ``close``.
     """
 
     def __init__(
-        self, pool: PoolProcesses, queue: _native.ManagerQueue, fds: dict[str, int]
+        self,
+        pool: PoolProcesses,
+        queue: _native.ManagerQueue,
+        fds: dict[str, int],
+        background: bool = False,
     ) -> None:
         """``fds`` are the queue's: control block and slots."""
         self._pool = pool
+        self.background = background
+        self.asked = False
         self._fds = fds
         self.queue = queue
         self.closed = False
         self.workers: WorkerSet | None = None
-        self._number = pool.register(self)
+        self.number = pool.register(self)
 
     def start(self, worker: int, fds: dict[str, int], payload: Payload) -> Process:
         """Attaches a worker of the pool to this loader; returns it as a process of the loader."""
-        handle = self._pool.attach(worker, self._number, payload, {**self._fds, **fds})
+        handle = self._pool.attach(worker, self, payload, {**self._fds, **fds})
         return PoolProcess(handle, worker, self)
 
     @property
@@ -48,12 +56,25 @@ class PoolBinding:
         return self._pool.closed
 
     def request_workers(self) -> None:
-        """Assigns all workers to this loader; see ``PoolProcesses.assign_all``."""
-        self._pool.assign_all(self._number)
+        """Assigns all workers to this loader, unless it is a background one."""
+        if not self.background:
+            self._pool.assign_all(self.number)
+
+    def published(self) -> None:
+        """Wakes workers for a background loader, whose queue none of them sleeps on."""
+        if self.background:
+            self._pool.wake()
+
+    def waits(self) -> None:
+        """Called when a batch is waited for."""
+        self.request_workers()
+        if self.background:
+            first, self.asked = not self.asked, True
+            self._pool.serve_in_background(self, first)
 
     def drain_others(self) -> None:
         """Reads the other loaders' pipes, so that no worker blocks on one that is not iterated."""
-        for binding in self._pool.others(self._number):
+        for binding in self._pool.others(self.number):
             binding.drain()
 
     def drain(self) -> None:
@@ -64,7 +85,7 @@ class PoolBinding:
 
     def busy_elsewhere(self, workers: Iterable[int]) -> set[int]:
         """Returns which of the workers are processing a tiny-batch of another loader."""
-        others = self._pool.others(self._number)
+        others = self._pool.others(self.number)
         return {n for n in workers if any(binding.is_busy(n) for binding in others)}
 
     def is_busy(self, worker: int) -> bool:
@@ -75,7 +96,7 @@ class PoolBinding:
         """Called when the queue was stopped: workers detach after their current tiny-batch."""
         self.closed = True
         self.workers = None
-        self._pool.unregister(self._number)
+        self._pool.unregister(self.number)
 
 
 class PoolProcess:

@@ -2,7 +2,9 @@
 
 Workers are assigned as between ranks, by a word in a control block
 (csrc/queue/worker_sharing.hpp). Like borrowed workers, they receive a loader's descriptors through
-a socket. No global manager decides: the loader whose next batch is requested gets all workers.
+a socket. No global manager decides: the loader whose next batch is requested gets all workers,
+unless it is a background loader. Those are never assigned any, and are served by workers that have
+found no work elsewhere.
 """
 
 from __future__ import annotations
@@ -137,7 +139,7 @@ class PoolProcesses:
             self._bindings.pop(number, None)
             if self._assigned_to == number:
                 self._assigned_to = 0
-            self._wake()
+            self.wake()
 
     def assign_all(self, number: int) -> None:
         """Assigns all workers to a loader, unless they were assigned to it last.
@@ -152,7 +154,21 @@ class PoolProcesses:
             self._assigned_to = number
             for worker in list(self._handles):
                 self._member.send(worker, 0, number, worker)
-            self._wake()
+            self.wake()
+
+    def serve_in_background(self, binding: PoolBinding, first: bool) -> None:
+        """Wakes workers for a background loader that waits; tells them so the first time.
+
+        Raises:
+            RuntimeError: the pool was closed.
+        """
+        self._check_open()
+        with self._lock:
+            if first:
+                for worker, handle in list(self._handles.items()):
+                    self._send(handle, FdMessage({"asked": binding.number}))
+                    self._member.send(worker, 0, self._assigned_to, worker)
+            self.wake()
 
     def others(self, number: int) -> list[PoolBinding]:
         """Returns the other loaders."""
@@ -169,7 +185,7 @@ class PoolProcesses:
         for binding in self.others(0):
             binding.drain()
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
         """Wakes workers wherever they sleep: on the pool's queue or on a loader's."""
         self._queue.wake_workers()
         for binding in self.others(0):
@@ -178,7 +194,7 @@ class PoolProcesses:
     # ---- processes -----------------------------------------------------------------------------
 
     def attach(
-        self, worker: int, number: int, payload: Payload, fds: dict[str, int]
+        self, worker: int, binding: PoolBinding, payload: Payload, fds: dict[str, int]
     ) -> WorkerHandle:
         """Attaches a worker to a loader as well; starts its process if there is none."""
         with self._lock:
@@ -190,16 +206,24 @@ class PoolProcesses:
             if handle is None or not handle.process.is_alive():
                 handle = self._handles[worker] = self._start(worker, payload.user_code)
             all_fds = {**payload.fds, **fds}
-            fields = {"loader": number, "descriptors": list(all_fds)}
-            try:
-                fd_messages.send(handle.loaders, FdMessage(fields, b"", tuple(all_fds.values())))
-            except BlockingIOError:  # it has not read for long: replace it
-                handle.process.kill()
-            except OSError:
-                pass  # it has died, which the loader will notice
+            fields = {
+                "loader": binding.number,
+                "descriptors": list(all_fds),
+                "background": binding.background,
+                "asked": binding.asked,
+            }
+            self._send(handle, FdMessage(fields, b"", tuple(all_fds.values())))
             self._member.send(worker, 0, self._assigned_to, worker)
-            self._wake()
+            self.wake()
             return handle
+
+    def _send(self, handle: WorkerHandle, message: FdMessage) -> None:
+        try:
+            fd_messages.send(handle.loaders, message)
+        except BlockingIOError:  # it has not read for long: replace it
+            handle.process.kill()
+        except OSError:
+            pass  # it has died, which the loader will notice
 
     def _start(self, worker: int, user_code: bool) -> WorkerHandle:
         self._drop(worker)
@@ -248,7 +272,7 @@ class PoolProcesses:
         with self._lock:
             self.closed = True
             self._queue.stop()
-            self._wake()
+            self.wake()
             running = [handle.process for handle in self._handles.values()]
             processes.end(running, _PATIENCE_SECONDS, meanwhile=self._drain)
             for worker in list(self._handles):
@@ -261,6 +285,7 @@ class PoolProcesses:
 
 def running(pool: WorkerPool) -> PoolProcesses:
     """Returns the processes of a pool, new ones after ``close`` or a fork."""
+    pool = pool.owner
     with _creation:
         found = pool._processes
         if not isinstance(found, PoolProcesses) or found.closed or found.pid != os.getpid():

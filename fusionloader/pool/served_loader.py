@@ -35,12 +35,16 @@ class ServedLoader:
         fds: descriptors of the loader's memory, which the worker maps.
         activate: called before the worker serves after another loader's did.
         deactivate: called before another loader's worker serves.
+        asked: called when the loader waits for a batch, if it is a background loader.
+        background: whether it is served only while no other loader has work.
     """
 
     worker: LoaderWorker
     fds: tuple[int, ...] = ()
     activate: Callable[[], None] = _nothing
     deactivate: Callable[[], None] = _nothing
+    asked: Callable[[], None] = _nothing
+    background: bool = False
 
     def close(self) -> None:
         """Unmaps the loader's memory."""

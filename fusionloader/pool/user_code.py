@@ -49,4 +49,6 @@ def user_code_loader(
     if worker is None:
         return None
     state = ProcessState(worker.uses_generators)
-    return ServedLoader(worker, activate=state.restore, deactivate=state.save)
+    return ServedLoader(
+        worker, activate=state.restore, deactivate=state.save, asked=worker.expect_layout
+    )

@@ -12,6 +12,7 @@ death before the announcement counts as that loader's failed start, and a later 
 (csrc/queue/worker_sharing.hpp). It is the loader whose batch the training process waits for. The
 worker serves it until there is no work or the word changes. While it has none, the worker serves
 one claim at a time of any other loader, and looks for work of the assigned one in between.
+Background loaders are never assigned workers, and come last among the others.
 
 *Sleeping.* The worker reads the queue's word before it looks for assignments and work, both of
 which change that word when they arrive. So none is missed between the look and the sleep.
@@ -122,6 +123,7 @@ class _PoolWorker:
     def _serve_another(self, assigned: ServedLoader | None) -> bool:
         """Serves one claim of another loader; returns whether there was one."""
         others = [loader for loader in self._served.values() if loader is not assigned]
+        others.sort(key=lambda loader: loader.background)
         return any(self._serve(loader, once=True) is WorkerEvent.SERVED for loader in others)
 
     # ---- loaders -------------------------------------------------------------------------------
@@ -134,6 +136,9 @@ class _PoolWorker:
                 return
             if message is None:
                 return
+            if "asked" in message.fields and "loader" not in message.fields:
+                self._asked(int(message.fields["asked"]))
+                continue
             self._deactivate()
             fds = dict(zip(message.fields["descriptors"], message.fds, strict=True))
             self._pool.announce(_PREPARING)
@@ -143,7 +148,15 @@ class _PoolWorker:
                 close_all(tuple(fds.values()))
             else:
                 loader.fds = tuple(fds.values())
-                self._served[int(message.fields["loader"])] = loader
+                loader.background = bool(message.fields["background"])
+                self._served[number := int(message.fields["loader"])] = loader
+                if message.fields["asked"]:
+                    self._asked(number)
+
+    def _asked(self, number: int) -> None:
+        loader = self._served.get(number)  # it may have ended, or failed to start
+        if loader is not None:
+            loader.asked()
 
     def _prepared(self, fds: dict[str, int]) -> ServedLoader | None:
         """Prepares to serve a loader; sends it a failure and returns ``None`` on an error."""

@@ -100,6 +100,7 @@ class PythonWorker:
         self._message_fd = config.message.fd
         self._layout: Layout | None = None
         self._layout_version = 0
+        self._layout_expected = False
         self._writers: dict[tuple[int, int, int], Writer] = {}
         self._seconds_per_tiny_batch = _CLAIM_SECONDS
         self._reported = False
@@ -108,6 +109,10 @@ class PythonWorker:
     def uses_generators(self) -> bool:
         """Whether samples depend on global generators that other loaders of the pool advance."""
         return not all(self._source.seeding)
+
+    def expect_layout(self) -> None:
+        """Lets ``serve(once=True)`` begin before the layout is known: the manager answers now."""
+        self._layout_expected = True
 
     def serve(self, once: bool = False) -> WorkerEvent:
         """Works until the manager says stop, or the pool otherwise; with ``once`` for one claim.
@@ -121,7 +126,8 @@ class PythonWorker:
             seen = queue.work_word
             count = int(_CLAIM_SECONDS / self._seconds_per_tiny_batch)
             claim = None
-            if not once or queue.layout_version:  # who only helps is not to wait for the manager
+            # Who only helps is not to wait for a manager that nobody has asked for a batch.
+            if not once or queue.layout_version or self._layout_expected:
                 claim = queue.claim(End.SMALL, 0, min(max(count, 1), _MOST_TINY_BATCHES))
             if claim is None:
                 queue.idle()

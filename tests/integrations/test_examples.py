@@ -20,6 +20,8 @@ SCRIPTS = [
         ["--folder", "{folder}"],
         "6 steps.*\n.* read: (?s:.*)both.json.gz",
     ),
+    (None, "overlapped_validation.py", [], r"(?s)epoch 2: 0\.\d+ of .*3 of 3 ended"),
+    ("accelerate", "validate_accelerate.py", [], r"(?s)epoch 0: .*epoch 1: .*accuracy"),
     (None, "train_compiled.py", ["--backend", "aot_eager"], "6 batches"),
     (
         *(None, "log_metrics.py", ["--prometheus", "0"]),

@@ -1,0 +1,79 @@
+"""Threads that evaluate, each with a limit of its own for what torch computes in parallel.
+
+Theory of operation. ``torch.set_num_threads`` sets three things: OpenMP's limit of the calling
+thread, MKL's of the calling thread, and a number of the process that threads take over when they
+first compute. The first two are what is wanted here. The third would limit threads that training
+starts later. So it is set back, by a thread that ends at once, before the constructor returns: the
+limits of threads that compute already, training's among them, never change.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+
+import torch
+
+Job = Callable[[], None]
+
+_limits = threading.Lock()
+
+
+class Worker:
+    """A daemon thread that runs jobs in turn; a job raises nothing."""
+
+    def __init__(self, name: str, begin: Job) -> None:
+        """``begin`` runs first, in the thread."""
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self.submit(begin)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, job: Job) -> None:
+        """Runs a job behind those submitted before."""
+        self._jobs.put(job)
+
+    def end(self) -> None:
+        """Ends the thread behind its last job."""
+        self._jobs.put(None)
+
+    def join(self, seconds: float) -> None:
+        """Waits for the end at most so long."""
+        self._thread.join(seconds)
+
+    def is_alive(self) -> bool:
+        """Whether it has not ended."""
+        return self._thread.is_alive()
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+            del job
+
+
+def limited(names: Sequence[str], threads: int) -> list[Worker]:
+    """Returns workers that compute with at most ``threads`` threads each."""
+    with _limits:
+        before = _in_a_thread(torch.get_num_threads)
+        begun = threading.Barrier(len(names) + 1)
+
+        def begin() -> None:
+            torch.get_num_threads()  # takes over the process's number, which it would do later
+            torch.set_num_threads(threads)
+            begun.wait()
+
+        try:
+            workers = [Worker(name, begin) for name in names]
+            begun.wait()
+        finally:
+            _in_a_thread(lambda: torch.set_num_threads(before))
+        return workers
+
+
+def _in_a_thread(call: Callable[[], int | None]) -> int:
+    found: list[int | None] = []
+    thread = threading.Thread(target=lambda: found.append(call()))
+    thread.start()
+    thread.join()
+    return found[0] or 0
