@@ -16,7 +16,7 @@ Boundaries = NDArray[np.float64]
 Numbers = NDArray[np.uint16]
 
 _MOST_BUCKETS = 1 << 16
-_BLOCK = 1 << 22  # samples that are worked on at a time: their 64-bit intermediates take 32 MiB
+_BLOCK = 1 << 20  # samples that are worked on at a time: their 64-bit intermediates take 8 MiB
 _LOOKED_AT = 1 << 20  # samples that the quantiles of larger datasets are taken from
 
 
