@@ -11,6 +11,7 @@ from fusionloader.delivery import level_rows
 from fusionloader.gpu import eligibility
 from fusionloader.iterators.deferral import defers
 from fusionloader.options import LoaderOptions
+from fusionloader.samplers.epoch_sampler import EpochSampler
 from fusionloader.sources.datasets import Compiled
 from fusionloader.sources.tables import is_for_native_workers, layout_of
 
@@ -36,6 +37,8 @@ def explained(
     if not why_not:
         assert compiled is not None
         lines.append(compiled.explain(part_seconds))
+    if isinstance(options.batch_sampler, EpochSampler):
+        lines.append(options.batch_sampler.explain())
     lines += kept_files.explain(options, _why_nothing_is_kept(options, compiled, why_not))
     if _is_cuda(options) and options.num_workers > 0 and not why_not:
         plan = compiled.plan if compiled is not None and compiled.complete else None

@@ -164,6 +164,11 @@ class EpochState:
 
 def _instead(name: str, state: State) -> str:
     """Returns what to do about a state of other ranks or of another batch size."""
+    if name == "world_size" and state["ranks"] is None and state["sampler"] is not None:
+        return (
+            '. load_state_dict(state, ranks="reshard") goes on if the sampler can share what is '
+            "left, as those of fusionloader.samplers can"
+        )
     if name not in ("world_size", "batch_size", "drop_last") or state["ranks"] is None:
         return ""
     return (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from fusionloader.aliases import State
@@ -47,6 +47,8 @@ def load_resharded(
         )
     if all(epoch_state.finished for epoch_state in found):
         return found[0]
+    if callable(merge := getattr(options.index_sampler, "merge_states", None)):
+        return _by_sampler(found, merge)
     by_rank = sorted(zip(_shares(found), found, strict=True), key=lambda pair: pair[0].rank)
     first, epoch_state = by_rank[0]
     ours = of_same_order(first, ours)
@@ -71,6 +73,32 @@ def _own_state(given: list[State], ours: Share | None, identity: State) -> State
         return None
     own = [s for s in given if (s.get("ranks") or {}).get("rank") == ours.rank]
     return own[0] if len(own) == 1 else None
+
+
+def _by_sampler(found: list[EpochState], merge: Callable[[list[State]], State]) -> EpochState:
+    """Returns where a loader stands whose sampler itself shares what is left of an epoch."""
+    if any(epoch_state.ahead for epoch_state in found):
+        raise ValueError(
+            "with in_order=False a rank has delivered batches beyond its first gap, and the "
+            "sampler's states tell where a gap begins only: save states with in_order=True"
+        )
+    owned = [epoch_state.sampler["sampler"] for epoch_state in found if epoch_state.sampler]
+    if len(owned) < len(found) or any(epoch_state.finished for epoch_state in found):
+        raise ValueError(
+            "the states are not of one epoch of one job with this sampler: save those of all "
+            "ranks at the same step"
+        )
+    first = found[0]
+    merged = {"sampler": merge(owned), "iterator": None, "ended": False}
+    return EpochState(
+        first.epoch,
+        first.seed,
+        first.generator,
+        first.base_seed,
+        resumed=True,
+        drawn={-1: merged},
+        num_workers=first.num_workers,
+    )
 
 
 def _shares(found: list[EpochState]) -> list[Share]:

@@ -14,7 +14,7 @@ from fusionloader.aliases import Index
 from fusionloader.options import LoaderOptions
 from fusionloader.resume.epoch_state import EpochState, generator_state, set_generator_state
 from fusionloader.resume.rank_shares import batches_left
-from fusionloader.resume.stateful import SamplerRun
+from fusionloader.resume.stateful import SamplerRun, batches_before
 
 _MASK = (1 << 64) - 1
 
@@ -131,6 +131,9 @@ def undelivered_batches(
     """
     delivered, ahead = state.delivered, frozenset(state.ahead)
     occurrences = Occurrences(samples)
+    if delivered > 0 and state.sampler is not None:
+        for batch in batches_before(options.index_sampler, state.sampler):
+            occurrences.count([key_of(index) for index in batch])
     for number, batch in numbered_batches(options, state, fresh):
         indices = list(batch)
         keys = [key_of(index) for index in indices]

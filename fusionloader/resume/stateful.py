@@ -54,6 +54,13 @@ def is_plain_batch_sampler(sampler: object) -> TypeGuard[BatchSampler]:
     return getattr(type(sampler), "__iter__", None) is BatchSampler.__iter__
 
 
+def batches_before(sampler: object, state: State) -> Iterator[Index]:
+    """Yields what a pass gave before ``state`` of it, if the sampler has ``batches_before``."""
+    tell = getattr(sampler, "batches_before", None)
+    if callable(tell):
+        yield from tell(state["sampler"])
+
+
 class SamplerRun:
     """One pass over a loader's batch sampler.
 

@@ -175,6 +175,7 @@ SHORT = {
     "gpu_decoders": ["--rounds", "1", "--files", "4", "--group", "2"],
     "memory": ["--epoch-samples", "2100", "--torch-samples", "2100"],
     "remote_requests": ["--rounds", "1"],
+    "samplers": ["--rounds", "1", "--epoch-samples", "20000", "--padded-samples", "2000"],
     "what_if": ["--rounds", "1", "--patience", "0", "--batch-size", "8", "--step-ms", "1"],
     "inference": ["--rounds", "1", "--seconds", "0.5", "--files", "20"],
     "large_dataset": ["--files", "4000", "--rounds", "1", "--workers", "2", "--batch-size", "8"],

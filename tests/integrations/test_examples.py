@@ -12,6 +12,10 @@ from support.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = [
+    (
+        *(None, "bucketed_batches.py", []),
+        r"padding: [3-9]\d% in random batches, 1?\d% in buckets\n.*the same: True",
+    ),
     (None, "own_dataset.py", [], "120 files opened by user code"),
     (None, "own_decoder.py", [], "[1-9][0-9]* images were decoded by the card\nrefused: {}"),
     (

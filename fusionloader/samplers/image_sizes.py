@@ -1,0 +1,74 @@
+"""Widths and heights of image files, from their headers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+from torch.utils.data import Subset
+
+_TOGETHER = 256  # files that a thread takes at a time
+Path = str | os.PathLike[str]
+
+
+def image_sizes(images: Any, *, threads: int = 8) -> NDArray[np.int32]:
+    """Returns width and height of image files, without decoding them.
+
+    They are those of the pixels as stored: an orientation in Exif data is not applied, as
+    torchvision's folders do not apply it.
+
+    Args:
+        images: an ``ImageFolder`` or another dataset with ``samples``, a ``Subset`` of one, or
+            paths.
+        threads: that read files; what takes time is mostly the storage.
+
+    Returns:
+        n x 2, in the order of the dataset's indices.
+
+    Raises:
+        ValueError: a file is no image that Pillow knows; the message names it.
+        OSError: a file cannot be read.
+        TypeError: the dataset does not name its files.
+    """
+    paths = _paths(images)
+    sizes = np.empty((len(paths), 2), np.int32)
+
+    def read(start: int) -> None:
+        for place in range(start, min(start + _TOGETHER, len(paths))):
+            sizes[place] = _size(place, paths[place])
+
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in pool.map(read, range(0, len(paths), _TOGETHER)):
+            pass
+    return sizes
+
+
+def _paths(images: Any) -> Sequence[Path]:
+    if isinstance(images, Subset):
+        inner = _paths(images.dataset)
+        return [inner[index] for index in images.indices]
+    samples = getattr(images, "samples", None)
+    if samples is not None:
+        return [path for path, *_ in samples]
+    if isinstance(images, Sequence) and not isinstance(images, (str, bytes)):
+        return images
+    raise TypeError(
+        f"a {type(images).__name__} does not name its files: give their paths, or a dataset with "
+        "samples, as ImageFolder has them"
+    )
+
+
+def _size(place: int, path: Path) -> tuple[int, int]:
+    try:
+        with Image.open(path) as image:
+            return image.size
+    except UnidentifiedImageError as error:
+        raise ValueError(
+            f"sample {place} ({os.fspath(path)}) is no image that Pillow knows: leave it out, or "
+            "give sizes from elsewhere"
+        ) from error
