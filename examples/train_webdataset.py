@@ -61,6 +61,7 @@ def main() -> None:
                     optimizer.step()
                     samples += len(targets)
                 print(f"epoch {epoch + 1}: loss {loss.item():.3f}, {samples} samples")
+            print(loader.explain())
 
 
 if __name__ == "__main__":

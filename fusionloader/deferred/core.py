@@ -12,6 +12,7 @@ from PIL import Image
 
 from fusionloader.deferred.counts import counts
 from fusionloader.deferred.pillow import PillowImage
+from fusionloader.deferred.rows.memory import sample_tensor
 from fusionloader.deferred.source import Operations, Pixels, Source
 from fusionloader.executors.native import executor_of_size
 from fusionloader.executors.results import ELEMENT_TYPES
@@ -81,7 +82,7 @@ class DeferredCore:
         width, height = self.size
         channels = _CHANNELS[self.mode]
         dtype = ELEMENT_TYPES[convert.element_type]
-        out = torch.empty((channels, height, width), dtype=dtype, device="cpu")
+        out = sample_tensor((channels, height, width), dtype)
         memory = out.view(torch.uint8).numpy().reshape(-1)
         self.source.run(self.operations, executor_of_size(channels, height, width, convert), memory)
         counts().results["tensor"] += 1

@@ -27,6 +27,8 @@ class Counts:
         recorded: operations by name.
         results: what the native executor was run for (``"tensor"``, ``"array"``), and
             ``"pixels"`` where a Pillow image got its pixels.
+        collated: tensors of samples by whether their batch was made ``"in place"`` of them, or they
+            were ``"copied"`` into it.
         ended: what asked for the pixels of a Pillow image, by name.
         read_seconds: spent on reading files, and ``read_bytes`` of them.
         decode_seconds: spent by the native decoders and executors.
@@ -37,6 +39,7 @@ class Counts:
     left: Counter[str] = field(default_factory=Counter)
     recorded: Counter[str] = field(default_factory=Counter)
     results: Counter[str] = field(default_factory=Counter)
+    collated: Counter[str] = field(default_factory=Counter)
     ended: Counter[str] = field(default_factory=Counter)
     read_seconds: float = 0.0
     decode_seconds: float = 0.0
@@ -46,7 +49,7 @@ class Counts:
     def add(self, other: Counts) -> None:
         """Adds the counts of another process."""
         self.files += other.files
-        for name in ("left", "recorded", "results", "ended"):
+        for name in ("left", "recorded", "results", "collated", "ended"):
             getattr(self, name).update(getattr(other, name))
         self.read_seconds += other.read_seconds
         self.decode_seconds += other.decode_seconds
@@ -73,6 +76,7 @@ class Counts:
             "left_to_pillow": dict(self.left),
             "recorded": dict(self.recorded),
             "results": dict(self.results),
+            "collated": dict(self.collated),
             "ended_by": dict(self.ended),
         }
 
@@ -85,6 +89,8 @@ class Counts:
             lines.append(f"  recorded: {_listed(self.recorded)}")
         if self.results:
             lines.append(f"  run for: {_listed(self.results)}")
+        if self.collated:
+            lines.append(f"  collated: {_listed(self.collated)}")
         if self.ended:
             lines.append(
                 f"  given pixels, and left to Pillow from there, for: {_listed(self.ended)}"

@@ -12,6 +12,7 @@ from fusionloader.deferred.core import BLACK, DeferredCore, deferred_core, image
 from fusionloader.deferred.counts import counts
 from fusionloader.deferred.enhancing import padded
 from fusionloader.deferred.pillow import Argument, PillowImage
+from fusionloader.deferred.rows.memory import made_elsewhere
 from fusionloader.plan.arguments import NotCompiled
 from fusionloader.plan.stages import Convert
 
@@ -93,7 +94,9 @@ def to_tensor(original: Function) -> Function:
                 return core.tensor(_fractions(core.mode))
             except (ValueError, NotCompiled):
                 pass
-        return original(pic)
+        made = original(pic)
+        made_elsewhere(made)
+        return made
 
     return to_tensor
 
@@ -105,10 +108,13 @@ def pil_to_tensor(original: Function) -> Function:
     def pil_to_tensor(pic: PillowImage) -> Any:
         core = deferred_core(pic)
         if core is None:
-            return original(pic)
+            made = original(pic)
+            made_elsewhere(made)
+            return made
         counts().results["tensor"] += 1
         width, height = core.size
         pixels = torch.from_numpy(core.pixels()).view(height, width, -1)
+        made_elsewhere(pixels)
         return pixels.permute((2, 0, 1))
 
     return pil_to_tensor

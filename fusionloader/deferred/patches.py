@@ -1,4 +1,4 @@
-"""What is replaced of Pillow and torchvision: one table, checked before any of it is installed."""
+"""What is replaced of Pillow and other libraries: one table, checked before it is installed."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ _MODULES = (
     "torchvision.transforms.v2",
     "torchvision.io",
     "cv2",
+    "webdataset.filters",
 )
 
 
@@ -153,7 +154,18 @@ def _opencv() -> list[Patch]:
     return [Patch(cv2, "imread", arrays.imread), Patch(cv2, "imdecode", arrays.imdecode)]
 
 
-_MAKERS = (_pillow, _torchvision, _torchvision_v2, _torchvision_io, _opencv)
+def _webdataset() -> list[Patch]:
+    from webdataset import filters, pipeline  # type: ignore[import-untyped]
+
+    from fusionloader.deferred.rows import collating
+
+    return [
+        Patch(filters, "combine_values", collating.combining),
+        Patch(pipeline.DataPipeline, "invoke", collating.invoking),
+    ]
+
+
+_MAKERS = (_pillow, _torchvision, _torchvision_v2, _torchvision_io, _opencv, _webdataset)
 _TABLES = dict(zip(_MODULES, _MAKERS, strict=True))
 
 # A program's replacement would be a function of Python's.

@@ -6,6 +6,7 @@ every tensor of every batch. What is small, or no plain tensor or array, goes to
 
 from __future__ import annotations
 
+import ctypes
 import io
 import os
 import pickle
@@ -23,6 +24,7 @@ from fusionloader.shm.batch_slots import BatchSlots, Owner, WorkersSlots
 
 _SMALLEST = 4096  # bytes; less is pickled faster than it is mapped
 _ALIGN = 64
+_LEFT_FOR_COPIES = 3  # slots
 
 
 class _Placed(NamedTuple):
@@ -44,22 +46,40 @@ class _Found(NamedTuple):
     stride: tuple[int, ...] | None
 
 
-class _Open:
-    """A slot that a batch is being collated into."""
+class OpenSlot:
+    """A slot that a batch is being made in.
+
+    Attributes:
+        owner: gives its bytes; ``None`` while nothing but the batch is to keep the slot in use.
+        begin: its address.
+    """
 
     def __init__(self, slot: Any) -> None:
         self.slot = slot
-        self.owner = slot.bytes()
-        self.memory = np.frombuffer(self.owner, np.uint8)
-        self.begin = self.memory.ctypes.data
-        self.used = 0
+        self.owner: Owner | None = slot.bytes()
+        self._of_batch = weakref.ref(self.owner)
+        self.begin = ctypes.addressof(self.owner)
+        self._used = 0
+
+    def release(self) -> None:
+        """Leaves the slot to what has been made in it."""
+        self.owner = None
+
+    def is_looked_into(self) -> bool:
+        """Whether something that was made in it is still there."""
+        return self._of_batch() is not None
+
+    def reopen(self) -> bool:
+        """Keeps it for more to be made in it; returns whether it is still there."""
+        self.owner = self._of_batch()
+        return self.owner is not None
 
     def take(self, nbytes: int) -> int | None:
         """Returns the offset of so many bytes, ``None`` where there is no room for them."""
-        offset = self.used
+        offset = self._used
         if offset + nbytes > self.slot.nbytes:
             return None
-        self.used = offset + -(-nbytes // _ALIGN) * _ALIGN
+        self._used = offset + -(-nbytes // _ALIGN) * _ALIGN
         return offset
 
     def offset_of(self, address: int) -> int | None:
@@ -75,7 +95,10 @@ class Sender:
         """``token`` names the receiver; ``most`` batches are in flight or looked at, at most."""
         self._token = token
         self._slots = BatchSlots(most)
-        self._open: _Open | None = None
+        self._open: OpenSlot | None = None  # where tensors are collated now
+        self._most = most
+        self._unsent: list[OpenSlot] = []  # where batches are that may be sent
+        self._sent: list[OpenSlot] = []  # those whose batches are still looked into here
         self._most_bytes = 0  # of a batch, so far
 
     def collate_into_slots(self) -> None:
@@ -93,10 +116,9 @@ class Sender:
         if nbytes < _SMALLEST:
             return None
         if self._open is None:
-            slot = self._slots.acquire(max(self._most_bytes, nbytes))
-            if slot is None:
+            self._open = self._acquired(nbytes)
+            if self._open is None:
                 return None
-            self._open = _Open(slot)
         offset = self._open.take(nbytes)
         if offset is None:
             return None
@@ -104,10 +126,52 @@ class Sender:
         flat = torch.frombuffer(owner, dtype=torch.uint8, count=nbytes, offset=offset)
         return flat.untyped_storage()
 
+    def open(self, nbytes: int) -> OpenSlot | None:
+        """Returns a slot for a batch of so many bytes; ``None`` where there is none.
+
+        Some are left for what is copied, however many a dataset keeps of the batches that it made.
+        """
+        self._sent = [each for each in self._sent if each.is_looked_into()]
+        if nbytes < _SMALLEST or len(self._sent) > self._most - _LEFT_FOR_COPIES:
+            return None
+        return self._acquired(nbytes)
+
+    def use(self, opened: OpenSlot) -> None:
+        """Says that a batch lies in a slot; what is collated now goes there, too."""
+        if self._open is not opened:
+            if self._open is not None:
+                self._open.release()
+            self._open = opened
+            self._unsent.append(opened)
+
     def pack(self, batch: Batch) -> Batch:
         """Returns what unpickles to the batch in the training process."""
         opened, self._open = self._open, None
+        if opened in self._unsent:  # another batch may be what lies there
+            opened = None
         found = _found_in(batch)
+        self._unsent = [each for each in self._unsent if each.reopen()]
+        try:
+            return self._packed(batch, found, self._made_in(found) or opened)
+        finally:
+            for each in (*self._unsent, *self._sent):
+                each.release()
+
+    def _made_in(self, found: list[_Found]) -> OpenSlot | None:
+        """Returns the slot that the largest part of a batch was made in.
+
+        It is sent with one batch only: the training process frees it when that one is gone.
+        """
+        if not found:
+            return None
+        address = max(found, key=lambda each: each.nbytes).address
+        of_batch = [each for each in self._unsent if each.offset_of(address) is not None]
+        for each in of_batch:
+            self._unsent.remove(each)
+            self._sent.append(each)
+        return next(iter(of_batch), None)
+
+    def _packed(self, batch: Batch, found: list[_Found], opened: OpenSlot | None) -> Batch:
         if not found:
             return batch
         placed = self._place(found, opened) or self._place(found, self._fresh(found))
@@ -119,24 +183,30 @@ class Sender:
         about = (os.getpid(), slot.number, slot.nbytes, self._slots.numbers)
         return _Packed(self._token, about, self._slots.take_fd(slot), where, pickled)
 
-    def _fresh(self, found: list[_Found]) -> _Open | None:
+    def _fresh(self, found: list[_Found]) -> OpenSlot | None:
         nbytes = sum(-(-each.nbytes // _ALIGN) * _ALIGN for each in found)
         self._most_bytes = max(self._most_bytes, nbytes)
-        slot = self._slots.acquire(self._most_bytes)
-        return None if slot is None else _Open(slot)
+        return self._acquired(nbytes)
 
-    def _place(self, found: list[_Found], opened: _Open | None) -> tuple[list[_Placed], Any] | None:
+    def _acquired(self, nbytes: int) -> OpenSlot | None:
+        slot = self._slots.acquire(max(self._most_bytes, nbytes))
+        return None if slot is None else OpenSlot(slot)
+
+    def _place(
+        self, found: list[_Found], opened: OpenSlot | None
+    ) -> tuple[list[_Placed], Any] | None:
         """Copies into a slot what is not there yet; ``None`` where it has no room for that."""
         if opened is None:
             return None
         placed = []
+        memory = np.frombuffer(opened.owner, np.uint8)  # type: ignore[call-overload]
         for each in found:
             offset = opened.offset_of(each.address)
             if offset is None:
                 offset = opened.take(each.nbytes)
                 if offset is None:
                     return None
-                opened.memory[offset : offset + each.nbytes] = _bytes_of(each.values)
+                memory[offset : offset + each.nbytes] = _bytes_of(each.values)
             shape = tuple(each.values.shape)
             placed.append(_Placed(offset, each.nbytes, each.values.dtype, shape, each.stride))
         return placed, opened.slot

@@ -17,13 +17,15 @@ from torch.utils.data.dataloader import _DatasetKind
 
 from fusionloader.deferred import counts
 from fusionloader.deferred.counts import Counts
+from fusionloader.executors.collate import is_of_collate
 from fusionloader.resume.stateful import load_state, state_of
 
 if TYPE_CHECKING:  # torch's workers serve where the native part is missing
     from fusionloader.shm.store_handles import StoreHandles
 
-# The places of the queues of tasks and of results among the arguments of torch's worker loop.
-_TASKS, _QUEUE = 2, 3
+# The places of the queues of tasks and of results, and of collate_fn, among the arguments of
+# torch's worker loop.
+_TASKS, _QUEUE, _COLLATE = 2, 3, 6
 
 State = dict[str, Any]
 """``dataset`` and ``iterator`` have the states; ``ended`` and ``between`` say when it was taken:
@@ -120,15 +122,29 @@ def serve(
 
         stamps.sender = Sender(*begin.sends)
         stamps.sender.collate_into_slots()
+    given = [*arguments[:_TASKS], tasks, stamps, *arguments[_QUEUE + 1 :]]
     if begin.deferring is not None:
         from fusionloader.deferred import kept
         from fusionloader.deferred.loading import begin_in_worker
 
         begin_in_worker()
         kept.use(kept.OpenStores(begin.deferring))
+        if stamps.sender is not None:
+            given[_COLLATE] = _collating_in_rows(given[_COLLATE], stamps)
     if begin.stateful:
         _make_fetchers_from(state, stamps)
-    loop(*arguments[:_TASKS], tasks, stamps, *arguments[_QUEUE + 1 :])
+    loop(*given)
+
+
+def _collating_in_rows(collate_fn: Any, stamps: _Stamps) -> Any:
+    """Makes samples in rows of batches; returns the function that collates them."""
+    from fusionloader.deferred.rows import memory
+    from fusionloader.deferred.rows.collating import default_collate
+
+    stamps.rows = memory.BatchRows(stamps.sender)
+    memory.use(stamps.rows)
+    is_default = is_of_collate(collate_fn, "default_collate")
+    return default_collate(stamps.rows) if is_default else collate_fn
 
 
 def _make_fetchers_from(state: State | None, stamps: _Stamps) -> None:
@@ -172,6 +188,7 @@ class _Stamps:
 
     fetcher: Any = None
     sender: Any = None
+    rows: Any = None
 
     def __init__(self, queue: Any, tasks: _Tasks) -> None:
         self._queue, self._tasks = queue, tasks
@@ -179,6 +196,8 @@ class _Stamps:
     def put(self, item: tuple[Any, Any]) -> None:
         """Puts a task's number and result, the number with the state of now."""
         task, data = item
+        if self.rows is not None:
+            self.rows.settle()
         if type(task) is int:
             task = self._stamped(task)
         if self.sender is not None:

@@ -92,8 +92,8 @@ class LoaderStats:
             ``revoked_bytes`` of all loans, whether it was ``short``, and ``why_not`` if nothing
             can be lent. Empty without one.
         deferred_images: of user code: how many ``files`` were, which were ``left_to_pillow`` and
-            why, the operations ``recorded``, what the ``results`` were, and what ``ended_by``
-            asking for pixels.
+            why, the operations ``recorded``, what the ``results`` were, how their tensors
+            were ``collated``, and what ``ended_by`` asking for pixels.
         decoded_cache: what is in it; ``None`` without one.
         jpeg_index: what is in it; ``None`` without one.
         shared_prep: what is shared with other jobs; ``None`` without ``share``.

@@ -160,6 +160,7 @@ def test_the_resume_example_finds_the_same_batches(tmp_path):
 
 
 SHORT = {
+    "webdataset_pipelines": ["--rounds", "1", "--only", "batched,iterable"],
     "breadth": ["--rounds", "1", "--only", "dict,hugging-face", "--exact", "4"],
     "import_time": ["--rounds", "1"],
     "startup": ["--rounds", "1", "--workers", "2"],

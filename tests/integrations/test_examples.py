@@ -31,7 +31,10 @@ SCRIPTS = [
         *(None, "log_metrics.py", ["--prometheus", "0"]),
         r'(?s)http://.*:[1-9]\d*/metrics\n.*"step": 12, .*"fusionloader/wait_share": 0\..*waits \d',
     ),
-    ("webdataset", "train_webdataset.py", [], "epoch 2: .*60 samples"),
+    (
+        *("webdataset", "train_webdataset.py", []),
+        "(?s)epoch 2: .*60 samples.*120 files opened by user code",
+    ),
     ("datasets", "train_hugging_face.py", [], "epoch 2: .*60 samples"),
 ]
 
