@@ -62,8 +62,7 @@ class SlotIterator(_BaseDataLoaderIter):
     ) -> None:
         """``backend`` says how samples are made and where the workers come from."""
         super().__init__(loader)
-        self._view = detached(loader)
-        self._options = options
+        self._view, self._options = detached(loader), options
         self._state, self._statistics, self._epochs = state, state.statistics, state.epochs
         self._clock = WaitClock(state.statistics.waits, state.statistics.observers)
         self._base_seed = self._epochs.base_seed(int(self._base_seed))
