@@ -86,6 +86,10 @@ def prepared(
 _SKIPPED = object()
 
 
+def _is_empty(samples: list[Any]) -> bool:
+    return all(sample is _SKIPPED for sample in samples)
+
+
 class PythonWorker:
     """Claims tiny-batches, loads their samples from the source, and writes them."""
 
@@ -163,6 +167,11 @@ class PythonWorker:
                 messages.send(self._message_fd, message)
                 self.queue.finish(claim, tiny_batch, TinyBatchState.FAILED)
         self._report_deferred()  # first: an epoch may end with these samples
+        for tiny_batch, samples in whole:
+            # Without a sample nobody learns the layout that writing would wait for.
+            if _is_empty(samples):
+                self.queue.finish(claim, tiny_batch, TinyBatchState.COMPLETED)
+        whole = [each for each in whole if not _is_empty(each[1])]
         if whole and self._agree_on_layout(claim, whole[0][1]):
             start = time.perf_counter()
             results = self._write(claim, whole)
@@ -246,8 +255,8 @@ class PythonWorker:
                 return False
             if self._pool is not None and self._pool.is_sent:
                 return False  # the manager may be waiting for another loader of the pool
-            first = next((sample for sample in samples if sample is not _SKIPPED), None)
-            if self._layout is None and not self._reported and first is not None:
+            if self._layout is None and not self._reported:
+                first = next(sample for sample in samples if sample is not _SKIPPED)
                 messages.send(self._message_fd, messages.LayoutFound(Layout.of(first)))
                 self._reported = True
                 queue.wake_manager()

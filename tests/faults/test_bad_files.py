@@ -9,7 +9,8 @@ import torch
 from PIL import Image, UnidentifiedImageError
 from support.batches import same_batches
 from support.images import eval_transform, photo
-from torch.utils.data import DataLoader
+from support.waiting import PATIENCE
+from torch.utils.data import DataLoader, Dataset, Subset
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
@@ -139,3 +140,29 @@ def test_a_decompression_bomb_is_refused_as_by_pillow(folder):
     blank.save(folder / "class0" / "bomb.jpg", quality=1)
     with pytest.raises(Image.DecompressionBombError, match=r"bomb\.jpg"):
         list(loader_over(folder))
+
+
+class MostlyBad(Dataset):
+    """The first seven samples cannot be read."""
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        if index < 7:
+            raise OSError(f"nothing at {index}")
+        return torch.tensor(float(index)), index
+
+
+def test_batches_without_a_sample_are_left_out_from_the_first_one_on():
+    loader = FusionLoader(MostlyBad(), 4, num_workers=2, on_error="skip", timeout=PATIENCE)
+    assert [targets.tolist() for _, targets in loader] == [[7], [8, 9, 10, 11]]
+    assert loader.stats().skipped == 7
+
+
+def test_an_epoch_without_a_sample_has_no_batches():
+    loader = FusionLoader(
+        Subset(MostlyBad(), range(7)), 4, num_workers=2, on_error="skip", timeout=PATIENCE
+    )
+    assert list(loader) == []
+    assert loader.stats().skipped == 7
