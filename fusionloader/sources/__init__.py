@@ -8,12 +8,18 @@ from __future__ import annotations
 import importlib
 
 _PUBLIC = {
+    "ArrowImages": "shards.arrow_images",
     "ByteRanges": "byte_ranges",
     "EncodedImages": "encoded_images",
+    "LMDBImages": "shards.lmdb_images",
+    "LitDataImages": "shards.litdata_images",
+    "MDSImages": "shards.mds_images",
     "OffsetNames": "encoded_images",
+    "ParquetImages": "shards.parquet_images",
     "SampleNames": "encoded_images",
     "ShardChanged": "range_reading",
     "UrlUnreadable": "url_reading",
+    "from_hugging_face": "shards.arrow_images",
 }
 
 

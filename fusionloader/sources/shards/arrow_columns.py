@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,12 +37,34 @@ class Values:
         _, offsets, data = array.buffers()
         if offsets is None:
             return cls(np.zeros(len(array), np.int64), np.zeros(len(array), np.int64), None)
-        ends = np.frombuffer(offsets, np.int64 if wide else np.int32)
-        ends = ends[array.offset : array.offset + len(array) + 1].astype(np.int64)
-        lengths = np.diff(ends)
+        found = np.frombuffer(offsets, np.int64 if wide else np.int32)
+        ends = found[array.offset : array.offset + len(array) + 1].astype(np.int64)
+        lengths: npt.NDArray[np.int64] = np.diff(ends)
         if array.null_count:
             lengths[array.is_null().to_numpy(zero_copy_only=False)] = 0
         return cls(ends[:-1], lengths, data)
+
+
+def table_of(source: pa.NativeFile, path: str) -> pa.Table:
+    """Returns what is in an Arrow file, of the file or the stream format, without a copy.
+
+    Args:
+        source: the file, mapped.
+        path: its path, for messages.
+
+    Raises:
+        ValueError: it is no Arrow file, or cut off.
+    """
+    try:
+        try:
+            return pa.ipc.open_file(source).read_all()
+        except pa.ArrowInvalid:
+            source.seek(0)
+            return pa.ipc.open_stream(source).read_all()
+    except (pa.ArrowInvalid, OSError) as error:
+        raise ValueError(
+            f"{path!r} is no whole Arrow file ({error}): write or download it again"
+        ) from error
 
 
 def column_of(table: pa.Table, name: str, where: str) -> pa.ChunkedArray:
@@ -98,9 +119,7 @@ def check_column(schema: pa.Schema, name: str, where: str) -> pa.DataType:
     return kind
 
 
-def targets_of(
-    column: pa.ChunkedArray, name: str, where: str, *, has_transform: bool
-) -> Targets:
+def targets_of(column: pa.ChunkedArray, name: str, where: str, *, has_transform: bool) -> Targets:
     """Returns the targets in a column: int64, or a list where a transform makes them targets.
 
     Raises:
@@ -116,9 +135,10 @@ def targets_of(
     if pa.types.is_boolean(kind) and not column.null_count:
         kind, column = pa.int8(), column.cast(pa.int8())
     if pa.types.is_integer(kind) and not column.null_count:
-        return column.cast(pa.int64()).to_numpy()
+        whole: npt.NDArray[np.int64] = column.cast(pa.int64()).to_numpy()
+        return whole
     if has_transform:
-        return column.to_pylist()
+        return list(column.to_pylist())
     raise ValueError(
         f"targets in {name!r} of {where} are {kind}, not integers: give a target_transform that "
         'makes them integers, another column by target="...", or target=None'
@@ -212,8 +232,8 @@ def _places(
 
 def _compare(found: ByteRanges, column: pa.ChunkedArray, name: str, where: str) -> None:
     """Checks that files have the values, and were not replaced after they had been mapped."""
-    rows: Sequence[int] = np.linspace(0, max(len(found) - 1, 0), min(_CHECKED, len(found)), dtype=int)
-    for row in map(int, rows):
+    rows = np.linspace(0, max(len(found) - 1, 0), min(_CHECKED, len(found)), dtype=np.int64)
+    for row in rows.tolist():
         value = column[row].as_py()
         encoded = value.get("bytes") if isinstance(value, dict) else value
         if not isinstance(encoded, bytes):

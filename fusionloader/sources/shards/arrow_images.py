@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from fusionloader.sources.encoded_images import EncodedImages, Transform
-from fusionloader.sources.shards.arrow_columns import column_of, ranges_of, targets_of
+from fusionloader.sources.shards.arrow_columns import column_of, ranges_of, table_of, targets_of
 from fusionloader.sources.shards.shard_paths import Paths, shard_paths
 from fusionloader.sources.shards.targets import Targets, no_targets
 
@@ -39,7 +40,7 @@ class ArrowImages(EncodedImages):
             FileNotFoundError: there are no such files.
         """
         paths = shard_paths(files, ".arrow")
-        table = pa.concat_tables([_mapped_table(path) for path in paths])
+        table = _joined(paths)
         where = os.path.basename(paths[0]) if len(paths) == 1 else f"{len(paths)} Arrow files"
         super().__init__(
             ranges_of(column_of(table, image, where), image, where),
@@ -93,18 +94,16 @@ def _targets(
     return targets_of(column, name, where, has_transform=target_transform is not None)
 
 
-def _mapped_table(path: str) -> pa.Table:
-    source = pa.memory_map(path)
-    try:
-        try:
-            return pa.ipc.open_file(source).read_all()
-        except pa.ArrowInvalid:
-            source.seek(0)
-            return pa.ipc.open_stream(source).read_all()
-    except (pa.ArrowInvalid, OSError) as error:
-        raise ValueError(
-            f"{path!r} is no whole Arrow file ({error}): write or download it again"
-        ) from error
+def _joined(paths: Sequence[str]) -> pa.Table:
+    tables = [table_of(pa.memory_map(path), path) for path in paths]
+    for table, path in zip(tables, paths, strict=True):
+        if not table.schema.equals(tables[0].schema):
+            raise ValueError(
+                f"{path!r} has the columns {', '.join(table.column_names)}, and {paths[0]!r} has "
+                f"{', '.join(tables[0].column_names)}: choose files of one kind by a pattern "
+                '(datasets keeps what it computes as "cache-*.arrow" beside its "data-*.arrow")'
+            )
+    return pa.concat_tables(tables)
 
 
 def _check_is_dataset(dataset: Any) -> None:

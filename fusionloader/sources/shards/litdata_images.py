@@ -9,17 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from fusionloader.sources.byte_ranges import ByteRanges
 from fusionloader.sources.encoded_images import EncodedImages, Transform
-from fusionloader.sources.shards.packed_items import bounds_of, fields_of, numbers_at, texts_at
+from fusionloader.sources.shards.litdata_chunks import NUMBERS, TEXTS, images_in
 from fusionloader.sources.shards.row_names import RowNames
-from fusionloader.sources.shards.targets import Targets, joined, no_targets
+from fusionloader.sources.shards.targets import joined
 
 _IMAGES = ("jpeg", "image", "bytes")
-_NUMBERS = {"int": "<i8", "bool": "|u1"}
-_TEXTS = ("str", "text")
 
 
 class LitDataImages(EncodedImages):
@@ -52,24 +49,16 @@ class LitDataImages(EncodedImages):
         """
         index = _index_of(Path(folder))
         formats = _formats_of(index["config"], str(folder))
-        leaves = list(formats)
-        column = _leaf(formats, image, _IMAGES, "images", str(folder))
-        texts = _TEXTS if target_transform is not None else ()
-        of_target = None
+        _check_leaf(formats, image, _IMAGES, "images", str(folder))
         if target is not None:
-            of_target = _leaf(formats, target, (*_NUMBERS, *texts), "targets", str(folder))
+            texts = TEXTS if target_transform is not None else ()
+            _check_leaf(formats, target, (*NUMBERS, *texts), "targets", str(folder))
         paths = [os.path.join(folder, chunk["filename"]) for chunk in index["chunks"]]
         places, targets = [], []
         for path in paths:
-            data = _chunk(path)
-            bounds = bounds_of(data, 4, path)
-            starts, lengths = fields_of(data, bounds, [None] * len(leaves), path)
-            places.append(np.stack([starts[column], lengths[column]]))
-            if of_target is None:
-                targets.append(no_targets(len(bounds) - 1))
-            else:
-                kind = formats[leaves[of_target]]
-                targets.append(_values(data, starts[of_target], lengths[of_target], kind))
+            place, found = images_in(path, formats, image, target, target_transform is not None)
+            places.append(place)
+            targets.append(found)
         counts = [place.shape[1] for place in places]
         begins, nbytes = np.concatenate(places, axis=1)
         numbers = np.repeat(np.arange(len(paths), dtype=np.uint32), counts)
@@ -95,9 +84,11 @@ def _index_of(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{str(path)!r} has no config or no chunks: it is no index of LitData")
     loader = config.get("item_loader", "PyTreeLoader")
     remedy = "optimize the data again without it: it does not make encoded images smaller"
-    for option in ("compression", "encryption"):
+    for option in ("compression", "ipc_compression", "encryption"):
         if config.get(option):
-            raise ValueError(f"the chunks of {str(folder)!r} have {option} {config[option]}: {remedy}")
+            raise ValueError(
+                f"the chunks of {str(folder)!r} have {option} {config[option]}: {remedy}"
+            )
     if loader != "PyTreeLoader":
         raise ValueError(f"the chunks of {str(folder)!r} are of {loader}, expected PyTreeLoader")
     return index
@@ -126,33 +117,13 @@ def _leaves(spec: dict[str, Any], prefix: str = "") -> list[str]:
     return [name for key, child in pairs for name in _leaves(child, f"{prefix}{key}.")]
 
 
-def _leaf(
+def _check_leaf(
     formats: dict[str, str], name: str, expected: Sequence[str], what: str, folder: str
-) -> int:
+) -> None:
     if formats.get(name) in expected:
-        return list(formats).index(name)
+        return
     there = ", ".join(f"{leaf!r} ({kind})" for leaf, kind in formats.items())
     raise ValueError(
         f"{folder!r} has no leaf {name!r} of {what}, which are {', '.join(expected)}: its leaves "
         f'are {there}; choose with image="..." and target="...", or give a target_transform for str'
     )
-
-
-def _chunk(path: str) -> npt.NDArray[np.uint8]:
-    try:
-        return np.memmap(path, np.uint8, "r")
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{path!r} of index.json is not there: download it") from None
-    except ValueError as error:  # an empty file cannot be mapped
-        raise ValueError(f"{path!r} is empty: download or write it again") from error
-
-
-def _values(
-    data: npt.NDArray[np.uint8],
-    starts: npt.NDArray[np.int64],
-    lengths: npt.NDArray[np.int64],
-    kind: str,
-) -> Targets:
-    if kind in _TEXTS:
-        return texts_at(data, starts, lengths)
-    return numbers_at(data, starts, np.dtype(_NUMBERS[kind]))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import fnmatch
 import os
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import lmdb
@@ -178,5 +178,6 @@ def _targets(
 
 def _some_keys(transaction: lmdb.Transaction) -> str:
     cursor = transaction.cursor()
-    found = [bytes(key).decode(errors="replace") for key, _ in zip(cursor.iternext(values=False), range(4))]
+    keys = islice(cursor.iternext(values=False), 4)
+    found = [bytes(key).decode(errors="replace") for key in keys]
     return ", ".join(map(repr, found)) + ", ..." if found else "none"

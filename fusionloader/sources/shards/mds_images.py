@@ -74,10 +74,9 @@ class MDSImages(EncodedImages):
             targets.append(found)
         counts = [place.shape[1] for place in places]
         starts, lengths = np.concatenate(places, axis=1)
+        numbers = np.repeat(np.arange(len(paths), dtype=np.uint32), counts)
         super().__init__(
-            ByteRanges(
-                tuple(paths), np.repeat(np.arange(len(paths), dtype=np.uint32), counts), starts, lengths
-            ),
+            ByteRanges(paths, numbers, starts, lengths),
             joined(targets),
             transform=transform,
             target_transform=target_transform,

@@ -70,8 +70,9 @@ def numbers_at(
     data: npt.NDArray[np.uint8], starts: Integers, kind: np.dtype[np.generic]
 ) -> Integers:
     """Returns the numbers that begin at some places, int64 of the same shape."""
-    gathered = data[starts[:, None] + np.arange(kind.itemsize)]
-    return gathered.reshape(-1).view(kind).astype(np.int64)
+    gathered = np.asarray(data[starts[:, None] + np.arange(kind.itemsize)])
+    numbers: Integers = gathered.reshape(-1).view(kind).astype(np.int64)
+    return numbers
 
 
 def texts_at(data: npt.NDArray[np.uint8], starts: Integers, lengths: Integers) -> list[str]:

@@ -1,7 +1,7 @@
 """Files of plain bytes made from compressed shards, once for all processes that want them.
 
-A process that unpacks a shard holds a lock on the file that it writes, and gives it its name when it
-is whole. What a killed process leaves has no lock, and is written again from its beginning.
+A process that unpacks a shard holds a lock on the file that it writes, and gives it its name when
+it is whole. What a killed process leaves has no lock, and is written again from its beginning.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _unpack(shard: Unpacking, path: Path, *, wait: bool) -> None:
             except OSError as error:
                 os.unlink(file.name)
                 if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                    raise _no_room(path.parent, error.strerror) from error
+                    raise _no_room(path.parent, str(error.strerror)) from error
                 raise
             except BaseException:
                 os.unlink(file.name)
