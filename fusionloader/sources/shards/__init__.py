@@ -1,0 +1,1 @@
+"""Datasets whose images are members of larger files: tar and others."""
