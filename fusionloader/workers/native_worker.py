@@ -19,6 +19,7 @@ from fusionloader.executors.native import make_executor
 from fusionloader.plan.stages import Plan
 from fusionloader.shm import cache_counts
 from fusionloader.shm.store_handles import DESCRIPTORS, OpenHandles, StoreHandles
+from fusionloader.sources.range_reading import FileRange
 from fusionloader.workers import failures, messages
 from fusionloader.workers.on_error import BadSample, resolve
 from fusionloader.workers.pillow_formats import AddedFormats
@@ -146,10 +147,13 @@ class NativeWorker:
         if self._made_fetcher is None:
             assert self._config.remote_files is not None
             self._made_fetcher = self._config.remote_files.open(
-                self._config.identity_fd, self._loop.path
+                self._config.identity_fd, self._range_of
             )
         for file in self._made_fetcher.bring(self._loop.missing()):
             self._loop.supply(*file)
+
+    def _range_of(self, item: int) -> FileRange:
+        return FileRange(os.fsdecode(self._loop.path(item)), 0, 0)
 
     def _serve_sample(self) -> None:
         """Does the sample that the native loop could not."""
