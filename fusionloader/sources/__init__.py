@@ -18,6 +18,7 @@ _PUBLIC = {
     "ParquetImages": "shards.parquet_images",
     "SampleNames": "encoded_images",
     "ShardChanged": "range_reading",
+    "TarFolder": "shards.tar_folder",
     "UrlUnreadable": "url_reading",
     "from_hugging_face": "shards.arrow_images",
 }

@@ -198,6 +198,20 @@ def write_tar(path, members):
             archive.addfile(header, io.BytesIO(data))
 
 
+def tar(images, folder):
+    """Archives as WebDataset has them, with the class in a member of its own."""
+    for shard, rows in enumerate(parts_of(rows_of(images))):
+        members = []
+        for number, (data, target) in enumerate(rows):
+            members += [(f"cats/{number}.jpg", data), (f"cats/{number}.cls", b"%d" % target)]
+        write_tar(folder / f"train-{shard:03}.tar", members)
+    return functools.partial(_tar, folder / "train-{000..002}.tar")
+
+
+def _tar(where, transform, **options):
+    return sources.TarFolder(where, transform=transform, **options)
+
+
 FAMILIES = {
     made.__name__: made
     for made in (
@@ -212,5 +226,6 @@ FAMILIES = {
         litdata,
         litdata_rows,
         lmdb,
+        tar,
     )
 }

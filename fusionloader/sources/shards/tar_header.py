@@ -56,7 +56,7 @@ def parse_header(block: bytes | memoryview, where: str) -> TarHeader | None:
     except ValueError:
         expected = -1
     found = sum(raw) - sum(raw[_CHECKSUM]) + 8 * ord(" ")
-    if expected not in (found, _signed_sum(raw)):
+    if expected != found and expected != _signed_sum(raw):
         if (packed := _COMPRESSED.get(raw[:2])) is not None:
             raise UnsupportedTar(
                 f"{where}: the archive is compressed ({packed}), and its members cannot be read by "

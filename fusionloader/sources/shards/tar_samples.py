@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from fusionloader.sources.shards.tar_errors import BadSample, ShardError
 from fusionloader.sources.shards.tar_members import INLINE_BYTES, Member, extension
+from fusionloader.sources.shards.targets import no_targets
 
 _MOST_IMAGE_BYTES = 1 << 32
 _INTEGER = re.compile(rb"\s*[+-]?\d+\s*")
@@ -39,7 +40,7 @@ class MemberChoice:
 
     Attributes:
         images: extensions of images in lower case, the first that a sample has counts.
-        target: that of targets, ``""`` for samples without: their target is 0.
+        target: that of targets, ``""`` for samples without, whose target is -1.
     """
 
     images: tuple[str, ...]
@@ -113,7 +114,7 @@ def samples_of(members: Sequence[Member], choice: MemberChoice, shard: str) -> S
     _check(images, targets, choice, shard)
     chosen = list(images.values())
     values = [_target(targets[key], key, shard) for key in images] if choice.target else None
-    whole = np.zeros(len(chosen), np.int64) if values is None else _integers(values)
+    whole = no_targets(len(chosen)) if values is None else _integers(values)
     return ShardSamples(
         np.array([member.offset for member in chosen], np.uint64),
         np.array([member.nbytes for member in chosen], np.uint32),
