@@ -46,13 +46,22 @@ class MappedFiles:
                 self._mappings.append((end, int(columns[2], 16), _unescaped(columns[5])))
 
     def place_of(self, address: int) -> MappedPlace | None:
-        """Returns what an address is mapped from; ``None`` for memory without a file."""
+        """Returns what an address is mapped from; ``None`` for memory without a file.
+
+        Raises:
+            FileNotFoundError: the file was deleted or replaced after it had been mapped.
+        """
         number = bisect_right(self._starts, address) - 1
         if number < 0:
             return None
         end, offset, path = self._mappings[number]
-        if address >= end or path.endswith(_DELETED):
+        if address >= end:
             return None
+        if path.endswith(_DELETED):
+            name = path.removesuffix(_DELETED)
+            raise FileNotFoundError(
+                f"{name!r} was deleted or replaced after it had been loaded: load it again"
+            )
         return MappedPlace(path, offset + address - self._starts[number], end - address)
 
 

@@ -65,11 +65,9 @@ def _of_one(path: str, suffix: str) -> list[str]:
         if not found:
             raise FileNotFoundError(f"folder {path!r} has no {suffix} files")
         return found
-    if os.path.exists(path):
-        return [path]
     found = []
     for name in braces_expanded(path):
-        matches = sorted(glob.glob(name))
+        matches = [name] if os.path.exists(name) else sorted(glob.glob(name))
         if not matches:
             raise FileNotFoundError(f"no file {name!r}" + (f" (of {path!r})" * (name != path)))
         found += matches
