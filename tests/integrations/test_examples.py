@@ -26,6 +26,10 @@ SCRIPTS = [
         r'(?s)http://.*:[1-9]\d*/metrics\n.*"step": 12, .*"fusionloader/wait_share": 0\..*waits \d',
     ),
     ("webdataset", "train_webdataset.py", [], "epoch 2: .*60 samples"),
+    (None, "shards_tar.py", [], r"(?s)60 samples of .*resumed: 50 samples.*TarFolder"),
+    ("datasets", "shards_hugging_face.py", [], r"(?s)epoch 2: 30 samples.*EncodedImages"),
+    ("pyarrow", "shards_parquet.py", [], r"(?s)opened the second.*60 samples, .*parquet: row 0"),
+    ("lmdb", "shards_folders.py", [], "30 of 60 samples\nthe last one is .*: image-000000059"),
     ("datasets", "train_hugging_face.py", [], "epoch 2: .*60 samples"),
 ]
 
