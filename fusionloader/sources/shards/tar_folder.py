@@ -15,11 +15,12 @@ from fusionloader.sources.byte_ranges import ByteRanges
 from fusionloader.sources.encoded_images import EncodedImages, Transform
 from fusionloader.sources.shards.shard_paths import Paths, shard_paths
 from fusionloader.sources.shards.tar_errors import BadSample, ShardError
-from fusionloader.sources.shards.tar_local_index import local_index, name_in
+from fusionloader.sources.shards.tar_local_index import local_index
+from fusionloader.sources.shards.tar_names import MemberNames
 from fusionloader.sources.shards.tar_samples import MemberChoice, ShardSamples, samples_of
 from fusionloader.sources.shards.targets import Targets, joined
 
-_THREADS = 8  # headers are read one after the other, so that storage answers several at a time
+_THREADS = 4  # headers are read one after the other, so that storage answers several at a time
 
 
 class TarFolder(EncodedImages):
@@ -97,20 +98,6 @@ class TarFolder(EncodedImages):
         self.classes = sorted(set(targets))
         self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
         return np.array([self.class_to_idx[name] for name in targets], np.int64)
-
-
-class MemberNames:
-    """Names samples by their members: ``train-003.tar: cats/5.jpg``."""
-
-    def __init__(self, indexes: dict[str, str | None]) -> None:
-        """Takes the paths of the archives' indexes."""
-        self._indexes = indexes
-
-    def name(self, file: str, offset: int, item: int) -> str:
-        """See ``SampleNames``. Names are looked up, not kept."""
-        path = self._indexes.get(file)
-        found = None if path is None else name_in(path, offset)
-        return f"{os.path.basename(file)}: {found or f'byte {offset}'}"
 
 
 def _samples(path: str, choice: MemberChoice) -> tuple[ShardSamples, str | None]:
