@@ -8,19 +8,19 @@ from __future__ import annotations
 import importlib
 
 _PUBLIC = {
-    "ArrowImages": "shards.arrow_images",
+    "ArrowImages": "shards.columns.arrow_images",
     "ByteRanges": "byte_ranges",
     "EncodedImages": "encoded_images",
-    "LMDBImages": "shards.lmdb_images",
-    "LitDataImages": "shards.litdata_images",
-    "MDSImages": "shards.mds_images",
+    "LMDBImages": "shards.packed.lmdb_images",
+    "LitDataImages": "shards.packed.litdata_images",
+    "MDSImages": "shards.packed.mds_images",
     "OffsetNames": "sample_names",
-    "ParquetImages": "shards.parquet_images",
+    "ParquetImages": "shards.columns.parquet_images",
     "SampleNames": "sample_names",
     "ShardChanged": "range_reading",
     "TarFolder": "shards.tar_folder",
     "UrlUnreadable": "url_reading",
-    "from_hugging_face": "shards.arrow_images",
+    "from_hugging_face": "shards.columns.arrow_images",
 }
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from fusionloader.sources.byte_ranges import ByteRanges
 from fusionloader.sources.encoded_images import EncodedImages, Transform
-from fusionloader.sources.shards.litdata_chunks import NUMBERS, TEXTS, images_in
+from fusionloader.sources.shards.packed.litdata_chunks import NUMBERS, TEXTS, images_in
 from fusionloader.sources.shards.row_names import RowNames
 from fusionloader.sources.shards.targets import joined
 

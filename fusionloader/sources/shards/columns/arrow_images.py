@@ -9,7 +9,12 @@ from typing import Any
 import pyarrow as pa
 
 from fusionloader.sources.encoded_images import EncodedImages, Transform
-from fusionloader.sources.shards.arrow_columns import column_of, ranges_of, table_of, targets_of
+from fusionloader.sources.shards.columns.arrow_columns import (
+    column_of,
+    ranges_of,
+    table_of,
+    targets_of,
+)
 from fusionloader.sources.shards.shard_paths import Paths, shard_paths
 from fusionloader.sources.shards.targets import Targets, no_targets
 

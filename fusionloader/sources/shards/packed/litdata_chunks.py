@@ -11,7 +11,7 @@ import struct
 import numpy as np
 import numpy.typing as npt
 
-from fusionloader.sources.shards.packed_items import (
+from fusionloader.sources.shards.packed.packed_items import (
     Integers,
     bounds_of,
     fields_of,
@@ -80,7 +80,12 @@ def _in_arrow(
 ) -> tuple[Integers, Targets]:
     import pyarrow as pa
 
-    from fusionloader.sources.shards.arrow_columns import column_of, ranges_of, table_of, targets_of
+    from fusionloader.sources.shards.columns.arrow_columns import (
+        column_of,
+        ranges_of,
+        table_of,
+        targets_of,
+    )
 
     nbytes, mark = _END.unpack(data[-_END.size :].tobytes())
     if mark != _MARK or nbytes + _END.size > len(data):

@@ -15,7 +15,12 @@ import numpy.typing as npt
 
 from fusionloader.sources.byte_ranges import ByteRanges
 from fusionloader.sources.encoded_images import EncodedImages, Transform
-from fusionloader.sources.shards.packed_items import bounds_of, fields_of, numbers_at, texts_at
+from fusionloader.sources.shards.packed.packed_items import (
+    bounds_of,
+    fields_of,
+    numbers_at,
+    texts_at,
+)
 from fusionloader.sources.shards.row_names import RowNames
 from fusionloader.sources.shards.targets import Targets, joined, no_targets
 from fusionloader.sources.shards.unpacked_files import Unpacking, unpacked

@@ -9,14 +9,14 @@ import numpy as np
 
 from fusionloader.sources.byte_ranges import ByteRanges
 from fusionloader.sources.encoded_images import EncodedImages, Transform
-from fusionloader.sources.shards.lmdb_keys import (
+from fusionloader.sources.shards.mapped_files import MappedFiles
+from fusionloader.sources.shards.packed.lmdb_keys import (
     KeyNames,
     KeyPattern,
     file_of,
     opened,
     some_keys,
 )
-from fusionloader.sources.shards.mapped_files import MappedFiles
 from fusionloader.sources.shards.targets import Targets, no_targets
 
 

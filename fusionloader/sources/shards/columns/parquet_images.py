@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from fusionloader.sources.byte_ranges import ByteRanges
 from fusionloader.sources.encoded_images import EncodedImages, Transform
-from fusionloader.sources.shards.arrow_columns import (
+from fusionloader.sources.shards.columns.arrow_columns import (
     Values,
     binary_part,
     check_column,
