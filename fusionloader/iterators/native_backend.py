@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from operator import index as as_integer
 
@@ -20,11 +20,13 @@ from fusionloader.gpu.start import GpuOptions
 from fusionloader.iterators.backend import (
     NO_ITEM,
     Described,
+    MakeReader,
     WorkerBackend,
     context_of,
     parent_of,
     start_in_pool,
 )
+from fusionloader.iterators.looking_ahead import Wanted, looking_ahead, read_settings
 from fusionloader.manager.options import StartWorker, WorkerConnection, WorkerKind
 from fusionloader.manager.remote_tasks import remote_task
 from fusionloader.options import LoaderOptions
@@ -33,11 +35,14 @@ from fusionloader.pool.pool_processes import Payload
 from fusionloader.ranks.sharing_offer import SharingOffers
 from fusionloader.remote.link import RemoteLink, RemoteTask
 from fusionloader.remote_settings import Remote
+from fusionloader.resume.sampling import SampledBatch
 from fusionloader.scheduler.tiny_batches import order_by_size
 from fusionloader.shm.dataset_table import DatasetTable
 from fusionloader.shm.descriptor import Descriptor
 from fusionloader.sources.datasets import Compiled
+from fusionloader.sources.remote_files import RemoteFiles
 from fusionloader.sources.tables import layout_of
+from fusionloader.streams.read_ahead_process import ReadAheadProcess
 from fusionloader.workers import native_worker, prepared_worker, processes
 from fusionloader.workers.native_worker import NativeWorkerConfig
 from fusionloader.workers.pillow_formats import AddedFormats
@@ -66,8 +71,21 @@ class NativeBackend:
         self._choice, self._offers = choice, offers
         self.worker_kind: WorkerKind = "native"
         assert compiled.plan is not None
+        self._reader: ReadAheadProcess | None = None
         self._send(compiled.plan)
         self.gpu = self._gpu_options(compiled.plan)
+
+    def open_reader(self, make: MakeReader) -> None:
+        """Starts the process that reads URLs, if there are any, unless it runs."""
+        if self._table.is_remote:
+            self._reader = make(self._table, read_settings(self._dataset))
+
+    def look_ahead(self, batches: Iterator[SampledBatch], in_flight: int) -> Iterator[SampledBatch]:
+        """Returns mini-batches that were announced to that process before, where there is one."""
+        if self._reader is None:
+            return batches
+        wanted = Wanted(self._table.sizes, self._item, self._kept.handles())
+        return looking_ahead(batches, self._reader, wanted, patience=2 * in_flight)
 
     def _send(self, plan: Plan) -> None:
         """Has workers make the results of a plan."""
@@ -179,9 +197,15 @@ class NativeBackend:
             formats=formats,
             **kept.descriptors(),
             mapped=dict(kept.mapped),
-            remote_files=None if joined is None else joined.remote_files,
+            remote_files=self._remote_files(),
             identity_fd=-1 if joined is None else joined.identity.fd,
         )
+
+    def _remote_files(self) -> RemoteFiles | None:
+        if self._reader is not None:
+            return self._reader.files
+        joined = self._kept.joined
+        return None if joined is None else joined.remote_files
 
     def agreement(self, options: LoaderOptions) -> Agreement:
         """See ``WorkerBackend``."""

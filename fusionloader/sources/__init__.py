@@ -13,6 +13,8 @@ _PUBLIC = {
     "OffsetNames": "encoded_images",
     "SampleNames": "encoded_images",
     "ShardChanged": "range_reading",
+    "StreamSampler": "streams.sampler",
+    "TarStream": "streams.tar_stream",
     "UrlUnreadable": "url_reading",
 }
 

@@ -97,11 +97,11 @@ class _Reader:
     # ---- the training process ------------------------------------------------------------------
 
     def _follow(self) -> None:
-        message = _received(self._control)
-        if message is None:
-            asyncio.get_running_loop().remove_reader(self._control.fileno())
-            self._ended.set()
-        elif message.fields:
+        """Does what the training process has said until now."""
+        while (message := _received(self._control)) is not None:
+            if not message.fields:
+                self._count()
+                return
             items, kind = protocol.items_of(message), message.fields["kind"]
             if kind == protocol.BEGIN:
                 self._samples.begin()
@@ -109,7 +109,8 @@ class _Reader:
                 self._samples.announce(items)
             elif kind == protocol.FORGET:
                 self._samples.forget(items)
-            self._count()
+        asyncio.get_running_loop().remove_reader(self._control.fileno())
+        self._ended.set()
 
     # ---- workers -------------------------------------------------------------------------------
 
@@ -127,6 +128,7 @@ class _Reader:
         if message is None:
             self._drop(connection)
         elif message.fields:
+            self._follow()  # what was announced before is known before
             task = asyncio.get_running_loop().create_task(
                 self._answer(connection, protocol.items_of(message))
             )

@@ -18,14 +18,14 @@ class TablePlaces:
 
     def __init__(self, table: DatasetTable) -> None:
         assert table.ranges is not None
-        self._ranges, self._sizes = memoryview(table.ranges), memoryview(table.sizes)
+        self._ranges, self._sizes = table.ranges.data, table.sizes.data
         self._places: memoryview | None = None
         self._items: memoryview | None = None
         if len(table) > 1 and not bool((table.ranges[1:] >= table.ranges[:-1]).all()):
             order = np.argsort(table.ranges, kind="stable").astype(np.uint32)
             places = np.empty(len(order), np.uint32)
             places[order] = np.arange(len(order), dtype=np.uint32)
-            self._items, self._places = memoryview(order), memoryview(places)
+            self._items, self._places = order.data, places.data
 
     def place(self, item: int) -> int:
         """Returns a sample's place."""
