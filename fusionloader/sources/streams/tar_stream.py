@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
+import random
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fusionloader.amounts import mib, parse_bytes
+from fusionloader.scheduler.backoff import Backoff
 from fusionloader.sources.byte_ranges import OFFSET_BITS, ByteRanges
 from fusionloader.sources.encoded_images import EncodedImages
 from fusionloader.sources.range_reading import is_url
@@ -22,7 +26,9 @@ from fusionloader.sources.streams.order import ShuffleShape
 from fusionloader.sources.streams.sampler import StreamSampler
 from fusionloader.sources.streams.settings import ReadSettings
 from fusionloader.sources.streams.shard_indexes import IndexMode, find_indexes, kept_index
+from fusionloader.sources.streams.store_errors import is_worth_another_try
 from fusionloader.sources.streams.url_patterns import expand_urls
+from fusionloader.sources.url_reading import UrlUnreadable
 from fusionloader.user_warnings import warn_user
 
 _INTERLEAVE = 8
@@ -117,6 +123,24 @@ class TarStream(EncodedImages):
             storage_options=storage_options,
         )
         self._check_window(shuffle_window)
+
+    def read_encoded(self, index: int) -> tuple[bytes, Any]:
+        """Returns the encoded bytes of a sample, and its target, by a request of its own.
+
+        Raises:
+            IndexError: the dataset has no such sample.
+            UrlUnreadable: after all attempts.
+        """
+        backoff = Backoff(self.read_settings.retries)
+        for failed in itertools.count(1):
+            try:
+                return super().read_encoded(index)
+            except UrlUnreadable as error:
+                wait = backoff.wait(failed, random.random())
+                if wait is None or not is_worth_another_try(error.__cause__ or error):
+                    raise
+                time.sleep(wait)
+        raise AssertionError("the last attempt returns or raises")
 
     def sampler(
         self,

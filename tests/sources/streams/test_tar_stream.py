@@ -17,6 +17,7 @@ from fusionloader.sources.streams.shard_indexes import write_indexes
 from fusionloader.sources.streams.store_errors import UrlAbsent
 from fusionloader.sources.streams.tar_stream import TarStream
 from fusionloader.sources.streams.url_patterns import expand_urls
+from fusionloader.sources.url_reading import UrlUnreadable
 
 COUNTS = (5, 1, 9)
 QUICK = {"retries": 1, "timeout": 5.0}
@@ -47,6 +48,15 @@ def test_torch_gets_images(server):
     image, target = stream_of(server, target_transform=str)[3]
     expected = Image.open(io.BytesIO(jpeg(3))).convert("RGB")
     assert np.array_equal(np.asarray(image), np.asarray(expected)) and target == "3"
+
+
+def test_a_sample_that_is_read_alone_is_asked_for_again(server):
+    stream = stream_of(server)
+    server.faults.append(503)
+    assert stream.read_encoded(4) == (jpeg(4), 4)
+    server.faults.extend([503, 503])
+    with pytest.raises(UrlUnreadable, match="503"):
+        stream.read_encoded(4)
 
 
 def test_an_index_is_made_once_and_kept(server):
