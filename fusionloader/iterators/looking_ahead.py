@@ -12,14 +12,20 @@ from torch.utils.data import Subset
 from fusionloader.aliases import AnyDataset, Index
 from fusionloader.resume.sampling import SampledBatch
 from fusionloader.shm.store_handles import StoreHandles
+from fusionloader.sources.encoded_images import EncodedImages
 from fusionloader.sources.streams.settings import ReadSettings
 from fusionloader.streams.read_ahead_process import ReadAheadProcess
 
 
-def read_settings(dataset: AnyDataset) -> ReadSettings:
-    """Returns how a dataset of URLs, or the one that it is a subset of, is to be read."""
+def read_settings(dataset: AnyDataset) -> ReadSettings | None:
+    """Returns how a dataset of URLs, or the one that it is a subset of, is to be read ahead.
+
+    ``None`` where it says by itself what workers get its bytes through.
+    """
     while type(dataset) is Subset:
         dataset = dataset.dataset
+    if type(dataset).remote_files is not EncodedImages.remote_files:
+        return None
     settings = getattr(dataset, "read_settings", None)
     if isinstance(settings, ReadSettings):
         return settings
@@ -74,7 +80,7 @@ def looking_ahead(
     over: deque[list[int]] = deque()
     nbytes = samples = 0
     least_bytes, least_samples = reader.settings.ahead_bytes, 2 * reader.settings.window
-    ended = False
+    ended = begun = False
     while True:
         while not ended and (nbytes < least_bytes or samples < least_samples):
             sampled = next(batches, None)
@@ -86,6 +92,9 @@ def looking_ahead(
             drawn.append((sampled, items, size))
             nbytes += size
             samples += len(sampled.indices)
+        if not begun:
+            begun = True
+            reader.go()
         if not drawn:
             return
         sampled, items, size = drawn.popleft()

@@ -77,8 +77,8 @@ class NativeBackend:
 
     def open_reader(self, make: MakeReader) -> None:
         """Starts the process that reads URLs, if there are any, unless it runs."""
-        if self._table.is_remote:
-            self._reader = make(self._table, read_settings(self._dataset))
+        if self._table.is_remote and (settings := read_settings(self._dataset)) is not None:
+            self._reader = make(self._table, settings)
 
     def look_ahead(self, batches: Iterator[SampledBatch], in_flight: int) -> Iterator[SampledBatch]:
         """Returns mini-batches that were announced to that process before, where there is one."""

@@ -32,6 +32,7 @@ class HeldSamples:
         self._running: set[asyncio.Task[None]] = set()
         self._checked: dict[int, asyncio.Task[None]] = {}
         self._pass = 0
+        self._holds_back = False
         self.on_demand = 0
 
     @property
@@ -40,13 +41,19 @@ class HeldSamples:
         return self._plan.held
 
     def begin(self) -> None:
-        """Drops all that was announced: another pass begins."""
+        """Drops all that was announced, and reads nothing ahead until ``go``."""
         self._pass += 1
+        self._holds_back = True
         for task in self._running:
             task.cancel()
         self._running.clear()
         self._held.clear()
         self._plan.clear()
+
+    def go(self) -> None:
+        """Begins to read ahead: enough is announced to tell what is read together."""
+        self._holds_back = False
+        self.go_on()
 
     def announce(self, items: list[int]) -> None:
         """Notes samples that will be wanted behind all announced before."""
@@ -61,7 +68,7 @@ class HeldSamples:
 
     def go_on(self) -> None:
         """Sends the requests that there is room for."""
-        while len(self._running) < self._most:
+        while len(self._running) < self._most and not self._holds_back:
             request = self._plan.next_request()
             if request is None:
                 return

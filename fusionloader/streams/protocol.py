@@ -16,6 +16,7 @@ from fusionloader.workers.fd_messages import FdMessage
 
 ANNOUNCE = "announce"
 BEGIN = "begin"
+GO = "go"
 FORGET = "forget"
 MOST_ITEMS = 4096
 """Samples of one message."""

@@ -72,10 +72,15 @@ class ReadAheadProcess:
         return self._counters.stats()
 
     def begin(self) -> None:
-        """Drops what was announced: another pass begins."""
+        """Drops what was announced: another pass begins, and nothing is read until ``go``."""
         with self._lock:
             self._announced.clear()
             self._send(protocol.items_message(protocol.BEGIN, ()))
+
+    def go(self) -> None:
+        """Has what was announced read: it is enough to tell what is read together."""
+        with self._lock:
+            self._send(protocol.items_message(protocol.GO, ()))
 
     def announce(self, items: Sequence[int]) -> None:
         """Notes samples that workers will want, behind all announced before."""
@@ -134,8 +139,10 @@ class ReadAheadProcess:
             log.warning("the process that reads URLs %s; it is replaced", manner)
             self._counters.add("restarts", 1)
             self._process, self._control = self._start()
+            self._send(protocol.items_message(protocol.BEGIN, ()))
             for items in self._announced:
                 self._tell(items)
+            self._send(protocol.items_message(protocol.GO, ()))
 
     def _start(self) -> tuple[BareProcess, socket.socket]:
         self._requests_before = self._counters.stats().requests

@@ -107,6 +107,8 @@ class _Reader:
                 self._samples.begin()
             elif kind == protocol.ANNOUNCE:
                 self._samples.announce(items)
+            elif kind == protocol.GO:
+                self._samples.go()
             elif kind == protocol.FORGET:
                 self._samples.forget(items)
         asyncio.get_running_loop().remove_reader(self._control.fileno())

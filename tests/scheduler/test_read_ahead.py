@@ -73,14 +73,27 @@ def test_a_sample_larger_than_a_request_is_read_alone():
     assert [plan.next_request().items for _ in range(3)] == [(0,), (1,), (2,)]
 
 
-def test_what_is_wanted_at_once_is_read_beyond_the_budget_and_alone_then():
-    plan = plan_of(Files([100] * 10), budget=250)
-    plan.announce(range(10))
-    assert plan.next_request().items == (0, 1)
-    assert plan.next_request().items == (2,)  # 200 of 250: a sample may pass the budget
+def test_requests_wait_until_there_is_room_for_all_of_their_samples():
+    plan = plan_of(Files([100] * 100), budget=1200)
+    plan.announce(range(100))
+    asked = [plan.next_request().items for _ in range(4)]
+    assert asked == [(0, 1, 2), (3, 4, 5), (6, 7, 8), (9, 10, 11)]
     assert plan.next_request() is None
+    plan.taken(0)
+    plan.taken(1)
+    assert plan.next_request() is None
+    plan.taken(2)
+    assert plan.next_request().items == (12, 13, 14)
+
+
+def test_what_is_wanted_at_once_is_read_beyond_the_budget_and_alone_then():
+    plan = plan_of(Files([100] * 10), budget=400)
+    plan.announce(range(10))
+    while plan.next_request() is not None:
+        pass
+    assert plan.held == 400
     (request,) = plan.demand([8])
-    assert request.items == (8,) and plan.held == 400
+    assert request.items == (8,) and plan.held == 500
     assert plan.demand([8, 0]) == []
 
 

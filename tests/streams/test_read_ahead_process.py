@@ -95,11 +95,16 @@ def test_a_large_answer_has_room(server, images):
 
 def test_another_pass_drops_what_was_announced_for_the_last(server, images):
     with reading(images) as (reader, fetcher):
+        reader.begin()
         reader.announce(range(COUNT))
         reader.begin()
-        reader.announce([1, 2])
+        reader.announce([1])
+        reader.announce([2])
+        assert not server.ranges()  # not before it is known what comes
+        reader.go()
         assert brought(fetcher, [1, 2]) == {1: ALL[1], 2: ALL[2]}
         assert reader.stats().held_bytes == 0
+        assert len(server.ranges()) == 1
 
 
 def test_samples_that_nobody_wants_any_more_make_room(server, images):

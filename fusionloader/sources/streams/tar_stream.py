@@ -18,7 +18,7 @@ from fusionloader.amounts import mib, parse_bytes
 from fusionloader.scheduler.backoff import Backoff
 from fusionloader.sources.byte_ranges import OFFSET_BITS, ByteRanges
 from fusionloader.sources.encoded_images import EncodedImages
-from fusionloader.sources.range_reading import is_url
+from fusionloader.sources.range_reading import FileRange, is_url
 from fusionloader.sources.shards.tar_errors import ShardError
 from fusionloader.sources.shards.tar_index import TarIndex
 from fusionloader.sources.shards.tar_samples import MemberChoice, ShardSamples, samples_of
@@ -124,17 +124,16 @@ class TarStream(EncodedImages):
         )
         self._check_window(shuffle_window)
 
-    def read_encoded(self, index: int) -> tuple[bytes, Any]:
-        """Returns the encoded bytes of a sample, and its target, by a request of its own.
+    def read_url(self, where: FileRange, name: Callable[[], str]) -> bytes:
+        """Returns the bytes of a range by a request of its own, sent again where that may help.
 
         Raises:
-            IndexError: the dataset has no such sample.
             UrlUnreadable: after all attempts.
         """
         backoff = Backoff(self.read_settings.retries)
         for failed in itertools.count(1):
             try:
-                return super().read_encoded(index)
+                return super().read_url(where, name)
             except UrlUnreadable as error:
                 wait = backoff.wait(failed, random.random())
                 if wait is None or not is_worth_another_try(error.__cause__ or error):
