@@ -24,12 +24,13 @@ def read_settings(dataset: AnyDataset) -> ReadSettings | None:
     """
     while type(dataset) is Subset:
         dataset = dataset.dataset
+    assert isinstance(dataset, EncodedImages)
     if type(dataset).remote_files is not EncodedImages.remote_files:
         return None
     settings = getattr(dataset, "read_settings", None)
     if isinstance(settings, ReadSettings):
         return settings
-    return ReadSettings(storage_options=getattr(dataset, "storage_options", {}))
+    return ReadSettings(storage_options=dataset.storage_options)
 
 
 class Wanted:

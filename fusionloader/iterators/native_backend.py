@@ -176,7 +176,7 @@ class NativeBackend:
         return start_in_pool(Payload((config, info), config.descriptors(), user_code))
 
     def _formats(self) -> AddedFormats:
-        return AddedFormats.here() if self._compiled.kind == "folder" else AddedFormats()
+        return AddedFormats() if self._compiled.kind == "pixels" else AddedFormats.here()
 
     def _config(self, options: LoaderOptions, formats: AddedFormats) -> NativeWorkerConfig:
         """Returns what is the same for all workers."""
@@ -199,11 +199,20 @@ class NativeBackend:
             mapped=dict(kept.mapped),
             remote_files=self._remote_files(),
             identity_fd=-1 if joined is None else joined.identity.fd,
+            names=self._compiled.sample_names(self._dataset),
         )
 
     def _remote_files(self) -> RemoteFiles | None:
+        """Returns what workers ask for URLs, or for files that cache servers have."""
         if self._reader is not None:
             return self._reader.files
+        if self._compiled.is_remote:
+            images, _ = self._compiled.ranged(self._dataset)
+            found = images.remote_files()
+            if found is None:
+                kind = type(images).__name__
+                raise ValueError(f"{kind}.remote_files() is None, but its files are URLs")
+            return found
         joined = self._kept.joined
         return None if joined is None else joined.remote_files
 
@@ -220,6 +229,8 @@ class NativeBackend:
     ) -> RemoteTask | None:
         """See ``WorkerBackend``."""
         if options.remote is None or options.worker_init_fn is not None:
+            return None
+        if self._compiled.is_remote:  # as explain() says
             return None
         made = link(options.remote, options.num_workers)
         return remote_task(options, made, self._plan, self._table)

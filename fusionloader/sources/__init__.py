@@ -10,8 +10,8 @@ import importlib
 _PUBLIC = {
     "ByteRanges": "byte_ranges",
     "EncodedImages": "encoded_images",
-    "OffsetNames": "encoded_images",
-    "SampleNames": "encoded_images",
+    "OffsetNames": "sample_names",
+    "SampleNames": "sample_names",
     "ShardChanged": "range_reading",
     "StreamSampler": "streams.sampler",
     "TarStream": "streams.tar_stream",

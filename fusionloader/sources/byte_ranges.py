@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Sequence
 
 import numpy as np
@@ -129,9 +130,10 @@ class ByteRanges:
             raise ValueError(f"stamps are int64 of shape ({len(names)}, 2), not {stamps.shape}")
         object.__setattr__(self, "files", names)
         object.__setattr__(self, "stamps", _read_only(stamps))
-        self._hold(packed, nbytes)
+        self.hold(packed, nbytes)
 
-    def _hold(self, packed: Packed, nbytes: Lengths) -> None:
+    def hold(self, packed: Packed, nbytes: Lengths) -> None:
+        """Takes other arrays with the same numbers in them, in memory that is shared."""
         object.__setattr__(self, "packed", _read_only(packed))
         object.__setattr__(self, "nbytes", _read_only(nbytes))
 
@@ -215,5 +217,7 @@ def _stamps_of(files: Sequence[str]) -> npt.NDArray[np.int64]:
     stamps = np.empty((len(files), 2), np.int64)
     for number, name in enumerate(files):
         info = os.stat(name)
+        if not stat.S_ISREG(info.st_mode):
+            raise ValueError(f"{name!r} is no regular file")
         stamps[number] = info.st_size, info.st_mtime_ns
     return stamps

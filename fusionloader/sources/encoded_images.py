@@ -4,44 +4,22 @@ from __future__ import annotations
 
 import functools
 import io
-import os
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
 from PIL import Image
 from torch.utils.data import Dataset
 
 from fusionloader.sources.byte_ranges import ByteRanges
 from fusionloader.sources.range_reading import FileRange, read_range
+from fusionloader.sources.ranged_samples import RangedSamples, Targets
+from fusionloader.sources.sample_names import OffsetNames, SampleNames
 from fusionloader.sources.url_reading import UrlFiles, read_url_range
 
 if TYPE_CHECKING:
     from fusionloader.sources.remote_files import RemoteFiles
 
 Transform = Callable[[Any], Any]
-
-
-class SampleNames(Protocol):
-    """Names samples in messages. Small, and pickled to workers; never raises."""
-
-    def name(self, file: str, offset: int, item: int) -> str:
-        """Returns a sample's name: ``train-003.tar: cats/5.jpg``.
-
-        Args:
-            file: path or URL of the sample's file.
-            offset: of its first byte there.
-            item: its number in the dataset.
-        """
-
-
-class OffsetNames:
-    """Names samples by the place of their bytes: ``train-003.tar: byte 1536``."""
-
-    def name(self, file: str, offset: int, item: int) -> str:
-        """See ``SampleNames``."""
-        return f"{os.path.basename(file)}: byte {offset}"
 
 
 class EncodedImages(Dataset[Any]):
@@ -54,13 +32,13 @@ class EncodedImages(Dataset[Any]):
         transform: of the images, ``None`` for PIL images.
         target_transform: of the targets.
         names: what messages call the samples.
-        has_integers: whether all targets are integers.
+        ranged: the ranges and the targets.
     """
 
     def __init__(
         self,
         ranges: ByteRanges,
-        targets: Sequence[Any] | npt.NDArray[Any],
+        targets: Targets,
         *,
         transform: Transform | None = None,
         target_transform: Transform | None = None,
@@ -80,28 +58,27 @@ class EncodedImages(Dataset[Any]):
         Raises:
             ValueError: there are not as many targets as ranges.
         """
-        if len(ranges) != len(targets):
-            raise ValueError(f"{len(ranges)} samples have {len(targets)} targets")
-        self._ranges = ranges
-        integers = _integers(targets)
-        self.has_integers = integers is not None
-        self._targets = targets if integers is None else integers
+        self.ranged = RangedSamples(ranges, targets)
         self.transform = transform
         self.target_transform = target_transform
         self.names: SampleNames = OffsetNames() if names is None else names
         self.storage_options = dict(storage_options or {})
 
     @property
-    def targets(self) -> Sequence[Any] | npt.NDArray[np.int64]:
+    def targets(self) -> Targets:
         """The targets: a read-only int64 array, or the sequence that was given."""
-        return self._targets
+        return self.ranged.targets
+
+    @targets.setter
+    def targets(self, targets: Targets) -> None:
+        self.ranged = RangedSamples(self.ranged.ranges, targets)
 
     def byte_ranges(self) -> ByteRanges:
         """Returns the range of every sample."""
-        return self._ranges
+        return self.ranged.ranges
 
     def __len__(self) -> int:
-        return len(self._ranges)
+        return len(self.ranged.ranges)
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
         encoded, target = self.read_encoded(index)
@@ -122,23 +99,31 @@ class EncodedImages(Dataset[Any]):
             OSError: its file cannot be read.
         """
         number = self._number(index)
-        where = self._ranges.at(number)
-        target = self._targets[number]
-        if self.has_integers:
+        where = self.ranged.ranges.at(number)
+        target = self.ranged.targets[number]
+        if self.ranged.has_integers:
             target = int(target)
         name = functools.partial(self.name, number)
-        if self._ranges.are_remote:
-            return read_url_range(where, self.storage_options, name), target
+        if self.ranged.ranges.are_remote:
+            return self.read_url(where, name), target
         return read_range(where, name), target
+
+    def read_url(self, where: FileRange, name: Callable[[], str]) -> bytes:
+        """Returns the bytes of a range of a URL, where no process reads them ahead.
+
+        Raises:
+            UrlUnreadable: for whatever reason.
+        """
+        return read_url_range(where, self.storage_options, name)
 
     def size_hint(self, index: int) -> int:
         """Returns the bytes of a sample's encoded image."""
-        return int(self._ranges.nbytes[self._number(index)])
+        return int(self.ranged.ranges.nbytes[self._number(index)])
 
     def name(self, index: int) -> str:
         """Returns what messages call a sample: ``train-003.tar: cats/5.jpg``."""
         number = self._number(index)
-        where: FileRange = self._ranges.at(number)
+        where = self.ranged.ranges.at(number)
         return self.names.name(where.file, where.offset, number)
 
     def remote_files(self) -> RemoteFiles | None:
@@ -146,28 +131,10 @@ class EncodedImages(Dataset[Any]):
 
         Pickled into every worker. Its ``FileFetcher`` also has ``read``.
         """
-        return UrlFiles(self.storage_options) if self._ranges.are_remote else None
-
-    def announce(self, indices: Sequence[int]) -> None:
-        """Is told of every mini-batch, in order, before workers ask for its samples.
-
-        Called in the training process; does nothing here.
-        """
+        return UrlFiles(self.storage_options) if self.ranged.ranges.are_remote else None
 
     def _number(self, index: int) -> int:
         number = int(index)
         if not -len(self) <= number < len(self):
             raise IndexError(f"the dataset has {len(self)} samples and no index {index}")
         return number % len(self)
-
-
-def _integers(targets: Sequence[Any] | npt.NDArray[Any]) -> npt.NDArray[np.int64] | None:
-    """Returns targets as a read-only int64 array, ``None`` where they are not plain integers."""
-    if isinstance(targets, np.ndarray):
-        if targets.ndim != 1 or targets.dtype.kind not in "iu":
-            return None
-    elif len(targets) and set(map(type, targets)) != {int}:
-        return None
-    found = np.asarray(targets).astype(np.int64, copy=False).view()
-    found.flags.writeable = False
-    return found

@@ -19,7 +19,7 @@ class FileRange(NamedTuple):
     Attributes:
         file: its path or URL.
         offset: of the first byte.
-        nbytes: length of the range.
+        nbytes: length of the range, 0 for the whole file, whatever that is.
         file_bytes: size of the file when it was indexed, 0 where unknown.
         mtime_ns: its time of modification then, 0 where unknown.
     """
@@ -29,6 +29,11 @@ class FileRange(NamedTuple):
     nbytes: int
     file_bytes: int = 0
     mtime_ns: int = 0
+
+    @classmethod
+    def of(cls, found: tuple[bytes, int, int, int, int]) -> FileRange:
+        """Returns what a table says of a sample; ``nbytes`` is 0 where it has a file."""
+        return cls(os.fsdecode(found[0]), *found[1:])
 
 
 class ShardChanged(OSError):
@@ -41,7 +46,7 @@ def is_url(file: str) -> bool:
 
 
 def read_range(where: FileRange, name: Callable[[], str] | None = None) -> bytes:
-    """Returns the bytes of a range of a local file.
+    """Returns the bytes of a range of a local file, or of all of it.
 
     Args:
         where: the range.
@@ -51,6 +56,9 @@ def read_range(where: FileRange, name: Callable[[], str] | None = None) -> bytes
         ShardChanged: the file is gone, has another size or time of modification, or ends early.
         OSError: it cannot be read.
     """
+    if not where.nbytes:
+        with open(where.file, "rb") as file:
+            return file.read()
     try:
         fd = os.open(where.file, os.O_RDONLY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError) as error:

@@ -1,14 +1,12 @@
 """The dataset of encoded images in ranges, as torch's own DataLoader sees it."""
 
-import functools
-import http.server
 import pickle
-import threading
 
 import numpy as np
 import pytest
 import torch
 from support.batches import same_batches
+from support.range_server import range_server
 from support.shards import shards_of
 from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
@@ -74,7 +72,7 @@ def test_a_pickled_dataset_is_the_same(ranges_set):
 def test_integers_become_an_array_and_others_stay(targets, kept):
     dataset = EncodedImages(ByteRanges(["s3://a"], [0, 0], [0, 1], [1, 1]), targets)
     assert type(dataset.targets) is type(kept) and list(dataset.targets) == list(kept)
-    assert dataset.has_integers == isinstance(kept, np.ndarray)
+    assert dataset.ranged.has_integers == isinstance(kept, np.ndarray)
 
 
 def test_other_targets_are_given_as_they_are(eval_set, tmp_path):
@@ -88,44 +86,10 @@ def test_as_many_targets_as_ranges_are_needed():
         EncodedImages(ByteRanges(["s3://a"], [0], [0], [1]), [1, 2])
 
 
-class _Ranges(http.server.BaseHTTPRequestHandler):
-    """Answers requests for ranges of files; a path may name a status instead."""
-
-    def __init__(self, folder, *arguments):
-        self.folder = folder
-        super().__init__(*arguments)
-
-    def do_HEAD(self):
-        self.do_GET()
-
-    def do_GET(self):
-        name = self.path.strip("/")
-        if name.isdecimal():
-            self.send_error(int(name))
-            return
-        data = (self.folder / name).read_bytes()
-        first, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
-        part = data[first : last + 1]
-        self.send_response(206)
-        self.send_header("Content-Length", str(len(part)))
-        self.send_header("Content-Range", f"bytes {first}-{first + len(part) - 1}/{len(data)}")
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(part)
-
-    def log_message(self, *_):
-        pass
-
-
 @pytest.fixture
 def server(tmp_path):
-    made = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Ranges, tmp_path))
-    thread = threading.Thread(target=made.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{made.server_port}"
-    made.shutdown()
-    thread.join()
-    made.server_close()
+    with range_server(tmp_path) as (url, _):
+        yield url
 
 
 def test_ranges_of_urls_are_read(eval_set, tmp_path, server):

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
-from support.range_server import serving
+from support.faulty_server import serving
 from support.streams import brought, reading
 from support.tar_shards import image_shards, jpeg
 from support.waiting import gone, wait_until

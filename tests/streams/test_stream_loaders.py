@@ -13,8 +13,8 @@ import zlib
 
 import pytest
 import torch
+from support.faulty_server import serving
 from support.images import train_transform
-from support.range_server import serving
 from support.tar_shards import tar_of
 from support.waiting import children_that_run, gone, left_behind, wait_until
 from torch.utils.data import DistributedSampler, Subset

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from support.range_server import serving
+from support.faulty_server import serving
 
 from fusionloader.sources import UrlUnreadable
 from fusionloader.sources.streams.object_store import ObjectStore

@@ -7,7 +7,7 @@ import io
 import numpy as np
 import pytest
 from PIL import Image
-from support.range_server import serving
+from support.faulty_server import serving
 from support.tar_shards import image_shards, jpeg, tar_of
 
 from fusionloader.sources.shards.tar_errors import BadSample, CorruptTar, UnreadableIndex
