@@ -26,7 +26,6 @@ from fusionloader.iterators.backend import (
     parent_of,
     start_in_pool,
 )
-from fusionloader.iterators.looking_ahead import Wanted, looking_ahead, read_settings
 from fusionloader.manager.options import StartWorker, WorkerConnection, WorkerKind
 from fusionloader.manager.remote_tasks import remote_task
 from fusionloader.options import LoaderOptions
@@ -42,6 +41,7 @@ from fusionloader.shm.descriptor import Descriptor
 from fusionloader.sources.datasets import Compiled
 from fusionloader.sources.remote_files import RemoteFiles
 from fusionloader.sources.tables import layout_of
+from fusionloader.streams.looking_ahead import Wanted, looking_ahead, read_settings
 from fusionloader.streams.read_ahead_process import ReadAheadProcess
 from fusionloader.workers import native_worker, prepared_worker, processes
 from fusionloader.workers.native_worker import NativeWorkerConfig

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from fusionloader.scheduler.read_ahead import RangeRequest, ReadAhead, ReadLimits
+from fusionloader.scheduler.reading.range_requests import RangeRequest, ReadLimits
+from fusionloader.scheduler.reading.read_ahead import ReadAhead
 from fusionloader.shm.dataset_table import DatasetTable
 from fusionloader.sources.range_reading import ShardChanged
 from fusionloader.sources.streams.object_store import ObjectStore, Version

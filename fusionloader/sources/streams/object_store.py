@@ -16,8 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-from fusionloader.scheduler.backoff import Backoff
-from fusionloader.scheduler.hedging import Hedging
+from fusionloader.scheduler.reading.backoff import Backoff
+from fusionloader.scheduler.reading.hedging import Hedging
 from fusionloader.sources.streams.settings import ReadSettings
 from fusionloader.sources.streams.store_errors import (
     WrongLength,

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fusionloader.amounts import mib, parse_bytes
-from fusionloader.scheduler.backoff import Backoff
+from fusionloader.scheduler.reading.backoff import Backoff
 from fusionloader.sources.byte_ranges import OFFSET_BITS, ByteRanges
 from fusionloader.sources.encoded_images import EncodedImages
 from fusionloader.sources.range_reading import FileRange, is_url

@@ -10,57 +10,10 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+
+from fusionloader.scheduler.reading.range_requests import Places, RangeRequest, ReadLimits
 
 _REQUESTS_IN_BUDGET = 4  # at least, so that some are under way while others are taken
-
-
-class Places(Protocol):
-    """Where samples are: numbered by place, in the order of (file, offset)."""
-
-    def place(self, item: int) -> int:
-        """Returns a sample's place."""
-
-    def item(self, place: int) -> int:
-        """Undoes ``place``."""
-
-    def range(self, place: int) -> tuple[int, int, int]:
-        """Returns file, first byte and the byte behind the last of the sample at a place."""
-
-    def __len__(self) -> int: ...
-
-
-@dataclass(frozen=True, slots=True)
-class RangeRequest:
-    """One request: a range of a file, and the samples in it.
-
-    Attributes:
-        file: number of the file.
-        start: first byte.
-        stop: the byte behind the last.
-        items: samples within, in the order of the file.
-    """
-
-    file: int
-    start: int
-    stop: int
-    items: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ReadLimits:
-    """How requests are made.
-
-    Attributes:
-        budget: bytes of samples that are asked for or held, and not taken.
-        most_bytes: of one request, unless a single sample is larger.
-        most_gap: bytes between two samples that are read and dropped, to save a request.
-    """
-
-    budget: int
-    most_bytes: int = 8 << 20
-    most_gap: int = 64 << 10
 
 
 class ReadAhead:
@@ -98,8 +51,8 @@ class ReadAhead:
         A request is not made smaller because there is little room: it waits until there is enough.
         Otherwise each sample that is taken would make room for a request of a single one.
         """
-        while self._order and not self._waiting[self._order[0]]:
-            self._waiting.pop(self._order.popleft(), None)
+        while self._order and not self._waiting.get(self._order[0]):
+            self._order.popleft()
         if not self._order:
             return None
         first = self._order[0]
@@ -135,7 +88,8 @@ class ReadAhead:
         self._asked[place] -= 1
         if self._asked[place]:
             return False
-        self._forget(place)
+        del self._asked[place]
+        self.held -= self._nbytes(place)
         return True
 
     def dropped(self, items: Iterable[int]) -> list[int]:
@@ -143,7 +97,7 @@ class ReadAhead:
         done = []
         for item in items:
             place = self._places.place(item)
-            if self._waiting[place]:
+            if self._waiting.get(place):
                 self._waiting[place] -= 1
             elif self._asked[place] and self.taken(item):
                 done.append(item)
@@ -155,10 +109,6 @@ class ReadAhead:
         self._waiting.clear()
         self._asked.clear()
         self.held = 0
-
-    def _forget(self, place: int) -> None:
-        del self._asked[place]
-        self.held -= self._nbytes(place)
 
     def _nbytes(self, place: int) -> int:
         _, start, stop = self._places.range(place)

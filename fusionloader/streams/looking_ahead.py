@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 from torch.utils.data import Subset
 
 from fusionloader.aliases import AnyDataset, Index
-from fusionloader.resume.sampling import SampledBatch
 from fusionloader.shm.store_handles import StoreHandles
 from fusionloader.sources.encoded_images import EncodedImages
 from fusionloader.sources.streams.settings import ReadSettings
 from fusionloader.streams.read_ahead_process import ReadAheadProcess
+
+if TYPE_CHECKING:  # which is on a floor above
+    from fusionloader.resume.sampling import SampledBatch
 
 
 def read_settings(dataset: AnyDataset) -> ReadSettings | None:
