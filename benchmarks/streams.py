@@ -145,7 +145,8 @@ def main() -> None:
     parser.add_argument("--window", type=int, default=1024, help="of the shuffle (1024)")
     parser.add_argument("--read-ahead", default="128MiB", help="of the stream (128MiB)")
     options = parser.parse_args()
-    images = sorted(ensure_corpus(options.images, folder=options.cache).train.rglob("*.jpg"))
+    root = options.data or ensure_corpus(options.images, folder=options.cache).train
+    images = sorted(path for path in root.rglob("*.jpg"))
     lateness = Lateness()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))

@@ -181,6 +181,7 @@ SHORT = {
     "gpu_decoders": ["--rounds", "1", "--files", "4", "--group", "2"],
     "memory": ["--epoch-samples", "2100", "--torch-samples", "2100"],
     "remote_requests": ["--rounds", "1"],
+    "streams": ["--rounds", "1", "--stream-samples", "600", "--naive-batches", "2"],
     "what_if": ["--rounds", "1", "--patience", "0", "--batch-size", "8", "--step-ms", "1"],
     "large_dataset": ["--files", "4000", "--rounds", "1", "--workers", "2", "--batch-size", "8"],
 }
