@@ -354,6 +354,10 @@ class ManagerQueue:
     def descriptor_bytes(samples: int, tiny_batches: int) -> int:
         """Size of a mini-batch's descriptor, without pickled indices."""
 
+    @staticmethod
+    def encoded_bytes(images: int, tiny_size: int, image_bytes: int) -> int:
+        """Size of a mini-batch's descriptor with so many bytes of encoded images."""
+
     def __init__(
         self,
         control_fd: int,
@@ -407,6 +411,26 @@ class ManagerQueue:
         `indices` is pickled.
         """
 
+    def describe_encoded(
+        self,
+        slot: int,
+        *,
+        sequence: int,
+        rows: collections.abc.Sequence[int],
+        keys: collections.abc.Sequence[int],
+        tiny_size: int,
+        seed: int,
+        epoch: int,
+        payload: int,
+        first_row: int,
+        payload_rows: int,
+    ) -> None:
+        """Writes the descriptor of the encoded images in a slot.
+
+        `rows` are their numbers in the order in which they are cut into tiny-batches. Image 0
+        becomes row `first_row` of the slot `payload`, which is laid out for `payload_rows`.
+        """
+
     def done_word(self) -> int: ...
     def empty_guest_slot(self, guest_slot: int) -> None: ...
     def forget_gpu(self) -> None: ...
@@ -416,7 +440,9 @@ class ManagerQueue:
     def held(self, slot: int) -> list[HeldTinyBatch]:
         """The tiny-batches that workers hold."""
 
-    def publish(self, slot: int, sequence: int) -> None: ...
+    def publish(self, slot: int, sequence: int, most_woken: int = 4294967295) -> None:
+        """Wakes at most so many of the workers that sleep."""
+
     def replace(self, old_slot: int, slot: int, sequence: int) -> None:
         """Withdraws a mini-batch, and publishes it anew from another slot in its place.
 
@@ -455,6 +481,9 @@ class ManagerQueue:
     def take_spans(self) -> list[WorkerSpan]:
         """What they have done since the last call."""
 
+    def wake_manager(self) -> None:
+        """Ends the manager's sleep."""
+
     def wake_workers(self) -> None: ...
     def withdraw(self) -> None:
         """Nobody claims anything of the published mini-batches any more."""
@@ -465,6 +494,11 @@ class ManagerQueue:
     def worker(self, number: int) -> WorkerSnapshot: ...
     def workers(self, first: int = 0, count: int = 4294967295) -> list[WorkerSnapshot]:
         """At most `count` from number `first` on; guest slots come last."""
+
+    def write_encoded(
+        self, slot: int, images: collections.abc.Sequence[typing.Any], tiny_size: int
+    ) -> None:
+        """Copies encoded images, bytes-like, to where `describe_encoded` looks for them."""
 
     @property
     def gpu_is_inside(self) -> bool:
@@ -855,6 +889,10 @@ class PlanWorker:
         """Gives a sample's bytes for that tiny-batch; a hit came from another server's cache."""
 
     def target(self, item: int) -> int: ...
+    @property
+    def comes_encoded(self) -> bool:
+        """Whether they came with the mini-batch: the sample is in no table."""
+
     @property
     def is_borrowed(self) -> bool:
         """Whether the current sample is another rank's."""

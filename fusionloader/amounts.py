@@ -1,11 +1,14 @@
-"""Amounts of memory as users write them."""
+"""Amounts of memory and of time as users write them."""
 
 from __future__ import annotations
 
+import math
 import re
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _UNITS |= {f"{unit}i": 1024**power for power, unit in enumerate("KMGT", start=1)}
+
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
 def parse_bytes(amount: int | str) -> int:
@@ -21,6 +24,21 @@ def parse_bytes(amount: int | str) -> int:
         if found and float(found[1]) > 0:
             return int(float(found[1]) * _UNITS[found[2] or ""])
     raise ValueError(f'an amount of memory is written as "2GiB" or in bytes, not {amount!r}')
+
+
+def parse_seconds(amount: float | str) -> float:
+    """Returns ``"2ms"``, ``"500 us"``, ``"1.5s"`` or a plain number as seconds.
+
+    Raises:
+        ValueError: not an amount of time.
+    """
+    if isinstance(amount, int | float) and not isinstance(amount, bool) and 0 <= amount < math.inf:
+        return float(amount)
+    if isinstance(amount, str):
+        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(us|ms|s)\s*", amount)
+        if found:
+            return float(found[1]) * _SECONDS[found[2]]
+    raise ValueError(f'an amount of time is written as "2ms" or in seconds, not {amount!r}')
 
 
 def mib(size: int) -> str:

@@ -4,8 +4,12 @@
 #include <pybind11/native_enum.h>
 #include <pybind11/stl.h>
 
+#include <cstring>
+#include <deque>
+#include <numeric>
 #include <utility>
 
+#include "bindings/buffers.hpp"
 #include "bindings/module.hpp"
 #include "bindings/python_types.hpp"
 
@@ -117,6 +121,50 @@ void describe(ManagerQueue& queue, uint64_t slot, uint64_t sequence, std::vector
              tiny_size, seed, epoch, number, group_size, payload, indices});
 }
 
+// Above this many bytes other threads may run while they are copied.
+constexpr size_t kLargeCopy = size_t{1} << 20;
+
+void write_encoded(ManagerQueue& queue, uint64_t slot, const std::vector<py::object>& images,
+                   uint32_t tiny_size) {
+  std::deque<Buffer> from;  // a Buffer stays where it is
+  std::vector<uint64_t> sizes;
+  size_t all = 0;
+  for (const py::object& image : images) {
+    sizes.push_back(from.emplace_back(image, readable).bytes().size);
+    all += sizes.back();
+  }
+  const std::vector<uint8_t*> places = queue.reserve_encoded(slot, tiny_size, sizes);
+  const auto copy = [&] {
+    for (size_t image = 0; image < places.size(); ++image)
+      if (sizes[image] != 0) std::memcpy(places[image], from[image].bytes().data, sizes[image]);
+  };
+  if (all < kLargeCopy) return copy();
+  const py::gil_scoped_release unlocked;
+  copy();
+}
+
+void describe_encoded(ManagerQueue& queue, uint64_t slot, uint64_t sequence,
+                      std::vector<uint32_t> rows, std::vector<uint64_t> keys, uint32_t tiny_size,
+                      uint64_t seed, uint64_t epoch, uint64_t payload, uint32_t first_row,
+                      uint32_t payload_rows) {
+  const size_t images = rows.size();
+  MiniBatchDescription batch{};
+  batch.sequence = sequence;
+  batch.rows = std::move(rows);
+  batch.items.resize(images);
+  std::iota(batch.items.begin(), batch.items.end(), 0);
+  batch.keys = std::move(keys);
+  batch.occurrences.resize(images);
+  batch.tiny_size = tiny_size;
+  batch.seed = seed;
+  batch.epoch = epoch;
+  batch.payload = payload;
+  batch.first_row = first_row;
+  batch.payload_rows = payload_rows;
+  batch.encoded_images = static_cast<uint32_t>(images);
+  queue.describe(slot, batch);
+}
+
 void bind_queue_of_manager(py::module_& m) {
   py::class_<ManagerQueue>(m, "ManagerQueue", "The local manager's half of the queue.")
       .def(py::init<int, int, uint32_t, uint32_t, uint32_t, uint32_t, int>(), "control_fd"_a,
@@ -153,7 +201,21 @@ void bind_queue_of_manager(py::module_& m) {
           "slot"_a, "pickled"_a, "Lets workers know the layout of Python samples, through a slot.")
       .def("set_gpu_rows", &ManagerQueue::set_gpu_rows, "slot"_a, "rows"_a,
            "The device buffer for the GPU worker's rows, plus 1; 0: it leaves them alone.")
-      .def("publish", &ManagerQueue::publish, "slot"_a, "sequence"_a)
+      .def_static("encoded_bytes", &ManagerQueue::encoded_bytes, "images"_a, "tiny_size"_a,
+                  "image_bytes"_a,
+                  "Size of a mini-batch's descriptor with so many bytes of encoded images.")
+      .def("write_encoded", &write_encoded, "slot"_a, "images"_a, "tiny_size"_a,
+           "Copies encoded images, bytes-like, to where `describe_encoded` looks for them.")
+      .def(
+          "describe_encoded", &describe_encoded, "slot"_a, py::kw_only(), "sequence"_a, "rows"_a,
+          "keys"_a, "tiny_size"_a, "seed"_a, "epoch"_a, "payload"_a, "first_row"_a,
+          "payload_rows"_a,
+          "Writes the descriptor of the encoded images in a slot.\n\n"
+          "`rows` are their numbers in the order in which they are cut into tiny-batches. Image 0\n"
+          "becomes row `first_row` of the slot `payload`, which is laid out for `payload_rows`.")
+      .def("publish", &ManagerQueue::publish, "slot"_a, "sequence"_a, "most_woken"_a = UINT32_MAX,
+           "Wakes at most so many of the workers that sleep.")
+      .def("wake_manager", &ManagerQueue::wake_manager, "Ends the manager's sleep.")
       .def("replace", &ManagerQueue::replace, "old_slot"_a, "slot"_a, "sequence"_a,
            "Withdraws a mini-batch, and publishes it anew from another slot in its place.\n\n"
            "Who holds a tiny-batch of the old slot may still write to its rows.")
@@ -189,7 +251,7 @@ void bind_queue_of_manager(py::module_& m) {
       .def("take_lost_spans", &ManagerQueue::take_lost_spans,
            "How many spans were left out since the last call, as nobody had read for too long.")
       .def("stop", &ManagerQueue::stop, "Tells workers to end.")
-      .def("wake_workers", &ManagerQueue::wake_workers)
+      .def("wake_workers", [](ManagerQueue& queue) { queue.wake_workers(); })
       .def("done_word", &ManagerQueue::done_word)
       .def(
           "sleep",

@@ -118,6 +118,8 @@ void bind_loop(py::module_& m) {
             return py::bytes(reinterpret_cast<const char*>(found.data), found.size);
           },
           "The encoded bytes of the current sample; empty where they could not be read.")
+      .def_property_readonly("comes_encoded", &PlanWorker::comes_encoded,
+                             "Whether they came with the mini-batch: the sample is in no table.")
       .def(
           "stamp",
           [](PlanWorker& worker) {

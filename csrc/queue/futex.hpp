@@ -6,6 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
 #include <cstdint>
 
@@ -21,9 +22,13 @@ inline void futex_wait(Atomic32& word, uint32_t seen, int64_t timeout_ns) {
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT, seen, &limit, nullptr, 0);
 }
 
-inline void futex_wake_all(Atomic32& word) {
-  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+// Wakes at most so many.
+inline void futex_wake(Atomic32& word, uint32_t most) {
+  const int count = static_cast<int>(std::min<uint32_t>(most, INT_MAX));
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE, count, nullptr, nullptr, 0);
 }
+
+inline void futex_wake_all(Atomic32& word) { futex_wake(word, INT_MAX); }
 
 inline uint64_t monotonic_ns() {
   timespec now{};

@@ -16,7 +16,7 @@ using Atomic32 = std::atomic<uint32_t>;
 using Atomic64 = std::atomic<uint64_t>;
 static_assert(Atomic64::is_always_lock_free && Atomic32::is_always_lock_free);
 
-constexpr uint64_t kMagic = 0x36726564616f4c46;  // "FLoader6": another layout has another number
+constexpr uint64_t kMagic = 0x37726564616f4c46;  // "FLoader7": another layout has another number
 constexpr uint32_t kMaxSlots = 1 << 16;
 constexpr size_t kAlign = 64;  // a cache line: neighbours do not disturb each other
 
@@ -160,6 +160,11 @@ struct Entry {          // one sample, in the order of the tiny-batches (smalles
   uint32_t row;         // of the batch
 };
 
+struct EncodedImage {  // where its bytes lie in the descriptor's slot
+  uint64_t offset;
+  uint64_t bytes;
+};
+
 // What one side has done of a mini-batch.
 struct Share {
   Atomic64 finished_ns;  // CLOCK_MONOTONIC when it finished its last tiny-batch
@@ -182,6 +187,10 @@ struct alignas(kAlign) BatchHeader {
   Atomic64 payload_rows;  // rows that the payload is laid out for
   uint64_t indices;       // offset of the pickled indices, when they are not plain integers
   uint64_t indices_bytes;
+  // Encoded images that came with the mini-batch: offset of their EncodedImage[], and how many. An
+  // entry's item is then a number among them. None where samples are of the dataset's table.
+  uint64_t encoded;
+  uint32_t encoded_images;
   // Number of the buffer that the GPU worker writes its rows into, plus 1 (on the CPU backend,
   // where that is the payload, just not 0); 0: the GPU worker leaves the mini-batch alone.
   Atomic32 gpu_rows;
@@ -193,7 +202,7 @@ struct alignas(kAlign) BatchHeader {
 struct Batch {
   BatchHeader header;
   // followed by: Atomic64 states[tiny_batches], Atomic32 progress[tiny_batches], Entry[samples],
-  // the pickled indices
+  // the pickled indices, or EncodedImage[encoded_images] and the bytes of the images
 
   // What the samples of a row's group share, never 0; 0 where every sample is by itself.
   uint64_t group(uint32_t row) const {

@@ -53,13 +53,47 @@ void ManagerQueue::describe(uint64_t slot, const MiniBatchDescription& given) {
   for (size_t position = 0; position < samples; ++position) {
     const uint32_t row = given.rows[position];
     if (row >= samples) throw std::out_of_range("a descriptor's row");
-    entries[position] = {given.items[row], given.keys[row], given.occurrences[row], row};
+    entries[position] = {given.items[row], given.keys[row], given.occurrences[row],
+                         given.first_row + row};
+  }
+  if (given.payload_rows != 0) {
+    if (samples > given.payload_rows || given.first_row > given.payload_rows - samples)
+      throw std::out_of_range("rows of a payload");
+    header.payload_rows.store(given.payload_rows);
+  }
+  if (given.encoded_images != 0) {
+    header.encoded = Batch::descriptor_bytes(samples, header.tiny_batches);
+    header.encoded_images = given.encoded_images;
+    return;
   }
   header.indices = Batch::descriptor_bytes(samples, header.tiny_batches);
   header.indices_bytes = given.indices.size();
   if (header.indices + header.indices_bytes > this->slot(slot).bytes())
     throw std::length_error("batch slot too small for its indices");
   std::memcpy(batch.at(header.indices), given.indices.data(), given.indices.size());
+}
+
+size_t ManagerQueue::encoded_bytes(size_t images, size_t tiny_size, size_t image_bytes) {
+  return Batch::descriptor_bytes(images, (images + tiny_size - 1) / tiny_size) +
+         images * sizeof(EncodedImage) + image_bytes;
+}
+
+std::vector<uint8_t*> ManagerQueue::reserve_encoded(uint64_t slot, uint32_t tiny_size,
+                                                    const std::vector<uint64_t>& sizes) {
+  const Mapping& memory = this->slot(slot);
+  size_t end = encoded_bytes(sizes.size(), tiny_size, 0);
+  const size_t table = end - sizes.size() * sizeof(EncodedImage);
+  if (end > memory.bytes()) throw std::length_error("batch slot too small for its images");
+  std::vector<uint8_t*> places;
+  for (size_t image = 0; image < sizes.size(); ++image) {
+    if (sizes[image] > memory.bytes() - end)
+      throw std::length_error("batch slot too small for its images");
+    const EncodedImage entry{end, sizes[image]};
+    std::memcpy(memory.data() + table + image * sizeof entry, &entry, sizeof entry);
+    places.push_back(memory.data() + end);
+    end += sizes[image];
+  }
+  return places;
 }
 
 void ManagerQueue::set_payload(uint64_t slot, uint64_t payload) {
@@ -95,6 +129,8 @@ Batch& ManagerQueue::clear(uint64_t slot, uint64_t sequence, uint32_t samples, u
   batch.header.payload.store(0);
   batch.header.indices = 0;
   batch.header.indices_bytes = 0;
+  batch.header.encoded = 0;
+  batch.header.encoded_images = 0;
   for (uint32_t t = 0; t < tiny_batches; ++t) {
     batch.states()[t].store(StateWord::make(sequence, 0, TinyBatchState::waiting));
     batch.progress()[t].store(0);
@@ -110,13 +146,13 @@ Batch& ManagerQueue::clear(uint64_t slot, uint64_t sequence, uint32_t samples, u
   return batch;
 }
 
-void ManagerQueue::publish(uint64_t slot, uint64_t sequence) {
+void ManagerQueue::publish(uint64_t slot, uint64_t sequence, uint32_t most_woken) {
   ControlHeader& header = control_->header;
   Batch& batch = *this->batch(slot);
   batch.header.queue.store(QueueWord::make(sequence, 0, batch.header.tiny_batches));
   control_->ring()[sequence % header.ring_size].store(slot);
   header.published.store(sequence + 1);
-  wake_workers();
+  wake_workers(most_woken);
   if (header.watched.load() != 0) notify(event_fd_);
 }
 

@@ -25,6 +25,11 @@ struct MiniBatchDescription {
   uint32_t group_size;              // neighbours that share the draws of augmentations; 0: none do
   std::optional<uint64_t> payload;  // the slot for the rows, if their layout is known
   std::string_view indices;         // pickled, where they are not plain integers
+  // Of the payload: the row that the first row of the mini-batch is, and all that it is laid out
+  // for; 0: those of the mini-batch.
+  uint32_t first_row = 0;
+  uint32_t payload_rows = 0;
+  uint32_t encoded_images = 0;  // that reserve_encoded() has made room for in the slot
 };
 
 // How many tiny-batches of a mini-batch are in which state.
@@ -91,13 +96,20 @@ class ManagerQueue : public Shared {
   void add_slot(uint64_t slot, uint64_t offset, uint64_t bytes);
   // Writes the descriptor into the slot; publish() then makes it visible.
   void describe(uint64_t slot, const MiniBatchDescription& batch);
+  // Makes room for encoded images of so many bytes each behind the descriptor that describe() will
+  // write for them, and returns where each one is to be copied to. The slot has at least
+  // encoded_bytes(): of the mini-batch's descriptor and the images'.
+  std::vector<uint8_t*> reserve_encoded(uint64_t slot, uint32_t tiny_size,
+                                        const std::vector<uint64_t>& sizes);
+  static size_t encoded_bytes(size_t images, size_t tiny_size, size_t image_bytes);
   // Says where the rows of a mini-batch go whose layout was not known when it was described.
   void set_payload(uint64_t slot, uint64_t payload);
   // Makes the layout of Python samples known, whose pickle goes into a slot.
   void announce_layout(uint64_t slot, std::string_view pickled);
   // Number of the device buffer for the GPU worker's rows, plus 1, see BatchHeader.
   void set_gpu_rows(uint64_t slot, uint32_t rows) { batch(slot)->header.gpu_rows.store(rows); }
-  void publish(uint64_t slot, uint64_t sequence);
+  // Wakes at most so many of the workers that sleep.
+  void publish(uint64_t slot, uint64_t sequence, uint32_t most_woken = UINT32_MAX);
   // Withdraws a mini-batch, and publishes it anew in another slot under its number: workers see it
   // as early as before. Who holds a tiny-batch of the old slot may still write to its rows.
   void replace(uint64_t old_slot, uint64_t slot, uint64_t sequence);

@@ -58,11 +58,17 @@ void Shared::tell_completed() {
   futex_wake_all(header.completed_word);
 }
 
-void Shared::wake_workers() {
+void Shared::wake_workers(uint32_t most) {
   ControlHeader& header = control_->header;
   header.work_word.fetch_add(1);
   // Not exact after a worker died asleep; a needless call is all that costs.
-  if (header.sleeping_workers.load() != 0) futex_wake_all(header.work_word);
+  if (header.sleeping_workers.load() != 0) futex_wake(header.work_word, most);
+}
+
+void Shared::wake_manager() {
+  ControlHeader& header = control_->header;
+  header.done_word.fetch_add(1);
+  if (header.manager_sleeps.load() != 0) futex_wake_all(header.done_word);
 }
 
 void drop_waiting(Batch& batch, uint64_t sequence, uint32_t tiny_batch) {

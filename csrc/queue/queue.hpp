@@ -63,6 +63,8 @@ struct Claim {
   std::optional<uint64_t> payload() const;
   // The pickled indices; empty where they are plain integers.
   std::string_view indices() const;
+  // Whether its samples are encoded images that came with it, see WorkerQueue::encoded().
+  bool has_encoded() const { return header().encoded_images != 0; }
 };
 
 // Base of both sides: the control block, and slots mapped when first met.
@@ -72,7 +74,9 @@ class Shared {
   Control& control() { return *control_; }
   const Mapping& slot(uint64_t number);
   Batch* batch(uint64_t slot) { return reinterpret_cast<Batch*>(this->slot(slot).data()); }
-  void wake_workers();
+  // Of those that sleep, at most so many.
+  void wake_workers(uint32_t most = UINT32_MAX);
+  void wake_manager();
   // Wakes who copies tiny-batches as they complete, if anybody does.
   void tell_completed();
 

@@ -1,6 +1,7 @@
 #include "queue/worker_queue.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <stdexcept>
 
 #include "queue/futex.hpp"
@@ -213,10 +214,17 @@ void WorkerQueue::give_back(const Claim& claim, uint32_t tiny_batch) {
   wake_workers();
 }
 
-void WorkerQueue::wake_manager() {
-  ControlHeader& header = control_->header;
-  header.done_word.fetch_add(1);
-  if (header.manager_sleeps.load() != 0) futex_wake_all(header.done_word);
+std::optional<std::string_view> WorkerQueue::encoded(const Claim& claim, uint64_t image) {
+  const uint64_t number = control_->ring()[claim.sequence % control_->header.ring_size].load();
+  const Mapping& memory = slot(number);
+  const uint64_t table = claim.header().encoded, bytes = memory.bytes();
+  if (image >= claim.header().encoded_images || table > bytes ||
+      image >= (bytes - table) / sizeof(EncodedImage))
+    return std::nullopt;
+  EncodedImage entry;
+  std::memcpy(&entry, memory.data() + table + image * sizeof entry, sizeof entry);
+  if (entry.offset > bytes || entry.bytes > bytes - entry.offset) return std::nullopt;
+  return std::string_view{reinterpret_cast<const char*>(memory.data() + entry.offset), entry.bytes};
 }
 
 void WorkerQueue::sleep(uint32_t seen, int64_t timeout_ns) {

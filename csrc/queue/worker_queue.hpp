@@ -49,7 +49,6 @@ class WorkerQueue : public Shared {
   void leave();
   // Sleeps until there may be something to claim, at most `timeout_ns`.
   void sleep(uint32_t seen, int64_t timeout_ns);
-  void wake_manager();
   uint32_t work_word() { return control_->header.work_word.load(); }
   bool stopping() { return control_->header.stop.load() != 0; }
   WorkerRecord& record() { return control_->records()[worker_]; }
@@ -57,6 +56,9 @@ class WorkerQueue : public Shared {
   void announce(uint32_t pid) { record().pid.store(pid); }
   // The slot with the rows of a claim whose payload() is known.
   const Mapping& rows(const Claim& claim) { return slot(claim.payload().value()); }
+  // Bytes of an encoded image that came with a claim's mini-batch; none where its number or its
+  // place is not within the slot.
+  std::optional<std::string_view> encoded(const Claim& claim, uint64_t image);
   void begin_sample(const Claim& claim, uint32_t tiny_batch, uint64_t position);
   // So many more samples of the tiny-batch are done, since begin_sample(); counts them and the
   // time.

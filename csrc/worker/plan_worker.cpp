@@ -188,6 +188,7 @@ CurrentSample PlanWorker::current() {
 bool PlanWorker::run_sample() {
   encoded_ = {};
   const CurrentSample sample = current();
+  if (comes_encoded()) return run_given(sample);
   const auto item = static_cast<uint64_t>(sample.item);
   if (item >= at_->table->count) return false;  // also -1, which stands for no index
   try {
@@ -202,9 +203,23 @@ bool PlanWorker::run_sample() {
   return true;
 }
 
+bool PlanWorker::run_given(const CurrentSample& sample) {
+  const auto given = at_->queue->encoded(*claim_, static_cast<uint64_t>(sample.item));
+  if (!given) return false;
+  encoded_ = {reinterpret_cast<const uint8_t*>(given->data()), given->size()};
+  at_->queue->record().read_bytes.fetch_add(encoded_.size, std::memory_order_relaxed);
+  if (encoded_.size == 0 || encoded_.size > SampleFiles::largest) return false;
+  try {
+    return at_->executor->run_encoded(encoded_, sample.key, sample.image) == Status::ok;
+  } catch (const std::exception&) {
+    return false;  // the caller gets the same error where it can be reported
+  }
+}
+
 // Once a tiny-batch, and of its own rank's files alone; URLs are the same for all ranks.
 bool PlanWorker::wants_fetch() {
-  if (!fetches_ || asked_ || !may_be_supplied() || at_->table->holds_pixels()) return false;
+  if (!fetches_ || asked_ || !may_be_supplied() || comes_encoded() || at_->table->holds_pixels())
+    return false;
   asked_ = true;
   missing_.clear();
   encoded_ = {};  // which may be in what was supplied

@@ -78,6 +78,8 @@ class PlanWorker {
   void supply(uint64_t item, FileStamp stamp, ByteView encoded, bool is_hit, uint64_t ns);
   // The encoded bytes of current(), as far as they were read; of the calls' own memory.
   ByteView encoded() const { return encoded_; }
+  // Whether these came with the mini-batch: the sample is not of the table.
+  bool comes_encoded() const { return claim_->has_encoded(); }
   FileStamp stamp() const { return stamp_; }  // of the file that encoded() is of
 
   // After WorkerEvent::assignment: the member whose queue is wanted, 0 for none.
@@ -100,6 +102,7 @@ class PlanWorker {
   void count_read(uint64_t ns);
   bool run_sample();
   bool run_file(const CurrentSample& sample, uint64_t item);
+  bool run_given(const CurrentSample& sample);
   std::optional<KeptFiles::Found> find_kept(uint64_t item);
   bool run_kept(const CurrentSample& sample, uint64_t item, const KeptFiles::Found& found);
   void run_pixels(const CurrentSample& sample, uint64_t item);

@@ -11,8 +11,6 @@ namespace fusionloader {
 
 namespace {
 
-constexpr size_t largest_file = size_t{1} << 31;
-
 class File {
  public:
   explicit File(const char* path) : fd_(open(path, O_RDONLY | O_CLOEXEC)) {}
@@ -60,7 +58,7 @@ std::optional<SampleFiles::Read> SampleFiles::read_whole(const char* path) {
   const File file(path);
   struct stat info{};
   if (file.fd() < 0 || fstat(file.fd(), &info) != 0 || !S_ISREG(info.st_mode) ||
-      info.st_size <= 0 || static_cast<size_t>(info.st_size) > largest_file)
+      info.st_size <= 0 || static_cast<size_t>(info.st_size) > largest)
     return std::nullopt;
   const auto bytes = static_cast<size_t>(info.st_size);
   if (!read_into(file.fd(), 0, bytes)) return std::nullopt;

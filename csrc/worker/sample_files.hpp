@@ -20,6 +20,9 @@ class SampleFiles {
   SampleFiles(const SampleFiles&) = delete;
   SampleFiles& operator=(const SampleFiles&) = delete;
 
+  // Bytes of a sample; larger files are left to the caller.
+  static constexpr size_t largest = size_t{1} << 31;
+
   struct Read {
     ByteView encoded;  // until the next call
     FileStamp stamp;

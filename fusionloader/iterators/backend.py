@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from multiprocessing.context import BaseContext
 from typing import NamedTuple, Protocol
@@ -135,8 +134,3 @@ def context_of(options: LoaderOptions) -> tuple[BaseContext, str]:
     if context is None:
         context = torch.multiprocessing.get_context()
     return context, str(context.get_start_method())
-
-
-def parent_of(method: str) -> int:
-    """Returns the pid that workers watch, 0 for "whoever starts you" (a fork server)."""
-    return 0 if method == "forkserver" else os.getpid()

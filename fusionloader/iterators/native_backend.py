@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from operator import index as as_integer
 
 from PIL import Image, ImageFile
@@ -23,10 +21,10 @@ from fusionloader.iterators.backend import (
     MakeReader,
     WorkerBackend,
     context_of,
-    parent_of,
     start_in_pool,
 )
-from fusionloader.manager.options import StartWorker, WorkerConnection, WorkerKind
+from fusionloader.manager.native_start import native_starter
+from fusionloader.manager.options import StartWorker, WorkerKind
 from fusionloader.manager.remote_tasks import remote_task
 from fusionloader.options import LoaderOptions
 from fusionloader.plan.stages import Plan
@@ -37,16 +35,13 @@ from fusionloader.remote_settings import Remote
 from fusionloader.resume.sampling import SampledBatch
 from fusionloader.scheduler.tiny_batches import order_by_size
 from fusionloader.shm.dataset_table import DatasetTable
-from fusionloader.shm.descriptor import Descriptor
 from fusionloader.sources.datasets import Compiled
 from fusionloader.sources.remote_files import RemoteFiles
 from fusionloader.sources.tables import layout_of
 from fusionloader.streams.looking_ahead import Wanted, looking_ahead, read_settings
 from fusionloader.streams.read_ahead_process import ReadAheadProcess
-from fusionloader.workers import native_worker, prepared_worker, processes
 from fusionloader.workers.native_worker import NativeWorkerConfig
 from fusionloader.workers.pillow_formats import AddedFormats
-from fusionloader.workers.processes import Process
 
 
 class NativeBackend:
@@ -141,31 +136,10 @@ class NativeBackend:
             return self._pool_starter(options, base_seed)
         context, method = context_of(options)
         formats = AddedFormats() if method == "fork" else self._formats()
-        common = self._config(options, formats)
-
-        def start(connection: WorkerConnection) -> Process:
-            config = replace(
-                common,
-                worker=connection.number,
-                parent=parent_of(method),
-                control_fd=connection.control_fd,
-                data_fd=connection.data_fd,
-                message_fd=connection.message_fd,
-                event_fd=connection.event_fd,
-            )
-            fds, cpus = config.descriptors(), connection.cpus
-            if init is not None or formats.of_script:
-                descriptors = {name: Descriptor(fd) for name, fd in fds.items()}
-                info = (connection.workers, base_seed, dataset, init)
-                main = prepared_worker.main
-                return processes.start(context, main, config, descriptors, info, cpus=cpus)
-            if method == "fork":
-                return processes.start(context, native_worker.main, config, cpus=cpus)
-            config = replace(config, parent=os.getpid())
-            where = "fusionloader.workers.native_worker"
-            return processes.BareProcess(where, config, tuple(fds.values()), cpus=cpus)
-
-        return start
+        info = None
+        if init is not None or formats.of_script:
+            info = (options.num_workers, base_seed, dataset, init)
+        return native_starter(self._config(options, formats), context, method, info)
 
     def _pool_starter(self, options: LoaderOptions, base_seed: int) -> StartWorker:
         formats, init, info = self._formats(), options.worker_init_fn, None

@@ -18,7 +18,6 @@ from fusionloader.iterators.backend import (
     MakeReader,
     WorkerBackend,
     context_of,
-    parent_of,
     start_in_pool,
 )
 from fusionloader.manager.options import StartWorker, WorkerConnection, WorkerKind
@@ -111,7 +110,7 @@ class PythonBackend:
             config = python_worker.PythonWorkerConfig(
                 worker=connection.number,
                 workers=connection.workers,
-                parent=parent_of(method),
+                parent=processes.parent_of(method),
                 control=Descriptor(connection.control_fd),
                 data=Descriptor(connection.data_fd),
                 message=Descriptor(connection.message_fd),

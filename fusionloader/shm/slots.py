@@ -200,6 +200,12 @@ class SlotPool:
         weakref.finalize(owner, _give_back, weakref.ref(self), slot).atexit = False
         return owner
 
+    def trim(self) -> None:
+        """Returns the memory of all free slots to the system; page-locked memory stays."""
+        self._collect()
+        if self._page_locking is None:
+            self._discard(len(self._free))
+
     def _recycled(self, nbytes: int) -> Slot | None:
         for position in range(len(self._free) - 1, -1, -1):
             slot = self._free[position]
@@ -222,8 +228,13 @@ class SlotPool:
         self._free += returned
         if len(self._free) <= self._spare:
             return
+        resident = sum(slot.resident for slot in self._free)
+        self._discard(resident - self._spare)
+
+    def _discard(self, most: int) -> None:
+        """Returns the memory of free slots to the system, at most of so many."""
         resident = [slot for slot in self._free if slot.resident]
-        for slot in resident[: max(0, len(resident) - self._spare)]:
+        for slot in resident[: max(0, most)]:
             self._arena.discard(slot)
             if not slot.resident:
                 self._count_resident(-slot.nbytes)

@@ -7,17 +7,12 @@ to start. It is counted apart.
 
 from __future__ import annotations
 
-import bisect
-import itertools
 import time
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol
 
-# Waits are counted in buckets from a microsecond to half an hour, 24 for each power of ten. Every
-# eighth bound is one of the coarse buckets, whose counts are exact therefore.
-_PER_DECADE, _COARSE = 24, 8
-_BOUNDS = tuple(float(f"{10 ** (number / _PER_DECADE - 6):.4g}") for number in range(225))
+from fusionloader.statistics.histogram import BOUNDS, COARSE, Histogram, quantiles
 
 
 class StepObserver(Protocol):
@@ -63,7 +58,7 @@ class WaitStats:
 
         There are three for each power of ten, and infinity. The counts are exact.
         """
-        bounds = (*_BOUNDS[::_COARSE], float("inf"))
+        bounds = (*BOUNDS[::COARSE], float("inf"))
         return tuple(
             (bound, sum(count for upper, count in self.histogram if upper <= bound))
             for bound in bounds
@@ -74,7 +69,7 @@ class Waits:
     """Counts the waits of all iterators of a loader."""
 
     def __init__(self) -> None:
-        self._buckets = [0] * (len(_BOUNDS) + 1)
+        self._histogram = Histogram()
         self._seconds = self._elsewhere = self._first_seconds = 0.0
         self._steps = 0
 
@@ -84,7 +79,7 @@ class Waits:
 
     def add(self, waited: float, elsewhere: float) -> None:
         """Counts a step: seconds within ``next()``, and those before it outside."""
-        self._buckets[bisect.bisect_left(_BOUNDS, waited)] += 1
+        self._histogram.add(waited)
         self._steps += 1
         self._seconds += waited
         self._elsewhere += elsewhere
@@ -95,29 +90,21 @@ class Waits:
 
     def stats(self) -> WaitStats:
         """Returns what was counted until now."""
-        buckets = self._buckets.copy()  # other threads ask while training counts
+        buckets = self._histogram.counts()  # other threads ask while training counts
         total = self._seconds + self._elsewhere
-        below = list(itertools.accumulate(buckets))
-        steps, bounds = below[-1], (*_BOUNDS, float("inf"))
+        p50, p95, p99 = quantiles(buckets, (0.5, 0.95, 0.99))
+        bounds = (*BOUNDS, float("inf"))
         return WaitStats(
-            steps=steps,
+            steps=sum(buckets),
             seconds=self._seconds,
             step_seconds=total,
             share=self._seconds / total if total > 0 else None,
-            p50=_quantile(0.5, below),
-            p95=_quantile(0.95, below),
-            p99=_quantile(0.99, below),
+            p50=p50,
+            p95=p95,
+            p99=p99,
             first_seconds=self._first_seconds,
             histogram=tuple(pair for pair in zip(bounds, buckets, strict=True) if pair[1]),
         )
-
-
-def _quantile(share: float, below: list[int]) -> float | None:
-    """``below`` has how many waits there are up to the end of each bucket."""
-    if not below[-1]:
-        return None
-    bucket = min(bisect.bisect_left(below, share * below[-1]), len(_BOUNDS) - 1)
-    return float(_BOUNDS[bucket] / 10 ** (0.5 / _PER_DECADE))  # the middle of the bucket
 
 
 class WaitClock:

@@ -27,6 +27,8 @@ from fusionloader.workers.on_error import BadSample, resolve
 from fusionloader.workers.pillow_formats import AddedFormats
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from PIL.Image import Image as PillowImage
 
     from fusionloader.options import OnError
@@ -90,6 +92,15 @@ def _stores(config: NativeWorkerConfig) -> OpenHandles | None:
     fds = {name: getattr(config, f"{name}_fd") for name in DESCRIPTORS}
     there = {name: fd for name, fd in fds.items() if fd >= 0}
     return StoreHandles(there, config.mapped).open() if there else None
+
+
+def _rgb_pixels(image: PillowImage) -> memoryview:
+    made = image.convert("RGB")
+    return _as_view(made.tobytes(), made)
+
+
+def _as_view(pixels: bytes, image: PillowImage) -> memoryview:
+    return memoryview(pixels).cast("B", (image.height, image.width, 3))
 
 
 class NativeWorker:
@@ -203,7 +214,7 @@ class NativeWorker:
             if self._loop.is_borrowed:  # the rank's own worker repeats it and reports the failure
                 self._loop.give_back()
                 return
-            where = f"in DataLoader worker process {self._config.worker}"
+            where = f"in {self._serves()} worker process {self._config.worker}"
             failure = failures.capture(error, where, self._name(at), at.position)
         else:
             self._loop.sample_done()
@@ -225,19 +236,30 @@ class NativeWorker:
         messages.send(self._config.message_fd, skipped)
         self._loop.sample_done()
 
+    def _serves(self) -> str:
+        return "Preprocessor" if self._loop.comes_encoded else "DataLoader"
+
     def _write(self, at: _native.CurrentSample, item: int) -> None:
         """Runs the plan on the pixels of ``item`` and writes the sample's row."""
+        if self._loop.comes_encoded:
+            with self._pillow().open(io.BytesIO(self._loop.encoded())) as image:
+                self._run(at, _rgb_pixels(image))
+            self._loop.count_pillow_sample()
+            return
         if not 0 <= item < self._loop.items():
             raise IndexError(f"the dataset has {self._loop.items()} samples and no such index")
         pixels = self._loop.pixels(item) if self._loop.holds_pixels() else self._decode(at, item)
-        executor = self._assignments.executor if self._loop.is_borrowed else self._executor
-        row = self._loop.image(executor.result_bytes)
-        executor.run_pixels(pixels, at.seed, at.epoch, at.key, at.occurrence, row, at.group)
+        self._run(at, pixels)
         self._loop.set_target(self._loop.target(item))
         if not self._loop.holds_pixels():
             self._loop.count_pillow_sample()
 
-    def _decode(self, at: _native.CurrentSample, item: int) -> memoryview:
+    def _run(self, at: _native.CurrentSample, pixels: memoryview) -> None:
+        executor = self._assignments.executor if self._loop.is_borrowed else self._executor
+        row = self._loop.image(executor.result_bytes)
+        executor.run_pixels(pixels, at.seed, at.epoch, at.key, at.occurrence, row, at.group)
+
+    def _pillow(self) -> ModuleType:
         from PIL import Image, ImageFile
 
         # The training script's settings, which a spawned process does not have.
@@ -246,6 +268,10 @@ class NativeWorker:
         if not self._knows_formats:
             self._config.formats.register()
             self._knows_formats = True
+        return Image
+
+    def _decode(self, at: _native.CurrentSample, item: int) -> memoryview:
+        self._pillow()
         image = self._decode_read() if item == at.item else None  # another takes its place
         if image is None:
             image = self._decode_file(item)
@@ -253,7 +279,7 @@ class NativeWorker:
         else:
             pixels = image.tobytes()
             self._keep(item, image.size, pixels)
-        return memoryview(pixels).cast("B", (image.height, image.width, 3))
+        return _as_view(pixels, image)
 
     def _decode_read(self) -> PillowImage | None:
         """Returns the image that was read, or found in the cache, if it is one."""
@@ -289,6 +315,8 @@ class NativeWorker:
                 return
 
     def _name(self, at: _native.CurrentSample) -> str:
+        if self._loop.comes_encoded:
+            return f"key {at.key}"
         if self._loop.holds_pixels() or not 0 <= at.item < self._loop.items():
             return f"index {at.key}"
         where = self._range_of(at.item)

@@ -129,6 +129,11 @@ def _run_on(cpus: tuple[int, ...], target: Callable[..., None], *args: object) -
     target(*args)
 
 
+def parent_of(method: str) -> int:
+    """Returns the pid that workers watch, 0 for "whoever starts you" (a fork server)."""
+    return 0 if method == "forkserver" else os.getpid()
+
+
 _initial_affinity: set[int] | None = None  # the CPUs of this process before it was bound to a few
 
 

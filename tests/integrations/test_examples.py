@@ -13,6 +13,7 @@ from support.waiting import PATIENCE
 ROOT = Path(__file__).parents[2]
 SCRIPTS = [
     (None, "own_dataset.py", [], "120 files opened by user code"),
+    (None, "own_source.py", [], "Records: read from 3 shards: native"),
     (None, "own_decoder.py", [], "[1-9][0-9]* images were decoded by the card\nrefused: {}"),
     (
         None,

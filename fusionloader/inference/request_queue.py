@@ -1,0 +1,319 @@
+"""The queue of encoded images: publication, what workers report, workers that die.
+
+How it works. An image is copied into a slot of shared memory, behind the descriptor of a mini-batch
+of which it is a tiny-batch. Workers claim it as they claim samples of a dataset, and write its row.
+Any thread publishes; one thread, the dispatcher, looks for what is done.
+
+Why it is right. A mini-batch is released when no state word of it says waiting or active, and no
+worker touches the slot of one after that. What a dead worker held waits again. A mini-batch that is
+given up is withdrawn: who holds an image of it may finish, nobody begins. Sequence numbers are
+given and published under one lock, so that workers see no gap. The ring of mini-batches in flight
+is never overrun: ``has_room`` leaves a place in it for each image that was admitted.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from fusionloader import _native
+from fusionloader.executors.layout import Leaf
+from fusionloader.inference.memory import SizedSlots
+from fusionloader.inference.options import PreprocessorOptions
+from fusionloader.inference.requests import Job, Rows
+from fusionloader.manager.loader_workers import LoaderWorkers, LostTinyBatch
+from fusionloader.manager.options import ManagerOptions, StartWorker
+from fusionloader.scheduler.tiny_batches import order_by_size
+from fusionloader.shm import objects
+from fusionloader.shm.dataset_table import DatasetTable
+from fusionloader.shm.slots import Arena, PageLocking
+from fusionloader.statistics.totals import MemoryTotals, WorkerTotals
+from fusionloader.workers import messages
+from fusionloader.workers.failures import raise_failure
+
+Image = bytes | bytearray | memoryview
+"""An encoded image: anything with a contiguous buffer of bytes."""
+
+_MOST_DEATHS = 3
+_TINY = 1  # an image is claimed, and fails, by itself
+_LOOK_SECONDS = 0.1
+_SEARCH_SECONDS = 1.0
+
+
+class RequestQueue:
+    """The queue, its memory, and its workers.
+
+    Attributes:
+        lock: held while jobs are published or taken out.
+        refusal: why nothing is published any more, ``None`` while it is.
+    """
+
+    def __init__(
+        self,
+        options: PreprocessorOptions,
+        leaf: Leaf,
+        starter: Callable[[DatasetTable], StartWorker],
+        page_locking: PageLocking | None,
+    ) -> None:
+        """``leaf`` is a row; ``starter`` gives what starts a worker with a table."""
+        objects.sweep()
+        self._options, self._leaf = options, leaf
+        self.lock = threading.Lock()
+        self.refusal: Exception | None = None
+        workers = options.num_workers
+        manager_options = ManagerOptions(
+            workers=workers,
+            in_flight=0,
+            tiny_batch_size=_TINY,
+            timeout=0,
+            name=str,
+            worker_kind="native",
+        )
+        self._workers = LoaderWorkers(manager_options, workers)
+        self._arena = Arena()
+        self._ring_size = 2 * options.max_queued + 2
+        control_bytes = _native.ManagerQueue.control_bytes(workers, self._ring_size)
+        self._control_fd = objects.create(control_bytes)
+        self._queue = _native.ManagerQueue(
+            self._control_fd, self._arena.fd, workers, self._ring_size
+        )
+        self._descriptors = SizedSlots(self._arena, self._queue, steps=1)
+        self._rows = SizedSlots(self._arena, self._queue, 4, page_locking)
+        self._table = DatasetTable.of_files([], [])  # images come with their requests
+        self._jobs: dict[int, Job] = {}  # by sequence, the oldest first
+        self._next = self._oldest = 0
+        self._looked = self._searched = 0.0
+        self._published_then = 0  # when workers were last made to search
+        try:
+            self._workers.start(self._queue, self._control_fd, self._arena.fd, starter(self._table))
+        except BaseException:
+            self.end()
+            raise
+
+    # ---- publishing, by any thread -------------------------------------------------------------
+
+    def has_room(self) -> bool:
+        """Whether the ring has room beyond what is admitted."""
+        return self._next - self._oldest < self._ring_size - self._options.max_queued
+
+    def new_rows(self, count: int) -> Rows:
+        """Returns a slot for ``count`` results; the lock is held.
+
+        Raises:
+            SharedMemoryExhausted: ``/dev/shm`` is full.
+        """
+        slot = self._rows.acquire(count * self._leaf.nbytes)
+        return Rows(slot, self._rows.lease(slot), self._leaf, count)
+
+    def publish(
+        self,
+        job: Job,
+        images: Sequence[Image],
+        epoch: int,
+        target: Callable[[], tuple[Rows, int]],
+    ) -> None:
+        """Copies images into shared memory and has workers prepare them.
+
+        Args:
+            job: gets its sequence number and its slot.
+            images: as many as it has keys.
+            epoch: for their random draws.
+            target: returns the rows and which of them is the first image's; called when the order
+                among all that is published is decided.
+
+        Raises:
+            PreprocessorClosed: it was closed meanwhile.
+            SharedMemoryExhausted: ``/dev/shm`` is full.
+        """
+        sizes = [memoryview(image).nbytes for image in images]
+        job.order = order_by_size(sizes)
+        queue, count = self._queue, len(images)
+        with self.lock:
+            self._check_open()
+            nbytes = queue.encoded_bytes(count, _TINY, sum(sizes))
+            descriptor = self._descriptors.acquire(nbytes)
+        try:
+            queue.write_encoded(descriptor.number, images, _TINY)
+            with self.lock:
+                self._check_open()
+                rows, first = target()
+                queue.describe_encoded(
+                    descriptor.number,
+                    sequence=self._next,
+                    rows=job.order,
+                    keys=job.keys,
+                    tiny_size=_TINY,
+                    seed=self._options.seed or 0,
+                    epoch=epoch,
+                    payload=rows.slot.number,
+                    first_row=first,
+                    payload_rows=rows.count,
+                )
+                job.sequence, job.descriptor = self._next, descriptor
+                self._jobs[self._next] = job
+                queue.publish(descriptor.number, self._next, count)
+                self._next += 1
+        except BaseException:
+            if job.descriptor is None:
+                with self.lock:
+                    self._descriptors.release(descriptor)
+            raise
+
+    def _check_open(self) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+
+    def withdraw(self, job: Job) -> None:
+        """Has nobody begin what is left of a job; the lock is held."""
+        if job.sequence in self._jobs and job.descriptor is not None:
+            job.withdrawn = True
+            self._queue.withdraw_one(job.descriptor.number, job.sequence)
+            self._queue.wake_manager()
+
+    def wake(self) -> None:
+        """Has the dispatcher look; safe anywhere, also in a finalizer."""
+        self._queue.wake_manager()
+
+    # ---- what is done, by the dispatcher -------------------------------------------------------
+
+    def word(self) -> int:
+        """Returns what changes when there is something to look at."""
+        return self._queue.done_word()
+
+    def sleep(self, seen: int, seconds: float) -> None:
+        """Sleeps until ``word()`` is no longer ``seen``, at most so long or until workers are due.
+
+        Workers are looked after every 0.1 s.
+        """
+        self._workers.sleep(seen, max(0.0, min(seconds, _LOOK_SECONDS)))
+
+    def is_done(self, job: Job) -> bool:
+        """Whether workers have finished with a job; then ``job.failures`` is complete."""
+        assert job.descriptor is not None
+        status = self._queue.status(job.descriptor.number)
+        if not status.done:
+            return False
+        if status.failed and len(job.failures) < status.failed:
+            self._receive()  # it was sent before the state changed
+            if len(job.failures) < status.failed:
+                raise RuntimeError("a worker has failed at an image and not said why")
+        return True
+
+    def take_out(self, job: Job) -> None:
+        """Frees the slot of a job that is done; the lock is held."""
+        assert job.descriptor is not None
+        del self._jobs[job.sequence]
+        self._descriptors.release(job.descriptor)
+        self._oldest = next(iter(self._jobs), self._next)
+        self._queue.deliver_until(self._oldest)
+
+    def look(self) -> bool:
+        """Looks after the workers, every 0.1 s at most; returns whether it did.
+
+        Raises:
+            RuntimeError: workers cannot be started.
+        """
+        now = time.monotonic()
+        if now - self._looked < _LOOK_SECONDS:
+            return False
+        self._looked = now
+        self._receive()
+        if self._options.timeout:
+            self._end_overdue(now)
+        for lost in self._workers.look(self._note_all):
+            self._count_death(lost)
+        self._search(now)
+        return True
+
+    def _search(self, now: float) -> None:
+        """Has workers search what has waited long.
+
+        A worker that was stopped in the middle of a claim may have left it out.
+        """
+        if now - self._searched < _SEARCH_SECONDS:
+            return
+        self._searched = now
+        with self.lock:
+            for job in self._jobs.values():
+                if job.sequence >= self._published_then:
+                    break
+                if not job.withdrawn and job.descriptor is not None:
+                    self._queue.search(job.descriptor.number)
+            self._published_then = self._next
+
+    def trim(self) -> None:
+        """Returns memory that nobody needs now to the system; the lock is held."""
+        self._descriptors.trim()
+        self._rows.trim()
+
+    def _receive(self) -> None:
+        self._note_all(self._workers.receive())
+
+    def _note_all(self, received: Sequence[messages.Message]) -> None:
+        for message in received:
+            if isinstance(message, messages.WorkerFailed):
+                raise_failure(message.failure)
+            if isinstance(message, messages.TinyBatchFailed):
+                job = self._jobs.get(message.sequence)
+                if job is not None:
+                    number = job.order[message.failure.position]
+                    job.failures.setdefault(number, message.failure)
+
+    def _count_death(self, lost: LostTinyBatch) -> None:
+        """Gives an image up on which several workers have died."""
+        job = self._jobs.get(lost.sequence)
+        if job is None:
+            return
+        number = job.order[lost.tiny_batch]
+        job.deaths[number] = job.deaths.get(number, 0) + 1
+        if job.deaths[number] < _MOST_DEATHS:
+            return
+        text = (
+            f"Preprocessor worker (pid {lost.pid}) {lost.manner}. {_MOST_DEATHS} workers died on "
+            f"the same image, key {job.keys[number]}"
+        )
+        self._give_up(job, number, RuntimeError, text)
+
+    def _give_up(self, job: Job, number: int, kind: type[Exception], text: str) -> None:
+        failure = messages.Failure(pickle.dumps(kind), text, number)
+        with self.lock:
+            job.failures.setdefault(number, failure)
+            self.withdraw(job)
+
+    def _end_overdue(self, now: float) -> None:
+        """Ends workers that take too long for an image, which fails."""
+        for process, record in zip(
+            self._workers.processes, self._queue.workers(0, self._options.num_workers), strict=True
+        ):
+            job = None if record.sequence is None else self._jobs.get(record.sequence)
+            if job is None or now - record.since_seconds < self._options.timeout:
+                continue
+            number = job.order[record.tiny_batch]
+            text = (
+                f"an image, key {job.keys[number]}, took more than {self._options.timeout} s, the "
+                "timeout: its worker was ended"
+            )
+            self._give_up(job, number, TimeoutError, text)
+            process.kill()
+
+    # ---- all of it -----------------------------------------------------------------------------
+
+    def totals(self) -> WorkerTotals:
+        """Returns what workers have counted, to any thread, and after the end, too."""
+        memory = MemoryTotals(0, 0, 0, 0.0)
+        return self._workers.totals(memory, len(self._jobs))
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of shared memory that are allocated."""
+        return self._descriptors.resident_bytes + self._rows.resident_bytes
+
+    def end(self) -> None:
+        """Ends the workers and gives the memory back; what was delivered stays valid."""
+        self._queue.stop()
+        self._workers.end()
+        self._arena.close()
+        os.close(self._control_fd)

@@ -1,0 +1,25 @@
+"""With a device, images lie in page-locked memory, which is unlocked before it is unmapped."""
+
+import gc
+
+import torch
+from support.encoded_images import expected
+from support.images import eval_transform
+from support.page_locks import Driver, mapped
+
+from fusionloader.inference import preprocessor
+
+
+def test_tensors_for_a_device_are_page_locked_until_they_are_dropped(make, jpegs, monkeypatch):
+    driver = Driver()
+    monkeypatch.setattr(preprocessor, "CudaPageLocking", lambda device: driver)
+    prepare = make(device="cuda:0", max_batch=4)
+    batch, row = prepare(jpegs), prepare.submit(jpegs[0]).result()
+    assert torch.equal(row, expected(eval_transform(), jpegs[0])) and torch.equal(batch[0], row)
+    address = row.data_ptr()
+    assert driver.has(batch.data_ptr()) and driver.has(address)
+    prepare.close()
+    assert mapped(address)
+    del batch
+    gc.collect()
+    assert driver.has(address)
