@@ -155,7 +155,7 @@ class SlotIterator(_BaseDataLoaderIter):
         options, count = self._options, self._backend.count
         batches = undelivered_batches(options, self._epoch_state, iter(self._index_sampler), count)
         self._batches = self._backend.look_ahead(batches, options.in_flight)
-        self._drawn: deque[SampledBatch] = deque()  # that are not yet published
+        self._drawn: deque[SampledBatch] = deque()  # not yet published
         if self._membership is not None:
             self._begin_in_group(self._membership)
         self._fill()
