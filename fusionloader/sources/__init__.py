@@ -18,7 +18,9 @@ _PUBLIC = {
     "ParquetImages": "shards.columns.parquet_images",
     "SampleNames": "sample_names",
     "ShardChanged": "range_reading",
+    "StreamSampler": "streams.sampler",
     "TarFolder": "shards.tar_folder",
+    "TarStream": "streams.tar_stream",
     "UrlUnreadable": "url_reading",
     "from_hugging_face": "shards.columns.arrow_images",
 }

@@ -11,7 +11,7 @@ from PIL import Image
 from torch.utils.data import Dataset
 
 from fusionloader.sources.byte_ranges import ByteRanges
-from fusionloader.sources.range_reading import read_range
+from fusionloader.sources.range_reading import FileRange, read_range
 from fusionloader.sources.ranged_samples import RangedSamples, Targets
 from fusionloader.sources.sample_names import OffsetNames, SampleNames
 from fusionloader.sources.url_reading import UrlFiles, read_url_range
@@ -105,8 +105,16 @@ class EncodedImages(Dataset[Any]):
             target = int(target)
         name = functools.partial(self.name, number)
         if self.ranged.ranges.are_remote:
-            return read_url_range(where, self.storage_options, name), target
+            return self.read_url(where, name), target
         return read_range(where, name), target
+
+    def read_url(self, where: FileRange, name: Callable[[], str]) -> bytes:
+        """Returns the bytes of a range of a URL, where no process reads them ahead.
+
+        Raises:
+            UrlUnreadable: for whatever reason.
+        """
+        return read_url_range(where, self.storage_options, name)
 
     def size_hint(self, index: int) -> int:
         """Returns the bytes of a sample's encoded image."""

@@ -159,6 +159,12 @@ def test_the_resume_example_finds_the_same_batches(tmp_path):
     assert "2 batches before the checkpoint, 2 after it" in done.stdout
 
 
+def test_the_example_of_a_stream_from_s3_runs(tmp_path):
+    done = run_python("examples/stream_from_s3.py", "--images", "100", cache=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "100 samples in 4 shards; 52 were left" in done.stdout
+
+
 SHORT = {
     "breadth": ["--rounds", "1", "--only", "dict,hugging-face", "--exact", "4"],
     "import_time": ["--rounds", "1"],
@@ -178,6 +184,7 @@ SHORT = {
     "gpu_decoders": ["--rounds", "1", "--files", "4", "--group", "2"],
     "memory": ["--epoch-samples", "2100", "--torch-samples", "2100"],
     "remote_requests": ["--rounds", "1"],
+    "streams": ["--rounds", "1", "--stream-samples", "600", "--naive-batches", "2"],
     "what_if": ["--rounds", "1", "--patience", "0", "--batch-size", "8", "--step-ms", "1"],
     "large_dataset": ["--files", "4000", "--rounds", "1", "--workers", "2", "--batch-size", "8"],
 }

@@ -67,7 +67,7 @@ def test_what_is_kept_is_not_asked_for_again(served):
     assert same_batches(ours, reference)
     found = loader.stats().cache
     assert (found.misses, found.hits) == (COUNT, 2 * COUNT)
-    assert len(served.requests) == COUNT
+    assert len(served.requests) == 3  # one a shard, in the first epoch: they are read ahead
 
 
 def test_subsets_and_pools_ask_for_their_samples(served):

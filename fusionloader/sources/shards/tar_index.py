@@ -21,6 +21,16 @@ SUFFIX = ".fusionloader-index"
 VERSION = 1
 
 _NOT_INLINE = -1
+_DAMAGED = (
+    AttributeError,
+    EOFError,
+    IndexError,
+    KeyError,
+    OSError,
+    TypeError,
+    ValueError,
+    zipfile.BadZipFile,
+)
 _ARRAYS = ("names", "name_ends", "offset", "nbytes", "inline", "inline_nbytes", "shard")
 
 
@@ -117,7 +127,7 @@ class TarIndex:
                 arrays = {name: found[name] for name in _ARRAYS if name != "shard"}
         except UnreadableIndex:
             raise
-        except (zipfile.BadZipFile, KeyError, ValueError, OSError, IndexError, TypeError) as error:
+        except _DAMAGED as error:
             raise UnreadableIndex(f"{where} is damaged or no index ({error}): {_AGAIN}") from error
         index = cls(shard[1], shard[2], **arrays)
         count = len(index.offset)

@@ -10,55 +10,10 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
+from fusionloader.scheduler.reading.range_requests import Places, RangeRequest, ReadLimits
 
-class Places(Protocol):
-    """Where samples are: numbered by place, in the order of (file, offset)."""
-
-    def place(self, item: int) -> int:
-        """Returns a sample's place."""
-
-    def item(self, place: int) -> int:
-        """Undoes ``place``."""
-
-    def range(self, place: int) -> tuple[int, int, int]:
-        """Returns file, first byte and the byte behind the last of the sample at a place."""
-
-    def __len__(self) -> int: ...
-
-
-@dataclass(frozen=True, slots=True)
-class RangeRequest:
-    """One request: a range of a file, and the samples in it.
-
-    Attributes:
-        file: number of the file.
-        start: first byte.
-        stop: the byte behind the last.
-        items: samples within, in the order of the file.
-    """
-
-    file: int
-    start: int
-    stop: int
-    items: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ReadLimits:
-    """How requests are made.
-
-    Attributes:
-        budget: bytes of samples that are asked for or held, and not taken.
-        most_bytes: of one request, unless a single sample is larger.
-        most_gap: bytes between two samples that are read and dropped, to save a request.
-    """
-
-    budget: int
-    most_bytes: int = 8 << 20
-    most_gap: int = 64 << 10
+_REQUESTS_IN_BUDGET = 4  # at least, so that some are under way while others are taken
 
 
 class ReadAhead:
@@ -71,6 +26,7 @@ class ReadAhead:
     def __init__(self, places: Places, limits: ReadLimits) -> None:
         self.held = 0
         self._places, self._limits = places, limits
+        self._too_large = -1, 0  # a place whose request had no room, and its bytes
         self._order: deque[int] = deque()
         self._waiting: Counter[int] = Counter()  # announced places that no request is for
         self._asked: Counter[int] = Counter()  # by place: announcements that a request is for
@@ -90,26 +46,38 @@ class ReadAhead:
         return self._asked[self._places.place(item)] > 0
 
     def next_request(self) -> RangeRequest | None:
-        """Returns what to read next, ``None`` where nothing is left or the budget is used up."""
-        while self._order and not self._waiting[self._order[0]]:
-            self._waiting.pop(self._order.popleft(), None)
-        if not self._order or self.held >= self._limits.budget:
+        """Returns what to read next, ``None`` where nothing is left or there is no room for it.
+
+        A request is not made smaller because there is little room: it waits until there is enough.
+        Otherwise each sample that is taken would make room for a request of a single one.
+        """
+        while self._order and not self._waiting.get(self._order[0]):
+            self._order.popleft()
+        if not self._order:
             return None
-        return self._around(self._order[0])
+        first = self._order[0]
+        place, nbytes = self._too_large
+        if place == first and self.held + nbytes > self._limits.budget and self.held:
+            return None
+        group = self._around(first, self._limits.budget // _REQUESTS_IN_BUDGET)
+        nbytes = sum(map(self._nbytes, group))
+        if self.held and self.held + nbytes > self._limits.budget:
+            self._too_large = first, nbytes
+            return None
+        return self._ask(group)
 
     def demand(self, items: Sequence[int]) -> list[RangeRequest]:
         """Returns the requests for samples that are wanted now and that nothing was asked for.
 
         Their neighbours are read with them as far as the budget allows; they are, whatever it is.
         """
-        places = sorted({self._places.place(item) for item in items})
         requests = []
-        for place in places:
+        for place in sorted({self._places.place(item) for item in items}):
             if self._asked[place]:
                 continue
             if not self._waiting[place]:
                 self._waiting[place] = 1
-            requests.append(self._around(place))
+            requests.append(self._ask(self._around(place, self._limits.budget - self.held)))
         return requests
 
     def taken(self, item: int) -> bool:
@@ -120,7 +88,8 @@ class ReadAhead:
         self._asked[place] -= 1
         if self._asked[place]:
             return False
-        self._forget(place)
+        del self._asked[place]
+        self.held -= self._nbytes(place)
         return True
 
     def dropped(self, items: Iterable[int]) -> list[int]:
@@ -128,7 +97,7 @@ class ReadAhead:
         done = []
         for item in items:
             place = self._places.place(item)
-            if self._waiting[place]:
+            if self._waiting.get(place):
                 self._waiting[place] -= 1
             elif self._asked[place] and self.taken(item):
                 done.append(item)
@@ -141,34 +110,26 @@ class ReadAhead:
         self._asked.clear()
         self.held = 0
 
-    def _forget(self, place: int) -> None:
-        del self._asked[place]
-        self.held -= self._nbytes(place)
-
     def _nbytes(self, place: int) -> int:
         _, start, stop = self._places.range(place)
         return stop - start
 
-    def _around(self, place: int) -> RangeRequest:
-        """Returns a request for a waiting place and for those close by that wait, too."""
+    def _around(self, place: int, room: int) -> deque[int]:
+        """Returns a waiting place and those close by that wait, too, of ``room`` bytes at most."""
         file, start, stop = self._places.range(place)
-        self._ask(place)
+        room -= stop - start
         chosen = deque((place,))
-        grew = True
-        while grew:  # first behind it, where a run that was just begun goes on
-            grew = False
-            for step in (1, -1):
-                near = self._nearest(chosen[-1 if step > 0 else 0], step, file)
-                if near is None:
-                    continue
+        for step in (1, -1):  # first behind it, where a run that was just begun goes on
+            near = self._nearest(place, step, file)
+            while near is not None:
                 _, near_start, near_stop = self._places.range(near)
-                low, high = min(start, near_start), max(stop, near_stop)
-                fits = self.held + near_stop - near_start <= self._limits.budget
-                if high - low <= self._limits.most_bytes and fits:
-                    self._ask(near)
-                    start, stop, grew = low, high, True
-                    chosen.append(near) if step > 0 else chosen.appendleft(near)
-        return RangeRequest(file, start, stop, tuple(map(self._places.item, chosen)))
+                room -= near_stop - near_start
+                start, stop = min(start, near_start), max(stop, near_stop)
+                if stop - start > self._limits.most_bytes or room < 0:
+                    return chosen
+                chosen.append(near) if step > 0 else chosen.appendleft(near)
+                near = self._nearest(near, step, file)
+        return chosen
 
     def _nearest(self, place: int, step: int, file: int) -> int | None:
         """Returns the next place that waits, unless the gap up to it is too large."""
@@ -183,6 +144,10 @@ class ReadAhead:
                 return place
         return None
 
-    def _ask(self, place: int) -> None:
-        self._asked[place] = self._waiting.pop(place)
-        self.held += self._nbytes(place)
+    def _ask(self, group: Sequence[int]) -> RangeRequest:
+        for place in group:
+            self._asked[place] = self._waiting.pop(place)
+            self.held += self._nbytes(place)
+        file, start, _ = self._places.range(group[0])
+        _, _, stop = self._places.range(group[-1])
+        return RangeRequest(file, start, stop, tuple(map(self._places.item, group)))
