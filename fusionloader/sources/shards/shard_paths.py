@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import itertools
 import os
 import re
 from collections.abc import Sequence
@@ -11,8 +12,9 @@ from fusionloader.sources.range_reading import is_url
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
+_RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _BRACES = re.compile(r"\{([^{}]*)\}")
-_NUMBERS = re.compile(r"(\d+)\.\.(\d+)")
+_MOST = 1_000_000
 
 
 def shard_paths(paths: Paths, suffix: str) -> tuple[str, ...]:
@@ -35,24 +37,24 @@ def shard_paths(paths: Paths, suffix: str) -> tuple[str, ...]:
 
 
 def braces_expanded(pattern: str) -> list[str]:
-    """Returns the names of a pattern with braces; numbers keep the width of the first.
+    """Returns the names that a pattern stands for, in order.
+
+    ``{000..146}`` counts with as many digits as are written, ``{a,b}`` lists.
 
     Raises:
-        ValueError: numbers in braces go down.
+        ValueError: braces are not closed or nested, or a range is empty.
     """
-    found = _BRACES.search(pattern)
-    if found is None:
-        return [pattern]
-    numbers = _NUMBERS.fullmatch(found[1])
-    if numbers is not None:
-        first, last = numbers.groups()
-        if int(last) < int(first):
-            raise ValueError(f"{found[0]} in {pattern!r} has no numbers: write the smaller first")
-        parts = [f"{number:0{len(first)}d}" for number in range(int(first), int(last) + 1)]
-    else:
-        parts = found[1].split(",")
-    before, after = pattern[: found.start()], pattern[found.end() :]
-    return [before + part + rest for part in parts for rest in braces_expanded(after)]
+    parts: list[list[str]] = []
+    at = 0
+    for braces in _BRACES.finditer(pattern):
+        parts += [[pattern[at : braces.start()]], _choices(braces[1], pattern)]
+        at = braces.end()
+    parts.append([pattern[at:]])
+    if any("{" in text or "}" in text for choice in parts for text in choice):
+        raise ValueError(f"{pattern!r} has braces that are not closed, or within others")
+    if any(len(choice) > _MOST for choice in parts):
+        raise ValueError(f"{pattern!r} stands for more than {_MOST} shards")
+    return ["".join(chosen) for chosen in itertools.product(*parts)]
 
 
 def _of_one(path: str, suffix: str) -> list[str]:
@@ -65,6 +67,8 @@ def _of_one(path: str, suffix: str) -> list[str]:
         if not found:
             raise FileNotFoundError(f"folder {path!r} has no {suffix} files")
         return found
+    if os.path.exists(path):
+        return [path]
     found = []
     for name in braces_expanded(path):
         matches = [name] if os.path.exists(name) else sorted(glob.glob(name))
@@ -72,3 +76,15 @@ def _of_one(path: str, suffix: str) -> list[str]:
             raise FileNotFoundError(f"no file {name!r}" + (f" (of {path!r})" * (name != path)))
         found += matches
     return found
+
+
+def _choices(text: str, pattern: str) -> list[str]:
+    if (counted := _RANGE.fullmatch(text)) is None:
+        return text.split(",")
+    first, last = int(counted[1]), int(counted[2])
+    if last < first:
+        raise ValueError(
+            f"{pattern!r} counts from {first} down to {last}: write {{{last}..{first}}}"
+        )
+    width = len(counted[1]) if counted[1].startswith("0") else 0
+    return [str(number).zfill(width) for number in range(first, last + 1)]

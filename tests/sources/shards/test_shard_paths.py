@@ -21,7 +21,7 @@ def test_numbers_in_braces_are_counted_with_the_width_of_the_first(first, more, 
 def test_braces_are_combined():
     assert braces_expanded("{a,b}/{8..10}") == ["a/8", "a/9", "a/10", "b/8", "b/9", "b/10"]
     assert braces_expanded("plain") == ["plain"]
-    with pytest.raises(ValueError, match=r"\{9\.\.3\} .* write the smaller first"):
+    with pytest.raises(ValueError, match="counts from 9 down to 3: write"):
         braces_expanded("{9..3}")
 
 
