@@ -28,6 +28,7 @@ from fusionloader.cache.servers.owners import Owners, Servers
 from fusionloader.cache.servers.requests import Stamp
 from fusionloader.cache.servers.server import CacheServer
 from fusionloader.cli.progress import Progress
+from fusionloader.sources.range_reading import FileRange
 from fusionloader.transport import connection
 from fusionloader.transport.address import Address
 from fusionloader.transport.identity import Identity
@@ -146,7 +147,10 @@ def our_client(port: int, folder: Path, encrypt: bool) -> Get:
     owners = Owners((here, there), FINGERPRINT)
     theirs = [item for item in range(4 * ITEMS) if owners.owner(item) == there][:ITEMS]
     fetcher = Fetcher(
-        Servers((here, there), here), FINGERPRINT, Identity.of(b"token"), lambda _: str(path)
+        Servers((here, there), here),
+        FINGERPRINT,
+        Identity.of(b"token"),
+        lambda _: FileRange(str(path), 0, 0),
     )
 
     def get(items: Sequence[int]) -> None:

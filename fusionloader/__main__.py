@@ -16,6 +16,7 @@ COMMANDS = {
     "report": "write a page that says where a traced training's time went",
     "doctor": "show what the machine offers a data loader, and advise",
     "cache": "serve one cache to all jobs of the machine, show or drop what is held",
+    "index": "write the indexes of tar shards beside them, for streams",
     "worker": "prepare samples for training on other machines",
     "trace-merge": "put a trace of a loader and one of torch.profiler together, by their clocks",
     "build-dali": "build what lets the installed DALI borrow GPU memory of training",

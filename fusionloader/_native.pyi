@@ -851,12 +851,20 @@ class PlanWorker:
     def image(self, nbytes: int) -> memoryview:
         """The row of the current sample, to write to."""
 
+    def is_remote(self) -> bool:
+        """Whether samples are at URLs, which the loop does not open."""
+
     def items(self) -> int: ...
     def missing(self) -> list[int]:
         """After FETCH: the items of the next tiny-batch of which nothing is kept here."""
 
-    def path(self, item: int) -> bytes: ...
     def pixels(self, item: int) -> memoryview: ...
+    def range(self, item: int) -> tuple[bytes, int, int, int, int]:
+        """Path, offset and bytes of a sample, and its file's bytes and mtime in ns.
+
+        All numbers are 0 where the sample has a file.
+        """
+
     def rest(self, seen: int) -> None:
         """Sleeps at home, unless the queue's word is no longer `seen`."""
 
@@ -867,7 +875,7 @@ class PlanWorker:
     def sample_failed(self) -> None: ...
     def set_target(self, target: int) -> None: ...
     def stamp(self) -> tuple[int, int]:
-        """Bytes and mtime in ns of the file that `encoded` is of."""
+        """Bytes and mtime in ns by which `encoded` is kept."""
 
     def supply(
         self,
@@ -878,7 +886,7 @@ class PlanWorker:
         is_hit: bool,
         seconds: float,
     ) -> None:
-        """Gives a file's bytes for that tiny-batch; a hit came from another server's cache."""
+        """Gives a sample's bytes for that tiny-batch; a hit came from another server's cache."""
 
     def target(self, item: int) -> int: ...
     @property
@@ -904,9 +912,6 @@ class RemoteRows:
         These are 8-bit, `channels` planes of them; `convert` is elements' name and table.
         """
 
-    def path(self, item: int) -> bytes:
-        """The path of a file."""
-
     def paths(self, claim: Claim) -> tuple[bytes, bytes]:
         """The samples of a claim as `PREPARE` has them, and the paths of their files.
 
@@ -919,6 +924,12 @@ class RemoteRows:
     def places(self, queue: WorkerQueue, claim: Claim) -> list[memoryview]:
         """Where to write the results of a claim that is held, if they are rows already."""
 
+    def range(self, item: int) -> tuple[bytes, int, int, int, int]:
+        """Path, offset and bytes of a sample, and its file's bytes and mtime in ns.
+
+        All numbers are 0 where the sample has a file.
+        """
+
     def size(self, item: int) -> int:
         """Bytes of a file, 0 where no worker has read it yet."""
 
@@ -926,6 +937,10 @@ class RemoteRows:
         """Writes what was made of a claim that is held, and the targets."""
 
     def write_targets(self, queue: WorkerQueue, claim: Claim) -> None: ...
+    @property
+    def holds_ranges(self) -> bool:
+        """Whether samples are ranges of files."""
+
     @property
     def items(self) -> int: ...
     @property

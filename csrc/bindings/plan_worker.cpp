@@ -8,6 +8,7 @@
 #include "bindings/module.hpp"
 #include "bindings/opened_stores.hpp"
 #include "bindings/python_types.hpp"
+#include "bindings/sample_ranges.hpp"
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -99,9 +100,13 @@ void bind_loop(py::module_& m) {
       .def("items", [](PlanWorker& worker) { return worker.table().count; })
       .def("holds_pixels", [](PlanWorker& worker) { return worker.table().holds_pixels(); })
       .def(
-          "path",
-          [](PlanWorker& worker, uint64_t item) { return py::bytes(worker.table().path(item)); },
-          "item"_a)
+          "is_remote", [](PlanWorker& worker) { return worker.table().is_remote(); },
+          "Whether samples are at URLs, which the loop does not open.")
+      .def(
+          "range", [](PlanWorker& worker, uint64_t item) { return range_of(worker.table(), item); },
+          "item"_a,
+          "Path, offset and bytes of a sample, and its file's bytes and mtime in ns.\n\n"
+          "All numbers are 0 where the sample has a file.")
       .def("pixels", &table_pixels, "item"_a)
       .def(
           "target", [](PlanWorker& worker, uint64_t item) { return worker.table().target(item); },
@@ -120,7 +125,7 @@ void bind_loop(py::module_& m) {
           [](PlanWorker& worker) {
             return std::make_pair(worker.stamp().bytes, worker.stamp().mtime_ns);
           },
-          "Bytes and mtime in ns of the file that `encoded` is of.")
+          "Bytes and mtime in ns by which `encoded` is kept.")
       .def("missing", &PlanWorker::missing,
            "After FETCH: the items of the next tiny-batch of which nothing is kept here.")
       .def(
@@ -132,7 +137,7 @@ void bind_loop(py::module_& m) {
                           static_cast<uint64_t>(seconds * 1e9));
           },
           "item"_a, "nbytes"_a, "mtime_ns"_a, "data"_a, "is_hit"_a, "seconds"_a,
-          "Gives a file's bytes for that tiny-batch; a hit came from another server's cache.")
+          "Gives a sample's bytes for that tiny-batch; a hit came from another server's cache.")
       .def("sample_done", &PlanWorker::sample_done)
       .def("sample_failed", &PlanWorker::sample_failed)
       .def("count_pillow_sample", &PlanWorker::count_pillow_sample)

@@ -12,6 +12,7 @@
 #include "bindings/buffers.hpp"
 #include "bindings/module.hpp"
 #include "bindings/python_types.hpp"
+#include "bindings/sample_ranges.hpp"
 #include "bindings/stages.hpp"
 
 namespace py = pybind11;
@@ -55,11 +56,16 @@ void bind_remote_rows(py::module_& m) {
            "These are 8-bit, `channels` planes of them; `convert` is elements' name and table.")
       .def_property_readonly("items", [](const RemoteRows& rows) { return rows.table().count; })
       .def(
-          "path",
+          "range",
           [](const RemoteRows& rows, uint64_t item) {
-            return py::bytes(rows.table().path(known(rows, item)));
+            return range_of(rows.table(), known(rows, item));
           },
-          "item"_a, "The path of a file.")
+          "item"_a,
+          "Path, offset and bytes of a sample, and its file's bytes and mtime in ns.\n\n"
+          "All numbers are 0 where the sample has a file.")
+      .def_property_readonly(
+          "holds_ranges", [](const RemoteRows& rows) { return rows.table().holds_ranges(); },
+          "Whether samples are ranges of files.")
       .def(
           "size",
           [](const RemoteRows& rows, uint64_t item) {

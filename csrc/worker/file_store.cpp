@@ -57,11 +57,6 @@ uint64_t free_memory() {
 
 }  // namespace
 
-FileStamp stamp_of(const struct stat& info) {
-  return {static_cast<uint64_t>(info.st_size),
-          int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec};
-}
-
 FileStore::FileStore(int fd, size_t bytes, Ledger* ledger)
     : fd_(duplicate(fd)), memory_(fd, 0, bytes), ledger_(ledger) {}
 FileStore::~FileStore() { close(fd_); }

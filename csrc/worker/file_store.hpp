@@ -3,8 +3,6 @@
 // evicted, and never more than a given number of bytes. The records of all files are in shared
 // memory; the data behind them is, too, or is on a disk and then read into a buffer. Laid out by
 // fusionloader/shm/file_store.py.
-#include <sys/stat.h>
-
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -13,16 +11,10 @@
 
 #include "jpeg/scan.hpp"  // ByteView
 #include "queue/mapping.hpp"
+#include "worker/dataset_table.hpp"  // FileStamp
 #include "worker/ledger.hpp"
 
 namespace fusionloader {
-
-// Size and modification time, by which a changed file is detected.
-struct FileStamp {
-  uint64_t bytes = 0;
-  int64_t mtime_ns = 0;
-};
-FileStamp stamp_of(const struct stat& info);
 
 class FileStore {
  public:

@@ -18,10 +18,8 @@ bool KeptFiles::holds(uint64_t item) const {
          in(stores_.disk_encoded, item);
 }
 
-std::optional<KeptFiles::Found> KeptFiles::find(uint64_t item, const char* path) {
-  struct stat info{};
-  if (!holds(item) || stat(path, &info) != 0) return std::nullopt;
-  stamp_ = stamp_of(info);
+std::optional<KeptFiles::Found> KeptFiles::find(uint64_t item, FileStamp stamp) {
+  stamp_ = stamp;
   if (const auto found = pixels(stores_.decoded, item))
     return Found{CacheCount::decoded, found, {}};
   if (in(stores_.encoded, item))

@@ -28,14 +28,14 @@ class KeptFiles final : public ImageKeeper {
   // Whether something of the file is kept, current or not.
   bool holds(uint64_t item) const;
 
-  // What is found of a file as it is now: pixels, or encoded bytes, in this order. They are there
-  // until the next call.
+  // What is found of a file that has this stamp now: pixels, or encoded bytes, in this order. They
+  // are there until the next call.
   struct Found {
     CacheCount where;
     std::optional<PixelView> pixels;
     ByteView encoded;
   };
-  std::optional<Found> find(uint64_t item, const char* path);
+  std::optional<Found> find(uint64_t item, FileStamp stamp);
   // Selects the file for the calls below: its stamp when it was read, its bytes, and whether these
   // were read from storage, or are kept already.
   void begin(uint64_t item, FileStamp stamp, ByteView encoded, bool is_kept);

@@ -1,12 +1,10 @@
 #include "worker/plan_worker.hpp"
 
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <exception>
+#include <stdexcept>
 
 #include "queue/futex.hpp"
 #include "queue/identity.hpp"
@@ -16,21 +14,6 @@ namespace fusionloader {
 namespace {
 
 constexpr int64_t kOrphanCheckNs = 500'000'000;
-constexpr size_t kLargestFile = size_t{1} << 31;
-
-class File {
- public:
-  explicit File(const char* path) : fd_(open(path, O_RDONLY | O_CLOEXEC)) {}
-  ~File() {
-    if (fd_ >= 0) close(fd_);
-  }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  int fd() const { return fd_; }
-
- private:
-  int fd_;
-};
 
 }  // namespace
 
@@ -225,7 +208,7 @@ bool PlanWorker::run_given(const CurrentSample& sample) {
   if (!given) return false;
   encoded_ = {reinterpret_cast<const uint8_t*>(given->data()), given->size()};
   at_->queue->record().read_bytes.fetch_add(encoded_.size, std::memory_order_relaxed);
-  if (encoded_.size == 0 || encoded_.size > kLargestFile) return false;
+  if (encoded_.size == 0 || encoded_.size > SampleFiles::largest) return false;
   try {
     return at_->executor->run_encoded(encoded_, sample.key, sample.image) == Status::ok;
   } catch (const std::exception&) {
@@ -233,9 +216,9 @@ bool PlanWorker::run_given(const CurrentSample& sample) {
   }
 }
 
-// Once a tiny-batch, and of its own rank's files alone.
+// Once a tiny-batch, and of its own rank's files alone; URLs are the same for all ranks.
 bool PlanWorker::wants_fetch() {
-  if (!fetches_ || asked_ || !is_home() || comes_encoded() || at_->table->holds_pixels())
+  if (!fetches_ || asked_ || !may_be_supplied() || comes_encoded() || at_->table->holds_pixels())
     return false;
   asked_ = true;
   missing_.clear();
@@ -251,32 +234,39 @@ bool PlanWorker::wants_fetch() {
 
 void PlanWorker::supply(uint64_t item, FileStamp stamp, ByteView encoded, bool is_hit,
                         uint64_t ns) {
-  supplied_.push_back({item, stamp, {encoded.data, encoded.data + encoded.size}, is_hit});
+  if (at_->table->holds_ranges()) {
+    if (item >= at_->table->count || encoded.size != at_->table->range_bytes(item))
+      throw std::invalid_argument("a range has another length than its sample");
+    stamp = at_->table->range_stamp(item);
+  }
+  supplied_.push_back({item, stamp, {encoded.data, encoded.data + encoded.size}, is_hit, ns});
   at_->executor->times().ns[static_cast<size_t>(Part::read)] += ns;
 }
 
 // A borrowed worker uses the stores of its own rank: it is sent to ranks with the same files only,
 // numbered alike.
 bool PlanWorker::run_file(const CurrentSample& sample, uint64_t item) {
-  if (kept_.keeps_files()) {
+  if (kept_.keeps_files())
     if (const auto found = find_kept(item)) return run_kept(sample, item, *found);
-    if (const Supplied* given = supplied(item)) return run_supplied(sample, *given);
-  }
-  FileStamp stamp;
+  if (const Supplied* given = supplied(item)) return run_supplied(sample, *given);
+  if (at_->table->is_remote()) return false;
   const uint64_t began = monotonic_ns();
+  std::optional<SampleFiles::Read> read;
   {
     const PartTimes::Timed timed(at_->executor->times(), Part::read);
-    if (!read_file(item, stamp)) return false;
+    read = files_.read(*at_->table, item);
   }
-  if (CacheControl* measured = kept_.measured())
-    measured->count_read(monotonic_ns() - began, encoded_.size);
-  count_read();
-  return run_bytes(sample, item, stamp, false);
+  if (!read) return false;
+  encoded_ = read->encoded;
+  count_read(monotonic_ns() - began);
+  return run_bytes(sample, item, read->stamp, false);
 }
 
 std::optional<KeptFiles::Found> PlanWorker::find_kept(uint64_t item) {
   const PartTimes::Timed timed(at_->executor->times(), Part::read);
-  return kept_.find(item, at_->table->path(item));
+  if (!kept_.holds(item)) return std::nullopt;
+  const auto stamp = files_.stamp(*at_->table, item);
+  return stamp ? kept_.find(item, *stamp) : std::nullopt;
 }
 
 bool PlanWorker::run_kept(const CurrentSample& sample, uint64_t item,
@@ -289,7 +279,7 @@ bool PlanWorker::run_kept(const CurrentSample& sample, uint64_t item,
 }
 
 const PlanWorker::Supplied* PlanWorker::supplied(uint64_t item) const {
-  if (!is_home()) return nullptr;
+  if (!may_be_supplied()) return nullptr;
   const auto found = std::find_if(supplied_.begin(), supplied_.end(),
                                   [&](const Supplied& each) { return each.item == item; });
   return found == supplied_.end() ? nullptr : &*found;
@@ -300,19 +290,23 @@ bool PlanWorker::run_supplied(const CurrentSample& sample, const Supplied& given
   if (given.is_hit)
     count(CacheCount::remote);
   else
-    count_read();
-  return run_bytes(sample, given.item, given.stamp, true);
+    count_read(at_->table->is_remote() ? given.ns : 0);
+  return run_bytes(sample, given.item, given.stamp, !at_->table->is_remote());
 }
 
-void PlanWorker::count_read() {
+// With the time that it took, where this was the time of storage.
+void PlanWorker::count_read(uint64_t ns) {
+  if (CacheControl* measured = ns ? kept_.measured() : nullptr)
+    measured->count_read(ns, encoded_.size);
   at_->queue->record().read_bytes.fetch_add(encoded_.size, std::memory_order_relaxed);
   if (kept_.keeps_files()) count(CacheCount::missed);
 }
 
 bool PlanWorker::run_bytes(const CurrentSample& sample, uint64_t item, FileStamp stamp,
                            bool is_kept) {
-  at_->table->size(item).store(static_cast<uint32_t>(std::min<size_t>(encoded_.size, UINT32_MAX)),
-                               std::memory_order_relaxed);
+  if (!at_->table->holds_ranges())
+    at_->table->size(item).store(static_cast<uint32_t>(std::min<size_t>(encoded_.size, UINT32_MAX)),
+                                 std::memory_order_relaxed);
   // However the run ends, what was begun to be filled is filled or given up.
   struct Filling {
     PlanWorker& worker;
@@ -372,27 +366,6 @@ void PlanWorker::next_tiny_batch() {
     advance();
   else
     claim_.reset();
-}
-
-bool PlanWorker::read_file(uint64_t item, FileStamp& stamp) {
-  const File file(at_->table->path(item));
-  struct stat info{};
-  if (file.fd() < 0 || fstat(file.fd(), &info) != 0 || !S_ISREG(info.st_mode) ||
-      info.st_size <= 0 || static_cast<size_t>(info.st_size) > kLargestFile)
-    return false;
-  stamp = stamp_of(info);
-  const auto expected = static_cast<size_t>(info.st_size);
-  if (file_.size() < expected || file_.size() > 16 * expected + (size_t{1} << 22))
-    file_ = std::vector<uint8_t>(expected + expected / 2);
-  size_t done = 0;
-  while (done < expected) {
-    const ssize_t got = read(file.fd(), file_.data() + done, expected - done);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return false;
-    done += static_cast<size_t>(got);
-  }
-  encoded_ = {file_.data(), done};
-  return true;
 }
 
 }  // namespace fusionloader

@@ -11,6 +11,7 @@
 #include "queue/worker_sharing.hpp"
 #include "worker/dataset_table.hpp"
 #include "worker/kept_files.hpp"
+#include "worker/sample_files.hpp"
 
 namespace fusionloader {
 
@@ -71,8 +72,9 @@ class PlanWorker {
 
   // After WorkerEvent::fetch: the files of the tiny-batch of which nothing is kept here.
   const std::vector<uint64_t>& missing() const { return missing_; }
-  // A file's bytes, for the tiny-batch that is next; `ns` is what it took to get them. They are
-  // not kept here: another server keeps them, and gave them if `is_hit`.
+  // A sample's bytes, for the tiny-batch that is next; `ns` is what it took to get them. Those of a
+  // file are not kept here: another server keeps them, and gave them if `is_hit`. Those of a URL
+  // are as many as the table says, and kept as if they had been read.
   void supply(uint64_t item, FileStamp stamp, ByteView encoded, bool is_hit, uint64_t ns);
   // The encoded bytes of current(), as far as they were read; of the calls' own memory.
   ByteView encoded() const { return encoded_; }
@@ -92,11 +94,12 @@ class PlanWorker {
     FileStamp stamp;
     std::vector<uint8_t> encoded;
     bool is_hit;
+    uint64_t ns;
   };
 
   const Supplied* supplied(uint64_t item) const;
   bool run_supplied(const CurrentSample& sample, const Supplied& given);
-  void count_read();
+  void count_read(uint64_t ns);
   bool run_sample();
   bool run_file(const CurrentSample& sample, uint64_t item);
   bool run_given(const CurrentSample& sample);
@@ -104,6 +107,7 @@ class PlanWorker {
   bool run_kept(const CurrentSample& sample, uint64_t item, const KeptFiles::Found& found);
   void run_pixels(const CurrentSample& sample, uint64_t item);
   bool is_home() const { return at_ == &home_; }
+  bool may_be_supplied() const { return is_home() || at_->table->is_remote(); }
   bool run_bytes(const CurrentSample& sample, uint64_t item, FileStamp stamp, bool is_kept);
   void count(CacheCount what) {
     at_->queue->record().cache_counts[static_cast<size_t>(what)].fetch_add(
@@ -121,7 +125,6 @@ class PlanWorker {
   void advance();
   void finish_tiny_batch(TinyBatchState result);
   void next_tiny_batch();
-  bool read_file(uint64_t item, FileStamp& stamp);
 
   Site home_;
   std::optional<Site> borrower_;
@@ -142,7 +145,7 @@ class PlanWorker {
   uint32_t tiny_batch_ = 0;  // of the claim
   uint32_t position_ = 0;    // of the sample in the mini-batch
   uint32_t stop_ = 0;        // where the tiny-batch ends
-  std::vector<uint8_t> file_;
+  SampleFiles files_;
   ByteView encoded_{};  // of the current sample
   FileStamp stamp_;
   bool fetches_;

@@ -39,7 +39,9 @@ RemoteRows::Paths RemoteRows::paths(const Claim& claim) const {
   for (uint32_t i = 0; i < samples(claim); ++i) {
     const SampleEntry entry = claim.entry(begin + i);
     const auto item = static_cast<uint64_t>(entry.item);
-    if (item >= table_->count || table_->holds_pixels() || *table_->path(item) != '/') return {};
+    if (item >= table_->count || table_->holds_pixels() || table_->holds_ranges() ||
+        *table_->path(item) != '/')
+      return {};
     const size_t before = made.paths.size();
     made.paths += table_->path(item);
     append(entry.key);

@@ -24,7 +24,7 @@ class RemoteRows {
   // Of the samples of a claim, how many it has.
   static uint32_t samples(const Claim& claim);
   // The samples of a claim as fusionloader/remote/protocol.py encodes them, and the paths of
-  // their files; empty where a sample has no file with an absolute path.
+  // their files; empty where a sample has no file of its own with an absolute path.
   struct Paths {
     std::string samples, paths;
   };

@@ -60,7 +60,7 @@ def files_of(dataset: Any, indices: Sequence[Any]) -> dict[Any, list[str]]:
     if compiled.kind == "folder":
         samples = compiled.samples(dataset)
         return {index: [os.fspath(samples[index][0])] for index in indices}
-    if compiled.kind == "pixels":
+    if compiled.kind == "pixels" or compiled.is_remote:
         return {index: [] for index in indices}
     found = {}
     with torch.random.fork_rng(devices=[]):

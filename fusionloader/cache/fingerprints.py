@@ -10,9 +10,12 @@ from fusionloader.shm.dataset_table import DatasetTable
 
 
 def of_table(table: DatasetTable) -> str:
-    """Returns a digest of the paths of a table, which loaders that number files alike share."""
+    """Returns a digest of paths and ranges, which loaders that number these alike share."""
     digest = hashlib.blake2b(table.blob.data, digest_size=16, person=b"files of a table")
-    if len(table) and not table.path(0).startswith(b"/"):
+    if table.ranges is not None:
+        digest.update(table.ranges.data)
+        digest.update(table.sizes.data)
+    if len(table) and not table.is_remote and not table.path(0).startswith(b"/"):
         digest.update(os.fsencode(os.getcwd()))
     return digest.hexdigest()
 
@@ -28,7 +31,8 @@ def of_places(places: int) -> str:
 
 
 def name_of(table: DatasetTable) -> str:
-    """Returns the folder of the dataset, for people: that of the first file's class."""
+    """Returns the dataset's folder, for people: that of the first shard, or of the first class."""
     if not len(table):
         return ""
-    return os.fsdecode(os.path.dirname(os.path.dirname(table.path(0))))
+    folder = os.path.dirname(table.path(0))
+    return os.fsdecode(folder if table.ranges is not None else os.path.dirname(folder))

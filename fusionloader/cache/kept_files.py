@@ -60,6 +60,9 @@ class KeptFiles:
             files = len(table)
             if options.cache is not None and holds_files:
                 shared = joining.is_shared(options.cache)
+                if shared and table.is_remote:
+                    log.warning("cache servers do not keep samples at URLs: each machine reads all")
+                    shared = False
                 wanted = Wanted(
                     fingerprints.of_table(table), files, files, fingerprints.name_of(table), shared
                 )
@@ -192,6 +195,8 @@ def explain(options: LoaderOptions, why_not: str) -> list[str]:
 
 
 def _fingerprint(table: DatasetTable) -> bytes:
+    if table.ranges is not None:
+        return fingerprints.of_table(table).encode()
     return saved_store.fingerprint([table.path(item) for item in range(len(table))])
 
 

@@ -37,7 +37,8 @@ class Agreement:
     ) -> Agreement:
         """Returns that of a loader of native workers."""
         identity = describe_loader(options)
-        relative = len(table.offsets) > 1 and not os.path.isabs(table.path(0))
+        has_paths = len(table) > 0 and table.image_shape is None and not table.is_remote
+        relative = has_paths and not os.path.isabs(table.path(0))
         pillow = (PIL.__version__, ImageFile.LOAD_TRUNCATED_IMAGES, Image.MAX_IMAGE_PIXELS)
         equal = {
             "fusionloader": fd_messages.package_version(),

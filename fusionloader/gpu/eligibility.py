@@ -189,8 +189,10 @@ def _unsuitable(compiled: Compiled | None, worker: GpuWorker, on_gpu: bool) -> s
         return "the dataset's samples are made in Python"
     if not compiled.complete:
         return "a part of the transforms runs in Python"
-    if compiled.kind != "folder":
-        return "the images are not files of a folder"
+    if compiled.kind not in ("folder", "ranges"):
+        return "the images are not files of a folder, nor ranges of files"
+    if compiled.is_remote:
+        return "the images are at URLs, which CPU workers read"
     return why_not(compiled.plan, worker.prebuilt, on_gpu, by_name.filters_of(worker))
 
 

@@ -34,6 +34,7 @@ from fusionloader.plan.stages import Plan
 from fusionloader.scheduler.group_size import GroupSize
 from fusionloader.shm.dataset_table import DatasetTable
 from fusionloader.shm.descriptor import Descriptor
+from fusionloader.sources.range_reading import FileRange, read_range
 from fusionloader.workers import failures, messages, processes
 
 if TYPE_CHECKING:
@@ -316,11 +317,11 @@ class GpuWorkerLoop:
         if not 0 <= item < len(self._table):
             return None
         try:
-            with open(self._table.path(item), "rb") as file:
-                encoded = file.read()
+            encoded = read_range(FileRange.of(self._table.range(item)))
         except OSError:
             return None
-        self._table.sizes[item] = min(len(encoded), 0xFFFFFFFF)
+        if self._table.ranges is None:
+            self._table.sizes[item] = min(len(encoded), 0xFFFFFFFF)
         return encoded
 
     def _place(self, claim: _native.Claim, row: int) -> Memory:

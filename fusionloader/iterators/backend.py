@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.context import BaseContext
 from typing import NamedTuple, Protocol
 
@@ -19,9 +19,16 @@ from fusionloader.pool.pool_processes import Payload
 from fusionloader.ranks.sharing_offer import SharingOffer
 from fusionloader.remote.link import RemoteLink, RemoteTask
 from fusionloader.remote_settings import Remote
+from fusionloader.resume.sampling import SampledBatch
+from fusionloader.shm.dataset_table import DatasetTable
+from fusionloader.sources.streams.settings import ReadSettings
+from fusionloader.streams.read_ahead_process import ReadAheadProcess
 from fusionloader.workers.processes import Process
 
 NO_ITEM = -1
+
+MakeReader = Callable[[DatasetTable, ReadSettings], ReadAheadProcess]
+"""Returns the process of a loader that reads a table's URLs."""
 
 
 class Described(NamedTuple):
@@ -56,6 +63,15 @@ class WorkerBackend(Protocol):
 
     def starter(self, options: LoaderOptions, base_seed: int) -> StartWorker:
         """Returns the function that starts a worker."""
+
+    def open_reader(self, make: MakeReader) -> None:
+        """Has samples at URLs read by a process of the loader."""
+
+    def look_ahead(self, batches: Iterator[SampledBatch], in_flight: int) -> Iterator[SampledBatch]:
+        """Returns the mini-batches of a pass, of which that process is told ahead.
+
+        ``in_flight`` are published at a time.
+        """
 
     def send_levels(self) -> LevelRows | None:
         """Has samples come as 8-bit levels from now on; returns how they become samples.

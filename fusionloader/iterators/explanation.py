@@ -58,6 +58,8 @@ def _why_local(options: LoaderOptions, compiled: Compiled | None, why_not: str |
             return why
     if options.worker_init_fn is not None:
         return "worker_init_fn may change what workers make"
+    if compiled is not None and compiled.is_remote:
+        return "samples at URLs are read by this machine's workers"
     return ""
 
 
@@ -85,7 +87,7 @@ def _why_nothing_is_kept(
         return ""  # of the files that user code opens
     if why_not:
         return "samples are not made by workers of a plan"
-    if compiled is None or compiled.plan is None or compiled.kind != "folder":
+    if compiled is None or compiled.plan is None or compiled.kind not in ("folder", "ranges"):
         return "the samples are not read from image files by a plan"
     assert compiled.plan is not None
     if not compiled.complete or isinstance(layout_of(compiled.plan), str):

@@ -99,7 +99,7 @@ class IteratorFactory:
             compiled,
             table,
             eligibility.choose(options, compiled),
-            self._kept.of(options, table, compiled.kind == "folder"),
+            self._kept.of(options, table, compiled.kind in ("folder", "ranges")),
             functools.partial(self._remember_change, of_init, python),
             self._offers(options),
         )

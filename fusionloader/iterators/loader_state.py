@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
@@ -17,7 +18,10 @@ if TYPE_CHECKING:  # iterators work where the native part is missing
     from fusionloader.coordinated.membership import Membership
     from fusionloader.remote.link import RemoteLink
     from fusionloader.remote_settings import Remote
+    from fusionloader.shm.dataset_table import DatasetTable
     from fusionloader.shm.store_handles import StoreHandles
+    from fusionloader.sources.streams.settings import ReadSettings
+    from fusionloader.streams.read_ahead_process import ReadAheadProcess
 
 Window = AbstractContextManager[object]
 
@@ -50,13 +54,18 @@ class LoaderState:
         self._membership: Membership | None = None
         self._link: RemoteLink | None = None
         self._settings: Remote | None = None
+        self._reader: ReadAheadProcess | None = None
+        self._read_table: DatasetTable | None = None
         self.idle_window: Callable[[], Callable[[], Window] | None] = lambda: None
 
     def stats(self, factory: KeepsFiles) -> LoaderStats:
         """Returns a snapshot of the counters; ``factory`` made the iterators."""
         shared = None if self._membership is None else self._membership.stats()
         kept = factory.kept_stats()
-        return self.statistics.snapshot(self.epochs.completed, kept, shared, self._remote_stats())
+        stream = None if self._reader is None else self._reader.stats()
+        return self.statistics.snapshot(
+            self.epochs.completed, kept, shared, self._remote_stats(), stream
+        )
 
     def _remote_stats(self) -> RemoteStats | None:
         if self._link is None or self._settings is None:
@@ -67,13 +76,15 @@ class LoaderState:
         return remote_stats(self._link.board, self._settings.offload, here)
 
     def explain(self) -> list[str]:
-        """Returns what was counted of deferred images, shared preparation and remote workers."""
+        """Returns what was counted of deferred images, shared preparation, other machines, URLs."""
         counted = self.statistics.deferred
         lines = list(counted.explain()) if counted else []
         if self._membership is not None:
             lines.append(self._membership.stats().explain())
         if self._link is not None and (remote := self._remote_stats()) is not None:
             lines += [*self._link.explain(), remote.explain()]
+        if self._reader is not None:
+            lines.append(self._reader.stats().explain())
         return lines
 
     def leave(self) -> None:
@@ -98,6 +109,17 @@ class LoaderState:
             self._settings = settings
             self.statistics.observers.append(self._link)
         return self._link
+
+    def reader(self, table: DatasetTable, settings: ReadSettings) -> ReadAheadProcess:
+        """Returns the process that reads a table's URLs ahead, the same one for all epochs."""
+        from fusionloader.streams.read_ahead_process import ReadAheadProcess
+
+        if self._reader is None or self._read_table is not table:
+            if self._reader is not None:
+                self._reader.close()
+            self._reader, self._read_table = ReadAheadProcess(table, settings), table
+            weakref.finalize(self, self._reader.close)
+        return self._reader
 
     def member(self, word: str) -> Membership:
         """Returns the loader's membership of the group of a word."""

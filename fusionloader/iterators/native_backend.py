@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from operator import index as as_integer
 
 from PIL import Image, ImageFile
@@ -18,6 +18,7 @@ from fusionloader.gpu.start import GpuOptions
 from fusionloader.iterators.backend import (
     NO_ITEM,
     Described,
+    MakeReader,
     WorkerBackend,
     context_of,
     start_in_pool,
@@ -31,10 +32,14 @@ from fusionloader.pool.pool_processes import Payload
 from fusionloader.ranks.sharing_offer import SharingOffers
 from fusionloader.remote.link import RemoteLink, RemoteTask
 from fusionloader.remote_settings import Remote
+from fusionloader.resume.sampling import SampledBatch
 from fusionloader.scheduler.tiny_batches import order_by_size
 from fusionloader.shm.dataset_table import DatasetTable
 from fusionloader.sources.datasets import Compiled
+from fusionloader.sources.remote_files import RemoteFiles
 from fusionloader.sources.tables import layout_of
+from fusionloader.streams.looking_ahead import Wanted, looking_ahead, read_settings
+from fusionloader.streams.read_ahead_process import ReadAheadProcess
 from fusionloader.workers.native_worker import NativeWorkerConfig
 from fusionloader.workers.pillow_formats import AddedFormats
 
@@ -61,8 +66,21 @@ class NativeBackend:
         self._choice, self._offers = choice, offers
         self.worker_kind: WorkerKind = "native"
         assert compiled.plan is not None
+        self._reader: ReadAheadProcess | None = None
         self._send(compiled.plan)
         self.gpu = self._gpu_options(compiled.plan)
+
+    def open_reader(self, make: MakeReader) -> None:
+        """Starts the process that reads URLs, if there are any, unless it runs."""
+        if self._table.is_remote and (settings := read_settings(self._dataset)) is not None:
+            self._reader = make(self._table, settings)
+
+    def look_ahead(self, batches: Iterator[SampledBatch], in_flight: int) -> Iterator[SampledBatch]:
+        """Returns mini-batches that were announced to that process before, where there is one."""
+        if self._reader is None:
+            return batches
+        wanted = Wanted(self._table.sizes, self._item, self._kept.handles())
+        return looking_ahead(batches, self._reader, wanted, patience=2 * in_flight)
 
     def _send(self, plan: Plan) -> None:
         """Has workers make the results of a plan."""
@@ -132,7 +150,7 @@ class NativeBackend:
         return start_in_pool(Payload((config, info), config.descriptors(), user_code))
 
     def _formats(self) -> AddedFormats:
-        return AddedFormats.here() if self._compiled.kind == "folder" else AddedFormats()
+        return AddedFormats() if self._compiled.kind == "pixels" else AddedFormats.here()
 
     def _config(self, options: LoaderOptions, formats: AddedFormats) -> NativeWorkerConfig:
         """Returns what is the same for all workers."""
@@ -153,9 +171,24 @@ class NativeBackend:
             formats=formats,
             **kept.descriptors(),
             mapped=dict(kept.mapped),
-            remote_files=None if joined is None else joined.remote_files,
+            remote_files=self._remote_files(),
             identity_fd=-1 if joined is None else joined.identity.fd,
+            names=self._compiled.sample_names(self._dataset),
         )
+
+    def _remote_files(self) -> RemoteFiles | None:
+        """Returns what workers ask for URLs, or for files that cache servers have."""
+        if self._reader is not None:
+            return self._reader.files
+        if self._compiled.is_remote:
+            images, _ = self._compiled.ranged(self._dataset)
+            found = images.remote_files()
+            if found is None:
+                kind = type(images).__name__
+                raise ValueError(f"{kind}.remote_files() is None, but its files are URLs")
+            return found
+        joined = self._kept.joined
+        return None if joined is None else joined.remote_files
 
     def agreement(self, options: LoaderOptions) -> Agreement:
         """See ``WorkerBackend``."""
@@ -170,6 +203,8 @@ class NativeBackend:
     ) -> RemoteTask | None:
         """See ``WorkerBackend``."""
         if options.remote is None or options.worker_init_fn is not None:
+            return None
+        if self._compiled.is_remote:  # as explain() says
             return None
         made = link(options.remote, options.num_workers)
         return remote_task(options, made, self._plan, self._table)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from fusionloader.aliases import Index
 from fusionloader.coordinated.agreement import Agreement
@@ -15,6 +15,7 @@ from fusionloader.gpu.start import GpuOptions
 from fusionloader.iterators.backend import (
     NO_ITEM,
     Described,
+    MakeReader,
     WorkerBackend,
     context_of,
     start_in_pool,
@@ -27,6 +28,7 @@ from fusionloader.pool.user_code import UserCode
 from fusionloader.ranks.sharing_offer import SharingOffer
 from fusionloader.remote.link import RemoteLink, RemoteTask
 from fusionloader.remote_settings import Remote
+from fusionloader.resume.sampling import SampledBatch
 from fusionloader.shm.descriptor import Descriptor
 from fusionloader.workers import processes, python_worker
 from fusionloader.workers.processes import Process
@@ -54,6 +56,13 @@ class PythonBackend:
     def of_workers_dataset(self) -> WorkerBackend:
         """Returns this: every worker looks at the dataset that it has."""
         return self
+
+    def open_reader(self, make: MakeReader) -> None:
+        """Does nothing: user code reads for itself."""
+
+    def look_ahead(self, batches: Iterator[SampledBatch], in_flight: int) -> Iterator[SampledBatch]:
+        """Returns them as they are."""
+        return batches
 
     def send_levels(self) -> LevelRows | None:
         """Returns ``None``: what user code makes is sent as it is."""

@@ -67,6 +67,7 @@ class SlotIterator(_BaseDataLoaderIter):
         self._clock = WaitClock(state.statistics.waits, state.statistics.observers)
         self._base_seed = self._epochs.base_seed(int(self._base_seed))
         self._backend = backend
+        backend.open_reader(state.reader)
         self._in_order = options.in_order
         self._whole: ContinuedIterator | None = None
         self._finalizer: Callable[[], object] = lambda: None
@@ -151,10 +152,10 @@ class SlotIterator(_BaseDataLoaderIter):
         self._clock.begin_epoch()
         self._tracer.follow()
         self._epoch_state = self._epochs.start(self._options, self.base_seed)
-        self._batches = undelivered_batches(
-            self._options, self._epoch_state, iter(self._index_sampler), self._backend.count
-        )
-        self._drawn: deque[SampledBatch] = deque()  # that are not yet published
+        options, count = self._options, self._backend.count
+        batches = undelivered_batches(options, self._epoch_state, iter(self._index_sampler), count)
+        self._batches = self._backend.look_ahead(batches, options.in_flight)
+        self._drawn: deque[SampledBatch] = deque()  # not yet published
         if self._membership is not None:
             self._begin_in_group(self._membership)
         self._fill()

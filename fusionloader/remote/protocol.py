@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from fusionloader.transport.messages import FIRST_OF_SERVICE
 
-SERVICE = "fusionloader worker 1"
+SERVICE = "fusionloader worker 2"
 """What both ends say they are; the number changes with what is in this file."""
 
 SETUP = FIRST_OF_SERVICE + 8
@@ -44,6 +44,7 @@ LAYOUT_BYTES = 16
 _LONGEST_TEXT = 2000
 _REQUEST = struct.Struct("<QQQB3xI")
 _SAMPLE = struct.Struct("<QQQII")
+_RANGE = struct.Struct("<QQ")
 _ROWS = struct.Struct("<QQQ")
 SAMPLE_BYTES = _SAMPLE.size
 """Bytes of a sample in a request's head; csrc/worker/remote_rows.cpp writes them, too."""
@@ -61,6 +62,7 @@ class DataMode(enum.IntEnum):
     ENCODED = 1  # the body has the bytes of files
     PIXELS = 2  # the body has pixels, each image of the shape that SETUP gives
     INDICES = 3  # the body has a layout's digest, then indices as int64, for user code
+    RANGES = 4  # the body has ranges of files, see encode_range(), which the worker reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +198,8 @@ class WantedSample(NamedTuple):
     Attributes:
         key: index for the random draws.
         group: what the samples share that are drawn together, 0 where each is by itself.
-        file_bytes: of the file, 0 where that is not known; of ``DataMode.PIXELS`` always.
+        file_bytes: of the file, 0 where that is not known; of ``DataMode.PIXELS`` always. Of
+            ``DataMode.RANGES`` the range's.
         occurrence: how often the index came up before in the epoch.
         body_bytes: of the request's body: of its path, or of what it is made of.
     """
@@ -241,6 +244,22 @@ class Request(NamedTuple):
         if digest + sum(sample.body_bytes for sample in samples) != body_bytes:
             raise MalformedMessage(f"PREPARE has a body of {body_bytes} bytes for other samples")
         return cls(number, seed, epoch, DataMode(mode), samples)
+
+
+def encode_range(offset: int, file_bytes: int, path: bytes) -> bytes:
+    """Returns where a range begins, as the body of a request for ``DataMode.RANGES`` has it."""
+    return _RANGE.pack(offset, file_bytes) + path
+
+
+def decode_range(data: bytes) -> tuple[int, int, bytes]:
+    """Returns the offset of a range, and its file's bytes and path.
+
+    Raises:
+        MalformedMessage: there are fewer bytes.
+    """
+    if len(data) < _RANGE.size:
+        raise MalformedMessage(f"PREPARE has a range of {len(data)} bytes")
+    return *_RANGE.unpack_from(data), data[_RANGE.size :]
 
 
 def encode_request(number: int, seed: int, epoch: int, mode: DataMode, samples: bytes) -> bytes:

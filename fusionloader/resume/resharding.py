@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from fusionloader.aliases import State
 from fusionloader.options import LoaderOptions
+from fusionloader.resume import own_resharding
 from fusionloader.resume.epoch_state import EpochState
 from fusionloader.resume.rank_shares import RankStage, Share, of_same_order, share_of
 
@@ -37,7 +38,8 @@ def load_resharded(
     if not given:
         raise ValueError("states of all ranks are to be loaded, and the list is empty")
     ours = share_of(options)
-    if (same := _own_state(given, ours, identity)) is not None:
+    sampler = own_resharding.sampler_of(options)
+    if sampler is None and (same := _own_state(given, ours, identity)) is not None:
         return EpochState.from_state(same, identity)
     fixed = {name: value for name, value in identity.items() if name not in _FREE}
     found = [EpochState.from_state(state, fixed) for state in given]
@@ -49,6 +51,8 @@ def load_resharded(
         return found[0]
     if callable(merge := getattr(options.index_sampler, "merge_states", None)):
         return _by_sampler(found, merge)
+    if sampler is not None:
+        return own_resharding.resharded(sampler, found)
     by_rank = sorted(zip(_shares(found), found, strict=True), key=lambda pair: pair[0].rank)
     first, epoch_state = by_rank[0]
     ours = of_same_order(first, ours)

@@ -1,12 +1,16 @@
-"""Datasets to plans: image folders, images in memory, and ``read_encoded`` datasets."""
+"""Datasets to plans: image folders, byte ranges, images in memory, ``read_encoded`` datasets."""
 
 from __future__ import annotations
 
 import dataclasses
+import pickle
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+import numpy.typing as npt
 from torch.utils.data import Subset
 
 from fusionloader.plan.arguments import Transform
@@ -21,8 +25,10 @@ from fusionloader.plan.transforms import (
     explain,
 )
 from fusionloader.sources.arrays import PixelArrays, pixel_arrays
+from fusionloader.sources.encoded_images import EncodedImages
+from fusionloader.sources.sample_names import SubsetNames
 
-Kind = Literal["folder", "pixels", "encoded", "none"]
+Kind = Literal["folder", "ranges", "pixels", "encoded", "none"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +36,15 @@ class Compiled:
     """What could be compiled of a dataset.
 
     Attributes:
-        kind: ``"folder"``: files named by ``samples``; ``"pixels"``: images in memory, those of
-            ``arrays``; ``"encoded"``: ``read_encoded(index)`` gives the bytes and the target;
-            ``"none"``: nothing was compiled.
+        kind: ``"folder"``: files named by ``samples``; ``"ranges"``: of files or URLs, those of
+            ``ranged``; ``"pixels"``: images in memory, those of ``arrays``; ``"encoded"``:
+            ``read_encoded(index)`` gives the bytes and the target; ``"none"``: nothing was
+            compiled.
         plan: what is done natively to the bytes or pixels; ``None`` for ``"none"``.
         tail: what Python does to the resulting PIL image, if anything.
         target_transform: what Python does to the target, if anything.
         notes: the lines of ``explain()``.
+        is_remote: whether the ranges are of URLs.
     """
 
     kind: Kind
@@ -44,6 +52,7 @@ class Compiled:
     tail: Tail | None
     target_transform: Transform | None
     notes: tuple[Note, ...]
+    is_remote: bool = False
 
     @property
     def complete(self) -> bool:
@@ -68,6 +77,23 @@ class Compiled:
             return [inner[index] for index in dataset.indices]
         return dataset.samples  # type: ignore[no-any-return]
 
+    def ranged(self, dataset: Any) -> tuple[EncodedImages, npt.NDArray[np.int64] | None]:
+        """Returns the dataset of ``"ranges"``, and which samples of it, ``None`` for all."""
+        if type(dataset) is not Subset:
+            return dataset, None
+        images, outer = self.ranged(dataset.dataset)
+        indices = np.asarray(dataset.indices, dtype=np.int64)
+        return images, indices if outer is None else outer[indices]
+
+    def sample_names(self, dataset: Any) -> bytes:
+        """Returns the pickled ``SampleNames`` of ``"ranges"``, else nothing."""
+        if self.kind != "ranges":
+            return b""
+        images, indices = self.ranged(dataset)
+        if indices is None:
+            return pickle.dumps(images.names)
+        return pickle.dumps(SubsetNames(images.names, array("q", indices.tobytes())))
+
     def arrays(self, dataset: object) -> PixelArrays:
         """Returns the images and targets of a ``"pixels"`` dataset, in the order of indices."""
         if type(dataset) is Subset:
@@ -83,7 +109,7 @@ class Compiled:
         """Returns the encoded bytes and the target of a sample that is not of ``arrays``."""
         while type(dataset) is Subset:
             dataset, index = dataset.dataset, dataset.indices[index]
-        if self.kind == "encoded":
+        if self.kind in ("encoded", "ranges"):
             return dataset.read_encoded(index)  # type: ignore[no-any-return]
         path, target = dataset.samples[index]
         with open(path, "rb") as file:
@@ -94,10 +120,11 @@ class Compiled:
         inner = index
         while type(dataset) is Subset:
             dataset, inner = dataset.dataset, dataset.indices[inner]
-        if self.kind != "folder":
+        if self.kind not in ("folder", "ranges"):
             return f"index {index!r}"
         try:
-            return f"index {index} ({dataset.samples[inner][0]})"
+            name = dataset.name(inner) if self.kind == "ranges" else dataset.samples[inner][0]
+            return f"index {index} ({name})"
         except (IndexError, TypeError):
             return f"index {index!r}"
 
@@ -106,8 +133,8 @@ def compile_dataset(dataset: object, decode: Decode = "exact", strict: bool = Tr
     """Returns what can be compiled of a dataset and its transforms.
 
     Compiled are ``torchvision.datasets.ImageFolder``, ``DatasetFolder`` and ``ImageNet`` with the
-    default loader and ``__getitem__``; ``MNIST``, ``CIFAR10``, ``SVHN`` and similar; any
-    dataset with ``read_encoded(index)`` returning ``(bytes, target)`` and an attribute
+    default loader and ``__getitem__``; ``EncodedImages``; ``MNIST``, ``CIFAR10``, ``SVHN`` and
+    similar; any dataset with ``read_encoded(index)`` returning ``(bytes, target)`` and an attribute
     ``transform``; and ``Subset`` of these. ``decode`` and ``strict`` are the plan's.
     """
     inner = dataset
@@ -125,17 +152,26 @@ def compile_dataset(dataset: object, decode: Decode = "exact", strict: bool = Tr
     if compiled.plan.convert is None and compiled.tail is None:
         return _nothing(type(dataset).__name__, "its transforms do not end in a tensor")
     target_transform = getattr(inner, "target_transform", None)
-    source = {"pixels": "images in memory", "folder": "read", "encoded": "decode"}[kind]
-    read = Note(f"{type(inner).__name__}: {source}", "", part=READ if kind == "folder" else PASSES)
+    source = _source(kind, inner)
+    is_read = kind in ("folder", "ranges")
+    read = Note(f"{type(inner).__name__}: {source}", "", part=READ if is_read else PASSES)
     notes = (read, *compiled.notes)
     if target_transform is not None:
         notes = (*notes, Note("target_transform", "user code", part=PYTHON))
     plan = dataclasses.replace(compiled.plan, strict=strict)
-    return Compiled(kind, plan, compiled.tail, target_transform, notes)
+    is_remote = kind == "ranges" and inner.byte_ranges().are_remote  # type: ignore[attr-defined]
+    return Compiled(kind, plan, compiled.tail, target_transform, notes, is_remote)
 
 
 def _nothing(stage: str, why: str) -> Compiled:
     return Compiled("none", None, None, None, (Note(stage, why),))
+
+
+def _source(kind: Kind, dataset: Any) -> str:
+    if kind == "ranges":
+        ranges = dataset.byte_ranges()
+        return f"read from {len(ranges.files)} {'URLs' if ranges.are_remote else 'shards'}"
+    return {"pixels": "images in memory", "folder": "read", "encoded": "decode"}[kind]
 
 
 def _kind(dataset: object) -> tuple[Kind, ImageKind, str]:
@@ -144,6 +180,8 @@ def _kind(dataset: object) -> tuple[Kind, ImageKind, str]:
         from torchvision.datasets import folder
     except ImportError:
         return "none", ImageKind(), "torchvision is not installed"
+    if isinstance(dataset, EncodedImages) and _reads_ranges(type(dataset)):
+        return "ranges", ImageKind(), ""
     why = _why_not_encoded(type(dataset))
     if why is not None:
         return ("none" if why else "encoded"), ImageKind(), why
@@ -166,6 +204,13 @@ def _why_not_encoded(kind: type) -> str | None:
     if indexed not in (None, owners[0]) and issubclass(indexed, owners[0]):
         return "its class has a custom __getitem__"
     return ""
+
+
+def _reads_ranges(kind: type[EncodedImages]) -> bool:
+    """Whether samples are what the base class makes of the ranges."""
+    names = ("__getitem__", "read_encoded", "byte_ranges")
+    same = all(getattr(kind, name) is getattr(EncodedImages, name) for name in names)
+    return same and not callable(getattr(kind, "__getitems__", None))
 
 
 def _why_no_folder(dataset: Any) -> str:

@@ -17,6 +17,7 @@ from fusionloader.statistics.snapshot import LoaderStats
 from fusionloader.statistics.stages import stage_stats, total_capacity
 from fusionloader.statistics.waits import StepObserver, Waits
 from fusionloader.statistics.worker_counters import AllWorkers, WorkerCounters
+from fusionloader.streams.counters import StreamStats
 from fusionloader.workers.messages import SampleSkipped
 
 log = logging.getLogger("fusionloader.loader")
@@ -79,6 +80,7 @@ class Statistics:
         kept: Mapping[str, StoreStats],
         shared: SharedPrepStats | None = None,
         remote: RemoteStats | None = None,
+        stream: StreamStats | None = None,
     ) -> LoaderStats:
         """Returns everything that was counted until now, to any thread.
 
@@ -87,6 +89,7 @@ class Statistics:
             kept: what is kept of files, by name.
             shared: what other jobs have to do with it.
             remote: what other machines have.
+            stream: what was read of URLs.
         """
         workers = self.all_workers.total()
         stages = stage_stats(
@@ -129,6 +132,7 @@ class Statistics:
             jpeg_index=kept.get("jpeg_index"),
             shared_prep=shared,
             remote=remote,
+            stream=stream,
         )
 
 

@@ -14,6 +14,7 @@ from fusionloader.statistics.remote_stats import RemoteStats
 from fusionloader.statistics.shared_prep import SharedPrepStats
 from fusionloader.statistics.stages import StageStats
 from fusionloader.statistics.waits import WaitStats
+from fusionloader.streams.counters import StreamStats
 
 Scalar = int | float
 AnyWorkerKind = Literal["native", "python", "gpu", "borrowed", "remote"]
@@ -98,6 +99,7 @@ class LoaderStats:
         jpeg_index: what is in it; ``None`` without one.
         shared_prep: what is shared with other jobs; ``None`` without ``share``.
         remote: what other machines' workers have done; ``None`` without ``remote``.
+        stream: what was read of URLs; ``None`` where the files are local.
     """
 
     wait_share: float | None
@@ -130,6 +132,7 @@ class LoaderStats:
     jpeg_index: StoreStats | None
     shared_prep: SharedPrepStats | None
     remote: RemoteStats | None
+    stream: StreamStats | None
 
     @property
     def wait_seconds(self) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import pickle
 import signal
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -19,6 +20,8 @@ from fusionloader.executors.native import make_executor
 from fusionloader.plan.stages import Plan
 from fusionloader.shm import cache_counts
 from fusionloader.shm.store_handles import DESCRIPTORS, OpenHandles, StoreHandles
+from fusionloader.sources.range_reading import FileRange, ShardChanged, read_range
+from fusionloader.sources.remote_files import RangeFetcher
 from fusionloader.workers import failures, messages
 from fusionloader.workers.on_error import BadSample, resolve
 from fusionloader.workers.pillow_formats import AddedFormats
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 
     from fusionloader.options import OnError
     from fusionloader.sources.remote_files import FileFetcher, RemoteFiles
+    from fusionloader.sources.sample_names import SampleNames
     from fusionloader.workers.assignments import Assignments
 
 
@@ -39,7 +43,8 @@ class NativeWorkerConfig:
 
     One that may be sent to other ranks has ``event_fd`` and the ``address`` of the global manager.
     ``load_truncated``, ``max_pixels``, ``formats`` are Pillow's settings in the training process.
-    A descriptor that the loader does not use is -1.
+    A descriptor that the loader does not use is -1. ``names`` are the pickled ``SampleNames`` of
+    ranges, whose modules need not be imported before there is a message.
     """
 
     worker: int
@@ -67,6 +72,7 @@ class NativeWorkerConfig:
     mapped: dict[str, int] = field(default_factory=dict)
     remote_files: RemoteFiles | None = None
     identity_fd: int = -1
+    names: bytes = b""
 
     def descriptors(self) -> dict[str, int]:
         """Returns the descriptors that have to be open in the process, by field."""
@@ -119,6 +125,7 @@ class NativeWorker:
             config.remote_files is not None,
         )
         self._made_fetcher: FileFetcher | None = None
+        self._names: SampleNames | None = None
         self._made_assignments: Assignments | None = None
         self._knows_formats = False
         self.queue.announce(os.getpid())
@@ -152,20 +159,56 @@ class NativeWorker:
             self._made_assignments = Assignments(self._loop, address, plan, self._executor)
         return self._made_assignments
 
-    def _fetch(self) -> None:
-        """Gives the loop what other machines have of its next tiny-batch."""
+    @property
+    def _fetcher(self) -> FileFetcher:
         if self._made_fetcher is None:
             assert self._config.remote_files is not None
             self._made_fetcher = self._config.remote_files.open(
-                self._config.identity_fd, self._loop.path
+                self._config.identity_fd, self._range_of
             )
-        for file in self._made_fetcher.bring(self._loop.missing()):
+        return self._made_fetcher
+
+    def _fetch(self) -> None:
+        """Gives the loop what other machines have of its next tiny-batch."""
+        for file in self._fetcher.bring(self._loop.missing()):
             self._loop.supply(*file)
+
+    def _fetch_again(self, item: int) -> bool:
+        """Asks once more for a sample at a URL that was not brought; whether the loop has it now.
+
+        Raises:
+            Exception: the fetcher's, if it cannot be had.
+        """
+        if not (self._loop.is_remote() and 0 <= item < self._loop.items()):
+            return False
+        if self._loop.encoded():  # the loop has it, and Pillow has to decode it
+            return False
+        data = self._read_url(item)
+        self._loop.supply(item, len(data), 0, data, False, 0.0)
+        return True
+
+    def _read_url(self, item: int) -> bytes | memoryview:
+        fetcher = self._fetcher
+        if not isinstance(fetcher, RangeFetcher):
+            raise TypeError(f"{type(fetcher).__name__} cannot read URLs: it has no read(item)")
+        where = self._range_of(item)
+        data = fetcher.read(item)
+        if len(data) != where.nbytes:
+            raise ShardChanged(
+                f"{where.file!r} gave {len(data)} bytes for {where.nbytes} from byte "
+                f"{where.offset}: index it again"
+            )
+        return data
+
+    def _range_of(self, item: int) -> FileRange:
+        return FileRange.of(self._loop.range(item))
 
     def _serve_sample(self) -> None:
         """Does the sample that the native loop could not."""
         at = self._loop.current()
         try:
+            if self._fetch_again(at.item):
+                return  # the loop goes on with it
             self._write(at, at.item)
         except Exception as error:
             if self._loop.is_borrowed:  # the rank's own worker repeats it and reports the failure
@@ -250,8 +293,12 @@ class NativeWorker:
     def _decode_file(self, item: int) -> PillowImage:
         from PIL import Image
 
-        with open(os.fsdecode(self._loop.path(item)), "rb") as file:
-            return Image.open(file).convert("RGB")
+        where = self._range_of(item)
+        if not where.nbytes:
+            with open(where.file, "rb") as file:
+                return Image.open(file).convert("RGB")
+        data = self._read_url(item) if self._loop.is_remote() else read_range(where)
+        return Image.open(io.BytesIO(data)).convert("RGB")
 
     def _keep(self, item: int, size: tuple[int, int], pixels: bytes) -> None:
         # What Pillow is allowed to fill in is not for those who do not allow it.
@@ -272,4 +319,10 @@ class NativeWorker:
             return f"key {at.key}"
         if self._loop.holds_pixels() or not 0 <= at.item < self._loop.items():
             return f"index {at.key}"
-        return f"index {at.key} ({os.fsdecode(self._loop.path(at.item))})"
+        where = self._range_of(at.item)
+        name = where.file
+        if where.nbytes and self._config.names:
+            if self._names is None:
+                self._names = pickle.loads(self._config.names)
+            name = self._names.name(where.file, where.offset, at.item)
+        return f"index {at.key} ({name})"

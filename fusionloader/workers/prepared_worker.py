@@ -25,7 +25,7 @@ Info = tuple[int, int, AnyDataset, Callable[[int], object] | None]
 """Number of workers, base seed, dataset, worker_init_fn."""
 
 _Contents = tuple[Any, ...]
-"""The list of a folder's samples, or the arrays of images and targets."""
+"""The list of a folder's samples, or the arrays of images or of ranges, and of targets."""
 
 
 def main(config: NativeWorkerConfig, descriptors: dict[str, Descriptor], info: Info) -> None:
@@ -67,6 +67,13 @@ def _samples(dataset: AnyDataset, plan: Plan) -> _Contents | None:
     if compiled.kind == "pixels":
         arrays = compiled.arrays(dataset)
         return arrays.images.copy(), arrays.targets.copy()
+    if compiled.kind == "ranges":
+        images, indices = compiled.ranged(dataset)
+        ranges = images.byte_ranges()
+        chosen = slice(None) if indices is None else indices.copy()
+        # Read-only: what is changed is replaced.
+        columns = (ranges.packed[chosen], ranges.nbytes[chosen], np.asarray(images.targets)[chosen])
+        return (*columns, np.array(ranges.files))
     return (list(compiled.samples(dataset)),) if compiled.kind == "folder" else None
 
 

@@ -159,6 +159,12 @@ def test_the_resume_example_finds_the_same_batches(tmp_path):
     assert "2 batches before the checkpoint, 2 after it" in done.stdout
 
 
+def test_the_example_of_a_stream_from_s3_runs(tmp_path):
+    done = run_python("examples/stream_from_s3.py", "--images", "100", cache=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "100 samples in 4 shards; 52 were left" in done.stdout
+
+
 SHORT = {
     "webdataset_pipelines": ["--rounds", "1", "--only", "batched,iterable"],
     "breadth": ["--rounds", "1", "--only", "dict,hugging-face", "--exact", "4"],
@@ -172,11 +178,15 @@ SHORT = {
     "cache_storage": ["--rounds", "1", "--rate", "500MB"],
     "cache_tiers": ["--rounds", "1", "--rates", "0", "--budgets", "4MiB"],
     "counters": ["--rounds", "1"],
+    "hugging_face": ["--rounds", "1"],
+    "parquet": ["--rounds", "1"],
+    "tar_folder": ["--rounds", "1", "--gigabytes", "0.1"],
     "coordinated_prep": ["--rounds", "1", "--trials", "1", "--jobs", "2", "--batch-size", "8"],
     "gpu_decoders": ["--rounds", "1", "--files", "4", "--group", "2"],
     "memory": ["--epoch-samples", "2100", "--torch-samples", "2100"],
     "remote_requests": ["--rounds", "1"],
     "samplers": ["--rounds", "1", "--epoch-samples", "20000", "--padded-samples", "2000"],
+    "streams": ["--rounds", "1", "--stream-samples", "600", "--naive-batches", "2"],
     "what_if": ["--rounds", "1", "--patience", "0", "--batch-size", "8", "--step-ms", "1"],
     "inference": ["--rounds", "1", "--seconds", "0.5", "--files", "20"],
     "large_dataset": ["--files", "4000", "--rounds", "1", "--workers", "2", "--batch-size", "8"],

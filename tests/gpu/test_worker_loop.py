@@ -14,6 +14,8 @@ from fusionloader.gpu.worker import GpuWorkerConfig
 from fusionloader.shm import objects
 from fusionloader.shm.dataset_table import DatasetTable
 from fusionloader.shm.slots import Arena, SlotPool
+from fusionloader.sources.byte_ranges import ByteRanges
+from fusionloader.sources.ranged_samples import RangedSamples
 from fusionloader.workers.messages import Receiver
 
 ROW_BYTES = 64
@@ -38,7 +40,7 @@ class ScriptedTask:
 class Work:
     """A GPU worker's loop in this process, and mini-batches of four files for it."""
 
-    def __init__(self, folder, task, monkeypatch):
+    def __init__(self, folder, task, monkeypatch, data):
         monkeypatch.setattr(worker, "make_task", lambda *_: task)
         contents = [b"good", b"refused", b"drawn", b"good too"]
         paths = [folder / str(number) for number in range(len(contents))]
@@ -46,6 +48,13 @@ class Work:
             path.write_bytes(content)
         self.count = len(contents)
         table = DatasetTable.of_files([str(path) for path in paths], [0] * self.count)
+        if data == "ranges":
+            self.shard = folder / "shard"
+            self.shard.write_bytes(b"-".join(contents))
+            nbytes = list(map(len, contents))
+            starts = [sum(nbytes[:number]) + number for number in range(self.count)]
+            ranges = ByteRanges([self.shard], [0] * self.count, starts, nbytes)
+            table = RangedSamples(ranges, [0] * self.count).table()
         self._control_fd = objects.create(_native.ManagerQueue.control_bytes(2, 8))
         self._arena = Arena()
         self.manager = _native.ManagerQueue(self._control_fd, self._arena.fd, 2, 8)
@@ -129,9 +138,9 @@ def task():
     return ScriptedTask()
 
 
-@pytest.fixture
-def work(tmp_path, task, monkeypatch):
-    made = Work(tmp_path, task, monkeypatch)
+@pytest.fixture(params=["files", "ranges"])
+def work(tmp_path, task, monkeypatch, request):
+    made = Work(tmp_path, task, monkeypatch, request.param)
     yield made
     made.close()
 
@@ -156,3 +165,10 @@ def test_a_trace_sees_its_groups(work):
         (1, 0, 4, 4),
     ]
     assert spans[0].end_ns <= spans[1].begin_ns
+
+
+@pytest.mark.parametrize("work", ["ranges"], indirect=True)
+def test_a_shard_that_changed_is_left_to_cpu_workers_which_say_so(work):
+    os.utime(work.shard, ns=(1, 1))
+    assert work.mini_batch() == [0, 1, 2, 3]
+    assert work.refused() == {"the file cannot be read": 4}

@@ -17,6 +17,7 @@ SCRIPTS = [
         r"padding: [3-9]\d% in random batches, 1?\d% in buckets\n.*the same: True",
     ),
     (None, "own_dataset.py", [], "120 files opened by user code"),
+    (None, "own_source.py", [], "Records: read from 3 shards: native"),
     (None, "own_decoder.py", [], "[1-9][0-9]* images were decoded by the card\nrefused: {}"),
     (
         None,
@@ -35,6 +36,10 @@ SCRIPTS = [
         *("webdataset", "train_webdataset.py", []),
         "(?s)epoch 2: .*60 samples.*120 files opened by user code",
     ),
+    (None, "shards_tar.py", [], r"(?s)60 samples of .*resumed: 50 samples.*TarFolder"),
+    ("datasets", "shards_hugging_face.py", [], r"(?s)epoch 2: 30 samples.*EncodedImages"),
+    ("pyarrow", "shards_parquet.py", [], r"(?s)opened the second.*60 samples, .*parquet: row 0"),
+    ("lmdb", "shards_folders.py", [], "30 of 60 samples\nthe last one is .*: image-000000059"),
     ("datasets", "train_hugging_face.py", [], "epoch 2: .*60 samples"),
 ]
 

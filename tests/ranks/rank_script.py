@@ -13,9 +13,11 @@ import itertools
 import json
 import logging
 import os
+import pickle
 import select
 import sys
 import time
+from pathlib import Path
 
 from support.images import train_transform
 from support.waiting import PATIENCE
@@ -40,6 +42,7 @@ OPTIONS = {
     "method": "fork",
     "log": 0,
     "trace": "",  # the beginning of a path that the rank's trace is written to
+    "pickled": "",  # a file with the dataset, else an ImageFolder
     "any_may_die": 0,  # three workers that die in a row, or on the same samples, are no error
 }
 
@@ -73,6 +76,8 @@ def main() -> None:
     rank = int(os.environ["LOCAL_RANK"])
     dataset = ImageFolder(root, train_transform(options["size"]))
     by_size = sorted(range(len(dataset)), key=lambda i: os.path.getsize(dataset.samples[i][0]))
+    if options["pickled"]:
+        dataset = pickle.loads(Path(options["pickled"]).read_bytes())
     half = len(by_size) // 2
     mine = by_size[half:] if rank == options["large_rank"] else by_size[:half]
     loader = FusionLoader(

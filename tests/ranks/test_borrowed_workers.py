@@ -6,6 +6,7 @@ FUSIONLOADER_KILLS asks for more random kills than the few of a usual run.
 import contextlib
 import itertools
 import os
+import pickle
 import random
 import signal
 import time
@@ -15,8 +16,10 @@ import psutil
 import pytest
 from job import UNEVEN, Job, children, is_manager
 from support.campaigns import SEED, kills, seeds
-from support.images import photo
+from support.images import photo, train_transform
+from support.shards import shards_of
 from support.waiting import gone, left_behind, wait_until
+from torchvision.datasets import ImageFolder
 
 from fusionloader.trace.files import read_timeline
 
@@ -52,6 +55,16 @@ def expected(uneven_folder):
         assert stats["pillow_samples"] and stats["skipped"]
         assert not job.managers()
     return digests
+
+
+def test_borrowed_workers_read_ranges_of_shards(uneven_folder, expected, tmp_path):
+    dataset = shards_of(ImageFolder(str(uneven_folder), train_transform(224)), tmp_path)
+    pickled = tmp_path / "dataset"
+    pickled.write_bytes(pickle.dumps(dataset))
+    with Job(uneven_folder, pickled=str(pickled), **UNEVEN) as job:
+        job.ranks[1].wait_for_a_borrowed_worker()
+        assert job.finish() == expected
+    assert not left_behind(*job.pids)
 
 
 @pytest.mark.parametrize(("method", "pool"), [("fork", 0), ("spawn", 0), ("spawn", 1)])

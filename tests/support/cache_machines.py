@@ -11,6 +11,7 @@ from fusionloader.cache.servers.fetcher import Fetcher
 from fusionloader.cache.servers.files import stamp_of
 from fusionloader.cache.servers.owners import Servers
 from fusionloader.cache.servers.server import CacheServer
+from fusionloader.sources.range_reading import FileRange
 from fusionloader.transport.address import Address
 from fusionloader.transport.identity import Identity
 from support.waiting import PATIENCE, is_stopped, wait_until
@@ -86,7 +87,7 @@ def _serve(pipe, host, port, token, fingerprint, budget):
         machine = Machine(here, servers, paths)
         found, reads = {}, 0
         for item in items:
-            stamp = stamp_of(paths[item])
+            stamp = stamp_of(FileRange(str(paths[item]), 0, 0))
             data = shelf.get(item, stamp) or machine.epoch([item]).get(item)
             if data is None:
                 data = paths[item].read_bytes()
@@ -117,7 +118,7 @@ class Machine:
             Servers(addresses, here),
             options.pop("fingerprint", FINGERPRINT),
             Identity.of(token),
-            lambda item: files[item],
+            lambda item: FileRange(str(files[item]), 0, 0),
             self.warnings.append,
             **{"least": PATIENCE, **options},
         )

@@ -19,7 +19,7 @@ from fusionloader.cache.servers.files import File
 from fusionloader.cache.servers.owners import Owners, Servers
 from fusionloader.cache.servers.requests import MalformedRequest, Stamp, Status, Wanted
 from fusionloader.cache.servers.server import SERVICE
-from fusionloader.sources.remote_files import BroughtFile, PathOf
+from fusionloader.sources.remote_files import BroughtFile, RangeOf
 from fusionloader.transport.address import Address
 from fusionloader.transport.errors import TransportError
 from fusionloader.transport.identity import Identity
@@ -62,9 +62,9 @@ class RemoteFiles:
     servers: Servers
     fingerprint: bytes
 
-    def open(self, identity_fd: int, path_of: PathOf) -> Fetcher:
+    def open(self, identity_fd: int, range_of: RangeOf) -> Fetcher:
         """Returns what asks for them, with the identity in the memory of a descriptor."""
-        return Fetcher(self.servers, self.fingerprint, Identity(os.dup(identity_fd)), path_of)
+        return Fetcher(self.servers, self.fingerprint, Identity(os.dup(identity_fd)), range_of)
 
 
 Share = list[Wanted]
@@ -83,7 +83,7 @@ class Fetcher:
         servers: Servers,
         fingerprint: bytes,
         identity: Identity,
-        path_of: PathOf,
+        range_of: RangeOf,
         warn: Callable[[str], None] = log.warning,
         least: float | None = None,
         absence: float = 1.0,
@@ -94,7 +94,7 @@ class Fetcher:
             servers: of the job.
             fingerprint: 32 bytes that tell the dataset, the same on every machine.
             identity: what all servers have.
-            path_of: the file of a sample.
+            range_of: where a sample is.
             warn: is told when a server is gone, once until it is back.
             least: seconds that any answer is waited for; 0.5 unless given.
             absence: seconds until a server that failed is tried again, the first time.
@@ -103,7 +103,7 @@ class Fetcher:
         self._here = servers.here
         self._fingerprint = fingerprint
         self._owners = Owners(servers.addresses, fingerprint)
-        self._path_of = path_of
+        self._range_of = range_of
         self._warn = warn
         self._brought: dict[int, File] = {}
         self._stamps: dict[int, Stamp | None] = {}
@@ -160,7 +160,7 @@ class Fetcher:
     def _stamp(self, item: int) -> Stamp | None:
         """Returns the stamp of a file that may be held elsewhere."""
         if item not in self._stamps:
-            self._stamps[item] = files.stamp_of(self._path_of(item))
+            self._stamps[item] = files.stamp_of(self._range_of(item))
         return self._stamps[item]
 
     def _ask(self, shares: dict[str, Share]) -> list[Share]:
@@ -219,7 +219,7 @@ class Fetcher:
 
     def _read(self, item: int) -> File | None:
         """Reads a sample that its owner lacks; a file that cannot be read is left to others."""
-        found = files.read(self._path_of(item))
+        found = files.read(self._range_of(item))
         if found is not None:
             self.counts.misses += 1
             self._brought[item] = found

@@ -1,4 +1,4 @@
-"""Files as a worker sees them in storage, or gets them from another machine."""
+"""Files, or ranges of them, as a worker sees them in storage or gets them from elsewhere."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 
 from fusionloader.cache.servers.requests import MOST_BYTES, Stamp
+from fusionloader.sources.range_reading import FileRange, read_range
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,19 +22,28 @@ class File:
         return File(self.stamp, bytes(self.data), self.is_hit)
 
 
-def stamp_of(path: str | bytes) -> Stamp | None:
-    """Returns the stamp of a file, ``None`` if none can be read there or it is too large."""
+def stamp_of(where: FileRange) -> Stamp | None:
+    """Returns the stamp of a file, ``None`` if none can be read there or it is too large.
+
+    That of a range has its own length; ``None``, too, if its file has changed.
+    """
     try:
-        stamp = _stamp(os.stat(path))
+        stamp = _stamp(os.stat(where.file))
     except OSError:
         return None
+    if where.nbytes:
+        if stamp != (where.file_bytes, where.mtime_ns):
+            return None
+        stamp = Stamp(where.nbytes, where.mtime_ns)
     return stamp if 0 < stamp.nbytes <= MOST_BYTES else None
 
 
-def read(path: str | bytes) -> File | None:
-    """Returns a file of storage, ``None`` if it cannot be read."""
+def read(where: FileRange) -> File | None:
+    """Returns a file or a range of storage, ``None`` if it cannot be read."""
     try:
-        with open(path, "rb") as file:
+        if where.nbytes:
+            return File(Stamp(where.nbytes, where.mtime_ns), read_range(where), False)
+        with open(where.file, "rb") as file:
             data = file.read()
             stamp = _stamp(os.fstat(file.fileno()))
     except OSError:

@@ -15,9 +15,11 @@ from fusionloader.remote.protocol import (
     DataMode,
     Request,
     WantedSample,
+    encode_range,
     encode_request,
 )
 from fusionloader.remote.user_code.layouts import LayoutRows
+from fusionloader.sources.range_reading import FileRange, read_range
 
 _INDEX_BYTES = 8
 
@@ -62,6 +64,8 @@ def request_for(
     if sum(map(len, body)) > MOST_BODY:
         return None
     paths = mode is DataMode.PATHS
+    if paths and rows.holds_ranges:
+        mode = DataMode.RANGES
     wanted = [
         WantedSample(key, group, rows.size(item) if paths else 0, occurrence, len(data))
         for item, key, occurrence, group, data in zip(
@@ -98,8 +102,8 @@ def request_for_code(
 def _data(rows: _native.RemoteRows, mode: DataMode, item: int) -> bytes | memoryview:
     if mode is DataMode.PIXELS:
         return rows.pixels(item)
-    path = rows.path(item)
-    if mode is DataMode.PATHS:
-        return path if path.startswith(b"/") else os.path.abspath(path)
-    with open(path, "rb") as file:
-        return file.read()
+    found = rows.range(item)
+    if mode is not DataMode.PATHS:
+        return read_range(FileRange.of(found))
+    path = found[0] if found[0].startswith(b"/") else os.path.abspath(found[0])
+    return encode_range(found[1], found[3], path) if rows.holds_ranges else path

@@ -1,4 +1,4 @@
-"""Files of a dataset, as a remote worker reads them: whatever path it is given, only files."""
+"""Files and ranges of a dataset, as a remote worker reads them: of any path, only of files."""
 
 from __future__ import annotations
 
@@ -48,8 +48,14 @@ def opened(path: bytes) -> Iterator[tuple[int, Stamp]]:
         os.close(fd)
 
 
+def _require_size(path: bytes, found: int, wanted: int) -> None:
+    if found != wanted:
+        name = os.fsdecode(path)
+        raise Unavailable(f"{name!r} has {found} bytes here, and {wanted} where training is")
+
+
 class FileReader:
-    """Reads one file after the other into the same memory.
+    """Reads one file or range after the other into the same memory.
 
     Attributes:
         bytes_read: from storage, until now.
@@ -72,27 +78,46 @@ class FileReader:
             TooLarge: it has more than ``MOST_BYTES``.
         """
         with opened(path) as (fd, stamp):
-            found = stamp.nbytes
-            if nbytes and found != nbytes:
-                raise Unavailable(
-                    f"{os.fsdecode(path)!r} has {found} bytes here, and {nbytes} where training is"
-                )
-            if found > MOST_BYTES:
-                raise TooLarge(
-                    f"{os.fsdecode(path)!r} has {found} bytes, the most are {MOST_BYTES}"
-                )
-            kept = None if self._cache is None else self._cache.get(path, stamp)
-            if kept is not None:
-                return memoryview(kept)
-            wanted = self._memory(found)
-            done = 0
-            while done < found and (count := os.readv(fd, [wanted[done:]])):
-                done += count
+            if nbytes:
+                _require_size(path, stamp.nbytes, nbytes)
+            return self._read(fd, path, path, stamp, 0)
+
+    def read_range(self, path: bytes, file_bytes: int, offset: int, nbytes: int) -> memoryview:
+        """Returns a range of a file, valid until the next call.
+
+        Args:
+            path: of the file.
+            file_bytes: that the file should have.
+            offset: of the range's first byte.
+            nbytes: of the range.
+
+        Raises:
+            Unavailable: the file cannot be read, or has another size.
+            TooLarge: the range has more than ``MOST_BYTES``.
+        """
+        with opened(path) as (fd, stamp):
+            _require_size(path, stamp.nbytes, file_bytes)
+            if offset + nbytes > file_bytes:
+                raise Unavailable(f"{os.fsdecode(path)!r} ends before byte {offset + nbytes}")
+            kept_as = b"%b\0%d" % (path, offset)
+            return self._read(fd, path, kept_as, Stamp(nbytes, stamp.modified_ns), offset)
+
+    def _read(self, fd: int, path: bytes, kept_as: bytes, stamp: Stamp, offset: int) -> memoryview:
+        found = stamp.nbytes
+        if found > MOST_BYTES:
+            raise TooLarge(f"{os.fsdecode(path)!r} has {found} bytes, the most are {MOST_BYTES}")
+        kept = None if self._cache is None else self._cache.get(kept_as, stamp)
+        if kept is not None:
+            return memoryview(kept)
+        wanted = self._memory(found)
+        done = 0
+        while done < found and (count := os.preadv(fd, [wanted[done:]], offset + done)):
+            done += count
         self.bytes_read += done
         if done < found:
             raise Unavailable(f"{os.fsdecode(path)!r} became shorter while it was read")
         if self._cache is not None:
-            self._cache.put(path, stamp, wanted)
+            self._cache.put(kept_as, stamp, wanted)
         return wanted
 
     def _memory(self, nbytes: int) -> memoryview:

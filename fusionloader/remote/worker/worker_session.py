@@ -25,6 +25,7 @@ from fusionloader.remote.protocol import (
     Rows,
     Setup,
     WantedSample,
+    decode_range,
 )
 from fusionloader.remote.user_code.errors import NotBrought, NotLoaded, NotMade
 from fusionloader.remote.user_code.store import CodeStore
@@ -220,6 +221,9 @@ class WorkerSession:
                 return
             if request.mode is DataMode.PATHS:
                 data = self._files.read(bytes(data), sample.file_bytes)
+            elif request.mode is DataMode.RANGES:
+                offset, file_bytes, path = decode_range(bytes(data))
+                data = self._files.read_range(path, file_bytes, offset, sample.file_bytes)
             status = self._executor.run(data, *draws, out, sample.group)
         except Unavailable as error:
             raise _SampleDeclined(Reason.DATA, str(error)) from None
@@ -272,6 +276,8 @@ def _parts(
         begin += sample.body_bytes
         if request.mode is DataMode.PATHS:
             _require_absolute(bytes(data[: _LONGEST_PATH + 1]))
+        elif request.mode is DataMode.RANGES:
+            _require_absolute(decode_range(bytes(data))[2])
         if request.mode is DataMode.PIXELS:
             data = _shaped(data, setup.image)
         yield sample, data

@@ -1,0 +1,44 @@
+"""What other loaders keep images in: LMDB here; MDS and LitData folders are opened likewise."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import lmdb
+from sample_images import image_folder
+from torch.utils.data import Subset
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
+
+from fusionloader import FusionLoader
+from fusionloader.sources import LMDBImages
+
+TRAIN = transforms.Compose([transforms.RandomResizedCrop(32), transforms.ToTensor()])
+
+
+def write(images: ImageFolder, folder: str) -> None:
+    with lmdb.open(folder, map_size=1 << 30) as made, made.begin(write=True) as transaction:
+        for number, (path, target) in enumerate(images.samples):
+            transaction.put(b"image-%09d" % number, Path(path).read_bytes())
+            transaction.put(b"label-%09d" % number, b"%d" % target)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--images", type=int, default=200, help="images to make (200)")
+    options = parser.parse_args()
+    with TemporaryDirectory() as folder:
+        write(ImageFolder(str(image_folder(options.images))), folder)
+        # MDSImages(folder) and LitDataImages(folder) stand for folders of those.
+        images = LMDBImages(folder, image="image-*", target="label-*", transform=TRAIN)
+        half = Subset(images, range(len(images) // 2))
+        loader: FusionLoader[Any] = FusionLoader(half, 10, shuffle=True, num_workers=2)
+        print(f"{sum(len(targets) for _, targets in loader)} of {len(images)} samples")
+        print(f"the last one is {images.name(len(images) - 1)}")
+
+
+if __name__ == "__main__":
+    main()

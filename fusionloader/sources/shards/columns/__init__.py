@@ -1,0 +1,1 @@
+"""Images in columns of tables: Arrow files, Hugging Face datasets, Parquet files."""

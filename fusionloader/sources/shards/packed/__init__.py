@@ -1,0 +1,1 @@
+"""Images in samples that are packed one behind the other: MDS, LitData, LMDB."""

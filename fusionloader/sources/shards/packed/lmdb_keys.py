@@ -1,0 +1,99 @@
+"""Keys of LMDB databases: those of images and of targets, and what messages call them.
+
+Native workers import this when there is something to say: torch is not imported here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import lmdb
+
+
+class KeyPattern:
+    """The keys of images and of their targets."""
+
+    def __init__(self, image: str, target: str | None) -> None:
+        """Takes the patterns.
+
+        Raises:
+            ValueError: not one ``*`` in each.
+        """
+        for pattern in (image, target):
+            if pattern is not None and pattern.count("*") != 1:
+                raise ValueError(f'pattern {pattern!r} has not one "*", as in "image-*"')
+        self._before, self._after = (part.encode() for part in image.split("*"))
+        self._target = None if target is None else [part.encode() for part in target.split("*")]
+
+    def images(self, transaction: lmdb.Transaction) -> Iterator[tuple[bytes, Any]]:
+        """Gives the keys and values of images, in the keys' order."""
+        cursor = transaction.cursor()
+        if not cursor.set_range(self._before):
+            return
+        for key, value in cursor:
+            name = bytes(key)
+            if not name.startswith(self._before):
+                return
+            if name.endswith(self._after) and len(name) >= len(self._before) + len(self._after):
+                yield name, value
+
+    def target_of(self, key: bytes) -> bytes:
+        """Returns the key of an image's target."""
+        assert self._target is not None
+        part = key[len(self._before) : len(key) - len(self._after)]
+        return self._target[0] + part + self._target[1]
+
+
+class KeyNames:
+    """Names samples by their keys: ``train.lmdb: image-000017``."""
+
+    def __init__(self, path: str, keys: KeyPattern) -> None:
+        """Takes the database and the keys of its images."""
+        self._path, self._keys = path, keys
+
+    def name(self, file: str, offset: int, item: int) -> str:
+        """See ``SampleNames``. Keys are looked up, not kept."""
+        where = os.path.basename(os.path.normpath(self._path))
+        try:
+            with opened(self._path) as environment, environment.begin(buffers=True) as transaction:
+                for number, (key, _) in enumerate(self._keys.images(transaction)):
+                    if number == item:
+                        return f"{where}: {key.decode(errors='replace')}"
+        except (lmdb.Error, FileNotFoundError):  # gone since: the error is about something else
+            pass
+        return f"{where}: byte {offset}"
+
+
+def file_of(path: str | os.PathLike[str]) -> str:
+    """Returns the file of a database that is given as a folder or a file."""
+    return os.path.join(path, "data.mdb") if os.path.isdir(path) else os.fspath(path)
+
+
+def opened(path: str | os.PathLike[str]) -> lmdb.Environment:
+    """Returns a database, open for reading.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: the file is no database.
+    """
+    file = file_of(path)
+    if not os.path.exists(file):
+        raise FileNotFoundError(f"{file!r} is not there: give the folder or file of a database")
+    try:
+        # Without a lock: the folder may be read-only, and changes are seen by the file's time.
+        return lmdb.open(
+            os.fspath(path), subdir=os.path.isdir(path), readonly=True, lock=False, create=False
+        )
+    except lmdb.Error as error:
+        raise ValueError(f"{file!r} is no LMDB database ({error}): download it again") from error
+
+
+def some_keys(transaction: lmdb.Transaction) -> str:
+    """Returns the first keys of a database, for messages."""
+    cursor = transaction.cursor()
+    keys = islice(cursor.iternext(values=False), 4)
+    found = [bytes(key).decode(errors="replace") for key in keys]
+    return ", ".join(map(repr, found)) + ", ..." if found else "none"

@@ -1,0 +1,1 @@
+"""Images in shards on object storage, read as a stream."""

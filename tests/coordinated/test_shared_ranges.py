@@ -1,0 +1,24 @@
+"""Jobs that share the preparation of ranges of shards."""
+
+import pytest
+from jobs import alone
+from support.shards import shards_of
+
+
+def test_jobs_share_ranges_and_have_the_folder_s_batches(group, train_set, tmp_path):
+    dataset = shards_of(train_set, tmp_path)
+    jobs = group(2, dataset=dataset)
+    for job in jobs:
+        job.tell("rest")
+    (expected,) = alone(train_set)
+    assert [job.answer() for job in jobs] == [expected, expected]
+    assert jobs[0].ask("stats").together
+
+
+def test_jobs_with_other_shards_of_the_same_size_do_not_share(group, train_set, tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    first = group(1, dataset=shards_of(train_set, tmp_path / "one"))
+    first.take(1)
+    with pytest.raises(ValueError, match="dataset"):
+        group(1, dataset=shards_of(train_set, tmp_path / "two")).take(1)

@@ -1,0 +1,134 @@
+"""Ranges of shards with remote workers: shipped, or read where the same shards are."""
+
+import os
+import shutil
+
+import pytest
+import torch
+from support.images import train_transform
+from support.remote_workers import assert_same, batches_of
+from support.shards import shards_of
+from support.waiting import wait_until
+from torchvision.datasets import ImageFolder
+
+from fusionloader import FusionLoader, Remote
+from fusionloader.remote import protocol
+from fusionloader.remote.protocol import MalformedMessage
+from fusionloader.remote.worker.encoded_cache import EncodedCache
+from fusionloader.remote.worker.reading import FileReader, TooLarge, Unavailable
+from fusionloader.sources import ByteRanges, EncodedImages
+
+
+def loader_of(dataset, **options):
+    settings = {"batch_size": 10, "num_workers": 1, "seed": 3, "shuffle": True} | options
+    generator = torch.Generator().manual_seed(7)
+    return FusionLoader(dataset, generator=generator, persistent_workers=True, **settings)
+
+
+def remote_to(worker, token_file, data):
+    return Remote(servers=[worker.address], token_file=str(token_file), offload="all", data=data)
+
+
+@pytest.fixture
+def folder(image_folder):
+    return ImageFolder(str(image_folder), train_transform())
+
+
+def until_served(loader, folder):
+    """Goes through epochs until a remote worker has made something; all are the folder's."""
+    found = []
+
+    def served():
+        found.extend(batches_of(loader, 1))
+        return loader.stats().remote.samples
+
+    wait_until(served)
+    with loader_of(folder) as alone:
+        assert_same(found, batches_of(alone, len(found) // len(alone)))
+    return loader.stats().remote
+
+
+@pytest.mark.parametrize("data", ["shared", "ship"])
+def test_ranges_are_read_there_or_sent(data, folder, start_worker, token_file, tmp_path):
+    dataset = shards_of(folder, tmp_path)
+    with loader_of(dataset, remote=remote_to(start_worker(), token_file, data)) as loader:
+        remote = until_served(loader, folder)
+    assert (remote.bytes_sent / remote.samples > 1000) == (data == "ship")
+
+
+def test_a_worker_with_other_shards_is_sent_the_ranges(
+    folder, start_worker, token_file, tmp_path, monkeypatch
+):
+    """A path by which each process finds a folder of its own, as on another machine."""
+    for place in ("here", "there"):
+        (tmp_path / place).mkdir()
+    ranges = shards_of(folder, tmp_path / "here").byte_ranges()
+    for file in ranges.files:
+        shutil.copy(file, tmp_path / "there")
+        with open(tmp_path / "there" / os.path.basename(file), "ab") as other:
+            other.write(b"longer")
+    worker = start_worker(cwd=tmp_path / "there")
+    monkeypatch.chdir(tmp_path / "here")
+    paths = [f"/proc/self/cwd/{os.path.basename(file)}" for file in ranges.files]
+    there = ByteRanges(paths, ranges.file, ranges.offset, ranges.nbytes)
+    targets = [target for _, target in folder.samples]
+    dataset = EncodedImages(there, targets, transform=folder.transform)
+    with loader_of(dataset, remote=remote_to(worker, token_file, "auto")) as loader:
+        remote = until_served(loader, folder)
+    assert remote.bytes_sent / remote.samples > 1000
+
+
+def test_a_shard_that_is_lost_there_is_read_here(
+    folder, start_worker, token_file, tmp_path, monkeypatch
+):
+    for place in ("here", "there"):
+        (tmp_path / place).mkdir()
+    ranges = shards_of(folder, tmp_path / "here").byte_ranges()
+    for file in ranges.files:
+        shutil.copy(file, tmp_path / "there")
+    worker = start_worker(cwd=tmp_path / "there")
+    monkeypatch.chdir(tmp_path / "here")
+    paths = [f"/proc/self/cwd/{os.path.basename(file)}" for file in ranges.files]
+    there = ByteRanges(paths, ranges.file, ranges.offset, ranges.nbytes)
+    targets = [target for _, target in folder.samples]
+    dataset = EncodedImages(there, targets, transform=folder.transform)
+    with loader_of(dataset, remote=remote_to(worker, token_file, "shared")) as loader:
+        until_served(loader, folder)
+        for file in (tmp_path / "there").iterdir():
+            file.unlink()
+        wait_until(lambda: batches_of(loader, 1) and loader.stats().remote.declined)
+
+
+@pytest.fixture
+def shard(tmp_path):
+    path = tmp_path / "shard"
+    path.write_bytes(bytes(range(100)))
+    return os.fsencode(path)
+
+
+@pytest.mark.parametrize("cache", [None, EncodedCache(1 << 10)])
+def test_a_worker_reads_ranges_of_the_file_that_is_meant(shard, cache):
+    reader = FileReader(cache)
+    for _ in range(2):
+        assert bytes(reader.read_range(shard, 100, 30, 10)) == bytes(range(30, 40))
+        assert bytes(reader.read_range(shard, 100, 40, 5)) == bytes(range(40, 45))
+    assert reader.bytes_read == (30 if cache is None else 15)
+    with pytest.raises(Unavailable, match="has 100 bytes here, and 101 where training is"):
+        reader.read_range(shard, 101, 30, 10)
+    with pytest.raises(Unavailable, match="ends before byte 105"):
+        reader.read_range(shard, 100, 95, 10)
+    with pytest.raises(Unavailable, match="cannot be read"):
+        reader.read_range(shard + b"s", 100, 0, 10)
+
+
+def test_a_range_that_is_too_large_is_left_to_the_machine_that_asked(shard, monkeypatch):
+    os.truncate(shard, 1 << 30)  # a hole
+    with pytest.raises(TooLarge, match="has 300000000 bytes, the most are"):
+        FileReader().read_range(shard, 1 << 30, 5, 300_000_000)
+
+
+def test_a_range_in_a_message_is_read_back():
+    body = protocol.encode_range(1 << 40, 1 << 41, b"/data/a.tar")
+    assert protocol.decode_range(body) == (1 << 40, 1 << 41, b"/data/a.tar")
+    with pytest.raises(MalformedMessage, match="a range of 3 bytes"):
+        protocol.decode_range(b"abc")

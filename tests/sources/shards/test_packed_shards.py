@@ -1,0 +1,186 @@
+"""What is wrong with MDS shards, LitData chunks and LMDB databases is said."""
+
+import json
+import os
+
+import pytest
+from support.shard_writers import litdata, litdata_rows, mds
+from support.shard_writers import lmdb as write_lmdb
+
+from fusionloader import FusionLoader
+from fusionloader.sources import LitDataImages, LMDBImages, MDSImages
+
+
+def changed(path, change):
+    index = json.loads(path.read_text())
+    change(index)
+    path.write_text(json.dumps(index))
+
+
+@pytest.fixture
+def of_mds(eval_set, tmp_path):
+    mds(eval_set, tmp_path)
+    return tmp_path / "mds"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"image": "img"},
+            r"no column 'img' of images, which are jpeg, .*its columns are image \(",
+        ),
+        ({"image": "weight"}, "no column 'weight' of images"),
+        ({"target": "key"}, r"no column 'key' of targets.* give a target_transform for str"),
+        ({"target": "weight"}, "no column 'weight' of targets, which are int"),
+    ],
+)
+def test_mds_columns_that_do_not_fit_are_named(of_mds, options, message):
+    with pytest.raises(ValueError, match=message):
+        MDSImages(of_mds, **options)
+
+
+def test_mds_texts_are_targets_with_a_transform(of_mds):
+    found = MDSImages(of_mds, target="key", target_transform=int)
+    assert [found[i][1] for i in range(40)] == list(range(40))
+    assert set(MDSImages(of_mds, target=None).targets) == {-1}
+
+
+def test_mds_samples_are_named_by_shard_and_number(of_mds):
+    found = MDSImages(of_mds)
+    counts = [
+        shard["samples"] for shard in json.loads((of_mds / "index.json").read_text())["shards"]
+    ]
+    assert len(counts) > 2 and found.name(counts[0] + 1) == "shard.00001.mds: sample 1"
+
+
+def test_an_mds_shard_that_is_cut_off_or_missing_is_named(of_mds):
+    shard = of_mds / "shard.00001.mds"
+    os.truncate(shard, shard.stat().st_size - 100)
+    with pytest.raises(ValueError, match=r"shard\.00001\.mds.* bytes, expected .*: download"):
+        MDSImages(of_mds)
+    shard.unlink()
+    with pytest.raises(FileNotFoundError, match=r"shard\.00001\.mds' of index\.json is not there"):
+        MDSImages(of_mds)
+
+
+def test_a_damaged_mds_shard_is_named(of_mds):
+    shard = of_mds / "shard.00001.mds"
+    data = bytearray(shard.read_bytes())
+    data[8:12] = bytes([255] * 4)
+    shard.write_bytes(data)
+    with pytest.raises(ValueError, match=r"shard\.00001\.mds' is cut off or damaged"):
+        MDSImages(of_mds)
+
+
+def test_an_mds_index_that_does_not_describe_its_samples_is_seen(of_mds):
+    changed(of_mds / "index.json", lambda index: index["shards"][0].update(column_sizes=[None] * 4))
+    with pytest.raises(ValueError, match=r"shard\.00000\.mds': the fields of its samples do not"):
+        MDSImages(of_mds)
+
+
+def test_mds_formats_and_compressions_that_are_unknown_are_named(of_mds, eval_set, tmp_path):
+    mds(eval_set, tmp_path / "snappy", "snappy")
+    with pytest.raises(ValueError, match="compressed by 'snappy', expected zstd"):
+        MDSImages(tmp_path / "snappy" / "mds")
+    changed(of_mds / "index.json", lambda index: index["shards"][0].update(format="json"))
+    with pytest.raises(ValueError, match="format 'json' of version 2, expected 'mds'"):
+        MDSImages(of_mds)
+    with pytest.raises(FileNotFoundError, match=r"has no index\.json: give the folder that MDSW"):
+        MDSImages(tmp_path)
+
+
+def test_a_damaged_compressed_mds_shard_is_named(eval_set, tmp_path):
+    mds(eval_set, tmp_path, "zstd")
+    (shard, *_) = sorted((tmp_path / "mds").glob("*.zstd"))
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2 :] = b"x" * (len(data) - len(data) // 2)
+    shard.write_bytes(data)
+    with pytest.raises(ValueError, match=r"shard\.00000\.mds\.zstd' cannot be decompressed"):
+        MDSImages(tmp_path / "mds", unpack_to=tmp_path / "unpacked")
+    assert not list((tmp_path / "unpacked").glob("*.part"))
+
+
+@pytest.mark.parametrize("write", [litdata, litdata_rows])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"image": "img"}, "no leaf 'img' of images, .*its leaves are 'image'"),
+        ({"image": "label"}, "no leaf 'label' of images, which are jpeg, image, bytes"),
+        ({"target": "image"}, "no leaf 'image' of targets, which are int, bool"),
+    ],
+)
+def test_litdata_leaves_that_do_not_fit_are_named(eval_set, tmp_path, write, options, message):
+    write(eval_set, tmp_path)
+    with pytest.raises(ValueError, match=message):
+        LitDataImages(tmp_path, **options)
+
+
+@pytest.mark.parametrize("write", [litdata, litdata_rows])
+def test_a_litdata_chunk_that_is_cut_off_or_missing_is_named(eval_set, tmp_path, write):
+    write(eval_set, tmp_path)
+    assert set(LitDataImages(tmp_path, target=None).targets) == {-1}
+    chunk = tmp_path / "chunk-0-1.bin"
+    os.truncate(chunk, chunk.stat().st_size - 100)
+    with pytest.raises(ValueError, match=r"chunk-0-1\.bin' (is|has .*) .*damaged"):
+        LitDataImages(tmp_path)
+    os.truncate(chunk, 0)
+    with pytest.raises(ValueError, match=r"chunk-0-1\.bin' is empty"):
+        LitDataImages(tmp_path)
+    chunk.unlink()
+    with pytest.raises(FileNotFoundError, match=r"chunk-0-1\.bin' of index\.json is not there"):
+        LitDataImages(tmp_path)
+
+
+def test_litdata_folders_that_cannot_be_read_in_place_are_refused(eval_set, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no index\.json: give the folder that litdata"):
+        LitDataImages(tmp_path)
+    litdata(eval_set, tmp_path)
+    index = tmp_path / "index.json"
+    changed(index, lambda found: found["config"].update(compression="zstd"))
+    with pytest.raises(ValueError, match="have compression zstd: optimize the data again"):
+        LitDataImages(tmp_path)
+    changed(index, lambda found: found["config"].update(compression=None, item_loader="Tokens"))
+    with pytest.raises(ValueError, match="are of Tokens, expected PyTreeLoader"):
+        LitDataImages(tmp_path)
+    index.write_text("{}")
+    with pytest.raises(ValueError, match="no config or no chunks"):
+        LitDataImages(tmp_path)
+
+
+def test_lmdb_keys_that_are_not_there_are_named(eval_set, tmp_path):
+    write_lmdb(eval_set, tmp_path)
+    with pytest.raises(ValueError, match=r"no keys 'img-\*'; it has 'image-000000000', "):
+        LMDBImages(tmp_path, image="img-*")
+    with pytest.raises(ValueError, match="no key b'y-000000000' for image b'image-000000000'"):
+        LMDBImages(tmp_path, image="image-*", target="y-*")
+    with pytest.raises(ValueError, match="\"images\" has not one|'images' has not one"):
+        LMDBImages(tmp_path, image="images")
+    with pytest.raises(ValueError, match="are no integers .*: give a target_transform"):
+        LMDBImages(tmp_path, image="image-*", target="image-*")
+
+
+def test_lmdb_files_that_are_none_are_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"data\.mdb' is not there"):
+        LMDBImages(tmp_path)
+    (tmp_path / "data.mdb").write_bytes(bytes(9000))
+    with pytest.raises(ValueError, match=r"data\.mdb' is no LMDB database"):
+        LMDBImages(tmp_path)
+
+
+def test_an_lmdb_database_in_one_file_has_its_values(eval_set, tmp_path):
+    write_lmdb(eval_set, tmp_path)
+    os.rename(tmp_path / "data.mdb", tmp_path / "one.lmdb")
+    found = LMDBImages(tmp_path / "one.lmdb", image="image-*", target="label-*")
+    assert found.read_encoded(39)[1] == 1 and found.name(39) == "one.lmdb: image-000000039"
+
+
+def test_an_lmdb_database_that_is_written_to_later_is_an_error(eval_set, tmp_path):
+    write_lmdb(eval_set, tmp_path)
+    found = LMDBImages(tmp_path, image="image-*", target="label-*", transform=eval_set.transform)
+    import lmdb
+
+    with lmdb.open(str(tmp_path), map_size=1 << 26) as made, made.begin(write=True) as transaction:
+        transaction.put(b"another", b"value")
+    with pytest.raises(OSError, match=r"data\.mdb' .*index it again"):
+        list(FusionLoader(found, 8, num_workers=1))

@@ -1,0 +1,161 @@
+"""Parquet files unpacked once: shared, made again when they change, whole or not there."""
+
+import functools
+import multiprocessing
+import os
+import pathlib
+import signal
+
+import pytest
+from support.shard_writers import rows_of
+
+from fusionloader.sources import ParquetImages
+from fusionloader.sources.shards.unpacked_files import Unpacking, unpacked
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+forking = multiprocessing.get_context("fork")
+
+
+def write(path, data, **columns):
+    pq.write_table(pa.table({"image": data, **(columns or {"label": [0] * len(data)})}), path)
+
+
+@pytest.fixture
+def opened(tmp_path):
+    def open_images(pattern="*.parquet", **options):
+        return ParquetImages(tmp_path / pattern, unpack_to=tmp_path / "unpacked", **options)
+
+    return open_images
+
+
+def test_a_file_is_unpacked_once(tmp_path, opened, eval_set):
+    write(tmp_path / "a.parquet", [data for data, _ in rows_of(eval_set)])
+    opened()
+    (made,) = (tmp_path / "unpacked").iterdir()
+    before = made.stat()
+    opened()
+    assert made.stat() == before and len(list(made.parent.iterdir())) == 1
+
+
+def test_a_file_that_changed_is_unpacked_again(tmp_path, opened):
+    write(tmp_path / "a.parquet", [b"first", b"second"])
+    assert opened().read_encoded(1) == (b"second", 0)
+    write(tmp_path / "a.parquet", [b"third", b"fourth!"])
+    assert opened().read_encoded(1) == (b"fourth!", 0)
+    assert len(list((tmp_path / "unpacked").iterdir())) == 1  # the earlier one is gone
+
+
+def test_samples_are_named_by_file_and_row(tmp_path, opened):
+    for name in "ab":
+        write(tmp_path / f"{name}.parquet", [b"first", b"second"])
+    assert opened().name(3) == "b.parquet: row 1"
+
+
+def test_a_result_that_was_damaged_is_refused(tmp_path, opened):
+    write(tmp_path / "a.parquet", [b"first", b"second"])
+    opened()
+    (made,) = (tmp_path / "unpacked").iterdir()
+    os.truncate(made, made.stat().st_size - 3)
+    with pytest.raises(ValueError, match="is not what was unpacked: remove it"):
+        opened()
+
+
+def test_the_users_cache_folder_is_the_default(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    write(tmp_path / "a.parquet", [b"first"])
+    (path,) = ParquetImages(tmp_path / "a.parquet").byte_ranges().files
+    assert path.startswith(str(tmp_path / "cache" / "fusionloader" / "unpacked"))
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "message"),
+    [
+        ({}, {"image": "img"}, r"a\.parquet' has no column 'img': its columns are image \(binary"),
+        ({}, {"target": "y"}, r"has no column 'y': its columns are image .*label.*choose with"),
+        ({"label": ["x", "y"]}, {}, "are string, not integers: give a target_transform"),
+        ({"label": [1, None]}, {}, "row 1 of .*a.parquet' has no 'label'"),
+        (
+            {"label": [[1], [2]]},
+            {"image": "label", "target": None},
+            "encoded images are binary values",
+        ),
+    ],
+)
+def test_columns_that_do_not_fit_are_named(tmp_path, opened, columns, options, message):
+    write(tmp_path / "a.parquet", [b"first", b"second"], **columns)
+    with pytest.raises(ValueError, match=message):
+        opened(**options)
+
+
+def test_a_row_without_an_image_is_named(tmp_path, opened):
+    write(tmp_path / "a.parquet", [b"first", None, b"third"])
+    with pytest.raises(ValueError, match=r"row 1 of .*a\.parquet' has no bytes in 'image'"):
+        opened()
+    assert not list((tmp_path / "unpacked").iterdir())
+
+
+def test_files_that_are_not_parquet_or_not_there_are_named(tmp_path, opened):
+    with pytest.raises(FileNotFoundError, match=r"no file .*none-\*\.parquet"):
+        opened("none-*.parquet")
+    (tmp_path / "a.parquet").write_bytes(b"text")
+    with pytest.raises(ValueError, match=r"a\.parquet' is no whole Parquet file"):
+        opened()
+
+
+def test_room_is_checked_before(tmp_path):
+    source = tmp_path / "source"
+    source.write_bytes(b"shard")
+    work = Unpacking(str(source), "all", 1 << 60, lambda file: pytest.fail("it began"))
+    with pytest.raises(OSError, match=r"no room to unpack.*unpack_to="):
+        unpacked([work], tmp_path / "unpacked")
+
+
+def test_a_killed_process_leaves_nothing_that_is_used(tmp_path):
+    source = tmp_path / "source"
+    source.write_bytes(b"shard")
+
+    def write_and_die(file):
+        file.write(b"half")
+        file.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    killed = forking.Process(
+        target=unpacked, args=([Unpacking(str(source), "all", 4, write_and_die)], tmp_path / "to")
+    )
+    killed.start()
+    killed.join()
+    assert killed.exitcode == -signal.SIGKILL and len(list((tmp_path / "to").iterdir())) == 1
+    whole = Unpacking(str(source), "all", 5, lambda file: file.write(b"whole"))
+    (path,) = unpacked([whole], tmp_path / "to")
+    assert (
+        pathlib.Path(path).read_bytes() == b"whole" and len(list((tmp_path / "to").iterdir())) == 1
+    )
+
+
+def test_processes_share_the_work(tmp_path):
+    sources = [tmp_path / f"source-{number}" for number in range(6)]
+    for source in sources:
+        source.write_bytes(b"shard")
+    log = tmp_path / "log"
+
+    def write_once(source, file):
+        with open(log, "a") as lines:
+            lines.write(f"{source.name}\n")
+        file.write(source.name.encode())
+
+    def work():
+        return [Unpacking(str(s), "all", 5, functools.partial(write_once, s)) for s in sources]
+
+    processes = [forking.Process(target=unpacked, args=(work(), tmp_path / "to")) for _ in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * 4
+    assert sorted(log.read_text().split()) == [source.name for source in sources]
+    results = unpacked(work(), tmp_path / "to")
+    assert [pathlib.Path(path).read_text() for path in results] == [
+        source.name for source in sources
+    ]

@@ -1,0 +1,131 @@
+"""Ranges of URLs: what is sent again, what is given up, and what the errors say."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from support.faulty_server import serving
+
+from fusionloader.scheduler.reading.hedging import Hedging
+from fusionloader.sources import UrlUnreadable
+from fusionloader.sources.streams.object_store import ObjectStore
+from fusionloader.sources.streams.settings import ReadSettings
+from fusionloader.sources.streams.store_errors import ServerFailed, UrlAbsent, UrlDenied
+
+DATA = bytes(range(256)) * 64
+RETRIED = (500, 503, 429, "cut", "reset", "hang")
+
+
+@pytest.fixture
+def server():
+    with serving({"a.bin": DATA}) as state:
+        yield state
+
+
+def run(work, **settings):
+    """Returns what ``work`` does with a store, and the store's counts."""
+    given = {"timeout": 0.4, "retries": 2, "hedge": False, **settings}
+
+    async def main():
+        store = ObjectStore(ReadSettings(**given))
+        try:
+            return await work(store), store.counts
+        finally:
+            await store.close()
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("fault", RETRIED)
+def test_what_may_pass_is_sent_again(server, fault):
+    # aiohttp sends again by itself, once, what was reset before any answer.
+    server.faults.extend([fault] * (2 if fault == "reset" else 1))
+    data, counts = run(lambda store: store.read(server.url("a.bin"), 100, 900))
+    assert data == DATA[100:900]
+    assert (counts.requests, counts.retries, counts.failures) == (2, 1, 0)
+
+
+@pytest.mark.parametrize("fault", RETRIED)
+def test_what_does_not_pass_is_given_up_and_says_how_often_it_was_tried(server, fault):
+    server.fault_of = lambda asked: fault
+    with pytest.raises(ServerFailed, match=r"a.bin', bytes 100 to 899 .*3 attempts") as caught:
+        run(lambda store: store.read(server.url("a.bin"), 100, 900))
+    assert caught.value.status == (fault if isinstance(fault, int) else None)
+    assert len(server.ranges()) == (6 if fault == "reset" else 3)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "remedy"),
+    [
+        (401, UrlDenied, "storage_options={'headers'"),
+        (403, UrlDenied, "storage_options={'headers'"),
+        (404, UrlAbsent, "check the URL"),
+        (416, UrlUnreadable, "the request itself is refused"),
+    ],
+)
+def test_what_will_not_pass_is_asked_for_once(server, status, kind, remedy):
+    server.fault_of = lambda asked: status
+    with pytest.raises(kind, match="1 attempt") as caught:
+        run(lambda store: store.read(server.url("a.bin"), 0, 10))
+    assert remedy in str(caught.value)
+    assert caught.value.status in (status, None)
+    assert len(server.ranges()) == 1
+
+
+def test_a_server_that_ignores_ranges_is_named(server):
+    server.fault_of = lambda asked: "whole"
+    with pytest.raises(ServerFailed, match="the server ignores ranges"):
+        run(lambda store: store.read(server.url("a.bin"), 0, 10), retries=1)
+
+
+def test_nobody_who_listens_is_a_server_that_failed(server):
+    server.port = 9
+    with pytest.raises(ServerFailed, match="see that the server answers"):
+        run(lambda store: store.read(server.url("a.bin"), 0, 10), retries=1)
+
+
+def test_a_late_request_is_sent_a_second_time_and_the_first_answer_counts(server):
+    async def work(store):
+        store._hedging = Hedging(share=1.0)  # else what is late by chance uses up its share
+        for _ in range(30):
+            await store.read(server.url("a.bin"), 0, 10)
+        server.faults.append("hang")  # the next request; its second one is answered
+        return await store.read(server.url("a.bin"), 10, 30)
+
+    data, counts = run(work, hedge=True, timeout=60.0, retries=0)
+    assert data == DATA[10:30]
+    assert counts.hedges_won >= 1
+    assert counts.requests == 31 + counts.hedged
+
+
+def test_a_hedged_request_that_fails_leaves_the_first_one_its_chance(server):
+    async def work(store):
+        store._hedging = Hedging(share=1.0)  # else what is late by chance uses up its share
+        for _ in range(30):
+            await store.read(server.url("a.bin"), 0, 10)
+        server.faults.extend([0.3, 404])
+        return await store.read(server.url("a.bin"), 10, 30)
+
+    data, counts = run(work, hedge=True, timeout=60.0, retries=0)
+    assert data == DATA[10:30]
+    assert counts.hedged >= 1
+
+
+def test_local_files_and_memory_are_read_by_the_same_words(tmp_path):
+    import fsspec
+
+    (tmp_path / "a.bin").write_bytes(DATA)
+    fsspec.filesystem("memory").pipe_file("/store/a.bin", DATA)
+    for url in (f"file://{tmp_path}/a.bin", "memory://store/a.bin"):
+        found, _ = run(lambda store, url=url: store.read(url, 7, 99))
+        assert found == DATA[7:99]
+        version, _ = run(lambda store, url=url: store.version(url))
+        assert version.nbytes == len(DATA) and version.tag
+
+
+def test_another_file_of_the_name_has_another_version(server):
+    before, _ = run(lambda store: store.version(server.url("a.bin")))
+    server.files["a.bin"] = DATA[::-1]
+    after, _ = run(lambda store: store.version(server.url("a.bin")))
+    assert before.nbytes == after.nbytes and before.tag != after.tag

@@ -1,0 +1,217 @@
+"""Streams of tar shards: their indexes, their samples, and what is said of shards that are bad."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+from support.faulty_server import serving
+from support.tar_shards import image_shards, jpeg, tar_of
+
+from fusionloader.sources.shards.tar_errors import BadSample, CorruptTar, UnreadableIndex
+from fusionloader.sources.shards.tar_index import SUFFIX
+from fusionloader.sources.streams.settings import ReadSettings
+from fusionloader.sources.streams.shard_indexes import write_indexes
+from fusionloader.sources.streams.store_errors import UrlAbsent
+from fusionloader.sources.streams.tar_stream import TarStream
+from fusionloader.sources.streams.url_patterns import expand_urls
+from fusionloader.sources.url_reading import UrlUnreadable
+
+COUNTS = (5, 1, 9)
+QUICK = {"retries": 1, "timeout": 5.0}
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with serving(image_shards(COUNTS)) as state:
+        yield state
+
+
+def stream_of(server, **options):
+    return TarStream(server.url("train-{000..002}.tar"), **{**QUICK, **options})
+
+
+def test_samples_are_numbered_shard_by_shard(server):
+    stream = stream_of(server)
+    assert len(stream) == sum(COUNTS) and stream.shard_counts.tolist() == list(COUNTS)
+    assert stream.targets.tolist() == list(range(15))
+    for index in (0, 5, 14, -1):
+        encoded, target = stream.read_encoded(index)
+        assert encoded == jpeg(index % 15) and target == index % 15
+        assert stream.size_hint(index) == len(encoded)
+
+
+def test_torch_gets_images(server):
+    image, target = stream_of(server, target_transform=str)[3]
+    expected = Image.open(io.BytesIO(jpeg(3))).convert("RGB")
+    assert np.array_equal(np.asarray(image), np.asarray(expected)) and target == "3"
+
+
+def test_a_sample_that_is_read_alone_is_asked_for_again(server):
+    stream = stream_of(server)
+    server.faults.append(503)
+    assert stream.read_encoded(4) == (jpeg(4), 4)
+    server.faults.extend([503, 503])
+    with pytest.raises(UrlUnreadable, match="503"):
+        stream.read_encoded(4)
+
+
+def test_an_index_is_made_once_and_kept(server):
+    stream_of(server)
+    asked = len(server.ranges())
+    assert asked == len(COUNTS)  # each shard is smaller than a block
+    server.asked.clear()
+    again = stream_of(server)
+    assert [each.method for each in server.asked] == ["HEAD"] * len(COUNTS)
+    assert again.name(14) == "train-002.tar: 000014.jpg"
+
+
+def test_an_index_beside_the_shard_is_taken(server):
+    from fusionloader.sources.shards.tar_index import TarIndex
+    from fusionloader.sources.streams.shard_indexes import kept_index
+
+    stream_of(server)
+    for name in list(server.files):
+        path = kept_index(server.url(name))
+        server.files[name + SUFFIX] = path.read_bytes()
+        path.unlink()
+    server.asked.clear()
+    assert stream_of(server, index="beside").targets.tolist() == list(range(15))
+    assert not server.ranges()
+    wrong = TarIndex.of_members([], 10, 20)
+    server.files["train-001.tar" + SUFFIX] = wrong.to_bytes()
+    kept_index(server.url("train-001.tar")).unlink()
+    with pytest.raises(UnreadableIndex, match="is the index of a shard of 10 bytes"):
+        stream_of(server)
+
+
+def test_an_index_that_should_be_beside_the_shard_is_missed(server):
+    with pytest.raises(UnreadableIndex, match="python -m fusionloader index http"):
+        stream_of(server, index="beside")
+
+
+def test_a_damaged_index_in_the_cache_is_made_again(server):
+    from fusionloader.sources.streams.shard_indexes import kept_index
+
+    stream_of(server)
+    kept_index(server.url("train-000.tar")).write_bytes(b"damaged")
+    assert len(stream_of(server)) == 15
+
+
+def test_a_shard_that_was_replaced_is_indexed_again(server):
+    stream_of(server)
+    server.files["train-001.tar"] = image_shards((3,))["train-000.tar"]
+    assert stream_of(server).shard_counts.tolist() == [5, 3, 9]
+
+
+def test_indexes_are_written_beside_shards(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name, data in image_shards(COUNTS).items():
+        (tmp_path / name).write_bytes(data)
+    urls = [f"file://{tmp_path}/train-{number:03d}.tar" for number in range(3)]
+    told = []
+    write_indexes(urls, ReadSettings(), frozenset((b"cls",)), told.append)
+    assert sorted(told) == urls
+    stream = TarStream(f"file://{tmp_path}/train-{{000..002}}.tar", index="beside")
+    assert stream.targets.tolist() == list(range(15))
+    assert stream.read_encoded(6) == (jpeg(6), 6)
+
+
+def test_a_shard_larger_than_a_block_is_read_in_blocks(server, monkeypatch):
+    from fusionloader.sources.streams import shard_indexes
+
+    monkeypatch.setattr(shard_indexes, "_BLOCK", 1500)
+    assert stream_of(server).targets.tolist() == list(range(15))
+    assert max(each.stop - each.start for each in server.ranges()) <= 1500
+
+
+def test_a_block_without_a_header_is_not_read(server, monkeypatch):
+    from fusionloader.sources.streams import shard_indexes
+
+    monkeypatch.setattr(shard_indexes, "_BLOCK", 512)
+    large = tar_of([("1.jpg", bytes(200_000)), ("1.cls", b"1")])
+    server.files["large.tar"] = large
+    TarStream(server.url("large.tar"), **QUICK)
+    assert sum(each.stop - each.start for each in server.ranges()) < len(large) / 10
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "message"),
+    [
+        (b"", CorruptTar, "train-001.tar: the shard is empty"),
+        (image_shards((2,))["train-000.tar"][:1600], CorruptTar, "train-001.tar, byte .* cut off"),
+        (tar_of([("1.jpg", b"i")]), BadSample, "train-001.tar: the sample '1' .* no member 'cls'"),
+    ],
+)
+def test_a_bad_shard_is_named(server, data, error, message):
+    server.files["train-001.tar"] = data
+    with pytest.raises(error, match=message):
+        stream_of(server)
+
+
+def test_a_missing_shard_is_named(server):
+    del server.files["train-001.tar"]
+    with pytest.raises(UrlAbsent, match="train-001.tar.*check the URL"):
+        stream_of(server)
+
+
+def test_too_large_a_window_for_what_is_read_ahead_is_warned_of(server):
+    with pytest.warns(UserWarning, match="Make read_ahead larger"):
+        server.files["large.tar"] = tar_of(
+            [
+                (f"{n}.{kind}", bytes(4 << 20 if kind == "jpg" else 1))
+                for n in range(2)
+                for kind in ("jpg", "txt")
+            ]
+        )
+        TarStream(server.url("large.tar"), target=None, read_ahead="1MiB", **QUICK)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"shuffle_window": 0}, "shuffle_window should be at least 1"),
+        ({"read_ahead": "1KiB"}, "read_ahead should be at least"),
+        ({"requests_in_flight": 0}, "requests_in_flight should be at least 1"),
+        ({"retries": -1}, "retries should be at least 0"),
+        ({"timeout": 0}, "timeout should be seconds above 0"),
+        ({"index": "never"}, 'index should be "auto" or "beside"'),
+        ({"image": ""}, "extensions with semicolons"),
+    ],
+)
+def test_arguments_out_of_range_are_refused(server, options, message):
+    with pytest.raises(ValueError, match=message):
+        stream_of(server, **options)
+
+
+def test_local_paths_are_no_stream(tmp_path):
+    with pytest.raises(ValueError, match="is no URL"):
+        TarStream(str(tmp_path / "a.tar"))
+
+
+# ---- patterns ----------------------------------------------------------------------------------
+
+
+def test_braces_stand_for_shards():
+    assert expand_urls("s3://b/t-{008..011}.tar") == [
+        f"s3://b/t-{number:03d}.tar" for number in range(8, 12)
+    ]
+    assert expand_urls(["a{1..2}-{x,y}", "b"]) == ["a1-x", "a1-y", "a2-x", "a2-y", "b"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        ("t-{0..3.tar", "braces that are not closed"),
+        ("t-{{0..3}}.tar", "braces that are not closed, or within others"),
+        ("t-{3..0}.tar", "counts from 3 down"),
+        (["a", "a"], "names a shard twice: a"),
+        ([], "names no shard"),
+    ],
+)
+def test_patterns_that_stand_for_nothing_are_refused(pattern, message):
+    with pytest.raises(ValueError, match=message):
+        expand_urls(pattern)

@@ -1,0 +1,241 @@
+"""The process that reads URLs, as workers and the training process see it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from concurrent.futures import ThreadPoolExecutor
+
+import psutil
+import pytest
+from support.faulty_server import serving
+from support.streams import brought, reading
+from support.tar_shards import image_shards, jpeg
+from support.waiting import gone, wait_until
+
+from fusionloader.sources.range_reading import ShardChanged
+from fusionloader.sources.streams.store_errors import ServerFailed, UrlAbsent, UrlDenied
+from fusionloader.sources.streams.tar_stream import TarStream
+from fusionloader.sources.url_reading import UrlUnreadable
+from fusionloader.streams import fetcher as fetching
+
+COUNT = 40
+ALL = {number: jpeg(number) for number in range(COUNT)}
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with serving(image_shards((25, 15))) as state:
+        yield state
+
+
+@pytest.fixture
+def images(server):
+    found = TarStream(server.url("train-{000..001}.tar"), retries=1)
+    server.asked.clear()
+    return found
+
+
+def test_samples_that_were_announced_come_with_few_requests(server, images):
+    with reading(images) as (reader, fetcher):
+        reader.announce([7, 30, 3, 5, 38, 4])
+        assert brought(fetcher, [7, 30, 3]) == {item: ALL[item] for item in (7, 30, 3)}
+        assert brought(fetcher, [5, 38, 4]) == {item: ALL[item] for item in (5, 38, 4)}
+        stats = reader.stats()
+    assert len(server.ranges()) == 2  # one for each shard
+    assert (stats.samples, stats.on_demand, stats.failures) == (6, 0, 0)
+    assert stats.held_bytes == 0
+    assert "6 samples with" in stats.explain()
+
+
+def test_samples_that_nobody_announced_are_read_when_they_are_wanted(server, images):
+    with reading(images) as (reader, fetcher):
+        assert brought(fetcher, [7, 8, 30]) == {item: ALL[item] for item in (7, 8, 30)}
+        assert fetcher.read(0) == ALL[0]
+        assert brought(fetcher, [0]) == {0: ALL[0]}  # again: it was not kept
+        assert reader.stats().on_demand == 5
+
+
+def test_no_more_is_held_than_may_be(server, images):
+    budget = 1 << 20
+    with reading(images, ahead_bytes=budget, request_bytes=4096) as (reader, fetcher):
+        reader.announce(list(range(COUNT)) * 100)
+        for item in range(COUNT):
+            assert brought(fetcher, [item]) == {item: ALL[item]}
+            assert reader.stats().held_bytes <= budget
+
+
+def test_several_workers_ask_at_once(server, images):
+    with reading(images) as (reader, _):
+        reader.announce(range(COUNT))
+
+        def work(first):
+            fetcher = reader.files.open(-1, lambda item: None)
+            found = {}
+            for item in range(first, COUNT, 4):
+                found.update(brought(fetcher, [item]))
+            fetcher.close()
+            return found
+
+        with ThreadPoolExecutor(4) as threads:
+            shares = list(threads.map(work, range(4)))
+    assert {item: data for share in shares for item, data in share.items()} == ALL
+
+
+def test_a_large_answer_has_room(server, images):
+    server.files["train-000.tar"] = server.files["train-000.tar"]
+    with reading(images) as (_, fetcher):
+        first = brought(fetcher, range(COUNT))
+        assert first == ALL == brought(fetcher, range(COUNT))
+
+
+def test_another_pass_drops_what_was_announced_for_the_last(server, images):
+    with reading(images) as (reader, fetcher):
+        reader.begin()
+        reader.announce(range(COUNT))
+        reader.begin()
+        reader.announce([1])
+        reader.announce([2])
+        assert not server.ranges()  # not before it is known what comes
+        reader.go()
+        assert brought(fetcher, [1, 2]) == {1: ALL[1], 2: ALL[2]}
+        assert reader.stats().held_bytes == 0
+        assert len(server.ranges()) == 1
+
+
+def test_samples_that_nobody_wants_any_more_make_room(server, images):
+    with reading(images) as (reader, fetcher):
+        reader.announce([1, 2, 3])
+        assert brought(fetcher, [2]) == {2: ALL[2]}
+        reader.forget([1, 2, 3])
+        assert brought(fetcher, [9]) == {9: ALL[9]}
+        assert reader.stats().held_bytes == 0
+
+
+# ---- errors ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"), [(403, UrlDenied), (404, UrlAbsent), (500, ServerFailed)]
+)
+def test_the_samples_of_a_failed_range_have_its_error(server, images, status, kind):
+    server.fault_of = lambda asked: status if asked.path == "train-001.tar" else None
+    with reading(images) as (reader, fetcher):
+        reader.announce([3, 30, 31])
+        assert brought(fetcher, [3, 30, 31]) == {3: ALL[3]}
+        for item in (30, 31):
+            with pytest.raises(kind, match=r"train-001\.tar', bytes \d+ to \d+ .*attempt"):
+                fetcher.read(item)
+        server.fault_of = lambda asked: None
+        assert fetcher.read(30) == ALL[30]  # once the server is well again
+
+
+def test_a_shard_that_was_replaced_is_found_out(server, images):
+    server.files["train-001.tar"] = server.files["train-001.tar"][::-1]
+    with reading(images) as (_, fetcher):
+        assert brought(fetcher, [3, 30]) == {3: ALL[3]}
+        with pytest.raises(
+            ShardChanged, match=r"train-001\.tar' is not the file .* index it again"
+        ):
+            fetcher.read(30)
+
+
+def test_a_server_that_hangs_is_given_up_after_its_timeout(server, images):
+    server.fault_of = lambda asked: "hang"
+    with reading(images, timeout=0.2, retries=1) as (reader, fetcher):
+        with pytest.raises(ServerFailed, match=r"2 attempts; TimeoutError"):
+            fetcher.read(3)
+        assert reader.stats().retries == 1
+
+
+# ---- deaths ------------------------------------------------------------------------------------
+
+
+def test_a_reading_process_that_is_killed_is_replaced_and_nothing_is_lost(server, images):
+    with reading(images) as (reader, fetcher):
+        reader.announce([1, 2, 3, 4])
+        assert brought(fetcher, [1]) == {1: ALL[1]}
+        first = reader.pid
+        os.kill(first, signal.SIGKILL)
+        found = brought(fetcher, [2, 3])
+        assert found == {2: ALL[2], 3: ALL[3]}
+        assert reader.pid != first and reader.stats().restarts == 1
+        assert brought(fetcher, [4]) == {4: ALL[4]}
+        assert reader.stats().on_demand == 0  # it was told again
+
+
+def test_a_worker_that_waits_when_the_process_is_killed_asks_the_next_one(server, images):
+    server.faults.append("hang")
+    with reading(images, timeout=60.0) as (reader, fetcher), ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(brought, fetcher, [5])
+        wait_until(server.ranges)
+        os.kill(reader.pid, signal.SIGKILL)
+        assert waiting.result() == {5: ALL[5]}
+
+
+def test_a_worker_that_is_gone_disturbs_nobody(server, images):
+    server.faults.append(0.3)
+    with reading(images) as (reader, fetcher):
+        gone_worker = reader.files.open(-1, lambda item: None)
+        from fusionloader.streams import protocol
+        from fusionloader.workers import fd_messages
+
+        connection = gone_worker._connected()
+        fd_messages.send(connection, protocol.items_message("take", [5, 6]))
+        wait_until(server.ranges)
+        gone_worker.close()
+        assert brought(fetcher, [5, 6]) == {5: ALL[5], 6: ALL[6]}
+
+
+def test_a_process_that_dies_whenever_it_starts_is_given_up(server, images, monkeypatch, caplog):
+    monkeypatch.setattr(fetching, "_PATIENCE_SECONDS", 5.0)
+    with reading(images) as (reader, fetcher):
+        seen = set()
+        while not reader._ended.is_set():
+            if reader.pid not in seen:
+                seen.add(reader.pid)
+                os.kill(reader.pid, signal.SIGKILL)
+        assert len(seen) == 3
+        with pytest.raises(UrlUnreadable, match="has not answered for"):
+            fetcher.read(3)
+    assert "three times before it read anything" in caplog.text
+
+
+def test_nothing_is_left_behind(server, images):
+    before = len(os.listdir("/proc/self/fd"))
+    with reading(images) as (reader, fetcher):
+        reader.announce(range(COUNT))
+        assert brought(fetcher, [0])
+        pid = reader.pid
+    assert gone(pid)
+    del reader, fetcher
+    assert len(os.listdir("/proc/self/fd")) <= before + 1  # the table's, until it is collected
+
+
+def test_the_process_ends_with_a_training_process_that_is_killed(server, images, tmp_path):
+    script = """
+        import os, sys
+        sys.path[:0] = ["tests"]
+        from support.streams import brought, reading
+        from fusionloader.sources.streams.tar_stream import TarStream
+        with reading(TarStream(sys.argv[1])) as (reader, fetcher):
+            reader.announce(range(40))
+            brought(fetcher, [0])
+            print(reader.pid, flush=True)
+            sys.stdin.read()
+    """
+    child = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script), server.url("train-{000..001}.tar")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with child:
+        pid = int(child.stdout.readline())
+        assert psutil.pid_exists(pid)
+        child.kill()
+    wait_until(lambda: gone(pid), "the process that reads has not ended")
