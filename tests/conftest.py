@@ -1,6 +1,7 @@
 """Fixtures that tests of several folders share."""
 
 import itertools
+import logging
 
 import numpy as np
 import pytest
@@ -23,6 +24,24 @@ def _own_caches(tmp_path_factory, monkeypatch):
     folder = tmp_path_factory.getbasetemp() / f"run-{next(_runs)}"
     folder.mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
+
+
+@pytest.fixture(autouse=True)
+def _warnings_are_logged():
+    """Packages that set up logging silence the loggers there are; tests after that see nothing."""
+    yield
+    loggers = [each for name, each in logging.root.manager.loggerDict.items() if _ours(name)]
+    silent = [
+        each.name
+        for each in loggers
+        if isinstance(each, logging.Logger)
+        and (each.disabled or not each.propagate or not each.isEnabledFor(logging.WARNING))
+    ]
+    assert not silent, f"these loggers are silent from now on: {silent}"
+
+
+def _ours(name):
+    return name.partition(".")[0] == "fusionloader"
 
 
 @pytest.fixture(scope="session")

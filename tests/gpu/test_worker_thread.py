@@ -79,12 +79,11 @@ def test_a_thread_writes_the_same_bits_as_cpu_workers(dataset, expected, decoder
 def test_profiling_compares_off_and_beside_training_only(dataset):
     with threaded(dataset, sharing="auto") as loader:
 
-        def decided():
-            list(loader)
-            return loader.stats().gpu_worker["rates"]
+        def compared():
+            list(loader)  # on a busy machine CPU workers may keep up with it for a while
+            return set(loader.stats().gpu_worker["rates"]) == {"off", "spatial"}
 
-        wait_until(decided)
-        assert set(loader.stats().gpu_worker["rates"]) == {"off", "spatial"}
+        wait_until(compared)
 
 
 def test_a_thread_for_every_epoch_leaves_none(dataset, expected):

@@ -247,7 +247,8 @@ def test_workers_open_no_more_files_from_batch_to_batch(photos):
     dataset = dataset.map_tuple(TRANSFORM, open_files).with_epoch(480)
     counted = [int(files.max()) for _, files in FusionLoader(dataset, 8, num_workers=1)]
     assert len(counted) == 60
-    assert counted[-1] <= counted[10] + 1
+    # Files that the collector has yet to close come and go; one left by each batch would be 50.
+    assert counted[-1] <= counted[10] + 10
 
 
 class Photos(IterableDataset):

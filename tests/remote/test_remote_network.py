@@ -4,7 +4,6 @@ import pytest
 from support.hostile_worker import MISDEEDS, HostileWorker
 from support.remote_trials import trial
 from support.shaped_relay import ShapedRelay
-from support.waiting import wait_until
 
 
 @pytest.fixture
@@ -77,7 +76,7 @@ def test_a_worker_that_offers_too_many_cores_takes_no_lane_from_others(
     hostile = HostileWorker(token_file, "declines all", cores=1 << 39)
     with trial(image_folder, expected, [hostile, str(worker.address)], token_file) as trained:
         trained.serves()
-        wait_until(lambda: hostile.asked)
+        trained.until(lambda: hostile.asked, "it is never asked")
         trained.until(lambda: lanes(trained)[str(worker.address)] == 2)
         trained.finish()
         assert lanes(trained)[hostile.address] <= 62

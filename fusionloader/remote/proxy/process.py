@@ -100,7 +100,6 @@ class Proxy:
         self._cpu_before = self._board.proxy_cpu_ns  # of the proxies before this one
         self._identity = Identity(config.identity_fd)
         self._made_shared: LaneQueue | None = None
-        self._queue = _native.WorkerQueue(config.control_fd, config.data_fd, config.first_worker)
 
     def serve(self) -> None:
         """Follows orders until there will be none, or the queue is stopped.
