@@ -149,6 +149,8 @@ if accelerator.is_main_process:
     print("ranks", accelerator.num_processes, "steps", len(sizes), set(sizes))
     print("seen", sorted(set(everything.flatten().tolist())) == list(range(22)))
     print("metrics", sorted(gathered) == list(range(22)))
+# A rank that leaves without it may abort another one, which still waits for its connection.
+accelerator.end_training()
 """
 
 
@@ -164,6 +166,6 @@ def test_two_ranks_share_the_epoch_evenly(tmp_path):
         env={"PYTHONPATH": f"{ROOT}:{Path(__file__).parent}", "PATH": "/usr/bin:/bin"}
         | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "HOME": str(tmp_path)},
     )
-    assert found.returncode == 0, found.stderr[-2000:]
+    assert found.returncode == 0, found.stderr
     assert "ranks 2 steps 3 {4}" in found.stdout
     assert "seen True" in found.stdout and "metrics True" in found.stdout
