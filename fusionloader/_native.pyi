@@ -434,8 +434,8 @@ class ManagerQueue:
     def done_word(self) -> int: ...
     def empty_guest_slot(self, guest_slot: int) -> None: ...
     def forget_gpu(self) -> None: ...
-    def give_up(self, slot: int, tiny_batch: int) -> None:
-        """Marks a tiny-batch as failed that nobody holds."""
+    def give_up(self, slot: int, tiny_batch: int) -> bool:
+        """Marks a tiny-batch as failed if nobody holds it; returns whether that is so."""
 
     def held(self, slot: int) -> list[HeldTinyBatch]:
         """The tiny-batches that workers hold."""

@@ -227,7 +227,7 @@ void bind_queue_of_manager(py::module_& m) {
       .def("status", &ManagerQueue::status, "slot"_a)
       .def("shares", &ManagerQueue::shares, "slot"_a)
       .def("give_up", &ManagerQueue::give_up, "slot"_a, "tiny_batch"_a,
-           "Marks a tiny-batch as failed that nobody holds.")
+           "Marks a tiny-batch as failed if nobody holds it; returns whether that is so.")
       .def("deliver_until", &ManagerQueue::deliver_until, "sequence"_a,
            "Workers look for work from this mini-batch on.")
       .def("take_back", &ManagerQueue::take_back, "worker"_a,

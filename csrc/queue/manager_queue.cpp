@@ -260,10 +260,12 @@ std::vector<WorkerSnapshot> ManagerQueue::workers(uint32_t first, uint32_t count
   return all;
 }
 
-void ManagerQueue::give_up(uint64_t slot, uint32_t tiny_batch) {
+bool ManagerQueue::give_up(uint64_t slot, uint32_t tiny_batch) {
   Batch& batch = *this->batch(slot);
-  batch.states()[tiny_batch].store(
-      StateWord::make(batch.header.sequence.load(), 0, TinyBatchState::failed));
+  const uint64_t sequence = batch.header.sequence.load();
+  uint64_t waiting = StateWord::make(sequence, 0, TinyBatchState::waiting);
+  return batch.states()[tiny_batch].compare_exchange_strong(
+      waiting, StateWord::make(sequence, 0, TinyBatchState::failed));
 }
 
 std::vector<LostTinyBatch> ManagerQueue::take_back(uint32_t worker) {

@@ -125,8 +125,9 @@ class ManagerQueue : public Shared {
   WorkerSnapshot worker(uint32_t number);
   // Of `first` and those behind it, guest slots last, at most `count`.
   std::vector<WorkerSnapshot> workers(uint32_t first = 0, uint32_t count = UINT32_MAX);
-  // Marks a tiny-batch failed by the manager's own verdict (it killed too many workers).
-  void give_up(uint64_t slot, uint32_t tiny_batch);
+  // Marks a tiny-batch failed by the manager's own verdict (it killed too many workers). False
+  // where it does not wait any more: who has claimed it meanwhile may yet finish it.
+  bool give_up(uint64_t slot, uint32_t tiny_batch);
   void deliver_until(uint64_t sequence) { control_->header.oldest.store(sequence); }
   // Takes back what `worker` had claimed. Only for one whose process has ended.
   std::vector<LostTinyBatch> take_back(uint32_t worker);

@@ -199,9 +199,9 @@ class Staging:
             if batch is None:
                 continue
             batch.deaths[lost.tiny_batch] += 1
-            if batch.deaths[lost.tiny_batch] >= _MOST_DEATHS:
+            many = batch.deaths[lost.tiny_batch] >= _MOST_DEATHS
+            if many and self.queue.give_up(batch.descriptor.number, lost.tiny_batch):
                 batch.given_up.append((lost.tiny_batch, pid))
-                self.queue.give_up(batch.descriptor.number, lost.tiny_batch)
 
     def look_for_stopped(self) -> None:
         """Prepares mini-batches anew in which a stopped worker holds something.

@@ -312,8 +312,8 @@ class LocalManager:
             f"DataLoader worker (pid {lost.pid}) {lost.manner}. {_MOST_DEATHS} workers died on the "
             f"same samples; one of these is the cause: {named}"
         )
-        job.failures.append(messages.Failure(pickle.dumps(RuntimeError), text, rows[0]))
-        self.queue.give_up(job.slot, tiny_batch)
+        if self.queue.give_up(job.slot, tiny_batch):  # otherwise another worker is at it already
+            job.failures.append(messages.Failure(pickle.dumps(RuntimeError), text, rows[0]))
 
     def _worker_report(self) -> str:
         return self._workers.report(self.in_flight)

@@ -89,6 +89,18 @@ def test_nobody_claims_what_comes_back_to_a_mini_batch_that_was_withdrawn(bench,
     assert bench.workers[1].claim(End.SMALL, 0, 1) is None
 
 
+def test_a_tiny_batch_is_given_up_only_while_nobody_holds_it(bench):
+    bench.publish(0, 4, 2)
+    slot = bench.slot_of[0].number
+    claim = bench.workers[0].claim(End.SMALL, 0, 1)
+    assert not bench.manager.give_up(slot, claim.first)
+    assert bench.workers[0].finish(claim, claim.first, TinyBatchState.COMPLETED)
+    assert not bench.manager.give_up(slot, claim.first)
+    assert bench.manager.give_up(slot, 1 - claim.first)
+    assert bench.workers[1].claim(End.SMALL, 0, 1) is None
+    assert bench.status(0).done
+
+
 def test_tiny_batches_are_claimed_from_the_oldest_mini_batch_first(bench):
     bench.publish(0, 4, 2)
     bench.publish(1, 4, 2)
