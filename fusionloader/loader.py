@@ -219,7 +219,13 @@ class FusionLoader(Shown, DataLoader[T_co]):
             in_order=in_order,
         )
 
+    def __iter__(self) -> _BaseDataLoaderIter:
+        if self._iterator is not None and self._iterator_pid != os.getpid():
+            self._iterator = None  # the workers are those of the process that this is a fork of
+        return super().__iter__()
+
     def _get_iterator(self) -> _BaseDataLoaderIter:
+        self._iterator_pid = os.getpid()
         if self.pool is not None:  # num_workers may have been set since
             self.pool.number_of_workers(self.num_workers, None)
         if self.num_workers > 0:
@@ -380,9 +386,7 @@ class FusionLoader(Shown, DataLoader[T_co]):
 
     def _shutdown_iterator(self) -> None:
         iterator, self._iterator = self._iterator, None
-        shutdown = getattr(iterator, "_shutdown_workers", None)
-        if shutdown is not None:
-            shutdown()
+        getattr(iterator, "_shutdown_workers", lambda: None)()
 
     def __enter__(self) -> FusionLoader[T_co]:
         return self

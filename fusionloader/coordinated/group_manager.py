@@ -23,7 +23,7 @@ from fusionloader.manager.stalls import StallWatch
 from fusionloader.statistics.totals import WorkerTotals
 from fusionloader.trace.recorder import Recorder
 from fusionloader.workers import messages
-from fusionloader.workers.processes import Process
+from fusionloader.workers.processes import Process, refuse_in_child
 
 log = logging.getLogger("fusionloader.coordinated")
 
@@ -155,6 +155,7 @@ class GroupManager:
 
     def take_done(self, in_order: bool) -> Job | None:
         """Returns what ``next_done`` would if it is there already, without waiting."""
+        refuse_in_child(self._pid)
         self.connection.receive(0.0)
         self._membership.check()
         job = self.in_flight.done(in_order)

@@ -8,6 +8,7 @@ where another iterator stopped.
 from __future__ import annotations
 
 import copy
+import os
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -41,6 +42,7 @@ from fusionloader.resume.sampling import numbered_batches
 from fusionloader.resume.stateful import has_state
 from fusionloader.statistics.waits import WaitClock
 from fusionloader.trace.step_tracer import StepTracer
+from fusionloader.workers.processes import refuse_in_child
 
 if TYPE_CHECKING:  # these iterators work where the native part is missing
     from fusionloader.iterators.batch_transport import Receiver
@@ -77,6 +79,7 @@ class _Tracked:
     _sampler_iter: Iterator[Index]
 
     def _track(self, loader: AnyLoader, options: LoaderOptions, state: LoaderState) -> None:
+        self._owner = os.getpid()
         self._view = detached(loader)
         self._options = options
         self._state = state
@@ -236,6 +239,7 @@ class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ign
     # ---- waiting -------------------------------------------------------------------------------
 
     def _next_data(self) -> Batch:
+        refuse_in_child(self._owner)
         self._watch = StallWatch()
         return super()._next_data()  # type: ignore[no-untyped-call]
 
@@ -247,6 +251,10 @@ class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ign
         if not found[0]:
             self._watch.check(self._worker_report)
         return found
+
+    def _shutdown_workers(self) -> None:
+        if os.getpid() == self._owner:  # in a forked child the workers are its parent's
+            super()._shutdown_workers()
 
     def _worker_report(self) -> str:
         at: dict[int, int] = {}

@@ -40,7 +40,7 @@ from fusionloader.shm.slots import Arena, Owner
 from fusionloader.statistics.totals import WorkerTotals
 from fusionloader.workers import messages
 from fusionloader.workers.failures import raise_failure
-from fusionloader.workers.processes import Process
+from fusionloader.workers.processes import Process, refuse_in_child
 
 log = logging.getLogger("fusionloader.manager")
 
@@ -198,6 +198,7 @@ class LocalManager:
                 self.gpu.waited()
 
     def _wait_for_done(self, in_order: bool) -> Job:
+        refuse_in_child(self._pid)
         watch, timeout = StallWatch(), self._options.timeout
         while True:
             seen = self.queue.done_word()
@@ -216,6 +217,7 @@ class LocalManager:
 
     def take_done(self, in_order: bool) -> Job | None:
         """Returns what ``next_done`` would if it is there already, without waiting."""
+        refuse_in_child(self._pid)
         self._receive()
         job = self._done(in_order)
         return None if job is None else self._take_out(job)

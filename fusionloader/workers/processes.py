@@ -165,6 +165,18 @@ def end(
             process.join(patience)
 
 
+def refuse_in_child(owner: int) -> None:
+    """Raises RuntimeError in a child that was forked from the process that began an iterator.
+
+    It would take batches away that the parent waits for.
+    """
+    if os.getpid() != owner:
+        raise RuntimeError(
+            f"this iterator belongs to process {owner}, from which this one was forked: iterate "
+            "the loader anew here, with iter(loader), which starts workers of its own"
+        )
+
+
 def describe_exit(exitcode: int | None) -> str:
     """Returns how a process ended, as text."""
     if exitcode is None:
