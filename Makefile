@@ -1,6 +1,6 @@
 # Every target works alone on a fresh machine: the first one sets everything up.
-.PHONY: demo test kills draws mutants architectures studies lint format stubs bench asan fuzz neon \
-    gpu gpu-rehearsal gpu-kit compliance clean ready ready-to-test
+.PHONY: demo test kills draws mutants matrix architectures studies ray servers lint format stubs \
+    bench asan fuzz neon gpu gpu-rehearsal gpu-kit compliance clean ready ready-to-test
 .DELETE_ON_ERROR:
 # Without bytecode each of the processes that tests start would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -76,6 +76,18 @@ architectures: ready-to-test
 studies: ready-to-test
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m studies tests/cli/test_commands.py tests/cli/test_gpu_runs.py \
 	    tests/compat/test_compliance.py tests/test_same_training.py
+
+# Combinations of which the suite tries some: ends of a process, and ways to start one.
+matrix: ready-to-test
+	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m matrix
+
+# Remote workers that Ray starts, on real clusters; one of these tests is in the suite, too.
+ray: ready-to-test
+	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m 'ray or not ray' tests/remote/ray
+
+# The examples of inference in LitServe, Ray Serve and Triton; FastAPI's is in the suite.
+servers: ready-to-test
+	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m 'servers or not servers' tests/inference/test_servers.py
 
 bench: ready-to-test
 	$(BIN)/python -m fusionloader bench $(ARGS)
@@ -184,7 +196,8 @@ $(INSTALLED): $(BUILD_TOOLS)
 
 $(TEST_INSTALLED): $(INSTALLED)
 	FUSIONLOADER_NATIVE=0 $(PIP_INSTALL) --no-build-isolation --editable '.[test]'
-	# Triton's server for one test, which is skipped without it. Its Python code pins an older NumPy.
+	# Triton's server for a test of `make servers`, skipped without it. Its Python code pins an older
+	# NumPy.
 	-$(PIP_INSTALL) --no-deps nvidia-pytriton
 	touch $@
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support import warm_start
 from support.waiting import PATIENCE
 
 from fusionloader.__main__ import main
@@ -22,18 +23,13 @@ def run_python(*arguments: str, cache: Path | None = None) -> subprocess.Complet
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), environment.get("PYTHONPATH", "")])
     if cache is not None:
         environment["XDG_CACHE_HOME"] = str(cache)
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
+    return warm_start.completed(*arguments, cwd=ROOT, env=environment)
 
 
-def run_command(*arguments: str, cache: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return run_python("-m", "fusionloader", *arguments, cache=cache)
+def run_fresh(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The same in an interpreter that has imported nothing before."""
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +38,9 @@ def images(tmp_path_factory):
 
 
 def test_the_demo_trains_with_both_loaders_and_prints_the_speed_up(images):
-    done = run_command(
-        "demo", "--images", "60", "--data", str(images.root.parent), "--batch-size", "16",
+    done = run_fresh(
+        *("-m", "fusionloader", "demo"),
+        *("--images", "60", "--data", str(images.root.parent), "--batch-size", "16"),
         "--workers", "2", "--rounds", "1", "--cpu",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -56,9 +53,9 @@ def test_the_demo_trains_with_both_loaders_and_prints_the_speed_up(images):
 
 def test_the_bench_writes_every_figure_of_every_contender(images, tmp_path):
     out = tmp_path / "figures.json"
-    done = run_command(
-        "bench", "--data", str(images.train), "--epochs", "2", "--batch-size", "8",
-        "--retries", "0", "--json", str(out),
+    done = run_python(
+        *("-m", "fusionloader", "bench", "--data", str(images.train)),
+        "--epochs", "2", "--batch-size", "8", "--retries", "0", "--json", str(out),
         "--contenders", "torch-pil,torch-v2,fusionloader,limit-decode",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -103,7 +100,7 @@ def test_an_empty_folder_is_refused(tmp_path):
 
 def test_the_doctor_names_what_matters_and_finds_no_failure(images, monkeypatch):
     monkeypatch.setenv("FUSIONLOADER_LIBCUDA", "/nowhere/libcuda.so")
-    done = run_command("doctor", "--data", str(images.train))
+    done = run_python("-m", "fusionloader", "doctor", "--data", str(images.train))
     assert done.returncode == 0, done.stdout + done.stderr
     for name in ("torch", "/dev/shm", "instruction set", "cores allowed", "start method", "DALI",
                  "open files", "memory limit", "GPU", "decoding", "storage, warm"):  # fmt: skip
@@ -117,7 +114,7 @@ def test_a_command_loads_only_its_own_modules():
         "except SystemExit: pass\n"
         "sys.exit('torch' in sys.modules or 'fusionloader.cli.demo' in sys.modules)"
     )
-    assert run_python("-c", code).returncode == 0
+    assert run_fresh("-c", code).returncode == 0
 
 
 def test_the_training_example_runs(tmp_path):

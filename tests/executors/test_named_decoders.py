@@ -3,15 +3,12 @@
 import importlib.util
 import io
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 from PIL import Image
-from support import bad_decoders
+from support import bad_decoders, warm_start
 from support.images import photo
-from support.waiting import PATIENCE
 
 from fusionloader import DecodeCommand, GpuWorker
 from fusionloader.executors.dali.head_steps import HeadStep
@@ -160,7 +157,5 @@ print(task.run(samples), bool(rows.any()))
 
 
 def test_other_decoders_need_no_dali():
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_DALI], capture_output=True, text=True, timeout=PATIENCE
-    )
+    done = warm_start.completed("-c", WITHOUT_DALI)
     assert done.stdout.split() == ["[None,", "None]", "True"], done.stderr

@@ -1,11 +1,10 @@
 """Shards that are not what they were when they were indexed, through real workers."""
 
 import os
-import subprocess
-import sys
 
 import pytest
 import torch
+from support import warm_start
 from support.batches import same_batches
 from support.shards import shards_of
 from torch.utils.data import DataLoader
@@ -128,10 +127,9 @@ print("read")
 
 @pytest.mark.parametrize("limit", [64])
 def test_more_shards_than_descriptors_are_read(image_folder, tmp_path, limit):
-    command = [sys.executable, "-c", SCRIPT, str(image_folder), str(tmp_path), str(limit)]
     here = os.path.dirname(os.path.dirname(__file__))
-    ended = subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": here}
+    ended = warm_start.completed(
+        *("-c", SCRIPT, image_folder, tmp_path, str(limit)), env={**os.environ, "PYTHONPATH": here}
     )
     assert ended.stdout == "read\n", ended.stderr
 

@@ -1,16 +1,15 @@
 """Known troubles with DataLoader, as one test each where no other file has it."""
 
 import resource
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from support import warm_start
 from support.batches import same_batches
 from support.images import train_transform
-from support.waiting import PATIENCE, wait_until
+from support.waiting import wait_until
 from torch.utils.data import Dataset
 from torchvision.datasets import ImageFolder
 
@@ -36,13 +35,7 @@ def test_keeping_every_batch_opens_no_file_for_each(tmp_path):
     script = tmp_path / "many.py"
     script.write_text(MANY_FILES)
     environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
-    found = subprocess.run(
-        [sys.executable, str(script)],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        env=environment,
-    )
+    found = warm_start.completed(script, env=environment)
     assert found.stdout.strip() == "500", found.stderr[-2000:]
 
 
@@ -64,11 +57,8 @@ if __name__ == "__main__":
 def test_a_script_that_ends_in_mid_epoch_prints_nothing(tmp_path, image_folder, method):
     script = tmp_path / "script.py"
     script.write_text(LEFT_UNDER_WAY)
-    found = subprocess.run(
-        [sys.executable, str(script), str(image_folder), method],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
+    found = warm_start.completed(
+        *(script, image_folder, method),
         env={"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "PATH": "/usr/bin:/bin"},
     )
     assert (found.returncode, found.stdout, found.stderr) == (0, "", "")

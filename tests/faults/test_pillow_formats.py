@@ -1,12 +1,10 @@
 """Formats that the training script adds to Pillow work in workers however they are started."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from PIL import Image
-from support.waiting import PATIENCE
+from support import warm_start
 
 # A custom format: pixels after a signature. It is defined in a plugin, and in a script.
 PLUGIN = """
@@ -74,13 +72,7 @@ def run(folder, method, definitions, register):
     text = SCRIPT.format(definitions=definitions, register=register, folder=str(folder / "data"))
     script.write_text(text)
     root = str(Path(__file__).parents[2])
-    return subprocess.run(
-        [sys.executable, str(script), method],
-        env={"PYTHONPATH": root, "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
+    return warm_start.completed(script, method, env={"PYTHONPATH": root, "PATH": "/usr/bin:/bin"})
 
 
 @pytest.mark.parametrize("method", ["spawn"])  # a fresh interpreter, as of forkserver

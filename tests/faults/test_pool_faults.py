@@ -328,8 +328,8 @@ if __name__ == "__main__":
     [
         ("SIGKILL", "spawn"),
         ("SIGTERM", "fork"),
-        ("SIGINT", "spawn"),
-        ("exception", "fork"),
+        pytest.param("SIGINT", "spawn", marks=pytest.mark.matrix),
+        pytest.param("exception", "fork", marks=pytest.mark.matrix),
         ("exit", "fork"),
     ],
 )

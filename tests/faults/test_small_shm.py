@@ -3,14 +3,18 @@
 import os
 import shutil
 import subprocess
-import sys
 import textwrap
 
 import pytest
+from support import warm_start
 
 MOUNT = "mount -t tmpfs -o size=4m tmpfs /dev/shm"
-PRELUDE = """
-import os, sys
+# The script makes the namespace itself: what starts it has torch, and keeps its own /dev/shm.
+PRELUDE = f"""
+import ctypes, os, subprocess, sys
+CLONE_NEWNS = 0x00020000
+assert ctypes.CDLL(None).unshare(CLONE_NEWNS) == 0
+subprocess.run("mount --make-rprivate / && {MOUNT}", shell=True, check=True)
 import torch
 from torch.utils.data import Dataset
 from fusionloader import FusionLoader
@@ -49,13 +53,7 @@ def run_with_small_shm(script, *arguments):
     """Runs a script in a new mount namespace and returns its output."""
     path = os.pathsep.join([os.getcwd(), os.path.join(os.getcwd(), "tests")])
     code = PRELUDE + textwrap.dedent(script)
-    done = subprocess.run(
-        ["unshare", "-m", "sh", "-c", f'{MOUNT} && exec "$@"', "sh", sys.executable, "-c", code]
-        + list(arguments),
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": path},
-    )
+    done = warm_start.completed("-c", code, *arguments, env={**os.environ, "PYTHONPATH": path})
     assert done.returncode == 0, f"{done.returncode}: {done.stderr}"
     return done.stdout
 

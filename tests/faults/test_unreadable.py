@@ -2,12 +2,11 @@
 
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 import textwrap
 
 import pytest
+from support import warm_start
 from torchvision.datasets import ImageFolder
 
 NOBODY = 65534
@@ -63,11 +62,8 @@ def run_as_nobody(script, folder, kind, workers, on_error="raise"):
     """Runs a script that lists the folder and then becomes user nobody; returns its output."""
     text = SCRIPT.format(nobody=NOBODY, on_error=on_error) + textwrap.dedent(script)
     path = os.pathsep.join([os.getcwd(), os.path.join(os.getcwd(), "tests")])
-    done = subprocess.run(
-        [sys.executable, "-c", text, folder, kind, str(workers)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": path},
+    done = warm_start.completed(
+        *("-c", text, folder, kind, str(workers)), env={**os.environ, "PYTHONPATH": path}
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -51,6 +51,16 @@ def loader_of(images, **arguments):
     return FusionLoader(images, persistent_workers=True, **arguments)
 
 
+def wait_while_it_is_built(loader):
+    """Epochs would take the GPU worker's time on the processors."""
+    manager = loader._iterator._manager
+
+    def is_built():
+        return manager.queue.gpu_is_ready or not any(p.is_alive() for p in manager.gpu.processes)
+
+    wait_until(is_built)
+
+
 def same(batches, expected):
     return all(torch.equal(a[0], b[0]) for a, b in zip(batches, expected, strict=True))
 
@@ -64,6 +74,7 @@ def test_launches_through_the_driver_give_the_bits_of_the_cpu_workers(images):
         def some_by_gpu():
             loader.set_epoch(0)
             assert same(loader, expected)
+            wait_while_it_is_built(loader)
             return loader.stats().gpu_worker.get("samples", 0) > 20
 
         wait_until(some_by_gpu)
@@ -88,6 +99,7 @@ def test_without_what_the_kernel_needs_training_goes_on_on_the_cpu(
         def gone():
             loader.set_epoch(0)
             assert same(loader, expected)
+            wait_while_it_is_built(loader)
             return loader.stats().gpu_worker["gone"]
 
         with pytest.warns(RuntimeWarning, match=f"goes on without its GPU worker(.|\n)*{said}"):

@@ -3,17 +3,15 @@
 import gc
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import psutil
 import pytest
 import torch
-from support import commanding_format
+from support import commanding_format, warm_start
 from support.encoded_images import expected
 from support.images import eval_transform
-from support.waiting import PATIENCE, gone, is_stopped, left_behind, wait_until
+from support.waiting import gone, is_stopped, left_behind, wait_until
 
 from fusionloader.inference import BadImage, Preprocessor
 
@@ -170,9 +168,7 @@ print(*(worker.pid for worker in prepare.stats().workers), flush=True)
 def test_the_process_ends_and_its_workers_with_it(end):
     code = SCRIPT.format(end=ENDS[end], model=end == "in a model")
     env = os.environ | {"PYTHONPATH": f"{TESTS}:{TESTS.parent}"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=PATIENCE
-    )
+    done = warm_start.completed("-c", code, env=env)
     codes = {"killed": -signal.SIGKILL, "exception": 3}
     assert done.returncode == codes.get(end, 0), done.stderr
     assert "Traceback" not in done.stderr and "terminate" not in done.stderr

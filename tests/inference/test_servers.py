@@ -59,6 +59,7 @@ def test_fastapi_answers_concurrent_clients(tmp_path):
         assert (stats["requests"], stats["failed"]) == (11, 1)
 
 
+@pytest.mark.servers
 @needs("litserve", "python_multipart")
 def test_litserve_answers_concurrent_clients(tmp_path):
     port = free_port()
@@ -67,6 +68,7 @@ def test_litserve_answers_concurrent_clients(tmp_path):
         check_example(lambda client, image: client.post(f"{url}/predict", files={"content": image}))
 
 
+@pytest.mark.servers
 @needs("ray", "fastapi", "uvicorn", "grpc", "grpc_reflection", "watchfiles")
 def test_ray_serve_answers_concurrent_clients(tmp_path):
     port = free_port()
@@ -79,6 +81,7 @@ def test_ray_serve_answers_concurrent_clients(tmp_path):
         check_example(lambda client, image: client.post(url, content=image))
 
 
+@pytest.mark.servers
 @pytest.mark.skipif(not triton.is_installed(), reason=triton.INSTALL)
 def test_triton_answers_concurrent_clients(tmp_path):
     port = free_port()

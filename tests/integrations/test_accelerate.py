@@ -1,16 +1,14 @@
 """Accelerate keeps a FusionLoader, and everything that it does for loaders."""
 
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 
 import pytest
 import torch
 from support.frameworks import Lazy
-from support.waiting import PATIENCE
+from support.torchrun import ranks
 from torch.utils.data import DataLoader
-from toy import Points, port
+from toy import Points
 
 from fusionloader import DecodedCache, FusionLoader, Remote, WorkerPool
 from fusionloader.integrations.rebuild import EXTRA_ARGUMENTS
@@ -157,15 +155,8 @@ accelerator.end_training()
 def test_two_ranks_share_the_epoch_evenly(tmp_path):
     script = tmp_path / "rank.py"
     script.write_text(RANK)
-    found = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-        + ["--master-port", str(port()), str(script)],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        env={"PYTHONPATH": f"{ROOT}:{Path(__file__).parent}", "PATH": "/usr/bin:/bin"}
-        | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "HOME": str(tmp_path)},
-    )
-    assert found.returncode == 0, found.stderr
-    assert "ranks 2 steps 3 {4}" in found.stdout
-    assert "seen True" in found.stdout and "metrics True" in found.stdout
+    path = [str(ROOT), str(Path(__file__).parent)]
+    environment = {"ACCELERATE_USE_CPU": "true", "HOME": str(tmp_path)}
+    found = ranks(script, count=2, path=path, **environment)
+    assert "ranks 2 steps 3 {4}" in found
+    assert "seen True" in found and "metrics True" in found

@@ -3,12 +3,10 @@
 import importlib.util
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from support.waiting import PATIENCE
+from support import warm_start
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = [
@@ -54,16 +52,11 @@ def test_an_example_runs(package, script, arguments, told, cache):
     if package is not None and importlib.util.find_spec(package) is None:
         pytest.skip(f"pip install {package}")
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [
-            *(sys.executable, f"examples/{script}", "--images", "60"),
-            *(argument.format(folder=cache) for argument in arguments),
-        ],
+    done = warm_start.completed(
+        *(f"examples/{script}", "--images", "60"),
+        *(argument.format(folder=cache) for argument in arguments),
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": path, "XDG_CACHE_HOME": str(cache)},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert re.search(told, done.stdout), done.stdout

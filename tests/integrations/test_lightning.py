@@ -1,14 +1,13 @@
 """Lightning's Trainer with FusionLoader: unchanged user code, one process and two."""
 
 import functools
-import subprocess
-import sys
 from pathlib import Path
 
 import torch
+from support import warm_start
 from support.frameworks import Lazy
-from support.waiting import PATIENCE
-from toy import Points, port
+from support.torchrun import port
+from toy import Points
 
 from fusionloader import FusionLoader, WorkerPool
 
@@ -122,13 +121,7 @@ def test_two_processes_share_every_epoch(tmp_path):
     script.write_text(RANK)
     environment = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}:{Path(__file__).parent}"}
     environment |= {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "MASTER_PORT": str(port())}
-    done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        env=environment | {"OMP_NUM_THREADS": "1"},
-    )
+    done = warm_start.completed(script, tmp_path, env=environment | {"OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr[-2000:]
     ranks = [eval((tmp_path / f"rank{rank}").read_text()) for rank in (0, 1)]
     for epoch in (0, 1):

@@ -1,12 +1,10 @@
 """Waits as NVTX ranges, as a profiler is told of them."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
+from support import warm_start
 from support.fake_cuda import compile_library
-from support.waiting import PATIENCE
 
 from fusionloader import FusionLoader
 from fusionloader.integrations.nvtx import annotate
@@ -41,13 +39,8 @@ TRAIN = ["fusionloader push train: next()", "fusionloader pop"]
 def test_a_profiler_sees_a_range_for_each_wait(tmp_path):
     source = Path(__file__).with_name("nvtx_recorder.cpp")
     library = compile_library([source], tmp_path / "recorder.so", "-fvisibility=default")
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
-        env={**os.environ, "NVTX_INJECTION64_PATH": str(library)},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
+    environment = {**os.environ, "NVTX_INJECTION64_PATH": str(library)}
+    done = warm_start.completed("-c", SCRIPT, env=environment)
     assert done.returncode == 0, done.stderr
     expected = [*VAL, "batch", *VAL, "batch", *VAL, "failing", *TRAIN, *TRAIN, "failed"]
     assert done.stdout.splitlines() == expected

@@ -1,9 +1,5 @@
 """What the tests of frameworks share: a tiny corpus and a model."""
 
-import contextlib
-import random
-import socket
-
 import torch
 from torch.utils.data import Dataset
 
@@ -19,12 +15,3 @@ class Points(Dataset):
 
     def __getitem__(self, index):
         return torch.full((3,), float(index)), index
-
-
-def port():
-    """A free port, of those that the kernel gives to nobody who does not ask for it by number."""
-    while True:
-        number = random.SystemRandom().randrange(20_000, 30_000)
-        with socket.socket() as free, contextlib.suppress(OSError):
-            free.bind(("127.0.0.1", number))
-            return number

@@ -2,14 +2,12 @@
 
 import functools
 import random
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from support.waiting import PATIENCE
+from support import warm_start
 from test_augmentations import IMAGES, check
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
@@ -289,7 +287,8 @@ def test_timm_is_found_when_it_is_imported_later():
         made = compile_transform(create_transform(32, is_training=True, auto_augment="3a"))
         assert made.tail is None, made.explain()
     """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE)
+    done = warm_start.completed("-c", code)
+    assert done.returncode == 0, done.stderr
 
 
 def erased(transform, count, height=40, width=30):

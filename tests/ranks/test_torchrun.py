@@ -8,34 +8,44 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.torchrun import ranks
 from support.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 
 
-def train(folder, checkpoint, *more, ranks=2):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += [
-        "--nproc-per-node",
-        str(ranks),
-        str(ROOT / "examples" / "imagenet_ddp.py"),
-        str(folder),
+EXAMPLE = ROOT / "examples" / "imagenet_ddp.py"
+
+
+def arguments(folder, checkpoint):
+    return [
+        *(str(folder), "--checkpoint", str(checkpoint), "--model", "shufflenet_v2_x0_5"),
+        *("--size", "64", "--batch-size", "4", "--epochs", "2"),
     ]
-    command += ["--checkpoint", str(checkpoint), "--model", "shufflenet_v2_x0_5", "--size", "64"]
-    command += ["--batch-size", "4", "--epochs", "2", *more]
+
+
+def train(folder, checkpoint, count=2):
+    """Trains as under torchrun."""
+    return ranks(EXAMPLE, *arguments(folder, checkpoint), count=count, path=[str(ROOT)])
+
+
+def interrupt(folder, checkpoint):
+    """Trains for three steps under torchrun itself."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", "2", str(EXAMPLE), *arguments(folder, checkpoint)]
+    command += ["--steps", "3"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         command, capture_output=True, text=True, env=environment, timeout=PATIENCE
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
 
 
 @pytest.fixture(scope="module")
 def interrupted(tmp_path_factory, image_folder):
     """The checkpoint of two ranks that took 3 of 5 steps: 24 of 40 samples."""
     checkpoint = tmp_path_factory.mktemp("interrupted") / "checkpoint.pt"
-    train(image_folder, checkpoint, "--steps", "3")
+    interrupt(image_folder, checkpoint)
     return checkpoint
 
 
@@ -58,6 +68,6 @@ def test_a_training_is_resumed_in_mid_epoch_by_another_number_of_ranks(
 ):
     checkpoint = tmp_path / "checkpoint.pt"
     shutil.copy(interrupted, checkpoint)
-    output = train(image_folder, checkpoint, ranks=1)
+    output = train(image_folder, checkpoint, count=1)
     assert "resumed in epoch 1 after 3 steps" in output
     assert "rank 0: 56 samples after 17 steps" in output

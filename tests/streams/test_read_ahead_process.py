@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import signal
-import subprocess
-import sys
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
+from support import warm_start
 from support.faulty_server import serving
 from support.streams import brought, reading
 from support.tar_shards import image_shards, jpeg
@@ -23,6 +23,7 @@ from fusionloader.sources.url_reading import UrlUnreadable
 from fusionloader.streams import fetcher as fetching
 
 COUNT = 40
+PATH = [str(folder) for folder in pathlib.Path(__file__).parents[1:3]]
 ALL = {number: jpeg(number) for number in range(COUNT)}
 
 
@@ -218,8 +219,7 @@ def test_nothing_is_left_behind(server, images):
 
 def test_the_process_ends_with_a_training_process_that_is_killed(server, images, tmp_path):
     script = """
-        import os, sys
-        sys.path[:0] = ["tests"]
+        import sys
         from support.streams import brought, reading
         from fusionloader.sources.streams.tar_stream import TarStream
         with reading(TarStream(sys.argv[1])) as (reader, fetcher):
@@ -228,14 +228,10 @@ def test_the_process_ends_with_a_training_process_that_is_killed(server, images,
             print(reader.pid, flush=True)
             sys.stdin.read()
     """
-    child = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(script), server.url("train-{000..001}.tar")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with child:
-        pid = int(child.stdout.readline())
-        assert psutil.pid_exists(pid)
-        child.kill()
+    file = tmp_path / "train.py"
+    file.write_text(textwrap.dedent(script))
+    child = warm_start.start(file, server.url("train-{000..001}.tar"), path=PATH)
+    pid = int(child.stdout.readline())
+    assert psutil.pid_exists(pid)
+    child.kill()
     wait_until(lambda: gone(pid), "the process that reads has not ended")

@@ -6,13 +6,12 @@ import itertools
 import os
 import pathlib
 import signal
-import subprocess
-import sys
 import textwrap
 import zlib
 
 import pytest
 import torch
+from support import warm_start
 from support.faulty_server import serving
 from support.images import train_transform
 from support.tar_shards import tar_of
@@ -24,6 +23,7 @@ from fusionloader import Cache, FusionLoader
 from fusionloader.sources import TarStream
 
 SHARDS = 3
+PATH = [str(folder) for folder in pathlib.Path(__file__).parents[1:3]]
 OPTIONS = {"batch_size": 8, "num_workers": 2, "seed": 3}
 READER = "fusionloader.streams.reader"
 
@@ -203,10 +203,9 @@ def double(image):
     return image * 2
 
 
-def test_nothing_is_left_of_a_training_process_that_is_killed(server):
+def test_nothing_is_left_of_a_training_process_that_is_killed(server, tmp_path):
     script = """
         import sys
-        sys.path[:0] = ["tests"]
         from support.images import train_transform
         from fusionloader import FusionLoader
         from fusionloader.sources import TarStream
@@ -219,14 +218,10 @@ def test_nothing_is_left_of_a_training_process_that_is_killed(server):
             print(*pids, flush=True)
             sys.stdin.read()
     """
-    child = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(script), server.url("train-{0..2}.tar")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with child:
-        pids = list(map(int, child.stdout.readline().split()))
-        child.kill()
+    file = tmp_path / "train.py"
+    file.write_text(textwrap.dedent(script))
+    child = warm_start.start(file, server.url("train-{0..2}.tar"), path=PATH)
+    pids = list(map(int, child.stdout.readline().split()))
+    child.kill()
     wait_until(lambda: all(map(gone, pids)), "processes are left")
     assert not left_behind(child.pid)

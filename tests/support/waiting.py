@@ -23,11 +23,13 @@ def wait_until(
     condition: Callable[[], object],
     otherwise: str = "it has not come to that",
     seconds: float = PATIENCE,
+    pause: float = 0.01,
 ) -> None:
+    """Waits; ``pause`` is longer where to ask takes the time of what is waited for."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"{otherwise} after {seconds:.0f} s"
-        time.sleep(0.01)
+        time.sleep(pause)
 
 
 class Flag:

@@ -10,13 +10,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import runpy
 import select
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import types
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import IO
@@ -64,7 +67,37 @@ def start(script: Path, *arguments: str, path: list[str], **environment: str) ->
         path: folders to import from, as in ``PYTHONPATH``.
         environment: what differs from this process's.
     """
-    return _starter().start(script, arguments, path, {**os.environ, **environment})
+    whole = {**os.environ, **environment}
+    return _starter().start([str(script), *arguments], path, whole, os.getcwd())
+
+
+def completed(
+    *arguments: str | Path,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Runs ``python *arguments`` to its end, as ``subprocess.run`` does with captured text.
+
+    Args:
+        arguments: a script's file, or ``-c`` and code, or ``-m`` and a module; and its arguments.
+        cwd: the folder to run in; this process's unless given.
+        env: the whole environment, of which ``PYTHONPATH`` is obeyed; this process's unless given.
+    """
+    whole = dict(os.environ if env is None else env)
+    path = [folder for folder in whole.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    command = [str(argument) for argument in arguments]
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as complaints:
+        files = (output.fileno(), complaints.fileno())
+        process = _starter().start(command, path, whole, str(cwd or Path.cwd()), files)
+        try:
+            returncode = process.wait()
+        finally:
+            process.kill()
+        texts = []
+        for file in (output, complaints):
+            file.seek(0)
+            texts.append(file.read())
+    return subprocess.CompletedProcess(command, returncode, *texts)
 
 
 def end_of(code: str, folder: Path, *arguments: str) -> tuple[int, str]:
@@ -104,20 +137,21 @@ class Starter:
         threading.Thread(target=self._listen, name="scripts", daemon=True).start()
 
     def start(
-        self, script: Path, arguments: tuple[str, ...], path: list[str], environment: dict[str, str]
+        self,
+        command: list[str],
+        path: list[str],
+        environment: dict[str, str],
+        cwd: str,
+        files: Sequence[int] = (),
     ) -> Script:
-        request = {
-            "script": str(script),
-            "arguments": arguments,
-            "path": path,
-            "environment": environment,
-        }
+        """Starts a script; ``files`` are for what it says and complains, if not a pipe."""
+        request = {"command": command, "path": path, "environment": environment, "cwd": cwd}
         their_stdin, stdin = os.pipe()
         stdout, their_stdout = os.pipe()
         with self._one_at_a_time, self._begun:
             self._newest = None
             message = json.dumps(request).encode()
-            socket.send_fds(self._socket, [message], [their_stdin, their_stdout])
+            socket.send_fds(self._socket, [message], [their_stdin, *(files or [their_stdout])])
             os.close(their_stdin), os.close(their_stdout)
             assert self._begun.wait_for(lambda: self._newest, PATIENCE), "no script is started"
             assert self._newest is not None
@@ -151,7 +185,7 @@ def serve(fd: int) -> None:
                 returncode = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
                 requests.send(json.dumps({"pid": pid, "returncode": returncode}).encode())
                 continue
-            message, fds, *_ = socket.recv_fds(requests, _MOST_BYTES, 2)
+            message, fds, *_ = socket.recv_fds(requests, _MOST_BYTES, 3)
             if not message:
                 return
             pid = os.fork()
@@ -161,7 +195,8 @@ def serve(fd: int) -> None:
                     os.close(descriptor)
                 run(fds, **json.loads(message))
                 return
-            os.close(fds[0]), os.close(fds[1])
+            for descriptor in fds:
+                os.close(descriptor)
             pidfd = os.pidfd_open(pid)
             running[pidfd] = pid
             poll.register(pidfd, select.POLLIN)
@@ -169,30 +204,41 @@ def serve(fd: int) -> None:
 
 
 def run(
-    fds: list[int],
-    script: str,
-    arguments: list[str],
-    path: list[str],
-    environment: dict[str, str],
+    fds: list[int], command: list[str], path: list[str], environment: dict[str, str], cwd: str
 ) -> None:
     """Becomes the script."""
     os.setsid()
     for target, fd in enumerate(fds):
         os.dup2(fd, target)
         os.close(fd)
+    os.chdir(cwd)
     os.environ.clear()
     os.environ.update(environment, PYTHONPATH=os.pathsep.join(path))
-    sys.argv[:] = [script, *arguments]
-    sys.path[:0] = [str(Path(script).parent), *path]
+    if "OMP_NUM_THREADS" in environment:  # which is read when torch is imported
+        torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))
+    if command[0] == "-m":
+        sys.argv[:] = command[1:]
+        sys.path[:0] = [cwd, *path]
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        runpy.run_module(command[1], run_name="__main__", alter_sys=True)
+        return
     main = types.ModuleType("__main__")
-    main.__file__ = script
     main.__dict__["__builtins__"] = __builtins__
     sys.modules["__main__"] = main
-    exec(compile(Path(script).read_text(), script, "exec"), main.__dict__)
+    if command[0] == "-c":
+        sys.argv[:] = ["-c", *command[2:]]
+        sys.path[:0] = ["", *path]
+        text, name = command[1], "<string>"
+    else:
+        sys.argv[:] = command
+        name = main.__file__ = os.path.abspath(command[0])
+        sys.path[:0] = [str(Path(name).parent), *path]
+        text = Path(name).read_text()
+    exec(compile(text, name, "exec"), main.__dict__)
 
 
 if __name__ == "__main__":
-    import torch  # noqa: F401
+    import torch
     import torchvision.datasets
     import torchvision.transforms  # noqa: F401
 

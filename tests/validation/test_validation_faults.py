@@ -3,14 +3,13 @@
 import gc
 import os
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
 import torch
 from evaluations import by_hand, evaluate, loader_of, model_of, points
+from support import warm_start
 from support.waiting import PATIENCE, wait_until
 from torch import nn
 
@@ -233,16 +232,14 @@ def test_results_that_nobody_reads_are_warned_of():
     assert not any(worker.is_alive() for worker in (crew.reader, *crew.parts))
 
 
-def script(body, *arguments):
-    return [
-        sys.executable,
+def ended(body):
+    return warm_start.completed(
         "-c",
         f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n"
         f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
         "import os, signal, threading\nfrom evaluations import *\n"
         "from fusionloader.validation import OverlappedValidation\n" + body,
-        *arguments,
-    ]
+    )
 
 
 def test_a_process_that_does_not_finish_ends_and_warns():
@@ -252,7 +249,7 @@ def endless(model, batches):
 validation = OverlappedValidation(endless, loader_of())
 validation.start(model_of(), 5)
 """
-    done = subprocess.run(script(body), capture_output=True, text=True, timeout=PATIENCE)
+    done = ended(body)
     assert done.returncode == 0, done.stderr
     assert "results of epochs 5 were not read: call finish()" in done.stderr
 
@@ -271,7 +268,7 @@ try:
 except KeyboardInterrupt:
     print("interrupted")
 """
-    done = subprocess.run(script(body), capture_output=True, text=True, timeout=PATIENCE)
+    done = ended(body)
     assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
 
 

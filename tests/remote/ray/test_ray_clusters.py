@@ -71,6 +71,7 @@ def test_what_is_no_ray_cluster_is_told_from_one(monkeypatch):
         RayFleet(Remote(workers=1, address=f"{HEAD}:{other.getsockname()[1]}"))
 
 
+@pytest.mark.ray
 def test_the_doctor_tries_a_worker_of_each_machine(cluster, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", cluster.address)
     ray_itself, worker = remote_workers.checks(["auto"], None)
@@ -80,6 +81,7 @@ def test_the_doctor_tries_a_worker_of_each_machine(cluster, monkeypatch):
     assert "by one of 1 cores" in worker.value
 
 
+@pytest.mark.ray
 @pytest.mark.usefixtures("session")
 def test_a_session_of_the_users_is_used_and_stays(cluster, start):
     fleet = start(workers=1)
@@ -91,12 +93,14 @@ def test_a_session_of_the_users_is_used_and_stays(cluster, start):
     assert len(ray.nodes()) >= 2
 
 
+@pytest.mark.ray
 @pytest.mark.usefixtures("session")
 def test_another_address_than_the_sessions_is_an_error(cluster, start):
     with pytest.raises(ConnectionError, match=r"not of 127\.0\.0\.2:1: leave out"):
         start(workers=1, address=f"{HEAD}:1")
 
 
+@pytest.mark.ray
 @pytest.mark.usefixtures("session")
 def test_inside_a_ray_worker_its_cluster_is_used_without_its_node():
     @ray.remote(num_cpus=1, resources={f"node:{NODE}": 0.01})
@@ -112,6 +116,7 @@ def test_inside_a_ray_worker_its_cluster_is_used_without_its_node():
     assert ray.get(train.remote()) == (NODE, HEAD)
 
 
+@pytest.mark.ray
 def test_where_no_cluster_runs_one_is_started_and_ended(monkeypatch, start, caplog):
     monkeypatch.setenv("RAY_ADDRESS", "local")
     caplog.set_level(logging.INFO, "fusionloader.remote")
@@ -128,6 +133,7 @@ def test_where_no_cluster_runs_one_is_started_and_ended(monkeypatch, start, capl
     assert {each.pid for each in psutil.Process().children(recursive=True)} <= before
 
 
+@pytest.mark.ray
 def test_training_goes_on_without_the_head(monkeypatch, caplog, start):
     # Ray ends a process that has joined the cluster when its head has been gone for so long.
     monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "2")

@@ -23,6 +23,7 @@ from fusionloader.transport.errors import TransportError
 
 CROP = RandomResizedCrop(32, 24, (0.3, 1.0), (0.75, 1.33), ("bilinear",))
 PLAN = Plan((CROP, RandomHorizontalFlip(0.5)), None, 32, 24)
+pytestmark = pytest.mark.ray
 BUSY, IDLE = FleetLoad(1.0, 0.5), FleetLoad(0.1, 0.0)
 
 

@@ -24,13 +24,14 @@ def test_a_loader_trains_with_workers_of_a_cluster(cluster, image_folder):
             found.extend(batches_of(loader, 1))
             return len([each for each in serving(loader) if each.samples]) >= count
 
-        wait_until(lambda: trained(2), "two workers have not taken part")
+        wait_until(lambda: trained(2), "two workers have not taken part", pause=0.5)
         assert f"on the Ray cluster at {cluster.address}" in loader.explain()
         killed = serving(loader)[0]
         process_at(Address.parse(killed.address)).send_signal(signal.SIGKILL)
         wait_until(
             lambda: trained(2) and killed.address not in [each.address for each in serving(loader)],
             "the worker that was killed is not replaced",
+            pause=0.5,
         )
     with folder_loader(image_folder) as alone:
         assert_same(found, batches_of(alone, len(found) // len(alone)))

@@ -50,6 +50,7 @@ def assert_same(ours, wanted):
             np.testing.assert_array_equal(one, two)
 
 
+@pytest.mark.ray
 def test_batches_are_those_without(cluster):
     """Also of a tiny-batch that is declined, since a text in it is longer than its room."""
     found, dataset = [], Augmented(odd={7: "text"})
@@ -60,7 +61,7 @@ def test_batches_are_those_without(cluster):
             stats = loader.stats().remote
             return stats.samples and stats.declined
 
-        wait_until(taken_part, "no worker has taken part")
+        wait_until(taken_part, "no worker has taken part", pause=0.5)
         stats = loader.stats().remote
         assert f"on the Ray cluster at {cluster.address}" in loader.explain()
         assert "no part" not in loader.explain()
@@ -69,6 +70,7 @@ def test_batches_are_those_without(cluster):
         assert_same(found, [batch for _ in range(len(found) // 4) for batch in epoch(alone)])
 
 
+@pytest.mark.ray
 def test_what_is_wrong_with_samples_is_said_as_without(cluster):
     dataset, seen = Augmented(odd={7: "raises", 8: "shape"}), set()
     with loader_of(dataset, cluster, persistent_workers=True) as loader:
@@ -83,9 +85,10 @@ def test_what_is_wrong_with_samples_is_said_as_without(cluster):
             seen.add(caught.type)
             return len(seen) == 2 and loader.stats().remote.declined
 
-        wait_until(raised_and_declined, "no worker was asked for an odd sample")
+        wait_until(raised_and_declined, "no worker was asked for an odd sample", pause=0.5)
 
 
+@pytest.mark.ray
 def test_a_dataset_that_has_changed_is_brought_again(cluster, start):
     fleet = start(workers=1, address=cluster.address, user_code=True)
     (address,) = wait_for(fleet, 1)
