@@ -23,7 +23,7 @@ from fusionloader.plan.parts import WRITE
 from fusionloader.shm.descriptor import Descriptor
 from fusionloader.workers import failures, messages
 from fusionloader.workers.on_error import BadSample, resolve
-from fusionloader.workers.preparation import prepare_process
+from fusionloader.workers.preparation import ProcessState, prepare_process
 from fusionloader.workers.processes import exit_with_parent
 
 _CLAIM_SECONDS = 0.5e-3  # of work in a claim, when samples are cheap
@@ -157,6 +157,7 @@ class PythonWorker:
 
     def _serve_claim(self, claim: _native.Claim) -> None:
         self.queue.begin_span()
+        before = ProcessState(generators=True) if self._may_come_back(claim) else None
         indices = pickle.loads(claim.indices()) if len(claim.indices()) else None
         whole: list[tuple[int, list[Any]]] = []
         for tiny_batch in range(claim.first, claim.first + claim.count):
@@ -183,6 +184,14 @@ class PythonWorker:
             return
         for tiny_batch, _ in whole:
             self.queue.give_back(claim, tiny_batch)
+        if before is not None:
+            before.restore()  # what is made again draws the same
+
+    def _may_come_back(self, claim: _native.Claim) -> bool:
+        """Whether samples may be made in vain that depend on what was drawn before them."""
+        if self._pool is None or not self.uses_generators:
+            return False
+        return self._layout is None or claim.payload is None
 
     def _report_deferred(self) -> None:
         """Tells the manager what was deferred, unless its pipe is full: later then."""

@@ -8,7 +8,7 @@ import psutil
 import pytest
 import torch
 from support.batches import equal, same_batches
-from support.waiting import PATIENCE, gone
+from support.waiting import PATIENCE, Flag, gone
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from fusionloader import DecodedCache, FusionLoader, WorkerPool
@@ -192,6 +192,34 @@ def test_generators_that_worker_init_fn_seeds_are_kept_per_loader():
             strict=True,
         ):
             assert equal(expected, found)
+
+
+class Gated(Noise):
+    """Noise whose first sample waits for a flag."""
+
+    def __init__(self, begun, go_on):
+        super().__init__()
+        self.begun, self.go_on = begun, go_on
+
+    def __getitem__(self, index):
+        if index == 0:
+            self.begun.set()
+            self.go_on.wait()
+        return super().__getitem__(index)
+
+
+def test_samples_made_in_vain_for_another_loaders_sake_draw_nothing(tmp_path):
+    begun, go_on, found = Flag(tmp_path / "begun"), Flag(tmp_path / "go on"), []
+    with WorkerPool(1) as pool:
+        loader = FusionLoader(Gated(begun, go_on), 4, pool=pool, worker_init_fn=_seed)
+        training = threading.Thread(target=found.extend, args=[loader])
+        training.start()
+        begun.wait()
+        # Were it set before the other loader asks, nothing would be in vain.
+        threading.Timer(1.0, go_on.set).start()
+        assert len(list(pooled(Noise(), pool))) == 12
+        training.join(PATIENCE)
+    assert equal(found, list(FusionLoader(Noise(), 4, num_workers=1, worker_init_fn=_seed)))
 
 
 def _crop(worker):
