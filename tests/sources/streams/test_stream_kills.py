@@ -40,7 +40,7 @@ def test_kills_and_resumes_over_one_to_eight_ranks_lose_and_repeat_nothing():
             samplers = samplers_of(ranks, epoch)
             if states is not None:
                 for sampler in samplers:
-                    sampler.load_state_dict(sampler.resharded(states))
+                    sampler.load_state_dict(sampler.merge_states(states))
             saved = []
             for sampler in samplers:
                 run = iter(sampler)
