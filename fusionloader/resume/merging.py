@@ -47,8 +47,9 @@ def merged(sampler: MergingSampler, found: Sequence[EpochState]) -> EpochState:
     Raises:
         ValueError: the states are not those of the ranks of a job in one epoch.
     """
-    first = found[0]
-    if any((each.epoch, each.finished) != (first.epoch, first.finished) for each in found):
+    # A state that was saved before the epoch's first batch has nothing of it but its number.
+    first = next((each for each in found if not each.finished), found[0])
+    if any(each.epoch != first.epoch for each in found):
         raise ValueError(
             "the states are of several epochs: save those of all ranks at the same step"
         )

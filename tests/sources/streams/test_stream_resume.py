@@ -124,6 +124,17 @@ def test_states_between_epochs_lead_other_ranks_to_a_whole_epoch(images):
     assert sorted(delivered) == list(range(sum(COUNTS)))
 
 
+def test_a_rank_that_has_not_begun_has_its_whole_share_left(images):
+    begun, waiting = (loader_of(images, rank, 2, epoch=1) for rank in range(2))
+    delivered = targets_of(itertools.islice(begun, 4))
+    states = [waiting.state_dict(), begun.state_dict()]
+    for rank in range(3):
+        loader = loader_of(images, rank, 3)
+        loader.load_state_dict(states, ranks="reshard")
+        delivered += targets_of(loader)
+    assert sorted(delivered) == list(range(sum(COUNTS)))
+
+
 def test_one_rank_goes_on_with_the_very_batches_from_a_list_of_its_state(images):
     loader = loader_of(images)
     begun = targets_of(itertools.islice(loader, 3))
