@@ -1,4 +1,4 @@
-"""Amounts of memory and of time as users write them."""
+"""Amounts as users write and read them."""
 
 from __future__ import annotations
 
@@ -39,6 +39,11 @@ def parse_seconds(amount: float | str) -> float:
         if found:
             return float(found[1]) * _SECONDS[found[2]]
     raise ValueError(f'an amount of time is written as "2ms" or in seconds, not {amount!r}')
+
+
+def counted(count: int, noun: str) -> str:
+    """Returns ``"1 file"``, ``"1,200 files"``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def mib(size: int) -> str:

@@ -100,7 +100,7 @@ class _Analysis:
         progress, loader = watched.progress, watched.loader
         self._announce(f"{progress.place}: its samples, beside training")
         size = watched.replayed_samples or loader.batch_size or 1
-        service = measure_service(loader, watched.mini_batches, watched.files, self._seconds)
+        service = measure_service(loader, watched.mini_batches, watched.parts, self._seconds)
         self._found[progress.place] = LoaderFindings(
             progress.place,
             progress.kind,

@@ -12,7 +12,7 @@ import torch
 from fusionloader.aliases import AnyLoader, Index
 from fusionloader.analysis import files
 from fusionloader.analysis.drains import Drain, drain
-from fusionloader.analysis.files import ReadRates
+from fusionloader.analysis.files import FilePart, ReadRates
 from fusionloader.analysis.probes import CyclicBatches, MiniBatch, like
 from fusionloader.cache_settings import DecodedCache
 from fusionloader.executors.python import SampleKey
@@ -36,7 +36,7 @@ class Service:
         warm: with the workers that it has, files in memory.
         alone: the same with one worker; ``None`` where that is what it has.
         reads: reading by itself; ``None`` without files.
-        costs: of samples, one by one: bytes of its files, seconds of a core.
+        costs: of samples, one by one: bytes that it takes of files, seconds of a core.
         wake_seconds: from the end of a wait until the process that waits runs.
         cached: with decoded images in memory; ``None`` where that is not possible.
         indexed: with a JPEG index; ``None`` where that is not possible.
@@ -56,7 +56,7 @@ class Service:
 def measure_service(
     loader: AnyLoader,
     mini_batches: Sequence[MiniBatch],
-    samples_files: Mapping[Index, Sequence[str]],
+    samples_parts: Mapping[Index, Sequence[FilePart]],
     seconds: float,
 ) -> Service:
     """Measures a loader on a few mini-batches, each option for so many seconds.
@@ -64,11 +64,11 @@ def measure_service(
     Args:
         loader: the user's, none of whose workers run.
         mini_batches: empty for an ``IterableDataset``.
-        samples_files: the files of each of their samples.
+        samples_parts: what each of their samples takes of files.
         seconds: for each measurement.
     """
-    paths = list(dict.fromkeys(path for each in samples_files.values() for path in each))
-    files.warm(paths)
+    parts = list(dict.fromkeys(part for each in samples_parts.values() for part in each))
+    files.warm(parts)
 
     def of(settle: int = 0, **changes: Any) -> Drain:
         return drain(like(loader, _cyclic(mini_batches), **changes), seconds, settle)
@@ -78,17 +78,17 @@ def measure_service(
     if workers > 1:
         found.alone = of(num_workers=1)
     if mini_batches:
-        found.costs = sample_costs(loader, files.sizes_of(samples_files))
-    if paths:
-        found.reads = files.read_rates(paths, READERS)
+        found.costs = sample_costs(loader, files.sizes_of(samples_parts))
+    if parts:
+        found.reads = files.read_rates(parts, READERS)
         found.wake_seconds = wake_seconds()
     if not isinstance(loader, FusionLoader):
         found.fused = of(kind=FusionLoader)
-    elif paths and workers and loader.decode == "exact" and loader.strict:
+    elif parts and workers and loader.decode == "exact" and loader.strict:
         passes = len(mini_batches)
         cached = of(passes, cache=DecodedCache(_PROBED_CACHE))
         found.cached = cached if cached.hit_share >= _KEPT else None
-        if any(path.lower().endswith((".jpg", ".jpeg")) for path in paths):
+        if any(map(files.is_jpeg, parts)):
             found.indexed = of(passes, jpeg_index="auto")
     return found
 
@@ -101,7 +101,7 @@ def sample_costs(loader: AnyLoader, sizes: Mapping[Index, int]) -> list[tuple[in
     """Times samples one by one in this process, whose generators stay as they are.
 
     Returns:
-        For each of some samples the bytes of its files, and seconds of a core.
+        For each of some samples the bytes that it takes of files, and seconds of a core.
     """
     dataset = loader.dataset
     indices = list(sizes)[:_TIMED]

@@ -10,6 +10,7 @@ import torch
 
 from fusionloader.aliases import AnyLoader, Batch, Index
 from fusionloader.analysis import files
+from fusionloader.analysis.files import FilePart
 from fusionloader.analysis.phases import Phase, PhaseResult, Window
 from fusionloader.analysis.probes import (
     CyclicBatches,
@@ -21,6 +22,7 @@ from fusionloader.analysis.probes import (
     steps_of,
 )
 from fusionloader.analysis.replay import Replay, batch_length
+from fusionloader.sources.datasets import compile_dataset
 
 _PROBED_SAMPLES = 256
 _FEWEST_BATCHES = 4
@@ -78,8 +80,8 @@ class WatchedLoader:
         self._probe: AnyLoader | None = None
         self._batches: Iterator[Batch] | None = None
         self.mini_batches: list[MiniBatch] = []
-        self.files: dict[Index, list[str]] = {}
-        self._paths: list[str] = []
+        self.parts: dict[Index, list[FilePart]] = {}
+        self._parts: list[FilePart] = []
 
     @property
     def replayed_samples(self) -> int | None:
@@ -130,34 +132,36 @@ class WatchedLoader:
         if not self.mini_batches:
             few = max(_PROBED_SAMPLES, _FEWEST_BATCHES * (self.loader.batch_size or 1))
             self.mini_batches = first_mini_batches(self.loader, few)
-            self._find_files()
-        if phase is Phase.COLD and not self._paths:
+            self._find_parts()
+        if phase is Phase.COLD and not self._parts:
             return self._why_no_files()
-        files.warm(self._paths)
+        files.warm(self._parts)
         before = None
         if phase is Phase.COLD:
-            if not any(files.drop(path) for path in self._paths):
-                return "the file cache cannot be dropped: " + files.why_kept(self._paths)
+            if not any(files.drop(part) for part in self._parts):
+                return "the file cache cannot be dropped: " + files.why_kept(self._parts)
             before = self._drop
         sampler = CyclicBatches(self.mini_batches, before) if self.mini_batches else None
         self._probe = like(self.loader, sampler)
         self._batches = forever(self._probe)
         return ""
 
-    def _find_files(self) -> None:
+    def _find_parts(self) -> None:
         indices = [index for mini_batch in self.mini_batches for index in mini_batch]
-        self.files = files.files_of(self.loader.dataset, indices) if indices else {}
-        self._paths = list(dict.fromkeys(path for each in self.files.values() for path in each))
+        self.parts = files.parts_of(self.loader.dataset, indices) if indices else {}
+        self._parts = list(dict.fromkeys(part for each in self.parts.values() for part in each))
 
     def _why_no_files(self) -> str:
         if not self.mini_batches:
             return "an IterableDataset has no indices, by which its files could be found"
+        if compile_dataset(self.loader.dataset).is_remote:
+            return "samples are at URLs, and not in files"
         return "no sample opens a file from Python: they are in memory, or native code reads them"
 
     def _drop(self, mini_batch: MiniBatch) -> None:
         for index in mini_batch:
-            for path in self.files[index]:
-                files.drop(path)
+            for part in self.parts[index]:
+                files.drop(part)
 
     def close(self) -> None:
         """Ends the workers of a probe."""

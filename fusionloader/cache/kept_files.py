@@ -61,7 +61,7 @@ class KeptFiles:
             if options.cache is not None and holds_files:
                 shared = joining.is_shared(options.cache)
                 if shared and table.is_remote:
-                    log.warning("cache servers do not keep samples at URLs: each machine reads all")
+                    log.warning("cache servers are not used: %s", _NOT_OF_URLS)
                     shared = False
                 wanted = Wanted(
                     fingerprints.of_table(table), files, files, fingerprints.name_of(table), shared
@@ -175,19 +175,28 @@ class KeptFiles:
             self._path = None
 
 
+_NOT_OF_URLS = "samples are at URLs, and each machine reads and keeps its own"
+
 # Stores that have a line of their own in stats().
 _STATS = {"decoded": DECODED_CACHE, "index": JPEG_INDEX}
 
 
-def explain(options: LoaderOptions, why_not: str) -> list[str]:
-    """Returns lines for ``explain()``."""
+def explain(options: LoaderOptions, why_not: str, are_remote: bool) -> list[str]:
+    """Returns lines for ``explain()``.
+
+    Args:
+        options: of the loader.
+        why_not: why nothing is kept; empty where something may be.
+        are_remote: whether the samples are at URLs.
+    """
     lines = []
     if options.cache is not None:
         tiers = ", ".join(options.cache.tiers)
         used = f"cache ({tiers}): epochs after the first neither read nor decode what is in it"
         lines.append(f"no cache: {why_not}" if why_not else used)
         if not why_not and joining.is_shared(options.cache):
-            lines.append("cache servers: each machine keeps its part of the files for all others")
+            used = "cache servers: each machine keeps its part of the files for all others"
+            lines.append(f"no cache servers: {_NOT_OF_URLS}" if are_remote else used)
     if options.jpeg_index is not None:
         used = "entry index: epochs after the first begin to decode near the crop"
         lines.append(f"no entry index: {why_not}" if why_not else used)

@@ -14,6 +14,7 @@ from fusionloader.options import LoaderOptions
 from fusionloader.samplers.epoch_sampler import EpochSampler
 from fusionloader.sources.datasets import Compiled
 from fusionloader.sources.tables import is_for_native_workers, layout_of
+from fusionloader.streams import explanation as reading_urls
 
 
 def explained(
@@ -37,9 +38,14 @@ def explained(
     if not why_not:
         assert compiled is not None
         lines.append(compiled.explain(part_seconds))
+        if compiled.is_remote:
+            one_by_one = _why_one_by_one(options, compiled)
+            lines.append(reading_urls.explain(options.dataset, _inner_sampler(options), one_by_one))
     if isinstance(options.batch_sampler, EpochSampler):
         lines.append(options.batch_sampler.explain())
-    lines += kept_files.explain(options, _why_nothing_is_kept(options, compiled, why_not))
+    are_remote = compiled is not None and compiled.is_remote
+    why_not_kept = _why_nothing_is_kept(options, compiled, why_not)
+    lines += kept_files.explain(options, why_not_kept, are_remote)
     if _is_cuda(options) and options.num_workers > 0 and not why_not:
         plan = compiled.plan if compiled is not None and compiled.complete else None
         lines.append(level_rows.explain(plan))
@@ -48,6 +54,17 @@ def explained(
     if options.remote is not None and (why_local := _why_local(options, compiled, why_not)):
         lines.append(f"remote workers have no part: {why_local}")
     return "\n".join(lines)
+
+
+def _why_one_by_one(options: LoaderOptions, compiled: Compiled) -> str:
+    """Returns why no process reads URLs ahead; empty where one does."""
+    if options.num_workers == 0:
+        return "there are no workers (num_workers=0)"
+    return "" if is_for_native_workers(compiled) else "Python makes the samples"
+
+
+def _inner_sampler(options: LoaderOptions) -> object:
+    return options.sampler if options.inner_sampler is None else options.inner_sampler
 
 
 def _why_local(options: LoaderOptions, compiled: Compiled | None, why_not: str | None) -> str:

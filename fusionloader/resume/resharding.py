@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from fusionloader.aliases import State
 from fusionloader.options import LoaderOptions
-from fusionloader.resume import own_resharding
 from fusionloader.resume.epoch_state import EpochState
+from fusionloader.resume.merging import merged, merging_sampler
 from fusionloader.resume.rank_shares import RankStage, Share, of_same_order, share_of
 
 # What a loader may have otherwise than the one that saved the state.
@@ -38,8 +38,9 @@ def load_resharded(
     if not given:
         raise ValueError("states of all ranks are to be loaded, and the list is empty")
     ours = share_of(options)
-    sampler = own_resharding.sampler_of(options)
-    if sampler is None and (same := _own_state(given, ours, identity)) is not None:
+    sampler = merging_sampler(options)
+    alone = sampler is None or (len(given) == 1 and identity["world_size"] == 1)
+    if alone and (same := _own_state(given, ours, identity)) is not None:
         return EpochState.from_state(same, identity)
     fixed = {name: value for name, value in identity.items() if name not in _FREE}
     found = [EpochState.from_state(state, fixed) for state in given]
@@ -47,12 +48,10 @@ def load_resharded(
         raise ValueError(
             "the dataset keeps a state in every worker of every rank: it cannot be resharded"
         )
+    if sampler is not None:
+        return merged(sampler, found)
     if all(epoch_state.finished for epoch_state in found):
         return found[0]
-    if callable(merge := getattr(options.index_sampler, "merge_states", None)):
-        return _by_sampler(found, merge)
-    if sampler is not None:
-        return own_resharding.resharded(sampler, found)
     by_rank = sorted(zip(_shares(found), found, strict=True), key=lambda pair: pair[0].rank)
     first, epoch_state = by_rank[0]
     ours = of_same_order(first, ours)
@@ -77,32 +76,6 @@ def _own_state(given: list[State], ours: Share | None, identity: State) -> State
         return None
     own = [s for s in given if (s.get("ranks") or {}).get("rank") == ours.rank]
     return own[0] if len(own) == 1 else None
-
-
-def _by_sampler(found: list[EpochState], merge: Callable[[list[State]], State]) -> EpochState:
-    """Returns where a loader stands whose sampler itself shares what is left of an epoch."""
-    if any(epoch_state.ahead for epoch_state in found):
-        raise ValueError(
-            "with in_order=False a rank has delivered batches beyond its first gap, and the "
-            "sampler's states tell where a gap begins only: save states with in_order=True"
-        )
-    owned = [epoch_state.sampler["sampler"] for epoch_state in found if epoch_state.sampler]
-    if len(owned) < len(found) or any(epoch_state.finished for epoch_state in found):
-        raise ValueError(
-            "the states are not of one epoch of one job with this sampler: save those of all "
-            "ranks at the same step"
-        )
-    first = found[0]
-    merged = {"sampler": merge(owned), "iterator": None, "ended": False}
-    return EpochState(
-        first.epoch,
-        first.seed,
-        first.generator,
-        first.base_seed,
-        resumed=True,
-        drawn={-1: merged},
-        num_workers=first.num_workers,
-    )
 
 
 def _shares(found: list[EpochState]) -> list[Share]:

@@ -43,10 +43,16 @@ def load_state(thing: object, state: Any) -> None:
 
 def resting_state(sampler: object) -> State | None:
     """Returns the state of a batch sampler between passes, as ``SamplerRun.state`` would."""
-    owner = sampler.sampler if is_plain_batch_sampler(sampler) else sampler
-    if not has_state(owner):
+    owner = owner_of_state(sampler)
+    if owner is None:
         return None
     return {"sampler": state_of(owner), "iterator": None, "ended": False}
+
+
+def owner_of_state(sampler: object) -> Stateful | None:
+    """Returns the batch sampler, or the sampler in a plain one, if it has a state."""
+    owner = sampler.sampler if is_plain_batch_sampler(sampler) else sampler
+    return owner if has_state(owner) else None
 
 
 def is_plain_batch_sampler(sampler: object) -> TypeGuard[BatchSampler]:

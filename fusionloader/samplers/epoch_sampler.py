@@ -217,7 +217,10 @@ class EpochSampler(Sampler[list[int]]):
         return {**common, "drop_last": self.drop_last, "batches": self.batches, **self.describe()}
 
     def merge_states(self, states: Sequence[State]) -> State:
-        """Returns the one state of the ranks of a job, for ``load_state_dict`` on any other ranks.
+        """Returns the state from which this rank shares what the ranks of ``states`` have left.
+
+        Args:
+            states: of the ranks of a job, or that of any of them, since they are the same.
 
         Raises:
             ValueError: they do not stand at the same batch.

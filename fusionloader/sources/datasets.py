@@ -169,8 +169,7 @@ def _nothing(stage: str, why: str) -> Compiled:
 
 def _source(kind: Kind, dataset: Any) -> str:
     if kind == "ranges":
-        ranges = dataset.byte_ranges()
-        return f"read from {len(ranges.files)} {'URLs' if ranges.are_remote else 'shards'}"
+        return f"read {dataset.describe()}"
     return {"pixels": "images in memory", "folder": "read", "encoded": "decode"}[kind]
 
 

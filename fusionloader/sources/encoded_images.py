@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from PIL import Image
 from torch.utils.data import Dataset
 
+from fusionloader.amounts import counted
 from fusionloader.sources.byte_ranges import ByteRanges
 from fusionloader.sources.range_reading import FileRange, read_range
 from fusionloader.sources.ranged_samples import RangedSamples, Targets
@@ -125,6 +126,12 @@ class EncodedImages(Dataset[Any]):
         number = self._number(index)
         where = self.ranged.ranges.at(number)
         return self.names.name(where.file, where.offset, number)
+
+    def describe(self) -> str:
+        """Returns what the samples are and where, for ``explain()``: ``"12 ranges of 3 files"``."""
+        ranges = self.ranged.ranges
+        files = counted(len(ranges.files), "URL" if ranges.are_remote else "file")
+        return f"{counted(len(ranges), 'range')} of {files}"
 
     def remote_files(self) -> RemoteFiles | None:
         """Returns what workers get the bytes through; ``None`` where files are local.

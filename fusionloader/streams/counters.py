@@ -58,7 +58,7 @@ class StreamStats:
         """Returns the line of ``explain()``."""
         a_request = self.samples / self.requests if self.requests else 0.0
         text = (
-            f"URLs are read ahead by a process: {self.samples} samples with {self.requests} "
+            f"from URLs: {self.samples} samples with {self.requests} "
             f"requests ({a_request:.1f} each), {self.bytes / 2**20:,.0f} MiB; {self.retries} "
             f"retries, {self.hedged} hedged; workers waited {self.wait_seconds:.1f} s"
         )

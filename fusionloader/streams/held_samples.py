@@ -12,6 +12,8 @@ from fusionloader.sources.streams.object_store import ObjectStore, Version
 from fusionloader.sources.streams.settings import ReadSettings
 from fusionloader.streams.table_places import TablePlaces
 
+_CHECKED_SECONDS = 10.0  # after which a file is looked at again, with the next request
+
 
 class HeldSamples:
     """Reads what is announced, ahead of who takes it, and what is wanted at once.
@@ -31,7 +33,7 @@ class HeldSamples:
         self._table, self._store = table, store
         self._held: dict[int, asyncio.Future[bytes]] = {}
         self._running: set[asyncio.Task[None]] = set()
-        self._checked: dict[int, asyncio.Task[None]] = {}
+        self._checked: dict[int, tuple[float, asyncio.Task[None]]] = {}
         self._pass = 0
         self._holds_back = False
         self.on_demand = 0
@@ -49,6 +51,7 @@ class HeldSamples:
             task.cancel()
         self._running.clear()
         self._held.clear()
+        self._checked.clear()
         self._plan.clear()
 
     def go(self) -> None:
@@ -110,10 +113,7 @@ class HeldSamples:
         """Reads one request, and gives each sample its part or the error."""
         url = self._url(request)
         try:
-            _, data = await asyncio.gather(
-                self._unchanged(request.file, url),
-                self._store.read(url, request.start, request.stop),
-            )
+            data = await self._bytes_of(request, url)
         except BaseException as error:
             for sample in samples.values():
                 if not sample.done():
@@ -127,15 +127,35 @@ class HeldSamples:
             _, start, stop = self._places.range(self._places.place(item))
             sample.set_result(bytes(whole[start - request.start : stop - request.start]))
 
+    async def _bytes_of(self, request: RangeRequest, url: str) -> bytes:
+        """Returns the bytes of a request; that the file has changed comes before other errors."""
+        unchanged, data = await asyncio.gather(
+            self._unchanged(request.file, url),
+            self._store.read(url, request.start, request.stop),
+            return_exceptions=True,
+        )
+        if isinstance(unchanged, ShardChanged):
+            raise unchanged
+        if isinstance(data, BaseException):
+            raise data
+        if unchanged is not None:
+            raise unchanged
+        return data
+
     def _url(self, request: RangeRequest) -> str:
         return self._table.path(request.items[0]).decode()
 
     async def _unchanged(self, file: int, url: str) -> None:
-        """Raises ShardChanged where a file is not the one that was indexed; asks once."""
-        if file not in self._checked:
-            task = asyncio.get_running_loop().create_task(self._check(file, url))
-            self._checked[file] = task
-        task = self._checked[file]
+        """Raises ShardChanged where a file is not the one that was indexed.
+
+        It is asked for once in a pass, and again as time goes by.
+        """
+        loop = asyncio.get_running_loop()
+        asked, task = self._checked.get(file, (0.0, None))
+        if task is None or (task.done() and loop.time() - asked > _CHECKED_SECONDS):
+            task = loop.create_task(self._check(file, url))
+            task.add_done_callback(lambda it: it.cancelled() or it.exception())  # nobody may wait
+            self._checked[file] = loop.time(), task
         try:
             await asyncio.shield(task)
         except ShardChanged:

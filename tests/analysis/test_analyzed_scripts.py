@@ -1,8 +1,10 @@
 """Scripts as users write them, analyzed: loaders are found, steps counted, the end is clean."""
 
+import pickle
 import sys
 
 import pytest
+from support.shards import shards_of
 from torch.utils.data import DataLoader
 
 from fusionloader.analysis.errors import AnalysisError
@@ -234,3 +236,24 @@ def test_loaders_and_arguments_are_as_before_when_the_analysis_is_over(analyzed)
         analyzed("raise ValueError")
     assert sys.argv == argv
     assert (DataLoader.__init__, DataLoader.__iter__) == (init, iterate)
+
+
+def test_shards_are_analyzed_by_what_samples_take_of_them(analyzed, train_set, tmp_path):
+    dataset = shards_of(train_set, tmp_path)
+    (tmp_path / "dataset.pickle").write_bytes(pickle.dumps(dataset))
+    found = analyzed(
+        f"""
+        import pickle
+        with open({str(tmp_path / "dataset.pickle")!r}, "rb") as file:
+            loader = FusionLoader(pickle.load(file), 8, num_workers=1)
+        for epoch in range(50):
+            for x, y in loader:
+                pass
+        """
+    )
+    (loader,) = found.loaders
+    service = loader.service
+    nbytes = dataset.byte_ranges().nbytes.tolist()
+    assert [read for read, _ in service.costs] == nbytes
+    assert service.reads.mean_bytes == sum(nbytes) / 40
+    assert service.indexed is not None  # some of the ranges are JPEGs

@@ -2,7 +2,13 @@
 
 import pytest
 from jobs import alone
+from support.faulty_server import serving
+from support.images import train_transform
+from support.shard_writers import FAMILIES
 from support.shards import shards_of
+from support.tar_shards import image_shards
+
+from fusionloader.sources import TarStream
 
 
 def test_jobs_share_ranges_and_have_the_folder_s_batches(group, train_set, tmp_path):
@@ -13,6 +19,28 @@ def test_jobs_share_ranges_and_have_the_folder_s_batches(group, train_set, tmp_p
     (expected,) = alone(train_set)
     assert [job.answer() for job in jobs] == [expected, expected]
     assert jobs[0].ask("stats").together
+
+
+def test_jobs_share_tar_archives(group, train_set, tmp_path):
+    dataset = FAMILIES["tar"](train_set, tmp_path)(train_set.transform)
+    jobs = group(2, dataset=dataset)
+    for job in jobs:
+        job.tell("rest")
+    (expected,) = alone(train_set)
+    assert [job.answer() for job in jobs] == [expected, expected]
+    assert jobs[0].ask("stats").together
+
+
+def test_jobs_share_a_stream(group, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with serving(image_shards((23, 17))) as server:
+        stream = TarStream(server.url("train-{000..001}.tar"), transform=train_transform())
+        jobs = group(2, dataset=stream, sampler=stream.sampler())
+        for job in jobs:
+            job.tell("rest")
+        (expected,) = alone(stream, sampler=stream.sampler())
+        assert [job.answer() for job in jobs] == [expected, expected]
+        assert jobs[0].ask("stats").together
 
 
 def test_jobs_with_other_shards_of_the_same_size_do_not_share(group, train_set, tmp_path):

@@ -15,7 +15,7 @@ SCRIPTS = [
         r"padding: [3-9]\d% in random batches, 1?\d% in buckets\n.*the same: True",
     ),
     (None, "own_dataset.py", [], "120 files opened by user code"),
-    (None, "own_source.py", [], "Records: read from 3 shards: native"),
+    (None, "own_source.py", [], "Records: read 60 ranges of 3 files: native"),
     (None, "own_decoder.py", [], "[1-9][0-9]* images were decoded by the card\nrefused: {}"),
     (
         None,

@@ -5,9 +5,12 @@ import shutil
 
 import pytest
 import torch
+from support.faulty_server import serving
 from support.images import train_transform
 from support.remote_workers import assert_same, batches_of
+from support.shard_writers import FAMILIES
 from support.shards import shards_of
+from support.tar_shards import image_shards
 from support.waiting import wait_until
 from torchvision.datasets import ImageFolder
 
@@ -16,7 +19,7 @@ from fusionloader.remote import protocol
 from fusionloader.remote.protocol import MalformedMessage
 from fusionloader.remote.worker.encoded_cache import EncodedCache
 from fusionloader.remote.worker.reading import FileReader, TooLarge, Unavailable
-from fusionloader.sources import ByteRanges, EncodedImages
+from fusionloader.sources import ByteRanges, EncodedImages, TarStream
 
 
 def loader_of(dataset, **options):
@@ -48,12 +51,32 @@ def until_served(loader, folder):
     return loader.stats().remote
 
 
+def tar_folder(folder, tmp_path):
+    return FAMILIES["tar"](folder, tmp_path)(folder.transform)
+
+
+@pytest.mark.parametrize("made_by", [shards_of, tar_folder])
 @pytest.mark.parametrize("data", ["shared", "ship"])
-def test_ranges_are_read_there_or_sent(data, folder, start_worker, token_file, tmp_path):
-    dataset = shards_of(folder, tmp_path)
+def test_ranges_are_read_there_or_sent(data, made_by, folder, start_worker, token_file, tmp_path):
+    dataset = made_by(folder, tmp_path)
     with loader_of(dataset, remote=remote_to(start_worker(), token_file, data)) as loader:
         remote = until_served(loader, folder)
     assert (remote.bytes_sent / remote.samples > 1000) == (data == "ship")
+
+
+def test_a_stream_is_made_here_and_remote_workers_have_no_part(
+    start_worker, token_file, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with serving(image_shards((7, 5))) as server:
+        stream = TarStream(server.url("train-{000..001}.tar"), transform=train_transform())
+        remote = remote_to(start_worker(), token_file, "ship")
+        given = {"shuffle": None, "batch_size": 4}
+        with loader_of(stream, sampler=stream.sampler(), remote=remote, **given) as loader:
+            assert "remote workers have no part: samples at URLs are read by" in loader.explain()
+            found = batches_of(loader, 1)
+        with loader_of(stream, sampler=stream.sampler(), **given) as alone:
+            assert_same(found, batches_of(alone, 1))
 
 
 def test_a_worker_with_other_shards_is_sent_the_ranges(

@@ -189,3 +189,61 @@ def test_ranks_that_delivered_other_numbers_of_batches_are_not_resharded():
         states.append(loader.state_dict())
     with pytest.raises(ValueError, match="do not stand at the same batch"):
         rank_loader(3, 0, lengths).load_state_dict(states, ranks="reshard")
+
+
+class Pairs:
+    """A user's batch sampler: ranks take turns with pairs of numbers; it merges its states."""
+
+    def __init__(self, ranks, rank):
+        self.ranks, self.rank, self.taken = ranks, rank, 0
+
+    def __iter__(self):
+        while self.taken < 40:
+            first = 2 * (self.taken + self.rank)
+            self.taken += self.ranks
+            yield [first, first + 1]
+
+    def __len__(self):
+        return 40 // self.ranks
+
+    def state_dict(self):
+        return {"taken": self.taken}
+
+    def load_state_dict(self, state):
+        self.taken = state["taken"]
+
+    def merge_states(self, states):
+        assert len({state["taken"] for state in states}) == 1
+        return states[0]
+
+
+def test_a_sampler_of_the_user_shares_what_is_left_by_its_own_merge_states():
+    def make(ranks, rank):
+        sampler = Pairs(ranks, rank)
+        return FusionLoader(Numbers(80), batch_sampler=sampler, num_workers=rank % 2)
+
+    found, states = [], []
+    for rank in range(2):
+        loader = make(2, rank)
+        iterator = iter(loader)
+        found += [next(iterator).tolist() for _ in range(6)]
+        states.append(loader.state_dict())
+    for rank in range(4):
+        loader = make(4, rank)
+        loader.load_state_dict(states, ranks="reshard")
+        found += [batch.tolist() for batch in loader]
+    assert sorted(found) == [[number, number + 1] for number in range(0, 80, 2)]
+
+
+def test_nothing_left_to_other_ranks_is_an_empty_pass_and_not_the_next_epoch():
+    lengths = list(range(1, 30))
+    loader = rank_loader(1, 0, lengths)
+    iterator = iter(loader)
+    for _ in range(len(loader)):
+        next(iterator)
+    state = loader.state_dict()
+    for rank in range(2):
+        other = rank_loader(2, rank, lengths)
+        other.load_state_dict([state], ranks="reshard")
+        assert list(other) == []
+        assert len(list(other)) == -(-len(loader) // 2)

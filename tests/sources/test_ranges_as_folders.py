@@ -70,7 +70,7 @@ def assert_both_same(datasets, **options):
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_native_workers_make_the_same(both, method):
     loader = assert_both_same(both(), multiprocessing_context=method)
-    assert loader.stats().pillow_samples and "read from 3 shards: native" in loader.explain()
+    assert loader.stats().pillow_samples and "ranges of 3 files: native" in loader.explain()
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def epochs(dataset, count=1, **options):
 def test_batches_are_those_of_the_folder(served, options):
     ours, loader = epochs(served.remote(), **options)
     assert same_batches(ours, epochs(served.folder, **options)[0])
-    assert "read from 3 URLs: native" in loader.explain()
+    assert "ranges of 3 URLs: native" in loader.explain()
 
 
 def test_what_is_kept_is_not_asked_for_again(served):

@@ -88,7 +88,7 @@ def test_an_epoch_takes_few_requests(server):
     stats = loader.stats().stream
     assert (stats.samples, stats.on_demand, stats.failures) == (len(stream), 0, 0)
     assert stats.held_bytes == 0
-    assert "URLs are read ahead by a process: 40 samples" in loader.explain()
+    assert "from URLs: 40 samples with" in loader.explain()
     assert loader.stats().read_bytes == int(stream.byte_ranges().nbytes.sum())
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from fusionloader.amounts import counted
 from fusionloader.sources.byte_ranges import ByteRanges
 from fusionloader.sources.encoded_images import EncodedImages, Transform
 from fusionloader.sources.shards.shard_paths import Paths, shard_paths
@@ -84,6 +85,11 @@ class TarFolder(EncodedImages):
             target_transform=target_transform,
             names=MemberNames({path: kept for path, (_, kept) in zip(paths, found, strict=True)}),
         )
+
+    def describe(self) -> str:
+        """See ``EncodedImages``."""
+        archives = counted(len(self.byte_ranges().files), "archive")
+        return f"{counted(len(self), 'member')} of {archives}, by their indexes"
 
     def _classified(self, targets: list[Any]) -> Targets:
         kinds = set(map(type, targets))

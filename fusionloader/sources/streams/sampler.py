@@ -26,10 +26,12 @@ class StreamSampler(Sampler[int]):
 
     The order is a function of ``seed`` and the epoch's number. Ranks share the samples without loss
     or repetition: their numbers differ by one at most. Of an epoch that another number of ranks has
-    begun, ``resharded`` says what is left.
+    begun, ``merge_states`` says what is left.
 
     Attributes:
         epoch: number of the epoch that the next pass is.
+        num_replicas: number of ranks.
+        rank: of this process.
     """
 
     def __init__(
@@ -58,7 +60,7 @@ class StreamSampler(Sampler[int]):
         """
         self.epoch = 0
         self._counts, self._shape, self._seed = shard_counts, shape, int(seed)
-        self._ranks, self._rank = _ranks(num_replicas, rank)
+        self.num_replicas, self.rank = _ranks(num_replicas, rank)
         self._drop_last = bool(drop_last)
         self._stages: list[list[int]] = []
         self._delivered = 0
@@ -80,7 +82,7 @@ class StreamSampler(Sampler[int]):
 
     def __len__(self) -> int:
         left = self._left() if self._loaded else Remaining.of_whole(int(self._counts.sum()))
-        order = RankOrder(self._epoch_order(), left, self._rank, self._ranks, self._drop_last)
+        order = RankOrder(self._epoch_order(), left, self.rank, self.num_replicas, self._drop_last)
         return order.count - (self._delivered if self._loaded else 0)
 
     # ---- where it stands -----------------------------------------------------------------------
@@ -90,8 +92,8 @@ class StreamSampler(Sampler[int]):
         return {
             "order": self._identity(),
             "epoch": self.epoch,
-            "ranks": self._ranks,
-            "rank": self._rank,
+            "ranks": self.num_replicas,
+            "rank": self.rank,
             "drop_last": self._drop_last,
             "stages": [list(stage) for stage in self._stages],
             "delivered": self._delivered,
@@ -104,11 +106,11 @@ class StreamSampler(Sampler[int]):
             ValueError: it is of another order, or of another number of ranks.
         """
         self._check(state)
-        mine, theirs = (self._rank, self._ranks), (state["rank"], state["ranks"])
+        mine, theirs = (self.rank, self.num_replicas), (state["rank"], state["ranks"])
         if mine != theirs:
             raise ValueError(
                 f"the state is that of rank {theirs[0]} of {theirs[1]}, and this is rank {mine[0]} "
-                f"of {mine[1]}: give the states of all ranks to resharded(), or to the loader's "
+                f"of {mine[1]}: give the states of all ranks to merge_states(), or to the loader's "
                 'load_state_dict(states, ranks="reshard")'
             )
         self.epoch = state["epoch"]
@@ -116,8 +118,8 @@ class StreamSampler(Sampler[int]):
         self._delivered = state["delivered"]
         self._loaded = True
 
-    def resharded(self, states: Sequence[State]) -> State:
-        """Returns this rank's state where the ranks that had ``states`` have left off.
+    def merge_states(self, states: Sequence[State]) -> State:
+        """Returns the state from which this rank shares what the ranks of ``states`` have left.
 
         Args:
             states: of all ranks that there were, saved in one epoch, in any order.
@@ -144,8 +146,8 @@ class StreamSampler(Sampler[int]):
         stage = [int(first["drop_last"]), *delivered]
         return {
             **first,
-            "ranks": self._ranks,
-            "rank": self._rank,
+            "ranks": self.num_replicas,
+            "rank": self.rank,
             "drop_last": self._drop_last,
             "stages": [*first["stages"], stage],
             "delivered": 0,
@@ -184,7 +186,7 @@ class StreamSampler(Sampler[int]):
 
     def _order(self) -> RankOrder:
         order = self._epoch_order()
-        return RankOrder(order, self._left(), self._rank, self._ranks, self._drop_last)
+        return RankOrder(order, self._left(), self.rank, self.num_replicas, self._drop_last)
 
 
 def _ranks(num_replicas: int | None, rank: int | None) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fusionloader.amounts import mib, parse_bytes
+from fusionloader.amounts import counted, mib, parse_bytes
 from fusionloader.scheduler.reading.backoff import Backoff
 from fusionloader.sources.byte_ranges import OFFSET_BITS, ByteRanges
 from fusionloader.sources.encoded_images import EncodedImages
@@ -140,6 +140,11 @@ class TarStream(EncodedImages):
                     raise
                 time.sleep(wait)
         raise AssertionError("the last attempt returns or raises")
+
+    def describe(self) -> str:
+        """See ``EncodedImages``."""
+        archives = counted(len(self.urls), "archive")
+        return f"{counted(len(self), 'member')} of {archives} at URLs, by their indexes"
 
     def sampler(
         self,

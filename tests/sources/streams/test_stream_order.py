@@ -71,7 +71,7 @@ def test_other_numbers_of_ranks_deliver_what_is_left_each_sample_once(data, coun
             sampler = sampler_of(counts, shape, rank, ranks)
             sampler.set_epoch(epoch)
             if states is not None:
-                sampler.load_state_dict(sampler.resharded(states))
+                sampler.load_state_dict(sampler.merge_states(states))
             samplers.append(sampler)
         assert sum(map(len, samplers)) == left
         states = []
@@ -81,7 +81,7 @@ def test_other_numbers_of_ranks_deliver_what_is_left_each_sample_once(data, coun
             delivered += [next(run) for _ in range(count)]
             states.append(sampler.state_dict())
     last = sampler_of(counts, shape)
-    last.load_state_dict(last.resharded(states))
+    last.load_state_dict(last.merge_states(states))
     delivered += list(last)
     assert sorted(delivered) == list(range(sum(counts)))
 
@@ -155,9 +155,9 @@ def test_states_that_are_not_whole_are_refused():
     states = [sampler_of([40], None, rank, 3).state_dict() for rank in range(3)]
     sampler = sampler_of([40], None)
     with pytest.raises(ValueError, match=r"states of the ranks \[0, 2\] are given"):
-        sampler.resharded([states[0], states[2]])
+        sampler.merge_states([states[0], states[2]])
     with pytest.raises(ValueError, match="differ in 'epoch'"):
-        sampler.resharded([states[0], states[1], {**states[2], "epoch": 4}])
+        sampler.merge_states([states[0], states[1], {**states[2], "epoch": 4}])
 
 
 def test_a_state_is_dropped_by_another_epoch_and_not_by_its_own():

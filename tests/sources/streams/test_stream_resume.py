@@ -109,6 +109,47 @@ def test_a_rank_with_nothing_left_is_at_its_end(images):
     assert targets_of(last) == []
 
 
+def test_states_between_epochs_lead_other_ranks_to_a_whole_epoch(images):
+    states = []
+    for rank in range(3):
+        loader = loader_of(images, rank, 3)
+        list(loader)
+        states.append(loader.state_dict())
+    delivered = []
+    for rank in range(2):
+        loader = loader_of(images, rank, 2)
+        loader.load_state_dict(states, ranks="reshard")
+        loader.set_epoch(1)
+        delivered += targets_of(loader)
+    assert sorted(delivered) == list(range(sum(COUNTS)))
+
+
+def test_a_rank_that_has_not_begun_has_its_whole_share_left(images):
+    begun, waiting = (loader_of(images, rank, 2, epoch=1) for rank in range(2))
+    delivered = targets_of(itertools.islice(begun, 4))
+    states = [waiting.state_dict(), begun.state_dict()]
+    for rank in range(3):
+        loader = loader_of(images, rank, 3)
+        loader.load_state_dict(states, ranks="reshard")
+        delivered += targets_of(loader)
+    assert sorted(delivered) == list(range(sum(COUNTS)))
+
+
+def test_one_rank_goes_on_with_the_very_batches_from_a_list_of_its_state(images):
+    loader = loader_of(images)
+    begun = targets_of(itertools.islice(loader, 3))
+    again = loader_of(images)
+    again.load_state_dict([loader.state_dict()], ranks="reshard")
+    assert begun + targets_of(again) == targets_of(loader_of(images))
+
+
+def test_a_state_of_another_number_of_ranks_is_refused_with_what_to_do(images):
+    loader = loader_of(images, 0, 3)
+    next(iter(loader))
+    with pytest.raises(ValueError, match='world_size = 3.*ranks="reshard"'):
+        loader_of(images, 0, 2).load_state_dict(loader.state_dict())
+
+
 def test_states_that_are_not_whole_are_refused(images):
     states = []
     for rank in range(3):

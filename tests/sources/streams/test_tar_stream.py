@@ -10,7 +10,12 @@ from PIL import Image
 from support.faulty_server import serving
 from support.tar_shards import image_shards, jpeg, tar_of
 
-from fusionloader.sources.shards.tar_errors import BadSample, CorruptTar, UnreadableIndex
+from fusionloader.sources.shards.tar_errors import (
+    BadSample,
+    CorruptTar,
+    ShardError,
+    UnreadableIndex,
+)
 from fusionloader.sources.shards.tar_index import SUFFIX
 from fusionloader.sources.streams.settings import ReadSettings
 from fusionloader.sources.streams.shard_indexes import write_indexes
@@ -101,6 +106,24 @@ def test_a_damaged_index_in_the_cache_is_made_again(server):
     assert len(stream_of(server)) == 15
 
 
+def test_an_index_of_another_version_beside_a_shard_is_named_and_in_the_cache_made_again(
+    server, monkeypatch
+):
+    from fusionloader.sources.shards import tar_index
+    from fusionloader.sources.streams.shard_indexes import kept_index
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tar_index, "VERSION", 99)
+        stream_of(server)
+        other = {name: kept_index(server.url(name)).read_bytes() for name in server.files}
+    assert stream_of(server).targets.tolist() == list(range(15))
+    for name, data in other.items():
+        server.files[name + SUFFIX] = data
+        kept_index(server.url(name)).unlink()
+    with pytest.raises(UnreadableIndex, match=r"train-00\d.tar.* version 99, .* write it again"):
+        stream_of(server, index="beside")
+
+
 def test_a_shard_that_was_replaced_is_indexed_again(server):
     stream_of(server)
     server.files["train-001.tar"] = image_shards((3,))["train-000.tar"]
@@ -144,6 +167,12 @@ def test_a_block_without_a_header_is_not_read(server, monkeypatch):
         (b"", CorruptTar, "train-001.tar: the shard is empty"),
         (image_shards((2,))["train-000.tar"][:1600], CorruptTar, "train-001.tar, byte .* cut off"),
         (tar_of([("1.jpg", b"i")]), BadSample, "train-001.tar: the sample '1' .* no member 'cls'"),
+        (
+            tar_of([("1.jpg", b"i"), ("1.jpg", b"j"), ("1.cls", b"1")]),
+            BadSample,
+            "train-001.tar: the sample '1' has two members 'jpg'",
+        ),
+        (tar_of([]), ShardError, "train-001.tar: the archive is empty"),
     ],
 )
 def test_a_bad_shard_is_named(server, data, error, message):

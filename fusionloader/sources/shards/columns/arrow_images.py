@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from fusionloader.amounts import counted
 from fusionloader.sources.encoded_images import EncodedImages, Transform
 from fusionloader.sources.shards.columns.arrow_columns import (
     column_of,
@@ -54,6 +55,20 @@ class ArrowImages(EncodedImages):
             target_transform=target_transform,
         )
 
+    def describe(self) -> str:
+        """See ``EncodedImages``."""
+        files = counted(len(self.byte_ranges().files), "Arrow file")
+        return f"{counted(len(self), 'value')} of {files}"
+
+
+class HuggingFaceImages(EncodedImages):
+    """What ``from_hugging_face`` returns."""
+
+    def describe(self) -> str:
+        """See ``EncodedImages``."""
+        files = counted(len(self.byte_ranges().files), "file")
+        return f"{counted(len(self), 'row')} of a Hugging Face dataset in {files}"
+
 
 def from_hugging_face(
     dataset: Any,
@@ -87,7 +102,9 @@ def from_hugging_face(
         rows = dataset._indices.column(0).to_numpy()
         ranges = ranges.of(rows)
         targets = [targets[row] for row in rows] if isinstance(targets, list) else targets[rows]
-    return EncodedImages(ranges, targets, transform=transform, target_transform=target_transform)
+    return HuggingFaceImages(
+        ranges, targets, transform=transform, target_transform=target_transform
+    )
 
 
 def _targets(

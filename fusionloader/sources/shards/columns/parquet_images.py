@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fusionloader.amounts import counted
 from fusionloader.sources.byte_ranges import ByteRanges
 from fusionloader.sources.encoded_images import EncodedImages, Transform
 from fusionloader.sources.shards.columns.arrow_columns import (
@@ -83,6 +84,13 @@ class ParquetImages(EncodedImages):
             target_transform=target_transform,
             names=RowNames(paths, counts),
         )
+
+    def describe(self) -> str:
+        """See ``EncodedImages``."""
+        unpacked_files = self.byte_ranges().files
+        files = counted(len(unpacked_files), "Parquet file")
+        where = os.path.dirname(unpacked_files[0])
+        return f"{counted(len(self), 'value')} of {files}, unpacked in {where}"
 
 
 def _opened(path: str) -> pq.ParquetFile:

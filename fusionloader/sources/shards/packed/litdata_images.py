@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from fusionloader.amounts import counted
 from fusionloader.sources.byte_ranges import ByteRanges
 from fusionloader.sources.encoded_images import EncodedImages, Transform
 from fusionloader.sources.shards.packed.litdata_chunks import NUMBERS, TEXTS, images_in
@@ -69,6 +70,11 @@ class LitDataImages(EncodedImages):
             target_transform=target_transform,
             names=RowNames(paths, counts, "sample"),
         )
+
+    def describe(self) -> str:
+        """See ``EncodedImages``."""
+        chunks = counted(len(self.byte_ranges().files), "chunk")
+        return f"{counted(len(self), 'sample')} of {chunks}"
 
 
 def _index_of(folder: Path) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import os
 import lmdb
 import numpy as np
 
+from fusionloader.amounts import counted
 from fusionloader.sources.byte_ranges import ByteRanges
 from fusionloader.sources.encoded_images import EncodedImages, Transform
 from fusionloader.sources.shards.mapped_files import MappedFiles
@@ -82,6 +83,10 @@ class LMDBImages(EncodedImages):
             target_transform=target_transform,
             names=KeyNames(os.fspath(path), keys),
         )
+
+    def describe(self) -> str:
+        """See ``EncodedImages``."""
+        return f"{counted(len(self), 'value')} of a database"
 
 
 def _text(

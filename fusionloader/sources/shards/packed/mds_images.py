@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from fusionloader.amounts import counted
 from fusionloader.sources.byte_ranges import ByteRanges
 from fusionloader.sources.encoded_images import EncodedImages, Transform
 from fusionloader.sources.shards.packed.packed_items import (
@@ -87,6 +88,14 @@ class MDSImages(EncodedImages):
             target_transform=target_transform,
             names=RowNames([_name(shard) for shard in shards], counts, "sample"),
         )
+        elsewhere = {os.path.dirname(path) for path in paths} - {os.path.normpath(folder)}
+        self._unpacked_in = sorted(elsewhere)
+
+    def describe(self) -> str:
+        """See ``EncodedImages``."""
+        shards = counted(len(self.byte_ranges().files), "shard")
+        text = f"{counted(len(self), 'sample')} of {shards}"
+        return ", unpacked in ".join([text, *self._unpacked_in])
 
 
 def _shards_of(folder: Path) -> list[dict[str, Any]]:
