@@ -1,7 +1,8 @@
 """Tar shards on a server that answers after 50 ms, and after 2 s once in a hundred requests.
 
-Contenders, all with the same samples in the same order and native decoding: the shards in local
+Contenders with the same samples in the same order and native decoding are the shards in local
 files, the stream, and a naive reader that makes a request for every sample in its worker.
+webdataset and torch read the same shards from the same server, each as a whole, in their own order.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from torch.utils.data import DataLoader
 from torchvision import transforms
 
 from benchmarks.range_emulator import Lateness, emulating
 from benchmarks.study import parser_of, publish
+from benchmarks.tar_folder import web_dataset
 from fusionloader import FusionLoader
 from fusionloader.cli.corpus import ensure_corpus
 from fusionloader.cli.measure.report import announce
@@ -32,6 +35,7 @@ from fusionloader.sources.remote_files import RemoteFiles
 from fusionloader.sources.url_reading import UrlFiles
 
 SHARD_SAMPLES = 500
+WEBDATASET = "webdataset + torch"
 TRANSFORM = transforms.Compose(
     [
         transforms.RandomResizedCrop(224),
@@ -77,8 +81,8 @@ def write_shards(folder: Path, images: list[Path], samples: int) -> int:
 
 def contenders(
     url: str, folder: Path, shards: int, options: argparse.Namespace
-) -> dict[str, tuple[EncodedImages, Any]]:
-    """Returns the datasets, and the sampler of all of them."""
+) -> dict[str, tuple[Any, Any]]:
+    """Returns the datasets, and the sampler of those that have indices."""
     stream = TarStream(
         f"{url}/train-{{000..{shards - 1:03d}}}.tar",
         transform=TRANSFORM,
@@ -97,14 +101,17 @@ def contenders(
         "local files": (EncodedImages(local, targets, transform=TRANSFORM), sampler),
         "stream": (stream, sampler),
         "a request a sample": (OneByOne(ranges, targets, transform=TRANSFORM), sampler),
+        WEBDATASET: (web_dataset(list(ranges.files), TRANSFORM), None),
     }
 
 
-def epochs(
-    dataset: EncodedImages, sampler: Any, options: argparse.Namespace, most: int
-) -> Iterator[Epoch]:
-    """Yields epochs of one loader, of ``most`` batches at most; the first is a warm-up."""
-    loader: FusionLoader[Any] = FusionLoader(
+def epochs(dataset: Any, sampler: Any, options: argparse.Namespace, most: int) -> Iterator[Epoch]:
+    """Yields epochs of one loader, of ``most`` batches at most; the first is a warm-up.
+
+    Datasets without a sampler are torch's ``DataLoader``'s.
+    """
+    kind: type[DataLoader[Any]] = FusionLoader if sampler is not None else DataLoader
+    loader = kind(
         dataset,
         options.batch_size,
         sampler=sampler,
@@ -114,7 +121,8 @@ def epochs(
     )
     number = 0
     while True:
-        loader.set_epoch(number)
+        if isinstance(loader, FusionLoader):
+            loader.set_epoch(number)
         number += 1
         before = requests_of(loader)
         waits, samples = [], 0
@@ -131,9 +139,9 @@ def epochs(
         yield Epoch(rate, waits, requests_of(loader) - before, first)
 
 
-def requests_of(loader: FusionLoader[Any]) -> int:
+def requests_of(loader: DataLoader[Any]) -> int:
     """Returns the requests of a stream; 0 of other contenders."""
-    stats = loader.stats().stream
+    stats = loader.stats().stream if isinstance(loader, FusionLoader) else None
     return 0 if stats is None else stats.requests
 
 
@@ -179,6 +187,8 @@ def report(options: argparse.Namespace, results: dict[str, list[Epoch]], naive: 
         requests = sum(epoch.requests for epoch in found)
         if name == naive:  # its workers are ahead of the batches that are counted
             requests = options.stream_samples * len(found)
+        if name == WEBDATASET:  # one a shard
+            requests = -(-options.stream_samples // SHARD_SAMPLES) * len(found)
         figures[name] = {
             "rates": rates,
             "rate": median(rates),
