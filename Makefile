@@ -77,9 +77,9 @@ studies: ready-to-test
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m studies tests/cli/test_commands.py tests/cli/test_gpu_runs.py \
 	    tests/compat/test_compliance.py tests/test_same_training.py
 
-# Combinations of which the suite tries some: ends of a process, and ways to start one.
+# What the suite tries in part: ends of a process and ways to start one, examples of properties.
 matrix: ready-to-test
-	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m matrix
+	FUSIONLOADER_THOROUGH=1 $(BIN)/python -m pytest $(PYTEST_FLAGS) -m 'matrix or properties'
 
 # Remote workers that Ray starts, on real clusters; one of these tests is in the suite, too.
 ray: ready-to-test

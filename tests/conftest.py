@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import multiprocessing
 
 import numpy as np
 import pytest
@@ -14,6 +15,9 @@ pytest_plugins = [
     "support.property_tests",
 ]
 
+
+# Half of what a worker of a fork server costs is that import; that of spawned ones stays.
+multiprocessing.set_forkserver_preload(["torchvision.datasets", "torchvision.transforms"])
 
 _runs = itertools.count()
 

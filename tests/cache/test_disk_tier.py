@@ -3,12 +3,12 @@
 import os
 import shutil
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from support import warm_start
 from support.batches import same_batches
 from support.images import train_transform
+from support.mounts import in_mount_namespace
 from torchvision.datasets import ImageFolder
 
 from fusionloader import Cache, FusionLoader
@@ -210,15 +210,11 @@ def test_a_full_disk_ends_the_filling_and_nothing_else(image_folder, tmp_path):
     if tried.returncode:
         pytest.skip(f"a small disk cannot be mounted: {tried.stderr.strip()}")
     paths = os.pathsep.join([os.getcwd(), os.path.join(os.getcwd(), "tests")])
-    script = Path(tmp_path.parent / "fill.py")
-    script.write_text(FILL.replace("64MiB", "64KiB"))
-    command = [sys.executable, str(script), str(image_folder), str(tmp_path)]
-    done = subprocess.run(
-        ["unshare", "-m", "sh", "-c", f'{mount} && truncate -s 60k {tmp_path}/other && '
-         f'dd if=/dev/zero of={tmp_path}/other bs=1k count=60 2>/dev/null && exec "$@"', "sh",
-         *command],
-        capture_output=True, text=True, env={**os.environ, "PYTHONPATH": paths},
-    )  # fmt: skip
+    fill = f"dd if=/dev/zero of={tmp_path}/other bs=1k count=60 2>/dev/null"
+    code = in_mount_namespace(f"{mount} && {fill}") + FILL.replace("64MiB", "64KiB")
+    done = warm_start.completed(
+        *("-c", code, image_folder, tmp_path), env={**os.environ, "PYTHONPATH": paths}
+    )
     assert done.returncode == 0, done.stderr
     batches, misses, kept = map(int, done.stdout.split())
     assert batches == 8 and misses == COUNT - kept and 0 <= kept < COUNT

@@ -117,7 +117,7 @@ def test_torchs_own_loader_gives_the_same_where_it_draws_the_same(folder, worker
     assert equal(run(FusionLoader), run(DataLoader))
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["forkserver", pytest.param("spawn", marks=pytest.mark.matrix)])
 def test_workers_of_every_start_method_defer(folder, method):
     loader = FusionLoader(Files(folder), 5, num_workers=1, multiprocessing_context=method, seed=3)
     expected = FusionLoader(Files(folder), 5, num_workers=1, seed=3, deferred_images="off")

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from deferred.uses import rgb
 from PIL import Image, ImageEnhance, ImageFile, ImageOps
+from support import warm_start
 from support.images import photo
 from torchvision import transforms
 from torchvision.transforms import functional, v2
@@ -153,11 +154,7 @@ for _ in range(2):
     ],
 )
 def test_what_is_not_as_expected_leaves_pillow_alone_and_is_said_once(change, why):
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(SCRIPT.format(change=change))],
-        capture_output=True,
-        text=True,
-    )
+    done = warm_start.completed("-c", textwrap.dedent(SCRIPT.format(change=change)))
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("images are not deferred") == 1
     assert why in done.stderr

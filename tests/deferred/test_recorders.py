@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from support.campaigns import examples
 from support.images import NORMALIZE, photo
 from torchvision import transforms
 from torchvision.transforms import v2
@@ -129,7 +130,8 @@ def test_a_recorder_that_draws_otherwise_is_found_out(deferred, monkeypatch):
     assert tried_recorder(transforms.RandomResizedCrop(24)) is None
 
 
-@settings(max_examples=300, deadline=None)
+@pytest.mark.properties
+@settings(max_examples=examples(100, 300), deadline=None)
 @given(
     steps=st.lists(st.sampled_from(RECORDED), min_size=1, max_size=5),
     size=st.tuples(st.integers(1, 90), st.integers(1, 90)),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 
 import numpy as np
 import pytest
+from support import warm_start
 from support.device_cases import FILL, PICTURES, native, pixel_plan
-from support.fake_cuda import run_program
 from support.fake_cuda_worker import PTX
 from support.images import photo
 from support.waiting import PATIENCE, wait_until
@@ -172,8 +173,6 @@ def test_working_memory_is_kept_until_the_launch_has_ended_and_no_longer(device,
 
 def test_no_other_device_gets_a_context():
     program = """
-import sys
-sys.path.insert(0, "tests")
 from support.fake_cuda import FakeCuda
 import os, pathlib, numpy as np
 from device.test_launchers import PTX, Device, content, samples_on
@@ -193,7 +192,7 @@ assert fake.has_context(1) and not fake.has_context(0)
 del launcher, samples, rows, images
 assert not fake.has_context(0)
 """
-    done = run_program(program, FAKE_CUDA_DEVICES="ab")
+    done = warm_start.completed("-c", program, env={**os.environ, "FAKE_CUDA_DEVICES": "ab"})
     assert done.returncode == 0, done.stderr
 
 
@@ -234,8 +233,6 @@ def test_too_little_memory_is_a_shortage(device, launcher, monkeypatch):
 
 def test_a_lost_device_is_an_error_of_the_wait():
     program = """
-import sys
-sys.path.insert(0, "tests")
 import os, pathlib
 from support.fake_cuda import FakeCuda
 from device.test_launchers import PTX, Device, samples_on
@@ -256,7 +253,7 @@ except Exception as error:
 del launcher
 os._exit(0)
 """
-    done = run_program(program)
+    done = warm_start.completed("-c", program)
     assert "CudaError cuStreamSynchronize failed: CUDA_ERROR_ILLEGAL_ADDRESS" in done.stdout
     assert done.returncode == 0, done.stderr
 

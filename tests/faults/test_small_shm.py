@@ -7,14 +7,11 @@ import textwrap
 
 import pytest
 from support import warm_start
+from support.mounts import in_mount_namespace
 
 MOUNT = "mount -t tmpfs -o size=4m tmpfs /dev/shm"
-# The script makes the namespace itself: what starts it has torch, and keeps its own /dev/shm.
-PRELUDE = f"""
-import ctypes, os, subprocess, sys
-CLONE_NEWNS = 0x00020000
-assert ctypes.CDLL(None).unshare(CLONE_NEWNS) == 0
-subprocess.run("mount --make-rprivate / && {MOUNT}", shell=True, check=True)
+PRELUDE = """
+import os, sys
 import torch
 from torch.utils.data import Dataset
 from fusionloader import FusionLoader
@@ -52,7 +49,7 @@ def _small_shm_is_possible():
 def run_with_small_shm(script, *arguments):
     """Runs a script in a new mount namespace and returns its output."""
     path = os.pathsep.join([os.getcwd(), os.path.join(os.getcwd(), "tests")])
-    code = PRELUDE + textwrap.dedent(script)
+    code = in_mount_namespace(MOUNT) + PRELUDE + textwrap.dedent(script)
     done = warm_start.completed("-c", code, *arguments, env={**os.environ, "PYTHONPATH": path})
     assert done.returncode == 0, f"{done.returncode}: {done.stderr}"
     return done.stdout

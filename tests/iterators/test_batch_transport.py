@@ -110,7 +110,11 @@ def is_same(one, other):
 
 @pytest.mark.parametrize(
     ("collate", "method"),
-    [*((each, "fork") for each in (plain, nested, views, offset, growing)), (nested, "spawn")],
+    [
+        *((each, "fork") for each in (plain, nested, views, offset, growing)),
+        (nested, "forkserver"),
+        pytest.param(nested, "spawn", marks=pytest.mark.matrix),
+    ],
 )
 def test_batches_are_torchs(collate, method):
     arguments = {"num_workers": 2, "collate_fn": collate, "multiprocessing_context": method}

@@ -68,8 +68,8 @@ def test_a_dataset_changed_in_the_workers_is_the_one_that_they_read(eval_set, in
         assert same_batches(theirs, ours)
 
 
-@pytest.mark.parametrize("method", ["spawn"])
-def test_the_same_with_spawned_persistent_workers(eval_set, method):
+@pytest.mark.parametrize("method", ["forkserver", pytest.param("spawn", marks=pytest.mark.matrix)])
+def test_the_same_with_persistent_workers_that_are_no_forks(eval_set, method):
     given = {"num_workers": 1, "multiprocessing_context": method, "persistent_workers": True}
     with FusionLoader(eval_set, 6, worker_init_fn=_alter, **given) as ours:
         for _ in range(2):

@@ -67,7 +67,10 @@ def test_borrowed_workers_read_ranges_of_shards(uneven_folder, expected, tmp_pat
     assert not left_behind(*job.pids)
 
 
-@pytest.mark.parametrize(("method", "pool"), [("fork", 0), ("spawn", 0), ("spawn", 1)])
+@pytest.mark.parametrize(
+    ("method", "pool"),
+    [("fork", 0), ("spawn", 1), pytest.param("spawn", 0, marks=pytest.mark.matrix)],
+)
 def test_borrowed_workers_make_the_same_batches_and_leave_nothing(
     uneven_folder, expected, method, pool, tmp_path
 ):

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_times import made_times
+from support.campaigns import examples
 
 from fusionloader.scheduler.gpu_sharing import Mode, SharingChoice
 from fusionloader.sim.loader import simulate
@@ -193,7 +194,8 @@ def test_the_choice_is_never_slower_than_off(off, temporal, spatial, noise, seed
     assert rate[choice.mode] >= off
 
 
-@settings(max_examples=20, deadline=None)
+@pytest.mark.properties
+@settings(max_examples=examples(8, 20), deadline=None)
 @given(
     workers=st.integers(1, 14),
     step=st.floats(0.3, 2.5),
@@ -218,7 +220,8 @@ def test_at_most_40_simulated_steps_find_a_mode_close_to_the_best(
     assert true[chosen.mode] >= 0.98 * true[Mode.OFF]
 
 
-@settings(max_examples=15, deadline=None)
+@pytest.mark.properties
+@settings(max_examples=examples(6, 15), deadline=None)
 @given(
     workers=st.integers(1, 12),
     step_rate=st.floats(500.0, 8000.0),

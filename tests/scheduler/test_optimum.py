@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_times import made_times
 from offline import exact, shortest
+from support.campaigns import examples
 
 from fusionloader.scheduler.gpu_sharing import Mode
 from fusionloader.sim.loader import simulate
@@ -36,7 +37,8 @@ def ratio_to_the_bound(variant, times, workers, seed):
     return outcome.makespan / shortest(work, workers, times.gpu.launch, LARGEST)
 
 
-@settings(max_examples=25, deadline=None)
+@pytest.mark.properties
+@settings(max_examples=examples(10, 25), deadline=None)
 @given(
     workers=st.integers(1, 16),
     spread=st.floats(0.0, 0.6),

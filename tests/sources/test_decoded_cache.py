@@ -67,7 +67,9 @@ def test_every_epoch_has_the_batches_that_it_has_without_a_cache(mixed_folder, p
     assert 3 * pixels <= found.bytes <= 3 * pixels + 64 * (2 + 2 * len(dataset))
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize(
+    "method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.matrix)]
+)
 def test_workers_of_every_start_method_fill_it(image_folder, method):
     dataset = ImageFolder(str(image_folder), train_transform())
     reference, _ = epochs(dataset, 1)

@@ -260,7 +260,7 @@ def test_images_of_a_dataset_without_transforms_go_through_user_code(both):
 def test_a_dataset_whose_arrays_are_shared_is_sent_to_processes(both):
     _, ranges = both()
     epochs(ranges, 1)
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
     with context.Pool(1) as pool:
         assert pool.apply(_offsets, (ranges,)) == ranges.byte_ranges().offset.tolist()
 

@@ -6,12 +6,19 @@ import os
 KILLS = int(os.environ.get("FUSIONLOADER_KILLS", "0"))
 # Of another library, which ours are compared with: `make draws` asks for more.
 DRAWS = int(os.environ.get("FUSIONLOADER_DRAWS", "6000"))
+# Of properties that take long to try: `make matrix` asks for all.
+THOROUGH = bool(os.environ.get("FUSIONLOADER_THOROUGH"))
 SEED = int(os.environ.get("FUSIONLOADER_SEED", "0"))
 
 
 def kills(few: int) -> int:
     """How many processes a test kills, at least ``few``."""
     return max(few, KILLS)
+
+
+def examples(few: int, many: int) -> int:
+    """How many examples a property is tried with: ``few`` in the suite, ``many`` if thoroughly."""
+    return many if THOROUGH else few
 
 
 def seeds(few: int) -> range:

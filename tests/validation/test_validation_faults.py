@@ -261,6 +261,8 @@ def endless(model, batches):
     for _ in batches:
         pass
     threading.Event().wait()
+# A shell's jobs in the background ignore it, and so does what they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 validation = OverlappedValidation(endless, loader_of())
 validation.start(model_of(), 5)
 try:

@@ -27,7 +27,9 @@ def in_rank(rank, body, folder):
 
 
 def run_ranks(body, folder):
-    multiprocessing.spawn(in_rank, (body, folder), nprocs=RANKS)
+    multiprocessing.start_processes(
+        in_rank, (body, folder), nprocs=RANKS, start_method="forkserver"
+    )
 
 
 def share_of(rank):

@@ -91,7 +91,9 @@ def _go_everywhere(worker):
     os.sched_setaffinity(0, HERE)
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize(
+    "method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.matrix)]
+)
 def test_what_worker_init_fn_sets_holds(train_set, roomy, method):
     loader = FusionLoader(
         train_set, 4, num_workers=2, timeout=PATIENCE,

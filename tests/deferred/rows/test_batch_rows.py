@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.campaigns import examples
 from torch.utils.data import default_collate
 
 from fusionloader.deferred import counts
@@ -150,7 +151,8 @@ def test_a_child_process_has_no_rows(monkeypatch):
 STEPS = st.sampled_from(["keep", "drop", "view", "other", "resize", "swap", "again", "repeat"])
 
 
-@settings(max_examples=60)
+@pytest.mark.properties
+@settings(max_examples=examples(25, 60))
 @given(
     st.lists(
         st.tuples(st.integers(1, 6), st.lists(STEPS, max_size=3), st.booleans(), st.booleans()),
