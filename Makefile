@@ -77,7 +77,8 @@ studies: ready-to-test
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m studies tests/cli/test_commands.py tests/cli/test_gpu_runs.py \
 	    tests/compat/test_compliance.py tests/test_same_training.py
 
-# What the suite tries in part: ends of a process and ways to start one, examples of properties.
+# The rest of what the suite tries in part: ends of processes and ways to start them, damage to
+# caches, vector kernels, examples of properties.
 matrix: ready-to-test
 	FUSIONLOADER_THOROUGH=1 $(BIN)/python -m pytest $(PYTEST_FLAGS) -m 'matrix or properties'
 

@@ -106,7 +106,10 @@ def test_files_that_user_code_opens_are_kept_too(folder, tiers, options):
     assert f"has had {COUNT - 1} of {COUNT - 1} samples from the cache" in loader.explain()
 
 
-@pytest.mark.parametrize("kib", [12, 16, 64, 200, 600])
+MORE = [pytest.param(kib, marks=pytest.mark.matrix) for kib in (16, 200)]
+
+
+@pytest.mark.parametrize("kib", [12, 64, 600, *MORE])
 @pytest.mark.parametrize("data", [plan, Photos])
 def test_hits_of_an_epoch_are_the_items_held_and_the_budget_is_never_exceeded(
     image_folder, data, kib

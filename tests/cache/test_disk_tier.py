@@ -101,8 +101,19 @@ DAMAGES = [
 ]
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("tiers", [("encoded",), ("decoded",)])
+# What differs between the tiers is their content; both have one header.
+CASES = [
+    pytest.param(
+        tiers,
+        damage,
+        marks=pytest.mark.matrix if tiers == ("decoded",) and damage in HEADER else [],
+    )
+    for tiers in (("encoded",), ("decoded",))
+    for damage in DAMAGES
+]
+
+
+@pytest.mark.parametrize(("tiers", "damage"), CASES)
 def test_damage_costs_a_read_and_no_pixel(image_folder, tmp_path, reference, tiers, damage):
     _, loader = epoch(image_folder, tmp_path, tiers)
     del loader

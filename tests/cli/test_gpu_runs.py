@@ -68,6 +68,7 @@ def _rehearsed(names, tmp_path):
     return {name: each["figures"] for name, each in found.items() if "figures" in each}
 
 
+@pytest.mark.studies
 def test_deliveries_can_be_rehearsed_without_a_device(tmp_path):
     delivered = _rehearsed(["deliveries"], tmp_path)["deliveries"]
     assert delivered["levels"]["equal_batches"] == delivered["floats"]["equal_batches"] == 8

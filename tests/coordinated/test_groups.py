@@ -1,16 +1,13 @@
 """Jobs that share a word: the same batches as alone, each prepared once."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from jobs import OPTIONS, alone, coordinators, digest, left, make_loader
-from support import warm_start
+from support import torchrun, warm_start
 from support.batches import same_batches
 from support.datasets import Numbers
 from support.images import eval_transform, train_transform
@@ -296,14 +293,11 @@ def test_scripts_share_however_they_are_started(tmp_path, image_folder, train_se
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     path = [str(HERE), str(HERE.parent), str(HERE.parents[1])]
-    arguments, environment = [str(image_folder), word, *path], {"OMP_NUM_THREADS": "1"}
-    if launcher == "torchrun":
-        run = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        command = [*run, "--nproc-per-node", "1", str(script), *arguments]
-        environment = {**os.environ, **environment}
-        started = [subprocess.Popen(command, env=environment) for _ in range(2)]
-    else:
-        started = [warm_start.start(script, *arguments, path=path, **environment) for _ in range(2)]
+    variables = torchrun.environment(1)[0] if launcher == "torchrun" else {}
+    started = [
+        warm_start.start(script, str(image_folder), word, *path, path=path, **variables)
+        for _ in range(2)
+    ]
     assert [process.wait(PATIENCE) for process in started] == [0, 0]
     found = [json.loads(file.read_text()) for file in tmp_path.glob("train.py.*")]
     assert [epochs for epochs, _, _ in found] == [alone(train_set, epochs=2)] * 2

@@ -265,7 +265,7 @@ def test_what_is_kept_of_files_is_kept_per_loader(sets, pool):
     assert list(val) and train.stats().decoded_cache.images == len(train_set)
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["forkserver", pytest.param("spawn", marks=pytest.mark.matrix)])
 def test_user_code_may_come_to_a_pool_of_plans_that_was_spawned(sets, method):
     train_set, val_set = sets["plan"][0], sets["user code"][1]
     with WorkerPool(WORKERS, multiprocessing_context=method) as pool:

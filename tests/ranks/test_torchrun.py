@@ -12,8 +12,6 @@ from support.torchrun import ranks
 from support.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
-
-
 EXAMPLE = ROOT / "examples" / "imagenet_ddp.py"
 
 
@@ -41,33 +39,18 @@ def interrupt(folder, checkpoint):
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-@pytest.fixture(scope="module")
-def interrupted(tmp_path_factory, image_folder):
-    """The checkpoint of two ranks that took 3 of 5 steps: 24 of 40 samples."""
-    checkpoint = tmp_path_factory.mktemp("interrupted") / "checkpoint.pt"
-    interrupt(image_folder, checkpoint)
-    return checkpoint
-
-
 @pytest.mark.timeout(700)
-def test_a_training_resumed_in_mid_epoch_ends_as_one_that_was_not_interrupted(
-    tmp_path, image_folder, interrupted
+def test_an_interrupted_training_is_resumed_in_mid_epoch_by_as_many_ranks_and_by_one(
+    tmp_path, image_folder
 ):
-    whole, parts = tmp_path / "whole.pt", tmp_path / "parts.pt"
+    whole, parts, alone = (tmp_path / f"{name}.pt" for name in ("whole", "parts", "alone"))
+    interrupt(image_folder, parts)  # after 3 of 5 steps of two ranks: 24 of 40 samples
+    shutil.copy(parts, alone)
     train(image_folder, whole)
-    shutil.copy(interrupted, parts)
     assert "resumed in epoch 1 after 3 steps" in train(image_folder, parts)
     one, two = (torch.load(path) for path in (whole, parts))
     assert one["steps"] == two["steps"] == 10
     assert all(torch.equal(one["model"][name], two["model"][name]) for name in one["model"])
-
-
-@pytest.mark.timeout(700)
-def test_a_training_is_resumed_in_mid_epoch_by_another_number_of_ranks(
-    tmp_path, image_folder, interrupted
-):
-    checkpoint = tmp_path / "checkpoint.pt"
-    shutil.copy(interrupted, checkpoint)
-    output = train(image_folder, checkpoint, count=1)
+    output = train(image_folder, alone, count=1)
     assert "resumed in epoch 1 after 3 steps" in output
     assert "rank 0: 56 samples after 17 steps" in output

@@ -19,7 +19,19 @@ def port() -> int:
             return number
 
 
-def ranks(script: Path, *arguments: str, count: int, path: list[str], **environment: str) -> str:
+def environment(count: int) -> list[dict[str, str]]:
+    """What torchrun sets for each of the ranks of one job."""
+    job = {
+        "OMP_NUM_THREADS": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port()),
+        "WORLD_SIZE": str(count),
+        "LOCAL_WORLD_SIZE": str(count),
+    }
+    return [{**job, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
+
+
+def ranks(script: Path, *arguments: str, count: int, path: list[str], **others: str) -> str:
     """Runs a script once per rank, to the end of all; returns what rank 0 has printed.
 
     Args:
@@ -27,21 +39,11 @@ def ranks(script: Path, *arguments: str, count: int, path: list[str], **environm
         arguments: its arguments.
         count: how many ranks there are.
         path: folders to import from, as in ``PYTHONPATH``.
-        environment: what differs from this process's.
+        others: further variables that differ from this process's.
     """
-    whole = {
-        "OMP_NUM_THREADS": "1",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port()),
-        "WORLD_SIZE": str(count),
-        "LOCAL_WORLD_SIZE": str(count),
-        **environment,
-    }
     started = [
-        warm_start.start(
-            script, *arguments, path=path, **whole, RANK=str(rank), LOCAL_RANK=str(rank)
-        )
-        for rank in range(count)
+        warm_start.start(script, *arguments, path=path, **rank, **others)
+        for rank in environment(count)
     ]
     try:
         printed = [rank.stdout.read() for rank in started]
