@@ -8,6 +8,7 @@ where another iterator stopped.
 from __future__ import annotations
 
 import copy
+import signal
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -34,6 +35,7 @@ from fusionloader.iterators.worker_loop import (
     fetcher_state,
     make_fetcher,
 )
+from fusionloader.limits.out_of_memory import OutOfMemoryKills
 from fusionloader.manager.stalls import StallWatch
 from fusionloader.options import LoaderOptions
 from fusionloader.resume.epoch_state import EpochState
@@ -165,6 +167,10 @@ class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ign
         self._receiver = view.receiver
         super().__init__(view)
 
+    def _track(self, loader: AnyLoader, options: LoaderOptions, state: LoaderState) -> None:
+        super()._track(loader, options, state)
+        self._killed_for_memory = OutOfMemoryKills()
+
     # ---- which mini-batch ----------------------------------------------------------------------
 
     def _begin(self) -> EpochState:
@@ -241,12 +247,21 @@ class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ign
 
     def _try_get_data(self, timeout: float = MP_STATUS_CHECK_INTERVAL) -> Any:
         if self._timeout > 0:  # torch's own error comes then
-            return super()._try_get_data(timeout)  # type: ignore[no-untyped-call]
+            return self._received(timeout)
         until = max(self._watch.seconds_left, 0.05)
-        found = super()._try_get_data(min(timeout, until))  # type: ignore[no-untyped-call]
+        found = self._received(min(timeout, until))
         if not found[0]:
             self._watch.check(self._worker_report)
         return found
+
+    def _received(self, timeout: float) -> Any:
+        try:
+            return super()._try_get_data(timeout)  # type: ignore[no-untyped-call]
+        except RuntimeError as error:
+            killed = any(process.exitcode == -signal.SIGKILL for process in self._workers)
+            if killed and (why := self._killed_for_memory.explain()):
+                raise RuntimeError(f"{error}: {why}") from error
+            raise
 
     def _worker_report(self) -> str:
         at: dict[int, int] = {}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import mmap
-import os
 from dataclasses import dataclass
+
+from fusionloader.shm import objects
 
 _FIELDS = (
     "requests",
@@ -78,8 +79,7 @@ class StreamCounters:
     @classmethod
     def create(cls) -> tuple[int, StreamCounters]:
         """Returns a descriptor of new memory, which the caller closes, and the counters in it."""
-        fd = os.memfd_create("fusionloader-stream", os.MFD_CLOEXEC)
-        os.ftruncate(fd, cls.nbytes)
+        fd = objects.create(cls.nbytes, "stream")
         return fd, cls(fd)
 
     def add(self, name: str, amount: int) -> None:

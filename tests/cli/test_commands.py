@@ -105,8 +105,9 @@ def test_the_doctor_names_what_matters_and_finds_no_failure(images, monkeypatch)
     monkeypatch.setenv("FUSIONLOADER_LIBCUDA", "/nowhere/libcuda.so")
     done = run_command("doctor", "--data", str(images.train))
     assert done.returncode == 0, done.stdout + done.stderr
-    for name in ("torch", "/dev/shm", "instruction set", "cores allowed", "start method", "DALI",
-                 "open files", "memory limit", "GPU", "decoding", "storage, warm"):  # fmt: skip
+    for name in ("torch", "shared memory", "instruction set", "cores allowed", "start method",
+                 "DALI", "open files", "memory limit", "GPU", "decoding",
+                 "storage, warm"):  # fmt: skip
         assert re.search(rf"^(ok|warn) +{re.escape(name)} +\S", done.stdout, re.MULTILINE), name
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 PATIENCE = 200.0  # seconds: two cores may be shared by many, and this is below a test's own limit
-_OBJECT = re.compile(r"fusionloader-(\d+)-.*")
+_OBJECT = re.compile(r"memfd:(fusionloader-(\d+)-[\w-]+)")
 
 
 def wait_until(
@@ -77,10 +77,25 @@ def is_stopped(pid: int) -> bool:
 
 
 def left_behind(*others: int) -> set[str]:
-    """Shared-memory objects with names that this process has made, or others that it started.
+    """Shared memory of this process that another has, or of others that anybody has.
 
-    Those of all others are not its concern: tests run beside one another on a machine.
+    As ``pid of who has it: name``; the name tells who has made it. All else is not its concern:
+    tests run beside one another on a machine.
     """
-    found = {name: _OBJECT.fullmatch(name) for name in os.listdir("/dev/shm")}
-    owners = {name: int(match[1]) for name, match in found.items() if match}
-    return {name for name, owner in owners.items() if owner in (os.getpid(), *others)}
+    held = {(pid, *match) for pid in psutil.pids() for match in _OBJECT.findall(_memory_of(pid))}
+    return {
+        f"{holder}: {name}"
+        for holder, name, owner in held
+        if int(owner) in others or (int(owner) == os.getpid() != holder)
+    }
+
+
+def _memory_of(pid: int) -> str:
+    """What a process has mapped and opened; nothing of one that has ended, or is another user's."""
+    process, found = Path(f"/proc/{pid}"), []
+    with contextlib.suppress(OSError):
+        found.append((process / "maps").read_text(errors="replace"))
+        for fd in (process / "fd").iterdir():
+            with contextlib.suppress(OSError):
+                found.append(os.readlink(fd))
+    return "\n".join(found)
