@@ -5,8 +5,6 @@ from __future__ import annotations
 import mmap
 from dataclasses import dataclass
 
-from fusionloader.shm import objects
-
 _FIELDS = (
     "requests",
     "samples",
@@ -79,6 +77,10 @@ class StreamCounters:
     @classmethod
     def create(cls) -> tuple[int, StreamCounters]:
         """Returns a descriptor of new memory, which the caller closes, and the counters in it."""
+        from fusionloader.shm import (
+            objects,
+        )  # of Linux; the counters' names are known elsewhere, too
+
         fd = objects.create(cls.nbytes, "stream")
         return fd, cls(fd)
 
