@@ -17,6 +17,7 @@ from fusionloader.cli.bench import setting_of
 from fusionloader.cli.measure.contenders import contenders_for
 
 NAMES = ("fusionloader", "torch-pil")
+FULL = ("unable to allocate shared memory", "No space left on device", "Bus error")
 SIZES = {"64 MB": "64m", "large": "50%"}  # of /dev/shm; the second is what a machine has
 
 
@@ -28,9 +29,8 @@ def epochs(options: argparse.Namespace, name: str) -> float:
     rates = []
     try:
         for _ in range(1 + options.epochs):
-            started, samples = time.perf_counter(), 0
-            for images, _ in running.epoch():
-                samples += len(images)
+            started = time.perf_counter()
+            samples = sum(running.epoch())
             rates.append(samples / (time.perf_counter() - started))
     finally:
         running.close()
@@ -38,16 +38,17 @@ def epochs(options: argparse.Namespace, name: str) -> float:
 
 
 def in_small_shm(name: str, size: str, arguments: list[str]) -> float:
-    """Returns the same of a process with a /dev/shm of its own; 0.0 where it fails."""
+    """Returns the same of a process with a /dev/shm of its own; 0.0 where it finds it full."""
     mount = f'mount -t tmpfs -o size={size} tmpfs /dev/shm && exec "$@"'
     command = ["unshare", "-m", "sh", "-c", mount, "sh", sys.executable]
     done = subprocess.run(
         [*command, "-m", "benchmarks.small_shm", *arguments, "--contender", name],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         text=True,
     )
     if done.returncode != 0:
+        if not any(sign in done.stderr for sign in FULL):
+            raise SystemExit(done.stderr)
         print(f"{name}: {done.stderr.strip().splitlines()[-1]}", file=sys.stderr)
         return 0.0
     return float(json.loads(done.stdout.splitlines()[-1]))
