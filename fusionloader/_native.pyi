@@ -9,6 +9,9 @@ import typing
 
 import typing_extensions
 
+class SharedMemoryMismatch(RuntimeError):
+    pass
+
 class RunStatus(enum.Enum):
     """Whether an executor could run a file."""
 
@@ -769,8 +772,16 @@ class SharedMapping:
     """Shared memory of a descriptor."""
 
     def __buffer__(self, flags: int, /) -> memoryview: ...
-    def __init__(self, fd: int, offset: int, nbytes: int, copy_on_write: bool = False) -> None:
-        """With `copy_on_write` what is written here stays in this process."""
+    def __init__(
+        self,
+        fd: int,
+        offset: int,
+        nbytes: int,
+        *,
+        copy_on_write: bool = False,
+        is_file: bool = False,
+    ) -> None:
+        """With `copy_on_write` what is written here stays here. Only a file may be unsealed."""
 
     def discard_writes(self) -> None:
         """Shows what others write again, where this process has written."""

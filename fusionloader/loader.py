@@ -102,7 +102,7 @@ class FusionLoader(Shown, DataLoader[T_co]):
             workers, and in the training process while it fetches. ``"off"`` leaves them to Pillow.
         max_shared_bytes: that mini-batches in flight may take of shared memory, in bytes or as
             ``"2GiB"``: fewer than ``prefetch_factor * num_workers`` are made ahead where they would
-            take more, but always two. ``None``: a quarter of what is free in ``/dev/shm``.
+            take more, but always two. ``None``: a quarter of the memory that is free.
         share: a word; jobs of this machine and user that have it prepare each mini-batch once, for
             all of them. Everything that makes a batch has to be equal (docs/coordinated_prep.md).
 

@@ -116,7 +116,10 @@ void bind_opened(py::module_& m) {
              opened->decoded = decoded.value_or(nullptr);
              opened->disk_encoded = disk_encoded.value_or(nullptr);
              opened->disk_decoded = disk_decoded.value_or(nullptr);
-             if (control_fd >= 0) opened->control.emplace(control_fd, 0, sizeof(CacheControl));
+             if (control_fd >= 0) {
+               opened->control.emplace(control_fd, 0, sizeof(CacheControl));
+               CacheControl::of(*opened->control);
+             }
              return opened;
            }),
            py::keep_alive<1, 2>(), py::keep_alive<1, 3>(), py::keep_alive<1, 4>(),

@@ -2,26 +2,33 @@
 #include "bindings/module.hpp"
 
 #include <string>
+#include <system_error>
 
 #include "bindings/testing.hpp"
+#include "queue/mapping.hpp"
 
 namespace py = pybind11;
 
 namespace {
 
-// Values of a wrong type, or whole numbers out of range, inside tuples and stages.
-void say_value_error(std::exception_ptr error) {
+// Values of a wrong type, or whole numbers out of range, inside tuples and stages; and what the
+// system has refused.
+void say_error(std::exception_ptr error) {
   try {
     if (error) std::rethrow_exception(error);
   } catch (const py::cast_error& wrong) {
     py::set_error(PyExc_ValueError, wrong.what());
+  } catch (const std::system_error& refused) {
+    PyErr_SetObject(PyExc_OSError, py::make_tuple(refused.code().value(), refused.what()).ptr());
   }
 }
 
 }  // namespace
 
 PYBIND11_MODULE(_native, m) {
-  py::register_local_exception_translator(&say_value_error);
+  py::register_local_exception_translator(&say_error);
+  py::register_local_exception<fusionloader::MappingMismatch>(m, "SharedMemoryMismatch",
+                                                              PyExc_RuntimeError);
   m.doc() = "Native parts of fusionloader; private, see the Python modules that use them.";
   // Classes before the signatures that name them.
   fusionloader::bind_plan(m);

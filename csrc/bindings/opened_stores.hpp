@@ -26,9 +26,7 @@ struct OpenedStores {
   }
 
  private:
-  CacheControl* page() const {
-    return control ? reinterpret_cast<CacheControl*>(control->data()) : nullptr;
-  }
+  CacheControl* page() const { return control ? CacheControl::of(*control) : nullptr; }
 };
 
 }  // namespace fusionloader

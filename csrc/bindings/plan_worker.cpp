@@ -20,9 +20,13 @@ using Unlocked = py::call_guard<py::gil_scoped_release>;
 
 void bind_memory(py::module_& m) {
   py::class_<Mapping>(m, "SharedMapping", py::buffer_protocol(), "Shared memory of a descriptor.")
-      .def(py::init<int, uint64_t, size_t, bool>(), "fd"_a, "offset"_a, "nbytes"_a,
-           "copy_on_write"_a = false,
-           "With `copy_on_write` what is written here stays in this process.")
+      .def(py::init([](int fd, uint64_t offset, size_t nbytes, bool copy_on_write, bool is_file) {
+             const Backing backing = is_file ? Backing::file : Backing::memory;
+             return new Mapping(fd, offset, nbytes, copy_on_write, backing);
+           }),
+           "fd"_a, "offset"_a, "nbytes"_a, py::kw_only(), "copy_on_write"_a = false,
+           "is_file"_a = false,
+           "With `copy_on_write` what is written here stays here. Only a file may be unsealed.")
       .def("discard_writes", &Mapping::discard_writes,
            "Shows what others write again, where this process has written.")
       .def_property_readonly(
@@ -60,7 +64,7 @@ void bind_current(py::module_& m) {
 }
 
 Site site(WorkerQueue& queue, Mapping& table, Executor& executor) {
-  return {&queue, reinterpret_cast<DatasetTable*>(table.data()), &executor};
+  return {&queue, DatasetTable::of(table), &executor};
 }
 
 py::memoryview table_pixels(PlanWorker& worker, uint64_t item) {

@@ -25,8 +25,7 @@ RemoteRows* make_rows(Mapping& table, size_t received_bytes, const std::optional
                       int channels) {
   std::optional<ConvertSpec> spec;
   if (convert) spec = convert_from_tuple(*convert);
-  return new RemoteRows(reinterpret_cast<DatasetTable*>(table.data()), received_bytes, spec,
-                        channels, best_simd_level());
+  return new RemoteRows(DatasetTable::of(table), received_bytes, spec, channels, best_simd_level());
 }
 
 uint64_t known(const RemoteRows& rows, uint64_t item) {

@@ -27,8 +27,7 @@ ManagerQueue::ManagerQueue(int control_fd, int data_fd, uint32_t workers, uint32
 
 ManagerQueue::ManagerQueue(int control_fd, int data_fd)
     : Shared(control_fd, data_fd), event_fd_(-1) {
-  if (control_->header.magic != kMagic)
-    throw std::runtime_error("not a fusionloader control block");
+  check_control();
 }
 
 void ManagerQueue::add_slot(uint64_t slot, uint64_t offset, uint64_t bytes) {

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -41,10 +42,34 @@ bool has_written_pages(const uint8_t* data, size_t bytes) {
   return written;
 }
 
+void require_bytes(int fd, uint64_t offset, size_t bytes) {
+  struct stat info{};
+  if (fstat(fd, &info) != 0) throw std::system_error(errno, std::generic_category(), "fstat");
+  const auto there = static_cast<uint64_t>(info.st_size);
+  if (offset <= there && bytes <= there - offset) return;
+  throw MappingMismatch::version("memory of " + std::to_string(there) + " bytes, of which " +
+                                 std::to_string(bytes) + " from byte " + std::to_string(offset) +
+                                 " on are needed");
+}
+
 }  // namespace
 
-Mapping::Mapping(int fd, uint64_t offset, size_t bytes, bool copy_on_write)
+MappingMismatch MappingMismatch::version(const std::string& what) {
+  return MappingMismatch("found " + what +
+                         ": another version of fusionloader made it; end all processes that share "
+                         "it, and start them with one version");
+}
+
+void Mapping::require_sealed(int fd) {
+  const int seals = fcntl(fd, F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0)
+    throw MappingMismatch::version("memory that is not sealed against shrinking");
+}
+
+Mapping::Mapping(int fd, uint64_t offset, size_t bytes, bool copy_on_write, Backing backing)
     : data_(nullptr), bytes_(bytes) {
+  if (backing == Backing::memory) require_sealed(fd);
+  require_bytes(fd, offset, bytes);
   const int flags = copy_on_write ? MAP_PRIVATE | MAP_NORESERVE : MAP_SHARED;
   void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, fd, static_cast<off_t>(offset));
   if (at == MAP_FAILED) throw std::system_error(errno, std::generic_category(), "mmap");

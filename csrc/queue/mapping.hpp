@@ -1,14 +1,31 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <stdexcept>
+#include <string>
 
 namespace fusionloader {
 
+// A descriptor is of other memory than was expected: too small, of another version, or not safe
+// from being cut short.
+class MappingMismatch : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+  // `what` was found where memory of this version was expected.
+  static MappingMismatch version(const std::string& what);
+};
+
+// What is behind a descriptor: shared memory, which has to be sealed against shrinking, or a file
+// on a disk, which cannot be.
+enum class Backing { memory, file };
+
 // A file descriptor's memory, mapped whole: shared, or with `copy_on_write` to read what others
-// write and to keep what is written here to this process.
+// write and to keep what is written here to this process. Throws MappingMismatch if there is less
+// of it than `bytes` from `offset` on: an access would raise SIGBUS.
 class Mapping {
  public:
-  Mapping(int fd, uint64_t offset, size_t bytes, bool copy_on_write = false);
+  Mapping(int fd, uint64_t offset, size_t bytes, bool copy_on_write = false,
+          Backing backing = Backing::memory);
   ~Mapping();
   Mapping(Mapping&& other) noexcept : data_(other.data_), bytes_(other.bytes_) {
     other.data_ = nullptr;
@@ -22,6 +39,8 @@ class Mapping {
   void populate() const;
   // Of a mapping with copy_on_write: shows again what others write where this process has written.
   void discard_writes() const;
+  // Throws MappingMismatch unless the memory behind a descriptor is sealed against shrinking.
+  static void require_sealed(int fd);
 
  private:
   uint8_t* data_;

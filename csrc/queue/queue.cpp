@@ -42,7 +42,16 @@ Shared::Shared(int control_fd, int data_fd)
       mapping_(control_fd, 0, file_bytes(control_fd)),
       control_(reinterpret_cast<Control*>(mapping_.data())) {}
 
+void Shared::check_control() const {
+  if (mapping_.bytes() < sizeof(Control) || control_->header.magic != kMagic)
+    throw MappingMismatch::version("no control block");
+  const ControlHeader& header = control_->header;
+  if (mapping_.bytes() < Control::bytes(control_->record_count(), header.ring_size))
+    throw MappingMismatch::version("a control block that is not whole");
+}
+
 const Mapping& Shared::slot(uint64_t number) {
+  if (number >= kMaxSlots) throw std::out_of_range("a slot's number");
   if (number >= slots_.size()) slots_.resize(number + 1);
   if (!slots_[number]) {
     SlotEntry& entry = control_->slots()[number];

@@ -82,6 +82,9 @@ class Shared {
 
  protected:
   int data_fd_;
+  // Throws MappingMismatch unless the control block is one of this version, and whole.
+  void check_control() const;
+
   Mapping mapping_;
   Control* control_;
   std::vector<std::optional<Mapping>> slots_;

@@ -17,8 +17,7 @@ WorkerQueue::WorkerQueue(int control_fd, int data_fd, uint32_t worker, Side side
       worker_(worker),
       side_(side),
       takes_returned_(takes_returned && side == Side::cpu) {
-  if (control_->header.magic != kMagic)
-    throw std::runtime_error("not a fusionloader control block");
+  check_control();
   if (worker >= control_->record_count()) throw std::out_of_range("worker number");
 }
 

@@ -5,8 +5,7 @@
 namespace fusionloader {
 
 MemberView::MemberView(int control_fd, int data_fd) : Shared(control_fd, data_fd) {
-  if (mapping_.bytes() < sizeof(Control) || control_->header.magic != kMagic)
-    throw std::runtime_error("not a control block of this version of fusionloader");
+  check_control();
 }
 
 std::vector<MiniBatchProgress> MemberView::progress() {

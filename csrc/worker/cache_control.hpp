@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "queue/mapping.hpp"
 #include "rng/mix.hpp"
 #include "worker/tier_choice.hpp"
 
@@ -16,6 +17,13 @@ enum class Tier { encoded, decoded };
 // made, too, and not kept.
 class CacheControl {
  public:
+  // Throws MappingMismatch where the memory is no page of this version.
+  static CacheControl* of(const Mapping& memory) {
+    auto* found = reinterpret_cast<CacheControl*>(memory.data());
+    if (memory.bytes() < sizeof(CacheControl) || found->magic_ != magic)
+      throw MappingMismatch::version("no control page of a cache");
+    return found;
+  }
   uint64_t samples() const { return samples_; }
   bool measuring() const { return decided_.load(std::memory_order_relaxed) == 0; }
 
@@ -81,6 +89,9 @@ class CacheControl {
     });
   }
 
+  static constexpr uint64_t magic = 0x3172746e6f634c46;  // "FLcontr1", of this layout
+
+  uint64_t magic_;
   uint64_t samples_, room_, workers_, cores_;           // what there is, room in bytes
   std::atomic<uint64_t> decided_;                       // 0: rates are being measured
   std::atomic<uint64_t> decoded_share_;                 // of the samples kept, in 2^-32

@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "queue/mapping.hpp"
+
 namespace fusionloader {
 
 // Size and modification time, by which a changed file is detected.
@@ -15,6 +17,10 @@ struct FileStamp {
 };
 
 struct DatasetTable {
+  static constexpr uint64_t version = 0x31656c6261744c46;  // "FLtable1", of this layout
+
+  uint64_t magic;
+  uint64_t bytes;  // of all of it
   uint64_t count;
   uint64_t path_offsets;  // uint64[files + 1] into the blob; each path ends with a zero byte
   uint64_t targets;       // int64[count]
@@ -26,6 +32,16 @@ struct DatasetTable {
   uint64_t remote;  // not 0: the files are URLs
 
   static constexpr int offset_bits = 44;
+
+  // Throws MappingMismatch where the memory is no table of this version, or not all of one.
+  static DatasetTable* of(const Mapping& memory) {
+    auto* table = reinterpret_cast<DatasetTable*>(memory.data());
+    if (memory.bytes() < sizeof(DatasetTable) || table->magic != version)
+      throw MappingMismatch::version("no table of a dataset");
+    if (memory.bytes() < table->bytes)
+      throw MappingMismatch::version("a part of a dataset's table");
+    return table;
+  }
 
   bool holds_pixels() const { return channels != 0; }
   bool holds_ranges() const { return ranges != 0; }

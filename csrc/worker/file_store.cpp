@@ -58,8 +58,23 @@ uint64_t free_memory() {
 }  // namespace
 
 FileStore::FileStore(int fd, size_t bytes, Ledger* ledger)
-    : fd_(duplicate(fd)), memory_(fd, 0, bytes), ledger_(ledger) {}
+    : fd_(-1), memory_(fd, 0, bytes, false, Backing::file), ledger_(ledger) {
+  check(fd);
+  fd_ = duplicate(fd);
+}
 FileStore::~FileStore() { close(fd_); }
+
+void FileStore::check(int fd) const {
+  const size_t mapped = memory_.bytes();
+  if (mapped < sizeof(Header) || header().magic != magic)
+    throw MappingMismatch::version("no store of what is kept of files");
+  const Header& head = header();
+  const bool is_whole = head.records <= head.data && head.data <= mapped &&
+                        head.items <= (head.data - head.records) / sizeof(Record) &&
+                        (on_disk() || head.capacity <= mapped - head.data);
+  if (!is_whole) throw MappingMismatch::version("a store that is not whole");
+  if (!on_disk()) Mapping::require_sealed(fd);
+}
 
 bool FileStore::holds(uint64_t item) const {
   return item < header().items && record(item).state.load(std::memory_order_acquire) == filled;

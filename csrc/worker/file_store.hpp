@@ -19,7 +19,8 @@ namespace fusionloader {
 class FileStore {
  public:
   // The object behind `fd`, which is duplicated; `bytes` of it are mapped, of a store on a disk
-  // its records alone. Without a ledger nothing but the store's own capacity limits it.
+  // its records alone. Without a ledger nothing but the store's own capacity limits it. Throws
+  // MappingMismatch where that is no store of this version, or not whole.
   FileStore(int fd, size_t bytes, Ledger* ledger = nullptr);
   ~FileStore();
   FileStore(const FileStore&) = delete;
@@ -76,6 +77,7 @@ class FileStore {
     uint64_t checksum;  // of a store on a disk
   };
   static_assert(sizeof(Header) == 128 && sizeof(Record) == 64);
+  static constexpr uint64_t magic = 0x3165726f74734c46;  // "FLstore1", of this layout
   // States of a record; any other is the identity of the process that fills it.
   static constexpr uint64_t empty = 0, filled = 1;
 
@@ -84,6 +86,7 @@ class FileStore {
   Record& record(uint64_t item) const {
     return reinterpret_cast<Record*>(memory_.data() + header().records)[item];
   }
+  void check(int fd) const;
   bool has_room(size_t bytes) const;
   bool take_room(size_t bytes, uint64_t& offset);
   bool system_has_room(size_t bytes);

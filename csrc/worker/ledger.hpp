@@ -16,7 +16,11 @@ class Ledger {
  public:
   static constexpr size_t bytes = 4096;
 
-  explicit Ledger(int fd) : memory_(fd, 0, bytes) {}
+  // Throws MappingMismatch where the memory is no ledger of this version.
+  explicit Ledger(int fd) : memory_(fd, 0, bytes) {
+    if (reinterpret_cast<Page*>(memory_.data())->magic != magic)
+      throw MappingMismatch::version("no ledger of a cache");
+  }
 
   // False, and nothing is charged, if the limit would be exceeded.
   bool charge(Medium medium, uint64_t amount) {
@@ -39,8 +43,14 @@ class Ledger {
     uint64_t limit;
     std::atomic<uint64_t> used;
   };
+  static constexpr uint64_t magic =
+      0x3172656764654c46;  // "FLedger1": another layout has another number
+  struct Page {
+    Account accounts[2];  // by Medium
+    uint64_t magic;
+  };
   Account& of(Medium medium) const {
-    return reinterpret_cast<Account*>(memory_.data())[static_cast<uint64_t>(medium)];
+    return reinterpret_cast<Page*>(memory_.data())->accounts[static_cast<uint64_t>(medium)];
   }
 
   Mapping memory_;

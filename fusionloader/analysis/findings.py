@@ -13,8 +13,8 @@ from fusionloader.analysis.phases import Phase, PhaseResult
 from fusionloader.analysis.probes import samples_of, steps_of
 from fusionloader.analysis.service import Service
 from fusionloader.analysis.watched import Progress
+from fusionloader.limits.control_groups import cpu_quota
 from fusionloader.loader import FusionLoader
-from fusionloader.workers.control_groups import cpu_quota
 
 _USUAL_PREFETCH = 2
 

@@ -14,6 +14,7 @@ from fusionloader.cache.servers import joining
 from fusionloader.cache.servers.joining import Joined
 from fusionloader.cache.store_stats import DECODED_CACHE, DISK, JPEG_INDEX, MEMORY, StoreStats
 from fusionloader.cache_settings import Cache
+from fusionloader.limits.control_groups import cpu_quota
 from fusionloader.options import LoaderOptions
 from fusionloader.shm import saved_store, store_handles
 from fusionloader.shm.cache_memory import DatasetMemory
@@ -22,7 +23,6 @@ from fusionloader.shm.file_store import FileStore
 from fusionloader.shm.objects import SharedMemoryExhausted
 from fusionloader.shm.saved_store import SavedStoreMismatch
 from fusionloader.shm.store_handles import StoreHandles
-from fusionloader.workers.control_groups import cpu_quota
 
 log = logging.getLogger("fusionloader.loader")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fusionloader.amounts import mib
 from fusionloader.cache_settings import Cache
-from fusionloader.workers import control_groups
+from fusionloader.limits import control_groups
 
 
 class CacheTooLarge(ValueError):

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import fusionloader
-from fusionloader.workers.control_groups import cpu_quota
+from fusionloader.limits.control_groups import cpu_quota
 
 JsonObject = dict[str, Any]
 """A JSON object, as reports and files of service times have it."""
 
-PACKAGES = ("torch", "torchvision", "pillow", "numpy", "posix_ipc", "tqdm")
+PACKAGES = ("torch", "torchvision", "pillow", "numpy", "tqdm")
 PEERS = ("nvidia-dali-cuda120", "nvidia-dali-cuda130", "spdl", "ffcv")
 # The instruction sets that pixel kernels are written for, widest first.
 SIMD_LEVELS = (

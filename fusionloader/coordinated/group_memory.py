@@ -67,7 +67,7 @@ class GroupMemory:
 
     def totals(self) -> MemoryTotals:
         """Returns what was counted until now."""
-        return MemoryTotals(len(self._mappings), self._peak_bytes, 0, 0.0)
+        return MemoryTotals(len(self._mappings), self._peak_bytes, 0, 0, 0.0)
 
 
 class _Lease:

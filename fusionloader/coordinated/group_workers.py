@@ -45,7 +45,7 @@ class GroupWorkers:
 
         self._set = WorkerSet(0, start_one, self._numbers.start, self._connection.register_worker)
         self._before: WorkerTotals | None = None
-        self._before = self.totals(MemoryTotals(0, 0, 0, 0.0), 0)
+        self._before = self.totals(MemoryTotals(0, 0, 0, 0, 0.0), 0)
         for number in self._numbers[: self.count]:
             self._set.add(number)
 

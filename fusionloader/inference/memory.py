@@ -46,7 +46,7 @@ class SizedSlots:
         """Returns a slot of at least ``nbytes``.
 
         Raises:
-            SharedMemoryExhausted: ``/dev/shm`` is full.
+            SharedMemoryExhausted: there is too little memory.
         """
         size = size_of_slot(nbytes, self._steps)
         pool = self._pools.get(size)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 
 from fusionloader.amounts import parse_seconds
-from fusionloader.workers.control_groups import cpu_quota
+from fusionloader.limits.control_groups import cpu_quota
 
 WhenFull = Literal["wait", "raise"]
 

@@ -59,7 +59,6 @@ class RequestQueue:
         page_locking: PageLocking | None,
     ) -> None:
         """``leaf`` is a row; ``starter`` gives what starts a worker with a table."""
-        objects.sweep()
         self._options, self._leaf = options, leaf
         self.lock = threading.Lock()
         self.refusal: Exception | None = None
@@ -76,7 +75,7 @@ class RequestQueue:
         self._arena = Arena()
         self._ring_size = 2 * options.max_queued + 2
         control_bytes = _native.ManagerQueue.control_bytes(workers, self._ring_size)
-        self._control_fd = objects.create(control_bytes)
+        self._control_fd = objects.create(control_bytes, "queue")
         self._queue = _native.ManagerQueue(
             self._control_fd, self._arena.fd, workers, self._ring_size
         )
@@ -103,7 +102,7 @@ class RequestQueue:
         """Returns a slot for ``count`` results; the lock is held.
 
         Raises:
-            SharedMemoryExhausted: ``/dev/shm`` is full.
+            SharedMemoryExhausted: there is too little memory.
         """
         slot = self._rows.acquire(count * self._leaf.nbytes)
         return Rows(slot, self._rows.lease(slot), self._leaf, count)
@@ -126,7 +125,7 @@ class RequestQueue:
 
         Raises:
             PreprocessorClosed: it was closed meanwhile.
-            SharedMemoryExhausted: ``/dev/shm`` is full.
+            SharedMemoryExhausted: there is too little memory.
         """
         sizes = [memoryview(image).nbytes for image in images]
         job.order = order_by_size(sizes)
@@ -303,7 +302,7 @@ class RequestQueue:
 
     def totals(self) -> WorkerTotals:
         """Returns what workers have counted, to any thread, and after the end, too."""
-        memory = MemoryTotals(0, 0, 0, 0.0)
+        memory = MemoryTotals(0, 0, 0, 0, 0.0)
         return self._workers.totals(memory, len(self._jobs))
 
     @property

@@ -1,7 +1,8 @@
 """Whole batches on their way from a worker: pickled, but for the memory of arrays and tensors.
 
 That lies in a slot which the worker uses again and again, where torch would share fresh memory for
-every tensor of every batch. What is small, or no plain tensor or array, goes torch's way.
+every tensor of every batch. What is small, or no plain tensor or array, goes torch's way, in memory
+of ``workers/torch_storages.py``.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""Whether the native part and POSIX shared memory are there."""
+"""Whether the native part and anonymous shared memory are there."""
 
 from __future__ import annotations
 
 import importlib
-
-_NEEDED = ("posix_ipc", "fusionloader._native")
+import os
 
 
 def missing() -> str | None:
     """Returns what a FusionLoader needs and this machine has not, ``None`` if it has everything."""
-    for name in _NEEDED:
-        try:
-            importlib.import_module(name)
-        except ImportError as error:
-            return f"{name} ({error})"
+    if not hasattr(os, "memfd_create"):
+        return "os.memfd_create (of Linux)"
+    try:
+        importlib.import_module("fusionloader._native")
+    except ImportError as error:
+        return f"fusionloader._native ({error})"
     return None

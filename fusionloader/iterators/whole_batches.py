@@ -35,6 +35,7 @@ from fusionloader.iterators.worker_loop import (
     fetcher_state,
     make_fetcher,
 )
+from fusionloader.limits.out_of_memory import OutOfMemoryKills
 from fusionloader.manager.stalls import StallWatch
 from fusionloader.options import LoaderOptions
 from fusionloader.resume.epoch_state import EpochState
@@ -79,7 +80,7 @@ class _Tracked:
     _sampler_iter: Iterator[Index]
 
     def _track(self, loader: AnyLoader, options: LoaderOptions, state: LoaderState) -> None:
-        self._owner = os.getpid()
+        self._owner, self._killed_for_memory = os.getpid(), OutOfMemoryKills()
         self._view = detached(loader)
         self._options = options
         self._state = state
@@ -245,9 +246,9 @@ class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ign
 
     def _try_get_data(self, timeout: float = MP_STATUS_CHECK_INTERVAL) -> Any:
         if self._timeout > 0:  # torch's own error comes then
-            return super()._try_get_data(timeout)  # type: ignore[no-untyped-call]
+            return self._received(timeout)
         until = max(self._watch.seconds_left, 0.05)
-        found = super()._try_get_data(min(timeout, until))  # type: ignore[no-untyped-call]
+        found = self._received(min(timeout, until))
         if not found[0]:
             self._watch.check(self._worker_report)
         return found
@@ -255,6 +256,10 @@ class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ign
     def _shutdown_workers(self) -> None:
         if os.getpid() == self._owner:  # in a forked child the workers are its parent's
             super()._shutdown_workers()
+
+    def _received(self, timeout: float) -> Any:
+        with self._killed_for_memory.named(self._workers):
+            return super()._try_get_data(timeout)  # type: ignore[no-untyped-call]
 
     def _worker_report(self) -> str:
         at: dict[int, int] = {}

@@ -119,7 +119,9 @@ def serve(
     stamps = _Stamps(arguments[_QUEUE], tasks)
     if begin.sends is not None:
         from fusionloader.iterators.batch_transport import Sender
+        from fusionloader.workers.torch_storages import use_anonymous_memory
 
+        use_anonymous_memory()
         stamps.sender = Sender(*begin.sends)
         stamps.sender.collate_into_slots()
     given = [*arguments[:_TASKS], tasks, stamps, *arguments[_QUEUE + 1 :]]

@@ -54,6 +54,7 @@ class BatchMemory:
         self._rows = SlotPool(arena, queue, options.in_flight + 2, options.page_locking)
         self.layout: Layout | None = None
         self._most_in_flight: int | None = None
+        self._limit_bytes = 0
 
     def totals(self) -> MemoryTotals:
         """Returns what was counted until now."""
@@ -61,6 +62,7 @@ class BatchMemory:
         return MemoryTotals(
             slots=self._rows.count,
             peak_bytes=self._rows.peak_bytes,
+            limit_bytes=self._limit_bytes,
             copied_bytes=0 if copies is None else copies.copied_bytes,
             copy_seconds=0.0 if copies is None else copies.copy_seconds,
         )
@@ -130,6 +132,7 @@ class BatchMemory:
         limit = self._options.max_shared_bytes
         if limit is None:
             limit = objects.free() // 4
+        self._limit_bytes = limit
         fitting = max(limit // max(nbytes, 1), _FEWEST)
         if fitting < self._options.in_flight:
             log.info(

@@ -77,7 +77,6 @@ class LocalManager:
         self._sequence = 0
         self._deferred = deferred
         self.closed = False
-        objects.sweep()
         self._most_in_flight = options.in_flight
         self._most = max(options.workers, options.most_workers)
         self._ring_size = options.in_flight * self._most // max(options.workers, 1) * 2 + 2
@@ -98,7 +97,8 @@ class LocalManager:
         """Returns the control block's descriptor and the queue in it."""
         own = self._workers
         workers, ring = own.first_guest_slot, self._ring_size
-        fd = objects.create(_native.ManagerQueue.control_bytes(workers + own.guest_slots, ring))
+        nbytes = _native.ManagerQueue.control_bytes(workers + own.guest_slots, ring)
+        fd = objects.create(nbytes, "queue")
         shared = (own.guest_slots, own.shareable, own.event_fd)
         return fd, _native.ManagerQueue(fd, self._arena.fd, workers, ring, *shared)
 

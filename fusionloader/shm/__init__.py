@@ -1,1 +1,1 @@
-"""Shared memory: objects, control block, batch slots. Imports nothing else of the package."""
+"""Shared memory: objects, control block, batch slots, stores of what is kept of files."""

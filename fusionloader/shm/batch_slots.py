@@ -71,7 +71,7 @@ class BatchSlots:
             if unsent is not None:
                 os.close(unsent)
         size = -(-nbytes // _GRAIN) * _GRAIN
-        fd = objects.create(_HEADER + size)
+        fd = objects.create(_HEADER + size, "batch")
         try:
             objects.reserve(fd, 0, _HEADER + size)
         except objects.SharedMemoryExhausted:

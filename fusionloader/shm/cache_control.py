@@ -11,7 +11,9 @@ import numpy as np
 from fusionloader.shm.shared_page import SharedPage
 
 # As csrc/worker/cache_control.hpp begins.
-_CONTROL = np.dtype([(name, np.uint64) for name in ("samples", "room", "workers", "cores")])
+_FIELDS = ("magic", "samples", "room", "workers", "cores")
+_CONTROL = np.dtype([(name, np.uint64) for name in _FIELDS])
+_MAGIC = b"FLcontr1"  # another layout has another number
 
 
 class CacheControl(SharedPage):
@@ -25,7 +27,7 @@ class CacheControl(SharedPage):
     @classmethod
     def create(cls, samples: int, room: int) -> CacheControl:
         """Returns a page for so many samples and ``room`` bytes for what is kept of them."""
-        control = cls(cls._made("cache-control"))
+        control = cls(cls._made("cache-control", _MAGIC))
         control._words["samples"], control._words["room"] = samples, room
         control.expect(1, 1)
         return control

@@ -15,7 +15,8 @@ from fusionloader.shm.owned_descriptor import OwnedDescriptor
 
 Targets = npt.NDArray[np.int64]
 
-_HEADER = 11  # uint64 words of csrc/worker/dataset_table.hpp
+_HEADER = 13  # uint64 words of csrc/worker/dataset_table.hpp
+_MAGIC = int.from_bytes(b"FLtable1", "little")  # another layout has another number
 _CHUNK_PATHS = 1 << 14  # paths joined at a time, which then fit into a core's cache
 _OFFSET_BITS = 44  # of a range
 
@@ -54,12 +55,13 @@ class DatasetTable(OwnedDescriptor):
         at_blob = at_sizes + 4 * count
         nbytes = at_blob + blob_bytes
         objects.check_room(nbytes, "the dataset's table")
-        fd = objects.create(nbytes)
-        objects.reserve(fd, 0, nbytes)
+        fd = objects.create(nbytes, "table")
+        objects.allocate(fd, 0, nbytes)
         mapping = memoryview(_native.SharedMapping(fd, 0, nbytes))
         words = np.frombuffer(mapping, np.uint64, _HEADER + len(path_offsets))
-        words[:8] = (count, 8 * _HEADER, at_targets, at_sizes, at_blob, *shape)
-        words[8:_HEADER] = (at_ranges, at_stamps, is_remote) if stamps is not None else (0, 0, 0)
+        words[:7] = (_MAGIC, nbytes, count, 8 * _HEADER, at_targets, at_sizes, at_blob)
+        ranges = (at_ranges, at_stamps, is_remote) if stamps is not None else (0, 0, 0)
+        words[7:_HEADER] = (*shape, *ranges)
         words[_HEADER:] = path_offsets
         self._map(fd, nbytes)
         if stamps is not None:
@@ -70,9 +72,15 @@ class DatasetTable(OwnedDescriptor):
         self.nbytes = nbytes
         self._digest: str | None = None
         mapping = memoryview(_native.SharedMapping(fd, 0, nbytes))
-        header = np.frombuffer(mapping, np.uint64, _HEADER)
-        count, at_offsets, at_targets, at_sizes, at_blob = (int(word) for word in header[:5])
-        height, width, channels, at_ranges, at_stamps = (int(word) for word in header[5:10])
+        magic, whole, *_ = header = np.frombuffer(mapping, np.uint64, _HEADER).tolist()
+        if magic != _MAGIC or whole > nbytes:
+            raise _native.SharedMemoryMismatch(
+                "found no table of a dataset: another version of fusionloader made it; end all "
+                "processes that share it, and start them with one version"
+            )
+        header = header[2:]
+        count, at_offsets, at_targets, at_sizes, at_blob = header[:5]
+        height, width, channels, at_ranges, at_stamps = header[5:10]
         self.image_shape = (height, width, channels) if channels else None
         self.is_remote = bool(header[10])
         files = ((at_stamps or at_targets) - at_offsets) // 8

@@ -85,12 +85,9 @@ class FileStore:
         if table > nbytes or (ledger is not None and not ledger.charge(table)):
             left = nbytes if ledger is None else ledger.memory.limit - ledger.memory.used
             raise ValueError(f"{files} files need a table of {table} bytes, there are {left}")
-        fd = os.memfd_create("fusionloader-store", os.MFD_CLOEXEC)
         try:
-            os.ftruncate(fd, nbytes)
-            objects.reserve(fd, 0, table)
+            fd = _created(nbytes, table)
         except BaseException:
-            os.close(fd)
             if ledger is not None:
                 ledger.refund(table)
             raise
@@ -99,13 +96,14 @@ class FileStore:
 
     def _map(self, fd: int, nbytes: int) -> None:
         self.nbytes = nbytes
-        header = memoryview(_native.SharedMapping(fd, 0, _HEADER.itemsize))
+        header = memoryview(_native.SharedMapping(fd, 0, _HEADER.itemsize, is_file=True))
         self._header = np.frombuffer(header, _HEADER, 1)[0:1]
         data, self.files = int(self._header["data"][0]), int(self._header["items"][0])
-        table = memoryview(_native.SharedMapping(fd, 0, data))
+        table = memoryview(_native.SharedMapping(fd, 0, data, is_file=True))
         self._records = np.frombuffer(table, RECORD, self.files, int(self._header["records"][0]))
         self.mapped = data if int(self._header["medium"][0]) == DISK else nbytes
         self.capacity = int(self._header["capacity"][0])
+        _native.FileStoreView(fd, self.mapped)  # which checks it
         self.fd = fd  # from here on it is the store's to close
 
     @classmethod
@@ -185,6 +183,17 @@ class FileStore:
     def __del__(self) -> None:
         if hasattr(self, "fd"):
             self.close()
+
+
+def _created(nbytes: int, table: int) -> int:
+    """Returns a descriptor of memory of which the table is allocated."""
+    fd = objects.create(nbytes, "store")
+    try:
+        objects.reserve(fd, 0, table)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
 
 
 def write_header(

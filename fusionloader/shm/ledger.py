@@ -9,6 +9,9 @@ import numpy as np
 from fusionloader import _native
 from fusionloader.shm.shared_page import PAGE, SharedPage
 
+_WORDS = 5  # as csrc/worker/ledger.hpp has them
+_MAGIC = int.from_bytes(b"FLedger1", "little")  # another layout has another number
+
 
 class Account(NamedTuple):
     """Bytes of memory or of a disk: how many there may be, and how many are used."""
@@ -30,14 +33,13 @@ class Ledger(SharedPage):
         """Maps the ledger behind a descriptor, which it then owns."""
         super().__init__(fd)
         self.view = _native.LedgerView(fd)
-        self._words = np.frombuffer(self._page, np.uint64, 4)
+        self._words = np.frombuffer(self._page, np.uint64, _WORDS)
 
     @classmethod
     def create(cls, memory: int, disk: int = 0) -> Ledger:
         """Returns a ledger with so many bytes of shared memory and of disk."""
-        ledger = cls(cls._made("ledger"))
-        ledger._words[:] = (memory // PAGE * PAGE, 0, disk // PAGE * PAGE, 0)
-        return ledger
+        words = (memory // PAGE * PAGE, 0, disk // PAGE * PAGE, 0, _MAGIC)
+        return cls(cls._made("ledger", np.array(words, np.uint64).tobytes()))
 
     @property
     def memory(self) -> Account:

@@ -1,92 +1,109 @@
-"""Shared-memory objects that are freed however their users end.
+"""Shared memory without names: anonymous, and freed with the last process that has it.
 
-An object is created through ``posix_ipc`` with mode 0600 under an unguessable name that contains
-the owner's pid, and unlinked at once. Processes share it by file descriptor, so nothing of it stays
-in ``/dev/shm`` after they end. The name exists for microseconds; ``sweep`` removes the objects of
-owners that died within them.
+Processes get it by inheritance, or as a descriptor over a socket. It is no file of ``/dev/shm``, so
+the size of that does not matter, and nobody else can open it. It is sealed against shrinking: no
+process that has it can make another one's access fail with SIGBUS.
 """
 
 from __future__ import annotations
 
-import contextlib
+import errno
+import fcntl
 import os
-import re
-import secrets
-from pathlib import Path
-
-import posix_ipc
+import resource
 
 from fusionloader.amounts import mib
+from fusionloader.limits.free_memory import FreeMemory, free_memory
 
-SHM = Path("/dev/shm")
-_NAME = re.compile(r"fusionloader-(\d+)-[0-9a-f]{32}")
+_MFD_NOEXEC_SEAL = 8  # of Linux 6.3; systems with vm.memfd_noexec=2 allow nothing else
+_ASKED_FROM = 1 << 20  # bytes; to ask what is free takes 0.2 ms
 
 
 class SharedMemoryExhausted(RuntimeError):
-    """``/dev/shm`` has too little room for the batches in flight."""
+    """There is too little memory for what was asked for."""
 
 
-def create(size: int) -> int:
-    """Returns a file descriptor of ``size`` bytes of fresh shared memory; the caller closes it."""
-    name = f"/fusionloader-{os.getpid()}-{secrets.token_hex(16)}"
-    memory = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600, size=size)
-    memory.unlink()
-    os.set_inheritable(memory.fd, False)
-    return int(memory.fd)
+def create(size: int, name: str = "memory", *, grows: bool = False) -> int:
+    """Returns a file descriptor of ``size`` bytes of shared memory; the caller closes it.
+
+    Its pages are zeros, and are allocated when they are written or reserved. Its size is final
+    unless it ``grows``. ``/proc`` shows ``name`` and this process's id with whoever has it.
+
+    Raises:
+        SharedMemoryExhausted: objects may not be as large.
+    """
+    fd = _anonymous(f"fusionloader-{os.getpid()}-{name}")
+    try:
+        os.fchmod(fd, 0o600)
+        os.ftruncate(fd, size)
+        final = 0 if grows else fcntl.F_SEAL_GROW
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL | final)
+    except OSError as error:
+        os.close(fd)
+        if error.errno == errno.EFBIG:
+            raise SharedMemoryExhausted(advice(size, _largest_file())) from error
+        raise
+    return fd
+
+
+def _anonymous(name: str) -> int:
+    flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+    try:
+        return os.memfd_create(name, flags | _MFD_NOEXEC_SEAL)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        return os.memfd_create(name, flags)  # an older kernel
 
 
 def reserve(fd: int, offset: int, size: int) -> None:
     """Allocates the bytes, growing the object.
 
-    Without this, the first write on a full ``/dev/shm`` would raise SIGBUS.
+    Without this, a write when there is no memory left would end whoever writes.
 
     Raises:
         SharedMemoryExhausted: there is no room.
     """
+    if size >= _ASKED_FROM:
+        check_room(size, "batches")  # beyond a control group's limit the kernel kills
+    allocate(fd, offset, size)
+
+
+def allocate(fd: int, offset: int, size: int) -> None:
+    """Does what ``reserve`` does, for who has checked that there is room.
+
+    Raises:
+        SharedMemoryExhausted: there is none.
+    """
     try:
         os.posix_fallocate(fd, offset, size)
     except OSError as error:
-        raise SharedMemoryExhausted(advice(size, free())) from error
+        found = _largest_file() if error.errno == errno.EFBIG else free_memory()
+        raise SharedMemoryExhausted(advice(size, found)) from error
 
 
 def free() -> int:
-    """Returns the bytes that are free in ``/dev/shm``."""
-    stat = os.statvfs(SHM)
-    return stat.f_bavail * stat.f_frsize
+    """Returns the bytes of memory that this process may still allocate."""
+    return free_memory().nbytes
 
 
 def check_room(needed: int, what: str) -> None:
-    """Raises SharedMemoryExhausted when ``/dev/shm`` has fewer than ``needed`` bytes free."""
-    available = free()
-    if available < needed:
-        raise SharedMemoryExhausted(advice(needed, available, what))
+    """Raises SharedMemoryExhausted when fewer than ``needed`` bytes of memory are free."""
+    found = free_memory()
+    if found.nbytes < needed:
+        raise SharedMemoryExhausted(advice(needed, found, what))
 
 
-def advice(needed: int, available: int, what: str = "batches") -> str:
-    """Returns the error's text: the bytes needed, the bytes available, what to do."""
+def advice(needed: int, found: FreeMemory, what: str = "batches") -> str:
+    """Returns the error's text: the bytes needed, the bytes free and by which limit, what to do."""
     return (
-        f"FusionLoader needs {mib(needed)} of shared memory for {what}, but /dev/shm has "
-        f"{mib(available)} free. Make it larger (docker run --shm-size=..., in Kubernetes an "
-        f"emptyDir with medium: Memory mounted at /dev/shm, elsewhere mount -o remount,size=... "
-        f"/dev/shm), or lower batch_size, prefetch_factor or num_workers."
+        f"FusionLoader needs {mib(needed)} of shared memory for {what}, but {mib(found.nbytes)} "
+        f"are free by {found.limit}. {found.remedy}, or lower batch_size, prefetch_factor or "
+        f"num_workers."
     )
 
 
-def sweep() -> None:
-    """Removes the objects of owners that have died."""
-    with contextlib.suppress(OSError):
-        for path in SHM.iterdir():
-            match = _NAME.fullmatch(path.name)
-            if match and not _alive(int(match[1])):
-                with contextlib.suppress(OSError):
-                    path.unlink()
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+def _largest_file() -> FreeMemory:
+    most, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    limit = "the limit of a file's size (RLIMIT_FSIZE), which counts for shared memory"
+    return FreeMemory(most, limit, "Raise it (ulimit -f unlimited)")

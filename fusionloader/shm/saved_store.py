@@ -65,7 +65,7 @@ def load(store: FileStore, path: Path, of_files: bytes) -> None:
 
     Raises:
         FileNotFoundError: there is no such file.
-        OSError: it cannot be read, or ``/dev/shm`` is full.
+        OSError: it cannot be read, or there is too little memory.
         SavedStoreMismatch: it has other contents, or more than the store has room for.
     """
     with open(path, "rb") as file:

@@ -6,6 +6,7 @@ import os
 from typing import ClassVar
 
 from fusionloader import _native
+from fusionloader.shm import objects
 from fusionloader.shm.owned_descriptor import OwnedDescriptor
 
 PAGE = 4096
@@ -26,8 +27,11 @@ class SharedPage(OwnedDescriptor):
         self._page = memoryview(_native.SharedMapping(fd, 0, self.nbytes))
 
     @classmethod
-    def _made(cls, name: str) -> int:
-        """Returns the descriptor of a page of zeros; ``name`` is for who looks at processes."""
-        fd = os.memfd_create(f"fusionloader-{name}", os.MFD_CLOEXEC)
-        os.ftruncate(fd, cls.nbytes)
+    def _made(cls, name: str, begins: bytes = b"") -> int:
+        """Returns the descriptor of a page that ``begins`` so, with zeros behind.
+
+        ``name`` is for who looks at processes.
+        """
+        fd = objects.create(cls.nbytes, name)
+        os.pwrite(fd, begins, 0)
         return fd

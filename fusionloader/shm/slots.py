@@ -61,7 +61,7 @@ class Arena:
     """
 
     def __init__(self) -> None:
-        self.fd = objects.create(_PAGE)
+        self.fd = objects.create(_PAGE, "slots", grows=True)
         self._end = 0
         self._count = 0
 
@@ -69,16 +69,18 @@ class Arena:
         """Returns fresh slots, neighbours; of many all is there, in huge pages if there are such.
 
         Raises:
-            SharedMemoryExhausted: ``/dev/shm`` is full.
+            SharedMemoryExhausted: there is too little memory.
         """
         size = -(-nbytes // _PAGE) * _PAGE
         if count > 1:
+            objects.check_room(size * count, f"{count} batches")
             self._end = -(-self._end // _HUGE_PAGE) * _HUGE_PAGE
             os.ftruncate(self.fd, self._end + size * count)
             region = Region(self.fd, self._end, size * count)
             region.map.populate()
-        objects.reserve(self.fd, self._end, size * count)
-        if count == 1:
+            objects.allocate(self.fd, self._end, size * count)
+        else:
+            objects.reserve(self.fd, self._end, size)
             region = Region(self.fd, self._end, size)
         slots = [Slot(self._count + n, n * size, size, region) for n in range(count)]
         for slot in slots:
@@ -168,7 +170,7 @@ class SlotPool:
         """Returns a slot of at least ``nbytes``.
 
         Raises:
-            SharedMemoryExhausted: ``/dev/shm`` is full.
+            SharedMemoryExhausted: there is too little memory.
         """
         self._collect()
         slot = self._recycled(nbytes)

@@ -124,6 +124,7 @@ class Statistics:
             in_flight=workers.in_flight,
             slots=workers.slots,
             shared_memory_bytes=workers.peak_bytes,
+            shared_memory_limit_bytes=workers.limit_bytes,
             copied_bytes=workers.copied_bytes,
             part_seconds=tuple(workers.part_seconds),
             gpu_worker=dict(self.gpu_worker),

@@ -284,6 +284,12 @@ METRICS = (
         scalar="shared_memory_bytes",
     ),
     Metric(
+        *("shared_memory_limit_bytes", "gauge", "bytes"),
+        "What mini-batches in flight may take of shared memory.",
+        one("shared_memory_limit_bytes"),
+        scalar="shared_memory_limit_bytes",
+    ),
+    Metric(
         *("store_images", "gauge", "images"),
         "Images in a store: decoded cache, JPEG index, other tiers of a cache.",
         of_stores("images"),

@@ -83,6 +83,8 @@ class LoaderStats:
         slots: that there are for rows of mini-batches, delivered ones that are still looked at
             included.
         shared_memory_bytes: that these took at the peak.
+        shared_memory_limit_bytes: that mini-batches in flight may take: ``max_shared_bytes``, or a
+            quarter of what was free. 0 while their size is unknown, and where whole batches come.
         copied_bytes: to a CUDA device.
         part_seconds: of workers, by part of the plan: reading, decoding, Python code, writing, and
             each stage.
@@ -124,6 +126,7 @@ class LoaderStats:
     in_flight: int
     slots: int
     shared_memory_bytes: int
+    shared_memory_limit_bytes: int
     copied_bytes: int
     part_seconds: tuple[float, ...]
     gpu_worker: Mapping[str, object]

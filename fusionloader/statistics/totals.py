@@ -15,12 +15,14 @@ class MemoryTotals:
     Attributes:
         slots: for rows.
         peak_bytes: that these took.
+        limit_bytes: that mini-batches in flight may take, 0 while their size is unknown.
         copied_bytes: to a device.
         copy_seconds: of the device's time for that.
     """
 
     slots: int
     peak_bytes: int
+    limit_bytes: int
     copied_bytes: int
     copy_seconds: float
 

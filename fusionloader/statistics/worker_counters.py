@@ -23,6 +23,7 @@ class WorkerCounters:
     restarts: int = 0
     borrowed_samples: int = 0
     peak_bytes: int = 0
+    limit_bytes: int = 0
     busy_seconds: float = 0.0
     pillow_samples: int = 0
     copied_bytes: int = 0
@@ -48,6 +49,7 @@ class WorkerCounters:
         )
         memory = totals.memory
         self.slots, self.peak_bytes = memory.slots, memory.peak_bytes
+        self.limit_bytes = memory.limit_bytes
         self.copied_bytes += memory.copied_bytes
         self.copy_seconds += memory.copy_seconds
         self._add_cache(totals.cache)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import os
 from dataclasses import dataclass
 
 _FIELDS = (
@@ -78,8 +77,11 @@ class StreamCounters:
     @classmethod
     def create(cls) -> tuple[int, StreamCounters]:
         """Returns a descriptor of new memory, which the caller closes, and the counters in it."""
-        fd = os.memfd_create("fusionloader-stream", os.MFD_CLOEXEC)
-        os.ftruncate(fd, cls.nbytes)
+        from fusionloader.shm import (
+            objects,
+        )  # of Linux; the counters' names are known elsewhere, too
+
+        fd = objects.create(cls.nbytes, "stream")
         return fd, cls(fd)
 
     def add(self, name: str, amount: int) -> None:

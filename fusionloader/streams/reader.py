@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fusionloader.shm import objects
 from fusionloader.shm.dataset_table import DatasetTable
 from fusionloader.sources.streams.object_store import ObjectStore
 from fusionloader.sources.streams.settings import ReadSettings
@@ -213,8 +214,7 @@ class _Memory:
         if needed <= self.nbytes:
             return ()
         self.nbytes = max(_LEAST_MEMORY, 1 << (needed - 1).bit_length())
-        fd = os.memfd_create("fusionloader-samples", os.MFD_CLOEXEC)
-        os.ftruncate(fd, self.nbytes)
+        fd = objects.create(self.nbytes, "samples")
         self.view = memoryview(mmap.mmap(fd, self.nbytes))
         return (fd,)
 

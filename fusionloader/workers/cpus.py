@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch
 
+from fusionloader.limits.control_groups import cpu_quota
 from fusionloader.scheduler.cores import Core, Machine, cores_for_workers
-from fusionloader.workers.control_groups import cpu_quota
 
 log = logging.getLogger("fusionloader.workers")
 

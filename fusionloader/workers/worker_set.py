@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fusionloader.limits.out_of_memory import OutOfMemoryKills
 from fusionloader.workers import messages, processes
 from fusionloader.workers.processes import Process
 
@@ -68,6 +70,7 @@ class WorkerSet:
         """With ``hand_over``, before it starts a worker, another process receives its messages."""
         self._start, self._hand_over = start, hand_over
         self._fruitless_deaths = 0
+        self._killed_for_memory = OutOfMemoryKills()
         self._checked = time.monotonic()
         self.restarts: Counter[int] = Counter()  # by number
         self.workers: list[RunningWorker] = []
@@ -115,7 +118,7 @@ class WorkerSet:
             Death(
                 worker.number,
                 worker.process.pid,
-                processes.describe_exit(worker.process.exitcode),
+                self._manner(worker.process.exitcode),
                 worker.receiver.receive(),
                 not getattr(worker.process, "ended_by_pool", False),
                 getattr(worker.process, "was_prepared", False),
@@ -123,6 +126,12 @@ class WorkerSet:
             for worker in self.workers
             if not worker.process.is_alive()
         ]
+
+    def _manner(self, exitcode: int | None) -> str:
+        """Returns how a worker ended; of one that was killed also whether memory was short."""
+        manner = processes.describe_exit(exitcode)
+        why = self._killed_for_memory.explain() if exitcode == -signal.SIGKILL else ""
+        return f"{manner} ({why})" if why else manner
 
     def replace(self, death: Death, fruitful: bool) -> None:
         """Starts a worker under the number of a dead one, unless several failed to start.

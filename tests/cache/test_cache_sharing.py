@@ -72,6 +72,7 @@ def test_no_memory_has_a_name(cache_job):
     first.do(attach, request())
     mine = f"fusionloader-{first.pid}-", f"fusionloader-{holder_pid()}-"
     assert not [n for n in set(os.listdir("/dev/shm")) - before if n.startswith(mine)]
+    assert left_behind(holder_pid())  # which are names only of what it still has
 
 
 def test_the_loaders_of_one_cache_share_its_budget(cache_job):

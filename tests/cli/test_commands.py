@@ -102,8 +102,9 @@ def test_the_doctor_names_what_matters_and_finds_no_failure(images, monkeypatch)
     monkeypatch.setenv("FUSIONLOADER_LIBCUDA", "/nowhere/libcuda.so")
     done = run_python("-m", "fusionloader", "doctor", "--data", str(images.train))
     assert done.returncode == 0, done.stdout + done.stderr
-    for name in ("torch", "/dev/shm", "instruction set", "cores allowed", "start method", "DALI",
-                 "open files", "memory limit", "GPU", "decoding", "storage, warm"):  # fmt: skip
+    for name in ("torch", "shared memory", "instruction set", "cores allowed", "start method",
+                 "DALI", "open files", "memory limit", "GPU", "decoding",
+                 "storage, warm"):  # fmt: skip
         assert re.search(rf"^(ok|warn) +{re.escape(name)} +\S", done.stdout, re.MULTILINE), name
 
 
@@ -167,6 +168,7 @@ SHORT = {
     "breadth": ["--rounds", "1", "--only", "dict,hugging-face", "--exact", "4"],
     "import_time": ["--rounds", "1"],
     "startup": ["--rounds", "1", "--workers", "2"],
+    "small_shm": ["--rounds", "1", "--epochs", "1", "--batch-size", "8"],
     "main_process": ["--rounds", "1"],
     "scaling": ["--rounds", "1"],
     "tracing": ["--rounds", "1"],

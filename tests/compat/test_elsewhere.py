@@ -10,7 +10,9 @@ from support.waiting import PATIENCE
 ROOT = Path(__file__).parents[2]
 
 HIDDEN = """
-import sys, warnings
+import os, sys, warnings
+for name in {attributes!r}:
+    delattr(os, name)
 class Hide:
     def find_spec(self, name, path=None, target=None):
         if name in {hidden!r}:
@@ -49,12 +51,17 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("hidden", ["posix_ipc", "fusionloader._native"])
-def test_torchs_workers_serve_where_a_part_is_missing(hidden, tmp_path):
+@pytest.mark.parametrize(
+    ("missing", "attributes", "modules"),
+    [
+        ("os.memfd_create", ["memfd_create"], ["fcntl", "resource"]),
+        ("fusionloader._native", [], ["fusionloader._native"]),
+    ],
+)
+def test_torchs_workers_serve_where_a_part_is_missing(missing, attributes, modules, tmp_path):
     script = tmp_path / "script.py"
-    others = ["fcntl", "resource"] if hidden == "posix_ipc" else []
-    program = PROGRAM.replace("{name!r}", repr(hidden))
-    script.write_text(HIDDEN.format(hidden=[hidden, *others]) + program)
+    program = PROGRAM.replace("{name!r}", repr(missing))
+    script.write_text(HIDDEN.format(attributes=attributes, hidden=modules) + program)
     found = subprocess.run(
         [sys.executable, str(script)],
         capture_output=True,

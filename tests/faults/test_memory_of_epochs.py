@@ -20,7 +20,7 @@ class Large:
 def held():
     """Bytes of shared memory that this process has mapped, and its open descriptors."""
     lines = Path("/proc/self/maps").read_text().splitlines()
-    spans = [line.split("-", 1) for line in lines if "/dev/shm/fusionloader" in line]
+    spans = [line.split("-", 1) for line in lines if "/memfd:fusionloader-" in line]
     mapped = sum(int(end.split()[0], 16) - int(begin, 16) for begin, end in spans)
     return mapped, len(os.listdir("/proc/self/fd"))
 

@@ -3,8 +3,6 @@
 import gc
 import itertools
 import os
-import subprocess
-import sys
 
 import psutil
 import pytest
@@ -13,7 +11,6 @@ from support.datasets import Nested
 from support.waiting import gone, left_behind, wait_until
 
 from fusionloader import FusionLoader
-from fusionloader.shm import objects
 
 BEGIN = """
 import sys, time
@@ -87,25 +84,3 @@ def test_a_forked_child_does_not_end_its_parents_workers():
         os._exit(0 if inner == 23 else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert sum(1 for _ in iterator) == 5
-
-
-def test_what_a_dead_owner_left_is_swept():
-    dead = subprocess.Popen([sys.executable, "-c", ""])
-    dead.wait()
-    left = objects.SHM / f"fusionloader-{dead.pid}-{'0' * 32}"
-    mine = objects.SHM / f"fusionloader-{os.getpid()}-{'0' * 32}"
-    left.touch()
-    mine.touch()
-    try:
-        objects.sweep()
-        assert not left.exists() and mine.exists()
-    finally:
-        mine.unlink()
-
-
-def test_too_little_shared_memory_is_said_before_the_first_batch(monkeypatch, train_set):
-    # A smaller /dev/shm needs privileges that not every machine gives; its free space is the one
-    # thing about it that is replaced here.
-    monkeypatch.setattr(objects, "free", lambda: 1 << 20)
-    with pytest.raises(objects.SharedMemoryExhausted, match=r"needs .* MiB .*--shm-size"):
-        iter(FusionLoader(train_set, 40, num_workers=2))

@@ -15,6 +15,7 @@ from fusionloader import _native
 from fusionloader.gpu import worker
 from fusionloader.gpu.control import GpuControl
 from fusionloader.gpu.start import Connections, GpuOptions
+from fusionloader.shm import objects
 from fusionloader.shm.slots import Arena
 
 WORKERS, RING = 2, 4
@@ -23,8 +24,7 @@ GPU = WORKERS - 1
 
 @pytest.fixture
 def connections():
-    arena, control_fd = Arena(), os.memfd_create("control")
-    os.truncate(control_fd, _native.ManagerQueue.control_bytes(WORKERS, RING))
+    arena, control_fd = Arena(), objects.create(_native.ManagerQueue.control_bytes(WORKERS, RING))
     yield Connections(control_fd, arena.fd)
     os.close(control_fd)
     arena.close()

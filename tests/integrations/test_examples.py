@@ -14,6 +14,7 @@ SCRIPTS = [
         *(None, "bucketed_batches.py", []),
         r"padding: [3-9]\d% in random batches, 1?\d% in buckets\n.*the same: True",
     ),
+    (None, "limited_memory.py", [], r"60 samples: .*\n60 samples: \d+ MiB of at most 4 MiB"),
     (None, "own_dataset.py", [], "120 files opened by user code"),
     (None, "own_source.py", [], "Records: read 60 ranges of 3 files: native"),
     (None, "own_decoder.py", [], "[1-9][0-9]* images were decoded by the card\nrefused: {}"),

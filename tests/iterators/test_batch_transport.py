@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -88,7 +89,7 @@ def keeping(batch):
 
 def mapped():
     """Slots that are mapped in this process."""
-    return Path("/proc/self/maps").read_text().count("/dev/shm/fusionloader-")
+    return len(re.findall(r"memfd:fusionloader-\d+-batch", Path("/proc/self/maps").read_text()))
 
 
 def is_same(one, other):

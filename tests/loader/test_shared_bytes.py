@@ -26,11 +26,11 @@ def test_fewer_mini_batches_are_made_ahead_where_they_would_take_more(limit, bat
     assert batches <= taken <= batches + 3  # those in use and just returned
 
 
-def test_without_a_limit_a_quarter_of_what_is_free_is_taken(monkeypatch):
-    from fusionloader.shm import objects
-
-    monkeypatch.setattr(objects, "free", lambda: 4 << 20)
-    assert peak() / (4 * ROW) <= 4 + 3
+def test_the_limit_is_told():
+    loader = FusionLoader(dataset(), 4, num_workers=1, max_shared_bytes="1MiB")
+    assert loader.stats().shared_memory_limit_bytes == 0
+    next(iter(loader))
+    assert loader.stats().shared_memory_limit_bytes == 1 << 20
 
 
 @pytest.mark.parametrize("limit", [0, -5, "much", True])

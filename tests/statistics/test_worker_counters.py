@@ -36,7 +36,7 @@ class Iterator:
             user_code=False,
             part_seconds=[seconds],
             workers=(worker,),
-            memory=MemoryTotals(0, 0, 0, 0.0),
+            memory=MemoryTotals(0, 0, 0, 0, 0.0),
             cache=[0] * 7,
             **sums,
         )

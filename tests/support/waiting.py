@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 PATIENCE = 200.0  # seconds: two cores may be shared by many, and this is below a test's own limit
-_OBJECT = re.compile(r"fusionloader-(\d+)-.*")
+_OBJECT = re.compile(r"memfd:(fusionloader-\d+-[\w-]+)")
 
 
 def wait_until(
@@ -79,10 +79,29 @@ def is_stopped(pid: int) -> bool:
 
 
 def left_behind(*others: int) -> set[str]:
-    """Shared-memory objects with names that this process has made, or others that it started.
+    """Shared memory of this process that only others have, or of others that anybody has.
 
-    Those of all others are not its concern: tests run beside one another on a machine.
+    As ``pid of who has it: name``; the name tells who has made it. All else is not its concern:
+    tests run beside one another on a machine.
     """
-    found = {name: _OBJECT.fullmatch(name) for name in os.listdir("/dev/shm")}
-    owners = {name: int(match[1]) for name, match in found.items() if match}
-    return {name for name, owner in owners.items() if owner in (os.getpid(), *others)}
+    mine, found = _memory_of(os.getpid()), set()
+    for holder in psutil.pids():
+        for inode, name in _memory_of(holder).items():
+            owner = int(name.split("-")[1])
+            if owner in others or (owner == os.getpid() and inode not in mine):
+                found.add(f"{holder}: {name}")
+    return found
+
+
+def _memory_of(pid: int) -> dict[int, str]:
+    """What a process has mapped and opened; nothing of one that has ended, or is another user's."""
+    process, found = Path(f"/proc/{pid}"), {}
+    with contextlib.suppress(OSError):
+        for line in (process / "maps").read_text(errors="replace").splitlines():
+            if match := _OBJECT.search(line):
+                found[int(line.split()[4])] = match[1]
+        for fd in (process / "fd").iterdir():
+            with contextlib.suppress(OSError):
+                if match := _OBJECT.search(os.readlink(fd)):
+                    found[fd.stat().st_ino] = match[1]
+    return found

@@ -7,57 +7,44 @@ import resource
 from collections.abc import Iterator
 
 from fusionloader.cli.doctor.check import Check, gigabytes, warn_if
-from fusionloader.workers.control_groups import memory_limit, process_limit
+from fusionloader.limits.control_groups import memory_limit, process_limit
+from fusionloader.limits.free_memory import FreeMemory, free_memory
 
 # Eight slots of 256 float32 images of 224 x 224: what a usual training keeps in flight.
-COMFORTABLE_SHM = 1.5e9
-LEAST_SHM = 64e6
+COMFORTABLE_SHARED = 1.5e9
+LEAST_SHARED = 64e6
 COMFORTABLE_MEMORY = 2e9
 _MANY = "4096"
 
 
 def checks() -> Iterator[Check]:
     """Yields one for each of them."""
-    yield shared_memory()
+    yield shared_memory(free_memory())
     yield memory()
     yield open_files()
     yield processes()
 
 
-def shared_memory() -> Check:
-    """The memory that batches lie in."""
-    size, free = _size_of_shm()
-    value = f"{gigabytes(size)}, {gigabytes(free)} free"
-    remedy = (
-        "remove files in /dev/shm; in a container: docker run --shm-size=8g or --ipc=host "
-        "(Kubernetes: an emptyDir with medium Memory on /dev/shm)"
-    )
-    if free < LEAST_SHM:
-        value = f"{free / 1e6:.0f} MB free of {size / 1e6:.0f} MB, too little for a batch"
-        return Check("/dev/shm", value, "fail", remedy)
-    return warn_if(free < COMFORTABLE_SHM, "/dev/shm", value, remedy)
-
-
-def _size_of_shm() -> tuple[int, int]:
-    """Size and free bytes; zeros where there is none."""
-    try:
-        found = os.statvfs("/dev/shm")
-    except OSError:
-        return 0, 0
-    return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+def shared_memory(found: FreeMemory) -> Check:
+    """The memory that batches lie in: shared, without a name, and not of ``/dev/shm``."""
+    if found.nbytes < LEAST_SHARED:
+        value = f"{found.nbytes / 1e6:.0f} MB free by {found.limit}, too little for a batch"
+        return Check("shared memory", value, "fail", found.remedy)
+    value = f"{gigabytes(found.nbytes)} free by {found.limit}"
+    return warn_if(found.nbytes < COMFORTABLE_SHARED, "shared memory", value, found.remedy)
 
 
 def memory() -> Check:
-    """What the container may use; batches in ``/dev/shm`` count, too."""
+    """What the container may use; shared memory counts, too."""
     limit = memory_limit()
     if limit is None:
         return Check("memory limit", "none")
     return warn_if(
-        limit.most - limit.used < COMFORTABLE_MEMORY,
+        limit.left < COMFORTABLE_MEMORY,
         "memory limit",
-        f"{gigabytes(limit.most)}, {gigabytes(limit.used)} used",
+        f"{gigabytes(limit.most)}, {gigabytes(limit.left)} free",
         "workers are killed beyond it: docker run --memory=16g, or fewer workers; "
-        "what is in /dev/shm counts",
+        "shared memory counts",
     )
 
 

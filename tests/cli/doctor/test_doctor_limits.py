@@ -2,12 +2,12 @@
 
 import os
 import resource
-from types import SimpleNamespace
 
 import pytest
 
 from fusionloader.cli.doctor import limits
-from fusionloader.workers.control_groups import Limit
+from fusionloader.limits.control_groups import Limit
+from fusionloader.limits.free_memory import FreeMemory
 
 NONE = resource.RLIM_INFINITY
 
@@ -15,33 +15,23 @@ NONE = resource.RLIM_INFINITY
 @pytest.mark.parametrize(
     ("free_mb", "state", "said"),
     [
-        (8000, "ok", "8.0 GB free"),
-        (500, "warn", "0.5 GB free"),
-        (20, "fail", "20 MB free of 9000 MB, too little"),
+        (8000, "ok", "8.0 GB free by the limit"),
+        (500, "warn", "0.5 GB free by the limit"),
+        (20, "fail", "20 MB free by the limit, too little for a batch"),
     ],
 )
-def test_shared_memory_that_is_short_says_how_to_get_more(free_mb, state, said, monkeypatch):
-    found = SimpleNamespace(f_blocks=9000, f_bavail=free_mb, f_frsize=1_000_000)
-    monkeypatch.setattr(os, "statvfs", lambda _: found)
-    check = limits.shared_memory()
+def test_shared_memory_that_is_short_says_how_to_get_more(free_mb, state, said):
+    check = limits.shared_memory(FreeMemory(free_mb * 10**6, "the limit", "Raise it"))
     assert check.state == state and said in check.value
-    assert ("--shm-size" in check.remedy) == (state != "ok")
-
-
-def test_no_shared_memory_fails(monkeypatch):
-    def missing(_):
-        raise FileNotFoundError
-
-    monkeypatch.setattr(os, "statvfs", missing)
-    assert limits.shared_memory().state == "fail"
+    assert check.remedy == ("" if state == "ok" else "Raise it")
 
 
 @pytest.mark.parametrize(
     ("limit", "state", "value"),
     [
         (None, "ok", "none"),
-        (Limit(8 * 10**9, 10**9), "ok", "8.0 GB, 1.0 GB used"),
-        (Limit(2 * 10**9, 10**9), "warn", "2.0 GB, 1.0 GB used"),
+        (Limit(8 * 10**9, 10**9), "ok", "8.0 GB, 7.0 GB free"),
+        (Limit(2 * 10**9, 10**9), "warn", "2.0 GB, 1.0 GB free"),
     ],
 )
 def test_little_memory_of_a_container_is_a_warning(limit, state, value, monkeypatch):

@@ -19,12 +19,12 @@ def test_a_missing_package_fails_with_the_command_that_installs_it(monkeypatch):
     version = importlib.metadata.version
 
     def without(name):
-        if name == "posix_ipc":
+        if name == "tqdm":
             raise importlib.metadata.PackageNotFoundError(name)
         return version(name)
 
     monkeypatch.setattr(importlib.metadata, "version", without)
-    assert found("posix_ipc") == Check("posix_ipc", "missing", "fail", "pip install posix_ipc")
+    assert found("tqdm") == Check("tqdm", "missing", "fail", "pip install tqdm")
 
 
 def test_an_extension_that_does_not_load_fails(monkeypatch):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fusionloader.workers.control_groups import Limit, cpu_quota, memory_limit, process_limit
+from fusionloader.limits.control_groups import Limit, cpu_quota, memory_limit, process_limit
 
 
 def put(root, **files):

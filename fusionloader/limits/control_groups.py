@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,10 +20,24 @@ _NO_LIMIT = 1 << 60
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A limit, and how much of it is used now."""
+    """A limit, and how much of it is used now.
+
+    Attributes:
+        most: the limit.
+        used: of it.
+        reclaimable: of what is used, what the kernel takes back when it is needed.
+        file: that has the limit.
+    """
 
     most: int
     used: int
+    reclaimable: int = 0
+    file: Path | None = field(default=None, compare=False)
+
+    @property
+    def left(self) -> int:
+        """What may still be used."""
+        return max(self.most - self.used + min(self.reclaimable, self.used), 0)
 
 
 def cpu_quota(groups: Path = _GROUPS, system: Path = _SYSTEM) -> float | None:
@@ -34,16 +48,34 @@ def cpu_quota(groups: Path = _GROUPS, system: Path = _SYSTEM) -> float | None:
 def memory_limit(groups: Path = _GROUPS, system: Path = _SYSTEM) -> Limit | None:
     """Returns the limit of memory that leaves least, in bytes; ``None`` without one.
 
-    What is in ``/dev/shm`` counts.
+    Shared memory counts, and that of ``/dev/shm``. What the kernel keeps of files is reclaimable.
     """
 
     def first(group: Path) -> Limit | None:
-        return _limit(group / "memory.limit_in_bytes", group / "memory.usage_in_bytes")
+        limit = _limit(group / "memory.limit_in_bytes", group / "memory.usage_in_bytes")
+        return _with_files(limit, group, "total_inactive_file", "total_active_file")
 
     def second(group: Path) -> Limit | None:
-        return _limit(group / "memory.max", group / "memory.current")
+        limit = _limit(group / "memory.max", group / "memory.current")
+        return _with_files(limit, group, "inactive_file", "active_file")
 
     return _tightest(_read_all("memory", second, first, groups, system))
+
+
+def out_of_memory_kills(groups: Path = _GROUPS, system: Path = _SYSTEM) -> int | None:
+    """Returns how many processes the kernel has killed for want of memory; ``None``: it says not.
+
+    Those of this process's control groups and of the groups above them.
+    """
+
+    def first(group: Path) -> int | None:
+        return _number(group / "memory.oom_control", "oom_kill")
+
+    def second(group: Path) -> int | None:
+        return _number(group / "memory.events", "oom_kill")
+
+    found = _read_all("memory", second, first, groups, system)
+    return sum(found) if found else None
 
 
 def process_limit(groups: Path = _GROUPS, system: Path = _SYSTEM) -> Limit | None:
@@ -85,12 +117,38 @@ def _of_ancestors(root: Path, path: str, read: Callable[[Path], _Found | None]) 
 
 
 def _tightest(limits: list[Limit]) -> Limit | None:
-    return min(limits, key=lambda limit: limit.most - limit.used, default=None)
+    return min(limits, key=lambda limit: limit.left, default=None)
+
+
+def _with_files(limit: Limit | None, group: Path, *names: str) -> Limit | None:
+    """Returns a limit of memory with what is kept of files: ``names`` of the group's statistics."""
+    if limit is None:
+        return None
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        numbers = numbers_in(group / "memory.stat")
+        return replace(limit, reclaimable=sum(numbers[name] for name in names))
+    return limit
+
+
+def numbers_in(file: Path) -> dict[str, int]:
+    """Returns the numbers of a file that has a name and a number in each line.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no such file.
+    """
+    return {name: int(number) for name, number in map(str.split, file.read_text().splitlines())}
+
+
+def _number(file: Path, name: str) -> int | None:
+    with contextlib.suppress(OSError, ValueError):
+        return numbers_in(file).get(name)
+    return None
 
 
 def _limit(most: Path, used: Path) -> Limit | None:
     with contextlib.suppress(OSError, ValueError):  # "max" is no number
-        limit = Limit(int(most.read_text()), int(used.read_text()))
+        limit = Limit(int(most.read_text()), int(used.read_text()), file=most)
         return limit if limit.most < _NO_LIMIT else None
     return None
 

@@ -1,0 +1,35 @@
+"""Says what memory batches may take here, and makes fewer of them ahead where that is too little.
+
+Batches need no ``/dev/shm``. What is free follows from the machine, the container and ``ulimit``.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from sample_images import image_folder
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
+
+from fusionloader import FusionLoader
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--images", type=int, default=600)
+    parser.add_argument("--limit", default="4MiB", help="of batches in flight (4MiB)")
+    options = parser.parse_args()
+    transform = transforms.Compose([transforms.RandomResizedCrop(128), transforms.ToTensor()])
+    dataset = ImageFolder(str(image_folder(options.images)), transform)
+    for limit in (None, options.limit):
+        loader = FusionLoader(
+            dataset, batch_size=16, num_workers=2, prefetch_factor=4, max_shared_bytes=limit
+        )
+        samples = sum(len(images) for images, _ in loader)
+        stats = loader.stats()
+        taken, most = stats.shared_memory_bytes, stats.shared_memory_limit_bytes
+        print(f"{samples} samples: {taken >> 20} MiB of at most {most >> 20} MiB were taken")
+
+
+if __name__ == "__main__":
+    main()

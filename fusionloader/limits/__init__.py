@@ -1,0 +1,1 @@
+"""What the system allows this process: by its control groups, its limits, the machine."""
