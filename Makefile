@@ -88,6 +88,8 @@ ray: ready-to-test
 
 # The examples of inference in LitServe, Ray Serve and Triton; FastAPI's is in the suite.
 servers: ready-to-test
+	# Triton's server, whose test is skipped without it. Its Python code pins an older NumPy.
+	-$(PIP_INSTALL) --no-deps nvidia-pytriton
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m 'servers or not servers' tests/inference/test_servers.py
 
 bench: ready-to-test
@@ -197,9 +199,6 @@ $(INSTALLED): $(BUILD_TOOLS)
 
 $(TEST_INSTALLED): $(INSTALLED)
 	FUSIONLOADER_NATIVE=0 $(PIP_INSTALL) --no-build-isolation --editable '.[test]'
-	# Triton's server for a test of `make servers`, skipped without it. Its Python code pins an older
-	# NumPy.
-	-$(PIP_INSTALL) --no-deps nvidia-pytriton
 	touch $@
 
 $(EXTENSION): $(BUILD_TOOLS) $(SOURCES)

@@ -264,16 +264,15 @@ def test_memory_is_lent_while_training_is_busy_elsewhere(training):
         cpu_worker = running.loader._iterator._workers[0].pid
         os.kill(cpu_worker, signal.SIGSTOP)  # or it would leave nothing to do
         try:
+            # No batch is asked for: the worker may give back what only the other one can do then.
             iterator = iter(running.loader)
-            batches = [next(iterator)]
             before = running.launches()
             with running.loader.lend_gpu_memory():
                 wait_until(lambda: running.launches() > before, "nothing is launched")
             running.use_memory()
-            assert running.launches() > before
         finally:
             os.kill(cpu_worker, signal.SIGCONT)
-        assert same_batches(batches + list(iterator), running.expected)
+        assert same_batches(list(iterator), running.expected)
 
 
 def test_without_a_gpu_worker_lending_memory_does_nothing(train_set):

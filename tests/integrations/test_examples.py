@@ -36,7 +36,7 @@ SCRIPTS = [
         "(?s)epoch 2: .*60 samples.*120 files opened by user code",
     ),
     (None, "shards_tar.py", [], r"(?s)60 samples of .*resumed: 50 samples.*TarFolder"),
-    ("datasets", "shards_hugging_face.py", [], r"(?s)epoch 2: 30 samples.*EncodedImages"),
+    ("datasets", "shards_hugging_face.py", [], r"(?s)epoch 2: 30 samples.*HuggingFaceImages"),
     ("pyarrow", "shards_parquet.py", [], r"(?s)opened the second.*60 samples, .*parquet: row 0"),
     ("lmdb", "shards_folders.py", [], "30 of 60 samples\nthe last one is .*: image-000000059"),
     ("datasets", "train_hugging_face.py", [], "epoch 2: .*60 samples"),

@@ -8,8 +8,8 @@ import urllib.request
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
+from support.torchrun import port
 from support.waiting import PATIENCE
-from toy import port
 
 from fusionloader import DecodedCache, FusionLoader
 from fusionloader.integrations import prometheus
