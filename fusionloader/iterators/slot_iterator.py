@@ -68,7 +68,6 @@ class SlotIterator(_BaseDataLoaderIter):
         self._base_seed = self._epochs.base_seed(int(self._base_seed))
         self._backend = backend
         backend.open_reader(state.reader)
-        self._in_order = options.in_order
         self._whole: ContinuedIterator | None = None
         self._finalizer: Callable[[], object] = lambda: None
         self._membership = None if options.share is None else state.member(options.share)
@@ -180,7 +179,7 @@ class SlotIterator(_BaseDataLoaderIter):
             if not self._drawn or self._manager.room <= 0:
                 break
             self._submit(self._drawn.popleft())
-            if published >= _FEWEST and self._in_flight.done(self._in_order):
+            if published >= _FEWEST and self._in_flight.done(self._options.in_order):
                 break
         self._drawn.extend(fresh)
 
@@ -275,12 +274,12 @@ class SlotIterator(_BaseDataLoaderIter):
         """Returns the next mini-batch; copies of those behind it that are done begin."""
         if self._delivery is not None:
             while len(self._arriving) < _AHEAD and (
-                done := self._manager.take_done(self._in_order)
+                done := self._manager.take_done(self._options.in_order)
             ):
                 self._arriving.append(_Finished(done, self._copy(done)))
             if self._arriving:
                 return self._arriving.popleft()
-        job = self._manager.next_done(self._in_order)
+        job = self._manager.next_done(self._options.in_order)
         return _Finished(job, self._copy(job))
 
     def _copy(self, job: Job) -> Arriving | None:

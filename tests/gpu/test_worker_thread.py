@@ -78,12 +78,8 @@ def test_a_thread_writes_the_same_bits_as_cpu_workers(dataset, expected, decoder
 
 def test_profiling_compares_off_and_beside_training_only(dataset):
     with threaded(dataset, sharing="auto") as loader:
-
-        def compared():
-            list(loader)  # on a busy machine CPU workers may keep up with it for a while
-            return set(loader.stats().gpu_worker["rates"]) == {"off", "spatial"}
-
-        wait_until(compared)
+        wanted = {"off", "spatial"}  # on a busy machine CPU workers may keep up for a while
+        wait_until(lambda: list(loader) and set(loader.stats().gpu_worker["rates"]) == wanted)
 
 
 def test_a_thread_for_every_epoch_leaves_none(dataset, expected):

@@ -79,46 +79,37 @@ def test_a_stream_is_made_here_and_remote_workers_have_no_part(
             assert_same(found, batches_of(alone, 1))
 
 
-def test_a_worker_with_other_shards_is_sent_the_ranges(
-    folder, start_worker, token_file, tmp_path, monkeypatch
-):
-    """A path by which each process finds a folder of its own, as on another machine."""
+@pytest.fixture
+def two_places(folder, start_worker, tmp_path, monkeypatch):
+    """A worker, shards in a path by which each process finds a folder of its own, and its files."""
     for place in ("here", "there"):
         (tmp_path / place).mkdir()
     ranges = shards_of(folder, tmp_path / "here").byte_ranges()
-    for file in ranges.files:
-        shutil.copy(file, tmp_path / "there")
-        with open(tmp_path / "there" / os.path.basename(file), "ab") as other:
-            other.write(b"longer")
+    there = [shutil.copy(file, tmp_path / "there") for file in ranges.files]
     worker = start_worker(cwd=tmp_path / "there")
     monkeypatch.chdir(tmp_path / "here")
     paths = [f"/proc/self/cwd/{os.path.basename(file)}" for file in ranges.files]
-    there = ByteRanges(paths, ranges.file, ranges.offset, ranges.nbytes)
+    both = ByteRanges(paths, ranges.file, ranges.offset, ranges.nbytes)
     targets = [target for _, target in folder.samples]
-    dataset = EncodedImages(there, targets, transform=folder.transform)
+    return worker, EncodedImages(both, targets, transform=folder.transform), there
+
+
+def test_a_worker_with_other_shards_is_sent_the_ranges(folder, two_places, token_file):
+    worker, dataset, there = two_places
+    for file in there:
+        with open(file, "ab") as other:
+            other.write(b"longer")
     with loader_of(dataset, remote=remote_to(worker, token_file, "auto")) as loader:
         remote = until_served(loader, folder)
     assert remote.bytes_sent / remote.samples > 1000
 
 
-def test_a_shard_that_is_lost_there_is_read_here(
-    folder, start_worker, token_file, tmp_path, monkeypatch
-):
-    for place in ("here", "there"):
-        (tmp_path / place).mkdir()
-    ranges = shards_of(folder, tmp_path / "here").byte_ranges()
-    for file in ranges.files:
-        shutil.copy(file, tmp_path / "there")
-    worker = start_worker(cwd=tmp_path / "there")
-    monkeypatch.chdir(tmp_path / "here")
-    paths = [f"/proc/self/cwd/{os.path.basename(file)}" for file in ranges.files]
-    there = ByteRanges(paths, ranges.file, ranges.offset, ranges.nbytes)
-    targets = [target for _, target in folder.samples]
-    dataset = EncodedImages(there, targets, transform=folder.transform)
+def test_a_shard_that_is_lost_there_is_read_here(folder, two_places, token_file):
+    worker, dataset, there = two_places
     with loader_of(dataset, remote=remote_to(worker, token_file, "shared")) as loader:
         until_served(loader, folder)
-        for file in (tmp_path / "there").iterdir():
-            file.unlink()
+        for file in there:
+            os.unlink(file)
         wait_until(lambda: batches_of(loader, 1) and loader.stats().remote.declined)
 
 
