@@ -242,6 +242,10 @@ class LostTinyBatch:
     """A tiny-batch that a dead worker had claimed."""
 
     @property
+    def given_up(self) -> bool:
+        """Whether it is not done again."""
+
+    @property
     def sequence(self) -> int: ...
     @property
     def tiny_batch(self) -> int: ...
@@ -437,9 +441,6 @@ class ManagerQueue:
     def done_word(self) -> int: ...
     def empty_guest_slot(self, guest_slot: int) -> None: ...
     def forget_gpu(self) -> None: ...
-    def give_up(self, slot: int, tiny_batch: int) -> bool:
-        """Marks a tiny-batch as failed if nobody holds it; returns whether that is so."""
-
     def held(self, slot: int) -> list[HeldTinyBatch]:
         """The tiny-batches that workers hold."""
 
@@ -475,8 +476,13 @@ class ManagerQueue:
     def stop(self) -> None:
         """Tells workers to end."""
 
-    def take_back(self, worker: int) -> list[LostTinyBatch]:
-        """Makes what a worker had claimed wait again, once it writes no more."""
+    def take_back(
+        self, worker: int, hopeless: collections.abc.Sequence[tuple[int, int]] = []
+    ) -> list[LostTinyBatch]:
+        """Makes what a worker had claimed wait again, once it writes no more.
+
+        What is in `hopeless`, as (sequence, tiny-batch), is given up as failed instead.
+        """
 
     def take_lost_spans(self) -> int:
         """How many spans were left out since the last call, as nobody had read for too long."""

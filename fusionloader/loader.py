@@ -28,6 +28,7 @@ from fusionloader.options import (
     OnError,
     Switch,
     WorkerPool,
+    number_of_workers,
 )
 from fusionloader.remote_settings import Remote
 from fusionloader.representation import Described, Shown, measured
@@ -57,16 +58,13 @@ class FusionLoader(Shown, DataLoader[T_co]):
 
     Args:
         dataset: as in ``DataLoader``, as are all arguments up to ``in_order``.
-        batch_size: as in ``DataLoader``.
-        shuffle: as in ``DataLoader``.
+        batch_size, shuffle: as in ``DataLoader``.
         sampler: as in ``DataLoader``. What it yields is passed on as it is.
-        batch_sampler: as in ``DataLoader``.
-        num_workers: as in ``DataLoader``.
-        collate_fn: as in ``DataLoader``.
+        batch_sampler, num_workers, collate_fn: as in ``DataLoader``.
         pin_memory: as in ``DataLoader``; batches are page-locked in place, not copied.
-        drop_last, timeout, worker_init_fn: as in ``DataLoader``.
-        multiprocessing_context, generator, prefetch_factor: as in ``DataLoader``.
-        persistent_workers, pin_memory_device, in_order: as in ``DataLoader``.
+        drop_last, timeout, worker_init_fn, multiprocessing_context: as in ``DataLoader``.
+        generator, prefetch_factor, persistent_workers: as in ``DataLoader``.
+        pin_memory_device, in_order: as in ``DataLoader``.
         tiny_batch_size: samples in a tiny-batch, the unit that workers claim.
         device: where batches are delivered; ``None`` leaves them in host memory.
         gpu_worker: whether a worker on the device takes the largest samples of each batch:
@@ -105,6 +103,9 @@ class FusionLoader(Shown, DataLoader[T_co]):
             take more, but always two. ``None``: a quarter of the memory that is free.
         share: a word; jobs of this machine and user that have it prepare each mini-batch once, for
             all of them. Everything that makes a batch has to be equal (docs/coordinated_prep.md).
+        stall_timeout: seconds after which a worker that is at the same sample, while a batch is
+            waited for, is named, killed, and its work done by another (docs/faults.md); 0: never.
+            ``None``: 60 for plans, and never where user code makes samples.
 
     Raises:
         ValueError: as ``DataLoader`` does, and for the arguments above when they are out of range.
@@ -126,10 +127,10 @@ class FusionLoader(Shown, DataLoader[T_co]):
     deferred_images: Switch
     max_shared_bytes: int | str | None
     share: str | None
+    stall_timeout: float | None
     remote: Remote | None
 
-    _prepared = False
-    _adopted = False
+    _prepared = _adopted = False
 
     def __init__(
         self,
@@ -167,12 +168,10 @@ class FusionLoader(Shown, DataLoader[T_co]):
         deferred_images: Literal["auto", "off"] = "auto",
         max_shared_bytes: int | str | None = None,
         share: str | None = None,
+        stall_timeout: float | None = None,
         remote: Remote | Literal["auto"] | Sequence[str] | None = None,
     ) -> None:
-        if pool is not None:
-            if not isinstance(pool, WorkerPool):
-                raise ValueError(f"pool should be a WorkerPool or None, not {pool!r}")
-            num_workers = pool.number_of_workers(num_workers, multiprocessing_context)
+        num_workers = number_of_workers(pool, num_workers, multiprocessing_context)
         options = FusionOptions(
             num_workers=num_workers,
             tiny_batch_size=tiny_batch_size,
@@ -191,6 +190,7 @@ class FusionLoader(Shown, DataLoader[T_co]):
             deferred_images=deferred_images,
             max_shared_bytes=max_shared_bytes,
             share=share,
+            stall_timeout=stall_timeout,
             remote=None if remote is None else Remote.of(remote),
         )
         for field in fields(options):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import re
@@ -32,6 +33,7 @@ _ON_ERROR = ("raise", "skip", "substitute")
 _DECODE = ("exact", "fast")
 _DEFERRED_IMAGES = ("auto", "off")
 _REMOTE_IN_FLIGHT = 8
+_STALLED_PLAN_SECONDS = 60.0
 _SHARE = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
 
 
@@ -176,6 +178,19 @@ class _BackgroundPool(WorkerPool):
         return _BackgroundPool, (self._owner,)
 
 
+def number_of_workers(pool: object, num_workers: int, context: BaseContext | None) -> int:
+    """Returns the number of workers of a loader with that ``pool``.
+
+    Raises:
+        ValueError: ``pool`` is none, or what the loader says does not agree with it.
+    """
+    if pool is None:
+        return num_workers
+    if not isinstance(pool, WorkerPool):
+        raise ValueError(f"pool should be a WorkerPool or None, not {pool!r}")
+    return pool.number_of_workers(num_workers, context)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FusionOptions:
     """What a ``FusionLoader`` takes beyond the arguments of ``DataLoader``, which see there.
@@ -201,6 +216,7 @@ class FusionOptions:
     deferred_images: Switch
     max_shared_bytes: int | str | None
     share: str | None
+    stall_timeout: float | None
     remote: Remote | None
 
     def __post_init__(self) -> None:
@@ -227,6 +243,7 @@ class FusionOptions:
         if self.max_shared_bytes is not None:
             parse_bytes(self.max_shared_bytes)
         self._check_share()
+        self._check_stall_timeout()
         if self.remote is not None:
             self._check_remote()
 
@@ -261,6 +278,16 @@ class FusionOptions:
                 "a GPU worker makes batches for one job only: leave gpu_worker out, or share"
             )
 
+    def _check_stall_timeout(self) -> None:
+        seconds = self.stall_timeout
+        if seconds is None:
+            return
+        is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+        if not is_number or not 0 <= seconds < math.inf:
+            raise _unfit("stall_timeout", "a number of seconds, 0 for none, or None", seconds)
+        if seconds and self.num_workers == 0:
+            raise ValueError("stall_timeout is for workers: with it, num_workers > 0")
+
     def _check_remote(self) -> None:
         if self.num_workers == 0:
             raise ValueError(
@@ -270,6 +297,15 @@ class FusionOptions:
         if self.pool is not None or self.share is not None:
             other = "pool" if self.pool is not None else "share"
             raise ValueError(f"remote workers serve one loader by itself: leave {other} out")
+
+    def stalled_after(self, is_plan: bool) -> float:
+        """Returns the seconds after which a worker without progress is ended, 0 for never.
+
+        ``is_plan`` where workers run a plan natively, and no code that may take any time.
+        """
+        if self.stall_timeout is None:
+            return _STALLED_PLAN_SECONDS if is_plan else 0
+        return self.stall_timeout
 
     @property
     def shared_bytes(self) -> int | None:

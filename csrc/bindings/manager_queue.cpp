@@ -60,7 +60,8 @@ void bind_values(py::module_& m) {
       .def_readonly("gpu", &BatchShares::gpu);
   py::class_<LostTinyBatch>(m, "LostTinyBatch", "A tiny-batch that a dead worker had claimed.")
       .def_readonly("sequence", &LostTinyBatch::sequence)
-      .def_readonly("tiny_batch", &LostTinyBatch::tiny_batch);
+      .def_readonly("tiny_batch", &LostTinyBatch::tiny_batch)
+      .def_readonly("given_up", &LostTinyBatch::given_up, "Whether it is not done again.");
   py::class_<HeldTinyBatch>(m, "HeldTinyBatch", "A tiny-batch and the worker that has it.")
       .def_readonly("tiny_batch", &HeldTinyBatch::tiny_batch)
       .def_readonly("worker", &HeldTinyBatch::worker);
@@ -226,12 +227,12 @@ void bind_queue_of_manager(py::module_& m) {
            "The worker of each completed tiny-batch.")
       .def("status", &ManagerQueue::status, "slot"_a)
       .def("shares", &ManagerQueue::shares, "slot"_a)
-      .def("give_up", &ManagerQueue::give_up, "slot"_a, "tiny_batch"_a,
-           "Marks a tiny-batch as failed if nobody holds it; returns whether that is so.")
       .def("deliver_until", &ManagerQueue::deliver_until, "sequence"_a,
            "Workers look for work from this mini-batch on.")
       .def("take_back", &ManagerQueue::take_back, "worker"_a,
-           "Makes what a worker had claimed wait again, once it writes no more.")
+           "hopeless"_a = std::vector<std::pair<uint64_t, uint32_t>>(),
+           "Makes what a worker had claimed wait again, once it writes no more.\n\n"
+           "What is in `hopeless`, as (sequence, tiny-batch), is given up as failed instead.")
       .def("dead_borrowed_workers", &ManagerQueue::dead_borrowed_workers,
            "Guest slots whose process has ended.")
       .def("empty_guest_slot", &ManagerQueue::empty_guest_slot, "guest_slot"_a)

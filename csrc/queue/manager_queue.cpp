@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 #include <stdexcept>
@@ -259,15 +260,8 @@ std::vector<WorkerSnapshot> ManagerQueue::workers(uint32_t first, uint32_t count
   return all;
 }
 
-bool ManagerQueue::give_up(uint64_t slot, uint32_t tiny_batch) {
-  Batch& batch = *this->batch(slot);
-  const uint64_t sequence = batch.header.sequence.load();
-  uint64_t waiting = StateWord::make(sequence, 0, TinyBatchState::waiting);
-  return batch.states()[tiny_batch].compare_exchange_strong(
-      waiting, StateWord::make(sequence, 0, TinyBatchState::failed));
-}
-
-std::vector<LostTinyBatch> ManagerQueue::take_back(uint32_t worker) {
+std::vector<LostTinyBatch> ManagerQueue::take_back(
+    uint32_t worker, const std::vector<std::pair<uint64_t, uint32_t>>& hopeless) {
   std::vector<LostTinyBatch> lost;
   ControlHeader& header = control_->header;
   const uint64_t published = header.published.load();
@@ -275,10 +269,13 @@ std::vector<LostTinyBatch> ManagerQueue::take_back(uint32_t worker) {
     Batch& batch = *this->batch(control_->ring()[sequence % header.ring_size].load());
     if (batch.header.sequence.load() != sequence) continue;
     for (uint32_t t = 0; t < batch.header.tiny_batches; ++t) {
+      // Not by way of waiting: whoever is idle would have claimed it again by then.
+      const bool given_up =
+          std::count(hopeless.begin(), hopeless.end(), std::pair(sequence, t)) > 0;
+      const auto next = given_up ? TinyBatchState::failed : TinyBatchState::waiting;
       uint64_t held = StateWord::make(sequence, worker, TinyBatchState::active);
-      if (batch.states()[t].compare_exchange_strong(
-              held, StateWord::make(sequence, 0, TinyBatchState::waiting)))
-        lost.push_back({sequence, t});
+      if (batch.states()[t].compare_exchange_strong(held, StateWord::make(sequence, 0, next)))
+        lost.push_back({sequence, t, given_up});
     }
     if (!QueueWord::of(batch.header.queue.load(), sequence)) {  // withdrawn: for nobody to claim
       for (uint32_t t = 0; t < batch.header.tiny_batches; ++t) drop_waiting(batch, sequence, t);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "queue/queue.hpp"
@@ -70,6 +71,7 @@ struct WorkerSnapshot {
 struct LostTinyBatch {
   uint64_t sequence;
   uint32_t tiny_batch;
+  bool given_up;
 };
 
 // A tiny-batch and the worker that holds it.
@@ -125,12 +127,12 @@ class ManagerQueue : public Shared {
   WorkerSnapshot worker(uint32_t number);
   // Of `first` and those behind it, guest slots last, at most `count`.
   std::vector<WorkerSnapshot> workers(uint32_t first = 0, uint32_t count = UINT32_MAX);
-  // Marks a tiny-batch failed by the manager's own verdict (it killed too many workers). False
-  // where it does not wait any more: who has claimed it meanwhile may yet finish it.
-  bool give_up(uint64_t slot, uint32_t tiny_batch);
   void deliver_until(uint64_t sequence) { control_->header.oldest.store(sequence); }
-  // Takes back what `worker` had claimed. Only for one whose process has ended.
-  std::vector<LostTinyBatch> take_back(uint32_t worker);
+  // Takes back what `worker` had claimed, for others to claim; of those in `hopeless`, as
+  // (sequence, tiny-batch), it marks as failed what `worker` held. Only for one whose process has
+  // ended.
+  std::vector<LostTinyBatch> take_back(
+      uint32_t worker, const std::vector<std::pair<uint64_t, uint32_t>>& hopeless = {});
   // Guest slots of processes that have ended; empty_guest_slot() follows take_back().
   std::vector<uint32_t> dead_borrowed_workers();
   void empty_guest_slot(uint32_t guest_slot) { control_->records()[guest_slot].owner.store(0); }

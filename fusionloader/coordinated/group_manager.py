@@ -17,6 +17,7 @@ from fusionloader.coordinated.group_workers import GroupWorkers
 from fusionloader.coordinated.membership import Membership
 from fusionloader.coordinated.sample_lists import SampleLists, packed
 from fusionloader.executors.layout import Layout, Memory
+from fusionloader.manager.hung_workers import HungWorkers
 from fusionloader.manager.in_flight import Job, MiniBatch
 from fusionloader.manager.options import ManagerOptions, StartWorker
 from fusionloader.manager.stalls import StallWatch
@@ -101,6 +102,8 @@ class GroupManager:
         self._memory = GroupMemory(membership.data_fd, self.connection.released, page_locked)
         self._most_in_flight = options.in_flight
         self._workers = GroupWorkers(options, membership, start)
+        whose = f"a mini-batch of share={membership.word!r}"
+        self._hung = HungWorkers(self._workers, options.stall_timeout, lambda _: whose)
 
     def resize(self, count: int) -> None:
         """Has ``count`` CPU workers from now on, or as many as there is room for."""
@@ -135,7 +138,7 @@ class GroupManager:
 
         Raises:
             LeftGroup: the job is to go on alone.
-            RuntimeError: after ``timeout`` seconds, or when workers cannot be started.
+            RuntimeError: after ``timeout`` seconds, or when workers cannot be started or ended.
             ValueError: the first mini-batch of the other jobs is another one.
         """
         watch, timeout, waited = StallWatch(), self._options.timeout, False
@@ -144,6 +147,7 @@ class GroupManager:
             if job is not None:
                 return job
             self._workers.look()
+            self._hung.look()
             # What training has just released goes with the next mini-batch that is submitted.
             self.connection.flush(also_released=waited)
             waited = True
@@ -174,7 +178,8 @@ class GroupManager:
         named = ", ".join(self._options.name(job.indices[row]) for row in rows)
         text = (
             f"DataLoader worker (pid {pid}) died, as others of this group before it, on the same "
-            f"samples; one of these is the cause: {named}"
+            f"samples; one of these is the cause: {named}. Load them with num_workers=0 to see "
+            "where"
         )
         return messages.Failure(pickle.dumps(RuntimeError), text, rows[0])
 

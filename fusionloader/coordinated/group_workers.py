@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
+from collections.abc import Iterator
 
 from fusionloader import _native
 from fusionloader.coordinated.membership import Membership
@@ -61,6 +62,15 @@ class GroupWorkers:
             self._connection.recover(death.number)
             announced = self._queue.worker(death.number).pid == death.pid
             self._set.replace(death, fruitful=announced)
+
+    def local_records(self) -> Iterator[tuple[int, _native.WorkerSnapshot]]:
+        """Yields what this job's workers are at, with their numbers."""
+        first = self._numbers.start
+        yield from enumerate(self._queue.workers(first, self.count), first)
+
+    def kill(self, number: int, pid: int, why: str) -> None:
+        """Kills one of them, which is replaced then; ``why`` completes "worker ..."."""
+        self._set.kill(number, why)
 
     def resize(self, count: int) -> None:
         """Has so many workers from now on, or as many as the group has numbers for."""

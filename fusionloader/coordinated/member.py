@@ -13,6 +13,7 @@ from fusionloader.coordinated import payloads
 from fusionloader.scheduler.shared_pace import TakeClock
 from fusionloader.workers import fd_messages
 from fusionloader.workers.fd_messages import Fields
+from fusionloader.workers.processes import is_stopped
 
 _UNKNOWN_SECONDS = 1.0  # in which a job takes its first mini-batches
 
@@ -126,12 +127,3 @@ class Member:
         self.connection.close()
         if self.pid_fd >= 0:
             os.close(self.pid_fd)
-
-
-def is_stopped(pid: int) -> bool:
-    """Whether a signal, or a debugger, has stopped a process."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
-    except (OSError, IndexError):
-        return False

@@ -7,12 +7,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from fusionloader import _native
-from fusionloader.coordinated.member import EpochKey, is_stopped
+from fusionloader.coordinated.member import EpochKey
 from fusionloader.coordinated.sample_lists import SampleLists
 from fusionloader.coordinated.worker_records import MOST, WorkerRecord, WorkerRecords
 from fusionloader.shm import objects
 from fusionloader.shm.slots import Arena, Slot, SlotPool
 from fusionloader.workers import messages
+from fusionloader.workers.processes import is_stopped
 
 RING = 256  # mini-batches that are staged, of all epochs
 _SPARE = 16  # free slots that keep their memory
@@ -195,13 +196,18 @@ class Staging:
         pid = self.queue.worker(record.number).pid
         for message in self._workers.remove(record):
             self._note(message)
-        for lost in self.queue.take_back(record.number):
+        hopeless = [
+            (sequence, tiny_batch)
+            for sequence, batch in self._batches.items()
+            for tiny_batch, deaths in batch.deaths.items()
+            if deaths >= _MOST_DEATHS - 1
+        ]
+        for lost in self.queue.take_back(record.number, hopeless):
             batch = self._batches.get(lost.sequence)
             if batch is None:
                 continue
             batch.deaths[lost.tiny_batch] += 1
-            many = batch.deaths[lost.tiny_batch] >= _MOST_DEATHS
-            if many and self.queue.give_up(batch.descriptor.number, lost.tiny_batch):
+            if lost.given_up:
                 batch.given_up.append((lost.tiny_batch, pid))
 
     def look_for_stopped(self) -> None:

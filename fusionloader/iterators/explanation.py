@@ -51,9 +51,17 @@ def explained(
         lines.append(level_rows.explain(plan))
     if gpu := eligibility.choose(options, None if why_not else compiled).explain():
         lines.append(gpu)
+    if seconds := _stalled_after(options, compiled, why_not):
+        lines.append(f"a worker without progress for {seconds:g} s is replaced (stall_timeout)")
     if options.remote is not None and (why_local := _why_local(options, compiled, why_not)):
         lines.append(f"remote workers have no part: {why_local}")
     return "\n".join(lines)
+
+
+def _stalled_after(options: LoaderOptions, compiled: Compiled | None, why_not: str | None) -> float:
+    if options.num_workers == 0 or why_not:
+        return 0
+    return options.stalled_after(compiled is not None and is_for_native_workers(compiled))
 
 
 def _why_one_by_one(options: LoaderOptions, compiled: Compiled) -> str:

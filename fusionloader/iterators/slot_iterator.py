@@ -105,7 +105,6 @@ class SlotIterator(_BaseDataLoaderIter):
 
     def _manager_options(self) -> ManagerOptions:
         options, backend = self._options, self._backend
-        pool = None if options.pool is None else running(options.pool)
         return ManagerOptions(
             workers=options.num_workers,
             in_flight=options.in_flight,
@@ -120,12 +119,13 @@ class SlotIterator(_BaseDataLoaderIter):
             max_shared_bytes=options.shared_bytes,
             batch_size=options.batch_size or 0,
             sharing_offer=backend.sharing_offer,
-            most_workers=0 if pool is not None else max(_MOST_WORKERS, os.cpu_count() or 1),
-            pool=pool,
+            most_workers=0 if options.pool is not None else max(_MOST_WORKERS, os.cpu_count() or 1),
+            pool=None if options.pool is None else running(options.pool),
             background=options.pool is not None and options.pool.is_background,
             # User code may start threads, to which a dedicated core is none.
             cpu_affinity=options.cpu_affinity if backend.worker_kind == "native" else "off",
             worker_kind=backend.worker_kind,
+            stall_timeout=options.stalled_after(backend.worker_kind == "native"),
             remote=backend.remote_work(options, self.base_seed, self._state.link),
         )
 

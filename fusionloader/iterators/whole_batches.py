@@ -241,7 +241,7 @@ class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ign
 
     def _next_data(self) -> Batch:
         refuse_in_child(self._owner)
-        self._watch = StallWatch()
+        self._watch = StallWatch(self._options.stalled_after(is_plan=False))
         return super()._next_data()  # type: ignore[no-untyped-call]
 
     def _try_get_data(self, timeout: float = MP_STATUS_CHECK_INTERVAL) -> Any:

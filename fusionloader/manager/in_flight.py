@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -11,6 +12,8 @@ from fusionloader.aliases import Index
 from fusionloader.delivery.device_batches import Copying
 from fusionloader.shm.slots import Slot
 from fusionloader.workers import messages
+
+MOST_DEATHS = 3  # of workers at one tiny-batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,7 @@ class Job:
     failures: list[messages.Failure] = field(default_factory=list)
     skipped: list[messages.SampleSkipped] = field(default_factory=list)
     spilled: dict[int, bytes] = field(default_factory=dict)
-    deaths: dict[int, int] = field(default_factory=dict)
+    deaths: Counter[int] = field(default_factory=Counter)
     discarded: bool = False
     copying: Copying | None = None
     complete_ns: int | None = None
@@ -109,6 +112,15 @@ class InFlight:
     def find(self, sequence: int) -> Job | None:
         """Returns the one that was published as ``sequence``, if it is still in flight."""
         return next((job for job in self.jobs if job.sequence == sequence), None)
+
+    def hopeless(self) -> list[tuple[int, int]]:
+        """Returns the tiny-batches, with their sequence, that cost all but one of the workers."""
+        return [
+            (job.sequence, tiny_batch)
+            for job in self.jobs
+            for tiny_batch, deaths in job.deaths.items()
+            if deaths >= MOST_DEATHS - 1
+        ]
 
     def discard(self) -> None:
         """Marks all as not wanted any more."""

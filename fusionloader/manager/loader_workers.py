@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import weakref
 from collections import Counter
@@ -25,15 +26,21 @@ from fusionloader.workers.cpus import lease
 from fusionloader.workers.processes import Process
 from fusionloader.workers.worker_set import Death, WorkerSet
 
+log = logging.getLogger("fusionloader.manager")
+
 
 @dataclass(frozen=True, slots=True)
 class LostTinyBatch:
-    """A tiny-batch whose worker died while it was active; ``manner`` completes "worker ..."."""
+    """A tiny-batch whose worker died while it was active.
+
+    ``manner`` completes "worker ..."; ``given_up`` if nobody is to do it again.
+    """
 
     sequence: int
     tiny_batch: int
     pid: int | None
     manner: str
+    given_up: bool
 
 
 class LoaderWorkers:
@@ -168,19 +175,27 @@ class LoaderWorkers:
         else:
             self._queue.sleep(seen, seconds)
 
-    def look(self, handle: Callable[[list[messages.Message]], None]) -> Iterator[LostTinyBatch]:
+    def look(
+        self,
+        handle: Callable[[list[messages.Message]], None],
+        hopeless: Callable[[], list[tuple[int, int]]] = list,
+    ) -> Iterator[LostTinyBatch]:
         """Replaces the dead and yields what they had claimed, which is in the queue again.
 
-        ``handle`` gets what they reported before they died.
+        Args:
+            handle: gets what they reported before they died.
+            hopeless: returns which tiny-batches, with their sequence, nobody is to do again if
+                their worker has died.
         """
         for death in self._workers.deaths():
             handle(death.last_messages)
-            lost = self._queue.take_back(death.number)
+            lost = self._queue.take_back(death.number, hopeless() if death.is_accident else [])
             if not death.is_accident:
                 self._workers.restart(death)
                 continue
+            pid, manner = death.pid, death.manner
             yield from (
-                LostTinyBatch(held.sequence, held.tiny_batch, death.pid, death.manner)
+                LostTinyBatch(held.sequence, held.tiny_batch, pid, manner, held.given_up)
                 for held in lost
             )
             announced = self._queue.worker(death.number).pid == death.pid
@@ -188,9 +203,28 @@ class LoaderWorkers:
         if self._remote is not None:
             self._remote.look(handle)
         if self._borrowed is not None:
-            for held in self._borrowed.collect_lost():
-                manner = "of another rank died"
-                yield LostTinyBatch(held.sequence, held.tiny_batch, held.pid, manner)
+            for guest in self._borrowed.collect_lost(hopeless):
+                held, manner = guest.lost, "of another rank died"
+                yield LostTinyBatch(
+                    held.sequence, held.tiny_batch, guest.pid, manner, held.given_up
+                )
+
+    def local_records(self) -> Iterator[tuple[int, _native.WorkerSnapshot]]:
+        """Yields the CPU workers on this machine, by number: those of other ranks, too."""
+        for number, record in enumerate(self._queue.workers()):
+            if number < self.count or number >= self.first_guest_slot:
+                yield number, record
+
+    def kill(self, number: int, pid: int, why: str) -> None:
+        """Kills one of the local workers; ``why`` completes "worker ...", for who looks after it.
+
+        One of another rank is replaced by that.
+        """
+        if number < self.first_guest_slot:
+            self._workers.kill(number, why)
+        elif self._borrowed is not None:
+            self._borrowed.kill(number, pid)
+            log.warning("worker (pid %d) of another rank %s; it is killed", pid, why)
 
     def member_view(self) -> _native.MemberView | None:
         """Returns the queue as the global manager sees it, ``None`` where there is none."""

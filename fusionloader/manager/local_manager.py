@@ -22,6 +22,7 @@ import logging
 import os
 import pickle
 from collections.abc import Iterable
+from functools import partial
 
 from fusionloader import _native
 from fusionloader.deferred.counts import Counts
@@ -30,11 +31,13 @@ from fusionloader.executors.layout import Layout
 from fusionloader.gpu.control import GpuControl
 from fusionloader.gpu.start import Connections, GpuOptions
 from fusionloader.manager.batch_memory import BatchMemory
+from fusionloader.manager.hung_workers import HungWorkers
 from fusionloader.manager.in_flight import InFlight, Job, MiniBatch
 from fusionloader.manager.loader_workers import LoaderWorkers, LostTinyBatch
 from fusionloader.manager.options import ManagerOptions, StartWorker
 from fusionloader.manager.stalls import StallWatch
 from fusionloader.manager.tracing import ManagerTrace
+from fusionloader.manager.worker_report import sample_name
 from fusionloader.shm import objects
 from fusionloader.shm.slots import Arena, Owner
 from fusionloader.statistics.totals import WorkerTotals
@@ -46,7 +49,6 @@ log = logging.getLogger("fusionloader.manager")
 
 _SLEEP_SECONDS = 0.1
 _DEVICE_SECONDS = 0.0005
-_MOST_DEATHS = 3
 
 
 class PlanOutdated(Exception):
@@ -84,6 +86,8 @@ class LocalManager:
         self._arena = Arena()
         self._control_fd, self.queue = self._make_queue()
         self.in_flight = InFlight(self.queue)
+        named = partial(sample_name, in_flight=self.in_flight, name=options.name)
+        self._hung = HungWorkers(self._workers, options.stall_timeout, named)
         self.trace = ManagerTrace(self.queue, self.in_flight, self._workers)
         self._memory = BatchMemory(options, self._arena, self.queue, self._ring_size, self._most)
         self.gpu: GpuControl | None = None
@@ -152,6 +156,7 @@ class LocalManager:
         """Publishes a mini-batch."""
         while len(self.in_flight) >= self._ring_size:  # a worker is active in discarded ones
             self._look()
+            self._hung.look()
             if len(self.in_flight) >= self._ring_size:
                 self.queue.sleep(self.queue.done_word(), _SLEEP_SECONDS)
         descriptor, rows = self._memory.descriptor_for(batch), self._memory.rows_for(batch)
@@ -189,7 +194,7 @@ class LocalManager:
         Raises:
             NoFixedLayout: samples cannot be written row by row.
             PlanOutdated: workers have another dataset than the plan.
-            RuntimeError: after ``timeout`` seconds, or when workers cannot be started.
+            RuntimeError: after ``timeout`` seconds, or when workers cannot be started or ended.
         """
         try:
             return self._wait_for_done(in_order)
@@ -211,6 +216,7 @@ class LocalManager:
                 raise RuntimeError(
                     f"DataLoader timed out after {timeout} seconds. {self._worker_report()}"
                 )
+            self._hung.look()
             watch.check(self._worker_report)
             self.trace.look()
             self._sleep(seen)
@@ -291,7 +297,7 @@ class LocalManager:
 
     def _look(self) -> None:
         self._receive()
-        for lost in self._workers.look(self._handle_all):
+        for lost in self._workers.look(self._handle_all, self.in_flight.hopeless):
             self._count_death(lost)
         if self.gpu is not None:
             self.gpu.look()
@@ -301,21 +307,21 @@ class LocalManager:
             self._advance()
 
     def _count_death(self, lost: LostTinyBatch) -> None:
-        """Gives a tiny-batch up on which several workers have died."""
+        """Says of a tiny-batch that was given up on which samples workers have died."""
         job, tiny_batch = self.in_flight.find(lost.sequence), lost.tiny_batch
         if job is None:
             return
-        job.deaths[tiny_batch] = job.deaths.get(tiny_batch, 0) + 1
-        if job.deaths[tiny_batch] < _MOST_DEATHS:
+        job.deaths[tiny_batch] += 1
+        if not lost.given_up:
             return
         rows = job.rows_of(tiny_batch, self._options.tiny_batch_size)
         named = ", ".join(self._options.name(job.indices[row]) for row in rows)
         text = (
-            f"DataLoader worker (pid {lost.pid}) {lost.manner}. {_MOST_DEATHS} workers died on the "
-            f"same samples; one of these is the cause: {named}"
+            f"DataLoader worker (pid {lost.pid}) {lost.manner}. {job.deaths[tiny_batch]} workers "
+            f"died on the same samples; one of these is the cause: {named}. Load them with "
+            "num_workers=0 to see where"
         )
-        if self.queue.give_up(job.slot, tiny_batch):  # otherwise another worker is at it already
-            job.failures.append(messages.Failure(pickle.dumps(RuntimeError), text, rows[0]))
+        job.failures.append(messages.Failure(pickle.dumps(RuntimeError), text, rows[0]))
 
     def _worker_report(self) -> str:
         return self._workers.report(self.in_flight)

@@ -49,7 +49,8 @@ StartWorker = Callable[[WorkerConnection], Process]
 class ManagerOptions:
     """Plain values, and functions that the loader answers by.
 
-    ``tiny_batch_size`` in samples, ``in_flight`` in mini-batches, ``timeout`` in seconds (0: none).
+    ``tiny_batch_size`` in samples, ``in_flight`` in mini-batches, ``timeout`` and
+    ``stall_timeout`` in seconds (0: none).
     There may be up to ``most_workers`` later, if that is more than ``workers``.
     ``name`` returns a sample's name for messages from its index. ``page_locking`` where
     batches are copied to a device. ``group_size`` neighbours in a batch share the draws of
@@ -81,4 +82,5 @@ class ManagerOptions:
     background: bool = False
     cpu_affinity: Switch = "off"
     worker_kind: WorkerKind = "python"
+    stall_timeout: float = 0
     remote: RemoteTask | None = None

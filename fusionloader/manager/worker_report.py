@@ -29,15 +29,24 @@ def worker_report(
     """
     places = []
     for number, worker in workers:
-        job = None if worker.sequence is None else in_flight.find(worker.sequence)
-        if job is None and number >= first_guest_slot:
+        sample = sample_name(worker, in_flight, name)
+        if not sample and number >= first_guest_slot:
             continue
         who = f"worker {number} (pid {worker.pid})" if worker.pid else f"worker {number}"
-        if job is not None and worker.position < len(job.rows):
-            sample = name(job.indices[job.rows[worker.position]])
+        if sample:
             places.append(f"{who} at {sample} for {now - worker.since_seconds:.1f} s")
         elif number in elsewhere:
             places.append(f"{who} is at a sample of another loader of the pool")
         else:
             places.append(f"{who} is idle" if worker.pid else f"{who} has not begun")
     return "; ".join(places)
+
+
+def sample_name(
+    worker: _native.WorkerSnapshot, in_flight: InFlight, name: Callable[[Index], str]
+) -> str:
+    """Returns the name of the sample that a worker is at, empty where there is none."""
+    job = None if worker.sequence is None else in_flight.find(worker.sequence)
+    if job is None or worker.position >= len(job.rows):
+        return ""
+    return name(job.indices[job.rows[worker.position]])

@@ -8,6 +8,8 @@ from typing import Any, NoReturn
 
 from fusionloader.workers.messages import Failure
 
+_REMEDY = 'Mend or remove it, or leave out what cannot be read with on_error="skip".'
+
 
 def capture(error: BaseException, where: str, sample: str = "", position: int = -1) -> Failure:
     """Returns ``error`` as a value that can be pickled.
@@ -20,6 +22,8 @@ def capture(error: BaseException, where: str, sample: str = "", position: int = 
     """
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     about = f"Sample: {sample}\n" if sample else ""
+    if sample and isinstance(error, OSError):
+        about += f"{_REMEDY}\n"
     message = f"Caught {type(error).__name__} {where}.\n{about}Original {text}"
     try:
         kind = pickle.dumps(type(error))

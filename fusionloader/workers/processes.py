@@ -209,3 +209,12 @@ def exit_with_parent(parent: int) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, name="fusionloader-orphan-watch", daemon=True).start()
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a signal, or a debugger, has stopped a process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
+    except (OSError, IndexError):
+        return False

@@ -71,6 +71,7 @@ class WorkerSet:
         self._start, self._hand_over = start, hand_over
         self._fruitless_deaths = 0
         self._killed_for_memory = OutOfMemoryKills()
+        self._killed: dict[int | None, str] = {}  # why, by pid
         self._checked = time.monotonic()
         self.restarts: Counter[int] = Counter()  # by number
         self.workers: list[RunningWorker] = []
@@ -118,7 +119,7 @@ class WorkerSet:
             Death(
                 worker.number,
                 worker.process.pid,
-                self._manner(worker.process.exitcode),
+                self._manner(worker.process),
                 worker.receiver.receive(),
                 not getattr(worker.process, "ended_by_pool", False),
                 getattr(worker.process, "was_prepared", False),
@@ -127,11 +128,21 @@ class WorkerSet:
             if not worker.process.is_alive()
         ]
 
-    def _manner(self, exitcode: int | None) -> str:
+    def _manner(self, process: Process) -> str:
         """Returns how a worker ended; of one that was killed also whether memory was short."""
+        exitcode = process.exitcode
+        if exitcode == -signal.SIGKILL and process.pid in self._killed:
+            return f"{self._killed[process.pid]} and was killed"
         manner = processes.describe_exit(exitcode)
         why = self._killed_for_memory.explain() if exitcode == -signal.SIGKILL else ""
         return f"{manner} ({why})" if why else manner
+
+    def kill(self, number: int, why: str) -> None:
+        """Kills a worker, which is replaced then; ``why`` completes "worker ... "."""
+        for worker in self.workers:
+            if worker.number == number:
+                self._killed[worker.process.pid] = why
+                worker.process.kill()
 
     def replace(self, death: Death, fruitful: bool) -> None:
         """Starts a worker under the number of a dead one, unless several failed to start.
@@ -147,7 +158,8 @@ class WorkerSet:
         if self._fruitless_deaths >= _FRUITLESS_DEATHS:
             raise RuntimeError(
                 f"DataLoader worker (pid(s) {death.pid}) exited unexpectedly: three in a row ended "
-                f"before they asked for work (the last one {death.manner})"
+                f"before they asked for work (the last one {death.manner}). Until then they run "
+                "worker_init_fn, and import what the dataset needs"
             )
         log.warning("worker %d (pid %s) %s; it is replaced", death.number, death.pid, death.manner)
         self.restart(death)
@@ -161,6 +173,7 @@ class WorkerSet:
 
     def drop(self, death: Death) -> None:
         """Removes a dead worker."""
+        self._killed.pop(death.pid, None)
         for worker in [worker for worker in self.workers if worker.number == death.number]:
             worker.receiver.close()
             self.workers.remove(worker)

@@ -11,10 +11,11 @@ from support.waiting import wait_until
 
 from fusionloader import _native
 from fusionloader._native import End, TinyBatchState
-from fusionloader.coordinated.member import EpochKey, is_stopped
+from fusionloader.coordinated.member import EpochKey
 from fusionloader.coordinated.sample_lists import SampleLists
 from fusionloader.coordinated.staging import RowSettings, Staging
 from fusionloader.coordinated.worker_records import WorkerRecords
+from fusionloader.workers.processes import is_stopped
 
 KEY = EpochKey(epoch=0, seed=1, first=0, total=10)
 SAMPLES = SampleLists([5, 6, 7, 8, 9], [5, 6, 7, 8, 9], [0] * 5, [0, 1, 2, 3, 4])

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.memory_groups import memory_group
+from support.troubleshooting import OUT_OF_MEMORY, matches
 from torch.utils.data import Dataset
 
 from fusionloader import FusionLoader
@@ -119,7 +120,7 @@ def test_a_worker_that_is_killed_for_want_of_memory_ends_in_words(group, collate
     done = run(group, script)
     assert group.kills > before
     assert "RuntimeError DataLoader worker" in done.stdout
-    assert "the kernel's out-of-memory killer has ended" in done.stdout
+    assert matches(OUT_OF_MEMORY, done.stdout)
     assert_helps(done.stdout, group)
     if collate == "None":
         assert "is killed by signal: Killed" in done.stdout

@@ -71,6 +71,7 @@ def test_every_argument_of_a_prepared_loader_is_kept(accelerator, more):
         "deferred_images": "off",
         "max_shared_bytes": "1GiB",
         "share": None,
+        "stall_timeout": 30,
         "remote": None,
         **more,
     }

@@ -7,6 +7,7 @@ is asked for as image and as target. Written beside the shard as ``NAME.fusionlo
 from __future__ import annotations
 
 import io
+import threading
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ SUFFIX = ".fusionloader-index"
 VERSION = 1
 
 _NOT_INLINE = -1
+# NumPy parses headers as Python code, which fails at random if threads of CPython 3.11.7 and before
+# do so at the same time (SystemError: AST constructor recursion depth mismatch).
+_PARSING = threading.Lock()
 _DAMAGED = (
     AttributeError,
     EOFError,
@@ -117,7 +121,7 @@ class TarIndex:
             UnreadableIndex: it is damaged or of another version.
         """
         try:
-            with np.load(io.BytesIO(data), allow_pickle=False) as found:
+            with _PARSING, np.load(io.BytesIO(data), allow_pickle=False) as found:
                 shard = found["shard"].tolist()
                 if shard[0] != VERSION:
                     raise UnreadableIndex(

@@ -1,0 +1,20 @@
+"""What the documentation says of faults is what FusionLoader says of them."""
+
+import shutil
+
+import pytest
+from support.troubleshooting import OUT_OF_MEMORY, documented, matches
+from troubles import FAULTS
+
+
+def test_all_faults_are_documented():
+    in_control_groups = {OUT_OF_MEMORY}  # by test_memory_limits.py
+    assert set(documented()) == set(FAULTS) | in_control_groups
+
+
+@pytest.mark.parametrize("pattern", FAULTS, ids=lambda pattern: FAULTS[pattern].__name__)
+def test_a_fault_is_reported_as_documented(pattern, image_folder, tmp_path):
+    shutil.copytree(image_folder, tmp_path / "images")
+    with pytest.raises(Exception) as caught:  # noqa: PT011
+        FAULTS[pattern](tmp_path)
+    assert matches(pattern, str(caught.value)), str(caught.value)

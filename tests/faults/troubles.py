@@ -1,0 +1,195 @@
+"""One real fault for each row of docs/troubleshooting.md, and what FusionLoader says of it."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from PIL import Image
+from support.images import eval_transform
+from torch.utils.data import Dataset
+from torchvision.datasets import ImageFolder
+
+from fusionloader import FusionLoader
+from fusionloader.sources import TarFolder
+
+Fault = Callable[[Path], object]
+"""Fails, in a folder of its own that has images under ``images``."""
+
+
+def folder(at: Path) -> ImageFolder:
+    return ImageFolder(str(at / "images"), eval_transform())
+
+
+def path_of(at: Path, number: int = 5) -> str:
+    return str(folder(at).samples[number][0])
+
+
+class Own(Dataset):
+    """Numbers; sample 5 is as the given function makes it."""
+
+    def __init__(self, make: Callable[[], object]) -> None:
+        self.make = make
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> object:
+        return self.make() if index == 5 else index
+
+
+def killed() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def hang() -> None:
+    signal.pause()
+
+
+def wrong() -> None:
+    raise ValueError("no such label")
+
+
+def longer() -> torch.Tensor:
+    return torch.zeros(3)
+
+
+def not_an_image(at: Path) -> None:
+    Path(path_of(at)).write_bytes(b"<html>not found</html>")
+    list(FusionLoader(folder(at), 4, num_workers=1))
+
+
+def cut_off(at: Path) -> None:
+    path = Path(path_of(at))
+    path.write_bytes(path.read_bytes()[:600])
+    list(FusionLoader(folder(at), 4, num_workers=1))
+
+
+def removed(at: Path) -> None:
+    dataset = folder(at)
+    os.unlink(dataset.samples[5][0])
+    list(FusionLoader(dataset, 4, num_workers=1))
+
+
+def too_large(at: Path) -> None:
+    image = Image.new("1", (1 << 14, 1 << 14))
+    image.save(path_of(at), "PNG")
+    list(FusionLoader(folder(at), 4, num_workers=1))
+
+
+def cut_shard(at: Path) -> None:
+    shard = at / "train.tar"
+    shard.write_bytes(b"cat/1.jpg" + bytes(700))
+    TarFolder(str(shard))
+
+
+def dies(at: Path) -> None:
+    list(FusionLoader(Own(killed), 4, num_workers=1))
+
+
+def hangs(at: Path) -> None:
+    list(FusionLoader(Own(hang), 4, num_workers=1, stall_timeout=0.2))
+
+
+def times_out(at: Path) -> None:
+    list(FusionLoader(Own(hang), 4, num_workers=1, timeout=0.5))
+
+
+def raises(at: Path) -> None:
+    list(FusionLoader(Own(wrong), 4, num_workers=1))
+
+
+def differs(at: Path) -> None:
+    list(FusionLoader(Own(longer), 4, num_workers=1))
+
+
+def dies_at_start(at: Path) -> None:
+    list(FusionLoader(Own(wrong), 4, num_workers=1, worker_init_fn=ends))
+
+
+def ends(worker: int) -> None:
+    os._exit(3)
+
+
+def fails_at_start(at: Path) -> None:
+    list(FusionLoader(Own(wrong), 4, num_workers=1, worker_init_fn=refuses))
+
+
+def refuses(worker: int) -> None:
+    raise OSError("no licence for worker")
+
+
+def cannot_be_pickled(at: Path) -> None:
+    list(FusionLoader(Own(lambda: 0), 4, num_workers=1, multiprocessing_context="spawn"))
+
+
+def too_little_memory(at: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4 << 20, before[1]))  # counts for shared memory
+    try:
+        list(FusionLoader(Large(), 8, num_workers=1))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+class Large(Dataset):
+    """Samples of a MB each."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.zeros(1 << 20, dtype=torch.uint8)
+
+
+def forked(at: Path) -> None:
+    iterator = iter(FusionLoader(folder(at), 2, num_workers=1))
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            next(iterator)
+        except RuntimeError as error:
+            os.write(write, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    os.waitpid(child, 0)
+    with open(read, "rb") as pipe:
+        raise RuntimeError(pipe.read().decode())
+
+
+def other_state(at: Path) -> None:
+    state = FusionLoader(folder(at), 4).state_dict()
+    FusionLoader(folder(at), 2).load_state_dict(state)
+
+
+IMAGE = "Caught {} in DataLoader worker process …. Sample: index … (…)"
+FAULTS: dict[str, Fault] = {
+    IMAGE.format("UnidentifiedImageError"): not_an_image,
+    f"{IMAGE.format('OSError')} … Truncated File Read": cut_off,
+    IMAGE.format("FileNotFoundError"): removed,
+    f"{IMAGE.format('DecompressionBombError')} … exceeds limit of … pixels": too_large,
+    "Caught ValueError in DataLoader worker process …. Sample: index …": raises,
+    "index … is …, index … is …. Samples of a mini-batch need one structure and shape": differs,
+    "…/train.tar, byte …: no tar header here … the archive is damaged or no tar": cut_shard,
+    "DataLoader worker (pid …) is killed by signal: Killed. 3 workers died on the same samples; "
+    "one of these is the cause: index …": dies,
+    "DataLoader worker (pid …) made no progress for … s (stall_timeout) at index … and was "
+    "killed": hangs,
+    "DataLoader timed out after … seconds. worker … (pid …) at index … for … s": times_out,
+    "DataLoader worker (pid(s) …) exited unexpectedly: three in a row ended before they asked for "
+    "work (the last one …)": dies_at_start,
+    "Caught OSError in DataLoader worker process …. Original Traceback … worker_init_fn": (
+        fails_at_start
+    ),
+    "dataset.… cannot be sent to workers that are started by 'spawn'": cannot_be_pickled,
+    "this iterator belongs to process …, from which this one was forked": forked,
+    "FusionLoader needs … of shared memory for …, but … are free by …": too_little_memory,
+    "the state was saved by a loader with …, and this one has …": other_state,
+}
+"""By the message's pattern in the documentation."""
