@@ -141,17 +141,22 @@ struct StateWord {
   static TinyBatchState state(uint64_t word) { return static_cast<TinyBatchState>(word & 0xffff); }
 };
 
-// The unclaimed middle of a mini-batch: [tag : 16 | tail : 24 | head : 24]. CPU workers take at the
-// head (smallest samples), a GPU worker at the tail; alone, CPU workers take at the tail.
+constexpr uint32_t kMaxTinyBatches = 0xfffff;
+
+// The unclaimed middle of a mini-batch: [tag : 24 | tail : 20 | head : 20]. CPU workers take at the
+// head (smallest samples), a GPU worker at the tail; alone, CPU workers take at the tail. The tag
+// is that of the sequence: who was stopped within a claim would have to sleep for 16 million
+// publications, to one of them, to take the word of another mini-batch for this one's.
 struct QueueWord {
   static uint64_t make(uint64_t sequence, uint64_t head, uint64_t tail) {
-    return ((sequence & 0xffff) << 48) | (tail << 24) | head;
+    return (sequence << 40) | (tail << 20) | head;
   }
-  static uint32_t head(uint64_t word) { return static_cast<uint32_t>(word & 0xffffff); }
-  static uint32_t tail(uint64_t word) { return static_cast<uint32_t>((word >> 24) & 0xffffff); }
-  static bool of(uint64_t word, uint64_t sequence) { return (word >> 48) == (sequence & 0xffff); }
+  static uint32_t head(uint64_t word) { return static_cast<uint32_t>(word & kMaxTinyBatches); }
+  static uint32_t tail(uint64_t word) {
+    return static_cast<uint32_t>((word >> 20) & kMaxTinyBatches);
+  }
+  static bool of(uint64_t word, uint64_t sequence) { return (word >> 40) == (sequence & 0xffffff); }
 };
-constexpr uint32_t kMaxTinyBatches = 0xffffff;
 
 struct Entry {          // one sample, in the order of the tiny-batches (smallest first)
   int64_t item;         // number of the sample in the dataset's table, or its position

@@ -116,7 +116,8 @@ void ManagerQueue::announce_layout(uint64_t slot, std::string_view pickled) {
 // An empty descriptor of a mini-batch whose tiny-batches all wait.
 Batch& ManagerQueue::clear(uint64_t slot, uint64_t sequence, uint32_t samples, uint32_t tiny_size) {
   const uint32_t tiny_batches = (samples + tiny_size - 1) / tiny_size;
-  if (tiny_batches > kMaxTinyBatches) throw std::length_error("mini-batch too large");
+  if (tiny_batches > kMaxTinyBatches)
+    throw std::length_error("a mini-batch has at most 1048575 tiny-batches: raise tiny_batch_size");
   if (Batch::descriptor_bytes(samples, tiny_batches) > control_->slots()[slot].bytes.load())
     throw std::length_error("batch slot too small");
   Batch& batch = *this->batch(slot);

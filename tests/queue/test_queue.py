@@ -89,16 +89,21 @@ def test_nobody_claims_what_comes_back_to_a_mini_batch_that_was_withdrawn(bench,
     assert bench.workers[1].claim(End.SMALL, 0, 1) is None
 
 
-def test_a_tiny_batch_is_given_up_only_while_nobody_holds_it(bench):
-    bench.publish(0, 4, 2)
-    slot = bench.slot_of[0].number
-    claim = bench.workers[0].claim(End.SMALL, 0, 1)
-    assert not bench.manager.give_up(slot, claim.first)
-    assert bench.workers[0].finish(claim, claim.first, TinyBatchState.COMPLETED)
-    assert not bench.manager.give_up(slot, claim.first)
-    assert bench.manager.give_up(slot, 1 - claim.first)
-    assert bench.workers[1].claim(End.SMALL, 0, 1) is None
+def test_what_is_hopeless_is_given_up_if_the_dead_worker_held_it(bench):
+    for sequence in range(2):
+        bench.publish(sequence, 4, 2)
+    mine = [bench.workers[0].claim(End.SMALL, 0, 1) for _ in range(2)]
+    theirs = bench.workers[1].claim(End.SMALL, 0, 1)
+    hopeless = [(mine[0].sequence, mine[0].first), (theirs.sequence, theirs.first)]
+    lost = bench.manager.take_back(0, hopeless)
+    given_up = {(tiny.sequence, tiny.tiny_batch): tiny.given_up for tiny in lost}
+    assert given_up == {(0, mine[0].first): True, (0, mine[1].first): False}
+    assert bench.workers[1].finish(theirs, theirs.first, TinyBatchState.COMPLETED)
+    again = bench.workers[1].claim(End.SMALL, 0, 1)
+    assert (again.sequence, again.first) == (0, mine[1].first)
+    assert bench.workers[1].finish(again, again.first, TinyBatchState.COMPLETED)
     assert bench.status(0).done
+    assert bench.status(0).failed == 1
 
 
 def test_tiny_batches_are_claimed_from_the_oldest_mini_batch_first(bench):
