@@ -7,18 +7,16 @@ Commands come as lines of JSON on standard input, one answer each goes to what w
 from __future__ import annotations
 
 import faulthandler
-import functools
 import gc
 import hashlib
 import importlib
 import json
 import os
-import queue
 import signal
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -77,12 +75,12 @@ class Taken:
             if self._iterator is None:
                 self._iterator = iter(self._part.loader)
             batch = next(self._iterator, None)
+            rows = None if batch is None else rows_of(batch)
         except Exception as error:
             return {**place, "error": said_by(error)}
-        if batch is None:
+        if rows is None:
             self._iterator = None
             return {**place, "end": True}
-        rows = rows_of(batch)
         if kept is not None:
             kept.append((batch, rows))
         return {**place, "rows": rows}
@@ -94,13 +92,47 @@ class Taken:
 
 
 class Commands:
-    """What the campaign can ask for."""
+    """What the campaign can ask for.
+
+    Commands have numbers, and so have answers: torch's handler of SIGCHLD may raise at any moment,
+    so that one is obeyed, or answered, once more.
+
+    Attributes:
+        interruption: an error raised when nobody had called the loader.
+    """
 
     def __init__(self, setting: Setting) -> None:
         self._epochs = _kind(setting).make(setting)
         self._taken = [Taken(part) for part in self._epochs.parts]
         self._kept: list[tuple[Any, list[str]]] = []
-        self.interruption: Exception | None = None  # raised when nobody had called the loader
+        self.interruption: Exception | None = None
+        self._are_over = False
+        self._lines: list[bytes] = []
+        self._arrived = threading.Condition()
+
+    def read(self) -> None:
+        """Reads what comes, not through ``sys.stdin``, whose lock forked processes wait for."""
+        text = b""
+        while more := os.read(0, 1 << 16):
+            *whole, text = (text + more).split(b"\n")
+            with self._arrived:
+                self._lines += whole
+                self._arrived.notify_all()
+        with self._arrived:
+            self._are_over = True
+            self._arrived.notify_all()
+
+    def wait_for(self, number: int) -> bool:
+        """Waits for a command; returns whether it has come, and not the end."""
+        with self._arrived:
+            self._arrived.wait_for(lambda: self._are_over or len(self._lines) > number)
+            return len(self._lines) > number
+
+    def obey(self, number: int, answers: int) -> None:
+        """Does one, and writes the answer to a descriptor."""
+        name, *arguments = json.loads(self._lines[number])
+        answer = [number, getattr(self, name)(*arguments)]
+        os.write(answers, json.dumps(answer).encode() + b"\n")
 
     def hello(self) -> dict[str, Any]:
         parts = [{"order": part.order, "paths": part.paths} for part in self._epochs.parts]
@@ -187,36 +219,21 @@ def opened() -> set[str]:
 def main() -> None:
     torch.set_num_threads(1)
     setting = Setting(**json.loads(sys.argv[1]))
-    answers = os.fdopen(os.dup(1), "w")
+    answers = os.dup(1)
     os.dup2(2, 1)  # user code may print
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     # Three that die in a row, or at the same samples, would be an error.
     worker_set._FRUITLESS_DEATHS = local_manager._MOST_DEATHS = 1 << 30
     commands = Commands(setting)
-    print(json.dumps(commands.hello()), file=answers, flush=True)
-    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-    threading.Thread(target=_read, args=(lines,), daemon=True).start()
-    while line := _undisturbed(commands, lines.get):
-        name, *arguments = json.loads(line)
-        answer = _undisturbed(commands, functools.partial(getattr(commands, name), *arguments))
-        print(json.dumps(answer), file=answers, flush=True)
-
-
-def _read(lines: queue.SimpleQueue[str]) -> None:
-    """Not through ``sys.stdin``: processes forked meanwhile would wait for its lock."""
-    text = b""
-    while more := os.read(0, 1 << 16):
-        *whole, text = (text + more).split(b"\n")
-        for line in whole:
-            lines.put(line.decode())
-    lines.put("")
-
-
-def _undisturbed(commands: Commands, call: Callable[[], Any]) -> Any:
-    """Calls, again if torch's handler of SIGCHLD has raised within: training is told later."""
+    os.write(answers, json.dumps([-1, commands.hello()]).encode() + b"\n")
+    threading.Thread(target=commands.read, daemon=True).start()
+    number = 0
     while True:
         try:
-            return call()
+            while commands.wait_for(number):
+                commands.obey(number, answers)
+                number += 1
+            return
         except RuntimeError as error:
             if "DataLoader worker (pid" not in str(error):
                 raise

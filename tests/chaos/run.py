@@ -71,6 +71,7 @@ class Run:
         self._afterwards: list[tuple[int, Callable[[], None]]] = []
         self._stopped: list[psutil.Process] = []
         self.step = 0
+        self._last: dict[tuple[int, int], tuple[int, int]] = {}  # epochs and batches, likewise
         self._stack = contextlib.ExitStack()
         self._group: Path | None = None
         self._without_group = False
@@ -253,6 +254,11 @@ class Run:
         """Reads what ``next`` has given, and compares it."""
         found = trainer.answer(self._waiting)
         epoch, position = found["epoch"], found["position"]
+        last = self._last.get((trainer.setting.rank, part), (epoch, -1))
+        assert position == (last[1] + 1 if last[0] == epoch else 0), (
+            f"batch {position} after {last}"
+        )
+        self._last[trainer.setting.rank, part] = epoch, position
         # One that has ended counts as the next one, which would begin.
         self._begun[trainer.setting.rank, part] = epoch + ("end" in found)
         wanted = self.laboratory.known[self.kind.name, trainer.setting.rank][part][epoch]

@@ -59,7 +59,7 @@ class Trainer:
         os.close(theirs)
         os.close(self._errors)
         self.script.stdout.close()
-        self._answers, self._text = stdout, b""
+        self._answers, self._text, self._told = stdout, b"", -1  # the number of the last command
         self.seen: dict[int, float] = {}  # processes of it, and when they were made
         self.parts: list[dict[str, Any]] = []
 
@@ -76,6 +76,7 @@ class Trainer:
         """Has it do something."""
         with contextlib.suppress(BrokenPipeError):
             print(json.dumps([name, *arguments]), file=self.script.stdin, flush=True)
+            self._told += 1
 
     def ask(
         self, name: str, *arguments: Any, waiting: Callable[[float], None] | None = None
@@ -106,7 +107,9 @@ class Trainer:
                 assert more, f"the training process has ended:\n{self.complaints[-3000:]}"
                 self._text += more
         line, _, self._text = self._text.partition(b"\n")
-        return json.loads(line)
+        number, answer = json.loads(line)
+        # One may come twice.
+        return answer if number == self._told else self.answer(waiting)
 
     def processes(self) -> list[psutil.Process]:
         """What it, and what it has started, has started, but Python's own helpers."""
