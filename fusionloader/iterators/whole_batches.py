@@ -43,7 +43,7 @@ from fusionloader.resume.sampling import numbered_batches
 from fusionloader.resume.stateful import has_state
 from fusionloader.statistics.waits import WaitClock
 from fusionloader.trace.step_tracer import StepTracer
-from fusionloader.workers.processes import refuse_in_child
+from fusionloader.workers.processes import named_death, refuse_in_child
 
 if TYPE_CHECKING:  # these iterators work where the native part is missing
     from fusionloader.iterators.batch_transport import Receiver
@@ -258,7 +258,7 @@ class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ign
             super()._shutdown_workers()
 
     def _received(self, timeout: float) -> Any:
-        with self._killed_for_memory.named(self._workers):
+        with self._killed_for_memory.named(self._workers), named_death(self._workers):
             return super()._try_get_data(timeout)  # type: ignore[no-untyped-call]
 
     def _worker_report(self) -> str:

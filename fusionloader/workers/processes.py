@@ -8,11 +8,12 @@ import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
 _JOIN_SECONDS = 0.05
+_DYING_SECONDS = 5.0  # between the end of a process's connections and its own
 
 
 class Process(Protocol):
@@ -175,6 +176,28 @@ def refuse_in_child(owner: int) -> None:
             f"this iterator belongs to process {owner}, from which this one was forked: iterate "
             "the loader anew here, with iter(loader), which starts workers of its own"
         )
+
+
+@contextlib.contextmanager
+def named_death(workers: Iterable[Any]) -> Iterator[None]:
+    """Turns the error of a batch that cannot be fetched from a dead worker into that of its death.
+
+    ``workers`` are processes of multiprocessing. The text is torch's.
+
+    A process that is killed closes its connections before its parent is told that it has ended, so
+    that torch, which looks for dead workers at once, may find none.
+    """
+    from multiprocessing import connection
+
+    try:
+        yield
+    except (ConnectionError, EOFError) as error:
+        ended = connection.wait([worker.sentinel for worker in workers], _DYING_SECONDS)
+        if not ended:
+            raise
+        pids = ", ".join(str(worker.pid) for worker in workers if worker.sentinel in ended)
+        text = f"DataLoader worker (pid(s) {pids}) exited unexpectedly"
+        raise RuntimeError(text) from error
 
 
 def describe_exit(exitcode: int | None) -> str:

@@ -1,0 +1,52 @@
+"""The campaign by itself: ``make chaos``, and how a run is done again by its seed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from chaos.campaign import campaign, chosen, laboratory
+from chaos.registry import KINDS
+from chaos.tally import Tally
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="to begin runs for")
+    parser.add_argument("--kills", type=float, default=float("inf"), help="until so many")
+    parser.add_argument("--runs", type=float, default=float("inf"), help="so many")
+    parser.add_argument("--steps", type=int, default=80, help="batches of a run (80)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kind", choices=list(KINDS), help="one kind alone")
+    parser.add_argument("--only-kills", action="store_true", help="no other fault than SIGKILL")
+    parser.add_argument("--json", type=Path, help="file for the counts")
+    options = parser.parse_args()
+    limits = {"seconds": options.seconds, "kills": options.kills, "runs": options.runs}
+    if all(limit == float("inf") for limit in limits.values()):
+        parser.error("give one of --seconds, --kills and --runs")
+    with laboratory() as place:
+        tallies = campaign(
+            place,
+            chosen(options.kind),
+            options.seed,
+            options.steps,
+            **limits,
+            only_kills=options.only_kills,
+            say=True,
+        )
+    whole = Tally()
+    for tally in tallies.values():
+        whole.add(tally)
+    found = {"seed": options.seed, "all": whole.as_dict()}
+    found["kinds"] = {name: tally.as_dict() for name, tally in tallies.items()}
+    print(json.dumps(found["all"], indent=2))
+    if options.json is not None:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(found, indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

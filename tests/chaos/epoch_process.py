@@ -1,0 +1,245 @@
+"""A training process: makes the loaders of a kind, and does one thing after the other as told.
+
+Arguments: a ``Setting`` as JSON, and the epochs for which it is only asked for all batches, or 0.
+Commands come as lines of JSON on standard input, one answer each goes to what was standard output.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import hashlib
+import importlib
+import json
+import os
+import signal
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from chaos.kinds.setting import EpochKind, Part, Setting
+from fusionloader.manager import local_manager
+from fusionloader.workers import worker_set
+
+
+def rows_of(batch: Any) -> list[str]:
+    """Returns the SHA-256 of each row of a batch: types, shapes and all bytes of its leaves."""
+    leaves = [torch.as_tensor(leaf) for leaf in tree_leaves(batch)]
+    digests = []
+    for row in range(len(leaves[0])):
+        digest = hashlib.sha256()
+        for leaf in leaves:
+            part = leaf[row].contiguous()
+            digest.update(f"{part.dtype}{tuple(part.shape)}".encode())
+            digest.update(part.numpy().tobytes())
+        digests.append(digest.hexdigest())
+    return digests
+
+
+def said_by(error: BaseException) -> str:
+    """Returns all that an error says."""
+    causes = [error, error.__cause__, error.__context__]
+    notes = [str(cause) for cause in causes if cause] + getattr(error, "__notes__", [])
+    return f"{type(error).__name__}: " + " ".join(notes)
+
+
+class Taken:
+    """A loader's epochs, batch by batch."""
+
+    def __init__(self, part: Part) -> None:
+        self._part = part
+        self._iterator: Iterator[Any] | None = None
+        self.epoch, self.position = -1, 0
+
+    @property
+    def under_way(self) -> bool:
+        return self._iterator is not None
+
+    def next(
+        self, kept: list[tuple[Any, list[str]]] | None, error: Exception | None
+    ) -> dict[str, Any]:
+        """Takes a batch, the end, or an error, which may have come before."""
+        if self._iterator is None:
+            self.epoch, self.position = self.epoch + 1, 0
+        place = {"epoch": self.epoch, "position": self.position}
+        self.position += 1
+        try:
+            if error is not None:
+                raise error
+            if self._iterator is None:
+                self._iterator = iter(self._part.loader)
+            batch = next(self._iterator, None)
+            rows = None if batch is None else rows_of(batch)
+        except Exception as error:
+            return {**place, "error": said_by(error)}
+        if rows is None:
+            self._iterator = None
+            return {**place, "end": True}
+        if kept is not None:
+            kept.append((batch, rows))
+        return {**place, "rows": rows}
+
+    def leave(self) -> None:
+        """Drops the iterator."""
+        self._iterator = None
+        gc.collect()
+
+
+class Commands:
+    """What the campaign can ask for.
+
+    Commands have numbers, and so have answers: torch's handler of SIGCHLD may raise at any moment,
+    so that one is obeyed, or answered, once more.
+
+    Attributes:
+        interruption: an error raised when nobody had called the loader.
+    """
+
+    def __init__(self, setting: Setting) -> None:
+        self._epochs = _kind(setting).make(setting)
+        self._taken = [Taken(part) for part in self._epochs.parts]
+        self._kept: list[tuple[Any, list[str]]] = []
+        self.interruption: Exception | None = None
+        self._are_over = False
+        self._lines: list[bytes] = []
+        self._arrived = threading.Condition()
+
+    def read(self) -> None:
+        """Reads what comes, not through ``sys.stdin``, whose lock forked processes wait for."""
+        text = b""
+        while more := os.read(0, 1 << 16):
+            *whole, text = (text + more).split(b"\n")
+            with self._arrived:
+                self._lines += whole
+                self._arrived.notify_all()
+        with self._arrived:
+            self._are_over = True
+            self._arrived.notify_all()
+
+    def wait_for(self, number: int) -> bool:
+        """Waits for a command; returns whether it has come, and not the end."""
+        with self._arrived:
+            self._arrived.wait_for(lambda: self._are_over or len(self._lines) > number)
+            return len(self._lines) > number
+
+    def obey(self, number: int, answers: int) -> None:
+        """Does one, and writes the answer to a descriptor."""
+        name, *arguments = json.loads(self._lines[number])
+        answer = [number, getattr(self, name)(*arguments)]
+        os.write(answers, json.dumps(answer).encode() + b"\n")
+
+    def hello(self) -> dict[str, Any]:
+        parts = [{"order": part.order, "paths": part.paths} for part in self._epochs.parts]
+        return {"pid": os.getpid(), "parts": parts}
+
+    def next(self, part: int, keep: bool = False) -> dict[str, Any]:
+        error, self.interruption = self.interruption, None
+        return self._taken[part].next(self._kept if keep else None, error)
+
+    def all(self, epochs: int) -> list[list[list[list[str]]]]:
+        """The rows of all batches of some epochs, by part."""
+        return [
+            [[rows_of(batch) for batch in part.loader] for _ in range(epochs)]
+            for part in self._epochs.parts
+        ]
+
+    def leave(self, part: int) -> bool:
+        self._taken[part].leave()
+        return True
+
+    def recover(self) -> bool:
+        self._epochs.recover()
+        return True
+
+    def fork(self) -> int:
+        """Forks a process that drops what it has of the loaders, and ends."""
+        child = os.fork()
+        if child == 0:
+            for taken in self._taken:
+                taken.leave()
+            self._kept.clear()
+            gc.collect()
+            os._exit(0)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    def kept(self) -> int:
+        """How many of the batches that were kept are no longer what they were; drops them."""
+        changed = sum(rows_of(batch) != rows for batch, rows in self._kept)
+        self._kept.clear()
+        return changed
+
+    def made_by(self) -> dict[str, int]:
+        """Samples, or batches, that others than the loaders' own CPU workers have made."""
+        made: Counter[str] = Counter()
+        for part in self._epochs.parts:
+            stats = part.loader.stats().as_dict() if hasattr(part.loader, "stats") else {}
+            made["samples by borrowed workers"] += stats.get("borrowed_samples", 0)
+            made["samples by remote workers"] += (stats.get("remote") or {}).get("samples", 0)
+            made["samples by GPU workers"] += (stats.get("gpu_worker") or {}).get("samples", 0)
+            shared = stats.get("shared_prep") or {}
+            made["batches by jobs together"] += shared.get("shared_batches", 0)
+        return +made
+
+    def close(self) -> list[str]:
+        """Ends everything; returns what is open that was not before."""
+        for number in range(len(self._taken)):
+            self.leave(number)
+        self._kept.clear()
+        self._epochs.close()
+        self._taken.clear()
+        del self._epochs
+        gc.collect()
+        return sorted(opened() - before)
+
+
+def _kind(setting: Setting) -> EpochKind:
+    room = importlib.import_module(setting.room)
+    return next(kind for kind in room.KINDS if kind.name == setting.kind)
+
+
+def opened() -> set[str]:
+    """What this process has open of which names tell that the loader opened it."""
+    found = set()
+    for fd in Path("/proc/self/fd").iterdir():
+        try:
+            target = os.readlink(fd)
+        except OSError:
+            continue
+        if "fusionloader" in target or target.startswith(("pipe:", "anon_inode:[eventfd]")):
+            found.add(target)
+    return found
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    setting = Setting(**json.loads(sys.argv[1]))
+    answers = os.dup(1)
+    os.dup2(2, 1)  # user code may print
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    # Three that die in a row, or at the same samples, would be an error.
+    worker_set._FRUITLESS_DEATHS = local_manager._MOST_DEATHS = 1 << 30
+    commands = Commands(setting)
+    os.write(answers, json.dumps([-1, commands.hello()]).encode() + b"\n")
+    threading.Thread(target=commands.read, daemon=True).start()
+    number = 0
+    while True:
+        try:
+            while commands.wait_for(number):
+                commands.obey(number, answers)
+                number += 1
+            return
+        except RuntimeError as error:
+            if "DataLoader worker (pid" not in str(error):
+                raise
+            commands.interruption = error
+
+
+if __name__ == "__main__":
+    before = opened()
+    main()

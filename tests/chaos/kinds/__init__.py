@@ -1,0 +1,1 @@
+"""How to run epochs of each part of the loader."""

@@ -1,0 +1,35 @@
+"""Loaders that keep what they have read: in memory and on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from chaos.kinds.image_plans import epochs_of, images_of, part_of
+from chaos.kinds.setting import EpochKind, Epochs, Setting
+from fusionloader import Cache, DecodedCache
+
+
+def _with(cache: Any, setting: Setting, **options: Any) -> Epochs:
+    used = None if setting.plain else cache
+    return epochs_of(part_of(images_of(setting), setting, cache=used, **options))
+
+
+def _memory(setting: Setting) -> Epochs:
+    return _with(Cache("16MiB"), setting)
+
+
+def _decoded(setting: Setting) -> Epochs:
+    return _with(DecodedCache("16MiB"), setting)
+
+
+def _disk(setting: Setting) -> Epochs:
+    # Too small for all: what does not fit is read again.
+    return _with(Cache("192KiB", tiers=("encoded",), path=Path(setting.folder) / "disk"), setting)
+
+
+KINDS = (
+    EpochKind("cache in memory", _memory),
+    EpochKind("cache of decoded images", _decoded),
+    EpochKind("cache on disk", _disk),
+)

@@ -1,0 +1,81 @@
+"""Loaders of image folders: transforms that are compiled, with and without a part in Python."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from support.images import train_transform
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
+
+from chaos.kinds.setting import (
+    BATCH,
+    FILES,
+    SKIPS,
+    EpochKind,
+    Epochs,
+    Part,
+    Setting,
+    order_of,
+)
+from chaos.traps import WorkerInit, spring
+from fusionloader import FusionLoader
+
+
+class Tail:
+    """A transform that cannot be compiled."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def __call__(self, image: torch.Tensor) -> torch.Tensor:
+        spring(self.folder, "transform")
+        return image * 2 + torch.rand(1)
+
+
+def images_of(setting: Setting, transform: Any = None) -> ImageFolder:
+    return ImageFolder(setting.images, transform or train_transform())
+
+
+def part_of(dataset: ImageFolder, setting: Setting, number: int = 0, **options: Any) -> Part:
+    """A loader of all images in an order of the part's own."""
+    order = order_of(len(dataset), number)
+    common = {"batch_size": BATCH, "num_workers": 2, "seed": 5, "on_error": setting.on_error}
+    loader = FusionLoader(dataset, sampler=order, **(common | options))
+    return Part(loader, order, [path for path, _ in dataset.samples])
+
+
+def epochs_of(*parts: Part) -> Epochs:
+    def close() -> None:
+        for part in parts:
+            part.loader.close()
+
+    return Epochs(list(parts), close)
+
+
+def _plan(setting: Setting) -> Epochs:
+    return epochs_of(part_of(images_of(setting), setting, worker_init_fn=None))
+
+
+def _spawned(setting: Setting) -> Epochs:
+    context = None if setting.plain else "spawn"
+    return epochs_of(part_of(images_of(setting), setting, multiprocessing_context=context))
+
+
+def _tail(setting: Setting) -> Epochs:
+    transform = transforms.Compose([train_transform(), Tail(setting.folder)])
+    dataset = images_of(setting, transform)
+    return epochs_of(part_of(dataset, setting, worker_init_fn=WorkerInit(setting.folder)))
+
+
+KINDS = (
+    EpochKind("plan", _plan, subject_to=frozenset({FILES, SKIPS})),
+    EpochKind("plan, spawned workers", _spawned, subject_to=frozenset({FILES, SKIPS})),
+    EpochKind(
+        "plan with a Python tail",
+        _tail,
+        subject_to=frozenset({FILES, SKIPS}),
+        traps=("transform", "worker_init_fn"),
+    ),
+)

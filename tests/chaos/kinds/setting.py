@@ -1,0 +1,108 @@
+"""What every kind of epochs is told, and what it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+BATCH = 4
+REPEATS = 3  # how often an epoch goes through the images
+IMAGES = 40
+
+# Groups of faults that a kind is subject to, beside signals and consumers.
+FILES = "files"  # samples are image files that can be damaged
+SKIPS = "skips"  # bad samples can be left out
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A run of a kind.
+
+    Attributes:
+        kind: its name.
+        room: the module that has it.
+        folder: of the run; ``images`` in it are its own copy.
+        plain: whether to make the same batches with none of what the kind is about.
+        on_error: as in ``FusionLoader``.
+        rank: number of the process, of as many as the kind has.
+        word: that no other run has.
+    """
+
+    kind: str
+    room: str
+    folder: str
+    plain: bool = False
+    on_error: str = "raise"
+    rank: int = 0
+    word: str = ""
+
+    @property
+    def images(self) -> str:
+        return str(Path(self.folder) / "images")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A loader, whose epochs are taken batch by batch.
+
+    Attributes:
+        loader: that is iterated again and again.
+        order: indices of an epoch's samples, in the order of its rows.
+        paths: of the sample's files, by index; empty where they have none.
+    """
+
+    loader: Iterable[Any]
+    order: list[int]
+    paths: list[str] = field(default_factory=list)
+
+
+def nothing() -> None:
+    """Does nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Epochs:
+    """The loaders of a process.
+
+    Attributes:
+        parts: of which batches are taken in any order.
+        recover: starts anew, between epochs, what the loaders do not start themselves.
+        close: ends all.
+    """
+
+    parts: list[Part]
+    close: Callable[[], None]
+    recover: Callable[[], None] = nothing
+
+
+@dataclass(frozen=True, slots=True)
+class EpochKind:
+    """How to run epochs of a part of the loader.
+
+    Attributes:
+        name: of the kind.
+        make: makes the loaders, in their process.
+        processes: that train beside one another.
+        subject_to: groups of faults.
+        traps: places in user code that can be made to fail, of ``chaos.traps``.
+        replaces_workers: whether the work of a dead process is done again; an error says otherwise.
+        leaves: descriptors that a library which it uses leaves open in each process.
+        needs: modules without which there is nothing to run.
+    """
+
+    name: str
+    make: Callable[[Setting], Epochs]
+    processes: int = 1
+    subject_to: frozenset[str] = frozenset()
+    traps: tuple[str, ...] = ()
+    replaces_workers: bool = True
+    leaves: int = 0
+    needs: tuple[str, ...] = ()
+
+
+def order_of(count: int, part: int = 0) -> list[int]:
+    """Returns indices of an epoch: all of them, again and again, in an order of the part's own."""
+    step = (7, 11, 13)[part % 3]
+    return [(place * step + part) % count for place in range(count * REPEATS)]

@@ -1,0 +1,19 @@
+"""All kinds of epochs, by name; a training process imports its own alone."""
+
+from chaos.kinds import (
+    caches,
+    gpu_workers,
+    image_plans,
+    jobs,
+    pools,
+    remote,
+    serving,
+    streams,
+    user_code,
+)
+
+_ROOMS = (
+    *(image_plans, user_code, pools, jobs, caches, remote, streams, serving),
+    gpu_workers,
+)
+KINDS = {kind.name: kind for room in _ROOMS for kind in room.KINDS}

@@ -1,0 +1,355 @@
+"""One run: training processes of a kind, faults at seeded moments, and every batch compared."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import secrets
+import shutil
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+from support.memory_groups import memory_group
+from support.torchrun import environment
+from support.waiting import wait_until
+from support.warm_start import Starter
+
+from chaos.checks import Checks
+from chaos.kinds.setting import BATCH, SKIPS, EpochKind, Setting
+from chaos.shim import FaultySystem
+from chaos.tally import Tally
+from chaos.trainer import Hang, Trainer, role_of
+from chaos.traps import FAULTS, disarm
+
+MOST_EPOCHS = 8  # of a part, whose batches are known
+STRIKES = 0.35  # how likely a fault is before a batch
+_LET_GO_SECONDS = 0.25  # who waits so long has those go on that were stopped
+
+Rows = list[list[list[list[str]]]]  # by part, epoch and batch
+
+
+@dataclass(slots=True)
+class Laboratory:
+    """What all runs use.
+
+    Attributes:
+        starter: of processes, which have the library of ``system``.
+        images: of which each run has a copy.
+        folder: for the runs.
+        ended: training processes, of which no memory may be left.
+        known: what undisturbed training has made, by kind and rank.
+    """
+
+    starter: Starter
+    system: FaultySystem
+    images: Path
+    folder: Path
+    ended: list[int] = field(default_factory=list)
+    known: dict[tuple[str, int], Rows] = field(default_factory=dict)
+
+
+class Run:
+    """Trains, and is struck.
+
+    Attributes:
+        chance: of all that is drawn at random.
+        step: which batch comes next, of all.
+        log: what was done, in words.
+    """
+
+    def __init__(self, laboratory: Laboratory, kind: EpochKind, seed: int) -> None:
+        self.laboratory, self.kind, self.seed = laboratory, kind, seed
+        self.chance = random.Random(seed)
+        self.log: list[str] = []
+        self._clock = time.monotonic()
+        self._afterwards: list[tuple[int, Callable[[], None]]] = []
+        self._stopped: list[psutil.Process] = []
+        self.step = 0
+        self._last: dict[tuple[int, int], tuple[int, int]] = {}  # epochs and batches, likewise
+        self._stack = contextlib.ExitStack()
+        self._group: Path | None = None
+        self._without_group = False
+        self._begun: Counter[tuple[int, int]] = Counter()  # epochs, by trainer and part
+        on_error = self.chance.choice(["raise", "skip"] if SKIPS in kind.subject_to else ["raise"])
+        word = secrets.token_hex(6)
+        self.folder = laboratory.folder / f"run-{word}"
+        room = kind.make.__module__
+        self.setting = Setting(kind.name, room, str(self.folder), on_error=on_error, word=word)
+        self.checks = Checks(self.folder, on_error == "skip")
+        self.tally = self.checks.tally
+        self.trainers: list[Trainer] = []
+        self.images = self.folder / "images"
+
+    # ---- the processes -------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Starts the training processes; finds out once per kind what they should make."""
+        shutil.copytree(self.laboratory.images, self.images)
+        (self.folder / "runtime").mkdir(mode=0o700)
+        for rank in range(self.kind.processes):
+            self._find_out(rank)
+        self.trainers = [
+            self._start(replace(self.setting, rank=rank), ranks)
+            for rank, ranks in enumerate(environment(self.kind.processes))
+        ]
+        for trainer in self.trainers:
+            trainer.hello()
+
+    def _start(self, setting: Setting, ranks: dict[str, str]) -> Trainer:
+        system = self.laboratory.system.environment
+        own = {"XDG_RUNTIME_DIR": str(self.folder / "runtime"), "XDG_CACHE_HOME": str(self.folder)}
+        if self.kind.processes == 1:
+            ranks = {}
+        job = {"TORCHELASTIC_RUN_ID": f"chaos-{setting.word}"}
+        return Trainer(self.laboratory.starter, setting, {**system, **own, **job, **ranks})
+
+    def _find_out(self, rank: int) -> None:
+        if (self.kind.name, rank) in self.laboratory.known:
+            return
+        setting = replace(self.setting, plain=True, rank=rank, on_error="raise")
+        trainer = self._start(setting, {})
+        try:
+            trainer.hello()
+            self.laboratory.known[self.kind.name, rank] = trainer.ask("all", MOST_EPOCHS)
+            trainer.ask("close")
+            trainer.end()
+        finally:
+            trainer.kill()
+
+    def victims(self) -> list[psutil.Process]:
+        """Processes that may be struck."""
+        return [process for trainer in self.trainers for process in trainer.processes()]
+
+    def signal(self, victim: psutil.Process, number: signal.Signals) -> bool:
+        """Sends a signal; returns whether there was somebody to get it."""
+        role = role_of(victim)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            victim.send_signal(number)
+            if number == signal.SIGSTOP:
+                self._stopped.append(victim)
+            else:
+                self.tally.kills[role] += 1
+                if not self.kind.replaces_workers:
+                    self.checks.excuse("killed by signal|exited unexpectedly", ends=True)
+            self.note(f"{number.name} to {role} {victim.pid}")
+            return True
+        return False
+
+    def note(self, text: str) -> None:
+        """Notes what is done."""
+        self.log.append(f"{time.monotonic() - self._clock:6.2f} s, batch {self.step}: {text}")
+
+    def later(self, steps: int, what: Callable[[], None]) -> None:
+        """Does something before the batch after so many."""
+        self._afterwards.append((self.step + steps, what))
+
+    # ---- the schedule --------------------------------------------------------------------------
+
+    def go(self, steps: int, faults: list[Any]) -> None:
+        """Takes so many batches, and has faults before some of them."""
+        for self.step in range(steps):
+            self._come_due(self.step)
+            open_parts = self._open_parts()
+            if not open_parts:
+                break
+            trainer, part = self.chance.choice(open_parts)
+            strike = None
+            if self.chance.random() < STRIKES:
+                strike = self.chance.choice(faults)
+            if strike is not None and self.chance.random() < 0.5:
+                strike.strike(self, trainer, part)
+                strike = None
+            trainer.tell("next", part, self.chance.random() < 0.1)
+            if strike is not None and not strike.asks:  # while training waits
+                strike.strike(self, trainer, part)
+                strike = None
+            self._take(trainer, part)
+            if strike is not None:
+                strike.strike(self, trainer, part)
+        self._come_due(None)
+
+    def _open_parts(self) -> list[tuple[Trainer, int]]:
+        """Returns whose next batch is known."""
+        return [
+            (trainer, part)
+            for trainer in self.trainers
+            for part in range(len(trainer.parts))
+            if self._begun[trainer.setting.rank, part] < MOST_EPOCHS
+        ]
+
+    def _come_due(self, step: int | None) -> None:
+        due = [what for at, what in self._afterwards if step is None or at <= step]
+        self._afterwards = [
+            each for each in self._afterwards if step is not None and each[0] > step
+        ]
+        for what in due:
+            what()
+
+    def _waiting(self, seconds: float) -> None:
+        if seconds > _LET_GO_SECONDS:
+            self.let_go()
+
+    def let_go(self) -> None:
+        """Has those go on that were stopped."""
+        while self._stopped:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                self._stopped.pop().resume()
+
+    def ask(self, trainer: Trainer, name: str, *arguments: Any) -> Any:
+        """Has a training process do something, while stopped processes may go on."""
+        return trainer.ask(name, *arguments, waiting=self._waiting)
+
+    def leave(self, trainer: Trainer, part: int) -> None:
+        """Drops an iterator; the next batch is one of another epoch."""
+        self.ask(trainer, "leave", part)
+        self._begun[trainer.setting.rank, part] += 1
+
+    def pause(self, trainer: Trainer, cpu_seconds: float) -> None:
+        """Takes nothing until workers have worked so long, or do nothing any more."""
+        before = last = trainer.cpu_seconds()
+        while True:
+            time.sleep(0.02)
+            now = trainer.cpu_seconds()
+            if now - before > cpu_seconds or now <= last:
+                return
+            last = now
+
+    def may_begin_anew(self, trainer: Trainer, part: int) -> bool:
+        """Whether there is another epoch after the one under way."""
+        return self._begun[trainer.setting.rank, part] + 1 < MOST_EPOCHS
+
+    def whole_epoch(self, trainer: Trainer, part: int, bad: int) -> None:
+        """Takes an epoch from its beginning, in which each batch with a bad sample has to say so.
+
+        Raises:
+            AssertionError: one did not.
+        """
+        self.leave(trainer, part)
+        order, told = trainer.parts[part]["order"], self.checks.told
+        while True:
+            trainer.tell("next", part)
+            if "end" in self._take(trainer, part):
+                break
+        told = self.checks.told - told
+        batches = {place // BATCH for place, index in enumerate(order) if index == bad}
+        expected = order.count(bad) if self.setting.on_error == "skip" else len(batches)
+        assert told >= expected, f"{told} of {expected} batches with a bad file told of it"
+
+    def memory_group(self, nbytes: int) -> Path | None:
+        """Returns a control group of the run with little memory; ``None`` where there is none."""
+        if self._group is None and not self._without_group:
+            try:
+                self._group = self._stack.enter_context(memory_group(nbytes)).folder
+            except OSError:
+                self._without_group = True
+        return self._group
+
+    def _take(self, trainer: Trainer, part: int) -> dict[str, Any]:
+        """Reads what ``next`` has given, and compares it."""
+        found = trainer.answer(self._waiting)
+        epoch, position = found["epoch"], found["position"]
+        last = self._last.get((trainer.setting.rank, part), (epoch, -1))
+        assert position == (last[1] + 1 if last[0] == epoch else 0), (
+            f"batch {position} after {last}"
+        )
+        self._last[trainer.setting.rank, part] = epoch, position
+        # One that has ended counts as the next one, which would begin.
+        self._begun[trainer.setting.rank, part] = epoch + ("end" in found)
+        wanted = self.laboratory.known[self.kind.name, trainer.setting.rank][part][epoch]
+        order = trainer.parts[part]["order"]
+        size = len(wanted[0])
+        indices = order[position * size : (position + 1) * size]
+        if "end" in found:
+            self.checks.end(epoch, position, wanted)
+            self.ask(trainer, "recover")
+        elif "error" in found:
+            self.note(f"error: {found['error'].splitlines()[0][:100]}")
+            if self.checks.error(found["error"], indices).ends:
+                self.leave(trainer, part)
+        else:
+            self.checks.batch((epoch, position), found["rows"], wanted, indices)
+        return found
+
+    # ---- the end -------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Ends all; nothing may be left.
+
+        Raises:
+            AssertionError: something is.
+        """
+        self.laboratory.system.heal()
+        disarm(str(self.folder))
+        self.tally.faults.update(FAULTS[what] for _, what, _ in self.checks.traps())
+        self.let_go()
+        for trainer in self.trainers:
+            self.checks.kept(self.ask(trainer, "kept"))
+            self.tally.made_by.update(self.ask(trainer, "made_by"))
+            trainer.processes()
+        opened = []
+        for trainer in self.trainers:  # ranks end together
+            trainer.tell("close")
+        for trainer in self.trainers:
+            opened += trainer.answer(self._waiting)
+        for trainer in self.trainers:
+            trainer.end()
+        wait_until(
+            lambda: not any(trainer.left() for trainer in self.trainers), "processes are left"
+        )
+        self.laboratory.ended += [trainer.script.pid for trainer in self.trainers]
+        more = len(opened) - self.kind.leaves * len(self.trainers)
+        self.tally.left_behind += max(more, 0)
+        assert more <= 0, f"descriptors are left: {opened}"
+
+    def clean(self) -> None:
+        """Ends whatever is left after a failure."""
+        self.let_go()
+        for trainer in self.trainers:
+            trainer.kill()
+        self._stack.close()
+        self.laboratory.system.heal()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def replayed(kind: EpochKind, seed: int, steps: int) -> str:
+    """Returns the command that does a run again."""
+    return (
+        f"cd tests && python -m chaos --kind {kind.name!r} --seed {seed} --steps {steps} --runs 1"
+    )
+
+
+def run(laboratory: Laboratory, kind: EpochKind, seed: int, steps: int, faults: list[Any]) -> Tally:
+    """Does one run.
+
+    Raises:
+        AssertionError: something was lost, doubled, altered, left behind, or hangs; it says how to
+            do it again.
+    """
+    made = Run(laboratory, kind, seed)
+    try:
+        made.begin()
+        made.note("training begins")
+        made.go(steps, faults)
+        made.note("all ends")
+        made.finish()
+    except BaseException as error:
+        if isinstance(error, Hang):
+            made.tally.hangs += 1
+        if isinstance(error, AssertionError):
+            complaints = "".join(trainer.complaints[-2500:] for trainer in made.trainers)
+            done = "\n  ".join(made.log[-40:])
+            error.tally = made.tally  # type: ignore[attr-defined]
+            raise type(error)(
+                f"{error}\n{kind.name}, on_error={made.setting.on_error!r}, step {made.step}:"
+                f"\n  {done}\n{complaints}\nagain: {replayed(kind, seed, steps)}"
+            ) from error
+        raise
+    finally:
+        made.clean()
+    return made.tally

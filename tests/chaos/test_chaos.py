@@ -1,0 +1,29 @@
+"""Short runs of every kind of epochs under faults; `make chaos` goes on for long.
+
+FUSIONLOADER_SEED says where random choices begin, and a failure which command does it again.
+"""
+
+import pytest
+from support.campaigns import SEED
+
+from chaos.campaign import campaign, laboratory, missing
+from chaos.registry import KINDS
+
+STEPS = 25
+
+
+@pytest.fixture(scope="module")
+def place():
+    with laboratory() as made:
+        yield made
+
+
+@pytest.mark.kills
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_whatever_fails_every_batch_is_as_it_should_be(place, kind):
+    lacking = missing(kind)
+    if lacking:
+        pytest.skip(f"not installed: {', '.join(lacking)}")
+    tally = campaign(place, [kind], SEED, STEPS, runs=1)[kind.name]
+    assert tally.faults.total() > 0 and tally.samples > 0
+    assert (tally.lost, tally.doubled, tally.altered, tally.hangs) == (0, 0, 0, 0)
