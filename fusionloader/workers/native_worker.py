@@ -109,7 +109,7 @@ class NativeWorker:
         self._config = config
         self.queue = _native.WorkerQueue(config.control_fd, config.data_fd, config.worker)
         table = _native.SharedMapping(config.table_fd, 0, config.table_bytes)
-        self._executor = make_executor(config.plan)
+        self._executor = make_executor(config.plan, max_pixels=config.max_pixels)
         self._stores = _stores(config)
         parent = config.parent or os.getppid()
         self._loop = _native.PlanWorker(

@@ -40,7 +40,7 @@ def outcome_of(ours: torch.Tensor | str | None, theirs: PillowsView) -> str:
 @pytest.mark.parametrize("image_format", FORMATS)
 def test_corrupt_files_have_pillows_pixels_or_its_error(image_format, tmp_path):
     names = [(kind, SEED + number) for number in range(COUNT) for kind in KINDS]
-    counts, different, native = Counter(), [], 0
+    counts, different, heavy, native = Counter(), [], [], 0
     most_bytes, longest = 0, 0.0
     for chunk, begin in enumerate(range(0, len(names), MOST_FILES)):
         part = names[begin : begin + MOST_FILES]
@@ -54,8 +54,8 @@ def test_corrupt_files_have_pillows_pixels_or_its_error(image_format, tmp_path):
             counts[kind, outcome] += 1
             if outcome == "differs":
                 different.append((part[number], plan, epoch.outcomes.get(number), theirs.outcome))
-        assert epoch.peak_bytes <= allowed_bytes(views), (image_format, part)
-        assert epoch.longest_seconds < LONGEST_SECONDS, (image_format, part)
+        if epoch.peak_bytes > allowed_bytes(views) or epoch.longest_seconds > LONGEST_SECONDS:
+            heavy.append((part, plan, epoch.peak_bytes, epoch.longest_seconds))
         native += epoch.native
         most_bytes = max(most_bytes, epoch.peak_bytes)
         longest = max(longest, epoch.longest_seconds)
@@ -67,3 +67,4 @@ def test_corrupt_files_have_pillows_pixels_or_its_error(image_format, tmp_path):
         f"{most_bytes >> 20} MB and {longest:.1f} s of processor time"
     )
     assert not different
+    assert not heavy
