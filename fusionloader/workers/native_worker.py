@@ -280,8 +280,10 @@ class NativeWorker:
 
     def _decode_read(self) -> memoryview | None:
         """Returns the pixels of the image that was read, or found in the cache, if it is one."""
+        from PIL import UnidentifiedImageError
+
         encoded = self._loop.encoded()
-        with contextlib.suppress(Exception):  # the file itself gives the error its name
+        with contextlib.suppress(UnidentifiedImageError):  # the file gives the error its name
             return _decoded(io.BytesIO(encoded)) if encoded else None
         return None
 
