@@ -1,5 +1,5 @@
 # Every target works alone on a fresh machine: the first one sets everything up.
-.PHONY: demo test kills corrupt draws mutants matrix architectures studies ray servers lint format stubs \
+.PHONY: demo test kills corrupt draws mutants matrix architectures studies ray servers lint audit format stubs \
     bench asan fuzz neon gpu gpu-rehearsal gpu-kit compliance clean ready ready-to-test
 .DELETE_ON_ERROR:
 # Without bytecode each of the processes that tests start would compile all that it imports.
@@ -109,6 +109,14 @@ lint: ready-to-test
 	$(BIN)/lint-imports
 	$(BIN)/python .ci/stubs --check
 	$(BIN)/clang-format --dry-run --Werror $(filter csrc/%,$(SOURCES)) $(SHIPPED_SOURCES) $(TEST_SOURCES)
+
+# Known vulnerabilities of what the package requires. A package of which nothing can be learned, as from
+# a mirror that has no advisories, is an error.
+audit: $(INSTALLED)
+	test -x build/audit/bin/pip-audit || { $(PYTHON) -m venv build/audit && \
+	    build/audit/bin/python -m pip install --quiet 'pip-audit>=2.10,<3'; }
+	$(BIN)/python .ci/requirements > build/audit/requirements.txt
+	build/audit/bin/pip-audit --strict --no-deps --disable-pip --requirement build/audit/requirements.txt $(ARGS)
 
 format: $(TEST_INSTALLED)
 	$(BIN)/ruff check --fix .

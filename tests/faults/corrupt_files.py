@@ -17,6 +17,11 @@ _SIDES = (0, 1, 7, 255, 4096, 9400, 13_000, 16_383, 32_767, 65_500, 65_535)
 _LONG_SIDES = (*_SIDES, 65_536, 1 << 20, (1 << 24) - 1, (1 << 31) - 1, 1 << 31, (1 << 32) - 1)
 
 
+def is_large_bomb(kind: str, number: int) -> bool:
+    """Whether a file of a long trial has more than a hundred megapixels."""
+    return kind == "bomb" and number % _LARGE_EVERY == 0
+
+
 def corrupt_file(image_format: str, kind: str, number: int, *, large: bool = False) -> bytes:
     """A file after damage of that kind.
 
@@ -27,7 +32,7 @@ def corrupt_file(image_format: str, kind: str, number: int, *, large: bool = Fal
         large: whether some of the bombs have more than a hundred megapixels.
     """
     random = Random(f"{image_format} {kind} {number}")
-    if kind == "bomb" and large and number % _LARGE_EVERY == 0:
+    if large and is_large_bomb(kind, number):
         return _bomb_of(image_format, LARGE_BOMBS[number // _LARGE_EVERY % len(LARGE_BOMBS)])
     return KINDS[kind](image_format, random)
 
