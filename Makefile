@@ -1,5 +1,5 @@
 # Every target works alone on a fresh machine: the first one sets everything up.
-.PHONY: demo test kills draws mutants matrix architectures studies ray servers lint format stubs \
+.PHONY: demo test kills corrupt draws mutants matrix architectures studies ray servers lint audit format stubs \
     bench asan fuzz neon gpu gpu-rehearsal gpu-kit compliance clean ready ready-to-test
 .DELETE_ON_ERROR:
 # Without bytecode each of the processes that tests start would compile all that it imports.
@@ -42,8 +42,10 @@ PYTEST_FLAGS ?= -q
 # Tests wait for processes and compilers a good part of their time: one more at once than cores,
 # and no more than eight, which take a GB of memory each.
 TEST_PROCESSES ?= $(shell count=$$(($$(nproc) + 1)); echo $$((count < 8 ? count : 8)))
-# Of the campaigns: processes killed at random, and draws of another library compared with ours.
+# Of the campaigns: processes killed at random, damaged files, and draws of another library compared
+# with ours.
 KILLS ?= 150
+CORRUPT_FILES ?= 10000
 DRAWS ?= 25000
 GPU_RESULTS ?= benchmarks/results/gpu
 RUNS ?= a b c
@@ -59,6 +61,11 @@ test: ready-to-test
 # What the tests do shortly, for long. FUSIONLOADER_SEED says where random choices begin.
 kills: ready-to-test
 	FUSIONLOADER_KILLS=$(KILLS) $(BIN)/python -m pytest $(PYTEST_FLAGS) -m kills
+
+# Says how many files of each kind had Pillow's pixels, and how many its error.
+corrupt: ready-to-test
+	FUSIONLOADER_CORRUPT_FILES=$(CORRUPT_FILES) $(BIN)/python -m pytest $(PYTEST_FLAGS) -s -m corrupt \
+	    tests/faults/test_corrupt_files.py
 
 draws: ready-to-test
 	FUSIONLOADER_DRAWS=$(DRAWS) $(BIN)/python -m pytest $(PYTEST_FLAGS) \
@@ -102,6 +109,14 @@ lint: ready-to-test
 	$(BIN)/lint-imports
 	$(BIN)/python .ci/stubs --check
 	$(BIN)/clang-format --dry-run --Werror $(filter csrc/%,$(SOURCES)) $(SHIPPED_SOURCES) $(TEST_SOURCES)
+
+# Known vulnerabilities of what the package requires. A package of which nothing can be learned, as from
+# a mirror that has no advisories, is an error.
+audit: $(INSTALLED)
+	test -x build/audit/bin/pip-audit || { $(PYTHON) -m venv build/audit && \
+	    build/audit/bin/python -m pip install --quiet 'pip-audit>=2.10,<3'; }
+	$(BIN)/python .ci/requirements > build/audit/requirements.txt
+	build/audit/bin/pip-audit --strict --no-deps --disable-pip --requirement build/audit/requirements.txt $(ARGS)
 
 format: $(TEST_INSTALLED)
 	$(BIN)/ruff check --fix .

@@ -53,6 +53,12 @@ auto without_gil(Executor& executor, Work work) {
   return work();
 }
 
+void set_max_pixels(Executor& self, std::optional<int64_t> pixels) {
+  const std::lock_guard lock(self.mutex());
+  self.set_most_pixels(pixels ? static_cast<uint64_t>(std::max<int64_t>(*pixels, 0))
+                              : most_decoded_pixels);
+}
+
 // The bytes, and height and width.
 using PixelsAndSize = std::pair<py::bytes, std::pair<int, int>>;
 
@@ -203,6 +209,8 @@ void bind_plan(py::module_& m) {
            "height"_a, "width"_a, "fast_decode"_a, "strict"_a, "vertical_first_allowed"_a,
            "simd"_a = py::none())
       .def_property_readonly("result_bytes", &Executor::result_bytes)
+      .def_property("max_pixels", &Executor::most_pixels, &set_max_pixels,
+                    "Images that have more are left to Pillow, as with its MAX_IMAGE_PIXELS.")
       .def_property_readonly("conversion", &Executor::conversion)
       .def_property_readonly("simd_level",
                              [](const Executor& self) { return simd_level_name(self.plan().simd); })

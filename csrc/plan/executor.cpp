@@ -98,6 +98,7 @@ struct Executor::Impl {
   std::vector<ScanEntry> entries;
   Pixels whole;  // an image that is to be kept
   PartTimes times;
+  uint64_t most_pixels = most_decoded_pixels;
 
   explicit Impl(PlanSpec plan)
       : spec(std::move(plan)),
@@ -149,8 +150,17 @@ struct Executor::Impl {
 
   bool open(ByteView encoded) {
     if (spec.channels != 3) throw std::invalid_argument("encoded images are decoded to RGB");
-    decoder = decoders.open(encoded);
+    decoder = open_within_limit(encoded);
     return decoder != nullptr;
+  }
+
+  ImageDecoder* open_within_limit(ByteView encoded) {
+    ImageDecoder* opened = decoders.open(encoded);
+    if (!opened) return nullptr;
+    const auto width = static_cast<uint64_t>(opened->width());
+    if (width * static_cast<uint64_t>(opened->height()) <= most_pixels) return opened;
+    opened->close();
+    return nullptr;
   }
 
   // The index of the opened file; recorded if it is wanted.
@@ -207,6 +217,10 @@ Executor::~Executor() = default;
 size_t Executor::result_bytes() const { return impl_->result_bytes(); }
 const PlanSpec& Executor::plan() const { return impl_->spec; }
 PartTimes& Executor::times() { return impl_->times; }
+uint64_t Executor::most_pixels() const { return impl_->most_pixels; }
+void Executor::set_most_pixels(uint64_t pixels) {
+  impl_->most_pixels = std::min(pixels, most_decoded_pixels);
+}
 const char* Executor::conversion() const {
   return impl_->converter ? impl_->converter->method() : "copy";
 }
@@ -320,7 +334,7 @@ Status Executor::decode(ByteView encoded, int width, int height, PixelOrder orde
 }
 
 bool Executor::image_size(ByteView encoded, int& width, int& height) {
-  ImageDecoder* decoder = impl_->decoders.open(encoded);
+  ImageDecoder* decoder = impl_->open_within_limit(encoded);
   if (!decoder) return false;
   width = decoder->width();
   height = decoder->height();

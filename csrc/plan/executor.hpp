@@ -45,6 +45,9 @@ class Executor {
   std::mutex& mutex() { return mutex_; }
   // Where the time went; the caller may set it back.
   PartTimes& times();
+  // Images of more pixels are left to Pillow, which warns of them or refuses them.
+  uint64_t most_pixels() const;
+  void set_most_pixels(uint64_t pixels);
   // How 8-bit levels become elements: "copy", "arithmetic" or "lookup".
   const char* conversion() const;
 

@@ -15,18 +15,22 @@ _thread = threading.local()
 
 
 def make_executor(
-    plan: Plan, pillow_version: str | None = None, simd: str | None = None
+    plan: Plan,
+    pillow_version: str | None = None,
+    simd: str | None = None,
+    max_pixels: int | None = None,
 ) -> _native.Executor:
     """Returns the executor of ``plan``; one per thread.
 
     ``pillow_version`` is the release whose pixels are reproduced (the installed one by default),
     ``simd`` the vector instructions to use, one of ``_native.simd_levels()`` (by default the widest
-    that the processor has). Raises ValueError for a plan that makes no sense. A plan whose results
+    that the processor has), ``max_pixels`` Pillow's ``MAX_IMAGE_PIXELS``: encoded images that have
+    more are left to Pillow. Raises ValueError for a plan that makes no sense. A plan whose results
     differ in size ends with pixels: its conversion is left to the caller.
     """
     sized = plan.height is not None and plan.width is not None
     convert = plan.convert if sized else None
-    return _native.Executor(
+    executor = _native.Executor(
         stages=plan.stages,
         convert=(convert.element_type, convert.table) if convert else None,
         channels=plan.channels,
@@ -38,6 +42,8 @@ def make_executor(
         vertical_first_allowed=_resizes_vertically_first(pillow_version),
         simd=simd,
     )
+    executor.max_pixels = max_pixels
+    return executor
 
 
 def file_decoder() -> _native.Executor:

@@ -34,7 +34,7 @@ def export(
     *,
     registry: CollectorRegistry = REGISTRY,
     port: int | None = None,
-    address: str = "0.0.0.0",
+    address: str = "0.0.0.0",  # noqa: S104 - as prometheus_client does
 ) -> Exporter:
     """Exports the counters of a loader, or of several by name, while they exist.
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 
 import PIL
+from PIL import Image
 
 import fusionloader
 from fusionloader.delivery.level_rows import plan_of_levels
@@ -52,6 +53,7 @@ def remote_task(
         row_bytes=layout.leaves[0].nbytes,
         convert=convert,
         pillow=PIL.__version__,
+        max_pixels=Image.MAX_IMAGE_PIXELS,
         image=image,
         known_files=() if image is not None else some_of(len(table), table.path),
         data=settings.data,
@@ -86,6 +88,7 @@ def code_task(
         row_bytes=0,
         convert=None,
         pillow="",
+        max_pixels=None,
         image=None,
         known_files=(),
         data=settings.data,

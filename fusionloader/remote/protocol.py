@@ -96,6 +96,7 @@ class Setup(_AsJson):
         plan: as ``plan.exchange`` writes it.
         row_bytes: of the result of a sample.
         pillow: the release of Pillow whose pixels are wanted.
+        max_pixels: Pillow's ``MAX_IMAGE_PIXELS``: larger images are declined.
         image: height, width and channels of ``DataMode.PIXELS``, else ``None``.
         known_files: to be there, for ``DataMode.PATHS``.
     """
@@ -104,6 +105,7 @@ class Setup(_AsJson):
     plan: dict[str, Any]
     row_bytes: int
     pillow: str
+    max_pixels: int | None = None
     image: tuple[int, int, int] | None = None
     known_files: tuple[KnownFile, ...] = ()
 
@@ -114,13 +116,14 @@ class Setup(_AsJson):
         Raises:
             MalformedMessage: it says something else.
         """
-        fields = _fields(head, "version plan row_bytes pillow image known_files")
+        fields = _fields(head, "version plan row_bytes pillow max_pixels image known_files")
         image, files = fields["image"], fields["known_files"]
         whole = (
             isinstance(fields["version"], str)
             and isinstance(fields["plan"], dict)
             and _is_count(fields["row_bytes"])
             and isinstance(fields["pillow"], str)
+            and (fields["max_pixels"] is None or _is_count(fields["max_pixels"]))
             and (image is None or (_are_counts(image) and len(image) == 3))
             and isinstance(files, list)
         )

@@ -116,6 +116,7 @@ class PlanSource:
     def _executor(self) -> Executor:
         if self._made is None:
             self._made = make_executor(self._plan)
+        self._made.max_pixels = Image.MAX_IMAGE_PIXELS  # which may change at any time
         return self._made
 
     def _image_for_user_code(self, stored: bytes, key: SampleKey) -> Image.Image:

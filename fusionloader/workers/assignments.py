@@ -75,7 +75,10 @@ class Assignments:
             queue = _native.WorkerQueue(control, self._data_fd, 0)
             memory = _native.SharedMapping(table, 0, int(answer.fields["table_bytes"]))
             plan = pickle.loads(answer.payload)
-            executor = self._executor if plan == self._plan else make_executor(plan)
+            # Ranks share workers only where Pillow has the same settings.
+            executor = self._executor
+            if plan != self._plan:
+                executor = make_executor(plan, max_pixels=executor.max_pixels)
         except (RuntimeError, KeyError, ValueError, OSError):
             return False
         finally:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from fusionloader import _native
 from fusionloader._native import WorkerEvent
 from fusionloader.executors.native import make_executor
+from fusionloader.executors.pillow_pixels import rgb_bytes
 from fusionloader.plan.stages import Plan
 from fusionloader.shm import cache_counts
 from fusionloader.shm.store_handles import DESCRIPTORS, OpenHandles, StoreHandles
@@ -27,9 +28,7 @@ from fusionloader.workers.on_error import BadSample, resolve
 from fusionloader.workers.pillow_formats import AddedFormats
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
-    from PIL.Image import Image as PillowImage
+    from typing import IO
 
     from fusionloader.options import OnError
     from fusionloader.sources.remote_files import FileFetcher, RemoteFiles
@@ -94,13 +93,12 @@ def _stores(config: NativeWorkerConfig) -> OpenHandles | None:
     return StoreHandles(there, config.mapped).open() if there else None
 
 
-def _rgb_pixels(image: PillowImage) -> memoryview:
-    made = image.convert("RGB")
-    return _as_view(made.tobytes(), made)
+def _decoded(file: IO[bytes]) -> memoryview:
+    """Returns height x width x 3, as torchvision's default loader has them from Pillow."""
+    from PIL import Image
 
-
-def _as_view(pixels: bytes, image: PillowImage) -> memoryview:
-    return memoryview(pixels).cast("B", (image.height, image.width, 3))
+    with Image.open(file) as image:
+        return memoryview(rgb_bytes(image)).cast("B", (image.height, image.width, 3))
 
 
 class NativeWorker:
@@ -111,7 +109,7 @@ class NativeWorker:
         self._config = config
         self.queue = _native.WorkerQueue(config.control_fd, config.data_fd, config.worker)
         table = _native.SharedMapping(config.table_fd, 0, config.table_bytes)
-        self._executor = make_executor(config.plan)
+        self._executor = make_executor(config.plan, max_pixels=config.max_pixels)
         self._stores = _stores(config)
         parent = config.parent or os.getppid()
         self._loop = _native.PlanWorker(
@@ -242,8 +240,8 @@ class NativeWorker:
     def _write(self, at: _native.CurrentSample, item: int) -> None:
         """Runs the plan on the pixels of ``item`` and writes the sample's row."""
         if self._loop.comes_encoded:
-            with self._pillow().open(io.BytesIO(self._loop.encoded())) as image:
-                self._run(at, _rgb_pixels(image))
+            self._set_up_pillow()
+            self._run(at, _decoded(io.BytesIO(self._loop.encoded())))
             self._loop.count_pillow_sample()
             return
         if not 0 <= item < self._loop.items():
@@ -259,7 +257,8 @@ class NativeWorker:
         row = self._loop.image(executor.result_bytes)
         executor.run_pixels(pixels, at.seed, at.epoch, at.key, at.occurrence, row, at.group)
 
-    def _pillow(self) -> ModuleType:
+    def _set_up_pillow(self) -> None:
+        """Prepares Pillow as the training script has it."""
         from PIL import Image, ImageFile
 
         # The training script's settings, which a spawned process does not have.
@@ -268,39 +267,35 @@ class NativeWorker:
         if not self._knows_formats:
             self._config.formats.register()
             self._knows_formats = True
-        return Image
 
     def _decode(self, at: _native.CurrentSample, item: int) -> memoryview:
-        self._pillow()
-        image = self._decode_read() if item == at.item else None  # another takes its place
-        if image is None:
-            image = self._decode_file(item)
-            pixels = image.tobytes()
-        else:
-            pixels = image.tobytes()
-            self._keep(item, image.size, pixels)
-        return _as_view(pixels, image)
+        self._set_up_pillow()
+        read = self._decode_read() if item == at.item else None  # another takes its place
+        if read is None:
+            return self._decode_file(item)
+        assert read.shape is not None
+        height, width, _ = read.shape
+        self._keep(item, (width, height), read.cast("B"))
+        return read
 
-    def _decode_read(self) -> PillowImage | None:
-        """Returns the image that was read, or found in the cache, if it is one."""
-        from PIL import Image
+    def _decode_read(self) -> memoryview | None:
+        """Returns the pixels of the image that was read, or found in the cache, if it is one."""
+        from PIL import UnidentifiedImageError
 
         encoded = self._loop.encoded()
-        with contextlib.suppress(Exception):  # the file itself gives the error its name
-            return Image.open(io.BytesIO(encoded)).convert("RGB") if encoded else None
+        with contextlib.suppress(UnidentifiedImageError):  # the file gives the error its name
+            return _decoded(io.BytesIO(encoded)) if encoded else None
         return None
 
-    def _decode_file(self, item: int) -> PillowImage:
-        from PIL import Image
-
+    def _decode_file(self, item: int) -> memoryview:
         where = self._range_of(item)
         if not where.nbytes:
             with open(where.file, "rb") as file:
-                return Image.open(file).convert("RGB")
+                return _decoded(file)
         data = self._read_url(item) if self._loop.is_remote() else read_range(where)
-        return Image.open(io.BytesIO(data)).convert("RGB")
+        return _decoded(io.BytesIO(data))
 
-    def _keep(self, item: int, size: tuple[int, int], pixels: bytes) -> None:
+    def _keep(self, item: int, size: tuple[int, int], pixels: memoryview) -> None:
         # What Pillow is allowed to fill in is not for those who do not allow it.
         if self._stores is None or self._config.load_truncated:
             return

@@ -59,7 +59,7 @@ def resolve(
     for index in substitutes(*draws, count):
         try:
             return Replacement(load(index), index)
-        except Exception:
+        except Exception:  # noqa: S112 - the first error is the one that is told
             continue
     text = f"{ATTEMPTS} samples drawn as substitutes were bad too.\n{failure.text}"
     raise BadSample(replace(failure, text=text))

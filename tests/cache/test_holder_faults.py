@@ -20,6 +20,7 @@ from support.cache_jobs import (
     users,
     write,
 )
+from support.other_users import as_nobody, as_root
 from support.waiting import PATIENCE, gone, wait_until
 
 from fusionloader.cache import client
@@ -29,9 +30,6 @@ from fusionloader.workers import fd_messages
 from fusionloader.workers.fd_messages import FdMessage
 
 ROOT = Path(__file__).parents[2]
-NOBODY = 65534
-
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
 
 
 def is_whole(holder):
@@ -265,19 +263,6 @@ def test_a_holder_without_free_descriptors_refuses_and_recovers(cache_job):
 
 
 # ---- other users ---------------------------------------------------------------------------------
-
-
-def as_nobody(function):
-    """Runs a function in a process of another user; returns what it returns, a small number."""
-    pid = os.fork()
-    if pid == 0:
-        os.setgroups([])
-        os.setuid(NOBODY)
-        try:
-            os._exit(function())
-        except BaseException:
-            os._exit(255)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 @as_root

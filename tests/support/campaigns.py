@@ -4,6 +4,8 @@ import os
 
 # Of processes: `make kills` asks for more.
 KILLS = int(os.environ.get("FUSIONLOADER_KILLS", "0"))
+# Of files that are damaged: `make corrupt` asks for more.
+CORRUPT_FILES = int(os.environ.get("FUSIONLOADER_CORRUPT_FILES", "0"))
 # Of another library, which ours are compared with: `make draws` asks for more.
 DRAWS = int(os.environ.get("FUSIONLOADER_DRAWS", "6000"))
 # Of properties that take long to try: `make matrix` asks for all.

@@ -7,6 +7,7 @@ import socket
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.other_users import as_nobody, as_root
 
 from fusionloader.workers import fd_messages
 from fusionloader.workers.fd_messages import FdMessage
@@ -51,3 +52,34 @@ def test_any_bytes_are_a_message_or_none_and_leak_no_descriptor(raw, count):
             assert isinstance(got.fields, dict) and len(got.fds) == count
             got.close()
         assert len(os.listdir("/proc/self/fd")) == before
+
+
+@as_root
+def test_who_has_bound_the_name_as_another_user_is_not_spoken_to():
+    address = f"fusionloader-test-{os.getpid()}"
+    squatter = fd_messages.make_socket()
+
+    def bind():
+        squatter.bind("\0" + address)
+        squatter.listen()
+        return 7
+
+    with squatter:
+        assert as_nobody(bind) == 7
+        assert fd_messages.connect(address, 1.0) is None
+
+
+@as_root
+def test_another_user_who_connects_is_known_as_one():
+    address = f"fusionloader-test-{os.getpid()}"
+    with fd_messages.listen(address, 1) as listener:
+
+        def connect():
+            with fd_messages.make_socket() as connection:
+                connection.connect("\0" + address)
+            return 7
+
+        assert as_nobody(connect) == 7
+        stranger, _ = listener.accept()
+        with stranger:
+            assert not fd_messages.is_same_user(stranger)

@@ -90,6 +90,7 @@ def _ready(made: Connection, mode: DataMode, work: RemoteWork) -> Ready:
         plan=plan_to_data(work.plan),
         row_bytes=work.row_bytes,
         pillow=work.pillow,
+        max_pixels=work.max_pixels,
         image=work.image,
         known_files=work.known_files if mode is DataMode.PATHS else (),
     )

@@ -20,6 +20,7 @@ class RemoteWork:
         convert: name and table of the elements that levels become; ``None`` for results that are
             rows as they come.
         pillow: release of Pillow whose pixels are wanted.
+        max_pixels: of an image that is not left to Pillow, as its ``MAX_IMAGE_PIXELS``.
         image: height, width and channels of images that a dataset has in memory, else ``None``.
         known_files: of the dataset.
         data: where workers find the data.
@@ -33,6 +34,7 @@ class RemoteWork:
     row_bytes: int
     convert: tuple[str, bytes] | None
     pillow: str
+    max_pixels: int | None
     image: tuple[int, int, int] | None
     known_files: tuple[KnownFile, ...]
     data: DataPlace

@@ -248,7 +248,8 @@ def _executor_of(setup: Setup) -> _native.Executor:
     if not setup.pillow:
         raise MalformedMessage("SETUP does not say whose pixels are wanted")
     try:
-        return make_executor(plan_from_data(setup.plan), setup.pillow)
+        plan = plan_from_data(setup.plan)
+        return make_executor(plan, setup.pillow, max_pixels=setup.max_pixels)
     except (ValueError, TypeError) as error:
         raise SetupRefused(f"does not take this plan: {error}") from None
 

@@ -1,0 +1,21 @@
+"""Code that runs as another user, which only root can have it do."""
+
+import os
+
+import pytest
+
+NOBODY = 65534
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+
+
+def as_nobody(function):
+    """Runs a function in a process of another user; returns what it returns, a small number."""
+    pid = os.fork()
+    if pid == 0:
+        os.setgroups([])
+        os.setuid(NOBODY)
+        try:
+            os._exit(function())
+        except BaseException:
+            os._exit(255)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
