@@ -193,10 +193,10 @@ class _Starter:
         Raises:
             HolderUnavailable: it cannot be started, or has failed.
         """
-        exitcode = 0 if self._process is None else self._process.exitcode
-        if exitcode is None:
+        if self._process is not None and self._process.is_alive():
             return
-        if exitcode != 0:
+        exitcode = 0 if self._process is None else self._process.exitcode
+        if exitcode:
             raise HolderUnavailable(
                 f"the cache holder that was started {describe_exit(exitcode)}; see "
                 f"{holder_socket.log_path(self._folder)}"

@@ -29,7 +29,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import signal
 import socket
 import threading
 import time
@@ -54,7 +53,6 @@ _BACKLOG = 128
 
 def main(config: CoordinatorConfig) -> None:
     """Serves until no member is left; returns at once where another one has the address."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.chdir("/")
     listener = fd_messages.listen(config.address, _BACKLOG)
     if listener is not None:

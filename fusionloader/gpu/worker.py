@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import sys
 import time
 from collections import Counter, deque
@@ -105,7 +104,6 @@ def main_of_script(config: GpuWorkerConfig, descriptors: dict[str, Descriptor]) 
 
 def main(config: GpuWorkerConfig) -> None:
     """Serves until the manager says stop or the training process is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the training process's to handle
     processes.exit_with_parent(config.parent)  # also while it builds, or has training's memory
     queue = _native.WorkerQueue(config.control_fd, config.data_fd, config.worker, gpu=True)
     queue.announce(os.getpid())

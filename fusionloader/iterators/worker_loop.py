@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch.utils.data import get_worker_info
 from torch.utils.data.dataloader import _DatasetKind
 
+from fusionloader import training_signals
 from fusionloader.deferred import counts
 from fusionloader.deferred.counts import Counts
 from fusionloader.executors.collate import is_of_collate
 from fusionloader.resume.stateful import load_state, state_of
+from fusionloader.workers import processes
 
 if TYPE_CHECKING:  # torch's workers serve where the native part is missing
     from fusionloader.shm.store_handles import StoreHandles
@@ -92,9 +94,10 @@ class StampingContext:
 
     def Process(self, target: Any, args: tuple[Any, ...]) -> Any:
         """Returns a process that runs torch's worker loop."""
-        return self._context.Process(
+        process = self._context.Process(
             target=serve, args=(self._begin, next(self._states), target, args)
         )
+        return processes.watched(process, self._context.get_start_method())
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)
@@ -115,6 +118,7 @@ def serve(
     begin: _Beginning, state: State | None, loop: Callable[..., None], arguments: tuple[Any, ...]
 ) -> None:
     """Runs torch's worker loop; its dataset goes on from ``state``."""
+    training_signals.leave(interrupts=False)  # the loop ends by them, as torch's
     tasks = _Tasks(arguments[_TASKS])
     stamps = _Stamps(arguments[_QUEUE], tasks)
     if begin.sends is not None:

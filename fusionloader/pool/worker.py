@@ -26,7 +26,6 @@ from __future__ import annotations
 import mmap
 import os
 import pickle
-import signal
 import socket
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -65,7 +64,6 @@ class PoolWorkerConfig:
 
 def main(config: PoolWorkerConfig) -> None:
     """Serves until the pool is closed or the training process has ended."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the training process handles Ctrl-C
     _PoolWorker(config).serve()
 
 

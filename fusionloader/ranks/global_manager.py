@@ -27,7 +27,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import signal
 import socket
 import time
 from dataclasses import dataclass, field
@@ -54,7 +53,6 @@ class GlobalManagerConfig:
 
 def main(config: GlobalManagerConfig) -> None:
     """Serves until no member is left; returns at once where another manager has the address."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.chdir("/")
     listener = fd_messages.listen(config.address, _BACKLOG)
     if listener is not None:

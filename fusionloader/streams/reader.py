@@ -13,7 +13,6 @@ import contextlib
 import ctypes
 import mmap
 import os
-import signal
 import socket
 import time
 from collections.abc import Callable
@@ -67,7 +66,6 @@ class ReaderConfig:
 
 def main(config: ReaderConfig) -> None:
     """Reads until the training process has closed its socket, or ended."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the training process handles Ctrl-C
     _keep_freed_memory()
     asyncio.run(_Reader(config).serve())
     os._exit(0)  # a thread of a file system that hangs does not keep the process

@@ -10,7 +10,6 @@ import contextlib
 import io
 import os
 import pickle
-import signal
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -83,7 +82,6 @@ class NativeWorkerConfig:
 
 def main(config: NativeWorkerConfig) -> None:
     """Serves until the manager stops the queue or the training process has ended."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the training process handles Ctrl-C
     NativeWorker(config).serve()
 
 

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
+from fusionloader import training_signals
+
 _JOIN_SECONDS = 0.05
 _DYING_SECONDS = 5.0  # between the end of a process's connections and its own
 
@@ -25,7 +27,7 @@ class Process(Protocol):
 
     @property
     def exitcode(self) -> int | None:
-        """Exit code, minus the signal's number, ``None`` while it runs."""
+        """Exit code, minus the signal's number, ``None`` while it runs or if it is not known."""
 
     def is_alive(self) -> bool:
         """Whether it runs."""
@@ -38,6 +40,71 @@ class Process(Protocol):
 
     def kill(self) -> None:
         """Sends SIGKILL."""
+
+
+def _status_was_taken(pid: int) -> bool:
+    """Whether a child of this process has ended and something else has waited for it.
+
+    That is a ``waitpid(-1)`` of the user's program, or the kernel where SIGCHLD is ignored.
+    """
+    try:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return True
+    return False
+
+
+class Child:
+    """A process of multiprocessing whose end is noticed even if something else waits for it.
+
+    ``multiprocessing`` takes such a process for a running one. What is not here is the process's.
+    """
+
+    def __init__(self, process: Any, is_forked: bool) -> None:
+        """``process`` is to be a child of this process, which a fork server's are not."""
+        self._process, self._is_forked = process, is_forked
+        self._is_taken = False
+
+    def start(self) -> None:
+        """Starts it."""
+        # What multiprocessing starts by itself to spawn a process would never let them through.
+        with training_signals.held_back() if self._is_forked else contextlib.nullcontext():
+            self._process.start()
+
+    @property
+    def daemon(self) -> bool:
+        """Whether it ends with this process."""
+        return bool(self._process.daemon)
+
+    @daemon.setter
+    def daemon(self, daemonic: bool) -> None:
+        self._process.daemon = daemonic
+
+    @property
+    def exitcode(self) -> int | None:
+        """Exit code, minus the signal's number, ``None`` while it runs or if it is not known."""
+        code: int | None = self._process.exitcode
+        return code
+
+    def is_alive(self) -> bool:
+        """Whether it runs."""
+        if self._is_taken or not self._process.is_alive():
+            return False
+        self._is_taken = _status_was_taken(self._process.pid)
+        return not self._is_taken
+
+    def terminate(self) -> None:
+        """Sends SIGTERM, if it runs: its number may be another process's afterwards."""
+        if self.is_alive():
+            self._process.terminate()
+
+    def kill(self) -> None:
+        """Sends SIGKILL, if it runs."""
+        if self.is_alive():
+            self._process.kill()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._process, name)
 
 
 class BareProcess:
@@ -63,6 +130,7 @@ class BareProcess:
         path = [package, *(entry for entry in sys.path if entry != package)]
         code = (
             f"import sys; sys.path[:] = {path!r}; import pickle\n"
+            "from fusionloader.training_signals import leave; leave()\n"
             f"from {module} import main\n"
             "main(pickle.load(sys.stdin.buffer))"
         )
@@ -76,6 +144,7 @@ class BareProcess:
             pass_fds=fds,
             start_new_session=apart,
         )
+        self._is_taken = False
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError), self._process.stdin as pipe:
             pickle.dump(argument, pipe, protocol=pickle.HIGHEST_PROTOCOL)
@@ -87,25 +156,31 @@ class BareProcess:
 
     @property
     def exitcode(self) -> int | None:
-        """Exit code, minus the signal's number, ``None`` while it runs."""
-        return self._process.poll()
+        """Exit code, minus the signal's number, ``None`` while it runs or if it is not known."""
+        return None if self.is_alive() or self._is_taken else self._process.returncode
 
     def is_alive(self) -> bool:
         """Whether it runs."""
-        return self._process.poll() is None
+        if self._process.returncode is None:
+            # First: of a process whose status was taken, poll() says that it ended with 0.
+            self._is_taken = self._is_taken or _status_was_taken(self._process.pid)
+        return not self._is_taken and self._process.poll() is None
 
     def join(self, timeout: float | None = None) -> None:
         """Waits until it has ended, at most ``timeout`` seconds."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout)
+        if self.is_alive():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout)
 
     def terminate(self) -> None:
-        """Sends SIGTERM."""
-        self._process.terminate()
+        """Sends SIGTERM, if it runs."""
+        if self.is_alive():
+            self._process.terminate()
 
     def kill(self) -> None:
-        """Sends SIGKILL."""
-        self._process.kill()
+        """Sends SIGKILL, if it runs."""
+        if self.is_alive():
+            self._process.kill()
 
 
 def start(
@@ -117,12 +192,23 @@ def start(
     """
     process = context.Process(target=_run_on, args=(cpus, target, *args))
     process.daemon = True
-    process.start()
-    return process  # type: ignore[no-any-return]
+    watched_process = watched(process, context.get_start_method())
+    watched_process.start()
+    return watched_process  # type: ignore[no-any-return]
+
+
+def watched(process: Any, method: str) -> Any:
+    """Returns a process of multiprocessing that is to be started, as a ``Child`` where it is one.
+
+    ``method`` is the start method of its context.
+    """
+    is_child = sys.platform == "linux" and method != "forkserver"
+    return Child(process, method == "fork") if is_child else process
 
 
 def _run_on(cpus: tuple[int, ...], target: Callable[..., None], *args: object) -> None:
     global _initial_affinity
+    training_signals.leave()
     if cpus:
         _initial_affinity = os.sched_getaffinity(0)
         with contextlib.suppress(OSError):  # the container may have lost them since
@@ -201,9 +287,9 @@ def named_death(workers: Iterable[Any]) -> Iterator[None]:
 
 
 def describe_exit(exitcode: int | None) -> str:
-    """Returns how a process ended, as text."""
+    """Returns how a process that has ended did so, as text."""
     if exitcode is None:
-        return "is running"
+        return "has ended in a way that is not known: its exit status was taken by waitpid(-1)"
     if exitcode < 0:
         with contextlib.suppress(ValueError):
             return f"is killed by signal: {signal.strsignal(-exitcode)}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -49,7 +48,6 @@ class PythonWorkerConfig:
 
 def main(config: PythonWorkerConfig) -> None:
     """Serves until the manager stops the queue or the training process has ended."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the training process handles Ctrl-C
     exit_with_parent(config.parent)
     worker = prepared(config)
     if worker is not None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import os
 import select
-import signal
 import threading
 import time
 from dataclasses import dataclass, replace
@@ -79,7 +78,6 @@ class ProxyConfig:
 
 def main(config: ProxyConfig) -> None:
     """Serves until the pipe of orders is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the training process handles Ctrl-C
     Proxy(config).serve()
     os._exit(0)  # a lane may wait for an answer that nobody wants any more
 

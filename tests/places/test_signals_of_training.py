@@ -1,0 +1,110 @@
+"""Signals and handlers of training scripts: batch systems send them to all processes of a job."""
+
+import pytest
+from served import run
+
+BEGIN = """
+import os, signal, sys, threading, time
+from served import KINDS, loader, samples
+
+root = sys.argv[1]
+
+def begin(kind, **arguments):
+    made = loader(kind, root, **arguments)
+    iterator = iter(made)
+    return made, iterator, [process.pid for process in iterator._workers]
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
+def test_a_handler_runs_in_training_alone(name, image_folder, tmp_path):
+    script = """
+    number, training = getattr(signal, sys.argv[2]), os.getpid()
+
+    def note(*_):
+        with open(sys.argv[3], "a") as file:
+            file.write("training " if os.getpid() == training else "worker ")
+
+    signal.signal(number, note)
+    for kind in KINDS:
+        made, iterator, pids = begin(kind)
+        found = samples([next(iterator)])
+        for pid in [*pids, training]:
+            os.kill(pid, number)
+        try:
+            found += samples(iterator)
+        except RuntimeError as error:  # as torch's: what a dead worker was at is lost
+            assert (kind, number) == ("whole batches", signal.SIGTERM), kind
+            assert "DataLoader worker" in str(error), error
+        else:
+            assert found == samples(made) == 40
+        del iterator
+        made.close()
+    print(open(sys.argv[3]).read())
+    """
+    said = run(script, image_folder, name, tmp_path / "notes", begin=BEGIN)
+    assert said == ["training"] * 3
+
+
+def test_workers_take_signals_that_training_blocks(image_folder):
+    script = """
+    blocked = {signal.SIGTERM, signal.SIGUSR1}
+    signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
+    for kind in KINDS:
+        made, iterator, pids = begin(kind)
+        assert samples(iterator) == 40
+        for pid in pids:
+            mask = open(f"/proc/{pid}/status").read().split("SigBlk:")[1].split()[0]
+            assert int(mask, 16) == 0, mask
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == blocked
+    print("all")
+    """
+    assert run(script, image_folder, begin=BEGIN) == ["all"]
+
+
+REAPING = """
+def reap(options):
+    try:
+        while os.waitpid(-1, options)[0]:
+            pass
+    except ChildProcessError:
+        pass
+
+def reap_for_ever():
+    while True:
+        reap(0)
+        time.sleep(0.001)
+"""
+WAITERS = {
+    "ignored": "signal.signal(signal.SIGCHLD, signal.SIG_IGN)",
+    "handler": "signal.signal(signal.SIGCHLD, lambda *_: reap(os.WNOHANG))",
+    "thread": "threading.Thread(target=reap_for_ever, daemon=True).start()",
+}
+
+
+@pytest.mark.parametrize("waiter", WAITERS)
+def test_dead_workers_are_noticed_whoever_waits_for_them(waiter, image_folder, capfd):
+    script = f"""
+    def check(kind, method):
+        made, iterator, pids = begin(kind, multiprocessing_context=method)
+        found = samples([next(iterator)])
+        try:
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+            while any(os.path.exists(f"/proc/{{pid}}") for pid in pids):
+                time.sleep(0.001)
+            found += samples(iterator)
+        except RuntimeError as error:  # as torch's, whose handler of SIGCHLD may have raised it
+            assert kind == "whole batches" and "DataLoader worker" in str(error), error
+            return
+        assert found == samples(made) == 40
+        made.close()
+
+    {WAITERS[waiter]}
+    for kind, method in [("plan", "fork"), ("plan", "spawn"), ("rows", "fork"), (KINDS[2], "fork")]:
+        check(kind, method)
+    print("all")
+    """
+    assert run(script, image_folder, begin=BEGIN + REAPING) == ["all"]
+    said = capfd.readouterr().err
+    assert said.count("its exit status was taken by waitpid(-1)") == 6, said
