@@ -1,5 +1,5 @@
 # Every target works alone on a fresh machine: the first one sets everything up.
-.PHONY: demo test kills corrupt draws mutants matrix architectures studies ray servers lint audit format stubs \
+.PHONY: demo test kills soak corrupt draws mutants matrix architectures studies ray servers lint audit format stubs \
     bench asan fuzz neon gpu gpu-rehearsal gpu-kit compliance clean ready ready-to-test
 .DELETE_ON_ERROR:
 # Without bytecode each of the processes that tests start would compile all that it imports.
@@ -47,6 +47,8 @@ TEST_PROCESSES ?= $(shell count=$$(($$(nproc) + 1)); echo $$((count < 8 ? count 
 KILLS ?= 150
 CORRUPT_FILES ?= 10000
 DRAWS ?= 25000
+LOADERS ?= 10000
+SOAK_SECONDS ?= 7200
 GPU_RESULTS ?= benchmarks/results/gpu
 RUNS ?= a b c
 
@@ -66,6 +68,11 @@ kills: ready-to-test
 corrupt: ready-to-test
 	FUSIONLOADER_CORRUPT_FILES=$(CORRUPT_FILES) $(BIN)/python -m pytest $(PYTEST_FLAGS) -s -m corrupt \
 	    tests/faults/test_corrupt_files.py
+
+# Whether anything grows in a process that uses loaders for hours; and 10,000 that are dropped.
+soak: ready-to-test
+	PYTHONPATH=tests $(BIN)/python -W ignore -m soak --seconds $(SOAK_SECONDS) --json build/soak.json
+	FUSIONLOADER_LOADERS=$(LOADERS) $(BIN)/python -m pytest $(PYTEST_FLAGS) -s --timeout=0 tests/soak
 
 draws: ready-to-test
 	FUSIONLOADER_DRAWS=$(DRAWS) $(BIN)/python -m pytest $(PYTEST_FLAGS) \

@@ -4,6 +4,8 @@ import os
 
 # Of processes: `make kills` asks for more.
 KILLS = int(os.environ.get("FUSIONLOADER_KILLS", "0"))
+# Of loaders that are made and dropped: `make soak` asks for more.
+LOADERS = int(os.environ.get("FUSIONLOADER_LOADERS", "0"))
 # Of files that are damaged: `make corrupt` asks for more.
 CORRUPT_FILES = int(os.environ.get("FUSIONLOADER_CORRUPT_FILES", "0"))
 # Of another library, which ours are compared with: `make draws` asks for more.

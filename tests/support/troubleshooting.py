@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-OUT_OF_MEMORY = "… the kernel's out-of-memory killer has ended … of the processes that share …"
+OUT_OF_MEMORY = "…the kernel's out-of-memory killer has ended … of the processes that share …"
 _PAGE = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
 
 

@@ -1,0 +1,1 @@
+"""Loaders for long in one process: what it holds, and how that grows."""

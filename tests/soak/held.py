@@ -1,0 +1,49 @@
+"""What a process holds of the system: processes, threads, descriptors, memory, semaphores."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import re
+from collections import Counter
+from pathlib import Path
+
+import psutil
+
+_SELF = Path("/proc/self")
+_NUMBER = re.compile(r"\d+")
+
+
+def held() -> Counter[str]:
+    """Counts what this process holds, after a collection.
+
+    Children, threads, descriptors by what they are of, named semaphores, and the maps of shared
+    memory. Python's own helpers of multiprocessing, which live as long as the process, count too.
+    """
+    gc.collect()
+    counts: Counter[str] = Counter()
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            counts[f"process {child.status()}"] += 1
+    counts["threads"] = len(os.listdir(_SELF / "task"))
+    for fd in os.listdir(_SELF / "fd"):
+        with contextlib.suppress(OSError):  # that of this listing
+            counts[f"descriptor {_kind(os.readlink(_SELF / 'fd' / fd))}"] += 1
+    for line in (_SELF / "maps").read_text(errors="replace").splitlines():
+        if "memfd:" in line or "/dev/shm/" in line:
+            counts["maps of shared memory"] += 1
+    counts["semaphores"] = len(list(Path("/dev/shm").glob("sem.*")))
+    return counts
+
+
+def _kind(target: str) -> str:
+    """Returns what a descriptor is of: ``socket``, ``pipe``, ``memfd``, or the file's path."""
+    if target.startswith("/memfd:"):
+        return "memfd"
+    return target.split(":")[0] if ":[" in target else _NUMBER.sub("N", target)
+
+
+def private_bytes() -> int:
+    """Bytes of memory that this process alone has."""
+    return int(psutil.Process().memory_full_info().uss)

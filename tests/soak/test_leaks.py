@@ -1,0 +1,24 @@
+"""Loaders leave nothing behind in the process that has used them."""
+
+from support.campaigns import LOADERS
+
+from soak.held import held, private_bytes
+from soak.loaders import drop_some
+
+WARM_UP = 8
+ALLOWED_BYTES = 4000  # for each loader: far below what one has, and above an allocator's noise
+
+
+def test_loaders_that_are_made_and_dropped_leave_nothing(image_folder):
+    few = 16
+    count = max(few, LOADERS)
+    for number in range(WARM_UP):
+        drop_some(str(image_folder), number)
+    before, memory = held(), private_bytes()
+    for number in range(count):
+        drop_some(str(image_folder), number)
+    assert held() == before
+    if count > few:
+        grown = private_bytes() - memory
+        print(f"{count} loaders, {grown} bytes more: {grown / count:.0f} for each")
+        assert grown < ALLOWED_BYTES * count
