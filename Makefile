@@ -1,5 +1,5 @@
 # Every target works alone on a fresh machine: the first one sets everything up.
-.PHONY: demo test kills draws mutants matrix architectures studies ray servers lint format stubs \
+.PHONY: demo test kills chaos draws mutants matrix architectures studies ray servers lint format stubs \
     bench asan fuzz neon gpu gpu-rehearsal gpu-kit compliance clean ready ready-to-test
 .DELETE_ON_ERROR:
 # Without bytecode each of the processes that tests start would compile all that it imports.
@@ -45,6 +45,7 @@ TEST_PROCESSES ?= $(shell count=$$(($$(nproc) + 1)); echo $$((count < 8 ? count 
 # Of the campaigns: processes killed at random, and draws of another library compared with ours.
 KILLS ?= 150
 DRAWS ?= 25000
+CHAOS_SECONDS ?= 600
 GPU_RESULTS ?= benchmarks/results/gpu
 RUNS ?= a b c
 
@@ -59,6 +60,11 @@ test: ready-to-test
 # What the tests do shortly, for long. FUSIONLOADER_SEED says where random choices begin.
 kills: ready-to-test
 	FUSIONLOADER_KILLS=$(KILLS) $(BIN)/python -m pytest $(PYTEST_FLAGS) -m kills
+
+# Real epochs of every part under all kinds of faults. CHAOS_FLAGS may say --seed or --kind.
+chaos: ready-to-test
+	cd tests && ../$(BIN)/python -m chaos --seconds $(CHAOS_SECONDS) --json ../build/chaos.json \
+	    $(CHAOS_FLAGS)
 
 draws: ready-to-test
 	FUSIONLOADER_DRAWS=$(DRAWS) $(BIN)/python -m pytest $(PYTEST_FLAGS) \

@@ -50,7 +50,11 @@ def said_by(error: BaseException) -> str:
 
 
 def begin_at(part: Part, epoch: int) -> None:
-    """Sets the number of the next epoch, however many were begun and failed before."""
+    """Sets the number of the next epoch, however many were begun and failed before.
+
+    Workers that make whole batches are seeded from torch's generator, as with its own loader.
+    """
+    torch.manual_seed(epoch)
     if hasattr(part.loader, "set_epoch"):
         part.loader.set_epoch(epoch)
 
