@@ -1,5 +1,5 @@
 # Every target works alone on a fresh machine: the first one sets everything up.
-.PHONY: demo test kills soak corrupt draws mutants matrix architectures studies ray servers lint audit format stubs \
+.PHONY: demo test kills chaos soak corrupt draws mutants matrix architectures studies ray servers lint audit format stubs \
     bench asan fuzz neon gpu gpu-rehearsal gpu-kit compliance clean ready ready-to-test
 .DELETE_ON_ERROR:
 # Without bytecode each of the processes that tests start would compile all that it imports.
@@ -49,6 +49,7 @@ CORRUPT_FILES ?= 10000
 DRAWS ?= 25000
 LOADERS ?= 10000
 SOAK_SECONDS ?= 7200
+CHAOS_SECONDS ?= 600
 GPU_RESULTS ?= benchmarks/results/gpu
 RUNS ?= a b c
 
@@ -63,6 +64,11 @@ test: ready-to-test
 # What the tests do shortly, for long. FUSIONLOADER_SEED says where random choices begin.
 kills: ready-to-test
 	FUSIONLOADER_KILLS=$(KILLS) $(BIN)/python -m pytest $(PYTEST_FLAGS) -m kills
+
+# Real epochs of every part under all kinds of faults. CHAOS_FLAGS may say --seed or --kind.
+chaos: ready-to-test
+	cd tests && ../$(BIN)/python -m chaos --seconds $(CHAOS_SECONDS) --json ../build/chaos.json \
+	    $(CHAOS_FLAGS)
 
 # Says how many files of each kind had Pillow's pixels, and how many its error.
 corrupt: ready-to-test

@@ -4,7 +4,7 @@ How it works. Workers need no manager in order to claim: they find the published
 shared memory and take tiny-batches from them by compare-and-swap. Since several mini-batches are
 published ahead, there is nothing to decide while no batch is asked for. So the manager is no
 thread: it runs inside ``__next__``. There it waits on one futex for the oldest mini-batch to be
-complete, reads what workers report through their pipes, looks for dead workers every 0.1 s, takes
+complete, reads what workers report through their pipes, looks for dead workers every 0.02 s, takes
 the mini-batch out, and publishes the next one into the slots that have come free.
 
 Why it is right. A mini-batch is done when none of its state words says waiting or active; only the
@@ -47,7 +47,7 @@ from fusionloader.workers.processes import Process, refuse_in_child
 
 log = logging.getLogger("fusionloader.manager")
 
-_SLEEP_SECONDS = 0.1
+_SLEEP_SECONDS = 0.02
 _DEVICE_SECONDS = 0.0005
 
 

@@ -16,7 +16,7 @@ from fusionloader.workers.processes import Process
 
 log = logging.getLogger("fusionloader.workers")
 
-_CHECK_SECONDS = 0.1
+_CHECK_SECONDS = 0.02
 _FRUITLESS_DEATHS = 3
 _PATIENCE_SECONDS = 5.0
 
@@ -110,7 +110,7 @@ class WorkerSet:
         return None
 
     def deaths(self) -> list[Death]:
-        """Returns the workers that have died since the last call; checks every 0.1 s at most."""
+        """Returns the workers that have died since the last call; checks every 0.02 s at most."""
         now = time.monotonic()
         if now - self._checked < _CHECK_SECONDS:
             return []

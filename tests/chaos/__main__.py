@@ -26,7 +26,7 @@ def main() -> int:
     limits = {"seconds": options.seconds, "kills": options.kills, "runs": options.runs}
     if all(limit == float("inf") for limit in limits.values()):
         parser.error("give one of --seconds, --kills and --runs")
-    with laboratory() as place:
+    with laboratory(options.steps) as place:
         tallies = campaign(
             place,
             chosen(options.kind),

@@ -45,8 +45,8 @@ def _surroundings(system: FaultySystem) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def laboratory() -> Iterator[Laboratory]:
-    """Images, a faulty system, and who starts processes over it."""
+def laboratory(steps: int) -> Iterator[Laboratory]:
+    """Images, a faulty system, and who starts processes over it, for runs of so many batches."""
     with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
         root = Path(folder)
         generator = np.random.default_rng(0)
@@ -58,7 +58,7 @@ def laboratory() -> Iterator[Laboratory]:
         system = FaultySystem(root)
         with _surroundings(system):
             starter = Starter()
-        yield Laboratory(starter, system, root / "images", root)
+        yield Laboratory(starter, system, root / "images", root, 3 + steps // 25)
 
 
 def campaign(

@@ -49,6 +49,16 @@ def said_by(error: BaseException) -> str:
     return f"{type(error).__name__}: " + " ".join(notes)
 
 
+def begin_at(part: Part, epoch: int) -> None:
+    """Sets the number of the next epoch, however many were begun and failed before.
+
+    Workers that make whole batches are seeded from torch's generator, as with its own loader.
+    """
+    torch.manual_seed(epoch)
+    if hasattr(part.loader, "set_epoch"):
+        part.loader.set_epoch(epoch)
+
+
 class Taken:
     """A loader's epochs, batch by batch."""
 
@@ -67,6 +77,7 @@ class Taken:
         """Takes a batch, the end, or an error, which may have come before."""
         if self._iterator is None:
             self.epoch, self.position = self.epoch + 1, 0
+            begin_at(self._part, self.epoch)
         place = {"epoch": self.epoch, "position": self.position}
         self.position += 1
         try:
@@ -144,10 +155,13 @@ class Commands:
 
     def all(self, epochs: int) -> list[list[list[list[str]]]]:
         """The rows of all batches of some epochs, by part."""
-        return [
-            [[rows_of(batch) for batch in part.loader] for _ in range(epochs)]
-            for part in self._epochs.parts
-        ]
+        found = []
+        for part in self._epochs.parts:
+            found.append([])
+            for epoch in range(epochs):
+                begin_at(part, epoch)
+                found[-1].append([rows_of(batch) for batch in part.loader])
+        return found
 
     def leave(self, part: int) -> bool:
         self._taken[part].leave()

@@ -27,7 +27,6 @@ from chaos.tally import Tally
 from chaos.trainer import Hang, Trainer, role_of
 from chaos.traps import FAULTS, disarm
 
-MOST_EPOCHS = 8  # of a part, whose batches are known
 STRIKES = 0.35  # how likely a fault is before a batch
 _LET_GO_SECONDS = 0.25  # who waits so long has those go on that were stopped
 
@@ -43,13 +42,15 @@ class Laboratory:
         images: of which each run has a copy.
         folder: for the runs.
         ended: training processes, of which no memory may be left.
-        known: what undisturbed training has made, by kind and rank.
+        epochs: of a part at most, whose batches are made by undisturbed training.
+        known: what it has made, by kind and rank.
     """
 
     starter: Starter
     system: FaultySystem
     images: Path
     folder: Path
+    epochs: int
     ended: list[int] = field(default_factory=list)
     known: dict[tuple[str, int], Rows] = field(default_factory=dict)
 
@@ -116,7 +117,7 @@ class Run:
         trainer = self._start(setting, {})
         try:
             trainer.hello()
-            self.laboratory.known[self.kind.name, rank] = trainer.ask("all", MOST_EPOCHS)
+            self.laboratory.known[self.kind.name, rank] = trainer.ask("all", self.laboratory.epochs)
             trainer.ask("close")
             trainer.end()
         finally:
@@ -180,7 +181,7 @@ class Run:
             (trainer, part)
             for trainer in self.trainers
             for part in range(len(trainer.parts))
-            if self._begun[trainer.setting.rank, part] < MOST_EPOCHS
+            if self._begun[trainer.setting.rank, part] < self.laboratory.epochs
         ]
 
     def _come_due(self, step: int | None) -> None:
@@ -222,7 +223,7 @@ class Run:
 
     def may_begin_anew(self, trainer: Trainer, part: int) -> bool:
         """Whether there is another epoch after the one under way."""
-        return self._begun[trainer.setting.rank, part] + 1 < MOST_EPOCHS
+        return self._begun[trainer.setting.rank, part] + 1 < self.laboratory.epochs
 
     def whole_epoch(self, trainer: Trainer, part: int, bad: int) -> None:
         """Takes an epoch from its beginning, in which each batch with a bad sample has to say so.

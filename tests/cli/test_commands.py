@@ -168,6 +168,7 @@ SHORT = {
     "breadth": ["--rounds", "1", "--only", "dict,hugging-face", "--exact", "4"],
     "import_time": ["--rounds", "1"],
     "startup": ["--rounds", "1", "--workers", "2"],
+    "recovery": ["--rounds", "2", "--start-method", "fork", "--batch-size", "8"],
     "small_shm": ["--rounds", "1", "--epochs", "1", "--batch-size", "8"],
     "main_process": ["--rounds", "1"],
     "scaling": ["--rounds", "1"],

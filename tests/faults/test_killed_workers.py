@@ -4,7 +4,6 @@ import ctypes
 import random
 
 import pytest
-import torch
 from ends import kill_all
 from support.batches import same_batches
 from support.campaigns import seeds
@@ -14,14 +13,6 @@ from torch.utils.data import Dataset
 from torchvision.datasets import ImageFolder
 
 from fusionloader import DecodedCache, FusionLoader
-
-
-class Noise(Dataset):
-    def __len__(self):
-        return 120
-
-    def __getitem__(self, index):
-        return torch.rand(50, 50) @ torch.rand(50, 50), index
 
 
 class Crashing(Dataset):
@@ -73,16 +64,6 @@ def test_workers_killed_while_they_fill_a_cache_lose_no_sample(image_folder, tri
         assert same_batches(epoch, killed_along_the_way(loader, random.Random(trial)))
     assert loader.stats().worker_restarts > 0
     assert 30 < loader.stats().decoded_cache.images <= 40
-
-
-@pytest.mark.kills
-@pytest.mark.usefixtures("any_may_die")
-@pytest.mark.parametrize("trial", seeds(2))
-def test_killed_workers_of_user_code_lose_no_sample(trial):
-    expected = list(FusionLoader(Noise(), 8, num_workers=2, seed=trial))
-    loader = FusionLoader(Noise(), 8, num_workers=2, seed=trial)
-    assert same_batches(expected, killed_along_the_way(loader, random.Random(trial)))
-    assert loader.stats().worker_restarts > 0
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])

@@ -46,7 +46,8 @@ def _stop(run: Run, trainer: Trainer, part: int) -> bool:
 
 def _few_descriptors(run: Run, trainer: Trainer, part: int) -> bool:
     victim = _victim(run)
-    if victim is None:
+    # Where bad samples are left out, a batch may lose all of them, and is no batch then.
+    if victim is None or run.setting.on_error == "skip":
         return False
     with contextlib.suppress(OSError):
         before = resource.prlimit(victim.pid, resource.RLIMIT_NOFILE)
@@ -58,7 +59,6 @@ def _few_descriptors(run: Run, trainer: Trainer, part: int) -> bool:
                 resource.prlimit(victim.pid, resource.RLIMIT_NOFILE, before)
 
         run.checks.excuse(r"[Tt]oo many open files|EMFILE")
-        run.checks.bad_samples |= set(trainer.parts[part]["order"])
         run.later(run.chance.randint(1, 3), heal)
         return True
     return False

@@ -23,6 +23,7 @@ def _trap(what: str):
             places = tuple(set(places) & {"sample", "transform", "collate"})
         place = run.chance.choice(sorted(places))
         traps.set_trap(str(run.folder), place, what)
+        run.note(f"a trap in the {place} that {what}")
         if what == traps.RAISES:
             ends = place in _ENDS or run.kind.name == "stream"
             # What says an index is excused by that sample alone.

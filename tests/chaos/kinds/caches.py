@@ -30,6 +30,6 @@ def _disk(setting: Setting) -> Epochs:
 
 KINDS = (
     EpochKind("cache in memory", _memory),
-    EpochKind("cache of decoded images", _decoded),
-    EpochKind("cache on disk", _disk),
+    EpochKind("cache of decoded images", _decoded, is_short=False),
+    EpochKind("cache on disk", _disk, is_short=False),
 )

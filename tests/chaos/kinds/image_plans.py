@@ -70,8 +70,10 @@ def _tail(setting: Setting) -> Epochs:
 
 
 KINDS = (
-    EpochKind("plan", _plan, subject_to=frozenset({FILES, SKIPS})),
-    EpochKind("plan, spawned workers", _spawned, subject_to=frozenset({FILES, SKIPS})),
+    EpochKind("plan", _plan, is_short=False, subject_to=frozenset({FILES, SKIPS})),
+    EpochKind(
+        "plan, spawned workers", _spawned, is_short=False, subject_to=frozenset({FILES, SKIPS})
+    ),
     EpochKind(
         "plan with a Python tail",
         _tail,

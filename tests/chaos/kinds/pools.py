@@ -45,5 +45,10 @@ KINDS = (
     EpochKind(
         "pool of two loaders", _beside, subject_to=frozenset({SKIPS}), traps=("sample", "sampler")
     ),
-    EpochKind("validation in a pool's background", _background, subject_to=frozenset({SKIPS})),
+    EpochKind(
+        "validation in a pool's background",
+        _background,
+        is_short=False,
+        subject_to=frozenset({SKIPS}),
+    ),
 )

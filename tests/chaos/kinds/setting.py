@@ -89,6 +89,7 @@ class EpochKind:
         traps: places in user code that can be made to fail, of ``chaos.traps``.
         replaces_workers: whether the work of a dead process is done again; an error says otherwise.
         leaves: descriptors that a library which it uses leaves open in each process.
+        is_short: whether it is in the suite's slice; the others are for `make matrix`.
         needs: modules without which there is nothing to run.
     """
 
@@ -99,6 +100,7 @@ class EpochKind:
     traps: tuple[str, ...] = ()
     replaces_workers: bool = True
     leaves: int = 0
+    is_short: bool = True
     needs: tuple[str, ...] = ()
 
 

@@ -109,8 +109,12 @@ _TRAPS = ("sample", "sampler", "worker_init_fn")
 KINDS = (
     EpochKind("own dataset", _samples, subject_to=frozenset({SKIPS}), traps=_TRAPS),
     EpochKind(
-        "own dataset, persistent workers", _kept, subject_to=frozenset({SKIPS}), traps=_TRAPS
+        "own dataset, persistent workers",
+        _kept,
+        is_short=False,
+        subject_to=frozenset({SKIPS}),
+        traps=_TRAPS,
     ),
     EpochKind("whole batches", _whole, traps=(*_TRAPS, "collate"), replaces_workers=False),
-    EpochKind("stream", _stream, traps=("sample",), replaces_workers=False),
+    EpochKind("stream", _stream, is_short=False, traps=("sample",), replaces_workers=False),
 )
