@@ -36,9 +36,13 @@ class Buffer {
   PixelView pixels() const {
     if (view_.ndim != 3 || view_.itemsize != 1 ||
         (view_.shape[2] != 4 && view_.shape[2] != 3 && view_.shape[2] != 1) || view_.shape[0] < 1 ||
-        view_.shape[1] < 1 || view_.shape[0] > longest_side || view_.shape[1] > longest_side ||
-        view_.shape[0] * view_.shape[1] > INT32_MAX)
+        view_.shape[1] < 1)
       throw std::invalid_argument("pixels must be 8 bit, height x width x 4, 3 or 1");
+    if (view_.shape[0] > longest_side || view_.shape[1] > longest_side ||
+        view_.shape[0] * view_.shape[1] > INT32_MAX)
+      throw std::invalid_argument(
+          "an image of " + std::to_string(view_.shape[1]) + " x " + std::to_string(view_.shape[0]) +
+          " pixels is too large: a side may have " + std::to_string(longest_side));
     return {static_cast<const uint8_t*>(view_.buf), static_cast<int>(view_.shape[1]),
             static_cast<int>(view_.shape[0]), static_cast<int>(view_.shape[2]),
             view_.shape[1] * view_.shape[2]};

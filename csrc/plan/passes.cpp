@@ -43,7 +43,7 @@ class Grouping {
   }
 
   void operator()(const CropTo& crop) {
-    require_size(crop.width, crop.height);
+    require_side(crop.width, crop.height);
     if (crop.x < -longest_side || crop.y < -longest_side || crop.x > longest_side ||
         crop.y > longest_side)
       throw std::invalid_argument("a crop that far outside the image is not possible");
@@ -56,6 +56,8 @@ class Grouping {
       pass_.kept = {kept.x + rect.x, kept.y + rect.y, rect.width, rect.height};
       return;
     }
+    // Only a crop that goes beyond the image takes memory that the image has not had.
+    require_possible_size(crop.width, crop.height);
     settle_window();
     if (is_whole(kept, pass_.resized_width, pass_.resized_height)) {
       pass_.kept = rect;

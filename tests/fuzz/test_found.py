@@ -60,6 +60,21 @@ def test_a_strip_turned_by_resizing_is_refused():
         executor.pixels_with(strip, [("resize", 1 << 20, 1, "bilinear")])
 
 
+def test_a_crop_within_an_image_may_be_as_large_as_the_image():
+    image = np.zeros((11_600, 11_600), np.uint8)  # more pixels than are allocated for an operation
+    executor = make_executor(Plan((), None, None, None, "exact", 1, 1))
+    operations = [("crop", 0, 1, 11_590, 11_590, BLACK), ("resize", 2, 2, "box")]
+    made, size = executor.pixels_with(image[..., None], operations)
+    assert (made, size) == (bytes(4), (2, 2))
+    with pytest.raises(ValueError, match="is not possible"):
+        executor.pixels_with(image[..., None], [("crop", 0, 20, 11_590, 11_590, BLACK)])
+
+
+def test_an_image_with_too_long_a_side_is_refused_with_its_size():
+    with pytest.raises(ValueError, match="1048577 x 1 pixels is too large: a side"):
+        done(("invert",), image=np.zeros((1, (1 << 20) + 1, 3), np.uint8))
+
+
 def test_sums_that_are_no_numbers_become_black():
     operations = (
         ("mix", NAN, [0.5], [[("invert",)]], "sum"),
