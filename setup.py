@@ -1,6 +1,7 @@
 """Builds the native extension; everything else about the package is in pyproject.toml."""
 
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -39,6 +40,17 @@ LIBRARIES = {
         ("libwebp-dev", "libwebp-devel", "libwebp"),
     ),
 }
+
+
+def require_glibc() -> None:
+    """Stops where the C library is another one, as musl is in Alpine Linux."""
+    found, _ = platform.libc_ver()
+    if found != "glibc":
+        raise SystemExit(
+            f"fusionloader: needs glibc, and this Python runs on {found or 'another C library'} "
+            "(musl, as in Alpine Linux, is not supported, nor is it by torch).\n"
+            "  In containers take an image of Debian, Ubuntu or Fedora, such as python:3.12-slim."
+        )
 
 
 def require_libraries() -> None:
@@ -122,6 +134,7 @@ def is_out_of_date(made: str, source: str) -> bool:
 # to a later build_ext --inplace.
 NATIVE = sys.platform == "linux" and os.environ.get("FUSIONLOADER_NATIVE") != "0"
 if NATIVE:
+    require_glibc()
     require_libraries()
 ParallelCompile("FUSIONLOADER_BUILD_JOBS", needs_recompile=is_out_of_date).install()
 sanitize = SANITIZERS if os.environ.get("FUSIONLOADER_SANITIZE") else []

@@ -26,3 +26,11 @@ def test_a_source_distribution_has_all_that_is_compiled(tmp_path):
         wanted = {str(path.relative_to(ROOT)) for path in ROOT.glob(pattern)}
         assert wanted
         assert wanted <= packed, wanted - packed
+
+
+def test_where_the_c_library_is_not_glibc_building_says_so():
+    code = "import platform, runpy, sys; platform.libc_ver = lambda: ('', ''); "
+    code += "sys.argv[:] = ['setup.py', '--version']; runpy.run_path('setup.py')"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "needs glibc" in done.stderr and "musl" in done.stderr

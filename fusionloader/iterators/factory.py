@@ -36,6 +36,7 @@ from fusionloader.sources.datasets import Compiled, compile_dataset
 from fusionloader.sources.fingerprint import Fingerprint
 from fusionloader.sources.plan_source import PlanSource
 from fusionloader.sources.tables import Tables, is_for_native_workers
+from fusionloader.workers import processes
 
 log = logging.getLogger("fusionloader.loader")
 
@@ -58,6 +59,14 @@ class IteratorFactory:
         self, loader: AnyLoader, options: LoaderOptions, state: LoaderState
     ) -> _BaseDataLoaderIter:
         """Returns a new iterator over ``loader``, whose arguments are ``options`` now."""
+        if options.share is not None:  # it may wait for a job that is another thread
+            return self._start(loader, options, state)
+        with processes.starting():
+            return self._start(loader, options, state)
+
+    def _start(
+        self, loader: AnyLoader, options: LoaderOptions, state: LoaderState
+    ) -> _BaseDataLoaderIter:
         compiled, why_not = self._compiled(options)
         self._log(explained(options, compiled, why_not))
         if compiled is not None and compiled.plan is None:

@@ -37,6 +37,7 @@ from fusionloader.statistics.waits import WaitClock
 from fusionloader.statistics.worker_counters import AllWorkers
 from fusionloader.trace.step_tracer import StepTracer
 from fusionloader.workers.failures import raise_failure
+from fusionloader.workers.processes import OneThread
 
 _MOST_WORKERS = 32  # room for as many is kept, or for the machine's, to be added later
 _AHEAD = 2  # batches that are on their way to the device, beside the one in use
@@ -62,11 +63,10 @@ class SlotIterator(_BaseDataLoaderIter):
     ) -> None:
         """``backend`` says how samples are made and where the workers come from."""
         super().__init__(loader)
-        self._view, self._options = detached(loader), options
+        self._view, self._options, self._backend = detached(loader), options, backend
         self._state, self._statistics, self._epochs = state, state.statistics, state.epochs
         self._clock = WaitClock(state.statistics.waits, state.statistics.observers)
         self._base_seed = self._epochs.base_seed(int(self._base_seed))
-        self._backend = backend
         backend.open_reader(state.reader)
         self._whole: ContinuedIterator | None = None
         self._finalizer: Callable[[], object] = lambda: None
@@ -74,7 +74,7 @@ class SlotIterator(_BaseDataLoaderIter):
         # A group delivers to host memory, from where torch copies: its slots are other jobs', too.
         self._delivery = make_delivery(options.device) if self._membership is None else None
         self._arriving: deque[_Finished] = deque()
-        self._tracer = StepTracer(state.traces)
+        self._tracer, self._turn = StepTracer(state.traces), OneThread()
         if self._membership is None:
             self._start_manager()
         self._begin()
@@ -219,7 +219,7 @@ class SlotIterator(_BaseDataLoaderIter):
     # ---- a batch -------------------------------------------------------------------------------
 
     def __next__(self) -> Batch:
-        with self._tracer, self._clock:
+        with self._turn, self._tracer, self._clock:
             if self._gpu is not None:
                 self._gpu.asked()
             return to_device(super().__next__(), self._options.device)

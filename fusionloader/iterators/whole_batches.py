@@ -43,7 +43,7 @@ from fusionloader.resume.sampling import numbered_batches
 from fusionloader.resume.stateful import has_state
 from fusionloader.statistics.waits import WaitClock
 from fusionloader.trace.step_tracer import StepTracer
-from fusionloader.workers.processes import named_death, refuse_in_child
+from fusionloader.workers.processes import OneThread, named_death, refuse_in_child
 
 if TYPE_CHECKING:  # these iterators work where the native part is missing
     from fusionloader.iterators.batch_transport import Receiver
@@ -81,6 +81,7 @@ class _Tracked:
 
     def _track(self, loader: AnyLoader, options: LoaderOptions, state: LoaderState) -> None:
         self._owner, self._killed_for_memory = os.getpid(), OutOfMemoryKills()
+        self._turn = OneThread()
         self._view = detached(loader)
         self._options = options
         self._state = state
@@ -131,7 +132,7 @@ class _Tracked:
         super()._reset(loader, first_iter)  # type: ignore[misc]
 
     def __next__(self) -> Batch:
-        with self._tracer, self._clock:
+        with self._turn, self._tracer, self._clock:
             return self._next()
 
     def _next(self) -> Batch:

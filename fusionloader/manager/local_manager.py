@@ -206,6 +206,8 @@ class LocalManager:
         refuse_in_child(self._pid)
         watch, timeout = StallWatch(), self._options.timeout
         while True:
+            if self.closed:  # its workers are not to be replaced
+                raise RuntimeError("the iterator was closed while a thread waited for a batch")
             seen = self.queue.done_word()
             self._workers.expect()  # each time: other threads may wait for other loaders
             self._look()

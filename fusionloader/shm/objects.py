@@ -16,6 +16,10 @@ from fusionloader.amounts import mib
 from fusionloader.limits.free_memory import FreeMemory, free_memory
 
 _MFD_NOEXEC_SEAL = 8  # of Linux 6.3; systems with vm.memfd_noexec=2 allow nothing else
+_REFUSED = (
+    "the system call memfd_create, by which FusionLoader makes shared memory, is refused here, as "
+    "by a container's seccomp profile: allow it, or use num_workers=0"
+)
 _ASKED_FROM = 1 << 20  # bytes; to ask what is free takes 0.2 ms
 
 
@@ -51,6 +55,8 @@ def _anonymous(name: str) -> int:
     try:
         return os.memfd_create(name, flags | _MFD_NOEXEC_SEAL)
     except OSError as error:
+        if error.errno in (errno.EPERM, errno.EACCES, errno.ENOSYS):
+            raise OSError(error.errno, _REFUSED) from error
         if error.errno != errno.EINVAL:
             raise
         return os.memfd_create(name, flags)  # an older kernel

@@ -8,6 +8,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -216,6 +217,27 @@ def _run_on(cpus: tuple[int, ...], target: Callable[..., None], *args: object) -
     target(*args)
 
 
+_starting = threading.RLock()
+
+
+def starting() -> threading.RLock:
+    """Returns the lock that a thread has while it starts a loader's processes.
+
+    A process that is forked while another thread imports a module waits for that module for ever.
+    To start a loader imports modules, and forks.
+    """
+    return _starting
+
+
+def _renew_lock() -> None:
+    global _starting
+    _starting = threading.RLock()  # another thread of the parent may have had it
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
+
+
 def parent_of(method: str) -> int:
     """Returns the pid that workers watch, 0 for "whoever starts you" (a fork server)."""
     return 0 if method == "forkserver" else os.getpid()
@@ -286,6 +308,23 @@ def named_death(workers: Iterable[Any]) -> Iterator[None]:
         raise RuntimeError(text) from error
 
 
+class OneThread:
+    """A block that one thread at a time is in, of the process that made it.
+
+    Two threads may take batches from one iterator, as from a queue: each batch is one thread's.
+    """
+
+    def __init__(self) -> None:
+        self._owner, self._lock = os.getpid(), threading.RLock()
+
+    def __enter__(self) -> None:
+        refuse_in_child(self._owner)  # where nobody would release the lock of a forked thread
+        self._lock.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
+
+
 def describe_exit(exitcode: int | None) -> str:
     """Returns how a process that has ended did so, as text."""
     if exitcode is None:
@@ -302,7 +341,6 @@ def exit_with_parent(parent: int) -> None:
     ``parent`` is the training process's pid; 0 where this process's parent is a fork server.
     """
     import multiprocessing
-    import threading
     import time
 
     training = multiprocessing.parent_process()

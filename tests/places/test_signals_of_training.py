@@ -108,3 +108,47 @@ def test_dead_workers_are_noticed_whoever_waits_for_them(waiter, image_folder, c
     assert run(script, image_folder, begin=BEGIN + REAPING) == ["all"]
     said = capfd.readouterr().err
     assert said.count("its exit status was taken by waitpid(-1)") == 6, said
+
+
+def test_an_interrupted_notebook_iterates_anew(tmp_path):
+    script = """
+    from served import Rows, Stream
+    from fusionloader import FusionLoader
+
+    interrupt = sys.argv[2]
+
+    class InterruptedRows(Rows):
+        def __getitem__(self, index):
+            if index == 20:
+                ask(self)
+            return super().__getitem__(index)
+
+    class InterruptedStream(Stream):
+        def __iter__(self):
+            for image, index in super().__iter__():
+                if index == 20:
+                    ask(self)
+                yield image, index
+
+    def ask(dataset):
+        try:
+            os.unlink(interrupt)
+        except FileNotFoundError:
+            return
+        os.killpg(os.getpgrp(), signal.SIGINT)  # as Jupyter signals the kernel's group
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    ways = [(InterruptedRows(), True), (InterruptedRows(), False), (InterruptedStream(), False)]
+    for dataset, persistent in ways:
+        made = FusionLoader(dataset, 4, num_workers=2, persistent_workers=persistent)
+        for _ in range(2):
+            open(interrupt, "w").close()
+            try:
+                samples(made)
+            except KeyboardInterrupt:
+                print("interrupted")
+        assert samples(made) == 40
+        made.close()
+    """
+    said = run(script, tmp_path, tmp_path / "interrupt", begin=BEGIN)
+    assert said == ["interrupted"] * 6
