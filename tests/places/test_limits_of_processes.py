@@ -1,0 +1,94 @@
+"""Limits that a shell or a batch system sets: descriptors, address space, stacks; and locales."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from served import PATH, run
+from support.waiting import PATIENCE
+
+BEGIN = """
+import resource, sys
+from served import KINDS, loader, samples
+
+root = sys.argv[1]
+
+def limit(kind, most):
+    resource.setrlimit(kind, (most, most))
+"""
+
+
+def test_many_workers_need_few_descriptors(image_folder):
+    script = """
+    limit(resource.RLIMIT_NOFILE, 64)
+    for kind in KINDS[:2]:
+        assert samples(loader(kind, root, num_workers=12)) == 40
+    print("all")
+    """
+    assert run(script, image_folder, begin=BEGIN) == ["all"]
+
+
+def test_kept_batches_of_two_loaders_need_few_descriptors(image_folder):
+    script = """
+    limit(resource.RLIMIT_NOFILE, 256)
+    for kind in KINDS:
+        two = [loader(kind, root, num_workers=4, prefetch_factor=4) for _ in range(2)]
+        assert samples([*two[0], *two[1]]) == 80
+    made = loader("rows", root)
+    kept = [batch for _ in range(30) for batch in made]  # of two tensors each
+    print(samples(kept))
+    """
+    assert run(script, image_folder, begin=BEGIN) == ["1200"]
+
+
+def test_an_address_space_with_little_room_is_enough(image_folder):
+    script = """
+    for kind in KINDS:  # what is imported takes room once
+        samples(loader(kind, root))
+    pages = int(open("/proc/self/statm").read().split()[0])
+    limit(resource.RLIMIT_AS, (pages << 12) + (64 << 20))
+    for kind in KINDS:
+        assert samples(loader(kind, root)) == 40
+    print("all")
+    """
+    assert run(script, image_folder, begin=BEGIN) == ["all"]
+
+
+@pytest.mark.parametrize("nbytes", [1 << 20, -1])
+def test_stacks_of_any_size(nbytes, image_folder):
+    script = """
+    limit(resource.RLIMIT_STACK, int(sys.argv[2]))
+    for kind, method in [(KINDS[0], "spawn"), *((kind, "fork") for kind in KINDS)]:
+        assert samples(loader(kind, root, multiprocessing_context=method)) == 40
+    print("all")
+    """
+    assert run(script, image_folder, nbytes, begin=BEGIN) == ["all"]
+
+
+def test_names_that_the_locale_cannot_spell(image_folder, tmp_path):
+    script = """
+import hashlib, os, sys
+from served import loader
+
+assert sys.getfilesystemencoding() == "ascii"
+for method in ("fork", "spawn"):
+    made = loader("plan", os.fsdecode(os.environb[b"ROOT"]), multiprocessing_context=method)
+    print(hashlib.sha256(b"".join(images.numpy().tobytes() for images, _ in made)).hexdigest())
+"""
+    named = tmp_path / "Bäume"
+    for file in sorted(Path(image_folder).glob("*/*.jpg")):
+        copy = named / f"{file.parent.name}-ö" / f"{file.stem} ü.jpg"
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        os.link(file, copy)
+    plain = {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"}
+    found = []
+    for root in (named, image_folder):
+        env = {**os.environ, **plain, "ROOT": str(root), "PYTHONPATH": os.pathsep.join(PATH)}
+        command = [sys.executable, "-c", script]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE)
+        assert done.returncode == 0, done.stderr
+        found += done.stdout.split()
+    assert len(found) == 4
+    assert len(set(found)) == 1
