@@ -8,10 +8,14 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
+# One at a time: a process that is forked while another thread starts one would keep the ends of its
+# pipes, on whose closing that thread waits.
+_starting = threading.Lock()
 _JOIN_SECONDS = 0.05
 _DYING_SECONDS = 5.0  # between the end of a process's connections and its own
 
@@ -69,16 +73,18 @@ class BareProcess:
         if cpus:
             bind = f"import os\ntry:\n os.sched_setaffinity(0, {cpus!r})\nexcept OSError: pass\n"
             code = bind + code
-        self._process = subprocess.Popen(
-            [sys.executable, "-S", "-E", "-s", "-c", code],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL if apart else None,
-            pass_fds=fds,
-            start_new_session=apart,
-        )
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError), self._process.stdin as pipe:
-            pickle.dump(argument, pipe, protocol=pickle.HIGHEST_PROTOCOL)
+        pickled = pickle.dumps(argument, protocol=pickle.HIGHEST_PROTOCOL)
+        with _starting:
+            self._process = subprocess.Popen(
+                [sys.executable, "-S", "-E", "-s", "-c", code],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL if apart else None,
+                pass_fds=fds,
+                start_new_session=apart,
+            )
+            assert self._process.stdin is not None
+            with contextlib.suppress(BrokenPipeError), self._process.stdin as pipe:
+                pipe.write(pickled)
 
     @property
     def pid(self) -> int | None:
@@ -108,6 +114,14 @@ class BareProcess:
         self._process.kill()
 
 
+def _begin_anew_in_child() -> None:
+    global _starting
+    _starting = threading.Lock()  # the fork happened while it was held
+
+
+os.register_at_fork(after_in_child=_begin_anew_in_child)
+
+
 def start(
     context: Any, target: Callable[..., None], *args: object, cpus: tuple[int, ...] = ()
 ) -> Process:
@@ -117,7 +131,8 @@ def start(
     """
     process = context.Process(target=_run_on, args=(cpus, target, *args))
     process.daemon = True
-    process.start()
+    with _starting:
+        process.start()
     return process  # type: ignore[no-any-return]
 
 
@@ -216,7 +231,6 @@ def exit_with_parent(parent: int) -> None:
     ``parent`` is the training process's pid; 0 where this process's parent is a fork server.
     """
     import multiprocessing
-    import threading
     import time
 
     training = multiprocessing.parent_process()
