@@ -138,17 +138,19 @@ class BareProcess:
         if cpus:
             bind = f"import os\ntry:\n os.sched_setaffinity(0, {cpus!r})\nexcept OSError: pass\n"
             code = bind + code
-        self._process = subprocess.Popen(
-            [sys.executable, "-S", "-E", "-s", "-c", code],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL if apart else None,
-            pass_fds=fds,
-            start_new_session=apart,
-        )
-        self._is_taken = False
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError), self._process.stdin as pipe:
-            pickle.dump(argument, pipe, protocol=pickle.HIGHEST_PROTOCOL)
+        pickled = pickle.dumps(argument, protocol=pickle.HIGHEST_PROTOCOL)
+        with starting():
+            self._process = subprocess.Popen(
+                [sys.executable, "-S", "-E", "-s", "-c", code],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL if apart else None,
+                pass_fds=fds,
+                start_new_session=apart,
+            )
+            self._is_taken = False
+            assert self._process.stdin is not None
+            with contextlib.suppress(BrokenPipeError), self._process.stdin as pipe:
+                pipe.write(pickled)
 
     @property
     def pid(self) -> int | None:
@@ -194,7 +196,8 @@ def start(
     process = context.Process(target=_run_on, args=(cpus, target, *args))
     process.daemon = True
     watched_process = watched(process, context.get_start_method())
-    watched_process.start()
+    with starting():
+        watched_process.start()
     return watched_process  # type: ignore[no-any-return]
 
 
@@ -223,8 +226,9 @@ _starting = threading.RLock()
 def starting() -> threading.RLock:
     """Returns the lock that a thread has while it starts a loader's processes.
 
-    A process that is forked while another thread imports a module waits for that module for ever.
-    To start a loader imports modules, and forks.
+    A process that is forked while another thread imports a module waits for that module for ever,
+    and one that is forked while another thread starts one keeps the ends of its pipes, on whose
+    closing that thread waits. To start a loader imports modules, and forks.
     """
     return _starting
 

@@ -67,10 +67,6 @@ class Taken:
         self._iterator: Iterator[Any] | None = None
         self.epoch, self.position = -1, 0
 
-    @property
-    def under_way(self) -> bool:
-        return self._iterator is not None
-
     def next(
         self, kept: list[tuple[Any, list[str]]] | None, error: Exception | None
     ) -> dict[str, Any]:
@@ -88,18 +84,19 @@ class Taken:
             batch = next(self._iterator, None)
             rows = None if batch is None else rows_of(batch)
         except Exception as error:
-            return {**place, "error": said_by(error)}
+            return {**place, "error": said_by(error), "under_way": self._iterator is not None}
         if rows is None:
             self._iterator = None
-            return {**place, "end": True}
+            return {**place, "end": True, "under_way": False}
         if kept is not None:
             kept.append((batch, rows))
-        return {**place, "rows": rows}
+        return {**place, "rows": rows, "under_way": True}
 
-    def leave(self) -> None:
-        """Drops the iterator."""
-        self._iterator = None
+    def leave(self) -> bool:
+        """Drops the iterator; returns whether there was one."""
+        was_under_way, self._iterator = self._iterator is not None, None
         gc.collect()
+        return was_under_way
 
 
 class Commands:
@@ -164,8 +161,7 @@ class Commands:
         return found
 
     def leave(self, part: int) -> bool:
-        self._taken[part].leave()
-        return True
+        return self._taken[part].leave()
 
     def recover(self) -> bool:
         self._epochs.recover()

@@ -208,8 +208,7 @@ class Run:
 
     def leave(self, trainer: Trainer, part: int) -> None:
         """Drops an iterator; the next batch is one of another epoch."""
-        self.ask(trainer, "leave", part)
-        self._begun[trainer.setting.rank, part] += 1
+        self._begun[trainer.setting.rank, part] += self.ask(trainer, "leave", part)
 
     def pause(self, trainer: Trainer, cpu_seconds: float) -> None:
         """Takes nothing until workers have worked so long, or do nothing any more."""
@@ -260,8 +259,8 @@ class Run:
             f"batch {position} after {last}"
         )
         self._last[trainer.setting.rank, part] = epoch, position
-        # One that has ended counts as the next one, which would begin.
-        self._begun[trainer.setting.rank, part] = epoch + ("end" in found)
+        # One that has ended, or never began, counts as the next one, which would begin.
+        self._begun[trainer.setting.rank, part] = epoch + (not found["under_way"])
         wanted = self.laboratory.known[self.kind.name, trainer.setting.rank][part][epoch]
         order = trainer.parts[part]["order"]
         size = len(wanted[0])

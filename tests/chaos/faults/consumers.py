@@ -27,6 +27,8 @@ def _fork(run: Run, trainer: Trainer, part: int) -> bool:
 
 
 def _leave(run: Run, trainer: Trainer, part: int) -> bool:
+    if not run.may_begin_anew(trainer, part):
+        return False
     run.leave(trainer, part)
     return True
 
