@@ -108,7 +108,7 @@ class ReadAheadProcess:
                 return
             self._ended.set()
             self._control.close()
-            self._listener.close()
+            self._refuse_workers()
             process = self._process
         processes.end([process], _END_SECONDS)
         self._watch.join(_END_SECONDS)
@@ -134,7 +134,7 @@ class ReadAheadProcess:
                     manner,
                 )
                 self._ended.set()
-                self._listener.close()
+                self._refuse_workers()
                 return
             log.warning("the process that reads URLs %s; it is replaced", manner)
             self._counters.add("restarts", 1)
@@ -143,6 +143,15 @@ class ReadAheadProcess:
             for items in self._announced:
                 self._tell(items)
             self._send(protocol.items_message(protocol.GO, ()))
+
+    def _refuse_workers(self) -> None:
+        """Ends the socket, which forked workers have open, too, and connections that wait there."""
+        self._listener.setblocking(False)
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+            while True:
+                self._listener.accept()[0].close()
+        self._listener.close()
 
     def _start(self) -> tuple[BareProcess, socket.socket]:
         self._requests_before = self._counters.stats().requests

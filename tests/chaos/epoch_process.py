@@ -25,6 +25,7 @@ from torch.utils._pytree import tree_leaves
 
 from chaos.kinds.setting import EpochKind, Part, Setting
 from fusionloader.manager import local_manager
+from fusionloader.streams import read_ahead_process
 from fusionloader.workers import worker_set
 
 
@@ -234,6 +235,7 @@ def main() -> None:
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     # Three that die in a row, or at the same samples, would be an error.
     worker_set._FRUITLESS_DEATHS = local_manager._MOST_DEATHS = 1 << 30
+    read_ahead_process._FRUITLESS_DEATHS = 1 << 30
     commands = Commands(setting)
     os.write(answers, json.dumps([-1, commands.hello()]).encode() + b"\n")
     threading.Thread(target=commands.read, daemon=True).start()
