@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import signal
@@ -192,9 +193,24 @@ def test_a_worker_that_is_gone_disturbs_nobody(server, images):
         assert brought(fetcher, [5, 6]) == {5: ALL[5], 6: ALL[6]}
 
 
-def test_a_process_that_dies_whenever_it_starts_is_given_up(server, images, monkeypatch, caplog):
+@contextlib.contextmanager
+def fork():
+    """A child that has all descriptors of this process, as forked workers do."""
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+        os._exit(0)
+    yield
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize("others", [contextlib.nullcontext, fork])
+def test_a_process_that_dies_whenever_it_starts_is_given_up(
+    server, images, monkeypatch, caplog, others
+):
     monkeypatch.setattr(fetching, "_PATIENCE_SECONDS", 5.0)
-    with reading(images) as (reader, fetcher):
+    with reading(images) as (reader, fetcher), others():
         seen = set()
         while not reader._ended.is_set():
             if reader.pid not in seen:
