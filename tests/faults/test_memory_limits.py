@@ -81,6 +81,7 @@ def test_batches_that_do_not_fit_into_the_group_are_refused_before_the_epoch(gro
     assert group.kills == before
 
 
+@pytest.mark.matrix
 def test_batches_in_flight_take_a_quarter_of_what_the_group_has_free(group):
     script = """
     loader = FusionLoader(Rows(1), 8, num_workers=2, prefetch_factor=64)
@@ -92,6 +93,7 @@ def test_batches_in_flight_take_a_quarter_of_what_the_group_has_free(group):
     assert taken <= limit + 3 * 8 * MIB  # with one that is delivered, and those just returned
 
 
+@pytest.mark.matrix
 def test_batches_that_are_kept_until_the_group_is_full_are_the_same_error(group):
     before = group.kills
     script = """

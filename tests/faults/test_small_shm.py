@@ -74,6 +74,7 @@ def test_batches_of_a_plan_are_those_of_a_large_one(image_folder):
     assert run_with_small_shm(script, str(image_folder)) == here.stdout
 
 
+@pytest.mark.matrix
 def test_kept_batches_of_user_code_are_whole():
     script = """
     kept = list(FusionLoader(Rows(128), 4, num_workers=2))
@@ -85,6 +86,7 @@ def test_kept_batches_of_user_code_are_whole():
     assert run_with_small_shm(script).split() == ["16", "0"]
 
 
+@pytest.mark.matrix
 def test_whole_batches_are_whole_whichever_way_they_go():
     script = """
     KEPT = torch.arange(1 << 16)

@@ -30,6 +30,7 @@ def test_many_workers_need_few_descriptors(image_folder):
     assert run(script, image_folder, begin=BEGIN) == ["all"]
 
 
+@pytest.mark.matrix
 def test_kept_batches_of_two_loaders_need_few_descriptors(image_folder):
     script = """
     limit(resource.RLIMIT_NOFILE, 256)
@@ -56,7 +57,7 @@ def test_an_address_space_with_little_room_is_enough(image_folder):
     assert run(script, image_folder, begin=BEGIN) == ["all"]
 
 
-@pytest.mark.parametrize("nbytes", [1 << 20, -1])
+@pytest.mark.parametrize("nbytes", [1 << 20, pytest.param(-1, marks=pytest.mark.matrix)])
 def test_stacks_of_any_size(nbytes, image_folder):
     script = """
     limit(resource.RLIMIT_STACK, int(sys.argv[2]))
