@@ -41,6 +41,8 @@ def explained(
         if compiled.is_remote:
             one_by_one = _why_one_by_one(options, compiled)
             lines.append(reading_urls.explain(options.dataset, _inner_sampler(options), one_by_one))
+    if seconds := _stalled_after(options, compiled, why_not):
+        lines.append(f"a worker without progress for {seconds:g} s is replaced (stall_timeout)")
     if isinstance(options.batch_sampler, EpochSampler):
         lines.append(options.batch_sampler.explain())
     are_remote = compiled is not None and compiled.is_remote
@@ -51,8 +53,6 @@ def explained(
         lines.append(level_rows.explain(plan))
     if gpu := eligibility.choose(options, None if why_not else compiled).explain():
         lines.append(gpu)
-    if seconds := _stalled_after(options, compiled, why_not):
-        lines.append(f"a worker without progress for {seconds:g} s is replaced (stall_timeout)")
     if options.remote is not None and (why_local := _why_local(options, compiled, why_not)):
         lines.append(f"remote workers have no part: {why_local}")
     return "\n".join(lines)
