@@ -35,7 +35,7 @@ def encoded_size(encoded: Encoded) -> tuple[int, int]:
     Raises:
         PIL.UnidentifiedImageError: not an image.
     """
-    found = _limited(file_decoder()).image_size(encoded)
+    found = file_decoder(Image.MAX_IMAGE_PIXELS).image_size(encoded)
     if found is not None:
         return found
     with Image.open(io.BytesIO(encoded)) as image:
@@ -131,15 +131,17 @@ def _decoded(
     width, height = size
     if tensor:
         planes = torch.empty((3, height, width), dtype=torch.uint8, device="cpu")
-        runner = executor_of_size(3, height, width, _PLANAR)
+        runner = executor_of_size(3, height, width, _PLANAR, Image.MAX_IMAGE_PIXELS)
         _run(runner, encoded, operations, planes.numpy())
         return planes
     pixels = np.empty((height, width, 3), np.uint8)
     if not operations:
-        if _limited(file_decoder()).decode(encoded, pixels.data) is RunStatus.OK:
+        decoder = file_decoder(Image.MAX_IMAGE_PIXELS)
+        if decoder.decode(encoded, pixels.data) is RunStatus.OK:
             return pixels
         return _by_pillow(encoded)
-    _run(executor_of_size(3, height, width), encoded, operations, pixels)
+    runner = executor_of_size(3, height, width, max_pixels=Image.MAX_IMAGE_PIXELS)
+    _run(runner, encoded, operations, pixels)
     return pixels
 
 
@@ -147,15 +149,9 @@ def _run(
     runner: Executor, encoded: Encoded, operations: tuple[Operation, ...], out: Pixels
 ) -> None:
     memory = out.reshape(-1).data
-    if _limited(runner).run_with(encoded, operations, memory) is RunStatus.OK:
+    if runner.run_with(encoded, operations, memory) is RunStatus.OK:
         return
     runner.run_pixels_with(_by_pillow(encoded).data, operations, memory)
-
-
-def _limited(runner: Executor) -> Executor:
-    """Leaves to Pillow what it warns of or refuses, by its setting at this time."""
-    runner.max_pixels = Image.MAX_IMAGE_PIXELS
-    return runner
 
 
 def _by_pillow(encoded: Encoded) -> Pixels:

@@ -46,20 +46,28 @@ def make_executor(
     return executor
 
 
-def file_decoder() -> _native.Executor:
-    """Returns this thread's executor for whole files: their sizes and all of their pixels."""
-    return executor_of_size(3, 0, 0)
+def file_decoder(max_pixels: int | None = None) -> _native.Executor:
+    """Returns this thread's executor for whole files: their sizes and all of their pixels.
+
+    With ``max_pixels`` one that leaves images that have more to Pillow.
+    """
+    return executor_of_size(3, 0, 0, max_pixels=max_pixels)
 
 
 def executor_of_size(
-    channels: int, height: int, width: int, convert: Convert | None = None
+    channels: int,
+    height: int,
+    width: int,
+    convert: Convert | None = None,
+    max_pixels: int | None = None,
 ) -> _native.Executor:
     """Returns this thread's executor without stages, for results of that size.
 
-    Its operations are given with each image. Making one takes 3 us, and more with a conversion.
+    With ``max_pixels`` it leaves images that have more to Pillow. Its operations are given with
+    each image. Making one takes 3 us, and more with a conversion.
     """
     made: dict[object, _native.Executor] = _thread.__dict__.setdefault("executors", {})
-    key = channels, height, width, convert
+    key = channels, height, width, convert, max_pixels
     found = made.get(key)
     if found is None:
         if len(made) >= _MOST_EXECUTORS:
@@ -75,6 +83,7 @@ def executor_of_size(
             strict=True,
             vertical_first_allowed=_resizes_vertically_first(None),
         )
+        found.max_pixels = max_pixels
     return found
 
 

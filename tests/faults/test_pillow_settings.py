@@ -10,6 +10,7 @@ from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader, io
+from fusionloader.executors.native import file_decoder
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
@@ -75,3 +76,5 @@ def test_decoders_for_everybody_keep_a_lower_limit(one_image, monkeypatch):
     ):
         with pytest.raises(Image.DecompressionBombError):
             decode(encoded)
+    monkeypatch.undo()
+    assert file_decoder().image_size(encoded) == (60, 40)  # with which others decode
