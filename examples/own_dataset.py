@@ -42,7 +42,13 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=200, help="images to make (200)")
     options = parser.parse_args()
     photos = Photos(Path(image_folder(options.images)))
-    loader: FusionLoader[Any] = FusionLoader(photos, 16, shuffle=True, num_workers=2)
+    loader: FusionLoader[Any] = FusionLoader(
+        photos,
+        16,
+        shuffle=True,
+        num_workers=2,
+        stall_timeout=120,  # a worker that hangs so long at a sample is replaced
+    )
     model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, len(photos.classes)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for epoch in range(2):
