@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import subprocess
 import sys
@@ -106,6 +107,8 @@ class FakeCuda:
 
     def hold(self, stream: int, on: bool) -> None:
         """A stream that is held does nothing until it is let go."""
+        if on:
+            gc.collect()  # to free memory, which earlier tests may have left, waits for the device
         self._calls.fakeHold.restype = None
         (self.held.add if on else self.held.discard)(stream)
         self._call("fakeHold", ctypes.c_void_p(stream), int(on))
