@@ -113,7 +113,13 @@ def test_batches_that_are_kept_until_the_group_is_full_are_the_same_error(group)
     assert group.kills == before
 
 
-@pytest.mark.parametrize("collate", ["None", "list"], ids=["rows", "whole batches"])
+@pytest.mark.parametrize(
+    "collate",
+    [
+        pytest.param("None", id="rows"),
+        pytest.param("list", id="whole batches", marks=pytest.mark.matrix),
+    ],
+)
 def test_a_worker_that_is_killed_for_want_of_memory_ends_in_words(group, collate):
     before = group.kills
     script = f"""

@@ -10,7 +10,7 @@ ALLOWED_BYTES = 4000  # for each loader: far below what one has, and above an al
 
 
 def test_loaders_that_are_made_and_dropped_leave_nothing(image_folder):
-    few = 16
+    few = 8
     count = max(few, LOADERS)
     for number in range(WARM_UP):
         drop_some(str(image_folder), number)

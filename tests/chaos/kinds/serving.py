@@ -34,4 +34,4 @@ def _requests(setting: Setting) -> Epochs:
     return Epochs([Part(Requests(prepare, images, order), order)], prepare.close)
 
 
-KINDS = (EpochKind("Preprocessor", _requests),)
+KINDS = (EpochKind("Preprocessor", _requests, is_short=False),)
