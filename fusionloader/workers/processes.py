@@ -139,7 +139,7 @@ class BareProcess:
             bind = f"import os\ntry:\n os.sched_setaffinity(0, {cpus!r})\nexcept OSError: pass\n"
             code = bind + code
         pickled = pickle.dumps(argument, protocol=pickle.HIGHEST_PROTOCOL)
-        with starting():
+        with _forking:
             self._process = subprocess.Popen(
                 [sys.executable, "-S", "-E", "-s", "-c", code],
                 stdin=subprocess.PIPE,
@@ -196,7 +196,7 @@ def start(
     process = context.Process(target=_run_on, args=(cpus, target, *args))
     process.daemon = True
     watched_process = watched(process, context.get_start_method())
-    with starting():
+    with _forking:
         watched_process.start()
     return watched_process  # type: ignore[no-any-return]
 
@@ -221,21 +221,25 @@ def _run_on(cpus: tuple[int, ...], target: Callable[..., None], *args: object) -
 
 
 _starting = threading.RLock()
+# Shorter, and the last that is taken: who starts one process may hold locks that a thread waits for
+# which starts a loader.
+_forking = threading.Lock()
 
 
 def starting() -> threading.RLock:
     """Returns the lock that a thread has while it starts a loader's processes.
 
-    A process that is forked while another thread imports a module waits for that module for ever,
-    and one that is forked while another thread starts one keeps the ends of its pipes, on whose
-    closing that thread waits. To start a loader imports modules, and forks.
+    A process that is forked while another thread imports a module waits for that module for ever.
+    To start a loader imports modules, and forks. By itself each process is started under another
+    lock: one that is forked meanwhile would keep the ends of its pipes, on whose closing its
+    starter waits.
     """
     return _starting
 
 
 def _renew_lock() -> None:
-    global _starting
-    _starting = threading.RLock()  # another thread of the parent may have had it
+    global _forking, _starting
+    _starting, _forking = threading.RLock(), threading.Lock()  # another thread may have had them
 
 
 if hasattr(os, "register_at_fork"):
