@@ -55,7 +55,27 @@ def _status_was_taken(pid: int) -> bool:
     return False
 
 
-class Child:
+class _Signalled:
+    """Sends signals only while the process runs: its number may be another one's afterwards."""
+
+    _process: Any
+
+    def is_alive(self) -> bool:
+        """Whether it runs."""
+        raise NotImplementedError
+
+    def terminate(self) -> None:
+        """Sends SIGTERM, if it runs."""
+        if self.is_alive():
+            self._process.terminate()
+
+    def kill(self) -> None:
+        """Sends SIGKILL, if it runs."""
+        if self.is_alive():
+            self._process.kill()
+
+
+class Child(_Signalled):
     """A process of multiprocessing whose end is noticed even if something else waits for it.
 
     ``multiprocessing`` takes such a process for a running one. What is not here is the process's.
@@ -94,25 +114,17 @@ class Child:
         self._is_taken = _status_was_taken(self._process.pid)
         return not self._is_taken
 
-    def terminate(self) -> None:
-        """Sends SIGTERM, if it runs: its number may be another process's afterwards."""
-        if self.is_alive():
-            self._process.terminate()
-
-    def kill(self) -> None:
-        """Sends SIGKILL, if it runs."""
-        if self.is_alive():
-            self._process.kill()
-
     def __getattr__(self, name: str) -> Any:
         return getattr(self._process, name)
 
 
-class BareProcess:
+class BareProcess(_Signalled):
     """A fresh interpreter that runs ``module.main(argument)`` and imports nothing else.
 
     Unlike multiprocessing's spawn it neither imports the training script nor loads torch.
     """
+
+    _process: subprocess.Popen[bytes]
 
     def __init__(
         self,
@@ -174,16 +186,6 @@ class BareProcess:
         if self.is_alive():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout)
-
-    def terminate(self) -> None:
-        """Sends SIGTERM, if it runs."""
-        if self.is_alive():
-            self._process.terminate()
-
-    def kill(self) -> None:
-        """Sends SIGKILL, if it runs."""
-        if self.is_alive():
-            self._process.kill()
 
 
 def start(
