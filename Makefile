@@ -17,7 +17,9 @@ TEST_INSTALLED := $(VENV)/test-installed.stamp
 EXTENSION := $(VENV)/extension.stamp
 # No bytecode by pip: Python writes it, for the few modules that it imports.
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-compile
-SOURCES := $(wildcard csrc/*/*.cpp csrc/*/*.hpp csrc/*/*.cu) setup.py
+SOURCES := $(wildcard csrc/*/*.cpp csrc/*/*.hpp csrc/*/*.cu)
+# How it is built.
+BUILD_FILES := $(wildcard csrc/CMakeLists.txt csrc/cmake/*.cmake csrc/device/*.py) setup.py
 # Shipped as it is: built where DALI is, by `fusionloader build-dali`.
 SHIPPED_SOURCES := fusionloader/executors/dali/memory/memory_resource.cpp
 # Written in C++ and never shipped.
@@ -121,7 +123,7 @@ lint: ready-to-test
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python .ci/stubs --check
-	$(BIN)/clang-format --dry-run --Werror $(filter csrc/%,$(SOURCES)) $(SHIPPED_SOURCES) $(TEST_SOURCES)
+	$(BIN)/clang-format --dry-run --Werror $(SOURCES) $(SHIPPED_SOURCES) $(TEST_SOURCES)
 
 # Known vulnerabilities of what the package requires. A package of which nothing can be learned, as from
 # a mirror that has no advisories, is an error.
@@ -134,7 +136,7 @@ audit: $(INSTALLED)
 format: $(TEST_INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i $(filter csrc/%,$(SOURCES)) $(SHIPPED_SOURCES) $(TEST_SOURCES)
+	$(BIN)/clang-format -i $(SOURCES) $(SHIPPED_SOURCES) $(TEST_SOURCES)
 
 # The types of the extension, from its signatures.
 stubs: ready-to-test
@@ -144,8 +146,10 @@ stubs: ready-to-test
 # The sanitizer's library has to be loaded before Python; Python itself leaks by design.
 # What it says goes past Python, so that pytest must not hold it back.
 asan: $(TEST_INSTALLED)
-	FUSIONLOADER_SANITIZE=1 $(BIN)/python setup.py -q build \
-	    --build-base build/asan-objects --build-lib $(ASAN)
+	mkdir -p $(ASAN)
+	cp -R fusionloader $(ASAN)
+	$(BIN)/python setup.py build_ext --build-temp build/asan-objects --build-lib $(ASAN) \
+	    -DFUSIONLOADER_SANITIZE=ON
 	FUSIONLOADER_FUZZ_SECONDS=$(ASAN_FUZZ_SECONDS) FUSIONLOADER_FUZZ_LOG=build/fuzz-case \
 	    .ci/with-sanitizer $(ASAN) $(BIN)/python -m pytest $(PYTEST_FLAGS) --capture=sys $(NATIVE_TESTS)
 	$(MAKE) fuzz FUZZ_SECONDS=$(ASAN_FUZZ_SECONDS)
@@ -217,10 +221,11 @@ ready-to-test:
 
 # The build tools go in first: the build then runs in this environment and not in one of its own.
 $(BUILD_TOOLS): $(SYSTEM) pyproject.toml
-	$(PIP_INSTALL) --upgrade pip 'setuptools>=77' 'pybind11>=3.1,<3.2'
+	$(PIP_INSTALL) --upgrade pip 'scikit-build-core>=1.0' 'setuptools-scm>=8' 'pybind11>=3.1,<3.2' \
+	    cmake ninja
 	touch $@
 
-# Without the native code, which pip would compile in a folder of its own, all of it every time.
+# Without the native code, which is compiled beside this.
 $(INSTALLED): $(BUILD_TOOLS)
 	FUSIONLOADER_NATIVE=0 $(PIP_INSTALL) --no-build-isolation --editable .
 	touch $@
@@ -232,8 +237,8 @@ $(TEST_INSTALLED): $(INSTALLED)
 	-$(PIP_INSTALL) --no-deps mosaicml-streaming brotli catalogue cramjam python-snappy zstd
 	touch $@
 
-$(EXTENSION): $(BUILD_TOOLS) $(SOURCES)
-	$(BIN)/python setup.py -q build_ext --inplace
+$(EXTENSION): $(BUILD_TOOLS) $(SOURCES) $(BUILD_FILES)
+	$(BIN)/python setup.py build_ext --inplace
 	touch $@
 
 clean:

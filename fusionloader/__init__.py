@@ -24,7 +24,11 @@ if TYPE_CHECKING:
     from fusionloader.remote_settings import Remote as Remote
     from fusionloader.statistics.snapshot import LoaderStats as LoaderStats
 
-__version__ = "0.1.0"
+try:
+    from fusionloader._version import __version__
+except ImportError:  # a tree that was never installed
+    __version__ = "0+unknown"
+
 __all__ = [
     "Cache",
     "CompiledPlan",

@@ -1,36 +1,71 @@
-"""What is packed: all that building the package elsewhere needs."""
+"""What is packed: all that building the package elsewhere needs, and no more."""
 
+import os
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 from support.waiting import PATIENCE
+
+import fusionloader
 
 ROOT = Path(__file__).parents[1]
 # Whatever is compiled, on the user's machine too, what type checkers read, and pages' templates.
 PATTERNS = (
     "csrc/*/*",
+    "csrc/CMakeLists.txt",
+    "fusionloader/**/*.py",
     "fusionloader/**/*.cpp",
     "fusionloader/*.pyi",
     "fusionloader/py.typed",
     "fusionloader/report/files/*",
 )
+BUILD = "import sys; from scikit_build_core.build import build_sdist; build_sdist(sys.argv[1])"
 
 
 def test_a_source_distribution_has_all_that_is_compiled(tmp_path):
-    command = [sys.executable, "setup.py", "-q", "egg_info", "--egg-base", str(tmp_path)]
+    command = [sys.executable, "-c", BUILD, str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
-    packed = set((tmp_path / "fusionloader.egg-info" / "SOURCES.txt").read_text().splitlines())
+    (archive,) = tmp_path.iterdir()
+    with tarfile.open(archive) as packed:
+        names = {name.partition("/")[2] for name in packed.getnames()}
     for pattern in PATTERNS:
-        wanted = {str(path.relative_to(ROOT)) for path in ROOT.glob(pattern)}
+        wanted = {str(path.relative_to(ROOT)) for path in ROOT.glob(pattern) if path.is_file()}
+        wanted = {name for name in wanted if "__pycache__" not in name}
         assert wanted
-        assert wanted <= packed, wanted - packed
+        assert wanted <= names, wanted - names
+    assert not [name for name in names if name.startswith(("tests/", ".ci/")) or ".so" in name]
 
 
-def test_where_the_c_library_is_not_glibc_building_says_so():
-    code = "import platform, runpy, sys; platform.libc_ver = lambda: ('', ''); "
-    code += "sys.argv[:] = ['setup.py', '--version']; runpy.run_path('setup.py')"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+def test_the_version_is_that_of_the_installed_package():
+    written = ROOT / "fusionloader" / "_version.py"
+    if written.exists():
+        assert f'__version__ = "{fusionloader.__version__}"' in written.read_text()
+    else:
+        assert fusionloader.__version__ == "0+unknown"
+
+
+def failed_build(folder, *settings, **environment):
+    """Returns what building says; it stops before anything is compiled."""
+    command = [sys.executable, "setup.py", "build_ext", "--build-lib", str(folder / "package")]
+    command += ["--build-temp", str(folder / "objects"), *settings]
+    environment = os.environ | environment
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=PATIENCE
+    )
     assert done.returncode == 1
-    assert "needs glibc" in done.stderr and "musl" in done.stderr
+    return " ".join(done.stderr.split())
+
+
+def test_where_the_c_library_is_not_glibc_building_says_so(tmp_path):
+    said = failed_build(tmp_path, "-DFUSIONLOADER_GLIBC=OFF")
+    assert "needs glibc" in said and "musl" in said
+
+
+def test_a_missing_library_is_named_with_the_command_that_helps(tmp_path):
+    (tmp_path / "libdeflate.h").write_text("#error not the library's\n")
+    said = failed_build(tmp_path, CPPFLAGS=f"-I{tmp_path}")
+    assert "the header of libdeflate (libdeflate.h) was not found" in said
+    assert "apt-get install libdeflate-dev" in said
