@@ -1,5 +1,5 @@
 # Every target works alone on a fresh machine: the first one sets everything up.
-.PHONY: demo test kills chaos soak corrupt draws mutants matrix architectures studies ray servers lint audit format stubs \
+.PHONY: demo test kills chaos soak corrupt draws mutants matrix architectures studies ray servers wheel lint audit format stubs \
     bench asan fuzz neon gpu gpu-rehearsal gpu-kit compliance clean ready ready-to-test
 .DELETE_ON_ERROR:
 # Without bytecode each of the processes that tests start would compile all that it imports.
@@ -137,6 +137,16 @@ format: $(TEST_INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(SOURCES) $(SHIPPED_SOURCES) $(TEST_SOURCES)
+
+# Wheels for this machine, for all Pythons that are found, and for 64-bit Arm; then each is installed
+# without a compiler, and tried.
+wheel: ready-to-test
+	.ci/system-packages $(PYTHON) ccache nasm
+	rm -rf dist
+	.ci/wheel dist
+	-.ci/system-packages $(PYTHON) aarch64-linux-gnu-g++ qemu-aarch64-static
+	if command -v aarch64-linux-gnu-g++ > /dev/null; then HOST=aarch64 .ci/wheel dist; fi
+	$(BIN)/python -m pytest $(PYTEST_FLAGS) --timeout=1200 -m wheels tests/wheels
 
 # The types of the extension, from its signatures.
 stubs: ready-to-test
