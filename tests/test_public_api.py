@@ -1,4 +1,4 @@
-"""`make api` says which changes of the public API break programs, and `make lint` sees all of them."""
+"""`make api` says which changes break programs, and `make lint` sees all of them."""
 
 import subprocess
 import sys
