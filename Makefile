@@ -119,6 +119,7 @@ lint: ready-to-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 	$(BIN)/python .ci/stubs --check
 	$(BIN)/python .ci/api --check
@@ -144,6 +145,10 @@ stubs: ready-to-test
 # What breaks programs since the last release; records the public API. ARGS may be `--against REF`.
 api: $(TEST_INSTALLED)
 	$(BIN)/python .ci/api $(ARGS)
+
+# Whether each public name has complete types, which pyright needs 15 s for.
+types: $(TEST_INSTALLED)
+	$(BIN)/python .ci/types
 
 # A copy of the package with an instrumented extension, and the tests of csrc/ run against it.
 # The sanitizer's library has to be loaded before Python; Python itself leaks by design.
