@@ -282,8 +282,7 @@ class FusionLoader(Shown, DataLoader[T_co]):
 
         After an epoch lines say their share of workers' time, and the last how long training waits.
         """
-        stats = self.stats()
-        return "\n".join([self._explained(), *measured(stats)])
+        return "\n".join([self._explained(), *measured(self.stats())])
 
     def _explained(self) -> str:
         seconds = self._state.statistics.workers.part_seconds
