@@ -106,6 +106,11 @@ matrix: ready-to-test
 ray: ready-to-test
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m 'ray or not ray' tests/remote/ray
 
+# All examples and the notebook; some are in the suite, too.
+examples: ready-to-test
+	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m 'examples or not examples' tests/integrations/test_examples.py \
+	    tests/integrations/test_notebook.py
+
 # The examples of inference in LitServe, Ray Serve and Triton; FastAPI's is in the suite.
 servers: ready-to-test
 	# Triton's server, whose test is skipped without it. Its Python code pins an older NumPy.
