@@ -106,7 +106,8 @@ matrix: ready-to-test
 ray: ready-to-test
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m 'ray or not ray' tests/remote/ray
 
-# All examples and the notebook; some are in the suite, too.
+# All examples and the notebook; some are in the suite, too. FUSIONLOADER_NOTEBOOK=examples/tour.ipynb
+# keeps it with its outputs.
 examples: ready-to-test
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m 'examples or not examples' tests/integrations/test_examples.py \
 	    tests/integrations/test_notebook.py
