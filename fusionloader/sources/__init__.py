@@ -66,11 +66,13 @@ _MODULES = {
 }
 
 
-def __getattr__(name: str) -> object:
-    # Native workers import modules of this room, without torch and numpy.
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+if not TYPE_CHECKING:  # to checkers every name would be there
+
+    def __getattr__(name: str) -> object:
+        # Native workers import modules of this room, without torch and numpy.
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -31,11 +31,13 @@ _MODULES = {
 }
 
 
-def __getattr__(name: str) -> object:
-    # Each loader imports modules of this room, and hardly any of them takes a trace.
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+if not TYPE_CHECKING:  # to checkers every name would be there
+
+    def __getattr__(name: str) -> object:
+        # Each loader imports modules of this room, and hardly any of them takes a trace.
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -12,6 +12,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 from typing_extensions import assert_type
 
+import fusionloader.sources
+import fusionloader.trace
 from fusionloader import (
     Cache,
     CompiledPlan,
@@ -126,3 +128,9 @@ def plans(transform: Any) -> None:
     plan = compile_plan(transform, decode="exact")
     assert_type(plan, CompiledPlan)
     assert_type(plan.explain(), str)
+
+
+def names_that_are_not_there() -> None:
+    print(fusionloader.FusionLoder)  # type: ignore[attr-defined]
+    print(fusionloader.sources.TarFolders)  # type: ignore[attr-defined]
+    print(fusionloader.trace.read_timelines)  # type: ignore[attr-defined]
