@@ -55,8 +55,6 @@ from fusionloader.plan.torchvision import (
     windows,
 )
 
-__all__ = ["CompiledTransform", "NotCompiled", "Note", "Tail", "compile_transform"]
-
 _ANY_RGB = ImageKind()
 # Stages that move pixels and change none.
 _MOVING = (CenterCrop, RandomCrop, RandomHorizontalFlip, RandomVerticalFlip)
@@ -120,7 +118,7 @@ class Tail:
     """The transforms that run in Python, one after the other."""
 
     def __init__(self, transforms: Sequence[Transform]) -> None:
-        self.transforms = list(transforms)
+        self.transforms: list[Transform] = list(transforms)
 
     def __call__(self, image: Image.Image) -> Any:
         """Returns the transformed image; an exception says which transform raised it."""
