@@ -1,6 +1,6 @@
 # Every target works alone on a fresh machine: the first one sets everything up.
 .PHONY: demo test kills chaos soak corrupt draws mutants matrix architectures studies ray servers lint audit format stubs \
-    bench asan fuzz neon gpu gpu-rehearsal gpu-kit compliance clean ready ready-to-test
+    api types examples bench asan fuzz neon gpu gpu-rehearsal gpu-kit compliance clean ready ready-to-test
 .DELETE_ON_ERROR:
 # Without bytecode each of the processes that tests start would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -121,6 +121,7 @@ lint: ready-to-test
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python .ci/stubs --check
+	$(BIN)/python .ci/api --check
 	$(BIN)/clang-format --dry-run --Werror $(filter csrc/%,$(SOURCES)) $(SHIPPED_SOURCES) $(TEST_SOURCES)
 
 # Known vulnerabilities of what the package requires. A package of which nothing can be learned, as from
@@ -139,6 +140,10 @@ format: $(TEST_INSTALLED)
 # The types of the extension, from its signatures.
 stubs: ready-to-test
 	$(BIN)/python .ci/stubs
+
+# What breaks programs since the last release; records the public API. ARGS may be `--against REF`.
+api: $(TEST_INSTALLED)
+	$(BIN)/python .ci/api $(ARGS)
 
 # A copy of the package with an instrumented extension, and the tests of csrc/ run against it.
 # The sanitizer's library has to be loaded before Python; Python itself leaks by design.

@@ -16,8 +16,7 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader
-from fusionloader.trace.files import read_timeline
-from fusionloader.trace.merge import merge_traces
+from fusionloader.trace import merge_traces, read_timeline
 
 
 def main() -> None:

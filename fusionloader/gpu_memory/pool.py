@@ -16,6 +16,19 @@ from fusionloader import _native
 from fusionloader._native import cuda as native
 from fusionloader.gpu_memory.borrower import Mapping
 
+__all__ = [
+    "FREE",
+    "LIBRARY",
+    "MALLOC",
+    "RETIRE",
+    "add",
+    "freeze",
+    "is_empty",
+    "live_bytes",
+    "remove",
+    "settle",
+]
+
 LIBRARY: str = _native.__file__
 MALLOC, FREE = "fl_pool_malloc", "fl_pool_free"
 # Frees in the order of a stream, for allocators that do: ``settle`` makes the room free again, and

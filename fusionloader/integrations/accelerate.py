@@ -15,6 +15,8 @@ from torch.utils.data import DataLoader
 from fusionloader.integrations.rebuild import EXTRA_ARGUMENTS, fusion_of
 from fusionloader.loader import FusionLoader
 
+__all__ = ["prepare"]
+
 
 def prepare(accelerator: Accelerator, *objects: Any, **arguments: Any) -> Any:
     """Returns what ``accelerator.prepare(*objects)`` would, with FusionLoaders kept.

@@ -12,6 +12,8 @@ from fusionloader.aliases import AnyLoader, Batch
 from fusionloader.validation import OverlappedValidation, ValidationResult
 from fusionloader.validation.settings import Evaluate
 
+__all__ = ["OverlappedValidationCallback"]
+
 
 class OverlappedValidationCallback(lightning.Callback):
     """Validates the ``LightningModule`` after its epochs, while the next one trains.

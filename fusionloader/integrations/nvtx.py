@@ -8,6 +8,8 @@ from typing import Any
 from fusionloader.integrations.extras import extra
 from fusionloader.loader import FusionLoader
 
+__all__ = ["Annotation", "annotate"]
+
 with extra("nvtx"):
     import nvtx
 

@@ -10,6 +10,8 @@ from fusionloader.integrations.extras import extra
 from fusionloader.statistics.metrics import METRICS, WAIT_HELP, WAIT_HISTOGRAM, Metric
 from fusionloader.statistics.readings import one
 
+__all__ = ["export"]
+
 with extra("otel"):
     from opentelemetry.metrics import (
         CallbackOptions,

@@ -12,6 +12,8 @@ from fusionloader.integrations.extras import extra
 from fusionloader.statistics.metrics import METRICS, WAIT_HELP, WAIT_HISTOGRAM, Metric
 from fusionloader.statistics.snapshot import LoaderStats
 
+__all__ = ["Exporter", "export"]
+
 with extra("prometheus"):
     from prometheus_client import REGISTRY, CollectorRegistry, start_http_server, write_to_textfile
     from prometheus_client.core import (

@@ -16,6 +16,8 @@ from torchvision.datasets.folder import default_loader
 from fusionloader.integrations.rebuild import EXTRA_ARGUMENTS, fusion_of
 from fusionloader.options import WorkerPool
 
+__all__ = ["create_loader"]
+
 # ``device`` is timm's as well.
 _EXTRA = tuple(name for name in EXTRA_ARGUMENTS if name != "device")
 

@@ -6,6 +6,8 @@ from typing import Any
 
 from fusionloader.integrations.accelerate import adopt
 
+__all__ = ["FusionTrainerMixin"]
+
 
 class FusionTrainerMixin:
     """First base class of a trainer: ``class MyTrainer(FusionTrainerMixin, Trainer)``.

@@ -55,8 +55,6 @@ from fusionloader.plan.torchvision import (
     windows,
 )
 
-__all__ = ["CompiledTransform", "NotCompiled", "Note", "Tail", "compile_transform"]
-
 _ANY_RGB = ImageKind()
 # Stages that move pixels and change none.
 _MOVING = (CenterCrop, RandomCrop, RandomHorizontalFlip, RandomVerticalFlip)

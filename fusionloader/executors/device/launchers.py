@@ -12,6 +12,8 @@ from fusionloader.executors.device.memory import Memory, allocate_on_host
 from fusionloader.executors.shortage import is_shortage
 from fusionloader.gpu_memory.errors import CudaError
 
+__all__ = ["CudaLauncher", "HostLauncher", "KernelError", "Launcher"]
+
 
 class KernelError(RuntimeError):
     """The driver does not take the kernel; the message says why, and what to do."""

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+__all__ = ["Memory", "allocate_on_host", "allocator_of_torch", "of_buffer", "of_tensor"]
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 

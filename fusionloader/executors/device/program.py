@@ -11,6 +11,8 @@ from fusionloader.executors.native import make_executor
 from fusionloader.plan.operations import Operation
 from fusionloader.plan.stages import Plan
 
+__all__ = ["DeviceProgram", "DeviceSample"]
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceSample:

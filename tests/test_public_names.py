@@ -1,0 +1,88 @@
+"""What is public is written down, can be imported, and is all that examples and pages use."""
+
+import ast
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs/api_stability.md").read_text()
+ROW = re.compile(r"^\| `(fusionloader[\w.]*)` \| (.*) \|$", re.MULTILINE)
+EXAMPLES = sorted(ROOT.glob("examples/**/*.py"))
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
+# In code blocks of both kinds, fenced and indented.
+IMPORT = re.compile(r"^ *from (fusionloader[\w.]*) import (\([^)]*\)|[^\n#]*)", re.MULTILINE)
+
+
+def public_names(path):
+    """Returns a module's ``__all__``, without importing it; ``None`` if it has none."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return set(ast.literal_eval(node.value))
+    return None
+
+
+def module_name(path):
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = {
+    module_name(path): names
+    for path in sorted(ROOT.glob("fusionloader/**/*.py"))
+    if (names := public_names(path)) is not None
+}
+
+
+def private_imports(imported):
+    """Returns those of pairs of a module and a name that are not public."""
+    return [
+        (module, name)
+        for module, name in imported
+        if name not in MODULES.get(module, ()) and f"{module}.{name}" not in MODULES
+    ]
+
+
+def test_the_page_has_the_names_of_all_modules_that_say_what_is_public():
+    listed = {module: set(re.findall(r"`(\w+)`", names)) for module, names in ROW.findall(PAGE)}
+    assert listed == MODULES
+
+
+@pytest.mark.parametrize("module", ["fusionloader", "fusionloader.sources", "fusionloader.trace"])
+def test_modules_that_load_their_names_late_have_all_of_them(module):
+    loaded = importlib.import_module(module)
+    assert set(loaded._MODULES) == set(loaded.__all__) <= set(dir(loaded))
+    for name in loaded.__all__:
+        assert getattr(loaded, name).__module__.startswith("fusionloader.")
+    with pytest.raises(AttributeError, match="has no attribute 'DataLoader'"):
+        _ = loaded.DataLoader
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_imports_nothing_but_public_names(path):
+    tree = ast.parse(path.read_text())
+    imported = [
+        (node.module, alias.name)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith("fusionloader.")
+        for alias in node.names
+    ]
+    assert private_imports(imported) == []
+    private = [
+        ast.unparse(node)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and re.match(r"_[^_]", node.attr)
+    ]
+    assert [name for name in private if not name.startswith("self.")] == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_a_page_imports_nothing_but_public_names(path):
+    imported = [
+        (module, name.split(" as ")[0].strip())
+        for module, names in IMPORT.findall(path.read_text())
+        for name in names.strip("() \n").split(",")
+        if name.strip()
+    ]
+    assert private_imports(imported) == []
