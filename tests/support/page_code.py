@@ -18,8 +18,8 @@ PAGES = sorted(
 )
 _FENCE = re.compile(r"^(`{3,})(\w*)$")
 _REASON = re.compile(r"^<!-- not run: (.*) -->$")
-# Of lists and footnotes, whose text is indented as well.
-_ITEM = re.compile(r"\s*([-*]|\d+\.|\[\^\w+\]:)\s")
+# Of lists, footnotes and what is included in the reference, whose text is indented as well.
+_ITEM = re.compile(r"\s*([-*]|\d+\.|\[\^\w+\]:|:::)\s")
 
 
 @dataclass(frozen=True, slots=True)

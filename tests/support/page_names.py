@@ -38,6 +38,7 @@ def common() -> Names:
         "train_set": dataset,
         "val_set": dataset,
         "paths": [path for path, _ in dataset.samples],
+        "targets": dataset.targets,
         "jpeg": jpeg,
         "content": jpeg,
         "list_of_jpegs": [Path(path).read_bytes() for path, _ in dataset.samples],
@@ -80,12 +81,6 @@ def _inference(names: Names) -> Names:
     return {"transform": eval_transform()}
 
 
-def _integrations(names: Names) -> Names:
-    from fusionloader import FusionLoader
-
-    return {"states": [FusionLoader(names["dataset"], 256, shuffle=True).state_dict()]}
-
-
 def _iterable_pipelines(names: Names) -> Names:
     return {"shards": _tar_shards(count=8)}
 
@@ -120,7 +115,7 @@ def _sources(names: Names) -> Names:
         Path(f"train-{shard}.bin").write_bytes(b"".join(contents[shard::2]))
     half = len(contents) // 2
     columns = {"file": [0] * half + [1] * half, "offset": offsets, "nbytes": sizes}
-    return {**vars(own_source), **columns, "targets": [0] * len(contents)}
+    return {**vars(own_source), **columns}
 
 
 @contextmanager
@@ -151,7 +146,6 @@ def _validation(names: Names) -> Names:
 _PAGES: dict[str, Callable[[Names], Names]] = {
     "docs/decoders.md": _decoders,
     "docs/inference.md": _inference,
-    "docs/integrations.md": _integrations,
     "docs/iterable_pipelines.md": _iterable_pipelines,
     "docs/samplers.md": _samplers,
     "docs/shards.md": _shards,

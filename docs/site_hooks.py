@@ -1,0 +1,129 @@
+"""What `mkdocs` does to pages so that they read alike in the repository and in the site.
+
+Pages link to files outside ``docs/`` (``../examples/resume.py``). In the site each of these is a
+page that shows the file, or a list of a folder's files; pages of the root (``CHANGELOG.md``) are
+pages of the site. A ``<picture>`` follows the system; here it follows the palette's button.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mkdocs.structure.files import File
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parents[1]
+# Pages of the repository's root, and where they are in the site.
+ROOT_PAGES = {
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
+}
+SHOWN = "repository"  # the site's folder of files that pages link to
+LANGUAGES = {".py": "python", ".json": "json", ".toml": "toml", ".cpp": "cpp", ".hpp": "cpp"}
+MOST_BYTES = 200_000  # of a file that is shown
+
+LINK = re.compile(r"(?<!!)\]\((?!\w+:|#|<)([^)\s#]+)(#[^)\s]*)?\)")
+PICTURE = re.compile(
+    r'<picture>\s*<source [^>]*srcset="(?P<dark>[^"]+)">\s*'
+    r'<img alt="(?P<alt>[^"]*)" src="(?P<light>[^"]+)">\s*</picture>'
+)
+FENCED = re.compile(r"^(```+)\w*\n.*?^\1$", re.MULTILINE | re.DOTALL)
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Adds the pages of the root, and one for each file that a page links to."""
+    for name, uri in ROOT_PAGES.items():
+        files.append(File.generated(config, uri, content=(ROOT / name).read_text()))
+    waiting = [file for file in files.documentation_pages() if file.src_uri.endswith(".md")]
+    while waiting:
+        page = waiting.pop()
+        for target, _ in LINK.findall(_without_code(page.content_string)):
+            path = _in_repository(page.src_uri, target)
+            uri = _uri(path)
+            if path.startswith("docs/") or files.get_file_from_path(uri) is not None:
+                continue
+            if (ROOT / path).exists():
+                made = File.generated(config, uri, content=_shown(path))
+                files.append(made)
+                waiting.append(made)
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    """Rewrites links and pictures of a page."""
+    source = page.file.src_uri
+    kept: list[str] = []
+
+    def keep(found: re.Match[str]) -> str:
+        kept.append(found[0])
+        return f"\0{len(kept) - 1}\0"
+
+    def link(found: re.Match[str]) -> str:
+        uri = _uri(_in_repository(source, found[1]))
+        relative = posixpath.relpath(uri, posixpath.dirname(source) or ".")
+        return f"]({relative}{found[2] or ''})"
+
+    text = FENCED.sub(keep, markdown)
+    text = PICTURE.sub(_picture, LINK.sub(link, text))
+    return re.sub("\0(\\d+)\0", lambda found: kept[int(found[1])], text)
+
+
+def _picture(found: re.Match[str]) -> str:
+    return "".join(f"![{found['alt']}]({found[name]}#only-{name})" for name in ("light", "dark"))
+
+
+def _without_code(text: str) -> str:
+    return FENCED.sub("", text)
+
+
+def _in_repository(page: str, target: str) -> str:
+    """Returns what a link of a page leads to, as a path in the repository."""
+    if page.startswith(f"{SHOWN}/"):
+        folder = posixpath.dirname(page.removeprefix(f"{SHOWN}/"))
+    elif page in ROOT_PAGES.values():
+        folder = ""
+    else:
+        folder = posixpath.dirname(f"docs/{page}")
+    return posixpath.normpath(posixpath.join(folder, target))
+
+
+def _uri(path: str) -> str:
+    """Returns where the site has a path of the repository."""
+    if path.startswith("docs/"):
+        return path.removeprefix("docs/")
+    if path == "README.md":
+        return "index.md"
+    if path in ROOT_PAGES:
+        return ROOT_PAGES[path]
+    if path.endswith(".md"):
+        return f"{SHOWN}/{path}"
+    if (ROOT / path).is_dir():
+        return f"{SHOWN}/{path}/index.md"
+    return f"{SHOWN}/{path}.md"
+
+
+def _shown(path: str) -> str:
+    """Returns the page that shows a file, or a folder's files."""
+    place = ROOT / path
+    title = f"---\ntitle: {path}\nsearch:\n  exclude: true\n---\n\n"
+    if place.is_dir():
+        rows = [
+            f"- [{each.name}]({each.name})" for each in sorted(place.iterdir()) if each.is_file()
+        ]
+        return f"{title}# {path}\n\n" + "\n".join(rows) + "\n"
+    text = place.read_text()
+    if path.endswith(".md"):
+        return title + text
+    if len(text) > MOST_BYTES:
+        text = text[:MOST_BYTES] + "\n... cut off here: the repository has the rest\n"
+    fence = "`" * max(3, *(len(run) + 1 for run in re.findall("`+", text)), 3)
+    language = LANGUAGES.get(place.suffix, "text")
+    return f"{title}# {path}\n\n{fence}{language}\n{text.rstrip()}\n{fence}\n"
