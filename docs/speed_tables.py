@@ -156,7 +156,9 @@ def _link(name: str) -> str:
 
 def _markdown(rows: Iterator[Row]) -> str:
     heads, *lines = rows
+    # Columns of figures are aligned to the right; the first one is of words.
     rule = ["---:" if cell.lstrip("*")[:1].isdigit() else "---" for cell in lines[0]]
+    rule[0] = "---"
     return "".join(f"| {' | '.join(line)} |\n" for line in [heads, rule, *lines])
 
 
