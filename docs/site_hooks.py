@@ -7,6 +7,7 @@ pages of the site. A ``<picture>`` follows the system; here it follows the palet
 
 from __future__ import annotations
 
+import ast
 import posixpath
 import re
 from pathlib import Path
@@ -110,15 +111,21 @@ def _uri(path: str) -> str:
     return f"{SHOWN}/{path}.md"
 
 
+def _about(file: Path) -> str:
+    """Returns the first line of a script's docstring."""
+    if file.suffix != ".py":
+        return ""
+    return (ast.get_docstring(ast.parse(file.read_text())) or "").partition("\n")[0]
+
+
 def _shown(path: str) -> str:
     """Returns the page that shows a file, or a folder's files."""
     place = ROOT / path
     title = f"---\ntitle: {path}\nsearch:\n  exclude: true\n---\n\n"
     if place.is_dir():
-        rows = [
-            f"- [{each.name}]({each.name})" for each in sorted(place.iterdir()) if each.is_file()
-        ]
-        return f"{title}# {path}\n\n" + "\n".join(rows) + "\n"
+        files = [each for each in sorted(place.iterdir()) if each.is_file()]
+        rows = "".join(f"| [{each.name}]({each.name}) | {_about(each)} |\n" for each in files)
+        return f"{title}# {path}\n\n| file | |\n| --- | --- |\n{rows}"
     text = place.read_text()
     if path.endswith(".md"):
         return title + text

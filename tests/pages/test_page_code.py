@@ -3,9 +3,11 @@
 import ast
 import importlib
 import importlib.util
+import itertools
+import re
 
 import pytest
-from support.page_code import PAGES, blocks_of, indented_code, python_blocks
+from support.page_code import PAGES, blocks_of, indented_code, prose, python_blocks
 
 LANGUAGES = {"python", "sh", "text", "json", "yaml"}
 WITH_PYTHON = [page for page in PAGES if python_blocks(page)]
@@ -48,3 +50,14 @@ def _check(module, name, place):
 def test_what_is_not_run_has_a_reason(page):
     reasons = [block.reason for block in python_blocks(page) if block.reason is not None]
     assert all(len(reason.split()) >= 3 for reason in reasons)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_lists_and_tables_read_alike_in_the_repository_and_in_the_site(page):
+    """The site wants a blank line before a list, and 4 spaces before what goes on in one."""
+    lines = prose(page).splitlines()
+    for before, line in itertools.pairwise(lines):
+        if not before.strip():
+            assert not re.match(r" {1,3}\S", line), f"4 spaces before: {line}"
+        elif re.match(r"([-*]|\d+\.) ", line):
+            assert re.match(r"([-*]|\d+\.) | {2}", before), f"a blank line before: {line}"

@@ -4,17 +4,13 @@ import re
 from urllib.parse import urlsplit
 
 import pytest
-from support.page_code import PAGES, ROOT
+from support import page_code
+from support.page_code import PAGES, ROOT, prose
 
-FENCED = re.compile(r"^(```+)\w*\n.*?^\1$", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`+[^`\n]*`+")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 SOURCE = re.compile(r'(?:src|srcset)="([^"]+)"')
 HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
-
-
-def prose(page):
-    return FENCED.sub("", (ROOT / page).read_text())
 
 
 def targets(page):
@@ -35,7 +31,7 @@ def anchors(page):
 def test_headings_are_named_as_github_names_them(tmp_path, monkeypatch):
     page = tmp_path / "page.md"
     page.write_text("# One, two `three`\n\n```sh\n# no heading\n```\n\n## A: b\n\n## A: b\n")
-    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    monkeypatch.setattr(page_code, "ROOT", tmp_path)
     assert anchors("page.md") == ["one-two-three", "a-b", "a-b-1"]
 
 

@@ -17,6 +17,7 @@ PAGES = sorted(
     for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "benchmarks/README.md"]
 )
 _FENCE = re.compile(r"^(`{3,})(\w*)$")
+_BLOCK = re.compile(r"^(`{3,})\w*\n.*?^\1$", re.MULTILINE | re.DOTALL)
 _REASON = re.compile(r"^<!-- not run: (.*) -->$")
 # Of lists, footnotes and what is included in the reference, whose text is indented as well.
 _ITEM = re.compile(r"\s*([-*]|\d+\.|\[\^\w+\]:|:::)\s")
@@ -56,6 +57,11 @@ def blocks_of(page: str) -> list[Block]:
         found.append(Block(page, number + 1, opened[2], code, before and before[1]))
         number = end + 1
     return found
+
+
+def prose(page: str) -> str:
+    """Returns a page without its blocks."""
+    return _BLOCK.sub("", (ROOT / page).read_text())
 
 
 def python_blocks(page: str) -> list[Block]:
