@@ -107,6 +107,12 @@ matrix: ready-to-test
 ray: ready-to-test
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m 'ray or not ray' tests/remote/ray
 
+# All examples and the notebook; some are in the suite, too. FUSIONLOADER_NOTEBOOK=examples/tour.ipynb
+# keeps it with its outputs.
+examples: ready-to-test
+	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m 'examples or not examples' tests/integrations/test_examples.py \
+	    tests/integrations/test_notebook.py
+
 # The examples of inference in LitServe, Ray Serve and Triton; FastAPI's is in the suite.
 servers: ready-to-test
 	# Triton's server, whose test is skipped without it. Its Python code pins an older NumPy.
@@ -120,6 +126,7 @@ lint: ready-to-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 	$(BIN)/python .ci/stubs --check
 	$(BIN)/python .ci/api --check
@@ -154,6 +161,10 @@ docs: ready-to-test $(DOCS_INSTALLED)
 # What breaks programs since the last release; records the public API. ARGS may be `--against REF`.
 api: $(TEST_INSTALLED)
 	$(BIN)/python .ci/api $(ARGS)
+
+# Whether each public name has complete types, which pyright needs 15 s for.
+types: $(TEST_INSTALLED)
+	$(BIN)/python .ci/types
 
 # A copy of the package with an instrumented extension, and the tests of csrc/ run against it.
 # The sanitizer's library has to be loaded before Python; Python itself leaks by design.

@@ -1,15 +1,17 @@
 """What `mkdocs` does to pages so that they read alike in the repository and in the site.
 
 Pages link to files outside ``docs/`` (``../examples/resume.py``). In the site each of these is a
-page that shows the file, or a list of a folder's files; pages of the root (``CHANGELOG.md``) are
+page that shows the file, or a list of a folder's files; pages elsewhere (``CHANGELOG.md``) are
 pages of the site. A ``<picture>`` follows the system; here it follows the palette's button.
 """
 
 from __future__ import annotations
 
 import ast
+import json
 import posixpath
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +23,14 @@ if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
-# Pages of the repository's root, and where they are in the site.
-ROOT_PAGES = {
+# Pages of other folders, and where they are in the site.
+OTHER_PAGES = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
+    "examples/README.md": "examples.md",
 }
+_SOURCES = {uri: path for path, uri in OTHER_PAGES.items()}
 SHOWN = "repository"  # the site's folder of files that pages link to
 LANGUAGES = {".py": "python", ".json": "json", ".toml": "toml", ".cpp": "cpp", ".hpp": "cpp"}
 MOST_BYTES = 200_000  # of a file that is shown
@@ -40,8 +44,8 @@ FENCED = re.compile(r"^(```+)\w*\n.*?^\1$", re.MULTILINE | re.DOTALL)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the pages of the root, and one for each file that a page links to."""
-    for name, uri in ROOT_PAGES.items():
+    """Adds the pages of other folders, and one for each file that a page links to."""
+    for name, uri in OTHER_PAGES.items():
         files.append(File.generated(config, uri, content=(ROOT / name).read_text()))
     waiting = [file for file in files.documentation_pages() if file.src_uri.endswith(".md")]
     while waiting:
@@ -89,8 +93,8 @@ def _in_repository(page: str, target: str) -> str:
     """Returns what a link of a page leads to, as a path in the repository."""
     if page.startswith(f"{SHOWN}/"):
         folder = posixpath.dirname(page.removeprefix(f"{SHOWN}/"))
-    elif page in ROOT_PAGES.values():
-        folder = ""
+    elif page in _SOURCES:
+        folder = posixpath.dirname(_SOURCES[page])
     else:
         folder = posixpath.dirname(f"docs/{page}")
     return posixpath.normpath(posixpath.join(folder, target))
@@ -102,8 +106,8 @@ def _uri(path: str) -> str:
         return path.removeprefix("docs/")
     if path == "README.md":
         return "index.md"
-    if path in ROOT_PAGES:
-        return ROOT_PAGES[path]
+    if path in OTHER_PAGES:
+        return OTHER_PAGES[path]
     if path.endswith(".md"):
         return f"{SHOWN}/{path}"
     if (ROOT / path).is_dir():
@@ -118,6 +122,21 @@ def _about(file: Path) -> str:
     return (ast.get_docstring(ast.parse(file.read_text())) or "").partition("\n")[0]
 
 
+def _cells(notebook: dict[str, Any]) -> Iterator[str]:
+    """Yields the cells of a notebook: text, code, and what the code has shown."""
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        yield source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```"
+        for output in cell.get("outputs", ()):
+            data = output.get("data", {})
+            if "image/png" in data:
+                png = "".join(data["image/png"]).replace("\n", "")
+                yield f'<img alt="what the cell shows" src="data:image/png;base64,{png}">'
+            else:
+                text = "".join(data.get("text/plain", output.get("text", "")))
+                yield f"```text\n{text.rstrip()}\n```"
+
+
 def _shown(path: str) -> str:
     """Returns the page that shows a file, or a folder's files."""
     place = ROOT / path
@@ -129,6 +148,8 @@ def _shown(path: str) -> str:
     text = place.read_text()
     if path.endswith(".md"):
         return title + text
+    if path.endswith(".ipynb"):
+        return title + "\n\n".join(_cells(json.loads(text)))
     if len(text) > MOST_BYTES:
         text = text[:MOST_BYTES] + "\n... cut off here: the repository has the rest\n"
     fence = "`" * max(3, *(len(run) + 1 for run in re.findall("`+", text)), 3)

@@ -1,19 +1,20 @@
 """Batches of images of one aspect ratio: less padding than batches of any images.
 
+    python examples/bucketed_batches.py
+
 Each batch is padded to its largest image, as detection models want it. The same is counted for
 torch's random batches. Training stops in the middle of an epoch and goes on where it stopped.
 """
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from PIL import Image
-from sample_images import image_folder
+from sample_images import data_folder, parser_of
 from torch.utils.data import DataLoader, RandomSampler, default_collate
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
@@ -25,9 +26,9 @@ BATCH = 8
 SHAPES = [(160, 120), (120, 160), (200, 100), (120, 120), (240, 160)]
 
 
-def write_shapes(images: int, folder: Path) -> None:
-    """Writes the sample images in several aspect ratios."""
-    for number, path in enumerate(sorted(image_folder(images).glob("*/*.jpg"))):
+def write_shapes(images: Path, folder: Path) -> None:
+    """Writes the images in several aspect ratios."""
+    for number, path in enumerate(sorted(images.glob("*/*.jpg"))):
         target = folder / path.parent.name / path.name
         target.parent.mkdir(exist_ok=True)
         with Image.open(path) as image:
@@ -55,9 +56,8 @@ def padding(batches: Any) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--images", type=int, default=200, help="images to make (200)")
-    images = parser.parse_args().images
+    parser = parser_of(__doc__)
+    images = data_folder(parser.parse_args())
     with TemporaryDirectory() as folder:
         write_shapes(images, Path(folder))
         train(ImageFolder(folder, transforms.ToTensor()))

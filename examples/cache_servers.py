@@ -11,11 +11,10 @@ they do not share the memory of that machine.
 
 from __future__ import annotations
 
-import argparse
 import os
 
 import torch
-from sample_images import image_folder
+from sample_images import data_folder, parser_of
 from torch.utils.data import DistributedSampler
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
@@ -24,15 +23,14 @@ from fusionloader import Cache, FusionLoader
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--images", type=int, default=200, help="images to make (200)")
+    parser = parser_of(__doc__)
     parser.add_argument("--epochs", type=int, default=3)
     options = parser.parse_args()
     if "RANK" in os.environ:
         torch.distributed.init_process_group("gloo")
     rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     transform = transforms.Compose([transforms.RandomResizedCrop(64), transforms.ToTensor()])
-    dataset = ImageFolder(str(image_folder(options.images)), transform)
+    dataset = ImageFolder(str(data_folder(options)), transform)
     sampler = DistributedSampler(dataset, ranks, rank)
     cache = Cache("256MiB", servers="auto")
     loader = FusionLoader(dataset, 16, sampler=sampler, num_workers=2, seed=0, cache=cache)

@@ -1,12 +1,14 @@
-"""Serves a small model: clients in an event loop submit JPEGs, the model gets dynamic batches."""
+"""Serves a small model: clients in an event loop submit JPEGs, the model gets dynamic batches.
+
+python examples/inference.py
+"""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 
 import torch
-from sample_images import image_folder
+from sample_images import data_folder, parser_of
 from torch import nn
 from torchvision import transforms
 
@@ -33,12 +35,11 @@ async def serve(prepare: Preprocessor, images: list[bytes], clients: int) -> lis
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--images", type=int, default=200, help="images to make (200)")
+    parser = parser_of(__doc__)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--clients", type=int, default=5)
     options = parser.parse_args()
-    files = sorted(image_folder(options.images).rglob("*.jpg"))
+    files = sorted(data_folder(options).rglob("*.jpg"))
     images = [file.read_bytes() for file in files]
     transform = transforms.Compose(
         [transforms.Resize(SIZE), transforms.CenterCrop(SIZE), transforms.ToTensor()]

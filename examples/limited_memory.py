@@ -1,13 +1,13 @@
 """Says what memory batches may take here, and makes fewer of them ahead where that is too little.
 
+    python examples/limited_memory.py
+
 Batches need no ``/dev/shm``. What is free follows from the machine, the container and ``ulimit``.
 """
 
 from __future__ import annotations
 
-import argparse
-
-from sample_images import image_folder
+from sample_images import data_folder, parser_of
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
@@ -15,12 +15,11 @@ from fusionloader import FusionLoader
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--images", type=int, default=600)
+    parser = parser_of(__doc__, images=600)
     parser.add_argument("--limit", default="4MiB", help="of batches in flight (4MiB)")
     options = parser.parse_args()
     transform = transforms.Compose([transforms.RandomResizedCrop(128), transforms.ToTensor()])
-    dataset = ImageFolder(str(image_folder(options.images)), transform)
+    dataset = ImageFolder(str(data_folder(options)), transform)
     for limit in (None, options.limit):
         loader = FusionLoader(
             dataset, batch_size=16, num_workers=2, prefetch_factor=4, max_shared_bytes=limit

@@ -1,13 +1,15 @@
-"""Logs what limits training beside its loss: as JSON lines, to TensorBoard, or to Prometheus."""
+"""Logs what limits training beside its loss: as JSON lines, to TensorBoard, or to Prometheus.
+
+python examples/log_metrics.py
+"""
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Callable, Mapping
 
 import torch
-from sample_images import image_folder
+from sample_images import data_folder, parser_of
 from torch import nn
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
@@ -38,13 +40,12 @@ def to_tensorboard(folder: str) -> Log:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--images", type=int, default=200, help="images to make (200)")
+    parser = parser_of(__doc__)
     parser.add_argument("--tensorboard", metavar="FOLDER", help="write there, instead of JSON")
     parser.add_argument("--prometheus", type=int, metavar="PORT", help="serve counters there")
     options = parser.parse_args()
     steps = [transforms.RandomResizedCrop(32), transforms.ToTensor()]
-    photos = ImageFolder(image_folder(options.images), transforms.Compose(steps))
+    photos = ImageFolder(data_folder(options), transforms.Compose(steps))
     loader: FusionLoader[list[torch.Tensor]] = FusionLoader(photos, 10, shuffle=True, num_workers=2)
     if options.prometheus is not None:
         from fusionloader.integrations import prometheus

@@ -1,14 +1,16 @@
-"""Each epoch's model is validated while the next epoch trains, with the workers of one pool."""
+"""Each epoch's model is validated while the next epoch trains, with the workers of one pool.
+
+python examples/overlapped_validation.py
+"""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from sample_images import image_folder
+from sample_images import data_folder, parser_of
 from torch import nn
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
@@ -39,12 +41,11 @@ def show(results: Iterable[ValidationResult]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--images", type=int, default=200, help="images to make (200)")
+    parser = parser_of(__doc__)
     parser.add_argument("--epochs", type=int, default=3)
     options = parser.parse_args()
-    train_set = images(image_folder(options.images), transforms.RandomResizedCrop(SIZE))
-    val_folder = image_folder(max(10, options.images // 5), "val")
+    train_set = images(data_folder(options), transforms.RandomResizedCrop(SIZE))
+    val_folder = data_folder(options, "val")
     val_set = images(val_folder, transforms.Resize(SIZE), transforms.CenterCrop(SIZE))
     model = nn.Sequential(
         nn.Conv2d(3, 16, 5, stride=4),

@@ -1,14 +1,16 @@
-"""A dataset class of one's own: JPEG files opened with Pillow, decoded natively as they are."""
+"""A dataset class of one's own: JPEG files opened with Pillow, decoded natively as they are.
+
+python examples/own_dataset.py
+"""
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
 import torch
 from PIL import Image
-from sample_images import image_folder
+from sample_images import data_folder, parser_of
 from torch import nn
 from torch.utils.data import Dataset
 from torchvision import transforms
@@ -38,10 +40,9 @@ class Photos(Dataset[dict[str, Any]]):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--images", type=int, default=200, help="images to make (200)")
+    parser = parser_of(__doc__)
     options = parser.parse_args()
-    photos = Photos(Path(image_folder(options.images)))
+    photos = Photos(Path(data_folder(options)))
     loader: FusionLoader[Any] = FusionLoader(
         photos,
         16,

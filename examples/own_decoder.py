@@ -7,7 +7,6 @@ Commands go into a queue, as into a card's; its units finish them in any order.
 
 from __future__ import annotations
 
-import argparse
 import io
 import queue
 import threading
@@ -16,7 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from PIL import Image, ImageOps
-from sample_images import image_folder
+from sample_images import data_folder, parser_of
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
@@ -78,12 +77,11 @@ def decode(command: DecodeCommand) -> np.ndarray:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--images", type=int, default=200, help="images to make (200)")
+    parser = parser_of(__doc__)
     parser.add_argument("--seconds", type=float, default=60, help="to train at most (60)")
     options = parser.parse_args()
     transform = transforms.Compose([transforms.RandomResizedCrop(64), transforms.ToTensor()])
-    dataset = ImageFolder(str(image_folder(options.images)), transform)
+    dataset = ImageFolder(str(data_folder(options)), transform)
     card = GpuWorker(device="cpu", sharing="spatial", decoder=CardDecoder(units=2))
     loader = FusionLoader(
         dataset, 32, shuffle=True, num_workers=1, persistent_workers=True, gpu_worker=card

@@ -1,17 +1,21 @@
-"""A source of one's own: JPEGs one after the other in large files, read and decoded natively."""
+"""A source of one's own: JPEGs one after the other in large files, read and decoded natively.
+
+python examples/own_source.py
+"""
 
 from __future__ import annotations
 
-import argparse
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from sample_images import image_folder
+from sample_images import data_folder, parser_of
 from torch import nn
 from torchvision import transforms
+from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader
 from fusionloader.sources import ByteRanges, EncodedImages
@@ -45,27 +49,31 @@ class RecordNames:
         return f"{Path(file).name}: record at byte {offset - HEADER.size}"
 
 
-def write_records(images: int, files: int) -> list[Path]:
-    """Writes the sample images to files of records, in turn."""
-    folder = image_folder(images)
+def write_records(images: ImageFolder, folder: Path, files: int) -> list[Path]:
+    """Writes the images to files of records, in turn."""
     parts = [bytearray() for _ in range(files)]
-    for number, path in enumerate(sorted(folder.glob("*/*.jpg"))):
-        data, label = path.read_bytes(), int(path.parent.name.removeprefix("class"))
+    for number, (path, label) in enumerate(images.samples):
+        data = Path(path).read_bytes()
         parts[number % files] += HEADER.pack(label, len(data)) + data
-    paths = [folder.with_name(f"{folder.name}-{number}.rec") for number in range(files)]
+    paths = [folder / f"{number}.rec" for number in range(files)]
     for path, part in zip(paths, parts, strict=True):
         path.write_bytes(part)
     return paths
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--images", type=int, default=200, help="images to make (200)")
+    parser = parser_of(__doc__)
     options = parser.parse_args()
     steps = [transforms.RandomResizedCrop(32), transforms.ToTensor()]
-    records = Records(write_records(options.images, files=3), transforms.Compose(steps))
+    images = ImageFolder(data_folder(options))
+    with TemporaryDirectory() as folder:
+        paths = write_records(images, Path(folder), files=3)
+        train(Records(paths, transforms.Compose(steps)), len(images.classes))
+
+
+def train(records: Records, classes: int) -> None:
     loader: FusionLoader[Any] = FusionLoader(records, 16, shuffle=True, num_workers=2)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10))
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, classes))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for epoch in range(2):
         loss = torch.zeros(())

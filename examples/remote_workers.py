@@ -11,7 +11,6 @@ With workers that Ray starts on the machines of a cluster (`ray start`), or here
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from sample_images import image_folder
+from sample_images import data_folder, parser_of
 from torch import nn
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
@@ -57,7 +56,7 @@ def address_of(worker: subprocess.Popen[str]) -> str:
     return worker.stdout.readline().split()[2].rstrip(",")
 
 
-def train(remote: Remote | str, images: int, epochs: int) -> None:
+def train(remote: Remote | str, folder: Path, epochs: int) -> None:
     transform = transforms.Compose(
         [
             transforms.RandomResizedCrop(64),
@@ -65,7 +64,7 @@ def train(remote: Remote | str, images: int, epochs: int) -> None:
             transforms.ToTensor(),
         ]
     )
-    dataset = ImageFolder(str(image_folder(images)), transform)
+    dataset = ImageFolder(str(folder), transform)
     loader = FusionLoader(
         dataset,
         16,
@@ -92,16 +91,16 @@ def train(remote: Remote | str, images: int, epochs: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = parser_of(__doc__)
     parser.add_argument("--ray", action="store_true", help="have Ray start the workers")
-    parser.add_argument("--images", type=int, default=200, help="images to make (200)")
     parser.add_argument("--epochs", type=int, default=3)
     options = parser.parse_args()
+    images = data_folder(options)
     if options.ray:
-        train("auto", options.images, options.epochs)
+        train("auto", images, options.epochs)
         return
     with tempfile.TemporaryDirectory() as folder, two_workers(Path(folder)) as remote:
-        train(remote, options.images, options.epochs)
+        train(remote, images, options.epochs)
 
 
 if __name__ == "__main__":

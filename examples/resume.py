@@ -1,18 +1,19 @@
 """Stops in the middle of an epoch, saves a checkpoint, and goes on where it stopped.
 
+    python examples/resume.py
+
 The batches after the resumption are those that an uninterrupted run would have given, bit for bit;
 samples that were already delivered are not read again.
 """
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from sample_images import image_folder
+from sample_images import data_folder, parser_of
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
@@ -45,9 +46,8 @@ def train(loader: FusionLoader[Any], steps: int | None = None) -> list[torch.Ten
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--images", type=int, default=200, help="images to make (200)")
-    folder = image_folder(parser.parse_args().images)
+    parser = parser_of(__doc__)
+    folder = data_folder(parser.parse_args())
     with new_loader(folder) as loader:
         whole_epoch = train(loader)
 

@@ -1,10 +1,11 @@
-"""Small JPEGs in ``ImageFolder`` layout, for scripts that are started without images of yours.
+"""What the scripts train on: a folder of yours, or small JPEGs in ``ImageFolder`` layout.
 
 Each class has a color of its own with noise over it, so that there is something to learn.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import tempfile
@@ -15,6 +16,29 @@ from PIL import Image
 
 CLASSES = 10
 WIDTH, HEIGHT = 160, 120
+
+
+def parser_of(doc: str | None, images: int = 200) -> argparse.ArgumentParser:
+    """Returns a parser with the options of all scripts; ``doc`` is what a script says of itself."""
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data", type=Path, help="folder of class folders, or of train/ and val/ with those"
+    )
+    parser.add_argument(
+        "--images", type=int, default=images, help=f"to make without --data ({images})"
+    )
+    return parser
+
+
+def data_folder(options: argparse.Namespace, split: str = "train") -> Path:
+    """Returns the folder of class folders that a script's options say."""
+    if options.data is None:
+        few = max(20, options.images // 10)
+        return image_folder(options.images if split == "train" else few, split)
+    folder = Path(options.data)
+    return folder / split if (folder / split).is_dir() else folder
 
 
 def image_folder(images: int, split: str = "train") -> Path:

@@ -1,14 +1,16 @@
-"""What other loaders keep images in: LMDB here; MDS and LitData folders are opened likewise."""
+"""What other loaders keep images in: LMDB here; MDS and LitData folders are opened likewise.
+
+python examples/shards_folders.py
+"""
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import lmdb
-from sample_images import image_folder
+from sample_images import data_folder, parser_of
 from torch.utils.data import Subset
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
@@ -27,11 +29,10 @@ def write(images: ImageFolder, folder: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--images", type=int, default=200, help="images to make (200)")
+    parser = parser_of(__doc__)
     options = parser.parse_args()
     with TemporaryDirectory() as folder:
-        write(ImageFolder(str(image_folder(options.images))), folder)
+        write(ImageFolder(str(data_folder(options))), folder)
         # MDSImages(folder) and LitDataImages(folder) stand for folders of those.
         images = LMDBImages(folder, image="image-*", target="label-*", transform=TRAIN)
         half = Subset(images, range(len(images) // 2))

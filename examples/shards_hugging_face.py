@@ -1,14 +1,16 @@
-"""A Hugging Face dataset, decoded and transformed natively from its Arrow files."""
+"""A Hugging Face dataset, decoded and transformed natively from its Arrow files.
+
+python examples/shards_hugging_face.py
+"""
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from datasets import ClassLabel, Dataset, Features, Image, load_from_disk
-from sample_images import image_folder
+from sample_images import data_folder, parser_of
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
@@ -28,11 +30,10 @@ def write(images: ImageFolder, folder: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--images", type=int, default=200, help="images to make (200)")
+    parser = parser_of(__doc__)
     options = parser.parse_args()
     with TemporaryDirectory() as folder:
-        write(ImageFolder(str(image_folder(options.images))), folder)
+        write(ImageFolder(str(data_folder(options))), folder)
         rows = load_from_disk(folder).shuffle(seed=0).select(range(options.images // 2))
         images = from_hugging_face(rows, TRAIN, image="photo")
         loader: FusionLoader[Any] = FusionLoader(images, 10, shuffle=True, num_workers=2)

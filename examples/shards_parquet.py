@@ -1,8 +1,10 @@
-"""Parquet files, which are unpacked once for all jobs of the machine."""
+"""Parquet files, which are unpacked once for all jobs of the machine.
+
+python examples/shards_parquet.py
+"""
 
 from __future__ import annotations
 
-import argparse
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from sample_images import image_folder
+from sample_images import data_folder, parser_of
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
@@ -30,11 +32,10 @@ def write(images: ImageFolder, folder: str, rows: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--images", type=int, default=200, help="images to make (200)")
+    parser = parser_of(__doc__)
     options = parser.parse_args()
     with TemporaryDirectory() as folder:
-        write(ImageFolder(str(image_folder(options.images))), folder, 50)
+        write(ImageFolder(str(data_folder(options))), folder, 50)
         for time_of in ("first", "second"):
             started = time.perf_counter()
             images = ParquetImages(

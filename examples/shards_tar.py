@@ -1,15 +1,17 @@
-"""Tar archives as WebDataset has them, shuffled, and resumed in the middle of an epoch."""
+"""Tar archives as WebDataset has them, shuffled, and resumed in the middle of an epoch.
+
+python examples/shards_tar.py
+"""
 
 from __future__ import annotations
 
-import argparse
 import io
 import tarfile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from sample_images import image_folder
+from sample_images import data_folder, parser_of
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
@@ -32,11 +34,10 @@ def write(images: ImageFolder, folder: str, samples: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--images", type=int, default=200, help="images to make (200)")
+    parser = parser_of(__doc__)
     options = parser.parse_args()
     with TemporaryDirectory() as folder:
-        write(ImageFolder(str(image_folder(options.images))), folder, 25)
+        write(ImageFolder(str(data_folder(options))), folder, 25)
         images = TarFolder(f"{folder}/train-*.tar", transform=TRAIN)
         print(f"{len(images)} samples of the classes {', '.join(images.classes or [])}")
         loader: FusionLoader[Any] = FusionLoader(images, 10, shuffle=True, num_workers=2)

@@ -1,5 +1,7 @@
 """A sweep over learning rates: four trainings at once, and each mini-batch is prepared once.
 
+    python examples/share_preparation.py
+
 The trainings are ordinary processes, as those of Ray Tune or Optuna, or of four terminals; all that
 they have in common is the word that their loaders share.
 """
@@ -10,10 +12,11 @@ import argparse
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import torch
-from sample_images import image_folder
+from sample_images import data_folder, parser_of
 from torch import nn
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
@@ -23,9 +26,9 @@ from fusionloader import FusionLoader
 SIZE = 64
 
 
-def loader_of(images: int, workers: int, word: str) -> FusionLoader[Any]:
+def loader_of(folder: Path, workers: int, word: str) -> FusionLoader[Any]:
     transform = transforms.Compose([transforms.RandomResizedCrop(SIZE), transforms.ToTensor()])
-    dataset = ImageFolder(str(image_folder(images)), transform)
+    dataset = ImageFolder(str(folder), transform)
     return FusionLoader(
         dataset,
         16,
@@ -39,7 +42,7 @@ def loader_of(images: int, workers: int, word: str) -> FusionLoader[Any]:
 
 
 def train(options: argparse.Namespace, rate: float) -> None:
-    loader = loader_of(options.images, options.workers, options.word)
+    loader = loader_of(data_folder(options), options.workers, options.word)
     last = nn.LazyLinear(len(loader.dataset.classes))  # type: ignore[attr-defined]
     model = nn.Sequential(nn.Conv2d(3, 8, 5, stride=4), nn.ReLU(), nn.Flatten(), last)
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
@@ -60,8 +63,7 @@ def train(options: argparse.Namespace, rate: float) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--images", type=int, default=200, help="images to make (200)")
+    parser = parser_of(__doc__)
     parser.add_argument("--workers", type=int, default=1, help="of each training (1)")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--word", default=f"sweep-{os.getpid()}", help="that the loaders share")
@@ -72,9 +74,9 @@ def main() -> None:
         torch.set_num_threads(1)
         train(options, options.rate)
         return
-    image_folder(options.images)  # made once, before all need it
-    common = [sys.executable, __file__, "--word", options.word]
-    for name in ("images", "workers", "epochs"):
+    data = data_folder(options)  # made once, before all need it
+    common = [sys.executable, __file__, "--word", options.word, "--data", str(data)]
+    for name in ("workers", "epochs"):
         common += [f"--{name}", str(getattr(options, name))]
     jobs = [subprocess.Popen([*common, "--rate", rate]) for rate in options.rates.split(",")]
     sys.exit(max(job.wait() for job in jobs))

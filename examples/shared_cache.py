@@ -1,11 +1,12 @@
 """Two jobs, one after the other, find one cache: the second decodes nothing.
 
+    python examples/shared_cache.py
+
 Serves a cache while they run, as `python -m fusionloader cache serve` does in another terminal.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import signal
 import subprocess
@@ -14,7 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from sample_images import image_folder
+from sample_images import data_folder, parser_of
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
@@ -52,15 +53,14 @@ def job(folder: Path, epochs: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--images", type=int, default=200, help="images to make (200)")
+    parser = parser_of(__doc__)
     parser.add_argument("--epochs", type=int, default=2, help="of each job (2)")
     parser.add_argument("--job", type=Path, metavar="FOLDER", help="be one of the jobs")
     options = parser.parse_args()
     if options.job:
         job(options.job, options.epochs)
         return
-    folder = image_folder(options.images)
+    folder = data_folder(options)
     with served("1GiB"):
         for number in range(2):
             print(f"job {number}", flush=True)

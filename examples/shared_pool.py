@@ -1,17 +1,18 @@
 """Training and validation share one pool of workers: half the processes, the same batches.
 
+    python examples/shared_pool.py
+
 Validates in the middle of each training epoch, too, as long trainings do: the training's iterator
 just waits meanwhile.
 """
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
 import torch
-from sample_images import image_folder
+from sample_images import data_folder, parser_of
 from torch import nn
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
@@ -43,13 +44,12 @@ def train(model: nn.Module, loader: FusionLoader[Any], val: FusionLoader[Any]) -
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--images", type=int, default=200, help="images to make (200)")
+    parser = parser_of(__doc__)
     parser.add_argument("--workers", type=int, default=2, help="processes of the pool (2)")
     parser.add_argument("--epochs", type=int, default=2)
     options = parser.parse_args()
-    train_folder = image_folder(options.images)
-    val_folder = image_folder(max(10, options.images // 10), "val")
+    train_folder = data_folder(options)
+    val_folder = data_folder(options, "val")
     train_set = images(train_folder, transforms.RandomResizedCrop(SIZE))
     val_set = images(val_folder, transforms.Resize(SIZE), transforms.CenterCrop(SIZE))
     model = nn.Sequential(

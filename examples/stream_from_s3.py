@@ -7,7 +7,6 @@ Without a URL it writes shards to an S3 server of its own: pip install 'moto[s3]
 
 from __future__ import annotations
 
-import argparse
 import io
 import itertools
 import tarfile
@@ -16,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sample_images import image_folder
+from sample_images import data_folder, parser_of
 from torchvision import transforms
 
 from fusionloader import FusionLoader
@@ -39,7 +38,7 @@ def shard_of(paths: list[Path], first: int) -> bytes:
 
 
 @contextmanager
-def own_bucket(images: int) -> Iterator[tuple[str, dict[str, Any]]]:
+def own_bucket(images: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields the URL pattern of shards on a server that runs within the block, and its options."""
     import boto3
     from moto.server import ThreadedMotoServer
@@ -57,7 +56,7 @@ def own_bucket(images: int) -> Iterator[tuple[str, dict[str, Any]]]:
         **region,
     )
     client.create_bucket(Bucket="images")
-    paths = sorted(image_folder(images).rglob("*.jpg"))
+    paths = sorted(images.rglob("*.jpg"))
     count = 0
     for first in range(0, len(paths), SHARD_SAMPLES):
         body = shard_of(paths[first : first + SHARD_SAMPLES], first)
@@ -74,14 +73,13 @@ def loader_of(dataset: TarStream) -> FusionLoader[Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = parser_of(__doc__)
     parser.add_argument("urls", nargs="?", help="of shards, with braces")
-    parser.add_argument("--images", type=int, default=200, help="images to make (200)")
     options = parser.parse_args()
     if options.urls is not None:
         train(options.urls, {})
         return
-    with own_bucket(options.images) as (urls, storage_options):
+    with own_bucket(data_folder(options)) as (urls, storage_options):
         train(urls, storage_options)
 
 

@@ -1,15 +1,16 @@
 """A trace of a training: where the time of workers and of the training process goes.
 
+    python examples/trace_training.py
+
 Open the files in https://ui.perfetto.dev. ``both.json.gz`` has the operations of torch as well.
 """
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import torch
-from sample_images import image_folder
+from sample_images import data_folder, parser_of
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 from torchvision import transforms
@@ -20,12 +21,11 @@ from fusionloader.trace import merge_traces, read_timeline
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--images", type=int, default=200, help="images to make (200)")
+    parser = parser_of(__doc__)
     parser.add_argument("--folder", type=Path, default=Path(), help="for the traces (here)")
     options = parser.parse_args()
     transform = transforms.Compose([transforms.RandomResizedCrop(64), transforms.ToTensor()])
-    dataset = ImageFolder(str(image_folder(options.images)), transform)
+    dataset = ImageFolder(str(data_folder(options)), transform)
     loader = FusionLoader(dataset, 10, shuffle=True, num_workers=2, persistent_workers=True)
     model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 64 * 64, len(dataset.classes)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

@@ -1,10 +1,13 @@
-"""Accelerate: one line differs, so that its wrapper keeps the FusionLoader."""
+"""Accelerate: one line differs, so that its wrapper keeps the FusionLoader.
+
+python examples/train_accelerate.py
+"""
 
 from __future__ import annotations
 
 import torch
 from accelerate import Accelerator
-from sample_images import image_folder
+from sample_images import data_folder, parser_of
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
@@ -13,9 +16,10 @@ from fusionloader.integrations.accelerate import prepare
 
 
 def main() -> None:
+    options = parser_of(__doc__).parse_args()
     accelerator = Accelerator()
     transform = transforms.Compose([transforms.RandomResizedCrop(32), transforms.ToTensor()])
-    dataset = ImageFolder(str(image_folder(200)), transform)
+    dataset = ImageFolder(data_folder(options), transform)
     classes = len(dataset.classes)
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 32 * 32, classes))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

@@ -8,11 +8,10 @@ have the cores.
 
 from __future__ import annotations
 
-import argparse
 import time
 
 import torch
-from sample_images import image_folder
+from sample_images import data_folder, parser_of
 from torch import nn
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
@@ -23,14 +22,13 @@ SIZE = 64
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--images", type=int, default=400, help="images to make (400)")
+    parser = parser_of(__doc__, images=400)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--step-ms", type=float, default=5.0, help="of the device's work (5)")
     options = parser.parse_args()
-    train_folder = image_folder(options.images)
-    val_folder = image_folder(max(32, options.images // 10), "val")
+    train_folder = data_folder(options)
+    val_folder = data_folder(options, "val")
     crop = transforms.Compose([transforms.RandomResizedCrop(SIZE), transforms.ToTensor()])
     center = transforms.Compose(
         [transforms.Resize(SIZE), transforms.CenterCrop(SIZE), transforms.ToTensor()]

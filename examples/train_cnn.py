@@ -1,16 +1,14 @@
 """Trains a small network on an image folder, on the CPU. One import is all that differs.
 
-Give it a folder of class folders; without one it makes small images first.
+python examples/train_cnn.py --data /data/imagenet
 """
 
 from __future__ import annotations
 
-import argparse
 import time
-from pathlib import Path
 
 import torch
-from sample_images import image_folder
+from sample_images import data_folder, parser_of
 from torch import nn
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
@@ -34,17 +32,14 @@ def network(classes: int) -> nn.Module:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("folder", type=Path, nargs="?")
-    parser.add_argument("--images", type=int, default=2000, help="images to make without a folder")
+    parser = parser_of(__doc__, images=2000)
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
 
-    folder = options.folder or image_folder(options.images)
     dataset = ImageFolder(
-        str(folder),
+        data_folder(options),
         transforms.Compose(
             [
                 transforms.RandomResizedCrop(224),

@@ -1,15 +1,15 @@
 """A plain PyTorch loop with a compiled model: nothing but the loader's name changes.
 
+    python examples/train_compiled.py
+
 Every batch has the same shape and strides, so that the model is compiled once; ``drop_last`` leaves
 out the smaller batch at the end, for which it would be compiled again.
 """
 
 from __future__ import annotations
 
-import argparse
-
 import torch
-from sample_images import image_folder
+from sample_images import data_folder, parser_of
 from torch import nn
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
@@ -18,12 +18,11 @@ from fusionloader import FusionLoader
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--images", type=int, default=200, help="images to make (200)")
+    parser = parser_of(__doc__)
     parser.add_argument("--backend", default="inductor", help="torch.compile's (inductor)")
     options = parser.parse_args()
     transform = transforms.Compose([transforms.RandomResizedCrop(32), transforms.ToTensor()])
-    dataset = ImageFolder(str(image_folder(options.images)), transform)
+    dataset = ImageFolder(str(data_folder(options)), transform)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     loader = FusionLoader(
         dataset,

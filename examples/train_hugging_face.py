@@ -1,17 +1,18 @@
 """A Hugging Face dataset with an image column, as it is: ``set_transform`` runs in the workers.
 
+    python examples/train_hugging_face.py
+
 With ``--stream`` its samples come one after another, and a checkpoint taken in the middle of the
 epoch makes every worker go on in its own shards.
 """
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
 import torch
 from datasets import ClassLabel, Dataset, Features, Image
-from sample_images import image_folder
+from sample_images import data_folder, parser_of
 from torch import nn
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
@@ -36,11 +37,10 @@ def transformed(rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--images", type=int, default=200, help="images to make (200)")
+    parser = parser_of(__doc__)
     parser.add_argument("--stream", action="store_true", help="iterate instead of indexing")
     options = parser.parse_args()
-    images = ImageFolder(str(image_folder(options.images)))
+    images = ImageFolder(str(data_folder(options)))
     dataset = of_folder(images)
     if options.stream:
         stream = dataset.to_iterable_dataset(num_shards=4).shuffle(seed=0)

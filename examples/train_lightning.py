@@ -1,4 +1,7 @@
-"""Lightning's Trainer with a FusionLoader: nothing but the loader's name changes."""
+"""Lightning's Trainer with a FusionLoader: nothing but the loader's name changes.
+
+python examples/train_lightning.py
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from typing import Any
 
 import lightning
 import torch
-from sample_images import image_folder
+from sample_images import data_folder, parser_of
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
@@ -27,10 +30,13 @@ class Classifier(lightning.LightningModule):
 
 
 def main() -> None:
+    options = parser_of(__doc__).parse_args()
     transform = transforms.Compose([transforms.RandomResizedCrop(32), transforms.ToTensor()])
-    dataset = ImageFolder(str(image_folder(200)), transform)
+    dataset = ImageFolder(data_folder(options), transform)
     loader = FusionLoader(dataset, 16, shuffle=True, num_workers=2, persistent_workers=True)
-    trainer = lightning.Trainer(max_epochs=2, accelerator="auto", logger=False)
+    trainer = lightning.Trainer(
+        max_epochs=2, accelerator="auto", logger=False, enable_checkpointing=False
+    )
     trainer.fit(Classifier(len(dataset.classes)), loader)
     print(f"{loader.stats().batches} batches")
 

@@ -1,19 +1,26 @@
-"""timm's transforms and arguments, with a FusionLoader."""
+"""timm's transforms and arguments, with a FusionLoader.
+
+python examples/train_timm.py
+"""
 
 from __future__ import annotations
 
 import timm
 import torch
-from sample_images import image_folder
+from sample_images import data_folder, parser_of
 from timm.data import create_dataset
 
 from fusionloader.integrations.timm import create_loader
 
 
 def main() -> None:
+    parser = parser_of(__doc__)
+    parser.add_argument("--model", default="resnet18", help="any of timm's (resnet18)")
+    options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    dataset = create_dataset("", str(data_folder(options)))
     loader = create_loader(
-        create_dataset("", str(image_folder(200))),
+        dataset,
         input_size=(3, 64, 64),
         batch_size=16,
         is_training=True,
@@ -23,12 +30,15 @@ def main() -> None:
         device=device,
     )
     print(loader.explain())
-    model = timm.create_model("resnet18", num_classes=10).to(device)
+    classes = len(dataset.reader.class_to_idx)
+    model = timm.create_model(options.model, num_classes=classes).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for images, targets in loader:
         optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(images), targets).backward()
+        loss = torch.nn.functional.cross_entropy(model(images), targets)
+        loss.backward()
         optimizer.step()
+    print(f"loss {loss.item():.2f} after {len(loader)} batches")
     loader.close()
 
 

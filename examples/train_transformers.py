@@ -1,52 +1,73 @@
-"""transformers' Trainer with FusionLoaders, on a Hugging Face dataset with an image column."""
+"""transformers' Trainer with FusionLoaders: a small vision transformer on a dataset with images.
+
+    python examples/train_transformers.py
+
+Its images are opened with Pillow by ``set_transform``, in the workers, and decoded natively.
+"""
 
 from __future__ import annotations
 
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
-import torch
-from datasets import Dataset
-from transformers import Trainer, TrainingArguments
+from datasets import ClassLabel, Dataset, Features, Image
+from sample_images import data_folder, parser_of
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
+from transformers import Trainer, TrainingArguments, ViTConfig, ViTForImageClassification
 
 from fusionloader.integrations.transformers import FusionTrainerMixin
+
+SIZE = 64
+to_tensor = transforms.Compose([transforms.RandomResizedCrop(SIZE), transforms.ToTensor()])
 
 
 class FusionTrainer(FusionTrainerMixin, Trainer):
     fusion_options = {"seed": 0}
 
 
-class Classifier(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = torch.nn.Linear(3 * 32 * 32, 2)
+def of_folder(images: ImageFolder) -> Dataset:
+    columns = {
+        "image": [path for path, _ in images.samples],
+        "labels": [target for _, target in images.samples],
+    }
+    features = Features({"image": Image(), "labels": ClassLabel(names=images.classes)})
+    return Dataset.from_dict(columns, features=features)
 
-    def forward(self, pixels: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-        logits = self.layer(pixels.flatten(1))
-        return {"loss": torch.nn.functional.cross_entropy(logits, labels), "logits": logits}
 
-
-def to_tensors(rows: dict[str, Any]) -> dict[str, Any]:
-    pixels = [torch.tensor(row, dtype=torch.float32) / 255 for row in rows["pixels"]]
-    return {"pixels": pixels, "labels": rows["labels"]}
+def transformed(rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    pixels = [to_tensor(picture.convert("RGB")) for picture in rows["image"]]
+    return {"pixel_values": pixels, "labels": rows["labels"]}
 
 
 def main() -> None:
-    images = np.random.default_rng(0).integers(0, 256, (64, 3, 32, 32), dtype=np.uint8)
-    dataset = Dataset.from_dict({"pixels": images.tolist(), "labels": [i % 2 for i in range(64)]})
-    dataset.set_transform(to_tensors)
+    images = ImageFolder(data_folder(parser_of(__doc__).parse_args()))
+    dataset = of_folder(images).with_transform(transformed)
+    model = ViTForImageClassification(
+        ViTConfig(
+            image_size=SIZE,
+            patch_size=16,
+            hidden_size=64,
+            intermediate_size=128,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_labels=len(images.classes),
+        )
+    )
     with TemporaryDirectory() as place:
         arguments = TrainingArguments(
             place,
-            num_train_epochs=1,
-            per_device_train_batch_size=8,
+            num_train_epochs=2,
+            per_device_train_batch_size=16,
             dataloader_num_workers=2,
+            dataloader_persistent_workers=True,
             remove_unused_columns=False,
             save_strategy="no",
             report_to=[],
         )
-        FusionTrainer(Classifier(), arguments, train_dataset=dataset).train()
+        trainer = FusionTrainer(model, arguments, train_dataset=dataset)
+        result = trainer.train()
+    print(f"{result.global_step} steps, loss {result.training_loss:.2f}")
 
 
 if __name__ == "__main__":

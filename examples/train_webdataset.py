@@ -1,18 +1,19 @@
 """WebDataset shards: an ``IterableDataset``, whose workers make whole batches.
 
+    python examples/train_webdataset.py
+
 Each worker reads shards of its own, so there should be as many shards as workers, or more.
 """
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 import webdataset
-from sample_images import image_folder
+from sample_images import data_folder, parser_of
 from torch import nn
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
@@ -40,10 +41,9 @@ def dataset_of(shards: list[str]) -> Any:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--images", type=int, default=200, help="images to make (200)")
+    parser = parser_of(__doc__)
     options = parser.parse_args()
-    images = ImageFolder(str(image_folder(options.images)))
+    images = ImageFolder(str(data_folder(options)))
     with TemporaryDirectory() as folder:
         shards = write_shards(images, Path(folder), per_shard=max(1, len(images) // 8))
         loader: FusionLoader[Any] = FusionLoader(

@@ -1,13 +1,14 @@
-"""Accelerate: the prepared model is validated while the next epoch trains."""
+"""Accelerate: the prepared model is validated while the next epoch trains.
+
+python examples/validate_accelerate.py
+"""
 
 from __future__ import annotations
-
-import argparse
 
 import torch
 from accelerate import Accelerator
 from overlapped_validation import evaluate, images
-from sample_images import image_folder
+from sample_images import data_folder, parser_of
 from torchvision import transforms
 
 from fusionloader import FusionLoader
@@ -16,12 +17,11 @@ from fusionloader.validation import OverlappedValidation
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--images", type=int, default=200, help="images to make (200)")
+    parser = parser_of(__doc__)
     options = parser.parse_args()
     accelerator = Accelerator()
-    dataset = images(image_folder(options.images), transforms.RandomResizedCrop(32))
-    val_set = images(image_folder(20, "val"), transforms.Resize(32), transforms.CenterCrop(32))
+    dataset = images(data_folder(options), transforms.RandomResizedCrop(32))
+    val_set = images(data_folder(options, "val"), transforms.Resize(32), transforms.CenterCrop(32))
     model = torch.nn.Sequential(
         torch.nn.Flatten(), torch.nn.Linear(3 * 32 * 32, len(dataset.classes))
     )

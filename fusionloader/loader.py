@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
+from typing_extensions import Self  # torch needs it, too
 
 from fusionloader.aliases import Batch, Index, Sample, State
 from fusionloader.cache_settings import Cache
@@ -193,7 +194,7 @@ class FusionLoader(Shown, DataLoader[T_co]):
         for field in fields(options):
             if field.name != "num_workers":  # DataLoader's own
                 setattr(self, field.name, getattr(options, field.name))
-        self.shuffle = shuffle
+        self.shuffle: bool | None = shuffle
         self._state = LoaderState()
         self._iterator_factory = iterator_factory()
         super().__init__(
@@ -278,8 +279,7 @@ class FusionLoader(Shown, DataLoader[T_co]):
 
         After an epoch lines say their share of workers' time, and the last how long training waits.
         """
-        stats = self.stats()
-        return "\n".join([self._explained(), *measured(stats)])
+        return "\n".join([self._explained(), *measured(self.stats())])
 
     def _explained(self) -> str:
         seconds = self._state.statistics.workers.part_seconds
@@ -304,8 +304,8 @@ class FusionLoader(Shown, DataLoader[T_co]):
     def trace(self, path: str | os.PathLike[str], steps: int | None = None) -> Trace:
         """Records a timeline of the next ``steps`` batches, see docs/tracing.md.
 
-        It is written when it ends: with the last of them, its ``with`` block, ``stop()`` or
-        ``close()``. ``path`` ends in ``.pftrace``, ``.perfetto-trace``, ``.json`` or ``.json.gz``.
+        It is written when it ends: with the last of them, its ``with`` block, ``stop()``,
+        ``close()``. ``path`` ends in ``.pftrace``, ``.perfetto-trace``, ``.json``, ``.json.gz``.
 
         Raises:
             OSError: the path cannot be written.
@@ -385,7 +385,7 @@ class FusionLoader(Shown, DataLoader[T_co]):
         iterator, self._iterator = self._iterator, None
         getattr(iterator, "_shutdown_workers", lambda: None)()
 
-    def __enter__(self) -> FusionLoader[T_co]:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

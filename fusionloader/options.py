@@ -64,7 +64,7 @@ class WorkerPool:
         ValueError: not a positive number, no such affinity, or no way to start processes.
     """
 
-    is_background = False
+    is_background: bool = False
 
     def __init__(
         self,
@@ -85,8 +85,8 @@ class WorkerPool:
         if cpu_affinity not in AFFINITIES:
             raise ValueError(f"cpu_affinity should be one of {AFFINITIES}, not {cpu_affinity!r}")
         self.cpu_affinity: Switch = cpu_affinity
-        self.num_workers = num_workers
-        self.multiprocessing_context = multiprocessing_context
+        self.num_workers: int = num_workers
+        self.multiprocessing_context: BaseContext | None = multiprocessing_context
         self._processes: Closable | None = None  # made by fusionloader.pool.pool_processes
 
     @property

@@ -41,8 +41,8 @@ class _Policy:
     """Draws as the compiled form does, and does what is drawn with torchvision on Pillow."""
 
     def __init__(self, interpolation: Argument, fill: Argument) -> None:
-        self.interpolation = interpolation
-        self.fill = fill
+        self.interpolation: Argument = interpolation
+        self.fill: Argument = fill
         self._executors: dict[str, _native.Executor] = {}
         try:
             interpolation_name(interpolation)
@@ -114,8 +114,8 @@ class ExtendedRandAugment(_Policy):
                 f"magnitude is to be a whole number from 0 to {_LARGEST_MAGNITUDE}: {magnitude!r}"
             )
         super().__init__(interpolation, fill)
-        self.num_ops = num_ops
-        self.magnitude = magnitude
+        self.num_ops: int = num_ops
+        self.magnitude: int = magnitude
 
     def stage(self, context: Context) -> Stage:
         """Returns what is drawn, as a stage of a plan."""
@@ -165,7 +165,9 @@ class DeepAutoAugment(_Policy):
         fill: Argument = 0,
     ) -> None:
         super().__init__(interpolation, fill)
-        self.layers = deep_autoaugment.checked_layers(layers, "DeepAutoAugment")
+        self.layers: deep_autoaugment.Layers = deep_autoaugment.checked_layers(
+            layers, "DeepAutoAugment"
+        )
 
     @classmethod
     def from_file(

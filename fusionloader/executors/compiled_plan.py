@@ -16,7 +16,7 @@ from fusionloader.executors.results import converted, result_like
 from fusionloader.plan.arguments import Transform
 from fusionloader.plan.operations import Operation
 from fusionloader.plan.stages import Decode, ImageKind, Plan
-from fusionloader.plan.transforms import CompiledTransform, compile_transform
+from fusionloader.plan.transforms import CompiledTransform, Tail, compile_transform
 
 Pixels = Image.Image | npt.NDArray[np.uint8]
 
@@ -32,7 +32,7 @@ class CompiledPlan:
 
     def __init__(self, compiled: CompiledTransform) -> None:
         self.plan: Plan = compiled.plan
-        self.tail = compiled.tail
+        self.tail: Tail | None = compiled.tail
         self._compiled = compiled
         self._made: _native.Executor | None = None
 

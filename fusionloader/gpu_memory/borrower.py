@@ -43,7 +43,7 @@ class LedgerHandle:
     """
 
     def __init__(self, fd: int) -> None:
-        self.fd = fd
+        self.fd: int = fd
 
     def __reduce__(self) -> tuple[object, ...]:
         return _received, (reduction.DupFd(self.fd),)

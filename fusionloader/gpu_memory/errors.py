@@ -19,7 +19,7 @@ class CudaError(MemorySharingError):
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
-        self.code = code
+        self.code: int = code
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (str(self), self.code)
@@ -66,7 +66,7 @@ class NotReturnedError(MemorySharingError):
 
     def __init__(self, message: str, nbytes: int) -> None:
         super().__init__(message)
-        self.nbytes = nbytes
+        self.nbytes: int = nbytes
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (str(self), self.nbytes)

@@ -80,7 +80,7 @@ class Grant:
     def __init__(self, lender: Lender, block: Block, ticket: native.Ticket) -> None:
         self._lender = lender
         self._ticket = ticket
-        self.block = block
+        self.block: Block = block
 
     @property
     def state(self) -> str:

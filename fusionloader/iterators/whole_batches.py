@@ -29,12 +29,7 @@ from fusionloader.iterators.deferral import while_fetching
 from fusionloader.iterators.loader_state import LoaderState
 from fusionloader.iterators.native_part import missing
 from fusionloader.iterators.sample_counts import asked_samples, made_samples
-from fusionloader.iterators.worker_loop import (
-    Stamped,
-    StampingContext,
-    fetcher_state,
-    make_fetcher,
-)
+from fusionloader.iterators.worker_loop import Stamped, StampingContext, fetcher_state, make_fetcher
 from fusionloader.limits.out_of_memory import OutOfMemoryKills
 from fusionloader.manager.stalls import StallWatch
 from fusionloader.options import LoaderOptions
@@ -239,6 +234,11 @@ class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ign
                 epoch_state.workers[worker] = self._states.pop(task, epoch_state.workers[worker])
 
     # ---- waiting -------------------------------------------------------------------------------
+
+    def _reset(self, loader: AnyLoader, first_iter: bool = False) -> None:
+        # Torch waits for persistent workers here, maybe long after the last batch, or before any.
+        self._watch = StallWatch(LoaderOptions.of(loader).stalled_after(is_plan=False))
+        super()._reset(loader, first_iter)
 
     def _next_data(self) -> Batch:
         refuse_in_child(self._owner)

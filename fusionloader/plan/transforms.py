@@ -118,7 +118,7 @@ class Tail:
     """The transforms that run in Python, one after the other."""
 
     def __init__(self, transforms: Sequence[Transform]) -> None:
-        self.transforms = list(transforms)
+        self.transforms: list[Transform] = list(transforms)
 
     def __call__(self, image: Image.Image) -> Any:
         """Returns the transformed image; an exception says which transform raised it."""

@@ -70,14 +70,15 @@ class EpochSampler(Sampler[list[int]]):
         Raises:
             ValueError: the seed is negative, or the ranks are none.
         """
-        self.seed = as_integer(seed)
+        self.seed: int = as_integer(seed)
         if self.seed < 0:
             raise ValueError(f"seed should be a whole number from 0 on, not {seed!r}")
-        self.shuffle = bool(shuffle)
-        self.drop_last = bool(drop_last)
+        self.shuffle: bool = bool(shuffle)
+        self.drop_last: bool = bool(drop_last)
         self._ranks = Ranks.of(num_replicas, rank, self.drop_last)
-        self.num_replicas, self.rank = self._ranks.count, self._ranks.rank
-        self.epoch = 0  # loaders watch it: no pass changes it
+        self.num_replicas: int = self._ranks.count
+        self.rank: int = self._ranks.rank
+        self.epoch: int = 0  # loaders watch it: no pass changes it
         self._place = Place(ranks=self.num_replicas)
         self._begun = False
         self._formed: tuple[int, BatchOrder] | None = None

@@ -92,7 +92,7 @@ class MixSampler(EpochSampler):
         super().__init__(
             seed=seed, shuffle=shuffle, drop_last=drop_last, num_replicas=num_replicas, rank=rank
         )
-        self.batch_size = as_integer(batch_size)
+        self.batch_size: int = as_integer(batch_size)
         if self.batch_size < 1:
             raise ValueError(f"batch_size should be a whole number from 1 on, not {batch_size!r}")
         if per not in ("sample", "batch"):

@@ -68,8 +68,8 @@ class DatasetTable(OwnedDescriptor):
             self.stamps[:] = stamps
 
     def _map(self, fd: int, nbytes: int) -> None:
-        self.fd = fd
-        self.nbytes = nbytes
+        self.fd: int = fd
+        self.nbytes: int = nbytes
         self._digest: str | None = None
         mapping = memoryview(_native.SharedMapping(fd, 0, nbytes))
         magic, whole, *_ = header = np.frombuffer(mapping, np.uint64, _HEADER).tolist()
@@ -81,16 +81,22 @@ class DatasetTable(OwnedDescriptor):
         header = header[2:]
         count, at_offsets, at_targets, at_sizes, at_blob = header[:5]
         height, width, channels, at_ranges, at_stamps = header[5:10]
-        self.image_shape = (height, width, channels) if channels else None
-        self.is_remote = bool(header[10])
+        self.image_shape: tuple[int, int, int] | None = (
+            (height, width, channels) if channels else None
+        )
+        self.is_remote: bool = bool(header[10])
         files = ((at_stamps or at_targets) - at_offsets) // 8
-        self.offsets = np.frombuffer(mapping, np.uint64, files, at_offsets)
+        self.offsets: npt.NDArray[np.uint64] = np.frombuffer(mapping, np.uint64, files, at_offsets)
         stamps = np.frombuffer(mapping, np.int64, 2 * (files - 1) if at_stamps else 0, at_stamps)
-        self.stamps = stamps.reshape(-1, 2)
-        self.ranges = np.frombuffer(mapping, np.uint64, count, at_ranges) if at_ranges else None
-        self.targets = np.frombuffer(mapping, np.int64, count, at_targets)
-        self.sizes = np.frombuffer(mapping, np.uint32, count, at_sizes)
-        self.blob = np.frombuffer(mapping, np.uint8, nbytes - at_blob, at_blob)
+        self.stamps: npt.NDArray[np.int64] = stamps.reshape(-1, 2)
+        self.ranges: npt.NDArray[np.uint64] | None = None
+        if at_ranges:
+            self.ranges = np.frombuffer(mapping, np.uint64, count, at_ranges)
+        self.targets: npt.NDArray[np.int64] = np.frombuffer(mapping, np.int64, count, at_targets)
+        self.sizes: npt.NDArray[np.uint32] = np.frombuffer(mapping, np.uint32, count, at_sizes)
+        self.blob: npt.NDArray[np.uint8] = np.frombuffer(
+            mapping, np.uint8, nbytes - at_blob, at_blob
+        )
 
     @classmethod
     def of_descriptor(cls, fd: int, nbytes: int) -> DatasetTable:

@@ -59,11 +59,11 @@ class EncodedImages(Dataset[Any]):
         Raises:
             ValueError: there are not as many targets as ranges.
         """
-        self.ranged = RangedSamples(ranges, targets)
-        self.transform = transform
-        self.target_transform = target_transform
+        self.ranged: RangedSamples = RangedSamples(ranges, targets)
+        self.transform: Transform | None = transform
+        self.target_transform: Transform | None = target_transform
         self.names: SampleNames = OffsetNames() if names is None else names
-        self.storage_options = dict(storage_options or {})
+        self.storage_options: dict[str, Any] = dict(storage_options or {})
 
     @property
     def targets(self) -> Targets:

@@ -30,9 +30,9 @@ class RangedSamples:
         if len(ranges) != len(targets):
             raise ValueError(f"{len(ranges)} samples have {len(targets)} targets")
         integers = _integers(targets)
-        self.ranges = ranges
-        self.has_integers = integers is not None
-        self.targets = targets if integers is None else integers
+        self.ranges: ByteRanges = ranges
+        self.has_integers: bool = integers is not None
+        self.targets: Targets = targets if integers is None else integers
         self._table: DatasetTable | None = None
 
     def __reduce__(self) -> tuple[type[RangedSamples], tuple[ByteRanges, Targets]]:

@@ -71,7 +71,7 @@ class TraceFile:
             ImportError: the format needs a package that is not there.
             OSError: it cannot be written.
         """
-        self.path = Path(path).absolute()
+        self.path: Path = Path(path).absolute()
         self._format = _format_of(os.fspath(path))
         self._format.check()
         self._file = open(self.path, "wb")  # noqa: SIM115  # until write()

@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 import weakref
+from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
@@ -78,9 +79,9 @@ class Trace:
         self, current: CurrentTrace, file: TraceFile, steps: int | None, recorder: Recorder
     ) -> None:
         """``steps`` batches are recorded, all where it is ``None``."""
-        self.path = file.path
-        self.pid = os.getpid()
-        self.recorder = recorder
+        self.path: Path = file.path
+        self.pid: int = os.getpid()
+        self.recorder: Recorder = recorder
         # Weakly: a loader that nobody has any more ends its trace at once.
         self._current = weakref.ref(current)
         self._steps = steps

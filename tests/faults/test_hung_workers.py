@@ -1,10 +1,12 @@
 """Workers that make no progress are named with their sample, and another one does their work."""
 
 import logging
+import multiprocessing
 import os
 import re
 import shutil
 import signal
+import threading
 import time
 from types import SimpleNamespace
 
@@ -17,7 +19,7 @@ from torch.utils.data import Dataset
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader, WorkerPool
-from fusionloader.manager import hung_workers
+from fusionloader.manager import hung_workers, stalls
 from fusionloader.manager.hung_workers import HungWorkers
 
 SECONDS = 0.4
@@ -92,6 +94,22 @@ def test_a_worker_that_is_stopped_between_samples_is_replaced(image_folder, capl
 class HangingTexts(HangsOnce):
     def __getitem__(self, index):
         return f"{super().__getitem__(index)}"
+
+
+def test_a_pause_between_two_epochs_of_whole_batches_is_no_stall(monkeypatch):
+    later = 0.0
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + later)
+    monkeypatch.setattr(stalls, "time", clock)
+    options = {"num_workers": 1, "persistent_workers": True, "stall_timeout": 60}
+    with FusionLoader(range(8), 4, collate_fn=list, **options) as loader:
+        assert list(loader) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+        later = 3600.0
+        (worker,) = multiprocessing.active_children()
+        os.kill(worker.pid, signal.SIGSTOP)  # so that the second epoch has to wait for it
+        continued = threading.Timer(0.3, os.kill, (worker.pid, signal.SIGCONT))
+        continued.start()
+        assert list(loader) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+        continued.join()
 
 
 @pytest.mark.usefixtures("any_may_die")

@@ -1,11 +1,13 @@
 """The example scripts run, on a few images."""
 
+import ast
 import importlib.util
 import os
 import re
 from pathlib import Path
 
 import pytest
+import yaml
 from support import warm_start
 
 ROOT = Path(__file__).parents[2]
@@ -40,7 +42,31 @@ SCRIPTS = [
     ("pyarrow", "shards_parquet.py", [], r"(?s)opened the second.*60 samples, .*parquet: row 0"),
     ("lmdb", "shards_folders.py", [], "30 of 60 samples\nthe last one is .*: image-000000059"),
     ("datasets", "train_hugging_face.py", [], "epoch 2: .*60 samples"),
+    (
+        *(None, "train_simclr.py", ["--data", "{data}", "--size", "32", "--epochs", "1"]),
+        r"(?s)GaussianBlur.*: native\nToTensor\(\): native\n.*epoch 1: loss \d",
+    ),
 ]
+# Run by `make examples`.
+DEARER = [
+    ("timm", "train_timm.py", ["--data", "{data}"], r"RandAugment.*: native\n(?s:.*)loss \d"),
+    ("lightning", "train_lightning.py", [], "8 batches"),
+    ("accelerate", "train_accelerate.py", [], r"epoch 1: loss \d"),
+    ("transformers", "train_transformers.py", [], r"8 steps, loss \d"),
+    (
+        *(None, "train_dino.py", ["--small", "2", "--epochs", "1"]),
+        r"(?s)size=\(96, 96\).*: native.*size=\(48, 48\).*: native.*epoch 1: loss \d",
+    ),
+    (None, "train_detection.py", [], r"(?s)epoch 1: loss \d.*60 files opened by user code"),
+    (None, "remote_workers.py", ["--epochs", "2"], r"epoch 1: loss \d"),
+]
+# Those that no folder of images is given to, and what others import.
+WITHOUT_DATA = {
+    *("sample_boxes.py", "sample_images.py", "served_model.py", "share_gpu_memory.py"),
+    *("serve_fastapi.py", "serve_litserve.py", "serve_ray.py"),
+    *("ci/test_training.py", "triton/classifier/1/model.py"),
+}
+EXAMPLES = sorted(path for path in (ROOT / "examples").rglob("*.py") if not path.is_symlink())
 
 
 @pytest.fixture(scope="module")
@@ -48,16 +74,62 @@ def cache(tmp_path_factory):
     return tmp_path_factory.mktemp("cache")
 
 
-@pytest.mark.parametrize("package, script, arguments, told", SCRIPTS)
-def test_an_example_runs(package, script, arguments, told, cache):
+def run(package, script, arguments, told, cache, data):
     if package is not None and importlib.util.find_spec(package) is None:
         pytest.skip(f"pip install {package}")
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     done = warm_start.completed(
         *(f"examples/{script}", "--images", "60"),
-        *(argument.format(folder=cache) for argument in arguments),
+        *(argument.format(folder=cache, data=data) for argument in arguments),
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": path, "XDG_CACHE_HOME": str(cache)},
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert re.search(told, done.stdout), done.stdout
+
+
+@pytest.mark.parametrize("package, script, arguments, told", SCRIPTS)
+def test_an_example_runs(package, script, arguments, told, cache, image_folder):
+    run(package, script, arguments, told, cache, image_folder)
+
+
+@pytest.mark.examples
+@pytest.mark.parametrize("package, script, arguments, told", DEARER)
+def test_a_dearer_example_runs(package, script, arguments, told, cache, image_folder):
+    run(package, script, arguments, told, cache, image_folder)
+
+
+@pytest.mark.examples
+def test_the_workflow_runs_tests_that_pass():
+    """The example for projects on machines without a GPU: all but what it installs."""
+    workflow = yaml.safe_load((ROOT / "examples/ci/workflow.yml").read_text())
+    *_, command = (step["run"] for step in workflow["jobs"]["test"]["steps"] if "run" in step)
+    python, *arguments = command.split()
+    assert (python, arguments[0]) == ("python", "-m")
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    done = warm_start.completed(
+        *arguments,
+        cwd=ROOT / "examples/ci",
+        env={**os.environ, "PYTHONPATH": path, "PYTEST_ADDOPTS": "-p no:cacheprovider"},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "5 passed" in done.stdout
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_says_how_it_is_run_and_is_run_by_a_test(path, tests_of_examples):
+    name = str(path.relative_to(ROOT / "examples"))
+    said = ast.get_docstring(ast.parse(path.read_text())) or ""
+    assert said.partition("\n")[0].rstrip().endswith((".", "?"))
+    listed = (ROOT / "examples/README.md").read_text()
+    assert f"({name})" in listed
+    if name not in WITHOUT_DATA:
+        assert "parser_of(__doc__" in path.read_text()  # which has --data
+    if not name.startswith(("sample", "served", "triton")):
+        assert f"examples/{name}" in said
+        assert path.name in tests_of_examples
+
+
+@pytest.fixture(scope="module")
+def tests_of_examples():
+    return "".join(path.read_text() for path in sorted((ROOT / "tests").rglob("test_*.py")))

@@ -39,6 +39,21 @@ def test_an_epoch_counts_once_however_often_its_end_is_asked_for(
         assert loader.stats().epochs == 2
 
 
+@pytest.mark.parametrize("kind", ["compiled", "rows", "whole"])
+def test_an_epoch_is_numbered_after_its_persistent_workers_have_begun_it(eval_set, kind):
+    dataset = eval_set if kind == "compiled" else TensorDataset(torch.arange(6.0))
+    with FusionLoader(
+        *(dataset, 4),
+        num_workers=1,
+        collate_fn=words if kind == "whole" else None,
+        persistent_workers=True,
+    ) as loader:
+        for epoch in range(2):  # as Accelerate and Lightning do
+            iterator = iter(loader)
+            loader.set_epoch(epoch + 3)
+            assert len(list(iterator)) == len(loader)
+
+
 BATCHES = [[], [0, 1], [], [2], []]
 
 

@@ -58,8 +58,10 @@ class StreamSampler(Sampler[int]):
         Raises:
             ValueError: there is no such rank.
         """
-        self.epoch = 0
+        self.epoch: int = 0
         self._counts, self._shape, self._seed = shard_counts, shape, int(seed)
+        self.num_replicas: int
+        self.rank: int
         self.num_replicas, self.rank = _ranks(num_replicas, rank)
         self._drop_last = bool(drop_last)
         self._stages: list[list[int]] = []

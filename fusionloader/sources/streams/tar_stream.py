@@ -91,7 +91,7 @@ class TarStream(EncodedImages):
             UrlUnreadable: a shard or its index cannot be read.
             ShardError: a shard or its index is damaged, or its members are no samples.
         """
-        self.urls = expand_urls(urls)
+        self.urls: list[str] = expand_urls(urls)
         if (local := next((url for url in self.urls if not is_url(url)), None)) is not None:
             raise ValueError(
                 f"{local!r} is no URL: a stream is read from s3://, https:// or others"
@@ -112,8 +112,8 @@ class TarStream(EncodedImages):
         )
         found = find_indexes(self.urls, settings, index, choice.inline)
         collected = _Collected.of(self.urls, found, choice)
-        self.read_settings = settings
-        self.shard_counts = collected.counts
+        self.read_settings: ReadSettings = settings
+        self.shard_counts: npt.NDArray[np.int64] = collected.counts
         super().__init__(
             collected.ranges,
             collected.targets,
