@@ -1,6 +1,6 @@
 # Every target works alone on a fresh machine: the first one sets everything up.
-.PHONY: demo test kills chaos soak corrupt draws mutants matrix architectures studies ray servers wheel lint audit format stubs \
-    api types examples bench asan fuzz neon gpu gpu-rehearsal gpu-kit compliance clean ready ready-to-test
+.PHONY: demo test kills chaos soak corrupt draws mutants matrix architectures studies ray servers wheel lint audit format \
+    stubs api types examples docs bench asan fuzz neon gpu gpu-rehearsal gpu-kit compliance clean ready ready-to-test
 .DELETE_ON_ERROR:
 # Without bytecode each of the processes that tests start would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -14,6 +14,7 @@ SYSTEM := $(VENV)/system.stamp
 BUILD_TOOLS := $(VENV)/build-tools.stamp
 INSTALLED := $(VENV)/installed.stamp
 TEST_INSTALLED := $(VENV)/test-installed.stamp
+DOCS_INSTALLED := $(VENV)/docs-installed.stamp
 EXTENSION := $(VENV)/extension.stamp
 # No bytecode by pip: Python writes it, for the few modules that it imports.
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-compile
@@ -160,6 +161,15 @@ wheel: ready-to-test
 stubs: ready-to-test
 	$(BIN)/python .ci/stubs
 
+# The site in build/site, where warnings are errors; and the code of the pages, which is run. To read
+# it: python3 -m http.server --directory build/site
+docs: export NO_MKDOCS_2_WARNING := 1
+docs: ready-to-test $(DOCS_INSTALLED)
+	-.ci/system-packages $(PYTHON) chromium
+	$(BIN)/python -m mkdocs build --quiet
+	FUSIONLOADER_SITE=build/site $(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) \
+	    --dist=worksteal $(PYTEST_FLAGS) -m docs tests/pages
+
 # What breaks programs since the last release; records the public API. ARGS may be `--against REF`.
 api: $(TEST_INSTALLED)
 	$(BIN)/python .ci/api $(ARGS)
@@ -261,6 +271,10 @@ $(TEST_INSTALLED): $(INSTALLED)
 	# The writer of MDS shards, with what it imports. It asks for earlier releases of numpy and
 	# transformers, and works with these; its tests are skipped without it.
 	-$(PIP_INSTALL) --no-deps mosaicml-streaming brotli catalogue cramjam python-snappy zstd
+	touch $@
+
+$(DOCS_INSTALLED): $(TEST_INSTALLED)
+	FUSIONLOADER_NATIVE=0 $(PIP_INSTALL) --no-build-isolation --editable '.[docs]'
 	touch $@
 
 $(EXTENSION): $(BUILD_TOOLS) $(SOURCES) $(BUILD_FILES)

@@ -1,7 +1,10 @@
-"""The diagrams of design.md: ``python -m docs.diagrams`` writes them to ``docs/images``."""
+"""All pictures, and those of design.md: ``python -m docs.diagrams`` writes ``docs/images``."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from docs import flowcharts, illustrations
 from docs.drawing import DARK, LIGHT, Drawing, Palette
 
 TINY_BATCHES = 12
@@ -15,8 +18,22 @@ SHOWN = (3, 10)
 def main() -> None:
     """Writes every diagram in both palettes."""
     for palette in (LIGHT, DARK):
-        queue(palette).save("queue")
-        processes(palette).save("processes")
+        for name, draw in pictures().items():
+            draw(palette).save(name)
+
+
+def pictures() -> dict[str, Callable[[Palette], Drawing]]:
+    """Returns what draws each picture, by the name of its file."""
+    return {
+        "queue": queue,
+        "processes": processes,
+        "plan": flowcharts.plan,
+        "kernel": flowcharts.kernel,
+        "tasks": flowcharts.tasks,
+        "tiers": flowcharts.tiers,
+        "batches": illustrations.batches,
+        "window": illustrations.window,
+    }
 
 
 def queue(palette: Palette) -> Drawing:

@@ -59,13 +59,8 @@ class FusionLoader(Shown, DataLoader[T_co]):
 
     Args:
         dataset: as in ``DataLoader``, as are all arguments up to ``in_order``.
-        batch_size, shuffle: as in ``DataLoader``.
         sampler: as in ``DataLoader``. What it yields is passed on as it is.
-        batch_sampler, num_workers, collate_fn: as in ``DataLoader``.
         pin_memory: as in ``DataLoader``; batches are page-locked in place, not copied.
-        drop_last, timeout, worker_init_fn, multiprocessing_context: as in ``DataLoader``.
-        generator, prefetch_factor, persistent_workers: as in ``DataLoader``.
-        pin_memory_device, in_order: as in ``DataLoader``.
         tiny_batch_size: samples in a tiny-batch, the unit that workers claim.
         device: where batches are delivered; ``None`` leaves them in host memory.
         gpu_worker: whether a worker on the device takes the largest samples of each batch:
@@ -107,6 +102,8 @@ class FusionLoader(Shown, DataLoader[T_co]):
         stall_timeout: seconds after which a worker that is at the same sample, while a batch is
             waited for, is named, killed, and its work done by another (docs/faults.md); 0: never.
             ``None``: 60 for plans, and never where user code makes samples.
+        remote: addresses of workers on other machines, ``"auto"`` for those of a Ray cluster, or a
+            ``Remote``: they prepare what this machine cannot make in time (docs/remote_workers.md).
 
     Raises:
         ValueError: as ``DataLoader`` does, and for the arguments above when they are out of range.

@@ -20,9 +20,6 @@ def test_the_readme_has_the_figures_of_its_chart():
 @pytest.mark.parametrize("palette", [LIGHT, DARK], ids=["light", "dark"])
 def test_the_pictures_are_those_of_their_scripts(palette):
     chart = readme_chart.draw(readme_chart.read_rows(), palette)
-    for name, drawing in {
-        "speed": chart,
-        "queue": diagrams.queue(palette),
-        "processes": diagrams.processes(palette),
-    }.items():
+    drawings = {name: draw(palette) for name, draw in diagrams.pictures().items()}
+    for name, drawing in {"speed": chart, **drawings}.items():
         assert drawing.path(name).read_text() == drawing.svg(), f"{name}: draw it anew"

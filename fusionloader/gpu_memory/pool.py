@@ -30,7 +30,8 @@ __all__ = [
 ]
 
 LIBRARY: str = _native.__file__
-MALLOC, FREE = "fl_pool_malloc", "fl_pool_free"
+MALLOC = "fl_pool_malloc"
+FREE = "fl_pool_free"
 # Frees in the order of a stream, for allocators that do: ``settle`` makes the room free again, and
 # so does an allocation that finds none.
 RETIRE = "fl_pool_retire"

@@ -1,7 +1,6 @@
 """The page about sources shows the code of the example that is run."""
 
 import re
-import textwrap
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -11,6 +10,6 @@ def test_the_page_has_the_example_s_source():
     page = (ROOT / "docs/sources.md").read_text()
     script = (ROOT / "examples/own_source.py").read_text()
     begin = page.index("<!-- from examples/own_source.py -->\n") + 37
-    shown = textwrap.dedent(re.match(r"(?:(?: {4}.*)?\n)+", page[begin:])[0]).strip()
+    shown = re.match(r"```python\n(.*?)```", page[begin:], re.DOTALL)[1].strip()
     assert shown in script
     assert len(script[: script.index("def write_records")].splitlines()) < 60

@@ -17,6 +17,16 @@ class S3Server:
     endpoint: str
 
     @property
+    def environment(self) -> dict[str, str]:
+        """What tells the same to programs that are told nothing."""
+        return {
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": self.endpoint,
+        }
+
+    @property
     def storage_options(self) -> dict[str, Any]:
         return {
             "key": "test",
@@ -38,8 +48,8 @@ class S3Server:
 
 
 @contextlib.contextmanager
-def s3_with(objects: dict[str, bytes]) -> Iterator[S3Server]:
-    """A server with these objects in ``BUCKET``, within the block."""
+def s3_with(objects: dict[str, bytes], bucket: str = BUCKET) -> Iterator[S3Server]:
+    """A server with these objects in a bucket, within the block."""
     from moto.server import ThreadedMotoServer
 
     running = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
@@ -48,9 +58,9 @@ def s3_with(objects: dict[str, bytes]) -> Iterator[S3Server]:
         host, port = running.get_host_and_port()
         server = S3Server(f"http://{host}:{port}")
         client = server.client()
-        client.create_bucket(Bucket=BUCKET)
+        client.create_bucket(Bucket=bucket)
         for name, data in objects.items():
-            client.put_object(Bucket=BUCKET, Key=name, Body=data)
+            client.put_object(Bucket=bucket, Key=name, Body=data)
         yield server
     finally:
         running.stop()

@@ -38,7 +38,9 @@ _INTRODUCTION = """\
 How far the native operations are from torchvision's, in levels (0 to 255); measured with
 {versions}. This page is written by
 
-    python -m benchmarks.fidelity --write docs/fidelity.md
+```sh
+python -m benchmarks.fidelity --write docs/fidelity.md
+```
 
 and `tests/plan/test_fidelity.py` holds every operation to its row.
 """

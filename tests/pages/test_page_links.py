@@ -1,0 +1,50 @@
+"""Links of pages lead to files that are there, and to headings that they have."""
+
+import re
+from urllib.parse import urlsplit
+
+import pytest
+from support import page_code
+from support.page_code import PAGES, ROOT, prose
+
+CODE = re.compile(r"`+[^`\n]*`+")
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+SOURCE = re.compile(r'(?:src|srcset)="([^"]+)"')
+HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
+
+
+def targets(page):
+    text = prose(page)
+    return [*LINK.findall(CODE.sub("", text)), *SOURCE.findall(text)]
+
+
+def anchors(page):
+    """Headings of a page as GitHub names them; those of the same words are numbered."""
+    found = []
+    for heading in HEADING.findall(prose(page)):
+        words = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower()
+        name = re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
+        found.append(f"{name}-{found.count(name)}" if name in found else name)
+    return found
+
+
+def test_headings_are_named_as_github_names_them(tmp_path, monkeypatch):
+    page = tmp_path / "page.md"
+    page.write_text("# One, two `three`\n\n```sh\n# no heading\n```\n\n## A: b\n\n## A: b\n")
+    monkeypatch.setattr(page_code, "ROOT", tmp_path)
+    assert anchors("page.md") == ["one-two-three", "a-b", "a-b-1"]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_what_a_page_links_to_is_there(page):
+    for target in targets(page):
+        parts = urlsplit(target)
+        if parts.scheme:
+            assert parts.scheme == "https" and "." in parts.netloc, f"{target}: https://host/..."
+            continue
+        file = ((ROOT / page).parent / parts.path).resolve() if parts.path else ROOT / page
+        assert file.is_relative_to(ROOT) and file.exists(), f"{target} is not there"
+        # Pages that are docstrings have the names of modules for anchors, which mkdocs checks.
+        if parts.fragment and file.suffix == ".md" and "fusionloader." not in parts.fragment:
+            name = file.relative_to(ROOT).as_posix()
+            assert parts.fragment in anchors(name), f"{target}: no such heading"
