@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fusionloader.statistics.snapshot import LoaderStats as LoaderStats
 
 try:
-    from fusionloader._version import __version__
+    from fusionloader._version import __version__ as __version__
 except ImportError:  # a tree that was never installed
     __version__ = "0+unknown"
 

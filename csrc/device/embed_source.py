@@ -1,4 +1,4 @@
-"""Writes the definition of device/source.hpp: the CUDA kernels and the headers they include, as text.
+"""Writes the definition of device/source.hpp: the CUDA kernels and their headers, as text.
 
 Usage: embed_source.py OUT
 """

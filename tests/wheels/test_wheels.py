@@ -119,4 +119,3 @@ def test_a_bare_environment_trains(tmp_path):
     home = {"HOME": str(tmp_path), "PATH": str(bin)}
     said = run(*command, "--data", tmp_path / "images", **home)
     assert "loading" in said and "training" in said
-
