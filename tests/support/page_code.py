@@ -1,4 +1,4 @@
-"""The blocks of code in pages: ``docs/*.md`` and the pages at the root.
+"""The blocks of code in pages: ``docs/**/*.md``, those at the root, and README.md of folders.
 
 A block of Python is run, unless a comment on the line before it says why not::
 
