@@ -92,7 +92,7 @@ def test_an_import_of_the_public_face_is_found(tmp_path):
 
 def test_no_folder_is_too_large_to_find_the_way_in():
     counts = {
-        folder: len(list(folder.glob("*.py")))
+        folder: len([file for file in folder.glob("*.py") if file.name != "_version.py"])
         for folder in {path.parent for path in module_files().values()}
     }
     assert {str(folder): count for folder, count in counts.items() if count > MOST_MODULES} == {}
