@@ -3,4 +3,5 @@ set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)
 set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
-set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
+# The suffix of extensions is that of SETUPTOOLS_EXT_SUFFIX, not of the Python that builds.
+set(PYBIND11_USE_CROSSCOMPILING ON)
