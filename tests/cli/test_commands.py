@@ -167,6 +167,7 @@ SHORT = {
     "webdataset_pipelines": ["--rounds", "1", "--only", "batched,iterable"],
     "breadth": ["--rounds", "1", "--only", "dict,hugging-face", "--exact", "4"],
     "import_time": ["--rounds", "1"],
+    "imread": ["--rounds", "1", "--camera-images", "1", "--megapixels", "0.3"],
     "startup": ["--rounds", "1", "--workers", "2"],
     "recovery": ["--rounds", "2", "--start-method", "fork", "--batch-size", "8"],
     "small_shm": ["--rounds", "1", "--epochs", "1", "--batch-size", "8"],
