@@ -32,7 +32,15 @@ def files(tmp_path_factory):
     return paths
 
 
-@pytest.mark.parametrize("name", DECODERS)
+# Each in a process of its own.
+IN_THE_SUITE = (OURS, "simplejpeg")
+EACH_DECODER = [
+    name if name in IN_THE_SUITE else pytest.param(name, marks=pytest.mark.studies)
+    for name in DECODERS
+]
+
+
+@pytest.mark.parametrize("name", EACH_DECODER)
 def test_decoders_have_pillows_pixels_or_close_ones(name, files):
     figures = measured(name, files, 2)
     if "missing" in figures:
