@@ -51,6 +51,7 @@ def test_the_demo_trains_with_both_loaders_and_prints_the_speed_up(images):
     assert re.search(r"speed-up of loading alone: +\d+\.\d\dx", done.stdout)
 
 
+@pytest.mark.studies
 def test_the_bench_writes_every_figure_of_every_contender(images, tmp_path):
     out = tmp_path / "figures.json"
     done = run_python(
@@ -129,6 +130,7 @@ def test_the_example_of_a_shared_pool_runs(tmp_path):
     assert done.stdout.count("accuracy") == 4
 
 
+@pytest.mark.examples
 def test_the_example_of_a_served_cache_runs(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     done = run_python("examples/shared_cache.py", "--images", "40", cache=tmp_path)
@@ -144,6 +146,7 @@ def test_the_example_of_cache_servers_runs_on_one_machine(tmp_path):
     assert "epoch 2: 0 read from storage" in done.stdout
 
 
+@pytest.mark.examples
 def test_the_example_of_shared_preparation_runs(tmp_path):
     few = ["--images", "40", "--epochs", "2", "--rates", "0.1,0.01"]
     done = run_python("examples/share_preparation.py", *few, cache=tmp_path)
@@ -157,6 +160,7 @@ def test_the_resume_example_finds_the_same_batches(tmp_path):
     assert "2 batches before the checkpoint, 2 after it" in done.stdout
 
 
+@pytest.mark.examples
 def test_the_example_of_a_stream_from_s3_runs(tmp_path):
     done = run_python("examples/stream_from_s3.py", "--images", "100", cache=tmp_path)
     assert done.returncode == 0, done.stderr

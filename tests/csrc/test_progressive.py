@@ -130,6 +130,7 @@ def test_reduced_sizes_are_libjpeg_s(subsampling, denominator):
         assert read == libjpeg.read(encoded, *window, b"", denominator)
 
 
+@pytest.mark.matrix
 def test_runs_of_as_many_blocks_as_can_be_coded():
     frame = Frame(1608, 1600)  # 40200 blocks: more than a run may have
     planes = [[[[0] * 64 for _ in range(201)] for _ in range(200)]]

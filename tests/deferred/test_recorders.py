@@ -130,6 +130,7 @@ def test_a_recorder_that_draws_otherwise_is_found_out(deferred, monkeypatch):
     assert tried_recorder(transforms.RandomResizedCrop(24)) is None
 
 
+@pytest.mark.matrix
 @pytest.mark.properties
 @settings(max_examples=examples(100, 300), deadline=None)
 @given(

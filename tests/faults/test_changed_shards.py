@@ -125,6 +125,7 @@ print("read")
 """
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("limit", [64])
 def test_more_shards_than_descriptors_are_read(image_folder, tmp_path, limit):
     here = os.path.dirname(os.path.dirname(__file__))

@@ -116,7 +116,7 @@ def test_batches_that_are_kept_until_the_group_is_full_are_the_same_error(group)
 @pytest.mark.parametrize(
     "collate",
     [
-        pytest.param("None", id="rows"),
+        pytest.param("None", id="rows", marks=pytest.mark.matrix),
         pytest.param("list", id="whole batches", marks=pytest.mark.matrix),
     ],
 )

@@ -87,6 +87,7 @@ def test_a_format_that_the_script_defines_is_known(folder):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.matrix
 def test_a_format_that_cannot_be_carried_is_named_before_the_file_is(folder):
     (folder / "plugin.py").write_text(PLUGIN.format(name="OWNF"))
     register = "plugin.register(lambda prefix: plugin.accepts(prefix))"

@@ -228,6 +228,7 @@ def test_a_closed_pool_is_an_error_at_the_next_batch_even_if_that_is_done(train_
     assert not [record for record in caplog.records if "is replaced" in record.message]
 
 
+@pytest.mark.matrix
 def test_a_pool_that_is_closed_again_and_again_keeps_no_memory(train_set):
     pool = WorkerPool(WORKERS)
 

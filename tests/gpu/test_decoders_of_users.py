@@ -66,7 +66,7 @@ def card(monkeypatch):
     sys.modules.pop("own_decoder", None)
 
 
-@pytest.mark.parametrize("sharing", ["spatial", "temporal"])
+@pytest.mark.parametrize("sharing", ["spatial", pytest.param("temporal", marks=pytest.mark.matrix)])
 def test_a_card_that_finishes_in_any_order_fills_the_right_rows(dataset, expected, card, sharing):
     decoder: Decoder = card.CardDecoder(units=3)
     with loader_with(dataset, decoder, sharing=sharing, group_size=8) as loader:
@@ -100,7 +100,13 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name == "NeverAnswers" else pytest.param(name, marks=pytest.mark.matrix)
+        for name in BROKEN
+    ],
+)
 def test_training_goes_on_without_one_that_breaks_the_rules(dataset, expected, name, tmp_path):
     decoder = getattr(bad_decoders, name)(tmp_path / "flag")
     with loader_with(dataset, decoder, decoder_timeout=0.5) as loader:

@@ -183,6 +183,7 @@ def test_a_damaged_file_is_reported_by_name_and_skipped_when_asked(tmp_path):
         list(loader)
 
 
+@pytest.mark.matrix
 @pytest.mark.timeout(900)
 def test_a_killed_gpu_worker_loses_no_sample_and_is_started_again_three_times(image_folder):
     dataset = ImageFolder(str(image_folder), v1.Compose([v1.CenterCrop(32), v1.ToTensor()]))

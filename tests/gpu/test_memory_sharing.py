@@ -138,6 +138,7 @@ def test_launches_borrow_what_training_does_not_use_and_every_batch_is_the_same(
         assert told["lent_bytes"] % (32 * MIB) == 0
 
 
+@pytest.mark.matrix
 def test_nothing_is_looked_at_while_the_worker_has_enough(training):
     with training(scarce=False) as running:
         running.until(lambda: running.worker.get("samples", 0) > 20)
@@ -145,6 +146,7 @@ def test_nothing_is_looked_at_while_the_worker_has_enough(training):
         assert running.memory["lent_bytes"] == 0
 
 
+@pytest.mark.matrix
 def test_a_worker_that_does_not_return_memory_is_killed_and_nothing_is_lost(training):
     with training(fate="keeps", patience=1) as running:
         running.until(lambda: running.memory.get("kills", 0) > 0)
@@ -153,6 +155,7 @@ def test_a_worker_that_does_not_return_memory_is_killed_and_nothing_is_lost(trai
         assert (running.worker["gone"], running.worker["restarts"]) == (None, 0)
 
 
+@pytest.mark.matrix
 @pytest.mark.timeout(900)
 def test_workers_that_are_late_are_not_given_up_but_lent_nothing_in_the_end(training):
     with training(fate="all keep", patience=0.02) as running:
@@ -188,6 +191,7 @@ def test_a_lost_device_ends_the_worker_once_and_training_goes_on(training):
         assert running.allocator.used == set()
 
 
+@pytest.mark.matrix
 @pytest.mark.timeout(900)
 def test_kills_at_any_moment_lose_neither_memory_nor_samples(training):
     with training() as running, warnings.catch_warnings():
@@ -199,6 +203,7 @@ def test_kills_at_any_moment_lose_neither_memory_nor_samples(training):
             running.until(lambda: running.worker["restarts"] == kills)  # noqa: B023
 
 
+@pytest.mark.matrix
 def test_automatic_lending_waits_until_the_peaks_do_not_fit_together(training):
     with training(always=False) as running:
         running.until(lambda: times(running.marks, "trimmed") > 5)  # it has run out of memory

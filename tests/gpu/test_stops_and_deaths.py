@@ -76,6 +76,7 @@ class Trouble:
             timer.join()
 
 
+@pytest.mark.matrix
 @pytest.mark.kills
 @pytest.mark.usefixtures("any_may_die")
 @pytest.mark.timeout(0)

@@ -82,6 +82,7 @@ def test_profiling_compares_off_and_beside_training_only(dataset):
         wait_until(lambda: list(loader) and set(loader.stats().gpu_worker["rates"]) == wanted)
 
 
+@pytest.mark.matrix
 def test_a_thread_for_every_epoch_leaves_none(dataset, expected):
     before = len(threads())
     loader = threaded(dataset, persistent=False)

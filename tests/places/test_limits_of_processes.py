@@ -68,6 +68,7 @@ def test_stacks_of_any_size(nbytes, image_folder):
     assert run(script, image_folder, nbytes, begin=BEGIN) == ["all"]
 
 
+@pytest.mark.matrix
 def test_names_that_the_locale_cannot_spell(image_folder, tmp_path):
     script = """
 import hashlib, os, sys

@@ -276,6 +276,7 @@ def test_arrays_and_images_for_grey_are_left_to_python():
     assert compile_transform(color_fill, images=ImageKind(1)).tail is not None
 
 
+@pytest.mark.matrix
 def test_timm_is_found_when_it_is_imported_later():
     code = """if True:
         import sys

@@ -137,6 +137,7 @@ def test_the_death_of_a_rank_costs_the_other_nothing(uneven_folder, expected, vi
 # ---- unusual jobs -------------------------------------------------------------------------------
 
 
+@pytest.mark.matrix
 def test_ranks_with_other_numbers_of_workers_and_tiny_batches_share_workers(
     uneven_folder, expected
 ):
@@ -162,6 +163,7 @@ def test_a_rank_that_never_starts_blocks_no_other(uneven_folder, expected):
         assert job.finish() == expected
 
 
+@pytest.mark.matrix
 def test_what_a_crashed_job_of_the_same_name_has_left_does_no_harm(uneven_folder, expected):
     with Job(uneven_folder, **UNEVEN) as crashed:
         crashed.manager()
@@ -176,6 +178,7 @@ def test_what_a_crashed_job_of_the_same_name_has_left_does_no_harm(uneven_folder
     wait_until(lambda: not left_behind(*crashed.pids, *job.pids))
 
 
+@pytest.mark.matrix
 def test_incomplete_variables_are_a_warning_and_training_goes_on(uneven_folder, expected):
     environment = {"LOCAL_WORLD_SIZE": ""}
     with Job(uneven_folder, environments={0: environment}, log=1, large_rank=1) as job:
@@ -199,6 +202,7 @@ def kill_one(job, generator):
     return True
 
 
+@pytest.mark.matrix
 @pytest.mark.kills
 @pytest.mark.timeout(300 + 10 * KILLS)
 def test_random_kills_lose_nothing(uneven_folder, expected):

@@ -264,6 +264,7 @@ def test_workers_serve_two_loaders_at_once_with_more_lanes_than_cores(start, sta
         each.finish()
 
 
+@pytest.mark.matrix
 def test_each_epoch_may_have_processes_of_its_own(image_folder, expected, token_file, start_worker):
     worker, seen = start_worker(), set()
     with trial(image_folder, expected, [worker], token_file, persistent_workers=False) as trained:

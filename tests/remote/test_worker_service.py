@@ -20,6 +20,7 @@ from support.worker_client import (
     setup_of,
 )
 
+from fusionloader import __version__ as VERSION
 from fusionloader.executors.native import make_executor
 from fusionloader.plan.stages import (
     Convert,
@@ -213,7 +214,7 @@ def test_a_sample_that_a_plan_cannot_take_is_declined_by_its_key(client, files):
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"version": "0.0.9"}, "has fusionloader 0.1.0, and the loader has 0.0.9"),
+        ({"version": "0.0.9"}, f"has fusionloader {VERSION}, and the loader has 0.0.9"),
         ({"plan": {"type": "Resize"}}, "does not take this plan: plan should be a Plan"),
         ({"pillow": "new"}, "does not take this plan: invalid literal"),
         ({"row_bytes": 5}, "makes results of 2304 bytes of this plan, and 5 are wanted"),

@@ -194,6 +194,7 @@ def test_the_choice_is_never_slower_than_off(off, temporal, spatial, noise, seed
     assert rate[choice.mode] >= off
 
 
+@pytest.mark.matrix
 @pytest.mark.properties
 @settings(max_examples=examples(8, 20), deadline=None)
 @given(
@@ -220,6 +221,7 @@ def test_at_most_40_simulated_steps_find_a_mode_close_to_the_best(
     assert true[chosen.mode] >= 0.98 * true[Mode.OFF]
 
 
+@pytest.mark.matrix
 @pytest.mark.properties
 @settings(max_examples=examples(6, 15), deadline=None)
 @given(

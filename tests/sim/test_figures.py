@@ -50,6 +50,7 @@ def test_temporal_sharing_does_not_slow_the_steps_of_training_down(times):
     assert outcome.rate(10) > 1.2 * alone.rate(10)
 
 
+@pytest.mark.matrix
 def test_figure_8_both_together_beat_either_side_and_many_workers_need_no_gpu(times):
     figure = figures.figure_8(times)
     few, many = (panel.bars for panel in figure.panels)
@@ -62,6 +63,7 @@ def test_figure_8_both_together_beat_either_side_and_many_workers_need_no_gpu(ti
     assert min(many[CPU_ONLY.name][1:]) > 0.99 > max(many[GPU_ONLY.name])
 
 
+@pytest.mark.matrix
 def test_figure_12_throughput_follows_the_workers_and_the_search_begins_again(times):
     figure = figures.figure_12(times)
     workers, alone, both, wait, _, _, searches = zip(*figure.rows, strict=True)
@@ -77,6 +79,7 @@ def test_figure_12_throughput_follows_the_workers_and_the_search_begins_again(ti
     assert all(int(number) >= 1 for number in searches)
 
 
+@pytest.mark.matrix
 def test_figure_15b_every_part_brings_something_or_costs_nothing(times):
     figure = figures.figure_15b(times)
     shares = figure.panels[0].bars

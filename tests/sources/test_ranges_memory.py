@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 SCRIPT = """
 import io, pathlib, sys
 import numpy as np
@@ -50,6 +52,7 @@ assert targets.tolist() == places and all(
 """
 
 
+@pytest.mark.matrix
 def test_ten_million_ranges_take_twenty_bytes_each_and_only_once(tmp_path):
     here = os.path.dirname(os.path.dirname(__file__))
     ended = subprocess.run(

@@ -11,6 +11,7 @@ SEEDS = st.binary(max_size=40)
 ITEMS = range(2000)
 
 
+@pytest.mark.matrix
 @given(NAMES, SEEDS, st.randoms(use_true_random=False))
 def test_the_order_of_the_servers_does_not_matter(names, seed, random):
     other = random.sample(names, len(names))
