@@ -113,7 +113,7 @@ ray: ready-to-test
 # keeps it with its outputs.
 examples: ready-to-test
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m 'examples or not examples' tests/integrations/test_examples.py \
-	    tests/integrations/test_notebook.py tests/cli/test_commands.py -k example
+	    tests/integrations/test_notebook.py tests/cli/test_commands.py -k "example or notebook"
 
 # The examples of inference in LitServe, Ray Serve and Triton; FastAPI's is in the suite.
 servers: ready-to-test
