@@ -124,7 +124,11 @@ def test_a_worker_without_the_data_is_left_alone_or_sent_it(
         if data == "auto":
             found = until_served(loader)
         else:
-            wait_until(lambda: batches_of(loader, 1) and "has not the same data" in caplog.text)
+            try:
+                wait_until(lambda: batches_of(loader, 1) and "has not the same data" in caplog.text)
+            except AssertionError as error:
+                said = f"{loader.explain()}\n{loader.stats().remote}\nlogged: {caplog.text}"
+                raise AssertionError(said) from error
             found = batches_of(loader, 1)
             assert loader.stats().remote.samples == 0
             assert loader.stats().remote.workers[0].state == "refused"
