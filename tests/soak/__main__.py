@@ -20,7 +20,7 @@ from chaos.kinds.setting import EpochKind, Setting
 from chaos.registry import KINDS
 from support.images import photo
 
-from soak.held import held, private_bytes
+from soak.held import held, named_semaphores, private_bytes
 from soak.loaders import drop_some
 
 _MOST_GROWTH = 1 << 20  # bytes an hour
@@ -73,7 +73,7 @@ def _rounds(folder: str, seconds: float) -> list[dict]:
             drop_some(f"{folder}/images", number)
         rounds.append(
             {
-                "held": dict(held()),
+                "held": dict(held(), semaphores=named_semaphores()),
                 "bytes": private_bytes(),
                 "seconds": round(time.monotonic() - began, 1),
                 "epochs": epochs,

@@ -18,14 +18,16 @@ _NUMBER = re.compile(r"\d+")
 def held() -> Counter[str]:
     """Counts what this process holds, after a collection.
 
-    Children, threads, descriptors by what they are of, named semaphores, and the maps of shared
-    memory. Python's own helpers of multiprocessing, which live as long as the process, count too.
+    Children, threads, descriptors by what they are of, and the maps of shared memory, named
+    semaphores among them. Python's own helpers of multiprocessing, which live as long as the
+    process, count too. A child counts alike whether it runs or sleeps at this moment.
     """
     gc.collect()
     counts: Counter[str] = Counter()
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
-            counts[f"process {child.status()}"] += 1
+            ended = child.status() == psutil.STATUS_ZOMBIE
+            counts["processes not waited for" if ended else "processes"] += 1
     counts["threads"] = len(os.listdir(_SELF / "task"))
     for fd in os.listdir(_SELF / "fd"):
         with contextlib.suppress(OSError):  # that of this listing
@@ -33,8 +35,12 @@ def held() -> Counter[str]:
     for line in (_SELF / "maps").read_text(errors="replace").splitlines():
         if "memfd:" in line or "/dev/shm/" in line:
             counts["maps of shared memory"] += 1
-    counts["semaphores"] = len(list(Path("/dev/shm").glob("sem.*")))
     return counts
+
+
+def named_semaphores() -> int:
+    """How many named semaphores the machine has, of all processes."""
+    return len(list(Path("/dev/shm").glob("sem.*")))
 
 
 def _kind(target: str) -> str:
