@@ -115,15 +115,18 @@ def test_killed_workers_are_replaced_and_lose_no_sample(group, train_set, many):
 
 def test_without_the_coordinator_every_job_goes_on_alone(group, word, train_set, many):
     jobs = begun(group, 2, **many)
-    expected = alone(train_set, epochs=2, **many)
+    expected = alone(train_set, epochs=6, **many)
     address = address_of(word)
     (pid,) = {each.pid for each in coordinators(address)} - {None, *(job.pid for job in jobs)}
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: gone(pid))
     assert rest(jobs) == [expected[0][1:]] * 2
     assert all("coordinator has ended" in job.ask("stats").why_alone for job in jobs)
-    assert rest(jobs) == [expected[1]] * 2  # with another coordinator
-    assert all(job.ask("stats").shared_batches > 1 for job in jobs)
+    for batches in expected[1:]:  # with another coordinator, unless one of them comes too late
+        assert rest(jobs) == [batches] * 2
+        if all(job.ask("stats").shared_batches > 1 for job in jobs):
+            return
+    raise AssertionError([job.ask("stats") for job in jobs])
 
 
 def test_nothing_is_left_of_a_killed_group(group, word, train_set, many):
