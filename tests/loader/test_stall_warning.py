@@ -52,6 +52,8 @@ def epoch(monkeypatch, loader, before):
     loader.dataset.warned.clear()
     with warnings.catch_warnings():
         warnings.simplefilter("always")
+        # Python 3.12 and later have one of a fork beside threads, which other tests have left.
+        warnings.simplefilter("ignore", DeprecationWarning)
         monkeypatch.setattr(warnings, "showwarning", show)
         for batch in loader:
             batches.append(batch)
