@@ -44,7 +44,8 @@ def create_loader(*arguments: Any, **keywords: Any) -> Any:
         created = timm_loader.create_loader(*arguments, **keywords | {"use_prefetcher": False})
         if dtype != torch.float32:
             _convert_to(created.dataset, dtype)
-        options = {"on_error": "substitute"} | options  # as timm takes the next image
+        if not isinstance(created.dataset, IterableDataset):  # of which no sample can be replaced
+            options = {"on_error": "substitute"} | options  # as timm takes the next image
         changes = {"device": device, "collate_fn": default_collate, "worker_init_fn": None}
         if _is_folder(created.dataset):
             changes["dataset"] = FolderOfTimm(created.dataset)

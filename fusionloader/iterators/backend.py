@@ -103,15 +103,22 @@ class WorkerBackend(Protocol):
         """Returns the backend for workers whose ``worker_init_fn`` changes the dataset."""
 
 
-def refuse_pool(options: LoaderOptions, why: str) -> None:
-    """Raises ValueError for a loader of a pool that has to be served in whole batches.
+def refuse_in_whole_batches(options: LoaderOptions, why: str) -> None:
+    """Raises ValueError for what a loader cannot do that has to be served in whole batches.
 
-    Those are made by processes of torch's, which would come on top of the pool's.
+    A pool: these are made by processes of torch's, which would come on top of the pool's. And
+    ``on_error``: torch's loop knows no sample that fails by itself.
     """
     if options.pool is not None:
         raise ValueError(
             "a WorkerPool serves loaders sample by sample, and this one is served in whole "
             f"batches: {why}. Give it other workers: num_workers=... instead of pool=..."
+        )
+    if options.on_error != "raise":
+        raise ValueError(
+            f"on_error={options.on_error!r} needs samples that are made one by one, and this "
+            f"loader is served in whole batches: {why}. Catch the error in the dataset or the "
+            "collate_fn, and leave on_error as it is"
         )
 
 

@@ -19,7 +19,7 @@ from fusionloader.deferred.sample_source import DeferringSource
 from fusionloader.executors.collate import is_of_collate
 from fusionloader.executors.python import DatasetSource, Seeding, Source
 from fusionloader.gpu import eligibility
-from fusionloader.iterators.backend import WorkerBackend, refuse_pool
+from fusionloader.iterators.backend import WorkerBackend, refuse_in_whole_batches
 from fusionloader.iterators.deferral import defers
 from fusionloader.iterators.explanation import explained
 from fusionloader.iterators.in_process import InProcessIterator
@@ -72,15 +72,16 @@ class IteratorFactory:
         if compiled is not None and compiled.plan is None:
             compiled = None
         check_shareable(options, _why_not_shared(compiled, why_not))
+        if why_not:
+            refuse_in_whole_batches(options, why_not)
         if options.num_workers == 0:
-            if compiled is None or why_not:
+            if why_not or (compiled is None and options.on_error == "raise"):
                 return SingleProcessIterator(loader, options, state)
             source = _source_here(options.dataset, compiled)
             return InProcessIterator(
                 loader, options, state, source, lambda: _renewed_source_here(options)
             )
         if why_not:
-            refuse_pool(options, why_not)
             state.image_stores = self._kept.of_images(options) if defers(options) else None
             return WholeBatchIterator(loader, options, state)
         return SlotIterator(loader, options, state, self._backend(options, compiled))
@@ -185,9 +186,9 @@ def _samples_of(options: LoaderOptions) -> Fingerprint:
     return Fingerprint(options.dataset, torch_utils.collate.default_collate_fn_map)
 
 
-def _source_here(dataset: AnyDataset, compiled: Compiled) -> Source:
+def _source_here(dataset: AnyDataset, compiled: Compiled | None) -> Source:
     """Returns what makes samples in the training process."""
-    if compiled.plan is None:
+    if compiled is None or compiled.plan is None:
         source = DatasetSource(dataset)
         source.seeding = Seeding(False, False, False)  # the generators here are the user's
         return source

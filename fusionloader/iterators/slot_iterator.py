@@ -24,7 +24,7 @@ from fusionloader.delivery.level_rows import LevelRows
 from fusionloader.delivery.page_locking import CudaPageLocking
 from fusionloader.delivery.to_device import to_device
 from fusionloader.executors.layout import Layout
-from fusionloader.iterators.backend import WorkerBackend, refuse_pool
+from fusionloader.iterators.backend import WorkerBackend, refuse_in_whole_batches
 from fusionloader.iterators.loader_state import LoaderState, Window
 from fusionloader.iterators.whole_batches import ContinuedIterator, detached
 from fusionloader.manager.in_flight import Job, MiniBatch
@@ -351,7 +351,7 @@ class SlotIterator(_BaseDataLoaderIter):
     def _go_whole(self, why: str) -> Batch:
         """Starts again with whole batches per worker, as torch does; nothing was delivered yet."""
         self._backend.no_layout(why)
-        refuse_pool(self._options, why)
+        refuse_in_whole_batches(self._options, why)
         pending = [(job.number, list(job.indices)) for job in self._in_flight.wanted]
         self._shutdown_workers()
         batches = itertools.chain(self._drawn, self._batches)

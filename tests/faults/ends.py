@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from support import warm_start
-from support.waiting import gone, left_behind, wait_until
+from support.waiting import gone, wait_until, wait_until_nothing_is_left
 
 HERE = Path(__file__).parent
 PATH = [str(folder) for folder in (HERE.parents[1], HERE.parent, HERE)]
@@ -43,7 +43,7 @@ def check_end(folder, script, how, *arguments):
     if how.startswith("SIG"):
         process.send_signal(getattr(signal, how))
     wait_until(lambda: process.poll() is not None and all(map(gone, pids)))
-    assert not left_behind(process.pid)
+    wait_until_nothing_is_left(process.pid)
 
 
 def kill_all(iterator):

@@ -18,7 +18,7 @@ from job import UNEVEN, Job, children, is_manager
 from support.campaigns import SEED, kills, seeds
 from support.images import photo, train_transform
 from support.shards import shards_of
-from support.waiting import gone, left_behind, wait_until
+from support.waiting import gone, wait_until, wait_until_nothing_is_left
 from torchvision.datasets import ImageFolder
 
 from fusionloader.trace.files import read_timeline
@@ -64,7 +64,7 @@ def test_borrowed_workers_read_ranges_of_shards(uneven_folder, expected, tmp_pat
     with Job(uneven_folder, pickled=str(pickled), **UNEVEN) as job:
         job.ranks[1].wait_for_a_borrowed_worker()
         assert job.finish() == expected
-    assert not left_behind(*job.pids)
+    wait_until_nothing_is_left(*job.pids)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_borrowed_workers_make_the_same_batches_and_leave_nothing(
         job.ranks[1].wait_for_a_borrowed_worker()
         assert job.finish() == expected
         wait_until(lambda: gone(manager.pid))
-    assert not left_behind(*job.pids)
+    wait_until_nothing_is_left(*job.pids)
     timeline = read_timeline(tmp_path / "rank1.json")
     borrowed = {w.number for w in timeline.meta.workers if w.kind == "borrowed"}
     assert borrowed & {span.worker for span in timeline.spans}
@@ -109,7 +109,7 @@ def test_killed_borrowed_workers_lose_no_sample(uneven_folder, expected, trial, 
             time.sleep(generator.uniform(0, 0.1))
             wait_until(lambda: kill_workers(job.ranks[0]))
         assert job.finish() == expected
-    assert not left_behind(*job.pids)
+    wait_until_nothing_is_left(*job.pids)
 
 
 def kill_workers(rank):
@@ -131,7 +131,7 @@ def test_the_death_of_a_rank_costs_the_other_nothing(uneven_folder, expected, vi
         os.killpg(doomed.pid, signal.SIGKILL)
         assert job.ranks[survivor].finish()[0] == expected[survivor]
         wait_until(lambda: all(map(gone, members)))
-    assert not left_behind(*job.pids)
+    wait_until_nothing_is_left(*job.pids)
 
 
 # ---- unusual jobs -------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ def test_what_a_crashed_job_of_the_same_name_has_left_does_no_harm(uneven_folder
     with Job(uneven_folder, id=crashed.id, **UNEVEN) as job:
         job.ranks[1].wait_for_a_borrowed_worker()
         assert job.finish() == expected
-    wait_until(lambda: not left_behind(*crashed.pids, *job.pids))
+    wait_until_nothing_is_left(*crashed.pids, *job.pids)
 
 
 @pytest.mark.matrix
@@ -226,4 +226,4 @@ def test_random_kills_lose_nothing(uneven_folder, expected):
                 assert job.ranks[number].finish()[0] == expected[number]
             processes = [rank.process.pid for rank in job.ranks]
         wait_until(lambda pids=processes: all(map(gone, pids)))
-        assert not left_behind(*processes)
+        wait_until_nothing_is_left(*processes)

@@ -15,7 +15,7 @@ from support import warm_start
 from support.faulty_server import serving
 from support.images import train_transform
 from support.tar_shards import tar_of
-from support.waiting import children_that_run, gone, left_behind, wait_until
+from support.waiting import children_that_run, gone, wait_until, wait_until_nothing_is_left
 from torch.utils.data import DistributedSampler, Subset
 from torchvision.datasets import ImageFolder
 
@@ -224,4 +224,4 @@ def test_nothing_is_left_of_a_training_process_that_is_killed(server, tmp_path):
     pids = list(map(int, child.stdout.readline().split()))
     child.kill()
     wait_until(lambda: all(map(gone, pids)), "processes are left")
-    assert not left_behind(child.pid)
+    wait_until_nothing_is_left(child.pid)

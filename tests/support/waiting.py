@@ -93,6 +93,17 @@ def left_behind(*others: int) -> set[str]:
     return found
 
 
+def wait_until_nothing_is_left(*others: int) -> None:
+    """Waits until nobody has shared memory of these processes, as ``left_behind`` finds it.
+
+    For processes that were killed: theirs end when they notice.
+    """
+    deadline = time.monotonic() + PATIENCE
+    while found := left_behind(*others):
+        assert time.monotonic() < deadline, f"left behind: {found}"
+        time.sleep(0.05)
+
+
 def _memory_of(pid: int) -> dict[int, str]:
     """What a process has mapped and opened; nothing of one that has ended, or is another user's."""
     process, found = Path(f"/proc/{pid}"), {}
