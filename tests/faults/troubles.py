@@ -1,20 +1,20 @@
-"""One real fault for each row of docs/troubleshooting.md, and what FusionLoader says of it."""
+"""A real fault for each row but one of docs/troubleshooting.md, and what is said of it."""
 
 from __future__ import annotations
 
 import os
 import resource
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
 from PIL import Image
 from support.images import eval_transform
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 from torchvision.datasets import ImageFolder
 
-from fusionloader import FusionLoader
+from fusionloader import FusionLoader, WorkerPool
 from fusionloader.sources import TarFolder
 
 Fault = Callable[[Path], object]
@@ -168,6 +168,32 @@ def other_state(at: Path) -> None:
     FusionLoader(folder(at), 2).load_state_dict(state)
 
 
+class Stream(IterableDataset):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(8))
+
+
+def state_of_other_workers(at: Path) -> None:
+    loader = FusionLoader(Stream(), 2, num_workers=1)
+    next(iter(loader))
+    other = FusionLoader(Stream(), 2, num_workers=2)
+    other.load_state_dict(loader.state_dict())
+    list(other)
+
+
+def no_state(at: Path) -> None:
+    FusionLoader(folder(at), 2).load_state_dict({"_snapshot": {}})
+
+
+def skips_in_whole_batches(at: Path) -> None:
+    iter(FusionLoader(folder(at), 4, collate_fn=list, on_error="skip"))
+
+
+def pool_of_whole_batches(at: Path) -> None:
+    with WorkerPool(1) as pool:
+        iter(FusionLoader(folder(at), 4, collate_fn=list, pool=pool))
+
+
 IMAGE = "Caught {} in DataLoader worker process …. Sample: index … (…)"
 FAULTS: dict[str, Fault] = {
     IMAGE.format("UnidentifiedImageError"): not_an_image,
@@ -191,5 +217,12 @@ FAULTS: dict[str, Fault] = {
     "this iterator belongs to process …, from which this one was forked": forked,
     "FusionLoader needs … of shared memory for …, but … are free by …": too_little_memory,
     "the state was saved by a loader with …, and this one has …": other_state,
+    "the state was saved with num_workers = …, and this loader has …": state_of_other_workers,
+    "this is not a state of FusionLoader.state_dict(), or one of another version": no_state,
+    "on_error=… needs samples that are made one by one, and this loader is served in whole "
+    "batches: …": skips_in_whole_batches,
+    "a WorkerPool serves loaders sample by sample, and this one is served in whole batches: …": (
+        pool_of_whole_batches
+    ),
 }
 """By the message's pattern in the documentation."""
