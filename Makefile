@@ -42,9 +42,9 @@ FUZZ_FLAGS := -std=c++17 -O1 -g -ffp-contract=off -fno-omit-frame-pointer -fno-s
     -Icsrc -Itests/fuzz/targets
 WITH_LIBJPEG := csrc/jpeg/describe_scan.cpp csrc/jpeg/region_decoder.cpp
 PYTEST_FLAGS ?= -q
-# Tests wait for processes and compilers a good part of their time: three more at once than cores,
+# Tests wait for processes and compilers a good part of their time: one more at once than cores,
 # and no more than eight, which take a GB of memory each.
-TEST_PROCESSES ?= $(shell count=$$(($$(nproc) + 3)); echo $$((count < 8 ? count : 8)))
+TEST_PROCESSES ?= $(shell count=$$(($$(nproc) + 1)); echo $$((count < 8 ? count : 8)))
 # Of the campaigns: processes killed at random, damaged files, and draws of another library compared
 # with ours.
 KILLS ?= 150
