@@ -55,7 +55,7 @@ class Obtained:
     attached: Attached | None = None
 
 
-@dataclass(slots=True, weakref_slot=True)
+@dataclass  # without slots: weak references need Python 3.11 there
 class _Held:
     """What a ``Cache`` object has in this process; it lives as long as that object."""
 
