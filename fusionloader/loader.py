@@ -73,6 +73,7 @@ class FusionLoader(Shown, DataLoader[T_co]):
             ``False`` takes the crop's pixels where all of them are there.
         on_error: what a sample that cannot be read or transformed does: ``"raise"`` its exception,
             ``"skip"`` makes its batch smaller, ``"substitute"`` puts another one in its place.
+            Where batches are made as a whole, iterating raises ``ValueError`` unless ``"raise"``.
         augment_per: ``"sample"`` draws augmentations for every sample; ``"tiny_batch"`` once for
             ``tiny_batch_size`` neighbours of a batch, as FusionFlow does (each operation then comes
             up as often, but by ``tiny_batch_size`` at a time). Crops, flips (those that stand by

@@ -53,7 +53,7 @@ def construction() -> None:
     replaces_a_loader(loader)
     FusionLoader(Squares(), 3, True, num_workers=2, prefetch_factor=4, persistent_workers=True)
     FusionLoader(Squares(), 3, device=torch.device("cuda"), seed=0, decode="fast", strict=False)
-    FusionLoader(Squares(), 3, cache=Cache("2GiB", path="/tmp/cache"), jpeg_index="auto")
+    FusionLoader(Squares(), 3, cache=Cache("2GiB", path="cache"), jpeg_index="auto")
     FusionLoader(Squares(), 3, remote=Remote(["cpu1:7070"], offload="fastflow"), share="sweep")
     FusionLoader(Squares(), 3, remote=["cpu1:7070"], on_error="skip", stall_timeout=30)
 
