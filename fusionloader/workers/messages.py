@@ -196,7 +196,7 @@ class Receiver:
             self._in_use = True
             try:
                 while end := self._end_of_message():
-                    handle(pickle.loads(bytes(self._buffer[_HEADER.size : end])))
+                    handle(pickle.loads(self._buffer[_HEADER.size : end]))
                     del self._buffer[:end]
             finally:
                 self._in_use = False
