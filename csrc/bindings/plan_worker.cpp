@@ -5,6 +5,7 @@
 #include <pybind11/stl.h>
 
 #include "bindings/buffers.hpp"
+#include "bindings/gil.hpp"
 #include "bindings/module.hpp"
 #include "bindings/opened_stores.hpp"
 #include "bindings/python_types.hpp"
@@ -15,8 +16,6 @@ using namespace py::literals;
 
 namespace fusionloader {
 namespace {
-
-using Unlocked = py::call_guard<py::gil_scoped_release>;
 
 void bind_memory(py::module_& m) {
   py::class_<Mapping>(m, "SharedMapping", py::buffer_protocol(), "Shared memory of a descriptor.")
@@ -32,7 +31,7 @@ void bind_memory(py::module_& m) {
       .def_property_readonly(
           "address",
           [](const Mapping& mapping) { return reinterpret_cast<uintptr_t>(mapping.data()); })
-      .def("populate", &Mapping::populate, py::call_guard<py::gil_scoped_release>(),
+      .def("populate", &Mapping::populate, Unlocked(),
            "Allocates what there is room for, in huge pages where the system gives such.")
       .def_buffer([](Mapping& mapping) {
         return py::buffer_info(mapping.data(), static_cast<py::ssize_t>(mapping.bytes()));
