@@ -1,4 +1,4 @@
-// The native loop of a worker, and the shared memory that it works on.
+// The native loop of a worker, the shared memory that it works on, and its end with training.
 #include "worker/plan_worker.hpp"
 
 #include <pybind11/native_enum.h>
@@ -10,6 +10,7 @@
 #include "bindings/opened_stores.hpp"
 #include "bindings/python_types.hpp"
 #include "bindings/sample_ranges.hpp"
+#include "worker/parent_watch.hpp"
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -164,6 +165,10 @@ void bind_plan_worker(py::module_& m) {
   bind_memory(m);
   bind_current(m);
   bind_loop(m);
+  m.def("exit_with", &exit_with, "parent"_a, "ended"_a = -1,
+        "Ends this process within half a second of another one's end, whatever runs in it.\n\n"
+        "`parent` is the pid of this process's parent, or 0. `ended` is a descriptor that becomes\n"
+        "readable with the other process's end.");
 }
 
 }  // namespace fusionloader

@@ -23,7 +23,6 @@ from fusionloader.shm.descriptor import Descriptor
 from fusionloader.workers import failures, messages
 from fusionloader.workers.on_error import BadSample, resolve
 from fusionloader.workers.preparation import ProcessState, prepare_process
-from fusionloader.workers.processes import exit_with_parent
 
 _CLAIM_SECONDS = 0.5e-3  # of work in a claim, when samples are cheap
 _MOST_TINY_BATCHES = 64
@@ -48,7 +47,6 @@ class PythonWorkerConfig:
 
 def main(config: PythonWorkerConfig) -> None:
     """Serves until the manager stops the queue or the training process has ended."""
-    exit_with_parent(config.parent)
     worker = prepared(config)
     if worker is not None:
         worker.serve()
