@@ -161,10 +161,12 @@ class BareProcess(_Signalled):
                 pass_fds=fds,
                 start_new_session=apart,
             )
-            self._is_taken = False
-            assert self._process.stdin is not None
-            with contextlib.suppress(BrokenPipeError), self._process.stdin as pipe:
-                pipe.write(pickled)
+        self._is_taken = False
+        # Not under the lock: a process that is stopped reads no more than a pipe holds. What other
+        # threads start meanwhile may keep this end open, but nobody waits for it to be closed.
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError), self._process.stdin as pipe:
+            pipe.write(pickled)
 
     @property
     def pid(self) -> int | None:
