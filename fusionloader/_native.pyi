@@ -1053,6 +1053,13 @@ def device_source() -> dict[str, str]:
 def device_unsupported(operations: collections.abc.Sequence[tuple[typing.Any, ...]]) -> str | None:
     """Why no device program does these operations; None where one does."""
 
+def exit_with(parent: int, ended: int = -1) -> None:
+    """Ends this process within half a second of another one's end, whatever runs in it.
+
+    `parent` is the pid of this process's parent, or 0. `ended` is a descriptor that becomes
+    readable with the other process's end.
+    """
+
 def is_never_refused(encoded: typing_extensions.Buffer) -> bool:
     """Whether libjpeg decodes a JPEG file whatever its entropy-coded data.
 

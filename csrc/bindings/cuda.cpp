@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "bindings/cuda.hpp"
+#include "bindings/gil.hpp"
 #include "bindings/module.hpp"
 #include "cuda/borrower.hpp"
 #include "cuda/error.hpp"
@@ -21,7 +22,6 @@ namespace fusionloader {
 namespace {
 
 using namespace cuda;
-using Unlocked = py::call_guard<py::gil_scoped_release>;
 
 const char* name_of(Fault fault) {
   switch (fault) {

@@ -7,6 +7,7 @@ process that has it can make another one's access fail with SIGBUS.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import os
@@ -20,6 +21,8 @@ _REFUSED = (
     "the system call memfd_create, by which FusionLoader makes shared memory, is refused here, as "
     "by a container's seccomp profile: allow it, or use num_workers=0"
 )
+_PUNCH_HOLE, _KEEP_SIZE = 2, 1  # of fallocate
+_libc = ctypes.CDLL(None, use_errno=True)
 _ASKED_FROM = 1 << 20  # bytes; to ask what is free takes 0.2 ms
 
 
@@ -86,6 +89,15 @@ def allocate(fd: int, offset: int, size: int) -> None:
     except OSError as error:
         found = _largest_file() if error.errno == errno.EFBIG else free_memory()
         raise SharedMemoryExhausted(advice(size, found)) from error
+
+
+def discard(fd: int, offset: int, size: int) -> bool:
+    """Returns the bytes' memory to the system; whether that was possible.
+
+    The size of the object stays. Whoever reads the bytes finds zeros.
+    """
+    mode = _PUNCH_HOLE | _KEEP_SIZE
+    return bool(_libc.fallocate(fd, mode, ctypes.c_long(offset), ctypes.c_long(size)) == 0)
 
 
 def free() -> int:

@@ -32,11 +32,13 @@ class Failure:
         kind: the exception's type, pickled by reference; ``None`` if it cannot be.
         text: the message with the worker's traceback.
         position: of the sample in the mini-batch, -1 if the failure belongs to no sample.
+        line: type and message of the exception in one line, for the log.
     """
 
     kind: bytes | None
     text: str
     position: int
+    line: str = ""
 
 
 @dataclass(frozen=True, slots=True)
