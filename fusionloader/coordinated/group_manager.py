@@ -32,11 +32,32 @@ _SLEEP_SECONDS = 0.1
 
 
 class GroupInFlight:
-    """Mini-batches that were submitted, the oldest first."""
+    """Mini-batches that were submitted, the oldest first.
+
+    Attributes:
+        jobs: those that were not delivered.
+        due: the one of them that was handed out, with what workers have reported about it.
+    """
 
     def __init__(self, membership: Membership) -> None:
         self._connection = membership.connection
-        self.wanted: list[Job] = []
+        self.jobs: list[Job] = []
+        self.due: Job | None = None
+
+    @property
+    def wanted(self) -> list[Job]:
+        """Those that were not handed out."""
+        due = self.due
+        return [job for job in self.jobs if due is None or job.number != due.number]
+
+    def has(self, number: int) -> bool:
+        """Whether a mini-batch was submitted and not delivered."""
+        return any(job.number == number for job in self.jobs)
+
+    def remove(self, job: Job) -> None:
+        """Removes one that is delivered, or is not to be."""
+        self.jobs = [each for each in self.jobs if each.number != job.number]
+        self.due = None
 
     def done(self, in_order: bool) -> Job | None:
         """Returns one that can be delivered; with ``in_order`` no other than the oldest."""
@@ -97,9 +118,10 @@ class GroupManager:
         self.closed = False
         self.in_flight = GroupInFlight(membership)
         self.trace = GroupTrace()
-        self._prepared: dict[int, Prepared] = {}  # taken and not delivered, by number
+        # The last one that was delivered: who was interrupted meanwhile asks for it again.
+        self._delivered: tuple[Job, Memory] | None = None
         page_locked = options.page_locking is not None
-        self._memory = GroupMemory(membership.data_fd, self.connection.released, page_locked)
+        self._memory = GroupMemory(membership.data_fd, self.connection, page_locked)
         self._most_in_flight = options.in_flight
         self._workers = GroupWorkers(options, membership, start)
         whose = f"a mini-batch of share={membership.word!r}"
@@ -126,15 +148,19 @@ class GroupManager:
         return self.ahead
 
     def submit(self, batch: MiniBatch) -> None:
-        """Submits a mini-batch."""
+        """Submits a mini-batch, if that was not done before; after an exception it was perhaps."""
+        if self.in_flight.has(batch.number):
+            return
         samples = SampleLists(batch.items, batch.keys, batch.occurrences, batch.rows)
-        self.in_flight.wanted.append(Job(batch, batch.number, None, None))
         self.connection.submit(batch.number, packed(samples))
+        self.in_flight.jobs.append(Job(batch, batch.number, None, None))
 
     # ---- waiting -------------------------------------------------------------------------------
 
     def next_done(self, in_order: bool) -> Job:
-        """Waits for the oldest mini-batch, or with ``in_order=False`` for any, and takes it out.
+        """Waits for the oldest mini-batch, or with ``in_order=False`` for any, and hands it out.
+
+        Until it is delivered or released it is returned again: an exception loses none.
 
         Raises:
             LeftGroup: the job is to go on alone.
@@ -160,18 +186,33 @@ class GroupManager:
     def take_done(self, in_order: bool) -> Job | None:
         """Returns what ``next_done`` would if it is there already, without waiting."""
         refuse_in_child(self._pid)
-        self.connection.receive(0.0)
-        self._membership.check()
-        job = self.in_flight.done(in_order)
-        if job is None:
-            return None
-        self.in_flight.wanted.remove(job)
-        found = self._prepared[job.number] = self.connection.take(job.number)
+        self._delivered = None
+        if self.in_flight.due is None:
+            self.connection.receive(0.0)
+            self._membership.check()
+            job = self.in_flight.done(in_order)
+            if job is not None:
+                self.in_flight.due = self._with_reports(job)
+        return self.in_flight.due
+
+    def _with_reports(self, submitted: Job) -> Job:
+        job = Job(submitted.batch, submitted.sequence, None, None)
+        found = self.connection.prepared(job.number)
         for report in found.reports:
             job.note(report)
         for tiny_batch, pid in found.given_up:
             job.failures.append(self._death(job, tiny_batch, pid))
+        if len(job.failures) < found.failed:
+            job.failures.append(self._unexplained(job, found))
         return job
+
+    def _unexplained(self, job: Job, found: Prepared) -> messages.Failure:
+        text = (
+            f"mini-batch {job.number} of share={self._membership.word!r} has {found.failed} "
+            f"tiny-batches that failed, and workers have reported {len(job.failures)}: it is left "
+            "out, and the epoch goes on behind it. Please report this"
+        )
+        return messages.Failure(pickle.dumps(RuntimeError), text, job.rows[0])
 
     def _death(self, job: Job, tiny_batch: int, pid: int) -> messages.Failure:
         rows = job.rows_of(tiny_batch, self._options.tiny_batch_size)
@@ -193,19 +234,36 @@ class GroupManager:
     # ---- delivery ------------------------------------------------------------------------------
 
     def deliver(self, job: Job) -> Memory:
-        """Returns the memory of a mini-batch's rows, which nobody else sees changes of."""
-        return self._memory.deliver(self._prepared.pop(job.number))
+        """Returns the memory of a mini-batch's rows, which nobody else sees changes of.
+
+        The same again if the mini-batch was delivered last.
+        """
+        if self._delivered is None or self._delivered[0] is not job:
+            prepared = self.connection.prepared(job.number)
+            self._delivered = job, self._memory.memory_of(prepared)
+        memory = self._delivered[1]
+        if self.in_flight.due is job:
+            self._memory.deliver(self.connection.prepared(job.number), memory)
+            self._end(job)
+        return memory
 
     def release(self, job: Job) -> None:
-        """Releases a mini-batch that is not delivered."""
-        self._memory.release(self._prepared.pop(job.number))
+        """Releases a mini-batch that is not delivered, if that was not done before."""
+        if self.in_flight.due is job:
+            self._memory.release(self.connection.prepared(job.number))
+            self._end(job)
+
+    def _end(self, job: Job) -> None:
+        self.connection.take(job.number)
+        self.in_flight.remove(job)
 
     # ---- ending --------------------------------------------------------------------------------
 
     def discard(self) -> None:
         """Leaves the epoch before its end."""
         self._membership.end_epoch(finished=False)
-        self.in_flight.wanted.clear()
+        self._delivered = self.in_flight.due = None
+        self.in_flight.jobs.clear()
 
     def receive_deferred(self) -> None:
         """Does nothing: plans defer no images."""
@@ -223,6 +281,7 @@ class GroupManager:
         """Ends the workers; delivered batches stay valid."""
         if self.closed or os.getpid() != self._pid:
             return
-        self.closed = True
+        self._delivered = None
         self._workers.end()
         self.connection.flush()
+        self.closed = True

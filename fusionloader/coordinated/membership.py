@@ -102,10 +102,12 @@ class Membership:
         self._jobs, self.why_alone = tuple(map(int, answer["jobs"])), ""
 
     def _join(self, agreement: Agreement, options: LoaderOptions) -> None:
-        if self._connection is not None:
-            self._earlier.append(self._connection)
         self._end()
-        self._connection = Connection(connect(address_of(self.word)))
+        self._agreed = None  # until all is known; otherwise the next epoch joins again
+        earlier, self._connection = self._connection, Connection(connect(address_of(self.word)))
+        self._end = weakref.finalize(self, _close, self._connection, self._pid)
+        if earlier is not None:
+            self._earlier.append(earlier)
         count = max(options.num_workers, _MOST_WORKERS)
         wanted = {"in_flight": options.in_flight, "workers": count, "limit": options.shared_bytes}
         answer = self._connection.ask(
@@ -116,13 +118,10 @@ class Membership:
         if "joined" not in answer:
             self._connection.close()
             raise LeftGroup("the group has no room for more workers")
-        self._agreed = agreement
         self.control_fd, self.data_fd = self._connection.fds
-        self._end = weakref.finalize(
-            self, _close, self._connection, self._connection.fds, self._pid
-        )
         begin = int(answer["joined"])
         self.workers = range(begin, begin + count)
+        self._agreed = agreement
 
     def _refuse(self, answer: Fields, here: str) -> None:
         name = answer["refused"]
@@ -164,7 +163,7 @@ class Membership:
                     "generator=torch.Generator().manual_seed(...), or this job another word"
                 )
             raise LeftGroup(text)
-        if connection.left:
+        if connection.left or not connection.is_open:
             raise LeftGroup(connection.left)
 
     def leave(self, why: str) -> None:
@@ -232,8 +231,9 @@ class Membership:
         self._end()
 
 
-def _close(connection: Connection, fds: tuple[int, ...], pid: int) -> None:
+def _close(connection: Connection, pid: int) -> None:
     if os.getpid() == pid:  # in a forked child both are its parent's
         connection.close()
+        fds, connection.fds = connection.fds, ()
         for fd in fds:
             os.close(fd)
