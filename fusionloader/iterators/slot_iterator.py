@@ -74,6 +74,7 @@ class SlotIterator(_BaseDataLoaderIter):
         # A group delivers to host memory, from where torch copies: its slots are other jobs', too.
         self._delivery = make_delivery(options.device) if self._membership is None else None
         self._arriving: deque[_Finished] = deque()
+        self._finished: _Finished | None = None  # taken out, and not delivered
         self._tracer, self._turn = StepTracer(state.traces), OneThread()
         if self._membership is None:
             self._start_manager()
@@ -178,7 +179,8 @@ class SlotIterator(_BaseDataLoaderIter):
                 self._drawn.extend(itertools.islice(fresh, 1))
             if not self._drawn or self._manager.room <= 0:
                 break
-            self._submit(self._drawn.popleft())
+            self._submit(self._drawn[0])
+            self._drawn.popleft()
             if published >= _FEWEST and self._in_flight.done(self._options.in_order):
                 break
         self._drawn.extend(fresh)
@@ -211,6 +213,7 @@ class SlotIterator(_BaseDataLoaderIter):
 
     def _discard(self) -> None:
         self._manager.discard()
+        self._finished = None
         while self._arriving:
             _, arriving = self._arriving.popleft()
             if arriving is not None and self._delivery is not None:
@@ -228,9 +231,11 @@ class SlotIterator(_BaseDataLoaderIter):
         if self._whole is not None:
             return next(self._whole)
         self._notice_changes()
-        while self._in_flight.wanted or self._arriving:
+        if not (self._finished or self._in_flight.wanted or self._arriving):
+            self._fill()  # an exception may have kept it from that
+        while self._finished or self._in_flight.wanted or self._arriving:
             try:
-                finished = self._next_finished()
+                self._finished = self._finished or self._next_finished()
             except NoFixedLayout as why:
                 return self._go_whole(str(why))
             except PlanOutdated:
@@ -240,7 +245,8 @@ class SlotIterator(_BaseDataLoaderIter):
                 self._go_alone(str(why))
                 continue
             self._fill()
-            found, batch = self._batch(*finished)
+            found, batch = self._batch(*self._finished)
+            self._finished = None
             if found:
                 return batch
         self._end_epoch()
@@ -376,12 +382,13 @@ class SlotIterator(_BaseDataLoaderIter):
 
     def _start_anew(self, jobs: Sequence[Job]) -> None:
         """Has another manager make the mini-batches of ``jobs``."""
+        again = [
+            SampledBatch(each.number, list(each.indices), each.batch.keys, each.batch.occurrences)
+            for each in jobs
+        ]
         self._start_manager()
-        for job in jobs:
-            batch = job.batch
-            self._submit(
-                SampledBatch(batch.number, list(batch.indices), batch.keys, batch.occurrences)
-            )
+        self._drawn.extendleft(reversed(again))
+        self._fill()
 
     # ---- the end -------------------------------------------------------------------------------
 
