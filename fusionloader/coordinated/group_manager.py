@@ -118,7 +118,8 @@ class GroupManager:
         self.closed = False
         self.in_flight = GroupInFlight(membership)
         self.trace = GroupTrace()
-        # The last one that was delivered: who was interrupted meanwhile asks for it again.
+        self._found: Prepared | None = None  # what was handed out last
+        # Its memory, once it is delivered: who was interrupted meanwhile asks for it again.
         self._delivered: tuple[Job, Memory] | None = None
         page_locked = options.page_locking is not None
         self._memory = GroupMemory(membership.data_fd, self.connection, page_locked)
@@ -197,7 +198,7 @@ class GroupManager:
 
     def _with_reports(self, submitted: Job) -> Job:
         job = Job(submitted.batch, submitted.sequence, None, None)
-        found = self.connection.prepared(job.number)
+        self._found = found = self.connection.prepared(job.number)
         for report in found.reports:
             job.note(report)
         for tiny_batch, pid in found.given_up:
@@ -238,19 +239,20 @@ class GroupManager:
 
         The same again if the mini-batch was delivered last.
         """
+        assert self._found is not None
         if self._delivered is None or self._delivered[0] is not job:
-            prepared = self.connection.prepared(job.number)
-            self._delivered = job, self._memory.memory_of(prepared)
+            self._delivered = job, self._memory.memory_of(self._found)
         memory = self._delivered[1]
         if self.in_flight.due is job:
-            self._memory.deliver(self.connection.prepared(job.number), memory)
+            self._memory.deliver(self._found, memory)
             self._end(job)
         return memory
 
     def release(self, job: Job) -> None:
         """Releases a mini-batch that is not delivered, if that was not done before."""
         if self.in_flight.due is job:
-            self._memory.release(self.connection.prepared(job.number))
+            assert self._found is not None
+            self._memory.release(self._found)
             self._end(job)
 
     def _end(self, job: Job) -> None:

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Iterator
 
 from fusionloader import _native
-from fusionloader.coordinated.membership import Membership
+from fusionloader.coordinated.membership import Membership, end_at_once
 from fusionloader.manager.options import ManagerOptions, StartWorker, WorkerConnection
 from fusionloader.manager.worker_totals import since, stats_of, totals_of
 from fusionloader.statistics.totals import MemoryTotals, WorkerTotals
@@ -47,6 +47,7 @@ class GroupWorkers:
         self._set = WorkerSet(0, start_one, self._numbers.start, self._connection.register_worker)
         self._before: WorkerTotals | None = None
         self._before = self.totals(MemoryTotals(0, 0, 0, 0, 0.0), 0)
+        membership.run_workers(self._set)
         try:
             self._start_missing()
         except BaseException:
@@ -116,14 +117,6 @@ class GroupWorkers:
     def end(self) -> None:
         """Ends the processes at once: what they hold is taken back by the coordinator."""
         try:
-            self._kill_all()
-        except BaseException:
-            self._kill_all()
-            raise
+            end_at_once(self._set)
         finally:
-            self._set.end()
             self._cores.close()
-
-    def _kill_all(self) -> None:
-        for worker in self._set.workers:
-            worker.process.kill()

@@ -17,6 +17,7 @@ from fusionloader.options import LoaderOptions
 from fusionloader.resume.epoch_state import EpochState
 from fusionloader.statistics.shared_prep import SharedPrepStats
 from fusionloader.workers.fd_messages import Fields
+from fusionloader.workers.worker_set import WorkerSet
 
 if TYPE_CHECKING:  # which have a membership themselves
     from fusionloader.coordinated.group_manager import GroupManager
@@ -60,6 +61,7 @@ class Membership:
         self._shared_batches = self._alone_batches = 0
         self._earlier: list[Connection] = []
         self._agreed: Agreement | None = None
+        self._running: WorkerSet | None = None
         self._end: Callable[[], object] = lambda: None
 
     def is_for(self, word: str) -> bool:
@@ -143,6 +145,15 @@ class Membership:
             return False
         together = None if self.why_alone else self._connection
         return getattr(manager, "connection", None) is together
+
+    def run_workers(self, workers: WorkerSet) -> None:
+        """Notes the workers that have this job's numbers; those before, if any run, are ended.
+
+        They run where an iterator was interrupted while it was made, and is still referred to.
+        """
+        if self._running is not None:
+            end_at_once(self._running)
+        self._running = workers
 
     def check(self) -> None:
         """Looks whether this job is still a member of the epoch.
@@ -229,6 +240,22 @@ class Membership:
         """Leaves the group; the next epoch joins it again."""
         self._epoch = None
         self._end()
+
+
+def end_at_once(workers: WorkerSet) -> None:
+    """Kills workers: what they hold is taken back by the coordinator."""
+    try:
+        _kill(workers)
+    except BaseException:
+        _kill(workers)
+        raise
+    finally:
+        workers.end()
+
+
+def _kill(workers: WorkerSet) -> None:
+    for worker in workers.workers:
+        worker.process.kill()
 
 
 def _close(connection: Connection, pid: int) -> None:
