@@ -806,6 +806,9 @@ class SharedMapping:
     ) -> None:
         """With `copy_on_write` what is written here stays here. Only a file may be unsealed."""
 
+    def copy_all(self) -> None:
+        """Copies what was not written here: what others write shows no more."""
+
     def discard_writes(self) -> None:
         """Shows what others write again, where this process has written."""
 

@@ -29,6 +29,8 @@ void bind_memory(py::module_& m) {
            "With `copy_on_write` what is written here stays here. Only a file may be unsealed.")
       .def("discard_writes", &Mapping::discard_writes,
            "Shows what others write again, where this process has written.")
+      .def("copy_all", &Mapping::copy_all,
+           "Copies what was not written here: what others write shows no more.")
       .def_property_readonly(
           "address",
           [](const Mapping& mapping) { return reinterpret_cast<uintptr_t>(mapping.data()); })

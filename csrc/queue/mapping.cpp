@@ -86,6 +86,17 @@ void Mapping::discard_writes() const {
   if (has_written_pages(data_, bytes_)) madvise(data_, bytes_, MADV_DONTNEED);
 }
 
+void Mapping::copy_all() const {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  for (size_t at = 0; at < bytes_; at += page) {
+    // A write of what is there already: the system copies the page, and no write of another thread
+    // is lost.
+    uint8_t there = __atomic_load_n(data_ + at, __ATOMIC_RELAXED);
+    __atomic_compare_exchange_n(data_ + at, &there, there, false, __ATOMIC_RELAXED,
+                                __ATOMIC_RELAXED);
+  }
+}
+
 Mapping::~Mapping() {
   if (data_ != nullptr) munmap(data_, bytes_);
 }

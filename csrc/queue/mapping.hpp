@@ -39,6 +39,9 @@ class Mapping {
   void populate() const;
   // Of a mapping with copy_on_write: shows again what others write where this process has written.
   void discard_writes() const;
+  // Of a mapping with copy_on_write: copies what was not written here, so that what others write
+  // shows no more. Another thread may write meanwhile.
+  void copy_all() const;
   // Throws MappingMismatch unless the memory behind a descriptor is sealed against shrinking.
   static void require_sealed(int fd);
 
