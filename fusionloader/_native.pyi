@@ -793,7 +793,7 @@ class SharedMapping:
         copy_on_write: bool = False,
         is_file: bool = False,
     ) -> None:
-        """With `copy_on_write` what is written here stays here. Only a file may be unsealed."""
+        """With `copy_on_write` what is written here stays here. Only with `is_file` the descriptor may be that of any file."""
 
     def discard_writes(self) -> None:
         """Shows what others write again, where this process has written."""
@@ -1111,7 +1111,9 @@ class cuda:
     class Lender:
         """The lender's half of a ledger, with the driver."""
 
-        def __init__(self, slots: int) -> None: ...
+        @staticmethod
+        def ledger_bytes(slots: int) -> int: ...
+        def __init__(self, fd: int, slots: int) -> None: ...
         def close(self) -> None: ...
         def empty_borrower_slots(self) -> None: ...
         def lend(
@@ -1333,7 +1335,7 @@ class testing:
     class LenderLedger:
         """The lender's half of the ledger alone."""
 
-        def __init__(self, slots: int) -> None: ...
+        def __init__(self, fd: int, slots: int) -> None: ...
         def arm(
             self, handle: bytes, uuid: bytes, allocation_bytes: int, offset: int, nbytes: int
         ) -> cuda.Ticket: ...

@@ -8,8 +8,8 @@ import os
 
 def missing() -> str | None:
     """Returns what a FusionLoader needs and this machine has not, ``None`` if it has everything."""
-    if not hasattr(os, "memfd_create"):
-        return "os.memfd_create (of Linux)"
+    if not hasattr(os, "posix_fallocate"):
+        return "os.posix_fallocate (of Linux)"
     try:
         importlib.import_module("fusionloader._native")
     except ImportError as error:
