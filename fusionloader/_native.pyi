@@ -804,7 +804,7 @@ class SharedMapping:
         copy_on_write: bool = False,
         is_file: bool = False,
     ) -> None:
-        """With `copy_on_write` what is written here stays here. Only a file may be unsealed."""
+        """With `copy_on_write` what is written here stays here. Only with `is_file` the descriptor may be that of any file."""
 
     def copy_all(self) -> None:
         """Copies what was not written here: what others write shows no more."""
@@ -1135,7 +1135,9 @@ class cuda:
     class Lender:
         """The lender's half of a ledger, with the driver."""
 
-        def __init__(self, slots: int) -> None: ...
+        @staticmethod
+        def ledger_bytes(slots: int) -> int: ...
+        def __init__(self, fd: int, slots: int) -> None: ...
         def close(self) -> None: ...
         def empty_borrower_slots(self) -> None: ...
         def lend(
@@ -1357,7 +1359,7 @@ class testing:
     class LenderLedger:
         """The lender's half of the ledger alone."""
 
-        def __init__(self, slots: int) -> None: ...
+        def __init__(self, fd: int, slots: int) -> None: ...
         def arm(
             self, handle: bytes, uuid: bytes, allocation_bytes: int, offset: int, nbytes: int
         ) -> cuda.Ticket: ...
