@@ -189,6 +189,7 @@ class TinyBatchState(enum.Enum):
     ACTIVE = ...
     COMPLETED = ...
     FAILED = ...
+    SKIPPED = ...
     SPILLED = ...
     WAITING = ...
 
@@ -212,6 +213,10 @@ class BatchStatus:
 
     @property
     def failed(self) -> int: ...
+    @property
+    def skipped(self) -> int:
+        """Of the completed ones."""
+
     @property
     def spilled(self) -> int: ...
     @property
@@ -450,6 +455,9 @@ class ManagerQueue:
     def held(self, slot: int) -> list[HeldTinyBatch]:
         """The tiny-batches that workers hold."""
 
+    def in_state(self, slot: int, state: TinyBatchState) -> list[HeldTinyBatch]:
+        """The tiny-batches in one state, and the workers that brought them there."""
+
     def publish(self, slot: int, sequence: int, most_woken: int = 4294967295) -> None:
         """Wakes at most so many of the workers that sleep."""
 
@@ -521,6 +529,9 @@ class ManagerQueue:
 
     @property
     def gpu_is_ready(self) -> bool: ...
+    @property
+    def published(self) -> int:
+        """How many mini-batches were published: the next one's sequence."""
 
 class SampleEntry:
     """One sample of a mini-batch."""
@@ -837,6 +848,8 @@ class CurrentSample:
     def seed(self) -> int: ...
     @property
     def sequence(self) -> int: ...
+    @property
+    def tiny_batch(self) -> int: ...
 
 class PlanWorker:
     """The native loop of a worker on a wholly compiled plan."""
@@ -896,6 +909,7 @@ class PlanWorker:
 
     def sample_done(self) -> None: ...
     def sample_failed(self) -> None: ...
+    def sample_skipped(self) -> None: ...
     def set_target(self, target: int) -> None: ...
     def stamp(self) -> tuple[int, int]:
         """Bytes and mtime in ns by which `encoded` is kept."""

@@ -28,6 +28,7 @@ void bind_states(py::module_& m) {
       .value("COMPLETED", TinyBatchState::completed)
       .value("FAILED", TinyBatchState::failed)
       .value("SPILLED", TinyBatchState::spilled)
+      .value("SKIPPED", TinyBatchState::skipped)
       .finalize();
   py::native_enum<GpuState>(m, "GpuState", "enum.Enum",
                             "Whether the GPU worker may claim; OFF: there is none.")
@@ -45,6 +46,7 @@ void bind_values(py::module_& m) {
       .def_readonly("completed", &BatchStatus::completed)
       .def_readonly("failed", &BatchStatus::failed)
       .def_readonly("spilled", &BatchStatus::spilled)
+      .def_readonly("skipped", &BatchStatus::skipped, "Of the completed ones.")
       .def_property_readonly("done", &BatchStatus::done, "Whether none is waiting or active.");
   py::class_<SideShare>(m, "SideShare",
                         "What the CPU workers or the GPU worker did of a mini-batch.")
@@ -222,6 +224,10 @@ void bind_queue_of_manager(py::module_& m) {
            "Who holds a tiny-batch of the old slot may still write to its rows.")
       .def("search", &ManagerQueue::search, "slot"_a,
            "Has workers look for tiny-batches that somebody stopped in mid-claim has left out.")
+      .def_property_readonly("published", &ManagerQueue::published,
+                             "How many mini-batches were published: the next one's sequence.")
+      .def("in_state", &ManagerQueue::in_state, "slot"_a, "state"_a,
+           "The tiny-batches in one state, and the workers that brought them there.")
       .def("held", &ManagerQueue::held, "slot"_a, "The tiny-batches that workers hold.")
       .def("completed", &ManagerQueue::completed, "slot"_a,
            "The worker of each completed tiny-batch.")

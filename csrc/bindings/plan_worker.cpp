@@ -52,6 +52,7 @@ void bind_current(py::module_& m) {
       .finalize();
   py::class_<CurrentSample>(m, "CurrentSample", "The sample that a worker's loop needs Python for.")
       .def_readonly("sequence", &CurrentSample::sequence)
+      .def_readonly("tiny_batch", &CurrentSample::tiny_batch)
       .def_readonly("position", &CurrentSample::position)
       .def_readonly("row", &CurrentSample::row)
       .def_readonly("item", &CurrentSample::item)
@@ -143,6 +144,7 @@ void bind_loop(py::module_& m) {
           "item"_a, "nbytes"_a, "mtime_ns"_a, "data"_a, "is_hit"_a, "seconds"_a,
           "Gives a sample's bytes for that tiny-batch; a hit came from another server's cache.")
       .def("sample_done", &PlanWorker::sample_done)
+      .def("sample_skipped", &PlanWorker::sample_skipped)
       .def("sample_failed", &PlanWorker::sample_failed)
       .def("count_pillow_sample", &PlanWorker::count_pillow_sample)
       .def_property_readonly("is_borrowed", &PlanWorker::is_borrowed,

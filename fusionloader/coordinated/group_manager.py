@@ -18,7 +18,7 @@ from fusionloader.coordinated.membership import Membership
 from fusionloader.coordinated.sample_lists import SampleLists, packed
 from fusionloader.executors.layout import Layout, Memory
 from fusionloader.manager.hung_workers import HungWorkers
-from fusionloader.manager.in_flight import Job, MiniBatch
+from fusionloader.manager.in_flight import Job, Jobs, MiniBatch
 from fusionloader.manager.options import ManagerOptions, StartWorker
 from fusionloader.manager.stalls import StallWatch
 from fusionloader.statistics.totals import WorkerTotals
@@ -31,27 +31,18 @@ log = logging.getLogger("fusionloader.coordinated")
 _SLEEP_SECONDS = 0.1
 
 
-class GroupInFlight:
-    """Mini-batches that were submitted, the oldest first."""
+class GroupInFlight(Jobs):
+    """Mini-batches that were submitted."""
+
+    completed = 0  # tiny-batches that are: not known here
 
     def __init__(self, membership: Membership) -> None:
+        super().__init__()
         self._connection = membership.connection
-        self.wanted: list[Job] = []
 
-    def done(self, in_order: bool) -> Job | None:
-        """Returns one that can be delivered; with ``in_order`` no other than the oldest."""
-        wanted = self.wanted[:1] if in_order else self.wanted
-        return next((job for job in wanted if self._connection.is_prepared(job.number)), None)
-
-    @property
-    def completed(self) -> int:
-        """Tiny-batches that are complete: not known here."""
-        return 0
-
-    @property
-    def ready(self) -> int:
-        """Mini-batches that could be delivered now."""
-        return sum(self._connection.is_prepared(job.number) for job in self.wanted)
+    def is_done(self, job: Job) -> bool:
+        """Whether the coordinator has said so."""
+        return self._connection.is_prepared(job.number)
 
 
 class GroupTrace:
@@ -128,7 +119,7 @@ class GroupManager:
     def submit(self, batch: MiniBatch) -> None:
         """Submits a mini-batch."""
         samples = SampleLists(batch.items, batch.keys, batch.occurrences, batch.rows)
-        self.in_flight.wanted.append(Job(batch, batch.number, None, None))
+        self.in_flight.jobs += [Job(batch, batch.number, None, None)]
         self.connection.submit(batch.number, packed(samples))
 
     # ---- waiting -------------------------------------------------------------------------------
@@ -165,12 +156,12 @@ class GroupManager:
         job = self.in_flight.done(in_order)
         if job is None:
             return None
-        self.in_flight.wanted.remove(job)
+        job.taken = True
         found = self._prepared[job.number] = self.connection.take(job.number)
         for report in found.reports:
             job.note(report)
         for tiny_batch, pid in found.given_up:
-            job.failures.append(self._death(job, tiny_batch, pid))
+            job.failures[tiny_batch] = self._death(job, tiny_batch, pid)
         return job
 
     def _death(self, job: Job, tiny_batch: int, pid: int) -> messages.Failure:
@@ -181,7 +172,8 @@ class GroupManager:
             f"samples; one of these is the cause: {named}. Load them with num_workers=0 to see "
             "where"
         )
-        return messages.Failure(pickle.dumps(RuntimeError), text, rows[0])
+        position = tiny_batch * self._options.tiny_batch_size
+        return messages.Failure(pickle.dumps(RuntimeError), text, position)
 
     def _report(self) -> str:
         jobs = self._membership.stats().jobs
@@ -192,20 +184,28 @@ class GroupManager:
 
     # ---- delivery ------------------------------------------------------------------------------
 
+    def check(self, job: Job) -> None:
+        """Does nothing: the coordinator has seen the states, and sends the reports with them."""
+
     def deliver(self, job: Job) -> Memory:
         """Returns the memory of a mini-batch's rows, which nobody else sees changes of."""
-        return self._memory.deliver(self._prepared.pop(job.number))
+        if job.owner is None:
+            job.owner = self._memory.deliver(self._prepared.pop(job.number))
+        return job.owner
 
     def release(self, job: Job) -> None:
-        """Releases a mini-batch that is not delivered."""
-        self._memory.release(self._prepared.pop(job.number))
+        """Forgets a mini-batch that was returned or discarded, and releases its rows."""
+        self.in_flight.jobs.remove(job)
+        prepared = self._prepared.pop(job.number, None)
+        if prepared is not None:
+            self._memory.release(prepared)
 
     # ---- ending --------------------------------------------------------------------------------
 
     def discard(self) -> None:
         """Leaves the epoch before its end."""
         self._membership.end_epoch(finished=False)
-        self.in_flight.wanted.clear()
+        self.in_flight.jobs.clear()
 
     def receive_deferred(self) -> None:
         """Does nothing: plans defer no images."""

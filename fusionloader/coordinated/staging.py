@@ -170,8 +170,7 @@ class Staging:
 
     def receive(self) -> None:
         """Reads what workers have reported."""
-        for message in self._workers.receive():
-            self._note(message)
+        self._workers.handle(self._note)
 
     def _note(self, message: messages.Message) -> None:
         if isinstance(message, messages.JobMessage):
@@ -194,8 +193,8 @@ class Staging:
     def bury(self, record: WorkerRecord) -> None:
         """Takes back what a worker held that has ended."""
         pid = self.queue.worker(record.number).pid
-        for message in self._workers.remove(record):
-            self._note(message)
+        record.receiver.handle(self._note)
+        self._workers.remove(record)
         hopeless = [
             (sequence, tiny_batch)
             for sequence, batch in self._batches.items()

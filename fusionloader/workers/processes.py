@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fusionloader import training_signals
+from fusionloader.shm import forks
 
 _JOIN_SECONDS = 0.05
 _DYING_SECONDS = 5.0  # between the end of a process's connections and its own
@@ -89,7 +90,10 @@ class Child(_Signalled):
     def start(self) -> None:
         """Starts it."""
         # What multiprocessing starts by itself to spawn a process would never let them through.
-        with training_signals.held_back() if self._is_forked else contextlib.nullcontext():
+        if not self._is_forked:
+            self._process.start()
+            return
+        with training_signals.held_back(), forks.of_worker():
             self._process.start()
 
     @property
@@ -198,8 +202,13 @@ def start(
     process = context.Process(target=_run_on, args=(cpus, target, *args))
     process.daemon = True
     watched_process = watched(process, context.get_start_method())
-    with _forking:
-        watched_process.start()
+    try:
+        with _forking:
+            watched_process.start()
+    except BaseException:
+        if process.pid is not None:  # nobody would know of it
+            process.kill()
+        raise
     return watched_process  # type: ignore[no-any-return]
 
 

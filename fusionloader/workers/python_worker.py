@@ -105,6 +105,7 @@ class PythonWorker:
         self._layout_expected = False
         self._writers: dict[tuple[int, int, int], Writer] = {}
         self._seconds_per_tiny_batch = _CLAIM_SECONDS
+        self._with_skips: set[int] = set()  # tiny-batches of the claim
         self._reported = False
 
     @property
@@ -158,6 +159,7 @@ class PythonWorker:
         before = ProcessState(generators=True) if self._may_come_back(claim) else None
         indices = pickle.loads(claim.indices()) if len(claim.indices()) else None
         whole: list[tuple[int, list[Any]]] = []
+        self._with_skips.clear()
         for tiny_batch in range(claim.first, claim.first + claim.count):
             try:
                 whole.append((tiny_batch, self._load(claim, tiny_batch, indices)))
@@ -169,7 +171,7 @@ class PythonWorker:
         for tiny_batch, samples in whole:
             # Without a sample nobody learns the layout that writing would wait for.
             if _is_empty(samples):
-                self.queue.finish(claim, tiny_batch, TinyBatchState.COMPLETED)
+                self.queue.finish(claim, tiny_batch, TinyBatchState.SKIPPED)
         whole = [each for each in whole if not _is_empty(each[1])]
         if whole and self._agree_on_layout(claim, whole[0][1]):
             start = time.perf_counter()
@@ -236,6 +238,7 @@ class PythonWorker:
         )
         skipped = messages.SampleSkipped(claim.sequence, position, found.index, failure)
         messages.send(self._message_fd, skipped)
+        self._with_skips.add(position // claim.tiny_size)
         return _SKIPPED if found.index is None else found.sample
 
     def _capture(self, error: Exception, sample: str, position: int) -> messages.Failure:
@@ -286,7 +289,7 @@ class PythonWorker:
             except LayoutMismatch:
                 contiguous = False
         if contiguous:
-            return [(tiny_batch, TinyBatchState.COMPLETED) for tiny_batch, _ in whole]
+            return [(tiny_batch, self._written(tiny_batch)) for tiny_batch, _ in whole]
         return [(each[0], self._write_apart(claim, *each)) for each in whole]
 
     def _write_apart(
@@ -304,7 +307,11 @@ class PythonWorker:
             self.queue.wake_manager()  # so that it reads while a large message is written
             messages.send(self._message_fd, spilled)
             return TinyBatchState.SPILLED
-        return TinyBatchState.COMPLETED
+        return self._written(tiny_batch)
+
+    def _written(self, tiny_batch: int) -> TinyBatchState:
+        skipped = tiny_batch in self._with_skips
+        return TinyBatchState.SKIPPED if skipped else TinyBatchState.COMPLETED
 
     def _writer(self, claim: _native.Claim) -> Writer:
         assert self._layout is not None and claim.payload is not None
