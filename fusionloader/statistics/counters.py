@@ -23,6 +23,7 @@ from fusionloader.workers.messages import SampleSkipped
 log = logging.getLogger("fusionloader.loader")
 
 _KEPT_ERRORS = 100
+_TRACEBACK = "Traceback (most recent call last):"
 
 
 @dataclass(slots=True)
@@ -64,7 +65,7 @@ class Statistics:
             lines = skip.failure.text.strip().splitlines()
             name = next((line for line in lines if line.startswith("Sample: ")), "a sample")
             action = "left out" if skip.replaced_by is None else f"replaced by {skip.replaced_by}"
-            log.warning("%s was %s: %s", name, action, lines[-1])
+            log.warning("%s was %s: %s", name, action, _error_line(lines))
 
     def epoch_ended(self) -> None:
         """Notes what the cache has saved until here."""
@@ -135,6 +136,13 @@ class Statistics:
             remote=remote,
             stream=stream,
         )
+
+
+def _error_line(lines: list[str]) -> str:
+    """Returns the line of a failure's text that names the error: notes may come behind it."""
+    tracebacks = [n for n, line in enumerate(lines) if line.endswith(_TRACEBACK)]
+    behind = lines[tracebacks[-1] + 1 :] if tracebacks else lines[-1:]
+    return next((line for line in behind if not line.startswith(" ")), lines[-1])
 
 
 def rank_here() -> int:
