@@ -99,6 +99,7 @@ class Course:
         self.to_come = list(range(self.count))
         self._gone: list[int | None] = []  # samples of errors whose batches are not known
         self._perhaps = 0  # errors that stand for a batch, or for none
+        self.told: list[tuple[int, str]] = []  # samples left out, and why
 
     def indices(self, number: int) -> list[int]:
         """Returns the samples of a batch."""
@@ -117,6 +118,12 @@ class Course:
         """Returns epoch and batch from which on nothing can have been made until now."""
         end = self.to_come[0] + AHEAD if self.in_order and self.to_come else math.inf
         return self.epoch, end
+
+    def take_told(self) -> list[tuple[int, str]]:
+        """Returns the samples that are said to be left out of what comes now, each once."""
+        found = list(dict.fromkeys(self.told))  # what is made again after an error says so again
+        self.told.clear()
+        return found
 
     def error(self, excused: Excused) -> None:
         """Notes an error."""
@@ -222,9 +229,11 @@ class Checks:
         Raises:
             AssertionError: nothing does.
         """
-        self._skipped(course, skipped, course.to_come)
         found = self._find(text, course, course.next)
         self.tally.errors[text.split(":")[0]] += 1
+        course.told += skipped
+        if found.takes:
+            self._skipped(course, course.take_told(), course.next)
         course.error(found)
         return found
 
@@ -235,7 +244,7 @@ class Checks:
             AssertionError: it ends too early.
         """
         self.tally.epochs += 1
-        if skipped:
+        if skipped or course.told:
             self._batch(course, [], skipped)
         lost = course.lost()
         self.tally.lost += lost * BATCH
@@ -251,21 +260,22 @@ class Checks:
         """
         self.tally.batches += 1
         self.tally.samples += len(rows)
-        number = self._batch(course, rows, skipped)
-        samples = set(course.indices(number)) - {index for index, _ in skipped}
-        assert self.bad not in samples, f"batch {number} has sample {self.bad}, whose file is bad"
+        self._batch(course, rows, skipped)
 
-    def _batch(self, course: Course, rows: list[str], skipped: Sequence[tuple[int, str]]) -> int:
+    def _batch(self, course: Course, rows: list[str], skipped: Sequence[tuple[int, str]]) -> None:
+        course.told += skipped
+        skipped = course.take_told()
         found = course.find(rows, Counter(index for index, _ in skipped))
         if not found:
             self._count(course, rows)
             raise AssertionError(
                 f"a batch of epoch {course.epoch} is none of {course.next}, "
                 f"samples {[course.indices(number) for number in course.next[:2]]}, "
-                f"left out {list(skipped)}"
+                f"left out {skipped}"
             )
         self._skipped(course, skipped, found)
-        return found[-1]
+        there = set(course.indices(found[-1])) - {index for index, _ in skipped}
+        assert self.bad not in there, f"{self.bad}, whose file is bad, is in batch {found[-1]}"
 
     def _skipped(
         self, course: Course, skipped: Sequence[tuple[int, str]], numbers: Sequence[int]

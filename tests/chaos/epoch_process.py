@@ -22,15 +22,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
+from support.raised_at import CALLS, Steps
 from torch.utils._pytree import tree_leaves
 
-import fusionloader
 from chaos.kinds.setting import EpochKind, Part, Setting
 from fusionloader.inference import request_queue
 from fusionloader.manager import in_flight, remote_proxy
@@ -45,6 +43,12 @@ LIMITS = (
     (remote_proxy, "_FRUITLESS_DEATHS"),
     (request_queue, "_MOST_DEATHS"),
 )
+
+ERRORS: dict[str, Callable[[str], BaseException]] = {
+    "KeyboardInterrupt": KeyboardInterrupt,
+    "MemoryError": MemoryError,
+    "OSError": lambda text: OSError(errno.EMFILE, text),
+}
 
 
 def rows_of(batch: Any) -> list[str]:
@@ -66,40 +70,6 @@ def said_by(error: BaseException) -> str:
     causes = [error, error.__cause__, error.__context__]
     notes = [str(cause) for cause in causes if cause] + getattr(error, "__notes__", [])
     return f"{type(error).__name__}: " + " ".join(notes)
-
-
-class Interruption:
-    """Raises an error at one of the calls that the loader's code makes on this thread.
-
-    Attributes:
-        place: file and line of the call; empty until it has come.
-    """
-
-    def __init__(self, kind: str, text: str, call: int) -> None:
-        """``kind`` is the error's type, ``call`` the number of the call that raises it."""
-        self._error = OSError(errno.EMFILE, text) if kind == "OSError" else _ERRORS[kind](text)
-        self._left, self.place = call, ""
-
-    def __enter__(self) -> None:
-        sys.setprofile(self._event)
-
-    def __exit__(self, *_: object) -> None:
-        sys.setprofile(None)
-
-    def _event(self, frame: FrameType, event: str, _: object) -> None:
-        caller = {"call": frame.f_back, "c_call": frame}.get(event)
-        if caller is None or not caller.f_code.co_filename.startswith(PACKAGE):
-            return
-        self._left -= 1
-        if self._left == 0:
-            sys.setprofile(None)
-            file = os.path.relpath(caller.f_code.co_filename, PACKAGE)
-            self.place = f"{file}:{caller.f_lineno}"
-            raise self._error
-
-
-_ERRORS = {"KeyboardInterrupt": KeyboardInterrupt, "MemoryError": MemoryError}
-PACKAGE = os.path.dirname(fusionloader.__file__)
 
 
 class Child:
@@ -165,29 +135,39 @@ class Taken:
         self,
         keep: Callable[[Any, list[str]], None],
         error: Exception | None,
-        interruption: AbstractContextManager[object],
+        planted: tuple[str, str, int] | None,
     ) -> dict[str, Any]:
-        """Takes a batch, the end, or an error, which may have come before."""
+        """Takes a batch, the end, or an error, which may have come before.
+
+        ``planted`` is an error's type and text, and the step of the loader at which it is raised.
+        """
         if self._iterator is None:
             self.epoch += 1
             begin_at(self._part, self.epoch)
         self.calls += 1
-        place = {"epoch": self.epoch, "calls": self.calls}
+        steps = Steps(events=(*CALLS, "c_return"))
+        found: dict[str, Any] = {"epoch": self.epoch, "calls": self.calls}
         try:
             if error is not None:
                 raise error
-            with interruption:
-                if self._iterator is None:
-                    self._iterator = iter(self._part.loader)
-                batch = next(self._iterator, None)
-            rows = None if batch is None else rows_of(batch)
+            if planted is None:
+                batch = self._take()
+            else:
+                kind, text, position = planted
+                batch = steps.raise_at(position, ERRORS[kind](text), self._take)
+            if batch is None:
+                self._iterator, found["end"] = None, True
+            else:
+                found["rows"] = rows_of(batch)
+                keep(batch, found["rows"])
         except (Exception, KeyboardInterrupt) as error:
-            return {**place, "error": said_by(error), "under_way": self._iterator is not None}
-        if rows is None:
-            self._iterator = None
-            return {**place, "end": True, "under_way": False}
-        keep(batch, rows)
-        return {**place, "rows": rows, "under_way": True}
+            found["error"] = said_by(error)
+        return {**found, "under_way": self._iterator is not None, "interrupted": steps.place}
+
+    def _take(self) -> Any:
+        if self._iterator is None:
+            self._iterator = iter(self._part.loader)
+        return next(self._iterator, None)
 
     def leave(self) -> bool:
         """Drops the iterator; returns whether there was one."""
@@ -253,7 +233,7 @@ class Commands:
     def next(
         self, part: int, keep: bool = False, planted: tuple[str, str, int] | None = None
     ) -> dict[str, Any]:
-        """Takes a batch of a part; ``planted`` is an ``Interruption`` of it."""
+        """Takes a batch of a part."""
         error, self.interruption = self.interruption, None
 
         def note(batch: Any, rows: list[str]) -> None:
@@ -261,10 +241,8 @@ class Commands:
             if keep:
                 self._kept.append((batch, rows))
 
-        interruption = None if planted is None else Interruption(*planted)
-        found = self._taken[part].next(note, error, interruption or nullcontext())
-        place = "" if interruption is None else interruption.place
-        return {**found, "skipped": self._skips.take(), "interrupted": place}
+        found = self._taken[part].next(note, error, planted)
+        return {**found, "skipped": self._skips.take()}
 
     def all(self, epochs: int) -> list[list[list[list[str]]]]:
         """The rows of all batches of some epochs, by part."""

@@ -29,6 +29,8 @@ from chaos.traps import FAULTS, disarm, set_trap
 
 STRIKES = 0.35  # how likely a fault is before a batch
 _LET_GO_SECONDS = 0.25  # who waits so long has those go on that were stopped
+# What an iterator says after an exception in training, if it does not go on.
+_NO_MORE = "cannot go on|no more batches"
 
 
 class Failed(AssertionError):
@@ -172,13 +174,13 @@ class Run:
         self.note(f"trap {self._traps} in the {place} that {what}")
         return self._traps
 
-    def interrupt(self, kind: str, call: int) -> Excuse:
-        """Has the next ``next`` raise at a call that it makes; returns what excuses the error."""
+    def interrupt(self, kind: str, step: int) -> None:
+        """Has the next ``next`` raise at a step that the loader makes in it."""
         self._interruptions += 1
         text = f"interruption {self._interruptions}"
-        self._planted = kind, text, call
-        self.note(f"{text}: {kind} at call {call}")
-        return Excuse(rf"\b{text}\b", takes=False, times=1)
+        self._planted = kind, text, step
+        self.note(f"{text}: {kind} at step {step}")
+        self.checks.excuse(Excuse(rf"\b{text}\b", takes=False, times=1))
 
     def for_a_moment(self, end: Callable[[], None]) -> None:
         """Does something when the batch under way has come, or takes long."""
@@ -298,6 +300,7 @@ class Run:
         if found["interrupted"]:
             self.tally.faults["an exception in training"] += 1
             self.note(f"raised at {found['interrupted']}")
+            self.checks.excuse(Excuse(_NO_MORE, ends=True, takes=False, times=1))
         key = trainer.setting.rank, part
         epoch, course = found["epoch"], self.checks.courses[key]
         self._calls[key] += 1
@@ -305,7 +308,7 @@ class Run:
         # One that has ended, or never began, counts as the next one, which would begin.
         self._begun[key] = epoch + (not found["under_way"])
         course.begin(epoch)
-        skipped = found["skipped"]
+        skipped = [(index, text) for index, text in found["skipped"]]
         if "end" in found:
             self.checks.end(course, skipped)
             self.ask(trainer, "recover")

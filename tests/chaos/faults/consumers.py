@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _CPU_SECONDS = 0.1
 _YEAR = 365 * 86400.0
-_MOST_CALLS = 3.2  # as a power of ten: what a call of `next` makes, if it waits a little
+_MOST_STEPS = 3.2  # as a power of ten: what `next` makes, if it waits a little
 
 
 def _pause(run: Run, trainer: Trainer, part: int) -> bool:
@@ -44,10 +44,10 @@ def _fork_child(run: Run, trainer: Trainer, part: int) -> bool:
 
 
 def _interrupt(run: Run, trainer: Trainer, part: int) -> bool:
-    """At one of the first calls as likely as at one of many."""
+    """At one of the first steps as likely as at one of many."""
     kind = run.chance.choice(["KeyboardInterrupt", "MemoryError", "OSError"])
-    run.checks.excuse(run.interrupt(kind, int(10 ** run.chance.uniform(0, _MOST_CALLS))))
-    return False  # it is counted when so many calls were made
+    run.interrupt(kind, int(10 ** run.chance.uniform(0, _MOST_STEPS)))
+    return False  # it is counted when so many steps were made
 
 
 def _open_nothing(run: Run, trainer: Trainer, part: int) -> bool:
