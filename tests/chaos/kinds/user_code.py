@@ -39,6 +39,14 @@ class Noise(Dataset[Any]):
         return drawn[0] @ drawn[1], index
 
 
+class Shapes(Noise):
+    """Samples of two shapes, of which slots are made for one."""
+
+    def __getitem__(self, index: int) -> Any:
+        drawn, _ = super().__getitem__(index)
+        return (drawn if index % 2 else drawn[:20]), index
+
+
 class Sampler:
     """Indices, until a trap is sprung."""
 
@@ -79,13 +87,15 @@ class Stream(IterableDataset[Any]):
             yield torch.rand(30) * index, index
 
 
-def noise_part(setting: Setting, number: int = 0, by_index: bool = False, **options: Any) -> Part:
-    order = order_of(IMAGES, number)
+def noise_part(setting: Setting, number: int = 0, **options: Any) -> Part:
+    return part_of_noise(Noise(setting.folder), setting, order_of(IMAGES, number), **options)
+
+
+def part_of_noise(dataset: Noise, setting: Setting, order: list[int], **options: Any) -> Part:
     common = {"num_workers": 2, "seed": 5, "tiny_batch_size": 2}
     common |= {"on_error": setting.on_error, "in_order": setting.in_order}
     common |= {"worker_init_fn": WorkerInit(setting.folder)}
     sampler = Sampler(setting.folder, order)
-    dataset = Noise(setting.folder, by_index)
     loader = FusionLoader(dataset, BATCH, sampler=sampler, **(common | options))
     return Part(loader, order)
 
@@ -103,7 +113,17 @@ def _whole(setting: Setting) -> Epochs:
 
 
 def _whole_by_index(setting: Setting) -> Epochs:
-    return epochs_of(noise_part(setting, by_index=True, collate_fn=Collate(setting.folder)))
+    dataset, order = Noise(setting.folder, by_index=True), order_of(IMAGES)
+    return epochs_of(part_of_noise(dataset, setting, order, collate_fn=Collate(setting.folder)))
+
+
+def _shapes(setting: Setting) -> Epochs:
+    """Batches of the one shape and of the other in turns."""
+    order = order_of(IMAGES)
+    own = [[index for index in order if index % 2 == shape] for shape in range(2)]
+    starts = range(0, len(own[0]), BATCH)
+    order = [index for at in starts for part in own for index in part[at : at + BATCH]]
+    return epochs_of(part_of_noise(Shapes(setting.folder), setting, order))
 
 
 def _stream(setting: Setting) -> Epochs:
@@ -123,6 +143,13 @@ KINDS = (
     EpochKind(
         "own dataset, persistent workers",
         _kept,
+        is_short=False,
+        subject_to=frozenset({SKIPS}),
+        traps=_TRAPS,
+    ),
+    EpochKind(
+        "own dataset of two shapes",
+        _shapes,
         is_short=False,
         subject_to=frozenset({SKIPS}),
         traps=_TRAPS,
