@@ -39,6 +39,14 @@ def test_a_transform_that_raises_is_named_with_the_sample(image_folder, workers)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
+def test_a_sample_that_is_left_out_is_logged_with_its_error(image_folder, workers, caplog):
+    dataset = folder(image_folder, Fails())
+    list(FusionLoader(dataset, 1, num_workers=workers, on_error="skip"))
+    logged = [text for text in caplog.messages if "left out" in text]
+    assert logged and all(text.endswith("Error: a bug of the user's") for text in logged)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("steps", [[v1.Resize(30)], [v1.Lambda(lambda image: image)]], ids=str)
 def test_sizes_that_differ_are_an_error_that_names_them(image_folder, workers, steps):
     loader = FusionLoader(folder(image_folder, *steps), 8, num_workers=workers)
