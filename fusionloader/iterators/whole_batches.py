@@ -137,6 +137,7 @@ class _Tracked:
             self._epochs.restart()
             self._reset(self._view)
             epoch_state = self._begin()
+        received = getattr(self, "_rcvd_idx", 0)  # there are no workers without it
         try:
             if self._options.dataset_kind == _DatasetKind.Iterable:
                 # One without a state can only be resumed by going through it once more.
@@ -148,6 +149,10 @@ class _Tracked:
             self._note_end(epoch_state)
             self._epochs.finish(epoch_state)
             statistics.epoch_ended()
+            raise
+        except Exception:
+            if getattr(self, "_rcvd_idx", 0) > received:  # the error is the mini-batch's
+                self._note_delivered(epoch_state)
             raise
         number = epoch_state.delivered
         self._note_delivered(epoch_state)
