@@ -54,6 +54,7 @@ class InProcessIterator(_BaseDataLoaderIter):
         self._epoch_state: EpochState | None = None
         self._batches = Draws(iter(()))
         self._due: SampledBatch | None = None  # drawn, and neither delivered nor failed
+        self._has_failed = False  # it has, by itself: Ctrl-C or a lack of memory is no such failure
         self._base_seed = state.epochs.base_seed(int(self._base_seed))
         self._begin()
 
@@ -78,8 +79,9 @@ class InProcessIterator(_BaseDataLoaderIter):
             self._notice_changes()
             try:
                 found, batch = self._make(due, epoch_state)
-            except Exception:  # the mini-batch has failed, and the epoch goes on behind it
-                epoch_state.deliver(due.number)
+            except BaseException:
+                if self._has_failed:  # the epoch goes on behind it
+                    epoch_state.deliver(due.number)
                 raise
             if found:
                 return batch
@@ -93,6 +95,7 @@ class InProcessIterator(_BaseDataLoaderIter):
         state = self._epoch_state
         if self._due is None or state is None or state.has(self._due.number):
             self._due = next(self._batches.now(), None)
+        self._has_failed = False
         return self._due
 
     def _make(self, due: SampledBatch, epoch_state: EpochState) -> tuple[bool, Batch]:
@@ -114,7 +117,11 @@ class InProcessIterator(_BaseDataLoaderIter):
         samples = list(itertools.chain.from_iterable(made))
         if not samples and indices:
             return False, None
-        batch = self._collate(samples, indices)  # an empty one cannot be: the user is to see that
+        try:
+            batch = self._collate(samples, indices)  # an empty one cannot be: the user is to see it
+        except Exception as error:
+            self._has_failed = not isinstance(error, (MemoryError, OSError))
+            raise
         counters.batches += 1
         counters.samples += len(samples)
         self._tracer.made(epoch_state.epoch, number, len(samples))
@@ -175,6 +182,7 @@ class InProcessIterator(_BaseDataLoaderIter):
                     lambda index: self._source.load(key.replaced(index)),
                 )
             except BadSample:
+                self._has_failed = True
                 if hasattr(error, "add_note"):
                     error.add_note(f"Sample: {name}")
                 raise error from None

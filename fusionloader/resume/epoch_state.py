@@ -73,8 +73,8 @@ class EpochState:
             self.ahead.add(self.returned)
         while self.delivered in self.ahead:
             self.delivered += 1
-            self.ahead.discard(self.delivered - 1)
-            self.drawn.pop(self.delivered - 2, None)
+        self.ahead = {number for number in self.ahead if number >= self.delivered}
+        self.drawn = {n: state for n, state in self.drawn.items() if n >= self.delivered - 1}
         self.returned = None
 
     def copy(self) -> EpochState:
