@@ -3,6 +3,8 @@
 import gc
 import itertools
 import os
+import subprocess
+import sys
 
 import psutil
 import pytest
@@ -54,6 +56,29 @@ METHODS = ["fork", "spawn", "forkserver"]
 )
 def test_nothing_is_left(tmp_path, image_folder, how, method, kind):
     check_end(tmp_path, BEGIN, how, kind, method, str(image_folder))
+
+
+WITH_A_CACHE = """
+import sys
+from torchvision.datasets import ImageFolder
+from fusionloader import Cache, FusionLoader
+from support.images import train_transform
+
+dataset = ImageFolder(sys.argv[1], train_transform(64))
+loader = FusionLoader(dataset, 8, num_workers=1, cache=Cache("64MiB"))
+list(loader)
+"""
+
+
+def test_a_global_loader_with_a_cache_ends_without_a_word(image_folder):
+    """In an interpreter of its own: what is cleared first depends on who has imported it."""
+    done = subprocess.run(
+        [sys.executable, "-c", WITH_A_CACHE, str(image_folder)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((os.getcwd(), "tests"))},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_loader_that_is_collected_in_mid_epoch_ends_its_workers():
