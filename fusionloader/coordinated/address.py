@@ -15,7 +15,9 @@ from fusionloader.workers.processes import BareProcess
 _PATIENCE_SECONDS = 20.0  # an interpreter starts, on a machine that jobs keep busy
 _RETRY_SECONDS = 0.02
 _TIMEOUT_SECONDS = 10.0
+_GIVEN_UP_SECONDS = 60.0
 
+_given_up: dict[str, tuple[float, str]] = {}  # addresses: until when, and why
 _started: list[BareProcess] = []  # referenced until they have ended, so that they are reaped
 
 
@@ -41,14 +43,29 @@ def connect(address: str) -> socket.socket:
     """Returns a connection to the coordinator, which is started where there is none.
 
     Raises:
-        OSError: it does not start.
+        OSError: it does not start, or did not within the last minute; or another user has bound
+            its address.
     """
+    until, why = _given_up.get(address, (0.0, ""))
+    if time.monotonic() < until:
+        raise OSError(why)
+    try:
+        return _connect(address)
+    except OSError as error:
+        _given_up[address] = (time.monotonic() + _GIVEN_UP_SECONDS, str(error))
+        raise
+
+
+def _connect(address: str) -> socket.socket:
     _started[:] = [process for process in _started if process.is_alive()]
     deadline, process = time.monotonic() + _PATIENCE_SECONDS, None
     while True:
-        connection = fd_messages.connect(address, _TIMEOUT_SECONDS)
-        if connection is not None:
-            return connection
+        try:
+            return fd_messages.connect_to_own(address, _TIMEOUT_SECONDS)
+        except fd_messages.OtherUser:
+            raise
+        except OSError:  # nobody listens there
+            pass
         if process is None or not process.is_alive():  # another one has had the address
             process = BareProcess(
                 "fusionloader.coordinated.coordinator", CoordinatorConfig(address), (), apart=True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +11,7 @@ import numpy.typing as npt
 from fusionloader import _native
 from fusionloader.shm import objects
 from fusionloader.shm.ledger import Ledger
+from fusionloader.shm.owned_descriptor import OwnedDescriptor
 
 _HEADER = np.dtype(
     [
@@ -50,7 +52,7 @@ def table_bytes(files: int) -> int:
     return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
-class FileStore:
+class FileStore(OwnedDescriptor):
     """The store of ``csrc/worker/file_store.hpp``: records of all files, and room for their data.
 
     Memory is allocated as the store is filled, by the process that fills it.
@@ -173,16 +175,12 @@ class FileStore:
         self._header["used"] = -(-used // _ALIGNMENT) * _ALIGNMENT
         self._header["kept"] = np.count_nonzero(records["state"] == _FILLED)
 
-    def close(self) -> None:
-        """Closes the descriptor; the memory is freed with the last process that maps it."""
-        for fd in (self.fd, self.lock_fd):
-            if fd >= 0:
-                os.close(fd)
-        self.fd = self.lock_fd = -1
-
-    def __del__(self) -> None:
-        if hasattr(self, "fd"):
-            self.close()
+    def close(self, close_fd: Callable[[int], None] = os.close) -> None:
+        """Closes the descriptors; the memory is freed with the last process that maps it."""
+        super().close(close_fd)
+        if self.lock_fd >= 0:
+            close_fd(self.lock_fd)
+            self.lock_fd = -1
 
 
 def _created(nbytes: int, table: int) -> int:

@@ -72,21 +72,39 @@ def listen(address: str, backlog: int) -> socket.socket | None:
     return listener
 
 
+class OtherUser(PermissionError):
+    """A process of another user listens at an address."""
+
+
 def connect(address: str, timeout: float) -> socket.socket | None:
-    """Returns a connection to who listens at ``address``, ``None`` if nobody does.
+    """Returns a connection to who listens at ``address``, ``None`` if nobody of this user does.
 
     Later calls on it wait at most ``timeout`` seconds.
+    """
+    try:
+        return connect_to_own(address, timeout)
+    except OSError:
+        return None
+
+
+def connect_to_own(address: str, timeout: float) -> socket.socket:
+    """Returns the same connection.
+
+    Raises:
+        OtherUser: a process of another user listens there.
+        OSError: nobody does.
     """
     connection = make_socket()
     try:
         connection.settimeout(timeout)
         connection.connect("\0" + address)
-        if is_same_user(connection):
-            return connection
-    except OSError:
-        pass
-    connection.close()
-    return None
+        if not is_same_user(connection):
+            pid, uid = _peer(connection)
+            raise OtherUser(f"process {pid} of user {uid} has bound the name that it needs")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def is_same_user(connection: socket.socket) -> bool:

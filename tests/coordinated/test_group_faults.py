@@ -1,14 +1,17 @@
 """Jobs, workers and the coordinator that are killed or stopped: the others have their batches."""
 
 import os
+import select
 import signal
 
 import psutil
 import pytest
 from jobs import alone, coordinators, left
+from support.other_users import NOBODY, as_root, begun_as_nobody, exit_code_of
 from support.waiting import gone, wait_until
 
 from fusionloader.coordinated.address import address_of
+from fusionloader.workers import fd_messages
 
 FEW = {"prefetch_factor": 2}
 
@@ -127,6 +130,32 @@ def test_without_the_coordinator_every_job_goes_on_alone(group, word, train_set,
         if all(job.ask("stats").shared_batches > 1 for job in jobs):
             return
     raise AssertionError([job.ask("stats") for job in jobs])
+
+
+@as_root
+def test_another_user_who_has_bound_the_name_delays_no_epoch(group, word, train_set):
+    name = address_of(word)
+    over, told = os.pipe()
+
+    def bind():
+        """Listens until it is told; returns how many have come."""
+        listener = fd_messages.listen(name, 8)
+        count = 0
+        while over not in select.select([listener, over], [], [])[0]:
+            listener.accept()
+            count += 1
+        return count
+
+    pid = begun_as_nobody(bind)
+    wait_until(lambda: coordinators(name))
+    job = group()
+    for batches in alone(train_set, epochs=3):
+        assert job.rest() == batches
+    stats = job.ask("stats")
+    os.write(told, b".")
+    assert exit_code_of(pid) == 1  # it was asked for once, and no coordinator was started
+    assert f"process {pid} of user {NOBODY} has bound the name" in stats.why_alone
+    assert stats.alone_batches > 0 and stats.shared_batches == 0
 
 
 def test_nothing_is_left_of_a_killed_group(group, word, train_set, many):

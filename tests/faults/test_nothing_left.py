@@ -3,6 +3,8 @@
 import gc
 import itertools
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -65,6 +67,29 @@ def test_nothing_is_left_where_memory_lies_in_dev_shm(tmp_path, image_folder, ki
     script = f"{refuse}confined.refuse(confined.MEMFD)\n{BEGIN}"
     check_end(tmp_path, script, "SIGKILL", kind, "fork", str(image_folder))
     wait_until(lambda: not [n for n in set(os.listdir("/dev/shm")) - before if "fusionl" in n])
+
+
+WITH_A_CACHE = """
+import sys
+from torchvision.datasets import ImageFolder
+from fusionloader import Cache, FusionLoader
+from support.images import train_transform
+
+dataset = ImageFolder(sys.argv[1], train_transform(64))
+loader = FusionLoader(dataset, 8, num_workers=1, cache=Cache("64MiB"))
+list(loader)
+"""
+
+
+def test_a_global_loader_with_a_cache_ends_without_a_word(image_folder):
+    """In an interpreter of its own: what is cleared first depends on who has imported it."""
+    done = subprocess.run(
+        [sys.executable, "-c", WITH_A_CACHE, str(image_folder)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((os.getcwd(), "tests"))},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_loader_that_is_collected_in_mid_epoch_ends_its_workers():

@@ -10,12 +10,21 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as ano
 
 def as_nobody(function):
     """Runs a function in a process of another user; returns what it returns, a small number."""
+    return exit_code_of(begun_as_nobody(function))
+
+
+def begun_as_nobody(function):
+    """The same, beside this process; returns its pid."""
     pid = os.fork()
     if pid == 0:
-        os.setgroups([])
-        os.setuid(NOBODY)
         try:
+            os.setgroups([])
+            os.setuid(NOBODY)
             os._exit(function())
         except BaseException:
             os._exit(255)
+    return pid
+
+
+def exit_code_of(pid):
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

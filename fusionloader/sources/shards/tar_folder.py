@@ -19,7 +19,7 @@ from fusionloader.sources.shards.tar_errors import BadSample, ShardError
 from fusionloader.sources.shards.tar_local_index import local_index
 from fusionloader.sources.shards.tar_names import MemberNames
 from fusionloader.sources.shards.tar_samples import MemberChoice, ShardSamples, samples_of
-from fusionloader.sources.shards.targets import Targets, joined
+from fusionloader.sources.shards.targets import Targets, are_int64, joined
 
 _THREADS = 4  # headers are read one after the other, so that storage answers several at a time
 
@@ -92,14 +92,14 @@ class TarFolder(EncodedImages):
         return f"{counted(len(self), 'member')} of {archives}, by their indexes"
 
     def _classified(self, targets: list[Any]) -> Targets:
-        kinds = set(map(type, targets))
-        if kinds == {int}:
+        if are_int64(targets):
             return np.array(targets, np.int64)
+        kinds = set(map(type, targets))
         if kinds != {str}:
             names = ", ".join(sorted(kind.__name__ for kind in kinds))
             raise BadSample(
-                f"targets are {names}, and should be integers or texts: give a target_transform, "
-                'or name a key by target="json:KEY"'
+                f"targets are {names}, and should be integers of 64 bits or texts: give a "
+                'target_transform, or name a key by target="json:KEY"'
             )
         self.classes = sorted(set(targets))
         self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
@@ -120,7 +120,7 @@ def _shards_of(shards: Paths) -> tuple[tuple[str, ...], list[int | None]]:
     try:
         entries = json.loads(listed.read_text())["shardlist"]
         urls = [str(entry["url"]) for entry in entries]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ShardError(
             f"{str(listed)!r} is no list of shards by wids ({error!r}): give the archives"
         ) from error
@@ -155,4 +155,4 @@ def _at_key(
                     'name another by target="json:KEY"'
                 )
             found[number] = value[part]
-    return np.array(found, np.int64) if set(map(type, found)) == {int} else found
+    return np.array(found, np.int64) if are_int64(found) else found

@@ -11,6 +11,7 @@ import threading
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,17 +26,15 @@ _NOT_INLINE = -1
 # NumPy parses headers as Python code, which fails at random if threads of CPython 3.11.7 and before
 # do so at the same time (SystemError: AST constructor recursion depth mismatch).
 _PARSING = threading.Lock()
-_DAMAGED = (
-    AttributeError,
-    EOFError,
-    IndexError,
-    KeyError,
-    OSError,
-    TypeError,
-    ValueError,
-    zipfile.BadZipFile,
-)
-_ARRAYS = ("names", "name_ends", "offset", "nbytes", "inline", "inline_nbytes", "shard")
+_ARRAYS: dict[str, type[np.generic]] = {
+    "names": np.uint8,
+    "name_ends": np.int64,
+    "offset": np.uint64,
+    "nbytes": np.uint64,
+    "inline": np.uint8,
+    "inline_nbytes": np.int32,
+    "shard": np.int64,
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,22 +121,54 @@ class TarIndex:
         """
         try:
             with _PARSING, np.load(io.BytesIO(data), allow_pickle=False) as found:
-                shard = found["shard"].tolist()
-                if shard[0] != VERSION:
+                if not _is_stored(found.zip, len(data)):
+                    raise UnreadableIndex(f"{where} is packed, and no index: {_AGAIN}")
+                version, shard_bytes, shard_version, *_ = found["shard"].tolist()
+                if version != VERSION:
                     raise UnreadableIndex(
-                        f"{where} is an index of version {shard[0]}, and this package reads "
+                        f"{where} is an index of version {version}, and this package reads "
                         f"{VERSION}: {_AGAIN}"
                     )
-                arrays = {name: found[name] for name in _ARRAYS if name != "shard"}
+                arrays = {name: found[name] for name in _ARRAYS}
+                odd = [name for name, kind in _ARRAYS.items() if not _is(arrays[name], kind)]
         except UnreadableIndex:
             raise
-        except _DAMAGED as error:
+        except Exception as error:  # NumPy reads headers as Python code, and zip files fail anyhow
             raise UnreadableIndex(f"{where} is damaged or no index ({error}): {_AGAIN}") from error
-        index = cls(shard[1], shard[2], **arrays)
-        count = len(index.offset)
-        if not len(index.name_ends) == len(index.nbytes) == len(index.inline_nbytes) == count:
+        if odd:
+            raise UnreadableIndex(f"{where} is damaged, in {', '.join(odd)}: {_AGAIN}")
+        del arrays["shard"]
+        index = cls(shard_bytes, shard_version, **arrays)
+        if not index._fits():
             raise UnreadableIndex(f"{where} is damaged, its arrays do not fit together: {_AGAIN}")
         return index
+
+    def _fits(self) -> bool:
+        """Whether there is as much of everything, and all of it is within the archive."""
+        count = len(self.offset)
+        if not len(self.name_ends) == len(self.nbytes) == len(self.inline_nbytes) == count:
+            return False
+        ends = np.concatenate([[0], self.name_ends, [len(self.names)]])
+        contents = np.maximum(self.inline_nbytes, 0).sum(dtype=np.int64)
+        most = np.uint64(max(self.shard_bytes, 0))
+        return bool(
+            (np.diff(ends) >= 0).all()
+            and (self.inline_nbytes >= _NOT_INLINE).all()
+            and contents == len(self.inline)
+            and (self.offset <= most).all()
+            and (self.nbytes <= most - self.offset).all()
+        )
+
+
+def _is(array: npt.NDArray[Any], kind: type[np.generic]) -> bool:
+    return bool(array.dtype == kind and array.ndim == 1)
+
+
+def _is_stored(archive: zipfile.ZipFile | None, nbytes: int) -> bool:
+    """Whether members of a zip file are as long as they say, and together no longer than it."""
+    members = [] if archive is None else archive.infolist()
+    stored = all(member.compress_type == zipfile.ZIP_STORED for member in members)
+    return stored and sum(member.file_size for member in members) <= nbytes
 
 
 _AGAIN = "write it again with `python -m fusionloader index SHARD`, or delete it"

@@ -88,6 +88,8 @@ def scan(shard: str, shard_bytes: int, inline: frozenset[bytes] = frozenset()) -
     return members
 
 
+_MOST_DIGITS = 20  # of a size, which has 64 bits
+
 _AGAIN = ": it was cut off; copy or write it again"
 
 
@@ -121,7 +123,8 @@ class _Overrides:
         records = {**self._all, **self._next}
         self._next.clear()
         size = records.get(b"size", b"")
-        nbytes = int(size) if size.isdigit() and header.is_regular else header.nbytes
+        is_number = size.isdigit() and header.is_regular
+        nbytes = int(size[:_MOST_DIGITS]) if is_number else header.nbytes
         return TarHeader(records.get(b"path", header.name), nbytes, header.kind)
 
 
@@ -130,11 +133,12 @@ def _pax_records(content: bytes, where: str) -> dict[bytes, bytes]:
     records = {}
     at = 0
     while at < len(content):
-        length, space, _ = content[at:].partition(b" ")
+        space = content.find(b" ", at, at + _MOST_DIGITS)
+        length = content[at : max(space, at)]
         end = at + int(length) if length.isdigit() else 0
-        record = content[at + len(length) + 1 : end]
+        record = content[space + 1 : end]
         key, equals, value = record.partition(b"=")
-        if not space or not equals or end > len(content) or not record.endswith(b"\n"):
+        if not equals or end > len(content) or not record.endswith(b"\n"):
             raise CorruptTar(f"{where}: its attributes (pax) cannot be read{_AGAIN}")
         records[key] = value[:-1]
         at = end

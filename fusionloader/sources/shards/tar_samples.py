@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from fusionloader.sources.shards.tar_errors import BadSample, ShardError
 from fusionloader.sources.shards.tar_members import INLINE_BYTES, Member, extension
-from fusionloader.sources.shards.targets import no_targets
+from fusionloader.sources.shards.targets import are_int64, no_targets
 
 _MOST_IMAGE_BYTES = 1 << 32
 _INTEGER = re.compile(rb"\s*[+-]?\d+\s*")
@@ -156,14 +156,14 @@ def _target(member: Member, key: bytes, shard: str) -> Any:
         if extension(member.name).endswith(b"json"):
             return json.loads(content)
         return content.decode()
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadSample(
             f"{shard}: the target of {_text(key)!r} cannot be read ({error}): write it as text"
         ) from error
 
 
 def _integers(values: Sequence[Any]) -> npt.NDArray[np.int64] | None:
-    return np.array(values, np.int64) if set(map(type, values)) <= {int} else None
+    return np.array(values, np.int64) if are_int64(values) else None
 
 
 def _nothing(members: Sequence[Member], choice: MemberChoice, shard: str) -> str:

@@ -14,6 +14,13 @@ NO_TARGET = -1
 Targets = npt.NDArray[np.int64] | list[Any]
 
 
+def are_int64(values: Sequence[Any]) -> bool:
+    """Whether all of some targets are integers, of 64 bits or fewer."""
+    if not set(map(type, values)) <= {int}:
+        return False
+    return not values or (min(values) >= -(1 << 63) and max(values) < 1 << 63)
+
+
 def no_targets(count: int) -> npt.NDArray[np.int64]:
     """Returns the targets of samples that have none."""
     return np.full(count, NO_TARGET, np.int64)

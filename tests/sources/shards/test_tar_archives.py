@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import tarfile
 
@@ -152,6 +153,50 @@ def test_the_extension_that_is_named_first_counts():
     assert samples_of(members_of(archive), IMAGES, "a.tar").nbytes.tolist() == [4]
 
 
+def test_an_integer_that_is_too_large_is_a_target_as_it_is():
+    archive = tar_of([("1.jpg", b"i"), ("1.cls", b"%d" % (1 << 70))])
+    assert samples_of(members_of(archive), IMAGES, "a.tar").targets == [1 << 70]
+
+
+class Counted(bytes):
+    """Bytes that count how many of them are copied."""
+
+    copied = 0
+
+    def __getitem__(self, where):
+        found = super().__getitem__(where)
+        Counted.copied += len(found) if isinstance(where, slice) else 0
+        return found
+
+
+def pax_archive(records):
+    header = tarfile.TarInfo("x")
+    header.size, header.type = len(records), tarfile.XHDTYPE
+    padded = records.ljust(-(-len(records) // 512) * 512, b"\0")
+    return header.tobuf(tarfile.USTAR_FORMAT) + padded + tar_of([("1.jpg", b"i")])
+
+
+def test_pax_records_are_read_once():
+    content = Counted(b"5 a=\n" * 10_000)
+    archive = pax_archive(content)
+    walk = scan("a.tar", len(archive))
+    wanted = next(walk)
+    Counted.copied = 0
+    with contextlib.suppress(StopIteration):
+        while True:
+            part = archive[wanted.offset : wanted.offset + wanted.nbytes]
+            wanted = walk.send(content if wanted.nbytes == len(content) else part)
+    assert Counted.copied < 4 * len(content)
+
+
+@pytest.mark.parametrize(
+    "record", [b"9" * 5000 + b" path=x\n", b"5012 size=" + b"9" * 5001 + b"\n"]
+)
+def test_numbers_of_pax_records_that_nobody_means_are_damage(record):
+    with pytest.raises(CorruptTar, match=r"cannot be read|has 9+ bytes"):
+        members_of(pax_archive(record))
+
+
 def test_targets_may_be_text_or_json_or_missing():
     archive = tar_of([("1.jpg", b"i"), ("1.txt", b"a cat"), ("1.json", b'{"id": 4}')])
     for target, expected in (("txt", ["a cat"]), ("json", [{"id": 4}]), (None, [-1])):
@@ -178,11 +223,13 @@ def test_targets_may_be_text_or_json_or_missing():
             "2000 bytes and is not in the index",
         ),
         ([("1.jpg", b"i"), ("1.cls", b"\xff\xfe")], BadSample, "the target of '1' cannot be read"),
+        ([("1.jpg", b"i"), ("1.json", b"[" * 1000)], BadSample, "the target of '1' cannot be read"),
     ],
 )
 def test_members_that_are_no_samples_are_refused_by_name(members, error, message):
+    choice = MemberChoice.of("jpg;png", "json" if ".json" in str(members) else "cls")
     with pytest.raises(error, match=message):
-        samples_of(members_of(tar_of(members)), IMAGES, "a.tar")
+        samples_of(members_of(tar_of(members)), choice, "a.tar")
 
 
 def test_images_without_an_extension_are_refused():
@@ -208,6 +255,50 @@ def test_an_index_that_cannot_be_read_says_what_to_do():
     for data in (b"", b"no index", whole[:-30], whole[:100] + b"????" + whole[104:]):
         with pytest.raises(UnreadableIndex, match="x.fusionloader-index is damaged .* write it"):
             TarIndex.from_bytes(data, "x.fusionloader-index")
+
+
+def forged(change, save=np.savez):
+    """The file of an index of two members, of which something is other than it should be."""
+    members = members_of(tar_of([("1.jpg", b"i"), ("1.cls", b"2")]))
+    index = TarIndex.of_members(members, 4096, 7)
+    names = ("names", "name_ends", "offset", "nbytes", "inline", "inline_nbytes")
+    arrays = {name: getattr(index, name).copy() for name in names}
+    arrays["shard"] = np.array([1, 4096, 7])
+    change(arrays)
+    file = io.BytesIO()
+    save(file, **arrays)
+    return file.getvalue()
+
+
+def header_of(shape):
+    """Says of one array that it has another shape, in place."""
+    plain = forged(lambda arrays: None)
+    assert plain.count(b"(2,), }      ") == 4
+    return plain.replace(b"(2,), }".ljust(len(shape) + 4), shape + b", }", 1)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        forged(lambda arrays: arrays.update(shard=np.array([1]))),
+        forged(lambda arrays: arrays.update(name_ends=np.int64(3))),
+        forged(lambda arrays: arrays.update(offset=arrays["offset"] + 1j)),
+        forged(lambda arrays: arrays.update(offset=arrays["offset"].astype(np.int64) - 5000)),
+        forged(lambda arrays: arrays.update(nbytes=arrays["nbytes"] + np.uint64(4000))),
+        forged(lambda arrays: arrays.update(nbytes=arrays["nbytes"] - np.uint64(2))),
+        forged(lambda arrays: arrays.update(name_ends=arrays["name_ends"][::-1])),
+        forged(lambda arrays: arrays.update(name_ends=arrays["name_ends"] + 100)),
+        forged(lambda arrays: arrays.update(inline_nbytes=arrays["inline_nbytes"] + 100)),
+        forged(
+            lambda arrays: arrays.update(names=np.zeros(1 << 24, np.uint8)), np.savez_compressed
+        ),
+        header_of(b"(1000000000000,)"),
+        header_of(b"([[[[[[[[[[[[[["),
+    ],
+)
+def test_an_index_is_not_believed_as_it_is(data):
+    with pytest.raises(UnreadableIndex, match=r"x.fusionloader-index is .*: write it again"):
+        TarIndex.from_bytes(data, "x.fusionloader-index")
 
 
 def test_an_index_of_another_version_is_refused():

@@ -59,7 +59,9 @@ def test_texts_are_classes_and_keys_of_json_are_targets(shard):
     assert plain[0][1] == "DOG" and plain.classes is None
     with pytest.raises(BadSample, match=r"train-000\.tar: .*no key 'kind', it has 'label', 'meta'"):
         TarFolder(shard, target="json:kind")
-    with pytest.raises(BadSample, match="targets are dict, and should be integers or texts"):
+    with pytest.raises(
+        BadSample, match="targets are dict, and should be integers of 64 bits or texts"
+    ):
         TarFolder(shard, target="json")
 
 

@@ -14,6 +14,7 @@ from fusionloader.amounts import counted
 from fusionloader.sources.byte_ranges import ByteRanges
 from fusionloader.sources.encoded_images import EncodedImages, Transform
 from fusionloader.sources.shards.packed.litdata_chunks import NUMBERS, TEXTS, images_in
+from fusionloader.sources.shards.packed.packed_items import index_errors
 from fusionloader.sources.shards.row_names import RowNames
 from fusionloader.sources.shards.targets import joined
 
@@ -48,18 +49,19 @@ class LitDataImages(EncodedImages):
                 encrypted or damaged.
             FileNotFoundError: the index or a chunk is not there.
         """
-        index = _index_of(Path(folder))
-        formats = _formats_of(index["config"], str(folder))
-        _check_leaf(formats, image, _IMAGES, "images", str(folder))
-        if target is not None:
-            texts = TEXTS if target_transform is not None else ()
-            _check_leaf(formats, target, (*NUMBERS, *texts), "targets", str(folder))
-        paths = [os.path.join(folder, chunk["filename"]) for chunk in index["chunks"]]
-        places, targets = [], []
-        for path in paths:
-            place, found = images_in(path, formats, image, target, target_transform is not None)
-            places.append(place)
-            targets.append(found)
+        with index_errors(os.path.join(folder, "index.json")):
+            index = _index_of(Path(folder))
+            formats = _formats_of(index["config"], str(folder))
+            _check_leaf(formats, image, _IMAGES, "images", str(folder))
+            if target is not None:
+                texts = TEXTS if target_transform is not None else ()
+                _check_leaf(formats, target, (*NUMBERS, *texts), "targets", str(folder))
+            paths = [os.path.join(folder, chunk["filename"]) for chunk in index["chunks"]]
+            places, targets = [], []
+            for path in paths:
+                place, found = images_in(path, formats, image, target, target_transform is not None)
+                places.append(place)
+                targets.append(found)
         counts = [place.shape[1] for place in places]
         begins, nbytes = np.concatenate(places, axis=1)
         numbers = np.repeat(np.arange(len(paths), dtype=np.uint32), counts)

@@ -19,6 +19,7 @@ from fusionloader.sources.encoded_images import EncodedImages, Transform
 from fusionloader.sources.shards.packed.packed_items import (
     bounds_of,
     fields_of,
+    index_errors,
     numbers_at,
     texts_at,
 )
@@ -66,18 +67,19 @@ class MDSImages(EncodedImages):
             ValueError: a column is not there or holds something else, or a shard is damaged.
             FileNotFoundError: the index or a shard is not there.
         """
-        shards = _shards_of(Path(folder))
-        for shard in shards:
-            _check(shard, image, _IMAGES, "images")
-            if target is not None:
-                texts = ("str", "str_int") if target_transform is not None else ("str_int",)
-                _check(shard, target, (*_NUMBERS, *texts), "targets")
-        paths = _local_paths(Path(folder), shards, unpack_to)
-        places, targets = [], []
-        for shard, path in zip(shards, paths, strict=True):
-            place, found = _of_shard(shard, path, image, target)
-            places.append(place)
-            targets.append(found)
+        with index_errors(os.path.join(folder, "index.json")):
+            shards = _shards_of(Path(folder))
+            for shard in shards:
+                _check(shard, image, _IMAGES, "images")
+                if target is not None:
+                    texts = ("str", "str_int") if target_transform is not None else ("str_int",)
+                    _check(shard, target, (*_NUMBERS, *texts), "targets")
+            paths = _local_paths(Path(folder), shards, unpack_to)
+            places, targets = [], []
+            for shard, path in zip(shards, paths, strict=True):
+                place, found = _of_shard(shard, path, image, target)
+                places.append(place)
+                targets.append(found)
         counts = [place.shape[1] for place in places]
         starts, lengths = np.concatenate(places, axis=1)
         numbers = np.repeat(np.arange(len(paths), dtype=np.uint32), counts)

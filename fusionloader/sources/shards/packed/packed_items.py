@@ -5,12 +5,38 @@ Both begin with a count and so many bounds, and one more, of 4 bytes each.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 Integers = npt.NDArray[np.int64]
+
+
+@contextlib.contextmanager
+def index_errors(path: str) -> Iterator[None]:
+    """Says of an ``index.json`` that it is damaged where something in it is not as expected.
+
+    Raises:
+        ValueError: the block raises what JSON of another structure makes it raise.
+    """
+    try:
+        yield
+    except (
+        *(AttributeError, IndexError, KeyError, TypeError),
+        *(OverflowError, RecursionError, UnicodeDecodeError, json.JSONDecodeError),
+    ) as error:
+        raise ValueError(
+            f"{path!r} is damaged or no index of these shards ({error!r}): download or write it "
+            "again"
+        ) from error
+    except ValueError as error:
+        if os.path.dirname(path) in str(error):
+            raise
+        raise ValueError(f"{path!r}: {error}") from error
 
 
 def bounds_of(data: npt.NDArray[np.uint8], first: int, path: str) -> Integers:
