@@ -35,7 +35,6 @@ class PythonWorkerConfig:
 
     worker: int
     workers: int
-    parent: int
     control: Descriptor
     data: Descriptor
     message: Descriptor
