@@ -376,6 +376,10 @@ class ManagerQueue:
     def encoded_bytes(images: int, tiny_size: int, image_bytes: int) -> int:
         """Size of a mini-batch's descriptor with so many bytes of encoded images."""
 
+    @staticmethod
+    def untraced_bytes(records: int, ring_size: int) -> int:
+        """How many of these are used while no trace is on."""
+
     def __init__(
         self,
         control_fd: int,

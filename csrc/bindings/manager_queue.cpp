@@ -181,6 +181,12 @@ void bind_queue_of_manager(py::module_& m) {
           "The queue in a control block that another process has laid out, to read from.")
       .def_static("control_bytes", &Control::bytes, "records"_a, "ring_size"_a,
                   "Size of a control block with so many records of workers and guest slots.")
+      .def_static(
+          "untraced_bytes",
+          [](uint32_t records, uint32_t ring_size) {
+            return Control::bytes(records, ring_size) - records * sizeof(TraceRing);
+          },
+          "records"_a, "ring_size"_a, "How many of these are used while no trace is on.")
       .def_static("descriptor_bytes", &Batch::descriptor_bytes, "samples"_a, "tiny_batches"_a,
                   "Size of a mini-batch's descriptor, without pickled indices.")
       .def("add_slot", &ManagerQueue::add_slot, "slot"_a, "offset"_a, "nbytes"_a)

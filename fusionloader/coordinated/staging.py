@@ -97,8 +97,7 @@ class Staging:
     def __init__(self, workers: WorkerRecords) -> None:
         self._workers = workers
         self._arena = Arena()
-        nbytes = _native.ManagerQueue.control_bytes(MOST, RING)
-        self.control_fd = objects.create(nbytes, "queue")
+        self.control_fd = objects.create_queue(MOST, RING)
         self.queue = _native.ManagerQueue(self.control_fd, self._arena.fd, MOST, RING)
         self._descriptors = SlotPool(self._arena, self.queue, spare=RING)
         self._rows = SlotPool(self._arena, self.queue, spare=_SPARE)

@@ -74,8 +74,7 @@ class RequestQueue:
         self._workers = LoaderWorkers(manager_options, workers)
         self._arena = Arena()
         self._ring_size = 2 * options.max_queued + 2
-        control_bytes = _native.ManagerQueue.control_bytes(workers, self._ring_size)
-        self._control_fd = objects.create(control_bytes, "queue")
+        self._control_fd = objects.create_queue(workers, self._ring_size)
         self._queue = _native.ManagerQueue(
             self._control_fd, self._arena.fd, workers, self._ring_size
         )

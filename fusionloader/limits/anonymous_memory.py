@@ -22,15 +22,16 @@ _NO_FLAG = 1 << 31  # which memfd_create answers with EINVAL, where it is not re
 _NAME = re.compile(r"fusionloader-\d+-[\w-]+-[0-9a-f]{16}")
 
 
-def create(kind: str, nbytes: int, *, grows: bool = False, sparse: bool = False) -> int:
+def create(kind: str, nbytes: int, *, grows: bool = False, allocated: int | None = None) -> int:
     """Returns a descriptor of ``nbytes`` zero bytes, for this user alone; the caller closes it.
 
     Args:
         kind: what it is for. ``/proc`` shows it, with this process's id.
         nbytes: the size.
         grows: whether the size may grow; it may never shrink.
-        sparse: whether the bytes are reserved before they are written. Others are allocated here
-            where the memory lies in ``/dev/shm``: a write when that is full would raise SIGBUS.
+        allocated: bytes at the beginning that are allocated here where the memory lies in
+            ``/dev/shm``, all of them unless given. A write to others when that is full would raise
+            SIGBUS: they have to be allocated before.
 
     Raises:
         OSError: there is no room, the limit of a file's size is lower, or there is no way to make
@@ -49,8 +50,8 @@ def create(kind: str, nbytes: int, *, grows: bool = False, sparse: bool = False)
         if sealable:
             final = 0 if grows else fcntl.F_SEAL_GROW
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL | final)
-        elif nbytes and not sparse:
-            os.posix_fallocate(fd, 0, nbytes)
+        elif allocated := nbytes if allocated is None else allocated:
+            os.posix_fallocate(fd, 0, allocated)
     except BaseException:
         os.close(fd)
         raise

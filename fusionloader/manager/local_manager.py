@@ -97,7 +97,7 @@ class LocalManager:
         self._worker_failures: list[messages.Failure] = []  # that are to be raised
         named = partial(sample_name, in_flight=self.in_flight, name=options.name)
         self._hung = HungWorkers(self._workers, options.stall_timeout, named)
-        self.trace = ManagerTrace(self.queue, self.in_flight, self._workers)
+        self.trace = ManagerTrace(self._control_fd, self.queue, self.in_flight, self._workers)
         self._memory = BatchMemory(options, self._arena, self.queue, self._ring_size, self._most)
         self.gpu: GpuControl | None = None
         try:
@@ -110,8 +110,7 @@ class LocalManager:
         """Returns the control block's descriptor and the queue in it."""
         own = self._workers
         workers, ring = own.first_guest_slot, self._ring_size
-        nbytes = _native.ManagerQueue.control_bytes(workers + own.guest_slots, ring)
-        fd = objects.create(nbytes, "queue")
+        fd = objects.create_queue(workers + own.guest_slots, ring)
         shared = (own.guest_slots, own.shareable, own.event_fd)
         return fd, _native.ManagerQueue(fd, self._arena.fd, workers, ring, *shared)
 

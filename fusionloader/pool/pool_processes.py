@@ -116,8 +116,7 @@ class PoolProcesses:
         self._bindings: dict[int, weakref.ref[PoolBinding]] = {}
         self._last = 0
         self._assigned_to = 0
-        nbytes = _native.ManagerQueue.control_bytes(workers, 1)
-        self._control_fd = objects.create(nbytes, "queue")
+        self._control_fd = objects.create_queue(workers, 1)
         self._queue = _native.ManagerQueue(self._control_fd, -1, workers, 1, 0, workers)
         self._member = _native.MemberView(self._control_fd, -1)
 

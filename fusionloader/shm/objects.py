@@ -12,6 +12,7 @@ import errno
 import os
 import resource
 
+from fusionloader import _native
 from fusionloader.amounts import mib
 from fusionloader.limits import anonymous_memory
 from fusionloader.limits.free_memory import FreeMemory, free_memory
@@ -25,21 +26,36 @@ class SharedMemoryExhausted(RuntimeError):
     """There is too little memory for what was asked for."""
 
 
-def create(size: int, name: str = "memory", *, grows: bool = False, sparse: bool = False) -> int:
+def create(
+    size: int, name: str = "memory", *, grows: bool = False, allocated: int | None = None
+) -> int:
     """Returns a file descriptor of ``size`` bytes of shared memory; the caller closes it.
 
     Its bytes are zeros. Its size is final unless it ``grows``. Pages are allocated when they are
-    written or reserved; in ``/dev/shm`` at once, unless the memory is ``sparse``, and then they
-    have to be reserved. ``/proc`` shows ``name`` and this process's id.
+    written or reserved. In ``/dev/shm`` the first ``allocated`` bytes are allocated at once, all
+    unless given, and others have to be reserved. ``/proc`` shows ``name`` and this process's id.
 
     Raises:
         SharedMemoryExhausted: objects may not be as large, or there is no room.
     """
     try:
-        return anonymous_memory.create(name, size, grows=grows, sparse=sparse)
+        return anonymous_memory.create(name, size, grows=grows, allocated=allocated)
     except OSError as error:
         _raise_exhausted(error, size, f"an object ({name})")
         raise
+
+
+def create_queue(records: int, ring_size: int) -> int:
+    """Returns a file descriptor of a queue's control block; the caller closes it.
+
+    What traces are written into is allocated when one begins.
+
+    Raises:
+        SharedMemoryExhausted: there is no room.
+    """
+    size = _native.ManagerQueue.control_bytes(records, ring_size)
+    untraced = _native.ManagerQueue.untraced_bytes(records, ring_size)
+    return create(size, "queue", allocated=untraced)
 
 
 def reserve(fd: int, offset: int, size: int) -> None:
@@ -55,7 +71,7 @@ def reserve(fd: int, offset: int, size: int) -> None:
     allocate(fd, offset, size)
 
 
-def allocate(fd: int, offset: int, size: int) -> None:
+def allocate(fd: int, offset: int, size: int, what: str = "batches") -> None:
     """Does what ``reserve`` does, for who has checked that there is room.
 
     Raises:
@@ -64,7 +80,7 @@ def allocate(fd: int, offset: int, size: int) -> None:
     try:
         os.posix_fallocate(fd, offset, size)
     except OSError as error:
-        _raise_exhausted(error, size, "batches")
+        _raise_exhausted(error, size, what)
         raise
 
 

@@ -40,7 +40,7 @@ def test_an_object_is_a_file_without_a_name_that_is_allocated(image_folder):
     from fusionloader.shm import objects
     from fusionloader.shm.slots import Arena
 
-    fd, sparse = objects.create(1 << 20, "named"), objects.create(1 << 20, sparse=True)
+    fd, sparse = objects.create(1 << 20, "named"), objects.create(1 << 20, allocated=0)
     link, found = os.readlink(f"/proc/self/fd/{fd}"), os.fstat(fd)
     assert link.startswith(f"/dev/shm/fusionloader-{os.getpid()}-named-"), link
     assert link.endswith(" (deleted)") and found.st_nlink == 0 and not names()
@@ -111,7 +111,7 @@ def test_names_that_a_killed_process_has_left_are_removed(image_folder):
 @needs_mounts
 def test_loaders_with_all_that_shares_memory_work_in_64_mib(image_folder, tmp_path):
     script = """
-    import gc, shutil
+    import gc
     from pathlib import Path
     from support.images import eval_transform
     from support.waiting import wait_until
@@ -123,29 +123,33 @@ def test_loaders_with_all_that_shares_memory_work_in_64_mib(image_folder, tmp_pa
         made = loader(kind, root, **arguments)
         assert samples(made) == samples(made) == 40, (kind, arguments)
         made.close()
-        return made
 
     def used():
         return (stat := os.statvfs("/dev/shm")).f_blocks - stat.f_bfree
 
-    check("rows", collate_fn=lambda rows: default_collate(rows))
-    for cache in (Cache("16MiB"), DecodedCache("16MiB")):
-        check("plan", cache=cache)
-    with WorkerPool(2) as pool:
-        for kind in KINDS[:2]:
-            check(kind, pool=pool, num_workers=0, persistent_workers=False)
-    check("plan", share=f"in-dev-shm-{os.getpid()}", persistent_workers=False)
-    with Preprocessor(eval_transform(), num_workers=2) as prepare:
-        images = [file.read_bytes() for file in Path(root).glob("*/*.jpg")]
-        assert len(prepare(images)) == 40
+    def use_all():  # and drop all
+        check("rows", collate_fn=lambda rows: default_collate(rows))
+        for cache in (Cache("16MiB"), DecodedCache("16MiB")):
+            check("plan", cache=cache)
+        with WorkerPool(2) as pool:
+            for kind in KINDS[:2]:
+                check(kind, pool=pool, num_workers=0, persistent_workers=False)
+        made = loader("plan", root, persistent_workers=False)
+        with made.trace(os.path.join(os.environ["XDG_CACHE_HOME"], "timeline.json")):
+            assert samples(made) == 40
+        check("plan", share=f"in-dev-shm-{os.getpid()}", persistent_workers=False)
+        with Preprocessor(eval_transform(), num_workers=2) as prepare:
+            images = [file.read_bytes() for file in Path(root).glob("*/*.jpg")]
+            assert len(prepare(images)) == 40
 
-    for kind in KINDS[:2]:
-        iterator = iter(loader(kind, root, persistent_workers=False))
-        got = samples([next(iterator)])
-        for process in iterator._workers:
-            process.kill()
-        assert got + samples(iterator) == 40
-        del iterator
+        for kind in KINDS[:2]:
+            iterator = iter(loader(kind, root, persistent_workers=False))
+            got = samples([next(iterator)])
+            for process in iterator._workers:
+                process.kill()
+            assert got + samples(iterator) == 40
+
+    use_all()
     gc.collect()
     wait_until(lambda: used() == 0, "memory is left")
     print("all", *os.listdir("/dev/shm"))
@@ -158,7 +162,9 @@ def test_loaders_with_all_that_shares_memory_work_in_64_mib(image_folder, tmp_pa
 def test_too_small_a_dev_shm_is_an_error_in_words(image_folder):
     script = """
     import torch
+    from support.images import eval_transform
     from torch.utils.data import default_collate
+    from torchvision.datasets import ImageFolder
     from fusionloader import FusionLoader
     from fusionloader.shm.objects import SharedMemoryExhausted
 
@@ -170,7 +176,8 @@ def test_too_small_a_dev_shm_is_an_error_in_words(image_folder):
             return torch.zeros(1 << 20)
 
     def attempts():
-        yield loader("plan", root, batch_size=20)  # of 12 MiB
+        plan = ImageFolder(root, eval_transform(224, 224))
+        yield FusionLoader(plan, 20, num_workers=2)  # batches of 11 MiB
         yield FusionLoader(Large(), 4, num_workers=2)  # of 16
         yield FusionLoader(Large(), 4, num_workers=2, collate_fn=lambda rows: default_collate(rows))
 
