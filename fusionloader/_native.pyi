@@ -804,7 +804,10 @@ class SharedMapping:
         copy_on_write: bool = False,
         is_file: bool = False,
     ) -> None:
-        """With `copy_on_write` what is written here stays here. Only a file may be unsealed."""
+        """With `copy_on_write` what is written here stays here. Only with `is_file` the descriptor may be that of any file."""
+
+    def copy_all(self) -> None:
+        """Copies what was not written here: what others write shows no more."""
 
     def discard_writes(self) -> None:
         """Shows what others write again, where this process has written."""
@@ -1053,6 +1056,13 @@ def device_source() -> dict[str, str]:
 def device_unsupported(operations: collections.abc.Sequence[tuple[typing.Any, ...]]) -> str | None:
     """Why no device program does these operations; None where one does."""
 
+def exit_with(parent: int, ended: int = -1) -> None:
+    """Ends this process within half a second of another one's end, whatever runs in it.
+
+    `parent` is the pid of this process's parent, or 0. `ended` is a descriptor that becomes
+    readable with the other process's end.
+    """
+
 def is_never_refused(encoded: typing_extensions.Buffer) -> bool:
     """Whether libjpeg decodes a JPEG file whatever its entropy-coded data.
 
@@ -1125,7 +1135,9 @@ class cuda:
     class Lender:
         """The lender's half of a ledger, with the driver."""
 
-        def __init__(self, slots: int) -> None: ...
+        @staticmethod
+        def ledger_bytes(slots: int) -> int: ...
+        def __init__(self, fd: int, slots: int) -> None: ...
         def close(self) -> None: ...
         def empty_borrower_slots(self) -> None: ...
         def lend(
@@ -1347,7 +1359,7 @@ class testing:
     class LenderLedger:
         """The lender's half of the ledger alone."""
 
-        def __init__(self, slots: int) -> None: ...
+        def __init__(self, fd: int, slots: int) -> None: ...
         def arm(
             self, handle: bytes, uuid: bytes, allocation_bytes: int, offset: int, nbytes: int
         ) -> cuda.Ticket: ...

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "bindings/buffers.hpp"
+#include "bindings/gil.hpp"
 #include "bindings/module.hpp"
 #include "bindings/python_types.hpp"
 
@@ -18,8 +19,6 @@ using namespace py::literals;
 
 namespace fusionloader {
 namespace {
-
-using Unlocked = py::call_guard<py::gil_scoped_release>;
 
 void bind_states(py::module_& m) {
   py::native_enum<TinyBatchState>(m, "TinyBatchState", "enum.Enum", "What becomes of a tiny-batch.")
@@ -142,7 +141,7 @@ void write_encoded(ManagerQueue& queue, uint64_t slot, const std::vector<py::obj
       if (sizes[image] != 0) std::memcpy(places[image], from[image].bytes().data, sizes[image]);
   };
   if (all < kLargeCopy) return copy();
-  const py::gil_scoped_release unlocked;
+  const GilReleased unlocked;
   copy();
 }
 

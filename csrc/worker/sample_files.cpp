@@ -11,9 +11,12 @@ namespace fusionloader {
 
 namespace {
 
+// Without waiting for a writer where the path is a FIFO's.
+int open_to_read(const char* path) { return open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); }
+
 class File {
  public:
-  explicit File(const char* path) : fd_(open(path, O_RDONLY | O_CLOEXEC)) {}
+  explicit File(const char* path) : fd_(open_to_read(path)) {}
   ~File() {
     if (fd_ >= 0) close(fd_);
   }
@@ -39,8 +42,10 @@ SampleFiles::~SampleFiles() {
 std::optional<SampleFiles::Read> SampleFiles::read(const DatasetTable& table, uint64_t item) {
   if (!table.holds_ranges()) return read_whole(table.path(item));
   const auto fd = unchanged(table, item);
-  if (!fd || !read_into(*fd, table.offset(item), table.range_bytes(item))) return std::nullopt;
-  return Read{{buffer_.data(), table.range_bytes(item)}, table.range_stamp(item)};
+  const uint64_t offset = table.offset(item), bytes = table.range_bytes(item);
+  if (!fd || offset + bytes > table.file_stamp(item).bytes || bytes > largest) return std::nullopt;
+  if (!read_into(*fd, offset, bytes)) return std::nullopt;
+  return Read{{buffer_.data(), bytes}, table.range_stamp(item)};
 }
 
 std::optional<FileStamp> SampleFiles::stamp(const DatasetTable& table, uint64_t item) {
@@ -67,7 +72,7 @@ std::optional<SampleFiles::Read> SampleFiles::read_whole(const char* path) {
 
 bool SampleFiles::read_into(int fd, uint64_t offset, size_t bytes) {
   if (buffer_.size() < bytes || buffer_.size() > 16 * bytes + (size_t{1} << 22))
-    buffer_ = std::vector<uint8_t>(bytes + bytes / 2);
+    buffer_ = std::vector<uint8_t>(bytes + std::min(bytes / 2, most_margin));
   size_t done = 0;
   while (done < bytes) {
     const ssize_t got =
@@ -103,10 +108,10 @@ SampleFiles::Open* SampleFiles::find(uint64_t file) {
 
 SampleFiles::Open* SampleFiles::open_file(uint64_t file, const char* path) {
   if (open_.size() >= most_open) close_oldest();
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  int fd = open_to_read(path);
   while (fd < 0 && (errno == EMFILE || errno == ENFILE) && !open_.empty()) {
     close_oldest();
-    fd = open(path, O_RDONLY | O_CLOEXEC);
+    fd = open_to_read(path);
   }
   if (fd < 0) return nullptr;
   open_.push_back({file, fd, 0});

@@ -20,8 +20,9 @@ class SampleFiles {
   SampleFiles(const SampleFiles&) = delete;
   SampleFiles& operator=(const SampleFiles&) = delete;
 
-  // Bytes of a sample; larger files are left to the caller.
-  static constexpr size_t largest = size_t{1} << 31;
+  // Bytes of a sample; what is larger is left to the caller, whose Pillow reads of a file no more
+  // than it needs. As MOST_ENCODED_BYTES of executors/native.py.
+  static constexpr size_t largest = size_t{1} << 28;
 
   struct Read {
     ByteView encoded;  // until the next call
@@ -37,6 +38,8 @@ class SampleFiles {
   // Files with ranges that stay open: few enough for any limit of a process, and enough for
   // samples that are shuffled among neighbouring shards.
   static constexpr size_t most_open = 32;
+  // Of the buffer, for files that are a little larger than the last one.
+  static constexpr size_t most_margin = size_t{1} << 24;
   struct Open {
     uint64_t file;
     int fd;

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from fusionloader.cache.holder_socket import HolderSocket
 from fusionloader.cache.protocol import answer
 from fusionloader.cache.stores import CacheStores, User
+from fusionloader.limits.open_files import allow_many_files
 from fusionloader.workers import fd_messages
 from fusionloader.workers.fd_messages import FdMessage
 
@@ -56,7 +57,7 @@ class Holder:
 
     def serve(self) -> None:
         """Serves until there is nothing left to hold, or SIGTERM or SIGINT ask it to end."""
-        _allow_many_files()
+        allow_many_files()  # each user takes two, each dataset up to eight
         with _signals_as_bytes() as signals:
             self._poll.register(signals, select.EPOLLIN)
             fd: int | None = None
@@ -169,13 +170,6 @@ class Holder:
 def _refuse(connection: socket.socket, why: str) -> None:
     with connection, contextlib.suppress(OSError):
         fd_messages.send(connection, FdMessage({"refused": why}))
-
-
-def _allow_many_files() -> None:
-    """Raises the limit of open files: each user takes two, each dataset up to eight."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 @contextlib.contextmanager

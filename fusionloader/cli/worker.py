@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from fusionloader.amounts import parse_bytes
+from fusionloader.limits.open_files import allow_many_files
 from fusionloader.remote.worker.service import WorkerService
 from fusionloader.transport.address import Address
 from fusionloader.transport.identity import Identity, read_token
@@ -64,6 +65,7 @@ def _serve(options: argparse.Namespace) -> int:
     identity = Identity.of(read_token(_token_file(options.token_file)))
     cores = len(os.sched_getaffinity(0)) if options.cores is None else options.cores
     cache_bytes = 0 if options.cache is None else parse_bytes(options.cache)
+    allow_many_files()
     # Threads inherit the mask, so that only the wait below gets these signals.
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:

@@ -88,9 +88,8 @@ class GroupManager:
         self.closed = False
         self.in_flight = GroupInFlight(membership)
         self.trace = GroupTrace()
-        self._prepared: dict[int, Prepared] = {}  # taken and not delivered, by number
         page_locked = options.page_locking is not None
-        self._memory = GroupMemory(membership.data_fd, self.connection.released, page_locked)
+        self._memory = GroupMemory(membership.data_fd, self.connection, page_locked)
         self._most_in_flight = options.in_flight
         self._workers = GroupWorkers(options, membership, start)
         whose = f"a mini-batch of share={membership.word!r}"
@@ -117,15 +116,15 @@ class GroupManager:
         return self.ahead
 
     def submit(self, batch: MiniBatch) -> None:
-        """Submits a mini-batch."""
+        """Submits a mini-batch, once more if an exception came behind it."""
         samples = SampleLists(batch.items, batch.keys, batch.occurrences, batch.rows)
-        self.in_flight.jobs += [Job(batch, batch.number, None, None)]
         self.connection.submit(batch.number, packed(samples))
+        self.in_flight.jobs += [Job(batch, batch.number, None, None)]
 
     # ---- waiting -------------------------------------------------------------------------------
 
     def next_done(self, in_order: bool) -> Job:
-        """Waits for the oldest mini-batch, or with ``in_order=False`` for any, and takes it out.
+        """Waits for the oldest mini-batch, or with ``in_order=False`` for any, and takes it.
 
         Raises:
             LeftGroup: the job is to go on alone.
@@ -154,15 +153,27 @@ class GroupManager:
         self.connection.receive(0.0)
         self._membership.check()
         job = self.in_flight.done(in_order)
-        if job is None:
-            return None
-        job.taken = True
-        found = self._prepared[job.number] = self.connection.take(job.number)
+        if job is not None:
+            self._note_reports(job)
+            job.taken = True
+        return job
+
+    def _note_reports(self, job: Job) -> None:
+        found = self.connection.prepared(job.number)
         for report in found.reports:
             job.note(report)
         for tiny_batch, pid in found.given_up:
             job.failures[tiny_batch] = self._death(job, tiny_batch, pid)
-        return job
+        if len(job.failures) < found.failed:
+            job.failures[-1] = self._unexplained(job, found)
+
+    def _unexplained(self, job: Job, found: Prepared) -> messages.Failure:
+        text = (
+            f"mini-batch {job.number} of share={self._membership.word!r} has {found.failed} "
+            f"tiny-batches that failed, and workers have reported {len(job.failures)}: it is left "
+            "out, and the epoch goes on behind it. Please report this"
+        )
+        return messages.Failure(pickle.dumps(RuntimeError), text, 0)
 
     def _death(self, job: Job, tiny_batch: int, pid: int) -> messages.Failure:
         rows = job.rows_of(tiny_batch, self._options.tiny_batch_size)
@@ -190,15 +201,18 @@ class GroupManager:
     def deliver(self, job: Job) -> Memory:
         """Returns the memory of a mini-batch's rows, which nobody else sees changes of."""
         if job.owner is None:
-            job.owner = self._memory.deliver(self._prepared.pop(job.number))
+            job.owner = self._memory.memory_of(self.connection.prepared(job.number))
+        if self.connection.is_prepared(job.number):
+            self._memory.deliver(self.connection.prepared(job.number), job.owner)
+            self.connection.take(job.number)
         return job.owner
 
     def release(self, job: Job) -> None:
         """Forgets a mini-batch that was returned or discarded, and releases its rows."""
         self.in_flight.jobs.remove(job)
-        prepared = self._prepared.pop(job.number, None)
-        if prepared is not None:
-            self._memory.release(prepared)
+        if self.connection.is_prepared(job.number):
+            self._memory.release(self.connection.prepared(job.number))
+            self.connection.take(job.number)
 
     # ---- ending --------------------------------------------------------------------------------
 
@@ -223,6 +237,6 @@ class GroupManager:
         """Ends the workers; delivered batches stay valid."""
         if self.closed or os.getpid() != self._pid:
             return
-        self.closed = True
         self._workers.end()
         self.connection.flush()
+        self.closed = True

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from fusionloader.deferred.counts import counts
-from fusionloader.deferred.pillow import PillowImage
+from fusionloader.deferred.pillow import Argument, PillowImage
 from fusionloader.deferred.rows.memory import sample_tensor
 from fusionloader.deferred.source import Operations, Pixels, Source
 from fusionloader.executors.native import executor_of_size
@@ -89,16 +89,22 @@ class DeferredCore:
         return out
 
 
-def core_of(image: PillowImage) -> DeferredCore | None:
-    """Returns the core of a deferred image, or of a file that can be deferred now, or ``None``."""
-    core = getattr(image, "_im", None)
+def core_of(image: Argument) -> DeferredCore | None:
+    """Returns the core of a deferred image, or of a file that can be deferred now.
+
+    ``None`` for any other image, and for whatever is no image of Pillow's: tensors have attributes
+    of the same names, and a wrapper may give those of an image that it holds.
+    """
+    if not isinstance(image, Image.Image):
+        return None
+    core: Any = getattr(image, "_im", None)
     if core is None and getattr(image, "tile", None):  # an open file
         image.load()
         core = image._im
     return core if type(core) is DeferredCore else None
 
 
-def deferred_core(image: PillowImage) -> DeferredCore | None:
+def deferred_core(image: Argument) -> DeferredCore | None:
     """Returns the same, of an image without alpha channel."""
     core = core_of(image)
     return core if core is not None and core.mode in _CHANNELS else None

@@ -21,7 +21,7 @@ from fusionloader.deferred.core import Access, defer
 from fusionloader.deferred.counts import counted_read, counts, timed_decoding
 from fusionloader.deferred.kept import KnownFile
 from fusionloader.deferred.pillow import PillowImage
-from fusionloader.deferred.source import Source, read_known
+from fusionloader.deferred.source import Source, is_too_large, read_known
 from fusionloader.executors.native import file_decoder
 
 NOT_NATIVE = "damaged, or of a kind that the native decoder does not know"
@@ -69,6 +69,8 @@ def opening_webp(original: Callable[[Any], None]) -> Callable[[Any], None]:
         if type(self) is not WebPImagePlugin.WebPImageFile or not activity.is_active():
             return original(self)
         file: Any = self.fp
+        if is_too_large(file):
+            return original(self)
         known = kept.file_of(file)
         encoded = counted_read(file.read) if known is None else read_known(file, known)
         if type(encoded) is not bytes:

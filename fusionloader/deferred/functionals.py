@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from PIL import Image
 
 from fusionloader.deferred.core import BLACK, DeferredCore, deferred_core, image_of
 from fusionloader.deferred.counts import counts
@@ -27,7 +28,8 @@ def recording(recorder: Recorder) -> Callable[[Function], Function]:
         @functools.wraps(original)
         def function(img: PillowImage, *arguments: Argument, **named: Argument) -> Any:
             # Some of them do nothing to an image of one channel, which is then not even loaded.
-            core = deferred_core(img) if getattr(img, "mode", None) == "RGB" else None
+            is_rgb = isinstance(img, Image.Image) and img.mode == "RGB"
+            core = deferred_core(img) if is_rgb else None
             if core is not None:
                 try:
                     after = recorder(core, *arguments, **named)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import time
 import weakref
 from contextlib import AbstractContextManager, nullcontext
@@ -17,7 +18,7 @@ from fusionloader.deferred import activity
 from fusionloader.deferred.counts import counted_read, timed_decoding
 from fusionloader.deferred.kept import KnownFile
 from fusionloader.deferred.pillow import PillowImage
-from fusionloader.executors.native import file_decoder
+from fusionloader.executors.native import MOST_ENCODED_BYTES, file_decoder
 from fusionloader.executors.replay import replay
 from fusionloader.plan.operations import Operation
 
@@ -32,11 +33,13 @@ def read_file(file: Any) -> bytes:
     """Returns all that is in an open file.
 
     Raises:
-        ValueError: not a binary file.
+        ValueError: not a binary file, or a larger one than native decoders are given.
     """
     if type(file) is io.BytesIO:
         file.seek(0, io.SEEK_END)
         return file.getvalue()
+    if is_too_large(file):
+        raise ValueError("too large a file")
     file.seek(0)
     encoded = counted_read(file.read)
     if not isinstance(encoded, bytes):
@@ -44,11 +47,19 @@ def read_file(file: Any) -> bytes:
     return encoded
 
 
+def is_too_large(file: Any) -> bool:
+    """Whether an open file is larger than those that native decoders are given."""
+    try:
+        return os.fstat(file.fileno()).st_size > MOST_ENCODED_BYTES
+    except Exception:  # the user's own kind of file
+        return False
+
+
 def read_known(opened: Any, file: KnownFile | None) -> bytes:
     """Returns all that is in an open file, which is known as ``file`` where it is.
 
     Raises:
-        ValueError: not a binary file.
+        ValueError: not a binary file, or a larger one than native decoders are given.
     """
     if file is None:
         return read_file(opened)

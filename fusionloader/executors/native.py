@@ -9,6 +9,9 @@ from importlib import metadata
 from fusionloader import _native
 from fusionloader.plan.stages import Convert, Plan
 
+MOST_ENCODED_BYTES = 1 << 28
+"""Bytes of a file that native decoders are given; Pillow takes larger ones, read in pieces."""
+
 _START_OF_JPEG = b"\xff\xd8"
 _MOST_EXECUTORS = 64  # of a thread
 _thread = threading.local()

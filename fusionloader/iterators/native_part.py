@@ -2,16 +2,42 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
+import threading
+
+_NAME = "fusionloader._native"
 
 
 def missing() -> str | None:
     """Returns what a FusionLoader needs and this machine has not, ``None`` if it has everything."""
-    if not hasattr(os, "memfd_create"):
-        return "os.memfd_create (of Linux)"
+    if not hasattr(os, "posix_fallocate"):
+        return "os.posix_fallocate (of Linux)"
+    failed = _load()
+    return None if failed is None else f"{_NAME} ({failed})"
+
+
+@functools.cache
+def _load() -> ImportError | None:
+    """Imports the extension; returns why it cannot be imported.
+
+    In a thread, since handlers of signals run in the main one: a Ctrl-C that comes while the
+    extension is initialized would end as an ImportError, and leave it half registered.
+    """
+    failed = []
+
+    def load() -> None:
+        try:
+            importlib.import_module(_NAME)
+        except ImportError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=load, name="fusionloader-native")
     try:
-        importlib.import_module("fusionloader._native")
-    except ImportError as error:
-        return f"fusionloader._native ({error})"
-    return None
+        thread.start()
+    except RuntimeError:  # no more threads
+        load()
+    else:
+        thread.join()
+    return failed[0] if failed else None

@@ -351,7 +351,13 @@ class SlotIterator(_BaseDataLoaderIter):
                 self._statistics.batches += 1
                 self._pass_over(job)
                 return False, None
-            job.result = self._made(job, dropped)
+            try:
+                job.result = self._made(job, dropped)
+            except (MemoryError, OSError):
+                raise  # the next call may be able to
+            except Exception:  # its samples cannot be collated
+                self._pass_over(job)
+                raise
             self._statistics.samples += count - len(dropped)
             self._statistics.batches += 1
             self._tell_gpu(count)

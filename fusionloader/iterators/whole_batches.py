@@ -265,8 +265,9 @@ class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ign
             self._watch.check(self._worker_report)
         return found
 
-    def _shutdown_workers(self) -> None:
-        if os.getpid() == self._owner:  # in a forked child the workers are its parent's
+    def _shutdown_workers(self, getpid: Callable[[], int] = os.getpid) -> None:
+        # A default argument: torch calls this from __del__, after Python may have cleared modules.
+        if getpid() == self._owner:  # in a forked child the workers are its parent's
             super()._shutdown_workers()
 
     def _received(self, timeout: float) -> Any:
@@ -386,16 +387,17 @@ class _WithContext:
         workers = None
         if options.dataset_kind == _DatasetKind.Iterable or has_state(options.dataset):
             workers = _for_workers(states or [], options.num_workers)
-        sends = None
         self.receiver: Receiver | None = None
         if missing() is None:
             from fusionloader.iterators import batch_transport
 
             self.receiver = batch_transport.Receiver()
+        if stores is not None or workers is not None or self.receiver is not None:
             # In flight, and those that the consumer looks at.
-            sends = self.receiver.token, (options.prefetch_factor or 2) + 3
-        if stores is not None or workers is not None or sends is not None:
-            self.multiprocessing_context = StampingContext(context, workers, stores, sends)
+            most = (options.prefetch_factor or 2) + 3
+            self.multiprocessing_context = StampingContext(
+                context, workers, stores, self.receiver, most
+            )
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)

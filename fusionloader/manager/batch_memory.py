@@ -210,11 +210,11 @@ class BatchMemory:
         assert self._delivery is not None and job.payload is not None
         if job.copying is None:
             self._begin_copying(job, first=True)
-        assert job.copying is not None
-        job.owner = self._rows.lease(job.payload)
-        arriving = self._delivery.arriving(self._open_copies(), job.copying, job.owner)
-        job.copying = None
-        return arriving
+        copying, job.copying = job.copying, None  # if it fails, another one begins
+        assert copying is not None
+        if job.owner is None:
+            job.owner = self._rows.lease(job.payload)
+        return self._delivery.arriving(self._open_copies(), copying, job.owner)
 
     def _stop_copying(self, job: Job) -> None:
         """Waits for what reads the slot of a mini-batch that does not go to the device whole."""

@@ -61,7 +61,7 @@ class Payload:
             pickled = pickle.dumps(contents, pickle.HIGHEST_PROTOCOL)
         except Exception as error:  # locks raise RuntimeError, lambdas AttributeError
             raise PicklingError(str(error)) from error
-        config_fd = os.memfd_create("fusionloader")
+        config_fd = objects.create(len(pickled), "config")
         weakref.finalize(self, os.close, config_fd)
         with open(config_fd, "wb", closefd=False) as file:
             file.write(pickled)

@@ -187,7 +187,7 @@ class FileStore:
 
 def _created(nbytes: int, table: int) -> int:
     """Returns a descriptor of memory of which the table is allocated."""
-    fd = objects.create(nbytes, "store")
+    fd = objects.create(nbytes, "store", sparse=True)
     try:
         objects.reserve(fd, 0, table)
     except BaseException:

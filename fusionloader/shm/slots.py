@@ -15,9 +15,6 @@ from fusionloader.shm.forks import Fork
 
 _PAGE = mmap.PAGESIZE
 _HUGE_PAGE = 2 << 20
-_FALLOC_FL_KEEP_SIZE = 1
-_FALLOC_FL_PUNCH_HOLE = 2
-_libc = ctypes.CDLL(None, use_errno=True)
 
 Owner = ctypes.Array[ctypes.c_char]
 """A delivered slot's bytes: the slot is in use for as long as something refers to it."""
@@ -111,9 +108,7 @@ class Arena:
 
     def discard(self, slot: Slot) -> None:
         """Returns the slot's memory to the system; its offsets stay reserved."""
-        mode = _FALLOC_FL_PUNCH_HOLE | _FALLOC_FL_KEEP_SIZE
-        offset, nbytes = ctypes.c_long(slot.offset), ctypes.c_long(slot.nbytes)
-        slot.resident = _libc.fallocate(self.fd, mode, offset, nbytes) != 0
+        slot.resident = not objects.discard(self.fd, slot.offset, slot.nbytes)
 
     def restore(self, slot: Slot) -> None:
         """Undoes ``discard``."""

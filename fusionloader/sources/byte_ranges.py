@@ -15,6 +15,8 @@ OFFSET_BITS = 44
 """Of a packed range; the bits above are the number of its file."""
 MOST_FILES = 1 << (64 - OFFSET_BITS)
 
+_CHECKED_AT_ONCE = 1 << 18  # ranges, so that a check takes little memory
+
 _OFFSET_MASK = np.uint64((1 << OFFSET_BITS) - 1)
 
 Integers = Sequence[int] | npt.NDArray[np.integer]
@@ -61,7 +63,8 @@ class ByteRanges:
             stamps: of the files, see above; those of local files are looked up by default.
 
         Raises:
-            ValueError: the arrays do not fit together, or a number is out of range.
+            ValueError: the arrays do not fit together, a number is out of range, or a range ends
+                beyond its file.
             FileNotFoundError: a local file is not there.
         """
         numbers = _whole(file, "file")
@@ -92,7 +95,8 @@ class ByteRanges:
         """Returns ranges of arrays that are packed already, which are not copied.
 
         Raises:
-            ValueError: the arrays do not fit together, or a number is out of range.
+            ValueError: the arrays do not fit together, a number is out of range, or a range ends
+                beyond its file.
             FileNotFoundError: a local file is not there.
         """
         made = cls.__new__(cls)
@@ -128,6 +132,7 @@ class ByteRanges:
             stamps = np.zeros((len(names), 2), np.int64) if urls else _stamps_of(names)
         if stamps.shape != (len(names), 2) or stamps.dtype != np.int64:
             raise ValueError(f"stamps are int64 of shape ({len(names)}, 2), not {stamps.shape}")
+        _check_ends(names, packed, nbytes, stamps)
         object.__setattr__(self, "files", names)
         object.__setattr__(self, "stamps", _read_only(stamps))
         self.hold(packed, nbytes)
@@ -211,6 +216,26 @@ def _check_most(values: npt.NDArray[np.integer], limit: int, name: str, why: str
     for found in (values.argmin(), values.argmax()):
         if not 0 <= int(values[found]) < limit:
             raise ValueError(f"{name} {int(values[found])} of sample {int(found)}: {why}")
+
+
+def _check_ends(
+    files: Sequence[str], packed: Packed, nbytes: Lengths, stamps: npt.NDArray[np.int64]
+) -> None:
+    """Compares where ranges end with the sizes of their files, where these are known."""
+    sizes = stamps[:, 0].copy()
+    if files and is_url(files[0]):
+        sizes[sizes == 0] = np.iinfo(np.int64).max
+    for begin in range(0, len(packed), _CHECKED_AT_ONCE):
+        part = packed[begin : begin + _CHECKED_AT_ONCE]
+        file = (part >> np.uint64(OFFSET_BITS)).astype(np.int64)
+        ends = (part & _OFFSET_MASK).astype(np.int64) + nbytes[begin : begin + _CHECKED_AT_ONCE]
+        if (beyond := ends > sizes[file]).any():
+            at = int(beyond.argmax())
+            raise ValueError(
+                f"sample {begin + at} ends at byte {ends[at]} of {files[file[at]]!r}, which has "
+                f"{sizes[file[at]]} bytes: the file was cut off or replaced, or its index is of "
+                "another one; index it again"
+            )
 
 
 def _stamps_of(files: Sequence[str]) -> npt.NDArray[np.int64]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import pickle
 from array import array
 from collections.abc import Sequence
@@ -11,8 +12,10 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 from torch.utils.data import Subset
 
+from fusionloader.executors.native import MOST_ENCODED_BYTES
 from fusionloader.plan.arguments import Transform
 from fusionloader.plan.parts import PASSES, PYTHON, READ
 from fusionloader.plan.patches import is_defined_by
@@ -26,6 +29,7 @@ from fusionloader.plan.transforms import (
 )
 from fusionloader.sources.arrays import PixelArrays, pixel_arrays
 from fusionloader.sources.encoded_images import EncodedImages
+from fusionloader.sources.range_reading import open_file
 from fusionloader.sources.sample_names import SubsetNames
 
 Kind = Literal["folder", "ranges", "pixels", "encoded", "none"]
@@ -105,15 +109,21 @@ class Compiled:
             )
         return found
 
-    def read(self, dataset: Any, index: Any) -> tuple[bytes, Any]:
-        """Returns the encoded bytes and the target of a sample that is not of ``arrays``."""
+    def read(self, dataset: Any, index: Any) -> tuple[bytes | npt.NDArray[np.uint8], Any]:
+        """Returns the encoded bytes and the target of a sample that is not of ``arrays``.
+
+        Of a file that is too large for native decoders it returns the pixels that Pillow decodes.
+        """
         while type(dataset) is Subset:
             dataset, index = dataset.dataset, dataset.indices[index]
         if self.kind in ("encoded", "ranges"):
             return dataset.read_encoded(index)  # type: ignore[no-any-return]
         path, target = dataset.samples[index]
-        with open(path, "rb") as file:
-            return file.read(), target
+        with open_file(path) as file:
+            if os.fstat(file.fileno()).st_size <= MOST_ENCODED_BYTES:
+                return file.read(), target
+            with Image.open(file) as image:
+                return np.asarray(image.convert("RGB")), target
 
     def name(self, dataset: Any, index: Any) -> str:
         """Returns a sample's name for messages: ``index 5 (cats/5.jpg)``."""

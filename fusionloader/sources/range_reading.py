@@ -5,10 +5,14 @@ Native workers import this: neither numpy nor torch is imported here.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import stat
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
+
+from fusionloader.executors.native import MOST_ENCODED_BYTES
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(::|://)")
 
@@ -54,13 +58,12 @@ def read_range(where: FileRange, name: Callable[[], str] | None = None) -> bytes
 
     Raises:
         ShardChanged: the file is gone, has another size or time of modification, or ends early.
-        OSError: it cannot be read.
+        OSError: it cannot be read, or is a whole file of more than 256 MiB, or no file.
     """
     if not where.nbytes:
-        with open(where.file, "rb") as file:
-            return file.read()
+        return _read_whole(where.file)
     try:
-        fd = os.open(where.file, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(where.file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise ShardChanged(_text(where, name, "is gone")) from error
     try:
@@ -72,7 +75,8 @@ def read_range(where: FileRange, name: Callable[[], str] | None = None) -> bytes
             raise ShardChanged(_text(where, name, "was modified after it was indexed"))
         parts, done = [], 0
         while done < where.nbytes:
-            part = os.pread(fd, where.nbytes - done, where.offset + done)
+            left = min(where.nbytes, info.st_size - where.offset) - done
+            part = os.pread(fd, left, where.offset + done) if left > 0 else b""
             if not part:
                 why = f"ends before byte {where.offset + where.nbytes}, where the sample does"
                 raise ShardChanged(_text(where, name, why))
@@ -81,6 +85,30 @@ def read_range(where: FileRange, name: Callable[[], str] | None = None) -> bytes
     finally:
         os.close(fd)
     return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def open_file(path: str) -> BinaryIO:
+    """Opens a file to read it. A FIFO, for whose writer that would wait, is no file.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    file = open(  # noqa: SIM115 - returned open
+        path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)
+    )
+    if stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.ESPIPE, "is a FIFO, and should be a file", path)
+    return file
+
+
+def _read_whole(path: str) -> bytes:
+    with open_file(path) as file:
+        if (nbytes := os.fstat(file.fileno()).st_size) > MOST_ENCODED_BYTES:
+            raise OSError(
+                errno.EFBIG, f"has {nbytes} bytes, the most are {MOST_ENCODED_BYTES}", path
+            )
+        return file.read()
 
 
 def _text(where: FileRange, name: Callable[[], str] | None, why: str) -> str:

@@ -10,11 +10,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from fusionloader.sources import http_ranges
 from fusionloader.sources.range_reading import FileRange
 from fusionloader.sources.remote_files import BroughtFile, RangeOf
 
 _DENIED = (401, 403)
 _ABSENT = (404, 410)
+RANGES_NEEDED = "the server ignores ranges: copy the shard to one that answers them, or to a disk"
+"""What to do about ``RangesIgnored``."""
 
 
 class UrlUnreadable(OSError):
@@ -45,13 +48,24 @@ def read_url_range(
     stop = where.offset + where.nbytes
     try:
         system, path = url_to_fs(where.file, **storage_options)
-        found: bytes = system.cat_file(path, start=where.offset, end=stop)
+        found = _read(system, path, where.offset, stop)
+    except http_ranges.WrongLength as error:
+        why = f"has {error} there: the shard has changed, index it again"
+        raise UrlUnreadable(_text(where, name, why)) from error
     except Exception as error:  # each file system has its own
         raise _unreadable(where, name, error) from error
     if len(found) != where.nbytes:
         why = f"has {len(found)} bytes there: the shard has changed, index it again"
         raise UrlUnreadable(_text(where, name, why))
     return found
+
+
+def _read(system: Any, path: str, start: int, stop: int) -> bytes:
+    if http_ranges.is_http(system):
+        from fsspec.asyn import sync
+
+        return bytes(sync(system.loop, http_ranges.read_range, system, path, start, stop))
+    return bytes(system.cat_file(path, start=start, end=stop))
 
 
 def _unreadable(
@@ -63,6 +77,8 @@ def _unreadable(
         remedy = "pass credentials by storage_options, as fsspec's file system names them"
     elif status in _ABSENT or isinstance(error, FileNotFoundError):
         remedy = "check the URL; if the shard was replaced, index it again"
+    elif isinstance(error, http_ranges.RangesIgnored):
+        remedy = RANGES_NEEDED
     elif isinstance(error, ImportError):
         remedy = "install the file system that fsspec names"
     else:

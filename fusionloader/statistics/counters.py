@@ -23,7 +23,6 @@ from fusionloader.workers.messages import SampleSkipped
 log = logging.getLogger("fusionloader.loader")
 
 _KEPT_ERRORS = 100
-_TRACEBACK = "Traceback (most recent call last):"
 
 
 @dataclass(slots=True)
@@ -62,10 +61,10 @@ class Statistics:
                 self.substituted += 1
             if len(self.errors) < _KEPT_ERRORS:
                 self.errors.append(skip.failure.text)
-            lines = skip.failure.text.strip().splitlines()
+            lines = skip.failure.text.splitlines()
             name = next((line for line in lines if line.startswith("Sample: ")), "a sample")
             action = "left out" if skip.replaced_by is None else f"replaced by {skip.replaced_by}"
-            log.warning("%s was %s: %s", name, action, _error_line(lines))
+            log.warning("%s was %s: %s", name, action, skip.failure.line)
 
     def epoch_ended(self) -> None:
         """Notes what the cache has saved until here."""
@@ -136,13 +135,6 @@ class Statistics:
             remote=remote,
             stream=stream,
         )
-
-
-def _error_line(lines: list[str]) -> str:
-    """Returns the line of a failure's text that names the error: notes may come behind it."""
-    tracebacks = [n for n, line in enumerate(lines) if line.endswith(_TRACEBACK)]
-    behind = lines[tracebacks[-1] + 1 :] if tracebacks else lines[-1:]
-    return next((line for line in behind if not line.startswith(" ")), lines[-1])
 
 
 def rank_here() -> int:

@@ -12,7 +12,7 @@ import json
 import socket
 import ssl
 import struct
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from fusionloader.transport import messages
@@ -27,6 +27,7 @@ _KEEP_ALIVE = {  # seconds, but for the last: a machine that is gone is noticed 
     socket.TCP_KEEPCNT: 3,
 }
 _AHEAD_BYTES = 4096
+_FIRST_BYTES = 1 << 20  # of the buffer for a longer message, which grows as its bytes arrive
 _JOINED_BYTES = 1 << 14  # a message this short is sent at once
 _LIMIT = struct.Struct("@ll")  # seconds and microseconds; zero is for ever
 _MOST_PLACES = 1024  # of a system call, Linux's UIO_MAXIOV
@@ -34,7 +35,13 @@ _LONGEST_NAME = 200  # of what a peer says that it is
 
 
 class Connection:
-    """One end of an authenticated connection. Not for several threads at once."""
+    """One end of an authenticated connection. Not for several threads at once.
+
+    Attributes:
+        is_loopback: whether both ends are loopback addresses of this machine.
+    """
+
+    is_loopback = False
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
@@ -178,15 +185,19 @@ class Connection:
         self._begin += done
         if done == nbytes:
             return self._ahead[begin : begin + nbytes]
-        if len(self._buffer) < nbytes:
-            self._buffer = memoryview(bytearray(nbytes))
-        wanted = self._buffer[:nbytes]
-        wanted[:done] = self._ahead[begin : begin + done]
+        first = min(nbytes, _FIRST_BYTES)
+        if len(self._buffer) < first:
+            self._buffer = memoryview(bytearray(first))
+        self._buffer[:done] = self._ahead[begin : begin + done]
         self._wait(seconds)
         flags = 0 if self._encrypted else socket.MSG_WAITALL
         while done < nbytes:
-            done += self._received(wanted[done:], flags)
-        return wanted
+            if done == len(self._buffer):  # an announced length alone takes no memory
+                grown = memoryview(bytearray(min(nbytes, 4 * done)))
+                grown[:done] = self._buffer
+                self._buffer = grown
+            done += self._received(self._buffer[done:nbytes], flags)
+        return self._buffer[:nbytes]
 
     def _received(self, into: memoryview, flags: int) -> int:
         count = self._socket.recv_into(into, 0, flags)
@@ -202,6 +213,22 @@ class Connection:
     def close(self) -> None:
         """Closes it."""
         self._socket.close()
+
+    def authenticate(self, timeout: float) -> None:
+        """Shows the peer the certificate and asks for its own, within ``timeout`` seconds.
+
+        Raises:
+            TransportError: the peer is gone, silent, or does not have the token.
+        """
+        with _AS_TRANSPORT_ERRORS:
+            assert isinstance(self._socket, ssl.SSLSocket)
+            self._socket.settimeout(timeout)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in _KEEP_ALIVE.items():
+                self._socket.setsockopt(socket.IPPROTO_TCP, option, value)
+            self.is_loopback = is_loopback(self._socket)
+            self._socket.do_handshake()
 
     def decrypt_no_more(self) -> None:
         """Ends TLS, once both ends have agreed to; the connection goes on in the clear."""
@@ -228,75 +255,74 @@ def connect(address: Address, identity: Identity, service: str, timeout: float) 
     """
     with _AS_TRANSPORT_ERRORS:
         raw = socket.create_connection(address, timeout)
-    with _closed_on_error(raw, identity.for_client, timeout, is_server=False) as greeting:
+    end = secured(raw, identity.for_client, is_server=False)
+    try:
+        end.authenticate(timeout)
+        greeting = _Greeting(end, timeout)
         greeting.say(service)
         theirs = greeting.hear()
         if theirs != service:
             raise TransportError(f"is {theirs!r}, not {service!r}")
-        return greeting.ended()
+        greeting.finish()
+    except BaseException:
+        end.close()
+        raise
+    return end
 
 
-def accept(
-    raw: socket.socket, identity: Identity, services: Collection[str], timeout: float
-) -> tuple[Connection, str]:
-    """Returns the other end of ``connect``, and which of ``services`` it is for.
+def secured(raw: socket.socket, context: ssl.SSLContext, *, is_server: bool) -> Connection:
+    """Returns a connection that takes over a socket, before anything is sent or received.
 
     Raises:
-        TransportError: who has connected has not this token, or wants another service; it is told
-            which there are.
+        TransportError: the peer is gone.
     """
-    with _closed_on_error(raw, identity.for_server, timeout, is_server=True) as greeting:
-        wanted = greeting.hear()
-        if wanted not in services:
-            greeting.say(", ".join(services))
-            raise TransportError(f"is {wanted!r}, none of {', '.join(map(repr, services))}")
-        greeting.say(wanted)
-        return greeting.ended(), wanted
+    try:
+        with _AS_TRANSPORT_ERRORS:
+            return Connection(
+                context.wrap_socket(raw, server_side=is_server, do_handshake_on_connect=False)
+            )
+    except BaseException:
+        raw.close()
+        raise
+
+
+def greet(end: Connection, services: Collection[str], timeout: float) -> str:
+    """Greets an authenticated peer that connects; returns which of ``services`` it wants.
+
+    Raises:
+        TransportError: the peer is gone, or wants another service; the answer says which there are.
+    """
+    greeting = _Greeting(end, timeout)
+    wanted = greeting.hear()
+    if wanted not in services:
+        greeting.say(", ".join(services))
+        raise TransportError(f"is {wanted!r}, none of {', '.join(map(repr, services))}")
+    greeting.say(wanted)
+    greeting.finish()
+    return wanted
 
 
 class _Greeting:
     """Both ends say which service they are for, and whether they see a loopback address."""
 
-    def __init__(self, connection: Connection, loopback: bool, timeout: float) -> None:
+    def __init__(self, connection: Connection, timeout: float) -> None:
         self._connection = connection
-        self._loopback = loopback
         self._timeout = timeout
         self._both = False
 
     def say(self, service: str) -> None:
-        mine = {"service": service, "loopback": self._loopback}
+        mine = {"service": service, "loopback": self._connection.is_loopback}
         greeting = Outgoing(messages.HELLO, json.dumps(mine).encode())
         self._connection.send(greeting, self._timeout)
 
     def hear(self) -> str:
         theirs = _hello(self._connection.receive(self._timeout, self._timeout, 0))
-        self._both = self._loopback and theirs.get("loopback") is True
+        self._both = self._connection.is_loopback and theirs.get("loopback") is True
         return str(theirs.get("service"))[:_LONGEST_NAME]
 
-    def ended(self) -> Connection:
+    def finish(self) -> None:
         if self._both:
             self._connection.decrypt_no_more()
-        return self._connection
-
-
-@contextlib.contextmanager
-def _closed_on_error(
-    raw: socket.socket, context: ssl.SSLContext, timeout: float, is_server: bool
-) -> Iterator[_Greeting]:
-    secured = raw
-    try:
-        with _AS_TRANSPORT_ERRORS:
-            raw.settimeout(timeout)
-            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for option, value in _KEEP_ALIVE.items():
-                raw.setsockopt(socket.IPPROTO_TCP, option, value)
-            loopback = is_loopback(raw)
-            secured = context.wrap_socket(raw, server_side=is_server)
-        yield _Greeting(Connection(secured), loopback, timeout)
-    except BaseException:
-        secured.close()
-        raise
 
 
 def _hello(message: Message) -> dict[str, Any]:

@@ -3,6 +3,10 @@
 There may be several services at one port; a client says which it wants when it connects. Each
 connection has a thread, which blocks in the kernel, and no queue: a request is read when the answer
 to the one before has been taken. So a peer that does not read costs a thread, and no memory.
+
+A peer that has not shown the token yet is a stranger. Where there is no place, no descriptor or no
+thread for a new connection, the stranger that came first is closed, so strangers that stay silent
+keep nobody out.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import resource
 import socket
 import threading
 from collections.abc import Callable, Mapping
@@ -67,11 +72,16 @@ class Listener:
             address: port 0 is any free one.
             identity: what both ends have.
             services: by name, which has the service's version.
-            most_connections: others are closed at once.
+            most_connections: at a time, strangers included; no more than half of the
+                descriptors that the process may open.
 
         Raises:
             OSError: it cannot listen there.
         """
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if descriptors != resource.RLIM_INFINITY:
+            most_connections = max(1, min(most_connections, descriptors // 2))
+        self._context = identity.for_server  # now: to make it opens files
         here = address.to_listen()
         family = socket.AF_INET6 if ":" in here.host else socket.AF_INET
         try:
@@ -80,13 +90,13 @@ class Listener:
             why = os.strerror(error.errno) if error.errno else str(error)
             raise OSError(error.errno, f"cannot listen at {address}: {why}") from None
         self.address = Address(address.host, self._socket.getsockname()[1])
-        self._identity = identity
         self._services = services
         self._most = most_connections
         self._lock = threading.Lock()
         self._open: dict[threading.Thread, Connection] = {}
+        self._strangers: dict[threading.Thread, Connection] = {}  # of these, in the order they came
         self._busy: set[threading.Thread] = set()
-        self._idle = threading.Condition(self._lock)
+        self._changed = threading.Condition(self._lock)
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._accept, name="listener", daemon=True)
         self._thread.start()
@@ -96,19 +106,20 @@ class Listener:
 
         Services that go on answering may keep it from ever coming to that.
         """
-        with self._idle:
-            return self._idle.wait_for(lambda: not self._busy, timeout)
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._busy, timeout)
 
     def close(self) -> None:
         """Ends all connections, and waits for their threads."""
         self._closing.set()
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._thread.join()  # from here on there are no new threads
         with self._lock:
             threads = list(self._open)
             for end in self._open.values():
                 end.shut()
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        for thread in (self._thread, *threads):
+        for thread in threads:
             thread.join()
         self._socket.close()
 
@@ -116,36 +127,54 @@ class Listener:
         while not self._closing.is_set():
             try:
                 raw, _ = self._socket.accept()
-            except OSError:  # closed, or whoever came has gone, or there are no descriptors now
-                self._closing.wait(_RETRY_SECONDS)
+                self._begin(connection.secured(raw, self._context, is_server=True))
+            except TransportError:  # the peer has gone
                 continue
-            thread = threading.Thread(target=self._serve, args=(raw,), daemon=True)
-            with self._lock:
-                welcome = not self._closing.is_set() and len(self._open) < self._most
-                if welcome:
-                    self._open[thread] = Connection(raw.dup())
-            if welcome:
-                thread.start()
-            else:
-                raw.close()
+            except Exception as error:  # closed; or no descriptor, thread or memory now
+                log.debug("%s cannot take a connection: %s", self.address, error)
+                self._close_first_stranger()
+                self._closing.wait(_RETRY_SECONDS)
 
-    def _serve(self, raw: socket.socket) -> None:
+    def _begin(self, end: Connection) -> None:
+        """Gives a connection a thread, or closes it."""
+        thread = threading.Thread(target=self._serve, args=(end,), daemon=True)
+        if len(self._open) >= self._most:
+            self._close_first_stranger()
+        with self._changed:
+            if not self._changed.wait_for(lambda: len(self._open) < self._most, _RETRY_SECONDS):
+                end.close()
+                return
+            self._open[thread] = self._strangers[thread] = end
+        try:
+            thread.start()
+        except BaseException:
+            self._forget(thread)
+            raise
+
+    def _close_first_stranger(self) -> None:
+        with self._lock:
+            if self._strangers:
+                self._strangers.pop(next(iter(self._strangers))).shut()
+
+    def _serve(self, end: Connection) -> None:
         here = threading.current_thread()
         try:
-            with contextlib.closing(self._open[here]):  # TLS takes over raw: shut by this one
-                end, name = connection.accept(
-                    raw, self._identity, self._services, _GREETING_SECONDS
-                )
-                with self._lock:
-                    self._open[here] = end
-            with contextlib.closing(end):
-                self._answer_all(end, self._services[name])
+            end.authenticate(_GREETING_SECONDS)
+            with self._lock:
+                self._strangers.pop(here, None)
+            name = connection.greet(end, self._services, _GREETING_SECONDS)
+            self._answer_all(end, self._services[name])
         except TransportError as error:
             log.debug("a connection to %s has ended: the other end %s", self.address, error)
         finally:
-            with self._idle:
-                del self._open[here]
-                self._ended(here)
+            self._forget(here)
+
+    def _forget(self, thread: threading.Thread) -> None:
+        with self._changed:
+            self._open.pop(thread).close()  # under the lock: nobody shuts it any more
+            self._strangers.pop(thread, None)
+            self._busy.discard(thread)
+            self._changed.notify_all()
 
     def _answer_all(self, end: Connection, service: Service) -> None:
         here = threading.current_thread()
@@ -157,10 +186,6 @@ class Listener:
             outgoing = answer(message)
             if outgoing is not None:
                 end.send(outgoing, _PAUSE_SECONDS)
-            with self._idle:
-                self._ended(here)
-
-    def _ended(self, answering: threading.Thread) -> None:
-        self._busy.discard(answering)
-        if not self._busy:
-            self._idle.notify_all()
+            with self._changed:
+                self._busy.discard(here)
+                self._changed.notify_all()

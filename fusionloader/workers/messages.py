@@ -32,11 +32,13 @@ class Failure:
         kind: the exception's type, pickled by reference; ``None`` if it cannot be.
         text: the message with the worker's traceback.
         position: of the sample in the mini-batch, -1 if the failure belongs to no sample.
+        line: type and message of the exception in one line, for the log.
     """
 
     kind: bytes | None
     text: str
     position: int
+    line: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +198,7 @@ class Receiver:
             self._in_use = True
             try:
                 while end := self._end_of_message():
-                    handle(pickle.loads(bytes(self._buffer[_HEADER.size : end])))
+                    handle(pickle.loads(self._buffer[_HEADER.size : end]))
                     del self._buffer[:end]
             finally:
                 self._in_use = False

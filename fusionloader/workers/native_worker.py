@@ -20,7 +20,7 @@ from fusionloader.executors.pillow_pixels import rgb_bytes
 from fusionloader.plan.stages import Plan
 from fusionloader.shm import cache_counts
 from fusionloader.shm.store_handles import DESCRIPTORS, OpenHandles, StoreHandles
-from fusionloader.sources.range_reading import FileRange, ShardChanged, read_range
+from fusionloader.sources.range_reading import FileRange, ShardChanged, open_file, read_range
 from fusionloader.sources.remote_files import RangeFetcher
 from fusionloader.workers import failures, messages
 from fusionloader.workers.on_error import BadSample, resolve
@@ -288,7 +288,7 @@ class NativeWorker:
     def _decode_file(self, item: int) -> memoryview:
         where = self._range_of(item)
         if not where.nbytes:
-            with open(where.file, "rb") as file:
+            with open_file(where.file) as file:
                 return _decoded(file)
         data = self._read_url(item) if self._loop.is_remote() else read_range(where)
         return _decoded(io.BytesIO(data))

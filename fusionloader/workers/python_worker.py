@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
@@ -23,7 +23,6 @@ from fusionloader.shm.descriptor import Descriptor
 from fusionloader.workers import failures, messages
 from fusionloader.workers.on_error import BadSample, resolve
 from fusionloader.workers.preparation import ProcessState, prepare_process
-from fusionloader.workers.processes import exit_with_parent
 
 _CLAIM_SECONDS = 0.5e-3  # of work in a claim, when samples are cheap
 _MOST_TINY_BATCHES = 64
@@ -48,7 +47,6 @@ class PythonWorkerConfig:
 
 def main(config: PythonWorkerConfig) -> None:
     """Serves until the manager stops the queue or the training process has ended."""
-    exit_with_parent(config.parent)
     worker = prepared(config)
     if worker is not None:
         worker.serve()
@@ -86,6 +84,30 @@ _SKIPPED = object()
 
 def _is_empty(samples: list[Any]) -> bool:
     return all(sample is _SKIPPED for sample in samples)
+
+
+def _indices(claim: _native.Claim) -> list[Any] | None:
+    """Returns the mini-batch's indices, ``None`` where they are the numbers of its items."""
+    return pickle.loads(claim.indices()) if len(claim.indices()) else None
+
+
+def _keys(
+    claim: _native.Claim, start: int, stop: int, indices: list[Any] | None
+) -> Iterator[SampleKey]:
+    """Returns the keys of the samples at positions ``start`` to ``stop - 1``."""
+    items, *draws = claim.sample_keys(start, stop)
+    found = items if indices is None else indices[start:stop]
+    return map(SampleKey, found, repeat(claim.seed), repeat(claim.epoch), *draws)
+
+
+def _first_unpicklable(samples: list[Any]) -> int:
+    """Returns the number of the first sample that cannot be pickled, 0 if each can by itself."""
+    for number, sample in enumerate(samples):
+        try:
+            pickle.dumps(sample)
+        except Exception:
+            return number
+    return 0
 
 
 class PythonWorker:
@@ -157,7 +179,7 @@ class PythonWorker:
     def _serve_claim(self, claim: _native.Claim) -> None:
         self.queue.begin_span()
         before = ProcessState(generators=True) if self._may_come_back(claim) else None
-        indices = pickle.loads(claim.indices()) if len(claim.indices()) else None
+        indices = _indices(claim)
         whole: list[tuple[int, list[Any]]] = []
         self._with_skips.clear()
         for tiny_batch in range(claim.first, claim.first + claim.count):
@@ -203,9 +225,7 @@ class PythonWorker:
     def _load(self, claim: _native.Claim, tiny_batch: int, indices: list[Any] | None) -> list[Any]:
         start = tiny_batch * claim.tiny_size
         stop = min(start + claim.tiny_size, claim.samples)
-        items, *draws = claim.sample_keys(start, stop)
-        found = items if indices is None else indices[start:stop]
-        keys = map(SampleKey, found, repeat(claim.seed), repeat(claim.epoch), *draws)
+        keys = _keys(claim, start, stop, indices)
         self.queue.begin_sample(claim, tiny_batch, start)
         samples = []
         for position, sample_key in zip(range(start, stop), keys, strict=True):
@@ -286,7 +306,7 @@ class PythonWorker:
                 joined = [sample for _, samples in whole for sample in samples]
             try:
                 writer.write(claim.first * claim.tiny_size, joined)
-            except LayoutMismatch:
+            except Exception:  # of some sample: see _write_apart
                 contiguous = False
         if contiguous:
             return [(tiny_batch, self._written(tiny_batch)) for tiny_batch, _ in whole]
@@ -296,22 +316,43 @@ class PythonWorker:
         self, claim: _native.Claim, tiny_batch: int, samples: list[Any]
     ) -> TinyBatchState:
         writer = self._writer(claim)
-        start = tiny_batch * claim.tiny_size
+        start = position = tiny_batch * claim.tiny_size
         try:
-            for row, sample in enumerate(samples, start):
+            for position, sample in enumerate(samples, start):
                 if sample is not _SKIPPED:
-                    writer.write(row, [sample])
+                    writer.write(position, [sample])
         except LayoutMismatch:
-            kept = [None if sample is _SKIPPED else sample for sample in samples]
-            spilled = messages.SamplesSpilled(claim.sequence, tiny_batch, pickle.dumps(kept))
-            self.queue.wake_manager()  # so that it reads while a large message is written
-            messages.send(self._message_fd, spilled)
-            return TinyBatchState.SPILLED
+            return self._spill(claim, tiny_batch, samples)
+        except Exception as error:
+            return self._fail(claim, tiny_batch, position, error)
         return self._written(tiny_batch)
 
     def _written(self, tiny_batch: int) -> TinyBatchState:
         skipped = tiny_batch in self._with_skips
         return TinyBatchState.SKIPPED if skipped else TinyBatchState.COMPLETED
+
+    def _spill(self, claim: _native.Claim, tiny_batch: int, samples: list[Any]) -> TinyBatchState:
+        """Sends samples that do not fit the layout."""
+        kept = [None if sample is _SKIPPED else sample for sample in samples]
+        try:
+            pickled = pickle.dumps(kept)
+        except Exception as error:
+            position = tiny_batch * claim.tiny_size + _first_unpicklable(kept)
+            return self._fail(claim, tiny_batch, position, error)
+        self.queue.wake_manager()  # so that it reads while a large message is written
+        spilled = messages.SamplesSpilled(claim.sequence, tiny_batch, pickled)
+        messages.send(self._message_fd, spilled)
+        return TinyBatchState.SPILLED
+
+    def _fail(
+        self, claim: _native.Claim, tiny_batch: int, position: int, error: Exception
+    ) -> TinyBatchState:
+        """Reports that a sample can be neither written nor sent."""
+        (key,) = _keys(claim, position, position + 1, _indices(claim))
+        failure = self._capture(error, self._source.name(key), position)
+        failed = messages.TinyBatchFailed(claim.sequence, tiny_batch, failure)
+        messages.send(self._message_fd, failed)
+        return TinyBatchState.FAILED
 
     def _writer(self, claim: _native.Claim) -> Writer:
         assert self._layout is not None and claim.payload is not None

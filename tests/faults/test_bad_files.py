@@ -166,3 +166,13 @@ def test_an_epoch_without_a_sample_has_no_batches():
     )
     assert list(loader) == []
     assert loader.stats().skipped == 7
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_fifo_without_a_writer_is_an_error_and_not_waited_for(folder, workers):
+    path, dataset = victim(folder), ImageFolder(str(folder), eval_transform())
+    os.unlink(path)
+    os.mkfifo(path)
+    with pytest.raises(OSError, match="is a FIFO, and should be a file") as caught:
+        list(FusionLoader(dataset, 8, num_workers=workers))
+    assert path in str(caught.value)

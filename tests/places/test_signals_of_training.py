@@ -1,7 +1,10 @@
 """Signals and handlers of training scripts: batch systems send them to all processes of a job."""
 
+import os
+
 import pytest
 from served import run
+from support import warm_start
 
 BEGIN = """
 import os, signal, sys, threading, time
@@ -151,3 +154,38 @@ def test_an_interrupted_notebook_iterates_anew(tmp_path):
     """
     said = run(script, tmp_path, tmp_path / "interrupt", begin=BEGIN)
     assert said == ["interrupted"] * 6
+
+
+FIRST_LOADER = """
+import os, signal, sys, threading
+import torch
+from torch.utils.data import TensorDataset
+from fusionloader import FusionLoader
+
+struck = []
+
+def strike(frame, *_):  # in the Python code that the extension's initialization calls
+    begun = "fusionloader._native" in sys.modules
+    if begun and frame.f_code.co_filename.endswith("enum.py") and not struck:
+        struck.append(not hasattr(sys.modules["fusionloader._native"], "Executor"))
+        sys.setprofile(None)
+        threading.setprofile(None)
+        os.kill(os.getpid(), signal.SIGINT)
+
+threading.setprofile(strike)
+sys.setprofile(strike)
+said = []
+for attempt in range(2):
+    try:
+        loader = FusionLoader(TensorDataset(torch.arange(8)), 4, num_workers=1)
+        said += [len(list(loader)), "torch's" in loader.explain()]
+    except KeyboardInterrupt:
+        said += ["interrupted"]
+print(struck, said)
+"""
+
+
+def test_ctrl_c_while_the_native_part_is_loaded_is_not_lost():
+    path = {**os.environ, "PYTHONPATH": os.getcwd()}
+    found = warm_start.completed("-c", FIRST_LOADER, env=path)
+    assert found.stdout == "[True] ['interrupted', 2, False]\n", found.stderr

@@ -56,6 +56,16 @@ def test_numbers_out_of_range_are_named(columns, why):
         ByteRanges(URLS, *columns)
 
 
+@pytest.mark.parametrize("of_url", [False, True])
+def test_a_range_that_ends_beyond_its_file_is_refused_before_it_is_read(tmp_path, of_url):
+    path = tmp_path / "shard"
+    path.write_bytes(bytes(3000))
+    files, stamps = ([URLS[0]], np.array([[3000, 1]])) if of_url else ([path], None)
+    assert len(ByteRanges(files, [0, 0], [0, 1000], [3000, 2000], stamps=stamps)) == 2
+    with pytest.raises(ValueError, match=r"sample 1 ends at byte 4294967295 .* has 3000 bytes"):
+        ByteRanges(files, [0, 0], [0, 0], [3000, (1 << 32) - 1], stamps=stamps)
+
+
 def test_local_files_and_urls_are_not_mixed():
     with pytest.raises(ValueError, match="1 of 2 files are URLs: .* make two"):
         ByteRanges([URLS[0], __file__], [0], [0], [1])
@@ -130,6 +140,7 @@ def test_a_shard_that_changed_is_named_with_the_sample_and_what_to_do(shard, cha
 
 
 def test_a_range_beyond_the_end_is_no_sample(shard):
-    where = ByteRanges([shard], [0], [90], [20]).at(0)
-    with pytest.raises(ShardChanged, match="ends before byte 110"):
-        read_range(where)
+    where = ByteRanges([shard], [0], [90], [10]).at(0)
+    for nbytes in (20, 1 << 40):  # no memory is taken for either
+        with pytest.raises(ShardChanged, match=f"ends before byte {90 + nbytes}"):
+            read_range(where._replace(nbytes=nbytes))

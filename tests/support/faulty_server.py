@@ -29,8 +29,9 @@ class RangeServer:
     """Serves ``files``; what it was asked is in ``asked``.
 
     The faults that are left, one a GET of a range, are taken from ``faults``: a status, ``"hang"``,
-    ``"cut"``, ``"reset"``, ``"whole"`` (the range is ignored), or seconds of delay. ``fault_of`` is
-    asked where there are none.
+    ``"cut"``, ``"reset"``, ``"whole"`` (the range is ignored), ``"endless"`` (as well, and there is
+    no end), ``"longer"`` (the range has no end), ``"elsewhere"`` (another range of its length), or
+    seconds of delay. ``fault_of`` is asked where there are none.
     """
 
     files: dict[str, bytes] = field(default_factory=dict)
@@ -83,19 +84,30 @@ def serving(files: dict[str, bytes]) -> Iterator[RangeServer]:
                 self._head(fault, 0)
             elif data is None:
                 self._head(404, 0)
+            elif fault in ("endless", "longer"):
+                self._head(200 if fault == "endless" else 206, 1 << 40)
+                self.close_connection = True
+                with contextlib.suppress(OSError):
+                    while not over.is_set():
+                        self.wfile.write(bytes(1 << 16))
             else:
+                if fault == "elsewhere":
+                    start, stop = start + 1, stop + 1
                 part = data if fault == "whole" or start is None else data[start:stop]
-                self._head(200 if fault == "whole" or start is None else 206, len(part))
+                is_range = fault != "whole" and start is not None
+                self._head(206 if is_range else 200, len(part), start if is_range else None)
                 if fault == "cut":
                     part, self.close_connection = part[: len(part) // 2], True
                 with contextlib.suppress(OSError):  # a hedged request's loser has gone
                     self.wfile.write(part)
 
-        def _head(self, status: int, nbytes: int) -> None:
+        def _head(self, status: int, nbytes: int, start: int | None = None) -> None:
             known = self.path[1:] in state.files
             with contextlib.suppress(OSError):
                 self.send_response(status if known or status >= 400 else 404)
                 self.send_header("Content-Length", str(nbytes))
+                if start is not None:
+                    self.send_header("Content-Range", f"bytes {start}-{start + nbytes - 1}/*")
                 if known:
                     self.send_header("ETag", f'"{hash(state.files[self.path[1:]]):x}"')
                 self.end_headers()

@@ -3,6 +3,7 @@
 import contextlib
 import socket
 import threading
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
@@ -225,6 +226,25 @@ def test_a_request_that_is_too_long_is_not_read():
         end.send(Outgoing(KIND, b"", [bytes(101)]), PATIENCE)
         with pytest.raises(TransportError, match="closed"):
             end.receive(PATIENCE, PATIENCE)
+
+
+@pytest.mark.parametrize("begun", [0, 3_000_000])
+def test_an_announced_length_takes_no_memory_before_its_bytes_arrive(begun):
+    ours, theirs = socket.socketpair()
+    with contextlib.closing(Connection(theirs)) as end:
+        with ours:
+            ours.sendall(messages.pack(Outgoing(KIND))[:-8] + (1 << 28).to_bytes(8, "little"))
+            sending = threading.Thread(target=ours.sendall, args=(bytes(begun),))
+            sending.start()
+            tracemalloc.start()
+            beginning = end.receive_beginning(PATIENCE)
+            assert beginning.body_bytes == 1 << 28
+            threading.Thread(target=lambda: (sending.join(), ours.shutdown(socket.SHUT_WR))).start()
+            with pytest.raises(TransportError, match="closed"):
+                end.receive_rest(beginning, PATIENCE)
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert most < 8 * begun + (4 << 20)
 
 
 def test_nothing_listens_at_a_wrong_address():

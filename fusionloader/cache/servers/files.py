@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from fusionloader.cache.servers.requests import MOST_BYTES, Stamp
-from fusionloader.sources.range_reading import FileRange, read_range
+from fusionloader.sources.range_reading import FileRange, open_file, read_range
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def read(where: FileRange) -> File | None:
     try:
         if where.nbytes:
             return File(Stamp(where.nbytes, where.mtime_ns), read_range(where), False)
-        with open(where.file, "rb") as file:
+        with open_file(where.file) as file:
             data = file.read()
             stamp = _stamp(os.fstat(file.fileno()))
     except OSError:

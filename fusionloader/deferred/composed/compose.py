@@ -233,7 +233,7 @@ def _accepts(recorder: Recorder, core: DeferredCore) -> bool:
 
 def _recordable(image: PillowImage) -> DeferredCore | None:
     """Returns the core of an image that recorders may go on with; an open file is not loaded."""
-    core = getattr(image, "_im", None)
+    core = getattr(image, "_im", None) if isinstance(image, Image.Image) else None
     if type(core) is not DeferredCore or core.mode != "RGB" or "transparency" in image.info:
         return None
     return core

@@ -18,12 +18,10 @@ from typing import Any, NamedTuple, TypeVar
 
 from fusionloader.scheduler.reading.backoff import Backoff
 from fusionloader.scheduler.reading.hedging import Hedging
+from fusionloader.sources import http_ranges
+from fusionloader.sources.http_ranges import WrongLength
 from fusionloader.sources.streams.settings import ReadSettings
-from fusionloader.sources.streams.store_errors import (
-    WrongLength,
-    is_worth_another_try,
-    unreadable,
-)
+from fusionloader.sources.streams.store_errors import is_worth_another_try, unreadable
 
 T = TypeVar("T")
 
@@ -100,8 +98,8 @@ class ObjectStore:
 
         return await self._repeated(url, 0, 1, ask)
 
-    async def whole(self, url: str) -> bytes:
-        """Returns a file as a whole.
+    async def whole(self, url: str, most: int) -> bytes:
+        """Returns a file as a whole, which should have no more than ``most`` bytes.
 
         Raises:
             UrlUnreadable: after all attempts; ``UrlAbsent`` where there is none.
@@ -109,7 +107,7 @@ class ObjectStore:
 
         async def ask() -> bytes:
             self.counts.requests += 1
-            return await self._timed(self._system(url).cat(url, None, None))
+            return await self._timed(self._system(url).whole(url, most))
 
         return await self._repeated(url, 0, 1, ask)
 
@@ -216,8 +214,17 @@ class _System:
     threads: ThreadPoolExecutor | None
     paths: dict[str, str] = field(default_factory=dict)
 
-    async def cat(self, url: str, start: int | None, stop: int | None) -> bytes:
-        path = self.path(url)
+    async def cat(self, url: str, start: int, stop: int) -> bytes:
+        if http_ranges.is_http(self.system):
+            return await http_ranges.read_range(self.system, self.path(url), start, stop)
+        return await self._cat(self.path(url), start, stop)
+
+    async def whole(self, url: str, most: int) -> bytes:
+        if http_ranges.is_http(self.system):
+            return await http_ranges.read_whole(self.system, self.path(url), most)
+        return await self._cat(self.path(url), None, None)
+
+    async def _cat(self, path: str, start: int | None, stop: int | None) -> bytes:
         if self.threads is None:
             found = await self.system._cat_file(path, start=start, end=stop)
         else:

@@ -32,6 +32,8 @@ Progressed = Callable[[str], None]
 _BLOCK = 8 << 20
 _SHARDS_AT_A_TIME = 16
 _BLOCKS_AHEAD = 2
+_SHORTEST_INDEX = 1 << 16  # bytes that an index of a few members may have
+_MOST_INDEX = 1 << 32  # where the server does not tell the shard's size
 
 T = TypeVar("T")
 
@@ -173,7 +175,8 @@ async def _find(
 async def _beside(store: ObjectStore, url: str, version: Version) -> TarIndex | None:
     """Returns the index beside a shard; ``None`` where it may not be read, or is of another one."""
     try:
-        data = await store.whole(url + SUFFIX)
+        # An index is shorter than its shard, whose headers have 512 bytes for each member.
+        data = await store.whole(url + SUFFIX, (version.nbytes or _MOST_INDEX) + _SHORTEST_INDEX)
     except UrlDenied:  # S3 says so of what is absent, to who may not list the bucket
         return None
     index = TarIndex.from_bytes(data, url + SUFFIX)

@@ -6,7 +6,8 @@ import asyncio
 import errno
 from collections.abc import Iterator
 
-from fusionloader.sources.url_reading import UrlUnreadable
+from fusionloader.sources.http_ranges import RangesIgnored, WrongLength
+from fusionloader.sources.url_reading import RANGES_NEEDED, UrlUnreadable
 
 
 class UrlDenied(UrlUnreadable):
@@ -19,10 +20,6 @@ class UrlAbsent(UrlUnreadable):
 
 class ServerFailed(UrlUnreadable):
     """The server did not answer, or answered with errors, as often as it was asked."""
-
-
-class WrongLength(OSError):
-    """An answer has another length than what was asked for."""
 
 
 _DENIED = (401, 403)
@@ -123,10 +120,10 @@ def _kind(url: str, error: BaseException, status: int | None) -> tuple[type[UrlU
         protocol = url.partition(":")[0].lower()
         how = _CREDENTIALS.get(_ALIASES.get(protocol, protocol), "storage_options={...}")
         return UrlDenied, f"give credentials as fsspec takes them: {how}"
+    if isinstance(error, RangesIgnored):
+        return ServerFailed, RANGES_NEEDED
     if isinstance(error, WrongLength):
-        return ServerFailed, (
-            "the server ignores ranges, or the shard was replaced by a shorter one: index it again"
-        )
+        return ServerFailed, "the shard may have been replaced by another one: index it again"
     if isinstance(error, ImportError):
         return UrlUnreadable, "install the package of this file system that fsspec names"
     if is_worth_another_try(error):

@@ -4,6 +4,7 @@ import json
 import os
 
 import pytest
+from support import warm_start
 from support.shard_writers import litdata, litdata_rows, mds
 from support.shard_writers import lmdb as write_lmdb
 
@@ -166,6 +167,30 @@ def test_lmdb_files_that_are_none_are_named(tmp_path):
     (tmp_path / "data.mdb").write_bytes(bytes(9000))
     with pytest.raises(ValueError, match=r"data\.mdb' is no LMDB database"):
         LMDBImages(tmp_path)
+
+
+CUT_OFF = """
+import os, sys
+from fusionloader.sources import LMDBImages
+
+path, whole = sys.argv[1], os.path.getsize(sys.argv[1])
+for part in (15, 14, 12, 8, 4, 1):
+    os.truncate(path, whole * part // 16)
+    try:
+        LMDBImages(path, image="image-*", target="label-*")
+    except ValueError as error:
+        print(error)
+"""
+
+
+def test_an_lmdb_database_that_is_cut_off_is_an_error_and_ends_no_process(eval_set, tmp_path):
+    write_lmdb(eval_set, tmp_path)
+    path = {**os.environ, "PYTHONPATH": os.getcwd()}
+    found = warm_start.completed("-c", CUT_OFF, tmp_path / "data.mdb", env=path)
+    assert found.returncode == 0, found.stderr
+    said = found.stdout.splitlines()
+    assert len(said) == 6
+    assert all("data.mdb' has" in line or "data.mdb', which has" in line for line in said), said
 
 
 def test_an_lmdb_database_in_one_file_has_its_values(eval_set, tmp_path):

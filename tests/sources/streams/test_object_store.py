@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 
 import pytest
 from support.faulty_server import serving
 
 from fusionloader.scheduler.reading.hedging import Hedging
 from fusionloader.sources import UrlUnreadable
+from fusionloader.sources.range_reading import FileRange
 from fusionloader.sources.streams.object_store import ObjectStore
 from fusionloader.sources.streams.settings import ReadSettings
 from fusionloader.sources.streams.store_errors import ServerFailed, UrlAbsent, UrlDenied
+from fusionloader.sources.url_reading import read_url_range
 
 DATA = bytes(range(256)) * 64
 RETRIED = (500, 503, 429, "cut", "reset", "hang")
@@ -73,10 +76,27 @@ def test_what_will_not_pass_is_asked_for_once(server, status, kind, remedy):
     assert len(server.ranges()) == 1
 
 
-def test_a_server_that_ignores_ranges_is_named(server):
-    server.fault_of = lambda asked: "whole"
-    with pytest.raises(ServerFailed, match="the server ignores ranges"):
-        run(lambda store: store.read(server.url("a.bin"), 0, 10), retries=1)
+@pytest.mark.parametrize("start", [0, 100])
+@pytest.mark.parametrize("fault", ["whole", "endless", "elsewhere", "longer"])
+def test_no_more_is_read_than_a_range_has_whatever_a_server_sends(server, fault, start):
+    server.fault_of = lambda asked: fault
+    tracemalloc.start()
+    why = "may have been replaced" if fault == "longer" else "the server ignores ranges"
+    with pytest.raises(ServerFailed, match=why):
+        run(lambda store: store.read(server.url("a.bin"), start, start + 10), timeout=60.0)
+    with pytest.raises(UrlUnreadable, match=r"index it again|the server ignores ranges"):
+        read_url_range(FileRange(server.url("a.bin"), start, 10), {})
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 32 << 20
+    assert len(server.ranges()) == (4 if fault == "longer" else 2)  # else it is of no use
+
+
+def test_a_whole_file_that_is_longer_than_it_may_be_is_not_read(server):
+    with pytest.raises(ServerFailed, match="more than 1000 bytes"):
+        run(lambda store: store.whole(server.url("a.bin"), 1000))
+    found, _ = run(lambda store: store.whole(server.url("a.bin"), len(DATA)))
+    assert found == DATA
 
 
 def test_nobody_who_listens_is_a_server_that_failed(server):

@@ -6,11 +6,23 @@ Native workers import this when there is something to say: torch is not imported
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
 import lmdb
+
+_WALK = """
+import lmdb, os, resource, sys
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+path = sys.argv[1]
+with lmdb.open(path, subdir=os.path.isdir(path), readonly=True, lock=False, create=False) as found:
+    with found.begin(buffers=True) as transaction:
+        for key, value in transaction.cursor():
+            bytes(value[-1:])
+"""
 
 
 class KeyPattern:
@@ -77,18 +89,36 @@ def opened(path: str | os.PathLike[str]) -> lmdb.Environment:
 
     Raises:
         FileNotFoundError: there is none.
-        ValueError: the file is no database.
+        ValueError: the file is no database, or cut off.
     """
     file = file_of(path)
     if not os.path.exists(file):
         raise FileNotFoundError(f"{file!r} is not there: give the folder or file of a database")
     try:
         # Without a lock: the folder may be read-only, and changes are seen by the file's time.
-        return lmdb.open(
+        environment = lmdb.open(
             os.fspath(path), subdir=os.path.isdir(path), readonly=True, lock=False, create=False
         )
     except lmdb.Error as error:
         raise ValueError(f"{file!r} is no LMDB database ({error}): download it again") from error
+    pages = environment.info()["last_pgno"] + 1
+    found, expected = os.stat(file).st_size, pages * environment.stat()["psize"]
+    if found < expected and not _can_be_walked(os.fspath(path)):
+        environment.close()
+        raise ValueError(
+            f"{file!r} has {found} bytes, and its pages {expected}: it is cut off; download it again"
+        )
+    return environment
+
+
+def _can_be_walked(path: str) -> bool:
+    """Whether a process that reads all of a database survives.
+
+    The library maps the file, and a page beyond its end raises SIGBUS. That the last pages are not
+    there is no damage by itself: they may be free ones that were never written.
+    """
+    command = [sys.executable, "-c", _WALK, path]
+    return subprocess.run(command, stderr=subprocess.DEVNULL).returncode == 0
 
 
 def some_keys(transaction: lmdb.Transaction) -> str:
