@@ -804,7 +804,10 @@ class SharedMapping:
         copy_on_write: bool = False,
         is_file: bool = False,
     ) -> None:
-        """With `copy_on_write` what is written here stays here. Only with `is_file` the descriptor may be that of any file."""
+        """With `copy_on_write` what is written here stays here.
+
+        Only with `is_file` the descriptor may be that of any file.
+        """
 
     def copy_all(self) -> None:
         """Copies what was not written here: what others write shows no more."""

@@ -26,9 +26,8 @@ void bind_memory(py::module_& m) {
            }),
            "fd"_a, "offset"_a, "nbytes"_a, py::kw_only(), "copy_on_write"_a = false,
            "is_file"_a = false,
-           "With `copy_on_write` what is written here stays here. Only with `is_file` the "
-           "descriptor "
-           "may be that of any file.")
+           "With `copy_on_write` what is written here stays here.\n\n"
+           "Only with `is_file` the descriptor may be that of any file.")
       .def("discard_writes", &Mapping::discard_writes,
            "Shows what others write again, where this process has written.")
       .def("copy_all", &Mapping::copy_all,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import os
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -146,6 +147,7 @@ class _Tracked:
             self._epochs.restart()
             self._reset(self._view)
             epoch_state = self._begin()
+        received = getattr(self, "_rcvd_idx", 0)  # there are no workers without it
         try:
             if self._options.dataset_kind == _DatasetKind.Iterable:
                 # One without a state can only be resumed by going through it once more.
@@ -158,6 +160,11 @@ class _Tracked:
             self._epochs.finish(epoch_state)
             statistics.epoch_ended()
             raise
+        except Exception:
+            moved = getattr(self, "_rcvd_idx", 0) > received
+            if moved and not self._is_half_way:  # the error is the mini-batch's
+                self._note_delivered(epoch_state)
+            raise
         self._is_half_way = True
         number = epoch_state.delivered
         self._note_delivered(epoch_state)
@@ -168,6 +175,8 @@ class _Tracked:
 
 class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ignore[misc]
     """Each worker makes whole mini-batches."""
+
+    _shutdown = True  # of one that could not be made: torch asks in __del__
 
     def __init__(self, loader: AnyLoader, options: LoaderOptions, state: LoaderState) -> None:
         self._track(loader, options, state)
@@ -273,7 +282,11 @@ class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ign
     def _received(self, timeout: float) -> Any:
         self._is_half_way = False  # what came before is where torch keeps it
         with self._killed_for_memory.named(self._workers), named_death(self._workers):
-            found = super()._try_get_data(timeout)  # type: ignore[no-untyped-call]
+            try:
+                found = super()._try_get_data(timeout)  # type: ignore[no-untyped-call]
+            except BaseException as error:
+                self._is_half_way = self._receiver is not None and _was_unpacking(error)
+                raise
             self._is_half_way = found[0]
         return found
 
@@ -366,6 +379,14 @@ class ContinuedIterator(WholeBatchIterator):
             self._handed = None
             self._to_repeat = 0
         return super()._begin()
+
+
+def _was_unpacking(error: BaseException) -> bool:
+    """Whether an exception came while a batch was unpickled, which is taken out of the queue."""
+    from fusionloader.iterators import batch_transport
+
+    code = batch_transport._unpack.__code__
+    return any(frame.f_code is code for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 class _WithContext:

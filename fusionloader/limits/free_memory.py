@@ -42,7 +42,7 @@ def free_memory(*, shared: bool = True) -> FreeMemory:
     all of them. What the kernel keeps of files counts as free. A part of what is free is left to
     what processes allocate themselves.
     """
-    limits = [*_limits_of_processes(), *(_of_dev_shm() if shared else ())]
+    limits: list[FreeMemory] = [*_limits_of_processes(), *(_of_dev_shm() if shared else ())]
     return min(limits, key=lambda each: each.nbytes)
 
 

@@ -117,6 +117,9 @@ class Job:
 
         A row that nobody wrote would be delivered without one.
         """
+        status = queue.status(self.slot)
+        if not (status.failed or status.spilled or status.skipped):
+            return []
         reported: dict[TinyBatchState, Collection[int]] = {
             TinyBatchState.FAILED: self.failures,
             TinyBatchState.SPILLED: self.spilled,

@@ -63,6 +63,10 @@ class EpochState:
         self.returned = number
         self.settle()
 
+    def has(self, number: int) -> bool:
+        """Whether mini-batch ``number`` of the epoch went to the user."""
+        return number < self.delivered or number in self.ahead
+
     def settle(self) -> None:
         """Counts the mini-batch that was ``returned``; bears to be interrupted and repeated."""
         if self.returned is not None and self.returned >= self.delivered:

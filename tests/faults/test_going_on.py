@@ -1,6 +1,7 @@
 """What training gets after an error of ``next()`` that it has caught: all that is left."""
 
 import contextlib
+import ctypes
 import gc
 import os
 import resource
@@ -9,7 +10,6 @@ import time
 
 import pytest
 import torch
-from support.batches import same_batches
 from support.waiting import PATIENCE, Flag, wait_until
 from torch.utils.data import Dataset
 
@@ -70,6 +70,12 @@ def raises_once(folder):
     return init
 
 
+def at_the_first_batch(iterator):
+    """The worker, in a list, that is at mini-batch 0."""
+    records = iterator._manager.queue.workers()[:2]
+    return [number for number, record in enumerate(records) if record.sequence == 0]
+
+
 def test_messages_behind_one_that_raises_are_not_lost(tmp_path):
     """Samples that another worker has sent lie behind the failure of a new worker."""
     started, flag = tmp_path / "started", Flag(tmp_path / "flag")
@@ -87,9 +93,8 @@ def test_messages_behind_one_that_raises_are_not_lost(tmp_path):
     holder = None
     while len(sizes) < 16:
         if holder is None:
-            records = iterator._manager.queue.workers
-            wait_until(lambda: any(r.sequence == 0 for r in records()[:2]))
-            holder = next(n for n, r in enumerate(records()[:2]) if r.sequence == 0)
+            wait_until(lambda: at_the_first_batch(iterator))
+            (holder,) = at_the_first_batch(iterator)
         if holder == 0:
             iterator._workers[0].kill()
         flag.set()
@@ -138,8 +143,7 @@ def test_the_oldest_mini_batch_is_found_however_many_were_delivered_before_it(tm
     loader = FusionLoader(SlowFirst(4 * 300, flag), 4, num_workers=2, in_order=False)
     iterator = iter(loader)
     batches = [next(iterator) for _ in range(100)]
-    records = iterator._manager.queue.workers()[:2]
-    holder = next(n for n, record in enumerate(records) if record.sequence == 0)
+    (holder,) = at_the_first_batch(iterator)
     iterator._workers[holder].kill()
     flag.set()
     assert sorted(labels([*batches, *iterator])) == fours(300)
@@ -211,8 +215,6 @@ def test_rows_that_are_left_out_are_not_read():
 
 def test_tiny_batches_that_a_stopped_worker_has_left_out_are_found():
     """A worker stopped between the two steps of a claim: the queue word has moved on, alone."""
-    import ctypes
-
     loader = FusionLoader(Numbers(), 8, num_workers=1)
     iterator = iter(loader)
     batches = [next(iterator)]
@@ -277,4 +279,3 @@ def test_an_error_of_the_sampler_is_not_taken_for_the_end_of_the_epoch():
     assert [type(error) for error in errors[:1]] == [ConnectionError]
     assert all("draws no more batches" in str(error) for error in errors[1:])
     assert isinstance(errors[-1], RuntimeError)
-    assert same_batches([], [])

@@ -106,7 +106,8 @@ def opened(path: str | os.PathLike[str]) -> lmdb.Environment:
     if found < expected and not _can_be_walked(os.fspath(path)):
         environment.close()
         raise ValueError(
-            f"{file!r} has {found} bytes, and its pages {expected}: it is cut off; download it again"
+            f"{file!r} has {found} bytes, and its pages {expected}: it is cut off; download it "
+            "again"
         )
     return environment
 
