@@ -74,7 +74,7 @@ def _open_nothing(run: Run, trainer: Trainer, part: int) -> bool:
         own.times = 0
 
     run.for_a_moment(heal)
-    run.later(1, expire)
+    run.later(3, expire)  # a thread of the loader may find it before, and say so then
     return True
 
 
