@@ -189,6 +189,7 @@ class TinyBatchState(enum.Enum):
     ACTIVE = ...
     COMPLETED = ...
     FAILED = ...
+    SKIPPED = ...
     SPILLED = ...
     WAITING = ...
 
@@ -212,6 +213,10 @@ class BatchStatus:
 
     @property
     def failed(self) -> int: ...
+    @property
+    def skipped(self) -> int:
+        """Of the completed ones."""
+
     @property
     def spilled(self) -> int: ...
     @property
@@ -371,6 +376,10 @@ class ManagerQueue:
     def encoded_bytes(images: int, tiny_size: int, image_bytes: int) -> int:
         """Size of a mini-batch's descriptor with so many bytes of encoded images."""
 
+    @staticmethod
+    def untraced_bytes(records: int, ring_size: int) -> int:
+        """How many of these are used while no trace is on."""
+
     def __init__(
         self,
         control_fd: int,
@@ -450,6 +459,9 @@ class ManagerQueue:
     def held(self, slot: int) -> list[HeldTinyBatch]:
         """The tiny-batches that workers hold."""
 
+    def in_state(self, slot: int, state: TinyBatchState) -> list[HeldTinyBatch]:
+        """The tiny-batches in one state, and the workers that brought them there."""
+
     def publish(self, slot: int, sequence: int, most_woken: int = 4294967295) -> None:
         """Wakes at most so many of the workers that sleep."""
 
@@ -521,6 +533,9 @@ class ManagerQueue:
 
     @property
     def gpu_is_ready(self) -> bool: ...
+    @property
+    def published(self) -> int:
+        """How many mini-batches were published: the next one's sequence."""
 
 class SampleEntry:
     """One sample of a mini-batch."""
@@ -793,7 +808,13 @@ class SharedMapping:
         copy_on_write: bool = False,
         is_file: bool = False,
     ) -> None:
-        """With `copy_on_write` what is written here stays here. Only a file may be unsealed."""
+        """With `copy_on_write` what is written here stays here.
+
+        Only with `is_file` the descriptor may be that of any file.
+        """
+
+    def copy_all(self) -> None:
+        """Copies what was not written here: what others write shows no more."""
 
     def discard_writes(self) -> None:
         """Shows what others write again, where this process has written."""
@@ -837,6 +858,8 @@ class CurrentSample:
     def seed(self) -> int: ...
     @property
     def sequence(self) -> int: ...
+    @property
+    def tiny_batch(self) -> int: ...
 
 class PlanWorker:
     """The native loop of a worker on a wholly compiled plan."""
@@ -896,6 +919,7 @@ class PlanWorker:
 
     def sample_done(self) -> None: ...
     def sample_failed(self) -> None: ...
+    def sample_skipped(self) -> None: ...
     def set_target(self, target: int) -> None: ...
     def stamp(self) -> tuple[int, int]:
         """Bytes and mtime in ns by which `encoded` is kept."""
@@ -1039,6 +1063,13 @@ def device_source() -> dict[str, str]:
 def device_unsupported(operations: collections.abc.Sequence[tuple[typing.Any, ...]]) -> str | None:
     """Why no device program does these operations; None where one does."""
 
+def exit_with(parent: int, ended: int = -1) -> None:
+    """Ends this process within half a second of another one's end, whatever runs in it.
+
+    `parent` is the pid of this process's parent, or 0. `ended` is a descriptor that becomes
+    readable with the other process's end.
+    """
+
 def is_never_refused(encoded: typing_extensions.Buffer) -> bool:
     """Whether libjpeg decodes a JPEG file whatever its entropy-coded data.
 
@@ -1111,7 +1142,9 @@ class cuda:
     class Lender:
         """The lender's half of a ledger, with the driver."""
 
-        def __init__(self, slots: int) -> None: ...
+        @staticmethod
+        def ledger_bytes(slots: int) -> int: ...
+        def __init__(self, fd: int, slots: int) -> None: ...
         def close(self) -> None: ...
         def empty_borrower_slots(self) -> None: ...
         def lend(
@@ -1333,7 +1366,7 @@ class testing:
     class LenderLedger:
         """The lender's half of the ledger alone."""
 
-        def __init__(self, slots: int) -> None: ...
+        def __init__(self, fd: int, slots: int) -> None: ...
         def arm(
             self, handle: bytes, uuid: bytes, allocation_bytes: int, offset: int, nbytes: int
         ) -> cuda.Ticket: ...

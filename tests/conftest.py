@@ -3,6 +3,7 @@
 import itertools
 import logging
 import multiprocessing
+import os
 
 import numpy as np
 import pytest
@@ -15,6 +16,9 @@ pytest_plugins = [
     "support.property_tests",
 ]
 
+
+# An error in what stands in for other libraries' code is raised, in workers as well.
+os.environ["FUSIONLOADER_STRICT"] = "1"
 
 # Half of what a worker of a fork server costs is that import; that of spawned ones stays.
 multiprocessing.set_forkserver_preload(["torchvision.datasets", "torchvision.transforms"])

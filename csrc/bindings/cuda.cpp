@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "bindings/cuda.hpp"
+#include "bindings/gil.hpp"
 #include "bindings/module.hpp"
 #include "cuda/borrower.hpp"
 #include "cuda/error.hpp"
@@ -21,7 +22,6 @@ namespace fusionloader {
 namespace {
 
 using namespace cuda;
-using Unlocked = py::call_guard<py::gil_scoped_release>;
 
 const char* name_of(Fault fault) {
   switch (fault) {
@@ -97,7 +97,8 @@ void bind_values(py::module_& m) {
 
 void bind_lender(py::module_& m) {
   py::class_<Lender>(m, "Lender", "The lender's half of a ledger, with the driver.")
-      .def(py::init<uint32_t>(), "slots"_a, Unlocked())
+      .def(py::init<int, uint32_t>(), "fd"_a, "slots"_a, Unlocked())
+      .def_static("ledger_bytes", &LenderLedger::bytes, "slots"_a)
       .def_property_readonly("fd", [](Lender& self) { return self.ledger().fd(); })
       .def(
           "lend",

@@ -29,7 +29,7 @@ std::array<uint8_t, size> array_of(const py::bytes& bytes) {
 
 void bind_ledgers(py::module_& m) {
   py::class_<LenderLedger>(m, "LenderLedger", "The lender's half of the ledger alone.")
-      .def(py::init<uint32_t>(), "slots"_a)
+      .def(py::init<int, uint32_t>(), "fd"_a, "slots"_a)
       .def_property_readonly("fd", &LenderLedger::fd)
       .def(
           "arm",

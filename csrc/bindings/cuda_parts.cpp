@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 
 #include "bindings/cuda.hpp"
+#include "bindings/gil.hpp"
 #include "cuda/driver.hpp"
 #include "cuda/ledger.hpp"
 #include "cuda/pool.hpp"
@@ -15,7 +16,6 @@ namespace fusionloader {
 namespace {
 
 using namespace cuda;
-using Unlocked = py::call_guard<py::gil_scoped_release>;
 
 void bind_arena(py::module_& m) {
   py::class_<Arena>(m, "Arena",
@@ -66,7 +66,7 @@ void bind_driver(py::module_& m) {
       [](int device, uint64_t address, size_t bytes) {
         std::string copy(bytes, '\0');
         {
-          const py::gil_scoped_release release;
+          const GilReleased release;
           OnDevice(device).read(copy.data(), address, bytes);
         }
         return py::bytes(copy);
@@ -76,7 +76,7 @@ void bind_driver(py::module_& m) {
       "write",
       [](int device, uint64_t address, const py::bytes& given) {
         const std::string_view bytes = given;
-        const py::gil_scoped_release release;
+        const GilReleased release;
         OnDevice(device).write(address, bytes.data(), bytes.size());
       },
       "device"_a, "address"_a, "data"_a);

@@ -4,6 +4,7 @@
 
 #include <tuple>
 
+#include "bindings/gil.hpp"
 #include "bindings/module.hpp"
 #include "cuda/kernel.hpp"
 #include "delivery/copier.hpp"
@@ -17,7 +18,6 @@ namespace {
 using cuda::Event;
 using cuda::OnDevice;
 using delivery::Copier;
-using Unlocked = py::call_guard<py::gil_scoped_release>;
 using Leaf = std::tuple<uint64_t, uint64_t, uint64_t>;
 using Conversion = std::tuple<uint64_t, uint64_t, uint32_t, uint32_t>;
 
@@ -28,14 +28,14 @@ std::unique_ptr<Copier> make_copier(ManagerQueue& queue, int device,
   if (given)
     conversion = {reinterpret_cast<cuda::Function>(std::get<0>(*given)), std::get<1>(*given),
                   std::get<2>(*given), std::get<3>(*given)};
-  const py::gil_scoped_release release;
+  const GilReleased release;
   return std::make_unique<Copier>(queue, device, gpu_worker, conversion);
 }
 
 uint64_t begin(Copier& copier, uint64_t slot, const std::vector<Leaf>& given, uint64_t staging) {
   std::vector<delivery::LeafRows> leaves;
   for (const auto& [from, to, row_bytes] : given) leaves.push_back({from, to, row_bytes});
-  const py::gil_scoped_release release;
+  const GilReleased release;
   return copier.begin(slot, std::move(leaves), staging);
 }
 
@@ -66,7 +66,7 @@ void bind_memory(py::module_& m) {
         cuda::IpcHandle handle;
         if (bytes.size() != handle.size()) throw py::value_error("not a handle of CUDA IPC");
         std::copy(bytes.begin(), bytes.end(), handle.begin());
-        const py::gil_scoped_release release;
+        const GilReleased release;
         return OnDevice(device).open(handle);
       },
       "device"_a, "handle"_a, "The address of another process's allocation in this one.");
@@ -76,7 +76,7 @@ void bind_kernel(py::module_& m) {
   py::class_<cuda::Kernel>(m, "Kernel", "A kernel that was loaded into a device.")
       .def(py::init([](int device, const py::bytes& image, const std::string& name) {
              const std::string code = image;
-             const py::gil_scoped_release release;
+             const GilReleased release;
              return std::make_unique<cuda::Kernel>(device, code, name);
            }),
            "device"_a, "image"_a, "name"_a)

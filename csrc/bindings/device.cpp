@@ -8,6 +8,7 @@
 #include <string>
 
 #include "bindings/buffers.hpp"
+#include "bindings/gil.hpp"
 #include "bindings/module.hpp"
 #include "bindings/operations.hpp"
 #include "device/builder.hpp"
@@ -21,7 +22,6 @@ namespace fusionloader {
 namespace {
 
 using device::BatchBuilder;
-using Unlocked = py::call_guard<py::gil_scoped_release>;
 
 std::optional<std::string> unsupported(const OperationSequence& operations) {
   return device::unsupported(operations_from_list(operations));
@@ -40,7 +40,7 @@ std::pair<int, int> run_on_host(const Executor& executor, const py::buffer& imag
   const Parameters given = operations_from_list(operations);
   BatchBuilder batch(executor.plan());
   {
-    const py::gil_scoped_release release;
+    const GilReleased release;
     const ByteView room = to.bytes();
     batch.add(given, {address(view.pixels), view.width, view.height}, address(room.data));
     to.writable(batch.result_bytes());
@@ -84,7 +84,7 @@ void bind_launches(py::module_& m) {
   py::class_<device::Launcher>(m, "DeviceLauncher", "Launches batches on a CUDA device.")
       .def(py::init([](int device, const py::bytes& image) {
              const std::string code = image;
-             const py::gil_scoped_release release;
+             const GilReleased release;
              return std::make_unique<device::Launcher>(device, code);
            }),
            "device"_a, "image"_a)

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "bindings/buffers.hpp"
+#include "bindings/gil.hpp"
 #include "bindings/module.hpp"
 #include "bindings/python_types.hpp"
 
@@ -19,8 +20,6 @@ using namespace py::literals;
 namespace fusionloader {
 namespace {
 
-using Unlocked = py::call_guard<py::gil_scoped_release>;
-
 void bind_states(py::module_& m) {
   py::native_enum<TinyBatchState>(m, "TinyBatchState", "enum.Enum", "What becomes of a tiny-batch.")
       .value("WAITING", TinyBatchState::waiting)
@@ -28,6 +27,7 @@ void bind_states(py::module_& m) {
       .value("COMPLETED", TinyBatchState::completed)
       .value("FAILED", TinyBatchState::failed)
       .value("SPILLED", TinyBatchState::spilled)
+      .value("SKIPPED", TinyBatchState::skipped)
       .finalize();
   py::native_enum<GpuState>(m, "GpuState", "enum.Enum",
                             "Whether the GPU worker may claim; OFF: there is none.")
@@ -45,6 +45,7 @@ void bind_values(py::module_& m) {
       .def_readonly("completed", &BatchStatus::completed)
       .def_readonly("failed", &BatchStatus::failed)
       .def_readonly("spilled", &BatchStatus::spilled)
+      .def_readonly("skipped", &BatchStatus::skipped, "Of the completed ones.")
       .def_property_readonly("done", &BatchStatus::done, "Whether none is waiting or active.");
   py::class_<SideShare>(m, "SideShare",
                         "What the CPU workers or the GPU worker did of a mini-batch.")
@@ -140,7 +141,7 @@ void write_encoded(ManagerQueue& queue, uint64_t slot, const std::vector<py::obj
       if (sizes[image] != 0) std::memcpy(places[image], from[image].bytes().data, sizes[image]);
   };
   if (all < kLargeCopy) return copy();
-  const py::gil_scoped_release unlocked;
+  const GilReleased unlocked;
   copy();
 }
 
@@ -180,6 +181,12 @@ void bind_queue_of_manager(py::module_& m) {
           "The queue in a control block that another process has laid out, to read from.")
       .def_static("control_bytes", &Control::bytes, "records"_a, "ring_size"_a,
                   "Size of a control block with so many records of workers and guest slots.")
+      .def_static(
+          "untraced_bytes",
+          [](uint32_t records, uint32_t ring_size) {
+            return Control::bytes(records, ring_size) - records * sizeof(TraceRing);
+          },
+          "records"_a, "ring_size"_a, "How many of these are used while no trace is on.")
       .def_static("descriptor_bytes", &Batch::descriptor_bytes, "samples"_a, "tiny_batches"_a,
                   "Size of a mini-batch's descriptor, without pickled indices.")
       .def("add_slot", &ManagerQueue::add_slot, "slot"_a, "offset"_a, "nbytes"_a)
@@ -222,6 +229,10 @@ void bind_queue_of_manager(py::module_& m) {
            "Who holds a tiny-batch of the old slot may still write to its rows.")
       .def("search", &ManagerQueue::search, "slot"_a,
            "Has workers look for tiny-batches that somebody stopped in mid-claim has left out.")
+      .def_property_readonly("published", &ManagerQueue::published,
+                             "How many mini-batches were published: the next one's sequence.")
+      .def("in_state", &ManagerQueue::in_state, "slot"_a, "state"_a,
+           "The tiny-batches in one state, and the workers that brought them there.")
       .def("held", &ManagerQueue::held, "slot"_a, "The tiny-batches that workers hold.")
       .def("completed", &ManagerQueue::completed, "slot"_a,
            "The worker of each completed tiny-batch.")

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "bindings/buffers.hpp"
+#include "bindings/gil.hpp"
 #include "bindings/module.hpp"
 #include "bindings/operations.hpp"
 #include "bindings/python_types.hpp"
@@ -48,7 +49,7 @@ std::unique_ptr<Executor> make_executor(const StageSequence& stages,
 // One call at a time: threads of Python may share an executor, whose buffers are its own.
 template <class Work>
 auto without_gil(Executor& executor, Work work) {
-  const py::gil_scoped_release release;
+  const GilReleased release;
   const std::lock_guard lock(executor.mutex());
   return work();
 }

@@ -1,22 +1,22 @@
-// The native loop of a worker, and the shared memory that it works on.
+// The native loop of a worker, the shared memory that it works on, and its end with training.
 #include "worker/plan_worker.hpp"
 
 #include <pybind11/native_enum.h>
 #include <pybind11/stl.h>
 
 #include "bindings/buffers.hpp"
+#include "bindings/gil.hpp"
 #include "bindings/module.hpp"
 #include "bindings/opened_stores.hpp"
 #include "bindings/python_types.hpp"
 #include "bindings/sample_ranges.hpp"
+#include "worker/parent_watch.hpp"
 
 namespace py = pybind11;
 using namespace py::literals;
 
 namespace fusionloader {
 namespace {
-
-using Unlocked = py::call_guard<py::gil_scoped_release>;
 
 void bind_memory(py::module_& m) {
   py::class_<Mapping>(m, "SharedMapping", py::buffer_protocol(), "Shared memory of a descriptor.")
@@ -26,13 +26,16 @@ void bind_memory(py::module_& m) {
            }),
            "fd"_a, "offset"_a, "nbytes"_a, py::kw_only(), "copy_on_write"_a = false,
            "is_file"_a = false,
-           "With `copy_on_write` what is written here stays here. Only a file may be unsealed.")
+           "With `copy_on_write` what is written here stays here.\n\n"
+           "Only with `is_file` the descriptor may be that of any file.")
       .def("discard_writes", &Mapping::discard_writes,
            "Shows what others write again, where this process has written.")
+      .def("copy_all", &Mapping::copy_all,
+           "Copies what was not written here: what others write shows no more.")
       .def_property_readonly(
           "address",
           [](const Mapping& mapping) { return reinterpret_cast<uintptr_t>(mapping.data()); })
-      .def("populate", &Mapping::populate, py::call_guard<py::gil_scoped_release>(),
+      .def("populate", &Mapping::populate, Unlocked(),
            "Allocates what there is room for, in huge pages where the system gives such.")
       .def_buffer([](Mapping& mapping) {
         return py::buffer_info(mapping.data(), static_cast<py::ssize_t>(mapping.bytes()));
@@ -52,6 +55,7 @@ void bind_current(py::module_& m) {
       .finalize();
   py::class_<CurrentSample>(m, "CurrentSample", "The sample that a worker's loop needs Python for.")
       .def_readonly("sequence", &CurrentSample::sequence)
+      .def_readonly("tiny_batch", &CurrentSample::tiny_batch)
       .def_readonly("position", &CurrentSample::position)
       .def_readonly("row", &CurrentSample::row)
       .def_readonly("item", &CurrentSample::item)
@@ -143,6 +147,7 @@ void bind_loop(py::module_& m) {
           "item"_a, "nbytes"_a, "mtime_ns"_a, "data"_a, "is_hit"_a, "seconds"_a,
           "Gives a sample's bytes for that tiny-batch; a hit came from another server's cache.")
       .def("sample_done", &PlanWorker::sample_done)
+      .def("sample_skipped", &PlanWorker::sample_skipped)
       .def("sample_failed", &PlanWorker::sample_failed)
       .def("count_pillow_sample", &PlanWorker::count_pillow_sample)
       .def_property_readonly("is_borrowed", &PlanWorker::is_borrowed,
@@ -165,6 +170,10 @@ void bind_plan_worker(py::module_& m) {
   bind_memory(m);
   bind_current(m);
   bind_loop(m);
+  m.def("exit_with", &exit_with, "parent"_a, "ended"_a = -1,
+        "Ends this process within half a second of another one's end, whatever runs in it.\n\n"
+        "`parent` is the pid of this process's parent, or 0. `ended` is a descriptor that becomes\n"
+        "readable with the other process's end.");
 }
 
 }  // namespace fusionloader

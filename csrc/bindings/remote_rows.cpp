@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bindings/buffers.hpp"
+#include "bindings/gil.hpp"
 #include "bindings/module.hpp"
 #include "bindings/python_types.hpp"
 #include "bindings/sample_ranges.hpp"
@@ -40,7 +41,7 @@ void write(const RemoteRows& rows, WorkerQueue& queue, const Claim& claim,
   if (from.bytes().size != samples * rows.received_bytes())
     throw std::invalid_argument("results of " + std::to_string(samples) + " samples have not " +
                                 std::to_string(from.bytes().size) + " bytes");
-  const py::gil_scoped_release unlocked;
+  const GilReleased unlocked;
   rows.write(queue, claim, from.bytes().data);
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/gil.hpp"
 #include "bindings/module.hpp"
 #include "bindings/python_types.hpp"
 
@@ -16,8 +17,6 @@ using namespace py::literals;
 
 namespace fusionloader {
 namespace {
-
-using Unlocked = py::call_guard<py::gil_scoped_release>;
 
 // A getter for a plain field of the mini-batch's header.
 template <class Value>

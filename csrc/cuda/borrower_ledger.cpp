@@ -1,5 +1,4 @@
 // A borrower's half of the ledger.
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -22,13 +21,17 @@ uint32_t records_in(size_t bytes) {
 
 std::shared_ptr<Mapping> map_ledger(int fd) {
   struct stat file{};
-  const int seals = fcntl(fd, F_GET_SEALS);
-  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstat(fd, &file) != 0) refuse();
+  if (fstat(fd, &file) != 0) refuse();
   const auto bytes = static_cast<size_t>(file.st_size);
   if (bytes < LedgerMemory::bytes(1) || bytes > LedgerMemory::bytes(kMaxRecords) ||
       bytes != LedgerMemory::bytes(records_in(bytes)))
     refuse();
-  auto mapping = std::make_shared<Mapping>(fd, 0, bytes);
+  std::shared_ptr<Mapping> mapping;
+  try {
+    mapping = std::make_shared<Mapping>(fd, 0, bytes);
+  } catch (const MappingMismatch&) {
+    refuse();
+  }
   if (reinterpret_cast<LedgerMemory*>(mapping->data())->header.magic != kLedgerMagic) refuse();
   return mapping;
 }

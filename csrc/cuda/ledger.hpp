@@ -84,10 +84,13 @@ class Publication {
 // One thread at a time may arm, and empty borrower slots; the rest is for any thread.
 class LenderLedger : public Ledger {
  public:
-  explicit LenderLedger(uint32_t records);
+  // Begins a ledger in memory of zeros. The descriptor may be closed afterwards.
+  LenderLedger(int fd, uint32_t records);
   ~LenderLedger();
   LenderLedger(const LenderLedger&) = delete;
   LenderLedger& operator=(const LenderLedger&) = delete;
+  // The size of that memory.
+  static size_t bytes(uint32_t records);
   int fd() const { return fd_; }
 
   // Fills a free record.
@@ -115,7 +118,6 @@ class LenderLedger : public Ledger {
   void wait(uint32_t seen, int64_t timeout_ns);
 
  private:
-  explicit LenderLedger(int fd, uint32_t records);
   bool end_loan(Ticket ticket, uint64_t from);
   uint64_t holder(uint64_t word) const;
   bool is_named(uint32_t borrower_slot) const;

@@ -37,7 +37,7 @@ Allocation require_allocation(const OnDevice& here, uint64_t address, uint64_t b
 
 }  // namespace
 
-Lender::Lender(uint32_t records) : ledger_(records) { Driver::get(); }
+Lender::Lender(int fd, uint32_t records) : ledger_(fd, records) { Driver::get(); }
 
 Ticket Lender::lend(uint64_t address, uint64_t bytes, std::optional<uint64_t> stream,
                     Purpose purpose) {

@@ -14,7 +14,8 @@ enum class Outcome { out, back, freed };
 
 class Lender {
  public:
-  explicit Lender(uint32_t records);
+  // With the ledger in memory of zeros, whose descriptor may be closed afterwards.
+  Lender(int fd, uint32_t records);
 
   // The block is offered when all that is in `stream` by now is done; without a stream, waits here
   // until all work of this process is done.

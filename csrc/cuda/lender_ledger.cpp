@@ -1,6 +1,5 @@
 // The lender's half of the ledger.
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -13,32 +12,18 @@
 #include "queue/futex.hpp"
 
 namespace fusionloader::cuda {
-namespace {
 
-// Anonymous, so that it goes with its last user however that ends, and of a fixed size, so that no
-// process can make another's access fail by cutting it short.
-int create_memory(uint32_t records) {
+size_t LenderLedger::bytes(uint32_t records) {
   if (records == 0 || records > kMaxRecords)
     throw Error(Fault::size, "a ledger has 1 to " + std::to_string(kMaxRecords) + " slots, not " +
                                  std::to_string(records));
-  const int fd = memfd_create("fusionloader-ledger", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (fd < 0) throw Error(Fault::ledger, std::string("memfd_create: ") + std::strerror(errno));
-  const auto bytes = static_cast<off_t>(LedgerMemory::bytes(records));
-  if (ftruncate(fd, bytes) != 0 ||
-      fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-    const std::string why = std::strerror(errno);
-    ::close(fd);
-    throw Error(Fault::ledger, "the ledger cannot be made: " + why);
-  }
-  return fd;
+  return LedgerMemory::bytes(records);
 }
 
-}  // namespace
-
-LenderLedger::LenderLedger(uint32_t records) : LenderLedger(create_memory(records), records) {}
-
 LenderLedger::LenderLedger(int fd, uint32_t records)
-    : Ledger(std::make_shared<Mapping>(fd, 0, LedgerMemory::bytes(records)), records), fd_(fd) {
+    : Ledger(std::make_shared<Mapping>(fd, 0, bytes(records)), records),
+      fd_(fcntl(fd, F_DUPFD_CLOEXEC, 3)) {
+  if (fd_ < 0) throw Error(Fault::ledger, std::string("dup: ") + std::strerror(errno));
   LedgerHeader& h = header();
   h.user = geteuid();
   h.lender = my_identity();

@@ -125,7 +125,7 @@ void Copier::advance(Copying& copying) {
   for (uint32_t tiny_batch = 0; tiny_batch < header.tiny_batches; ++tiny_batch) {
     if (copying.seen[tiny_batch]) continue;
     const uint64_t word = batch.states()[tiny_batch].load();
-    if (StateWord::state(word) != TinyBatchState::completed) continue;
+    if (!is_written(StateWord::state(word))) continue;
     copying.seen[tiny_batch] = true;
     if (gpu_worker_ &&
         word == StateWord::make(copying.sequence, *gpu_worker_, TinyBatchState::completed))

@@ -123,13 +123,21 @@ struct Control {
 
 // ---- descriptor of a mini-batch, in a slot of its own: it is free again on delivery -------------
 
+// The values are arbitrary bits that ordinary data does not have: a worker that slept between the two
+// steps of a claim may look for a state word where a later descriptor has a count or a row.
 enum class TinyBatchState : uint16_t {
-  waiting = 1,
-  active = 2,
-  completed = 3,
-  failed = 4,   // an exception; the worker has sent it to the manager
-  spilled = 5,  // samples did not fit the layout; the worker has sent them to the manager
+  waiting = 0xb5a3,
+  active = 0x9d6e,
+  completed = 0xe2c7,
+  failed = 0xc8f1,   // an exception; the worker has sent it to the manager
+  spilled = 0xa71d,  // samples did not fit the layout; the worker has sent them to the manager
+  skipped = 0xd43b,  // completed, with samples left out or replaced; the worker has sent which
 };
+
+// Whether all rows of a tiny-batch that are to be delivered are in the payload.
+constexpr bool is_written(TinyBatchState state) {
+  return state == TinyBatchState::completed || state == TinyBatchState::skipped;
+}
 
 // One tiny-batch: [mini-batch number : 32 | claimant : 16 | state : 16]. The compare-and-swap on
 // this word decides who does a tiny-batch; the queue word below only says where to look next.

@@ -149,6 +149,9 @@ Batch& ManagerQueue::clear(uint64_t slot, uint64_t sequence, uint32_t samples, u
 
 void ManagerQueue::publish(uint64_t slot, uint64_t sequence, uint32_t most_woken) {
   ControlHeader& header = control_->header;
+  // Its entry of the ring would be that of a mini-batch which is still to be found there.
+  if (sequence >= header.oldest.load() + header.ring_size)
+    throw std::logic_error("more mini-batches are published than the ring has entries");
   Batch& batch = *this->batch(slot);
   batch.header.queue.store(QueueWord::make(sequence, 0, batch.header.tiny_batches));
   control_->ring()[sequence % header.ring_size].store(slot);
@@ -175,7 +178,9 @@ std::vector<HeldTinyBatch> ManagerQueue::in_state(uint64_t slot, TinyBatchState 
   Batch& batch = *this->batch(slot);
   for (uint32_t t = 0; t < batch.header.tiny_batches; ++t) {
     const uint64_t word = batch.states()[t].load();
-    if (StateWord::state(word) == state) found.push_back({t, StateWord::worker(word)});
+    const TinyBatchState there = StateWord::state(word);
+    const bool same = state == TinyBatchState::completed ? is_written(there) : there == state;
+    if (same) found.push_back({t, StateWord::worker(word)});
   }
   return found;
 }
@@ -219,6 +224,10 @@ BatchStatus ManagerQueue::status(uint64_t slot) {
         break;
       case TinyBatchState::spilled:
         ++status.spilled;
+        break;
+      case TinyBatchState::skipped:
+        ++status.skipped;
+        ++status.completed;
         break;
     }
   }

@@ -35,7 +35,8 @@ struct MiniBatchDescription {
 
 // How many tiny-batches of a mini-batch are in which state.
 struct BatchStatus {
-  uint32_t waiting = 0, active = 0, completed = 0, failed = 0, spilled = 0;
+  // `completed` counts those that are `skipped`, too.
+  uint32_t waiting = 0, active = 0, completed = 0, failed = 0, spilled = 0, skipped = 0;
   bool done() const { return waiting == 0 && active == 0; }
 };
 
@@ -118,6 +119,9 @@ class ManagerQueue : public Shared {
   // Has workers look through the states: who was held up in the middle of a claim may have left
   // tiny-batches outside the unclaimed middle.
   void search(uint64_t slot);
+  // The tiny-batches in one state, and the workers that brought them there. Skipped ones are
+  // completed, too.
+  std::vector<HeldTinyBatch> in_state(uint64_t slot, TinyBatchState state);
   // The tiny-batches that workers hold.
   std::vector<HeldTinyBatch> held(uint64_t slot);
   // The worker of each completed tiny-batch.
@@ -149,6 +153,7 @@ class ManagerQueue : public Shared {
   void stop();
   // Sleeps until a mini-batch may be done or a message may be there, at most `timeout_ns`.
   void sleep(uint32_t seen, int64_t timeout_ns);
+  uint64_t published() { return control_->header.published.load(); }
   uint32_t done_word() { return control_->header.done_word.load(); }
   // From now on `completed_word` changes whenever a tiny-batch completes.
   // From now on workers write down what they do, or no more; what nobody has read is dropped.
@@ -163,7 +168,6 @@ class ManagerQueue : public Shared {
   void wake_completed();
 
  private:
-  std::vector<HeldTinyBatch> in_state(uint64_t slot, TinyBatchState state);
   Batch& clear(uint64_t slot, uint64_t sequence, uint32_t samples, uint32_t tiny_size);
   int event_fd_;
 };

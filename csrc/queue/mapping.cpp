@@ -52,6 +52,21 @@ void require_bytes(int fd, uint64_t offset, size_t bytes) {
                                  " on are needed");
 }
 
+bool is_sealed_against_shrinking(int fd) {
+  const int seals = fcntl(fd, F_GET_SEALS);
+  return seals >= 0 && (seals & F_SEAL_SHRINK) != 0;
+}
+
+// Where memfd_create is refused, memory is a file of /dev/shm without a name
+// (fusionloader/limits/anonymous_memory.py), which has no seals. Only processes of this user and
+// root can have it open.
+bool is_unnamed_in_dev_shm(int fd) {
+  struct stat file{}, folder{};
+  return fstat(fd, &file) == 0 && S_ISREG(file.st_mode) && file.st_nlink == 0 &&
+         (file.st_uid == geteuid() || file.st_uid == 0) && (file.st_mode & 077) == 0 &&
+         stat("/dev/shm", &folder) == 0 && file.st_dev == folder.st_dev;
+}
+
 }  // namespace
 
 MappingMismatch MappingMismatch::version(const std::string& what) {
@@ -60,15 +75,14 @@ MappingMismatch MappingMismatch::version(const std::string& what) {
                          "it, and start them with one version");
 }
 
-void Mapping::require_sealed(int fd) {
-  const int seals = fcntl(fd, F_GET_SEALS);
-  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0)
+void Mapping::require_private(int fd) {
+  if (!is_sealed_against_shrinking(fd) && !is_unnamed_in_dev_shm(fd))
     throw MappingMismatch::version("memory that is not sealed against shrinking");
 }
 
 Mapping::Mapping(int fd, uint64_t offset, size_t bytes, bool copy_on_write, Backing backing)
     : data_(nullptr), bytes_(bytes) {
-  if (backing == Backing::memory) require_sealed(fd);
+  if (backing == Backing::memory) require_private(fd);
   require_bytes(fd, offset, bytes);
   const int flags = copy_on_write ? MAP_PRIVATE | MAP_NORESERVE : MAP_SHARED;
   void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, fd, static_cast<off_t>(offset));
@@ -84,6 +98,17 @@ void Mapping::populate() const {
 
 void Mapping::discard_writes() const {
   if (has_written_pages(data_, bytes_)) madvise(data_, bytes_, MADV_DONTNEED);
+}
+
+void Mapping::copy_all() const {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  for (size_t at = 0; at < bytes_; at += page) {
+    // A write of what is there already: the system copies the page, and no write of another thread
+    // is lost.
+    uint8_t there = __atomic_load_n(data_ + at, __ATOMIC_RELAXED);
+    __atomic_compare_exchange_n(data_ + at, &there, there, false, __ATOMIC_RELAXED,
+                                __ATOMIC_RELAXED);
+  }
 }
 
 Mapping::~Mapping() {

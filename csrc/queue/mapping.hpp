@@ -15,8 +15,8 @@ class MappingMismatch : public std::runtime_error {
   static MappingMismatch version(const std::string& what);
 };
 
-// What is behind a descriptor: shared memory, which has to be sealed against shrinking, or a file
-// on a disk, which cannot be.
+// What is behind a descriptor: shared memory, which no other user can reach and nothing shrinks, or
+// a file on a disk, of which that cannot be known.
 enum class Backing { memory, file };
 
 // A file descriptor's memory, mapped whole: shared, or with `copy_on_write` to read what others
@@ -39,8 +39,13 @@ class Mapping {
   void populate() const;
   // Of a mapping with copy_on_write: shows again what others write where this process has written.
   void discard_writes() const;
-  // Throws MappingMismatch unless the memory behind a descriptor is sealed against shrinking.
-  static void require_sealed(int fd);
+  // Of a mapping with copy_on_write: copies what was not written here, so that what others write
+  // shows no more. Another thread may write meanwhile.
+  void copy_all() const;
+  // Throws MappingMismatch unless the memory behind a descriptor is sealed against shrinking, or is
+  // a file of /dev/shm without a name that belongs to this user: what there is where memfd_create
+  // is refused. Processes that have such a file could shrink it; those of FusionLoader do not.
+  static void require_private(int fd);
 
  private:
   uint8_t* data_;

@@ -205,10 +205,12 @@ void WorkerQueue::give_back(const Claim& claim, uint32_t tiny_batch) {
   if (!claim.batch->states()[tiny_batch].compare_exchange_strong(
           held, StateWord::make(claim.sequence, 0, TinyBatchState::waiting)))
     return;
-  claim.batch->header.returned.store(1);
   // A look at the word after the state: withdraw() does it the other way round, so one of the two
-  // sees the other.
-  if (!QueueWord::of(claim.batch->header.queue.load(), claim.sequence))
+  // sees the other. Of a withdrawn mini-batch nothing is to be claimed any more, so `returned`, by
+  // which it would be found, is set after that look.
+  if (QueueWord::of(claim.batch->header.queue.load(), claim.sequence))
+    claim.batch->header.returned.store(1);
+  else
     drop_waiting(*claim.batch, claim.sequence, tiny_batch);
   wake_workers();
 }

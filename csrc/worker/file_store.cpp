@@ -73,7 +73,7 @@ void FileStore::check(int fd) const {
                         head.items <= (head.data - head.records) / sizeof(Record) &&
                         (on_disk() || head.capacity <= mapped - head.data);
   if (!is_whole) throw MappingMismatch::version("a store that is not whole");
-  if (!on_disk()) Mapping::require_sealed(fd);
+  if (!on_disk()) Mapping::require_private(fd);
 }
 
 bool FileStore::holds(uint64_t item) const {
@@ -184,15 +184,18 @@ bool FileStore::take_room(size_t bytes, uint64_t& offset) {
 }
 
 bool FileStore::system_has_room(size_t bytes) {
-  if (header().spared == 0) return true;
-  if (on_disk()) {
-    struct statvfs system{};
-    return fstatvfs(fd_, &system) == 0 &&
-           uint64_t{system.f_bavail} * system.f_frsize >= bytes + header().spared;
-  }
+  struct statvfs system{};
+  if (fstatvfs(fd_, &system) != 0) return false;
+  const uint64_t size = uint64_t{system.f_blocks} * system.f_frsize;
+  const uint64_t room = uint64_t{system.f_bavail} * system.f_frsize;
+  uint64_t spared = header().spared;
+  if (on_disk()) return spared == 0 || room >= bytes + spared;
+  // In /dev/shm, which has a size where a memfd has none, half is for batches.
+  if (size != 0 && room < bytes + std::min(spared != 0 ? spared : size, size / 2)) return false;
+  if (spared == 0) return true;
   if (written_ != 0 && written_ + bytes < looked_every) return true;
   written_ = 0;
-  return free_memory() >= bytes + header().spared;
+  return free_memory() >= bytes + spared;
 }
 
 // Not through the mapping: without free memory a write is an error, a store would raise SIGBUS.

@@ -177,6 +177,7 @@ CurrentSample PlanWorker::current() {
   uint8_t* payload = at_->queue->slot(batch.header.payload.load() - 1).data();
   return {
       claim_->sequence,
+      tiny_batch_,
       position_,
       entry.row,
       entry.item,
@@ -342,7 +343,12 @@ void PlanWorker::sample_done() {
   if (++position_ < stop_)
     at_->queue->begin_sample(*claim_, tiny_batch_, position_);
   else
-    finish_tiny_batch(TinyBatchState::completed);
+    finish_tiny_batch(skipped_ ? TinyBatchState::skipped : TinyBatchState::completed);
+}
+
+void PlanWorker::sample_skipped() {
+  skipped_ = true;
+  sample_done();
 }
 
 void PlanWorker::count_pillow_sample() { at_->queue->record().pillow_samples.fetch_add(1); }
@@ -362,6 +368,7 @@ void PlanWorker::finish_tiny_batch(TinyBatchState result) {
 }
 
 void PlanWorker::next_tiny_batch() {
+  skipped_ = false;
   if (++tiny_batch_ < claim_->first + claim_->count)
     advance();
   else

@@ -36,6 +36,7 @@ struct Site {
 
 struct CurrentSample {
   uint64_t sequence;
+  uint32_t tiny_batch;
   uint32_t position;
   uint32_t row;
   int64_t item;
@@ -62,6 +63,8 @@ class PlanWorker {
   // After WorkerEvent::sample: the caller has written the row, or given up on the sample's
   // tiny-batch.
   void sample_done();
+  // The same for one that is left out or replaced, which Python has reported.
+  void sample_skipped();
   void sample_failed();
   void count_pillow_sample();  // Pillow has decoded the row that the caller wrote
 
@@ -144,6 +147,7 @@ class PlanWorker {
   std::optional<Claim> claim_;
   uint32_t tiny_batch_ = 0;  // of the claim
   uint32_t position_ = 0;    // of the sample in the mini-batch
+  bool skipped_ = false;     // a sample of the tiny-batch
   uint32_t stop_ = 0;        // where the tiny-batch ends
   SampleFiles files_;
   ByteView encoded_{};  // of the current sample

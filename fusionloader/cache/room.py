@@ -8,6 +8,8 @@ from pathlib import Path
 from fusionloader.amounts import mib
 from fusionloader.cache_settings import Cache
 from fusionloader.limits import control_groups
+from fusionloader.limits.anonymous_memory import DEV_SHM
+from fusionloader.limits.free_memory import dev_shm
 
 
 class CacheTooLarge(ValueError):
@@ -22,7 +24,8 @@ def check(cache: Cache) -> None:
     if cache.memory_bytes > (most := memory_bytes()):
         raise CacheTooLarge(
             f"the cache may take {mib(cache.memory_bytes)} of memory, and this machine (or its "
-            f"control group) has {mib(most)}: give it a smaller budget, or a path on a disk"
+            f"control group, or {DEV_SHM} where memfd_create is refused) has {mib(most)}: give it "
+            "a smaller budget, or a path on a disk"
         )
     if cache.path is not None:
         _check_disk(Path(os.fspath(cache.path)), cache.disk_bytes)
@@ -42,7 +45,13 @@ def _check_disk(folder: Path, wanted: int) -> None:
 
 
 def memory_bytes() -> int:
-    """Returns the bytes of memory that this process's machine and control groups allow."""
-    installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = control_groups.memory_limit()
-    return installed if limit is None else min(installed, limit.most)
+    """Returns the bytes of shared memory that there may be in this process's place at most.
+
+    They follow from the machine, its control groups, and ``/dev/shm`` where memory lies there.
+    """
+    most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if (limit := control_groups.memory_limit()) is not None:
+        most = min(most, limit.most)
+    if (system := dev_shm()) is not None:
+        most = min(most, system.f_blocks * system.f_frsize)
+    return most

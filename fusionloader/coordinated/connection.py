@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
 import select
 import socket
 import time
+import weakref
 from collections import Counter, deque
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from fusionloader import _native
 from fusionloader.coordinated import payloads
+from fusionloader.shm.slots import Owner
 from fusionloader.workers.fd_messages import FdMessage, Fields
 from fusionloader.workers.messages import JobMessage
 
 _PATIENCE_SECONDS = 20.0
 _GONE = "the coordinator has ended"
+_INTERRUPTED = "an exception was raised while a message of the coordinator was read"
 
 
 class LeftGroup(Exception):
@@ -32,6 +38,7 @@ class Prepared:
         slot: number of the slot with its rows.
         offset: of the slot in the object with all of them.
         nbytes: of the slot.
+        failed: number of tiny-batches that failed.
         given_up: tiny-batches at which workers died, with the pid of the last.
         reports: of workers.
     """
@@ -41,18 +48,34 @@ class Prepared:
     slot: int
     offset: int
     nbytes: int
+    failed: int
     given_up: tuple[tuple[int, int], ...]
     reports: tuple[JobMessage, ...]
 
 
+class HeldBatch(NamedTuple):
+    """A batch in a slot of the group that training looks at; ``owner`` ends its lease."""
+
+    owner: weakref.ref[Owner]
+    mapping: _native.SharedMapping
+
+
 class Connection:
-    """Never raises when it sends: that the coordinator is gone is found where something is awaited.
+    """Messages to the coordinator and from it.
+
+    To send raises no error of the socket: that the coordinator is gone is found where something is
+    awaited. An exception that is raised from outside, such as ``KeyboardInterrupt``, loses no
+    message: what is to be sent is forgotten when it was sent, and the coordinator ignores what it
+    gets twice. Where a message that was read may be lost, the connection is closed, so that the job
+    goes on alone.
 
     Attributes:
         left: why this job is no member of the epoch any more; empty while it is.
         differs: the mini-batch that other jobs have otherwise, and how it begins there.
         released: leases of batches that training no longer looks at. Finalizers, which may run in
             the middle of any statement, append to it and do nothing else.
+        held: batches that training looks at, by their leases.
+        fds: descriptors of the queue and of the slots, which came with an answer.
         made: samples of the epochs shared, by the pid of the job whose workers made them.
         waits: seconds that this job has waited for others, by their pids.
     """
@@ -65,11 +88,13 @@ class Connection:
         self.released: list[int] = []
         self.made: Counter[int] = Counter()
         self.waits: dict[int, float] = {}
-        self.fds: tuple[int, ...] = ()  # that came with the last answer
+        self.held: dict[int, HeldBatch] = {}
+        self.fds: tuple[int, ...] = ()
         self._taken: list[int] = []
         self._prepared: dict[int, Prepared] = {}
         self._recovered: set[int] = set()
         self._answers: deque[Fields] = deque()
+        _connections.add(self)
 
     @property
     def is_open(self) -> bool:
@@ -100,15 +125,16 @@ class Connection:
                     self.close()
                     return
                 _wait(self._socket, select.POLLOUT, 0.1)
-            except OSError:
+            except ConnectionError:
                 self.close()
+            except OSError as error:
+                self.close(f"a message could not be sent: {error}")
 
     def step(self, fields: Fields, payload: bytes = b"") -> None:
         """Says what was taken and released since the last message, and something else."""
-        taken, self._taken, released = self._taken, [], []
-        while self.released:
-            released.append(self.released.pop())
+        taken, released = self._taken.copy(), self.released.copy()
         self.send({"do": "step", "taken": taken, "released": released, **fields}, payload)
+        del self._taken[: len(taken)], self.released[: len(released)]
 
     def flush(self, also_released: bool = True) -> None:
         """Says what was taken and released, if anything was taken, or also if only released."""
@@ -136,14 +162,17 @@ class Connection:
         Raises:
             LeftGroup: there is none.
         """
-        self.send(fields)
-        deadline = time.monotonic() + _PATIENCE_SECONDS
-        while not self._answers:
-            if not self.is_open or time.monotonic() > deadline:
-                self.close()
-                raise LeftGroup(_GONE)
-            self.receive(1.0)
-        return self._answers.popleft()
+        try:
+            self.send(fields)
+            deadline = time.monotonic() + _PATIENCE_SECONDS
+            while not self._answers:
+                if not self.is_open or time.monotonic() > deadline:
+                    raise LeftGroup(self.left or _GONE)
+                self.receive(1.0)
+            return self._answers.popleft()
+        except BaseException:  # the next request must not get this one's answer
+            self.close()
+            raise
 
     # ---- in ------------------------------------------------------------------------------------
 
@@ -151,19 +180,28 @@ class Connection:
         """Reads what has come; where that is nothing, waits for a message, at most so long."""
         while self._socket is not None:
             try:
-                message = payloads.receive(self._socket)
+                self._read(self._socket)
             except BlockingIOError:
                 if seconds <= 0:
                     return
                 _wait(self._socket, select.POLLIN, seconds)
                 seconds = 0.0
                 continue
-            if message is None:
-                self.close()
-                return
-            self._handle(message)
             if seconds > 0:  # it has come to something; what follows is read the next time
                 return
+
+    def _read(self, connected: socket.socket) -> None:
+        try:
+            message = payloads.receive(connected)
+            if message is None:
+                self.close()
+            else:
+                self._handle(message)
+        except BlockingIOError:
+            raise
+        except BaseException:  # a message that is lost would be waited for without end
+            self.close(_INTERRUPTED)
+            raise
 
     def _handle(self, message: FdMessage) -> None:
         fields = message.fields
@@ -176,8 +214,8 @@ class Connection:
         elif "differs" in fields:
             self.differs = int(fields["differs"]), bytes.fromhex(fields["there"])
         else:
+            self.fds = message.fds or self.fds
             self._answers.append(fields)
-            self.fds = message.fds
 
     def _note_done(self, fields: Fields, payload: bytes) -> None:
         given_up = tuple((int(tiny_batch), int(pid)) for tiny_batch, pid in fields["given_up"])
@@ -188,6 +226,7 @@ class Connection:
             int(fields["slot"]),
             int(fields["offset"]),
             int(fields["nbytes"]),
+            int(fields["failed"]),
             given_up,
             reports,
         )
@@ -200,21 +239,46 @@ class Connection:
         """Whether a mini-batch of the epoch is complete."""
         return number in self._prepared
 
-    def take(self, number: int) -> Prepared:
-        """Takes one that is complete: training gets it now."""
-        found = self._prepared.pop(number)
-        self._taken.append(found.lease)
-        return found
+    def prepared(self, number: int) -> Prepared:
+        """Returns one that is complete, and was not taken."""
+        return self._prepared[number]
 
-    def close(self) -> None:
+    def take(self, number: int) -> None:
+        """Takes one, if that was not done before: training gets it now."""
+        found = self._prepared.get(number)
+        if found is not None:
+            self._taken.append(found.lease)
+            del self._prepared[number]
+
+    # ---- the end -------------------------------------------------------------------------------
+
+    def keep_held(self) -> None:
+        """Copies the batches that training looks at, whose slots may be used again from now on."""
+        for held in list(self.held.values()):
+            held.mapping.copy_all()
+
+    def close(self, why: str = _GONE) -> None:
         """Closes it; the coordinator then knows that this job has left."""
         if self._socket is not None:
+            self.keep_held()  # first: the coordinator gives the slots to others
+            self.left = self.left or why
             # Forked workers have it open, too: closing it here would not end it.
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
             self._socket.close()
             self._socket = None
-            self.left = self.left or _GONE
+
+
+_connections: weakref.WeakSet[Connection] = weakref.WeakSet()
+
+
+def _keep_held_of_children() -> None:
+    """Copies held batches: a forked child keeps them when this process has released them."""
+    for connection in list(_connections):
+        connection.keep_held()
+
+
+os.register_at_fork(before=_keep_held_of_children)
 
 
 def _wait(connection: socket.socket, event: int, seconds: float) -> None:

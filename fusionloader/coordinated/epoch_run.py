@@ -74,6 +74,7 @@ class EpochRun:
             "nbytes": batch.rows.nbytes,
             "made": list(batch.made.items()),
             "waits": list(waits.items()),
+            "failed": batch.failed,
             "given_up": batch.given_up,
         }
         return member.send(fields, pickle.dumps(batch.reports) if batch.reports else b"")

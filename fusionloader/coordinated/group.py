@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import socket
 from collections.abc import Iterable
 
@@ -89,7 +88,7 @@ class Group:
         elif request == "step":
             self._step(member, message, now)
         elif request == "worker":
-            self._workers.add(int(fields["number"]), member, os.dup(message.fds[0]))
+            self._add_worker(member, message)
         elif request == "dead":
             self._bury(member, int(fields["number"]))
         elif request == "alone":
@@ -176,11 +175,23 @@ class Group:
             if (number := run.leased(lease)) is not None:
                 run.epoch.released(member.number, number)
 
+    def _add_worker(self, member: Member, message: FdMessage) -> None:
+        number = int(message.fields["number"])
+        if number not in member.workers:
+            raise ValueError(f"worker {number} is none of {member.workers}")
+        # A process that had the number has ended, or could not be started.
+        self._take_back(member, number)
+        (message_fd,), message.fds = message.fds, ()
+        self._workers.add(number, member, message_fd)
+
     def _bury(self, member: Member, number: int) -> None:
+        self._take_back(member, number)
+        member.send({"recovered": number})
+
+    def _take_back(self, member: Member, number: int) -> None:
         record = self._workers.find(number)
         if record is not None and record.member is member:
             self._staging.bury(record)
-        member.send({"recovered": number})
 
     def _go_alone(self, member: Member, fields: Fields, now: float) -> None:
         """Notes how far a member is that prepares alone."""

@@ -18,7 +18,7 @@ from fusionloader.coordinated.membership import Membership
 from fusionloader.coordinated.sample_lists import SampleLists, packed
 from fusionloader.executors.layout import Layout, Memory
 from fusionloader.manager.hung_workers import HungWorkers
-from fusionloader.manager.in_flight import Job, MiniBatch
+from fusionloader.manager.in_flight import Job, Jobs, MiniBatch
 from fusionloader.manager.options import ManagerOptions, StartWorker
 from fusionloader.manager.stalls import StallWatch
 from fusionloader.statistics.totals import WorkerTotals
@@ -31,27 +31,18 @@ log = logging.getLogger("fusionloader.coordinated")
 _SLEEP_SECONDS = 0.1
 
 
-class GroupInFlight:
-    """Mini-batches that were submitted, the oldest first."""
+class GroupInFlight(Jobs):
+    """Mini-batches that were submitted."""
+
+    completed = 0  # tiny-batches that are: not known here
 
     def __init__(self, membership: Membership) -> None:
+        super().__init__()
         self._connection = membership.connection
-        self.wanted: list[Job] = []
 
-    def done(self, in_order: bool) -> Job | None:
-        """Returns one that can be delivered; with ``in_order`` no other than the oldest."""
-        wanted = self.wanted[:1] if in_order else self.wanted
-        return next((job for job in wanted if self._connection.is_prepared(job.number)), None)
-
-    @property
-    def completed(self) -> int:
-        """Tiny-batches that are complete: not known here."""
-        return 0
-
-    @property
-    def ready(self) -> int:
-        """Mini-batches that could be delivered now."""
-        return sum(self._connection.is_prepared(job.number) for job in self.wanted)
+    def is_done(self, job: Job) -> bool:
+        """Whether the coordinator has said so."""
+        return self._connection.is_prepared(job.number)
 
 
 class GroupTrace:
@@ -97,9 +88,8 @@ class GroupManager:
         self.closed = False
         self.in_flight = GroupInFlight(membership)
         self.trace = GroupTrace()
-        self._prepared: dict[int, Prepared] = {}  # taken and not delivered, by number
         page_locked = options.page_locking is not None
-        self._memory = GroupMemory(membership.data_fd, self.connection.released, page_locked)
+        self._memory = GroupMemory(membership.data_fd, self.connection, page_locked)
         self._most_in_flight = options.in_flight
         self._workers = GroupWorkers(options, membership, start)
         whose = f"a mini-batch of share={membership.word!r}"
@@ -126,15 +116,15 @@ class GroupManager:
         return self.ahead
 
     def submit(self, batch: MiniBatch) -> None:
-        """Submits a mini-batch."""
+        """Submits a mini-batch, once more if an exception came behind it."""
         samples = SampleLists(batch.items, batch.keys, batch.occurrences, batch.rows)
-        self.in_flight.wanted.append(Job(batch, batch.number, None, None))
         self.connection.submit(batch.number, packed(samples))
+        self.in_flight.jobs += [Job(batch, batch.number, None, None)]
 
     # ---- waiting -------------------------------------------------------------------------------
 
     def next_done(self, in_order: bool) -> Job:
-        """Waits for the oldest mini-batch, or with ``in_order=False`` for any, and takes it out.
+        """Waits for the oldest mini-batch, or with ``in_order=False`` for any, and takes it.
 
         Raises:
             LeftGroup: the job is to go on alone.
@@ -163,15 +153,27 @@ class GroupManager:
         self.connection.receive(0.0)
         self._membership.check()
         job = self.in_flight.done(in_order)
-        if job is None:
-            return None
-        self.in_flight.wanted.remove(job)
-        found = self._prepared[job.number] = self.connection.take(job.number)
+        if job is not None:
+            self._note_reports(job)
+            job.taken = True
+        return job
+
+    def _note_reports(self, job: Job) -> None:
+        found = self.connection.prepared(job.number)
         for report in found.reports:
             job.note(report)
         for tiny_batch, pid in found.given_up:
-            job.failures.append(self._death(job, tiny_batch, pid))
-        return job
+            job.failures[tiny_batch] = self._death(job, tiny_batch, pid)
+        if len(job.failures) < found.failed:
+            job.failures[-1] = self._unexplained(job, found)
+
+    def _unexplained(self, job: Job, found: Prepared) -> messages.Failure:
+        text = (
+            f"mini-batch {job.number} of share={self._membership.word!r} has {found.failed} "
+            f"tiny-batches that failed, and workers have reported {len(job.failures)}: it is left "
+            "out, and the epoch goes on behind it. Please report this"
+        )
+        return messages.Failure(pickle.dumps(RuntimeError), text, 0)
 
     def _death(self, job: Job, tiny_batch: int, pid: int) -> messages.Failure:
         rows = job.rows_of(tiny_batch, self._options.tiny_batch_size)
@@ -181,7 +183,8 @@ class GroupManager:
             f"samples; one of these is the cause: {named}. Load them with num_workers=0 to see "
             "where"
         )
-        return messages.Failure(pickle.dumps(RuntimeError), text, rows[0])
+        position = tiny_batch * self._options.tiny_batch_size
+        return messages.Failure(pickle.dumps(RuntimeError), text, position)
 
     def _report(self) -> str:
         jobs = self._membership.stats().jobs
@@ -192,20 +195,31 @@ class GroupManager:
 
     # ---- delivery ------------------------------------------------------------------------------
 
+    def check(self, job: Job) -> None:
+        """Does nothing: the coordinator has seen the states, and sends the reports with them."""
+
     def deliver(self, job: Job) -> Memory:
         """Returns the memory of a mini-batch's rows, which nobody else sees changes of."""
-        return self._memory.deliver(self._prepared.pop(job.number))
+        if job.owner is None:
+            job.owner = self._memory.memory_of(self.connection.prepared(job.number))
+        if self.connection.is_prepared(job.number):
+            self._memory.deliver(self.connection.prepared(job.number), job.owner)
+            self.connection.take(job.number)
+        return job.owner
 
     def release(self, job: Job) -> None:
-        """Releases a mini-batch that is not delivered."""
-        self._memory.release(self._prepared.pop(job.number))
+        """Forgets a mini-batch that was returned or discarded, and releases its rows."""
+        self.in_flight.jobs.remove(job)
+        if self.connection.is_prepared(job.number):
+            self._memory.release(self.connection.prepared(job.number))
+            self.connection.take(job.number)
 
     # ---- ending --------------------------------------------------------------------------------
 
     def discard(self) -> None:
         """Leaves the epoch before its end."""
         self._membership.end_epoch(finished=False)
-        self.in_flight.wanted.clear()
+        self.in_flight.jobs.clear()
 
     def receive_deferred(self) -> None:
         """Does nothing: plans defer no images."""
@@ -223,6 +237,6 @@ class GroupManager:
         """Ends the workers; delivered batches stay valid."""
         if self.closed or os.getpid() != self._pid:
             return
-        self.closed = True
         self._workers.end()
         self.connection.flush()
+        self.closed = True

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Iterator
 
 from fusionloader import _native
-from fusionloader.coordinated.membership import Membership
+from fusionloader.coordinated.membership import Membership, end_at_once
 from fusionloader.manager.options import ManagerOptions, StartWorker, WorkerConnection
 from fusionloader.manager.worker_totals import since, stats_of, totals_of
 from fusionloader.statistics.totals import MemoryTotals, WorkerTotals
@@ -47,8 +47,20 @@ class GroupWorkers:
         self._set = WorkerSet(0, start_one, self._numbers.start, self._connection.register_worker)
         self._before: WorkerTotals | None = None
         self._before = self.totals(MemoryTotals(0, 0, 0, 0, 0.0), 0)
+        membership.run_workers(self._set)
+        try:
+            self._start_missing()
+        except BaseException:
+            self.end()
+            raise
+
+    def _start_missing(self) -> None:
+        """Starts workers until there are ``count``; one that could not be started is missing."""
+        there = {worker.number for worker in self._set.workers}
         for number in self._numbers[: self.count]:
-            self._set.add(number)
+            if number not in there:
+                self._set.add(number)
+        self._set.workers.sort(key=lambda worker: worker.number)
 
     def _launch(self, number: int, message_fd: int) -> Process:
         cpus = self._cores.of(number - self._numbers.start)
@@ -57,11 +69,16 @@ class GroupWorkers:
         )
 
     def look(self) -> None:
-        """Replaces the dead; looks every 0.1 s at most."""
+        """Replaces the dead; looks every 0.02 s at most."""
         for death in self._set.deaths():
             self._connection.recover(death.number)
+            if death.number not in self._numbers[: self.count]:  # it was ended
+                self._set.drop(death)
+                continue
             announced = self._queue.worker(death.number).pid == death.pid
             self._set.replace(death, fruitful=announced)
+        if len(self._set.workers) < self.count:
+            self._start_missing()
 
     def local_records(self) -> Iterator[tuple[int, _native.WorkerSnapshot]]:
         """Yields what this job's workers are at, with their numbers."""
@@ -74,11 +91,10 @@ class GroupWorkers:
 
     def resize(self, count: int) -> None:
         """Has so many workers from now on, or as many as the group has numbers for."""
-        before, self.count = self.count, min(count, len(self._numbers))
+        self.count = min(count, len(self._numbers))
         for death in self._set.retire(self.count):
             self._connection.recover(death.number)
-        for place in range(before, self.count):
-            self._set.add(self._numbers[place])
+        self._start_missing()
 
     @property
     def processes(self) -> list[Process]:
@@ -100,7 +116,7 @@ class GroupWorkers:
 
     def end(self) -> None:
         """Ends the processes at once: what they hold is taken back by the coordinator."""
-        for worker in self._set.workers:
-            worker.process.kill()
-        self._set.end()
-        self._cores.close()
+        try:
+            end_at_once(self._set)
+        finally:
+            self._cores.close()

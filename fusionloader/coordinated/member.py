@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from fusionloader.coordinated import payloads
 from fusionloader.scheduler.shared_pace import TakeClock
+from fusionloader.shm.objects import SharedMemoryExhausted
 from fusionloader.workers import fd_messages
 from fusionloader.workers.fd_messages import Fields
 from fusionloader.workers.processes import is_stopped
@@ -114,7 +115,7 @@ class Member:
         """Sends a message without waiting; returns whether there was room for it."""
         try:
             payloads.send(self.connection, fields, payload, fds)
-        except OSError:
+        except (OSError, SharedMemoryExhausted):
             return False
         return True
 

@@ -17,6 +17,7 @@ from fusionloader.options import LoaderOptions
 from fusionloader.resume.epoch_state import EpochState
 from fusionloader.statistics.shared_prep import SharedPrepStats
 from fusionloader.workers.fd_messages import Fields
+from fusionloader.workers.worker_set import WorkerSet
 
 if TYPE_CHECKING:  # which have a membership themselves
     from fusionloader.coordinated.group_manager import GroupManager
@@ -60,6 +61,7 @@ class Membership:
         self._shared_batches = self._alone_batches = 0
         self._earlier: list[Connection] = []
         self._agreed: Agreement | None = None
+        self._running: WorkerSet | None = None
         self._end: Callable[[], object] = lambda: None
 
     def is_for(self, word: str) -> bool:
@@ -102,10 +104,12 @@ class Membership:
         self._jobs, self.why_alone = tuple(map(int, answer["jobs"])), ""
 
     def _join(self, agreement: Agreement, options: LoaderOptions) -> None:
-        if self._connection is not None:
-            self._earlier.append(self._connection)
         self._end()
-        self._connection = Connection(connect(address_of(self.word)))
+        self._agreed = None  # until all is known; otherwise the next epoch joins again
+        earlier, self._connection = self._connection, Connection(connect(address_of(self.word)))
+        self._end = weakref.finalize(self, _close, self._connection, self._pid)
+        if earlier is not None:
+            self._earlier.append(earlier)
         count = max(options.num_workers, _MOST_WORKERS)
         wanted = {"in_flight": options.in_flight, "workers": count, "limit": options.shared_bytes}
         answer = self._connection.ask(
@@ -116,13 +120,10 @@ class Membership:
         if "joined" not in answer:
             self._connection.close()
             raise LeftGroup("the group has no room for more workers")
-        self._agreed = agreement
         self.control_fd, self.data_fd = self._connection.fds
-        self._end = weakref.finalize(
-            self, _close, self._connection, self._connection.fds, self._pid
-        )
         begin = int(answer["joined"])
         self.workers = range(begin, begin + count)
+        self._agreed = agreement
 
     def _refuse(self, answer: Fields, here: str) -> None:
         name = answer["refused"]
@@ -145,6 +146,15 @@ class Membership:
         together = None if self.why_alone else self._connection
         return getattr(manager, "connection", None) is together
 
+    def run_workers(self, workers: WorkerSet) -> None:
+        """Notes the workers that have this job's numbers; those before, if any run, are ended.
+
+        They run where an iterator was interrupted while it was made, and is still referred to.
+        """
+        if self._running is not None:
+            end_at_once(self._running)
+        self._running = workers
+
     def check(self) -> None:
         """Looks whether this job is still a member of the epoch.
 
@@ -164,7 +174,7 @@ class Membership:
                     "generator=torch.Generator().manual_seed(...), or this job another word"
                 )
             raise LeftGroup(text)
-        if connection.left:
+        if connection.left or not connection.is_open:
             raise LeftGroup(connection.left)
 
     def leave(self, why: str) -> None:
@@ -232,8 +242,25 @@ class Membership:
         self._end()
 
 
-def _close(connection: Connection, fds: tuple[int, ...], pid: int) -> None:
+def end_at_once(workers: WorkerSet) -> None:
+    """Kills workers: what they hold is taken back by the coordinator."""
+    try:
+        _kill(workers)
+    except BaseException:
+        _kill(workers)
+        raise
+    finally:
+        workers.end()
+
+
+def _kill(workers: WorkerSet) -> None:
+    for worker in workers.workers:
+        worker.process.kill()
+
+
+def _close(connection: Connection, pid: int) -> None:
     if os.getpid() == pid:  # in a forked child both are its parent's
         connection.close()
+        fds, connection.fds = connection.fds, ()
         for fd in fds:
             os.close(fd)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 
+from fusionloader.shm import objects
 from fusionloader.workers import fd_messages
 from fusionloader.workers.fd_messages import FdMessage, Fields
 
@@ -20,11 +21,12 @@ def send(
     Raises:
         BlockingIOError: the other end has many to read.
         OSError: it is closed.
+        SharedMemoryExhausted: there is too little memory for the payload.
     """
     if len(payload) <= _MOST_INLINE:
         fd_messages.send(connection, FdMessage(fields, payload, fds))
         return
-    fd = os.memfd_create("fusionloader-payload", os.MFD_CLOEXEC)
+    fd = objects.create(len(payload), "payload")
     try:
         os.pwrite(fd, payload, 0)
         fd_messages.send(connection, FdMessage({**fields, "apart": True}, b"", (*fds, fd)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import Counter
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from fusionloader.coordinated.member import EpochKey
 from fusionloader.coordinated.sample_lists import SampleLists
 from fusionloader.coordinated.worker_records import MOST, WorkerRecord, WorkerRecords
 from fusionloader.shm import objects
+from fusionloader.shm.objects import SharedMemoryExhausted
 from fusionloader.shm.slots import Arena, Slot, SlotPool
 from fusionloader.workers import messages
 from fusionloader.workers.processes import is_stopped
@@ -47,6 +49,7 @@ class StagedBatch:
         deaths: of workers, by tiny-batch.
         given_up: tiny-batches that were given up, with the pid of the worker that died last.
         made: samples by the pid of the job whose workers made them, once it is complete.
+        failed: tiny-batches that failed, once it is complete.
         done: whether it is.
     """
 
@@ -61,13 +64,23 @@ class StagedBatch:
     deaths: Counter[int] = field(default_factory=Counter)
     given_up: list[tuple[int, int]] = field(default_factory=list)
     made: Counter[int] = field(default_factory=Counter)
+    failed: int = 0
     done: bool = False
+
+    def tiny_batch_of(self, report: messages.JobMessage, size: int) -> int:
+        """Returns the tiny-batch, of ``size`` samples, that a report is about."""
+        if isinstance(report, messages.TinyBatchFailed):
+            return report.failure.position // size
+        if isinstance(report, messages.SampleSkipped):
+            return self.samples.rows.index(report.row) // size
+        return report.tiny_batch
 
 
 @dataclass(frozen=True, slots=True)
 class _Aside:
     """Slots that workers may still write to, by number; one may not be registered yet."""
 
+    sequence: int
     descriptor: Slot
     rows: Slot
     writers: dict[int, WorkerRecord | None]
@@ -84,8 +97,7 @@ class Staging:
     def __init__(self, workers: WorkerRecords) -> None:
         self._workers = workers
         self._arena = Arena()
-        nbytes = _native.ManagerQueue.control_bytes(MOST, RING)
-        self.control_fd = objects.create(nbytes, "queue")
+        self.control_fd = objects.create_queue(MOST, RING)
         self.queue = _native.ManagerQueue(self.control_fd, self._arena.fd, MOST, RING)
         self._descriptors = SlotPool(self._arena, self.queue, spare=RING)
         self._rows = SlotPool(self._arena, self.queue, spare=_SPARE)
@@ -135,7 +147,11 @@ class Staging:
         nbytes = max(self.settings.nbytes(count), 1)
         self.largest = max(self.largest, nbytes)
         rows = self._rows.acquire(nbytes)
-        return self._descriptors.acquire(room), rows
+        try:
+            return self._descriptors.acquire(room), rows
+        except BaseException:
+            self._rows.release(rows)
+            raise
 
     def _describe(self, batch: StagedBatch) -> None:
         assert self.settings is not None
@@ -164,20 +180,33 @@ class Staging:
         self.receive()  # reports were sent before the states were changed
         for batch in done:
             batch.done, batch.made = True, self._made_by(batch)
+            self._drop_outdated_reports(batch)
             del self._batches[batch.sequence]
         self.queue.deliver_until(min(self._batches, default=self._sequence))
         return done
 
     def receive(self) -> None:
         """Reads what workers have reported."""
-        for message in self._workers.receive():
-            self._note(message)
+        self._workers.handle(self._note)
 
     def _note(self, message: messages.Message) -> None:
         if isinstance(message, messages.JobMessage):
             batch = self._batches.get(message.sequence)
             if batch is not None:
                 batch.reports.append(message)
+
+    def _drop_outdated_reports(self, batch: StagedBatch) -> None:
+        """Drops failures of tiny-batches that were done again since, and counts the others."""
+        assert self.settings is not None
+        size, slot = self.settings.tiny_size, batch.descriptor.number
+        completed = {done.tiny_batch for done in self.queue.completed(slot)}
+        batch.failed = self.queue.status(slot).failed
+        batch.reports = [
+            report
+            for report in batch.reports
+            if not isinstance(report, messages.TinyBatchFailed)
+            or batch.tiny_batch_of(report, size) not in completed
+        ]
 
     def _made_by(self, batch: StagedBatch) -> Counter[int]:
         assert self.settings is not None
@@ -193,9 +222,10 @@ class Staging:
 
     def bury(self, record: WorkerRecord) -> None:
         """Takes back what a worker held that has ended."""
+        assert self.settings is not None
         pid = self.queue.worker(record.number).pid
-        for message in self._workers.remove(record):
-            self._note(message)
+        record.receiver.handle(self._note)
+        self._workers.remove(record)
         hopeless = [
             (sequence, tiny_batch)
             for sequence, batch in self._batches.items()
@@ -207,6 +237,12 @@ class Staging:
             if batch is None:
                 continue
             batch.deaths[lost.tiny_batch] += 1
+            # What the dead worker has reported of it is void: all of it is done again.
+            batch.reports = [
+                report
+                for report in batch.reports
+                if batch.tiny_batch_of(report, self.settings.tiny_size) != lost.tiny_batch
+            ]
             if lost.given_up:
                 batch.given_up.append((lost.tiny_batch, pid))
 
@@ -221,8 +257,9 @@ class Staging:
             for _, number in held & batch.held:
                 record = self._workers.find(number)
                 if record is not None and (self._is_stopped(record) or not record.member.joined):
-                    self._replace(batch)
-                    held = set()
+                    with contextlib.suppress(SharedMemoryExhausted):  # it is tried again
+                        self._replace(batch)
+                        held = set()
                     break
             batch.held = frozenset(held)
         self._search()
@@ -245,16 +282,19 @@ class Staging:
         batch.descriptor, batch.rows = self._acquire(batch.samples)
         self._describe(batch)
         self.queue.replace(old[0].number, batch.descriptor.number, batch.sequence)
-        self._set_aside(*old)
+        batch.reports, batch.given_up = [], []
+        self._set_aside(batch.sequence, *old)
 
-    def _set_aside(self, descriptor: Slot, rows: Slot) -> None:
+    def _set_aside(self, sequence: int, descriptor: Slot, rows: Slot) -> None:
         held = self.queue.held(descriptor.number)
         writers = {each.worker: self._workers.find(each.worker) for each in held}
-        self._aside.append(_Aside(descriptor, rows, writers))
+        self._aside.append(_Aside(sequence, descriptor, rows, writers))
 
     def _collect(self) -> None:
         """Recycles slots that no worker writes to any more."""
         for aside in list(self._aside):
+            # What a worker has given back since is not for another one to claim.
+            self.queue.withdraw_one(aside.descriptor.number, aside.sequence)
             held = self.queue.held(aside.descriptor.number)
             if not any(self._may_write(aside, each.worker) for each in held):
                 self._aside.remove(aside)
@@ -276,7 +316,7 @@ class Staging:
         self.queue.withdraw_one(batch.descriptor.number, batch.sequence)
         del self._batches[batch.sequence]
         self.queue.deliver_until(min(self._batches, default=self._sequence))
-        self._set_aside(batch.descriptor, batch.rows)
+        self._set_aside(batch.sequence, batch.descriptor, batch.rows)
         self._collect()
 
     def _release(self, descriptor: Slot, rows: Slot) -> None:

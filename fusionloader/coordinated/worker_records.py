@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import select
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from fusionloader.coordinated.member import Member
@@ -57,19 +57,17 @@ class WorkerRecords:
         """Returns the worker whose messages come through a descriptor."""
         return self._by_fd.get(fd)
 
-    def receive(self) -> Iterator[messages.Message]:
-        """Yields what workers have reported."""
+    def handle(self, handle: Callable[[messages.Message], None]) -> None:
+        """Calls ``handle`` with each message that has arrived; see ``Receiver.handle``."""
         for record in self._by_number.values():
-            yield from record.receiver.receive()
+            record.receiver.handle(handle)
 
-    def remove(self, record: WorkerRecord) -> list[messages.Message]:
-        """Forgets a worker that has ended; returns its last messages."""
-        last = record.receiver.receive()
+    def remove(self, record: WorkerRecord) -> None:
+        """Forgets a worker that has ended, and whose messages were handled."""
         del self._by_number[record.number], self._by_fd[record.receiver.fd]
         self._poll.unregister(record.receiver.fd)
         record.receiver.close()
         record.dead = True
-        return last
 
 
 def has_ended(record: WorkerRecord) -> bool:

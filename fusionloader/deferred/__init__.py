@@ -18,7 +18,8 @@ Modules: ``source`` (the bytes, decoded as seldom as possible), ``core`` (the op
 ``opening`` (which files), ``decoding`` (PNG and WebP), ``methods``, ``enhancing`` and
 ``functionals`` (what is recorded of Pillow and torchvision), ``composed/`` (lists of transforms),
 ``rows/`` (tensors that are made where their batch will have them),
-``decoders/`` (of other libraries), ``patches`` (what is replaced, and checked before), ``activity``
-(in which threads), ``counts``, ``kept`` (from epoch to epoch), ``loading`` (from when to when),
-``sample_source`` (a sample), ``pillow`` (names).
+``decoders/`` (of other libraries), ``patches`` (what is replaced, and checked before), ``guard``
+(what happens to an error in a replacement), ``activity`` (in which threads), ``counts``, ``kept``
+(from epoch to epoch), ``loading`` (from when to when), ``sample_source`` (a sample), ``pillow``
+(names).
 """

@@ -11,7 +11,8 @@ import torch
 from PIL import Image
 
 from fusionloader.deferred.counts import counts
-from fusionloader.deferred.pillow import PillowImage
+from fusionloader.deferred.guard import PLAIN, call_library, guarded
+from fusionloader.deferred.pillow import Argument, PillowImage
 from fusionloader.deferred.rows.memory import sample_tensor
 from fusionloader.deferred.source import Operations, Pixels, Source
 from fusionloader.executors.native import executor_of_size
@@ -63,15 +64,22 @@ class DeferredCore:
         if self.mode == "RGBA":
             return self.source.rgba()
         width, height = self.size
+        out: Pixels = _run(self)
+        return out.reshape(height, width) if self.mode == "L" else out
+
+    def _natively(self) -> Any:
+        width, height = self.size
         channels = _CHANNELS[self.mode]
         out = np.empty((height, width, channels), np.uint8)
+        runner = executor_of_size(channels, height, width)
         try:
-            self.source.run(
-                self.operations, executor_of_size(channels, height, width), out.reshape(-1)
-            )
+            self.source.run(self.operations, runner, out.reshape(-1))
         except ValueError:  # the native executor refuses an operation
-            out = np.asarray(self.source.replayed(self.operations).convert(self.mode))
-        return out.reshape(height, width) if channels == 1 else out
+            return PLAIN
+        return out
+
+    def _replayed(self) -> Pixels:
+        return np.array(self.source.replayed(self.operations).convert(self.mode))
 
     def tensor(self, convert: Convert) -> torch.Tensor:
         """Returns channels x height x width, converted.
@@ -89,16 +97,25 @@ class DeferredCore:
         return out
 
 
-def core_of(image: PillowImage) -> DeferredCore | None:
-    """Returns the core of a deferred image, or of a file that can be deferred now, or ``None``."""
-    core = getattr(image, "_im", None)
+_run = guarded(DeferredCore._natively, DeferredCore._replayed, "the operations that were recorded")
+
+
+def core_of(image: Argument) -> DeferredCore | None:
+    """Returns the core of a deferred image, or of a file that can be deferred now.
+
+    ``None`` for any other image, and for whatever is no image of Pillow's: tensors have attributes
+    of the same names, and a wrapper may give those of an image that it holds.
+    """
+    if not isinstance(image, Image.Image):
+        return None
+    core: Any = getattr(image, "_im", None)
     if core is None and getattr(image, "tile", None):  # an open file
-        image.load()
+        call_library(image.load)
         core = image._im
     return core if type(core) is DeferredCore else None
 
 
-def deferred_core(image: PillowImage) -> DeferredCore | None:
+def deferred_core(image: Argument) -> DeferredCore | None:
     """Returns the same, of an image without alpha channel."""
     core = core_of(image)
     return core if core is not None and core.mode in _CHANNELS else None
@@ -108,7 +125,7 @@ def defer(image: PillowImage, source: Source) -> None:
     """Gives an open file's image a source for pixels, and closes the file as Pillow does then."""
     image._im = DeferredCore(source, (), image.mode, image.size)
     image.tile, image.readonly, image.map = [], 0, None
-    image.load_end()
+    call_library(image.load_end)
     if image._exclusive_fp and image._close_exclusive_fp_after_loading:
         image.fp.close()
     image.fp = None

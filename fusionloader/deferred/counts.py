@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from collections import Counter
@@ -13,6 +14,13 @@ from typing import TypeVar
 from fusionloader.executors.spent import Spent
 from fusionloader.plan.parts import FIRST_STAGE, PASSES, READ
 from fusionloader.shm import cache_counts
+
+log = logging.getLogger("fusionloader.loader")
+
+_FAILED = (
+    "FusionLoader has failed in place of %s: %s. The library's own code did the operation, and "
+    "training goes on. Please report this line. deferred_images='off' leaves images to Pillow."
+)
 
 Content = TypeVar("Content", bytes, memoryview)
 
@@ -30,6 +38,7 @@ class Counts:
         collated: tensors of samples by whether their batch was made ``"in place"`` of them, or they
             were ``"copied"`` into it.
         ended: what asked for the pixels of a Pillow image, by name.
+        failed: functions of other libraries whose replacement failed, and its error.
         read_seconds: spent on reading files, and ``read_bytes`` of them.
         decode_seconds: spent by the native decoders and executors.
         cache: images by where they came from, as in ``shm/cache_counts.py``.
@@ -41,16 +50,20 @@ class Counts:
     results: Counter[str] = field(default_factory=Counter)
     collated: Counter[str] = field(default_factory=Counter)
     ended: Counter[str] = field(default_factory=Counter)
+    failed: dict[str, str] = field(default_factory=dict)
     read_seconds: float = 0.0
     decode_seconds: float = 0.0
     read_bytes: int = 0
     cache: list[int] = field(default_factory=cache_counts.nothing)
 
     def add(self, other: Counts) -> None:
-        """Adds the counts of another process."""
+        """Adds the counts of another process; warns of replacements that have failed there."""
         self.files += other.files
         for name in ("left", "recorded", "results", "collated", "ended"):
             getattr(self, name).update(getattr(other, name))
+        for name, error in other.failed.items():
+            if self.failed.setdefault(name, error) is error:
+                log.warning(_FAILED, name, error)
         self.read_seconds += other.read_seconds
         self.decode_seconds += other.decode_seconds
         self.read_bytes += other.read_bytes
@@ -67,7 +80,7 @@ class Counts:
 
     def __bool__(self) -> bool:
         """Whether anything was counted."""
-        return bool(self.files or self.left or self.results)
+        return bool(self.files or self.left or self.results or self.failed)
 
     def as_dict(self) -> dict[str, object]:
         """Returns them as plain values, for ``stats()``."""
@@ -78,6 +91,7 @@ class Counts:
             "results": dict(self.results),
             "collated": dict(self.collated),
             "ended_by": dict(self.ended),
+            "failed": dict(self.failed),
         }
 
     def explain(self) -> list[str]:
@@ -95,6 +109,7 @@ class Counts:
             lines.append(
                 f"  given pixels, and left to Pillow from there, for: {_listed(self.ended)}"
             )
+        lines += [f"  failed in {name}: {error}" for name, error in self.failed.items()]
         return lines
 
 

@@ -6,7 +6,6 @@ what follows: the pixels are RGBX (or RGBA), which the first operation reads as 
 
 from __future__ import annotations
 
-import functools
 import io
 import time
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from fusionloader._native import RunStatus
 from fusionloader.deferred import activity, kept
 from fusionloader.deferred.core import Access, defer
 from fusionloader.deferred.counts import counted_read, counts, timed_decoding
+from fusionloader.deferred.guard import PLAIN, call_library, guarded
 from fusionloader.deferred.kept import KnownFile
 from fusionloader.deferred.pillow import PillowImage
 from fusionloader.deferred.source import Source, is_too_large, read_known
@@ -64,42 +64,42 @@ def opening_webp(original: Callable[[Any], None]) -> Callable[[Any], None]:
     Pillow's decoder has them from here on: what becomes of the file later is nothing to it.
     """
 
-    @functools.wraps(original)
-    def _open(self: PillowImage) -> None:
+    def attempt(self: PillowImage) -> Any:
         if type(self) is not WebPImagePlugin.WebPImageFile or not activity.is_active():
-            return original(self)
+            return PLAIN
         file: Any = self.fp
         if is_too_large(file):
             return original(self)
         known = kept.file_of(file)
-        encoded = counted_read(file.read) if known is None else read_known(file, known)
+        try:
+            encoded = counted_read(file.read) if known is None else read_known(file, known)
+        except Exception:
+            file.seek(0)
+            raise
         if type(encoded) is not bytes:
             file.seek(0)
-            return original(self)
+            return PLAIN
         self.fp = io.BytesIO(encoded)
         try:
-            original(self)
+            call_library(original, self)
         finally:
             self.fp = file
         self.__dict__[_ENCODED] = encoded, known
+        return None
 
-    return _open
+    return guarded(attempt, original)
 
 
-def loading_webp(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Returns ``WebPImageFile.load``, which defers what follows."""
-
-    @functools.wraps(original)
-    def load(self: PillowImage) -> Any:
-        content = self.__dict__.pop(_ENCODED, None)
-        if content is not None and activity.is_active():
-            reason = _defer_webp(self, *content)
-            if not reason:
-                return Access(self)
-            counts().left[reason] += 1
-        return original(self)
-
-    return load
+def load_webp(self: PillowImage) -> Any:
+    """``WebPImageFile.load``, which defers what follows."""
+    content = self.__dict__.pop(_ENCODED, None)
+    if content is None or not activity.is_active():
+        return PLAIN
+    reason = _defer_webp(self, *content)
+    if reason:
+        counts().left[reason] += 1
+        return PLAIN
+    return Access(self)
 
 
 def _defer_webp(image: PillowImage, encoded: bytes, file: KnownFile | None) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-import functools
 from collections.abc import Callable
 from typing import Any
 
 from PIL import ImageEnhance
 
 from fusionloader.deferred.core import DeferredCore, deferred_core, image_of, info_of, like
+from fusionloader.deferred.guard import PLAIN, guarded
 from fusionloader.deferred.methods import color_of
 from fusionloader.deferred.pillow import Argument, PillowImage
 from fusionloader.plan.operations import Operation
@@ -31,12 +31,10 @@ _MOST_FACTOR = 1e6
 def enhancer(original: Function) -> Function:
     """Returns an enhancer's ``__init__``, which makes no degenerate image of a deferred one."""
 
-    @functools.wraps(original)
-    def __init__(self: PillowImage, image: PillowImage) -> None:
+    def attempt(self: PillowImage, image: PillowImage) -> Any:
         core = deferred_core(image) if type(self) in _ENHANCERS else None
         if core is None or core.mode != "RGB" or "transparency" in image.info:
-            original(self, image)
-            return
+            return PLAIN
         self.image = image
         if type(self) is ImageEnhance.Color:
             self.intermediate_mode = "L"
@@ -44,8 +42,9 @@ def enhancer(original: Function) -> Function:
         setattr(self, _INFO, info_of(image))
         setattr(self, _INIT, original)
         core.source.track(self)
+        return None
 
-    return __init__
+    return guarded(attempt, original)
 
 
 class Degenerate:
@@ -77,87 +76,63 @@ def state_of_enhancer(enhancer: PillowImage) -> dict[str, Any]:
     return dict(enhancer.__dict__)
 
 
-def enhance(original: Function) -> Function:
-    """Returns ``enhance``, which records the factor."""
-
-    @functools.wraps(original)
-    def enhance(self: PillowImage, factor: float) -> Any:
-        core = self.__dict__.get(_CORE)
-        known = core is not None and getattr(self.image, "_im", None) is core
-        known = known and "degenerate" not in self.__dict__
-        if known and isinstance(factor, (int, float)) and 0 <= factor <= _MOST_FACTOR:
-            name, keeps_info = _ENHANCERS[type(self)]
-            info = copy.copy(self.__dict__[_INFO]) if keeps_info else None
-            return image_of(core.then((name, float(factor))), info)
-        return original(self, factor)
-
-    return enhance
+def enhance(self: PillowImage, factor: Argument) -> Any:
+    """``enhance``, which records the factor."""
+    core = self.__dict__.get(_CORE)
+    known = core is not None and getattr(self.image, "_im", None) is core
+    known = known and "degenerate" not in self.__dict__
+    if not known or not isinstance(factor, (int, float)) or not 0 <= factor <= _MOST_FACTOR:
+        return PLAIN
+    name, keeps_info = _ENHANCERS[type(self)]
+    info = copy.copy(self.__dict__[_INFO]) if keeps_info else None
+    return image_of(core.then((name, float(factor))), info)
 
 
 _MOST_BORDER = 1 << 14
 Recorder = Callable[..., "Operation | None"]
 
 
-def recording(recorder: Recorder) -> Callable[[Function], Function]:
-    """Returns what makes a recording function of one of ``ImageOps``, with the image's info."""
+def recording(recorder: Recorder) -> Function:
+    """Returns the attempt to record a function of ``ImageOps``; the result has the image's info."""
 
-    def of(original: Function) -> Function:
-        @functools.wraps(original)
-        def function(image: PillowImage, *arguments: Argument, **named: Argument) -> Any:
-            core = deferred_core(image)
-            if core is not None and core.mode == "RGB":
-                try:
-                    operation = recorder(*arguments, **named)
-                except Exception:
-                    operation = None
-                if operation is not None:
-                    return like(image, core.then(operation))
-            return original(image, *arguments, **named)
+    def attempt(image: PillowImage, *arguments: Argument, **named: Argument) -> Any:
+        core = deferred_core(image)
+        if core is None or core.mode != "RGB":
+            return PLAIN
+        operation = recorder(*arguments, **named)
+        return PLAIN if operation is None else like(image, core.then(operation))
 
-        return function
-
-    return of
+    return attempt
 
 
-def invert() -> Operation:
-    """``ImageOps.invert``."""
-    return ("invert",)
-
-
-def posterize(bits: int) -> Operation | None:
+def posterize(bits: Argument) -> Operation | None:
     """``ImageOps.posterize``."""
     return ("posterize", bits) if type(bits) is int and 1 <= bits <= 8 else None
 
 
-def solarize(threshold: float = 128) -> Operation | None:
+def solarize(threshold: Argument = 128) -> Operation | None:
     """``ImageOps.solarize``."""
     plain = isinstance(threshold, (int, float)) and 0 <= threshold <= 256
     return ("solarize", float(threshold)) if plain else None
 
 
-def autocontrast() -> Operation:
-    """``ImageOps.autocontrast`` with nothing cut off and no mask."""
-    return ("autocontrast",)
+def without_arguments(name: str) -> Recorder:
+    """Returns what records a function of ``ImageOps`` that is given nothing but the image."""
+
+    def record(*arguments: Argument, **named: Argument) -> Operation | None:
+        return None if arguments or named else (name,)
+
+    return record
 
 
-def equalize() -> Operation:
-    """``ImageOps.equalize`` without a mask."""
-    return ("equalize",)
-
-
-def expanding(original: Function) -> Function:
-    """Returns ``ImageOps.expand``, which records borders of one color."""
-
-    @functools.wraps(original)
-    def expand(image: PillowImage, border: Argument = 0, fill: Argument = 0) -> Any:
-        core = deferred_core(image)
-        known = type(border) is int or (type(border) is tuple and len(border) in (2, 4))
-        after = None
-        if core is not None and known:
-            after = padded(core, border, color_of(fill, core.mode))
-        return original(image, border, fill) if after is None else image_of(after)
-
-    return expand
+def expand(image: PillowImage, border: Argument = 0, fill: Argument = 0) -> Any:
+    """``ImageOps.expand`` with a border of one color."""
+    core = deferred_core(image)
+    known = type(border) is int or (type(border) is tuple and len(border) in (2, 4))
+    after = None
+    if core is not None and known:
+        after = padded(core, border, color_of(fill, core.mode))
+    return PLAIN if after is None else image_of(after)
 
 
 def padded(core: DeferredCore, border: Argument, fill: Argument, mode: str = "constant") -> Any:

@@ -7,11 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from PIL import Image
 
 from fusionloader.deferred.core import BLACK, DeferredCore, deferred_core, image_of
 from fusionloader.deferred.counts import counts
 from fusionloader.deferred.enhancing import padded
-from fusionloader.deferred.pillow import Argument, PillowImage
+from fusionloader.deferred.guard import PLAIN, guarded
+from fusionloader.deferred.pillow import Argument
 from fusionloader.deferred.rows.memory import made_elsewhere
 from fusionloader.plan.arguments import NotCompiled
 from fusionloader.plan.stages import Convert
@@ -20,26 +22,18 @@ Function = Callable[..., Any]
 Recorder = Callable[..., "DeferredCore | None"]
 
 
-def recording(recorder: Recorder) -> Callable[[Function], Function]:
-    """Returns what makes a recording function of one of torchvision's; its result has no info."""
+def recording(recorder: Recorder) -> Function:
+    """Returns the attempt to record a function of torchvision's; its result has no info."""
 
-    def of(original: Function) -> Function:
-        @functools.wraps(original)
-        def function(img: PillowImage, *arguments: Argument, **named: Argument) -> Any:
-            # Some of them do nothing to an image of one channel, which is then not even loaded.
-            core = deferred_core(img) if getattr(img, "mode", None) == "RGB" else None
-            if core is not None:
-                try:
-                    after = recorder(core, *arguments, **named)
-                except Exception:
-                    after = None
-                if after is not None:
-                    return image_of(after)
-            return original(img, *arguments, **named)
+    def attempt(img: Argument, *arguments: Argument, **named: Argument) -> Any:
+        # Some of them do nothing to an image of one channel, which is then not even loaded.
+        if not isinstance(img, Image.Image) or img.mode != "RGB":
+            return PLAIN
+        core = deferred_core(img)
+        after = None if core is None else recorder(core, *arguments, **named)
+        return PLAIN if after is None else image_of(after)
 
-        return function
-
-    return of
+    return attempt
 
 
 def adjust_hue(core: DeferredCore, hue_factor: float) -> DeferredCore | None:
@@ -83,41 +77,42 @@ def _is_pair(values: Argument, *kinds: type) -> bool:
     return pair and all(type(value) in kinds for value in values)
 
 
-def to_tensor(original: Function) -> Function:
-    """Returns ``to_tensor``, which runs what was recorded."""
+def converting(attempt: Function) -> Callable[[Function], Function]:
+    """Returns what makes the replacement of a function that makes a tensor of an image."""
 
-    @functools.wraps(original)
-    def to_tensor(pic: PillowImage) -> Any:
-        core = deferred_core(pic)
-        if core is not None and torch.get_default_dtype() is torch.float32:
-            try:
-                return core.tensor(_fractions(core.mode))
-            except (ValueError, NotCompiled):
-                pass
-        made = original(pic)
-        made_elsewhere(made)
-        return made
-
-    return to_tensor
-
-
-def pil_to_tensor(original: Function) -> Function:
-    """Returns ``pil_to_tensor``, which runs what was recorded."""
-
-    @functools.wraps(original)
-    def pil_to_tensor(pic: PillowImage) -> Any:
-        core = deferred_core(pic)
-        if core is None:
+    def of(original: Function) -> Function:
+        @functools.wraps(original)
+        def plain(pic: Argument) -> Any:
             made = original(pic)
             made_elsewhere(made)
             return made
-        counts().results["tensor"] += 1
-        width, height = core.size
-        pixels = torch.from_numpy(core.pixels()).view(height, width, -1)
-        made_elsewhere(pixels)
-        return pixels.permute((2, 0, 1))
 
-    return pil_to_tensor
+        return guarded(attempt, plain)
+
+    return of
+
+
+def to_tensor(pic: Argument) -> Any:
+    """``to_tensor``, which runs what was recorded."""
+    core = deferred_core(pic)
+    if core is None or torch.get_default_dtype() is not torch.float32:
+        return PLAIN
+    try:
+        return core.tensor(_fractions(core.mode))
+    except (ValueError, NotCompiled):
+        return PLAIN
+
+
+def pil_to_tensor(pic: Argument) -> Any:
+    """``pil_to_tensor``, which runs what was recorded."""
+    core = deferred_core(pic)
+    if core is None:
+        return PLAIN
+    width, height = core.size
+    pixels = torch.from_numpy(core.pixels()).view(height, width, -1)
+    counts().results["tensor"] += 1
+    made_elsewhere(pixels)
+    return pixels.permute((2, 0, 1))
 
 
 @functools.cache

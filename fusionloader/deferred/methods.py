@@ -11,6 +11,7 @@ from PIL import Image, ImageFilter
 
 from fusionloader.deferred.core import BLACK, DeferredCore, core_of, deferred_core, like, settle
 from fusionloader.deferred.counts import counts
+from fusionloader.deferred.guard import PLAIN
 from fusionloader.deferred.pillow import Argument, PillowImage
 
 Method = Callable[..., Any]
@@ -39,30 +40,19 @@ _FLIPS = {
 _WARPS = {Image.Transform.AFFINE: ("affine", 6), Image.Transform.PERSPECTIVE: ("perspective", 8)}
 
 
-def recording(recorder: Recorder) -> Callable[[Method], Method]:
-    """Returns what makes a recording method of one of Pillow's.
-
-    Whatever the recorder does not understand, bad arguments too, is left to Pillow.
-    """
+def recording(recorder: Recorder) -> Method:
+    """Returns the attempt to record a method of Pillow's."""
     core_for = core_of if recorder in (copy, convert) else deferred_core
 
-    def of(original: Method) -> Method:
-        @functools.wraps(original)
-        def method(self: PillowImage, *arguments: Argument, **named: Argument) -> Any:
-            core = core_for(self)
-            # A color that is transparent is converted with the image, by Pillow.
-            if core is not None and "transparency" not in self.info:
-                try:
-                    after = recorder(core, *arguments, **named)
-                except Exception:
-                    after = None
-                if after is not None:
-                    return like(self, after)
-            return original(self, *arguments, **named)
+    def attempt(self: PillowImage, *arguments: Argument, **named: Argument) -> Any:
+        core = core_for(self)
+        # A color that is transparent is converted with the image, by Pillow.
+        if core is None or "transparency" in self.info:
+            return PLAIN
+        after = recorder(core, *arguments, **named)
+        return PLAIN if after is None else like(self, after)
 
-        return method
-
-    return of
+    return attempt
 
 
 def core_property(original: property) -> property:
@@ -79,36 +69,25 @@ def core_property(original: property) -> property:
     return property(im, original.fset, original.fdel, original.__doc__)
 
 
-def array_interface(original: property) -> property:
-    """Returns ``Image.__array_interface__``, which decodes for numpy without a Pillow image."""
-    get = original.fget
-    assert get is not None
-
-    @functools.wraps(get)
-    def interface(self: PillowImage) -> Any:
-        core = deferred_core(self)
-        if core is None:
-            return get(self)
-        pixels = core.pixels()
-        counts().results["array"] += 1
-        data = pixels.reshape(-1).data.toreadonly()
-        return {"version": 3, "data": data, "shape": pixels.shape, "typestr": "|u1"}
-
-    return property(interface, original.fset, original.fdel, original.__doc__)
+def array_interface(self: PillowImage) -> Any:
+    """``Image.__array_interface__``, which decodes for numpy without a Pillow image."""
+    core = deferred_core(self)
+    if core is None:
+        return PLAIN
+    pixels = core.pixels()
+    counts().results["array"] += 1
+    data = pixels.reshape(-1).data.toreadonly()
+    return {"version": 3, "data": data, "shape": pixels.shape, "typestr": "|u1"}
 
 
-def to_bytes(original: Method) -> Method:
-    """Returns ``Image.tobytes``, which decodes without a Pillow image."""
-
-    @functools.wraps(original)
-    def tobytes(self: PillowImage, encoder_name: str = "raw", *arguments: Argument) -> bytes:
-        core = deferred_core(self)
-        if core is None or encoder_name != "raw" or arguments not in ((), (core.mode,)):
-            return original(self, encoder_name, *arguments)  # type: ignore[no-any-return]
-        counts().results["array"] += 1
-        return core.pixels().tobytes()
-
-    return tobytes
+def tobytes(self: PillowImage, encoder_name: Argument = "raw", *arguments: Argument) -> Any:
+    """``Image.tobytes``, which decodes without a Pillow image."""
+    core = deferred_core(self)
+    if core is None or encoder_name != "raw" or arguments not in ((), (core.mode,)):
+        return PLAIN
+    pixels = core.pixels().tobytes()
+    counts().results["array"] += 1
+    return pixels
 
 
 def copy(core: DeferredCore) -> DeferredCore:

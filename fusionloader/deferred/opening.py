@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +12,7 @@ from fusionloader.deferred import activity, kept
 from fusionloader.deferred.core import Access, DeferredCore, defer
 from fusionloader.deferred.counts import counts
 from fusionloader.deferred.decoding import NOT_NATIVE, defer_png
+from fusionloader.deferred.guard import PLAIN
 from fusionloader.deferred.pillow import PillowImage
 from fusionloader.deferred.source import Source, read_known
 from fusionloader.executors.native import file_decoder
@@ -21,30 +21,21 @@ _END_OF_IMAGE = b"\xff\xd9"
 _SEARCHED = 4096  # bytes at a file's end; some cameras write behind the image
 
 
-def loading(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Returns ``ImageFile.load``, which defers files of the formats that it knows."""
-
-    @functools.wraps(original)
-    def load(self: PillowImage) -> Any:
-        deferring = _FORMATS.get(type(self))
-        if deferring is not None and self.tile and self._im is None and activity.is_active():
-            reason = deferring(self)
-            if not reason:
-                return Access(self)
-            counts().left[reason] += 1
-        return original(self)
-
-    return load
+def load_file(self: PillowImage) -> Any:
+    """``ImageFile.load``, which defers files of the formats that it knows."""
+    deferring = _FORMATS.get(type(self))
+    if deferring is None or not self.tile or self._im is not None or not activity.is_active():
+        return PLAIN
+    reason = deferring(self)
+    if reason:
+        counts().left[reason] += 1
+        return PLAIN
+    return Access(self)
 
 
-def loaded(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Returns ``Image.load``, which gives access to pixels that are made when asked for."""
-
-    @functools.wraps(original)
-    def load(self: PillowImage) -> Any:
-        return Access(self) if type(self._im) is DeferredCore else original(self)
-
-    return load
+def load(self: PillowImage) -> Any:
+    """``Image.load``, which gives access to pixels that are made when asked for."""
+    return Access(self) if type(self._im) is DeferredCore else PLAIN
 
 
 def _defer_jpeg(image: PillowImage) -> str:

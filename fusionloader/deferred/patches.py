@@ -13,6 +13,7 @@ from typing import Any
 
 from torch._ops import OpOverloadPacket
 
+from fusionloader.deferred.guard import guarded
 from fusionloader.plan.patches import REPLACED, is_defined_by
 
 log = logging.getLogger("fusionloader.loader")
@@ -30,14 +31,21 @@ _MODULES = (
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """An attribute of a class or module, or an entry of a dict, and what makes its replacement.
+    """A function of a class or module, or an entry of a dict, and what replaces it.
 
-    ``added``: the library has nothing there.
+    Attributes:
+        owner: class, module or dict.
+        name: of the attribute, or the key.
+        attempt: does what the function does, or returns ``guard.PLAIN``; a property's gets its
+            value.
+        make: makes the replacement of what is there, in place of ``attempt``.
+        added: the library has nothing there.
     """
 
     owner: Any
     name: Any
-    make: Callable[[Any], Any]
+    attempt: Callable[..., Any] | None = None
+    make: Callable[[Any], Any] | None = None
     added: bool = False
 
     def get(self) -> Any:
@@ -54,6 +62,17 @@ class Patch:
         else:
             setattr(self.owner, self.name, value)
 
+    def replacement(self, original: Any) -> Any:
+        """Returns what replaces the original."""
+        if self.make is not None:
+            return self.make(original)
+        assert self.attempt is not None
+        if isinstance(original, property):
+            assert original.fget is not None
+            get = guarded(self.attempt, original.fget)
+            return property(get, original.fset, original.fdel, original.__doc__)
+        return guarded(self.attempt, original)
+
 
 def _pillow() -> list[Patch]:
     from PIL import Image, ImageEnhance, ImageFile, ImageOps
@@ -63,30 +82,29 @@ def _pillow() -> list[Patch]:
 
     image = Image.Image
     recorded = ("copy", "convert", "crop", "resize", "transpose", "transform", "filter")
-    functions = ("invert", "posterize", "solarize", "autocontrast", "equalize")
+    functions: dict[str, enhancing.Recorder] = {
+        "posterize": enhancing.posterize,
+        "solarize": enhancing.solarize,
+        "invert": enhancing.without_arguments("invert"),
+        "autocontrast": enhancing.without_arguments("autocontrast"),
+        "equalize": enhancing.without_arguments("equalize"),
+    }
+    kinds, base = enhancing.ENHANCERS, ImageEnhance._Enhance
     return [
-        Patch(image, "im", methods.core_property),
-        Patch(image, "load", opening.loaded),
-        Patch(ImageFile.ImageFile, "load", opening.loading),
-        Patch(WebPImageFile, "_open", decoding.opening_webp),
-        Patch(WebPImageFile, "load", decoding.loading_webp),
+        Patch(image, "im", make=methods.core_property),
+        Patch(image, "load", opening.load),
+        Patch(ImageFile.ImageFile, "load", opening.load_file),
+        Patch(WebPImageFile, "_open", make=decoding.opening_webp),
+        Patch(WebPImageFile, "load", decoding.load_webp),
         Patch(image, "__array_interface__", methods.array_interface),
-        Patch(image, "tobytes", methods.to_bytes),
+        Patch(image, "tobytes", methods.tobytes),
         *(Patch(image, name, methods.recording(getattr(methods, name))) for name in recorded),
-        *(Patch(kind, "__init__", enhancing.enhancer) for kind in enhancing.ENHANCERS),
-        Patch(ImageEnhance._Enhance, "enhance", enhancing.enhance),
-        Patch(ImageEnhance._Enhance, "degenerate", lambda _: enhancing.Degenerate(), added=True),
-        Patch(
-            ImageEnhance._Enhance,
-            "__getstate__",
-            lambda _: enhancing.state_of_enhancer,
-            added=True,
-        ),
-        *(
-            Patch(ImageOps, name, enhancing.recording(getattr(enhancing, name)))
-            for name in functions
-        ),
-        Patch(ImageOps, "expand", enhancing.expanding),
+        *(Patch(kind, "__init__", make=enhancing.enhancer) for kind in kinds),
+        Patch(base, "enhance", enhancing.enhance),
+        Patch(base, "degenerate", make=lambda _: enhancing.Degenerate(), added=True),
+        Patch(base, "__getstate__", make=lambda _: enhancing.state_of_enhancer, added=True),
+        *(Patch(ImageOps, name, enhancing.recording(each)) for name, each in functions.items()),
+        Patch(ImageOps, "expand", enhancing.expand),
     ]
 
 
@@ -104,9 +122,9 @@ def _torchvision() -> list[Patch]:
             for name in names
         ),
         Patch(functional, "gaussian_blur", functionals.recording(functionals.gaussian_blur)),
-        Patch(functional, "to_tensor", functionals.to_tensor),
-        Patch(functional, "pil_to_tensor", functionals.pil_to_tensor),
-        Patch(transforms.Compose, "__call__", compose.calling),
+        Patch(functional, "to_tensor", make=functionals.converting(functionals.to_tensor)),
+        Patch(functional, "pil_to_tensor", make=functionals.converting(functionals.pil_to_tensor)),
+        Patch(transforms.Compose, "__call__", make=compose.calling),
     ]
 
 
@@ -123,13 +141,14 @@ def _torchvision_v2() -> list[Patch]:
         kernels = _utils._KERNEL_REGISTRY[getattr(functional, name)]
         return Patch(kernels, Image.Image, functionals.recording(recorder))
 
+    pil_to_tensor = functionals.converting(functionals.pil_to_tensor)
     return [
         kernel("adjust_hue", functionals.adjust_hue),
         kernel("pad", functionals.pad),
         kernel("gaussian_blur", functionals.gaussian_blur),
-        Patch(_type_conversion, "pil_to_tensor", functionals.pil_to_tensor),
-        Patch(functional, "pil_to_tensor", functionals.pil_to_tensor),
-        Patch(v2.Compose, "forward", compose.calling),
+        Patch(_type_conversion, "pil_to_tensor", make=pil_to_tensor),
+        Patch(functional, "pil_to_tensor", make=pil_to_tensor),
+        Patch(v2.Compose, "forward", make=compose.calling),
     ]
 
 
@@ -143,7 +162,7 @@ def _torchvision_io() -> list[Patch]:
     names = ("decode_jpeg", "decode_image")
     for name in names:
         getattr(operators, name)  # found from now on among its attributes
-    return [Patch(operators, name, arrays.DecodingOperator) for name in names]
+    return [Patch(operators, name, make=arrays.DecodingOperator) for name in names]
 
 
 def _opencv() -> list[Patch]:
@@ -160,8 +179,8 @@ def _webdataset() -> list[Patch]:
     from fusionloader.deferred.rows import collating
 
     return [
-        Patch(filters, "combine_values", collating.combining),
-        Patch(pipeline.DataPipeline, "invoke", collating.invoking),
+        Patch(filters, "combine_values", collating.combine_values),
+        Patch(pipeline.DataPipeline, "invoke", make=collating.invoking),
     ]
 
 
@@ -246,7 +265,7 @@ def _made(module: str) -> list[_Made]:
 
 def _replaced(patch: Patch) -> _Made:
     original = patch.get()
-    replacement = patch.make(original)
+    replacement = patch.replacement(original)
     if callable(replacement):
         setattr(replacement, REPLACED, original)
     return _Made(patch, original, replacement)

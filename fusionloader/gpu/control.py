@@ -238,11 +238,9 @@ class GpuControl:
 
     def look(self) -> None:
         """Reads its messages, restarts it if it has ended, and updates what it may do."""
-        for message in self._set.receive():
-            self._note(message)
+        self._set.handle(self._note)
         for death in self._set.deaths():
-            for message in death.last_messages:
-                self._note(message)
+            death.receiver.handle(self._note)
             self._replace(death)
         self._kill_if_hung()
         self._update()

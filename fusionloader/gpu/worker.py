@@ -34,7 +34,7 @@ from fusionloader.scheduler.group_size import GroupSize
 from fusionloader.shm.dataset_table import DatasetTable
 from fusionloader.shm.descriptor import Descriptor
 from fusionloader.sources.range_reading import FileRange, read_range
-from fusionloader.workers import failures, messages, processes
+from fusionloader.workers import failures, messages
 
 if TYPE_CHECKING:
     import torch
@@ -104,7 +104,6 @@ def main_of_script(config: GpuWorkerConfig, descriptors: dict[str, Descriptor]) 
 
 def main(config: GpuWorkerConfig) -> None:
     """Serves until the manager says stop or the training process is gone."""
-    processes.exit_with_parent(config.parent)  # also while it builds, or has training's memory
     queue = _native.WorkerQueue(config.control_fd, config.data_fd, config.worker, gpu=True)
     queue.announce(os.getpid())
     try:

@@ -18,6 +18,7 @@ from fusionloader._native import cuda as native
 from fusionloader.gpu_memory.block import Block, CudaArray, as_block
 from fusionloader.gpu_memory.borrower import LedgerHandle
 from fusionloader.gpu_memory.errors import GrantError, LedgerError, NotReturnedError, SizeError
+from fusionloader.limits import anonymous_memory
 
 log = logging.getLogger("fusionloader.gpu_memory")
 
@@ -117,6 +118,7 @@ class Lender:
 
     Raises:
         SizeError: ``slots`` is out of range.
+        LedgerError: there is no memory for the ledger.
         UnavailableError: there is no CUDA driver here.
     """
 
@@ -124,7 +126,14 @@ class Lender:
         slots = operator.index(slots)
         if not 1 <= slots <= _MOST_SLOTS:
             raise SizeError(f"a ledger has 1 to {_MOST_SLOTS} slots, not {slots}")
-        self._native = native.Lender(slots)
+        try:
+            fd = anonymous_memory.create("ledger", native.Lender.ledger_bytes(slots))
+        except OSError as error:
+            raise LedgerError(f"the ledger cannot be made: {error}") from error
+        try:
+            self._native = native.Lender(fd, slots)
+        finally:
+            os.close(fd)
         self._out: dict[int, Grant] = {}
         self._lent_ever = 0
         self._revoked_ever = 0

@@ -74,8 +74,7 @@ class RequestQueue:
         self._workers = LoaderWorkers(manager_options, workers)
         self._arena = Arena()
         self._ring_size = 2 * options.max_queued + 2
-        control_bytes = _native.ManagerQueue.control_bytes(workers, self._ring_size)
-        self._control_fd = objects.create(control_bytes, "queue")
+        self._control_fd = objects.create_queue(workers, self._ring_size)
         self._queue = _native.ManagerQueue(
             self._control_fd, self._arena.fd, workers, self._ring_size
         )
@@ -83,6 +82,7 @@ class RequestQueue:
         self._rows = SizedSlots(self._arena, self._queue, 4, page_locking)
         self._table = DatasetTable.of_files([], [])  # images come with their requests
         self._jobs: dict[int, Job] = {}  # by sequence, the oldest first
+        self._start_failures: list[messages.Failure] = []
         self._next = self._oldest = 0
         self._looked = self._searched = 0.0
         self._published_then = 0  # when workers were last made to search
@@ -222,7 +222,7 @@ class RequestQueue:
         self._receive()
         if self._options.timeout:
             self._end_overdue(now)
-        for lost in self._workers.look(self._note_all):
+        for lost in self._workers.look(self._note):
             self._count_death(lost)
         self._search(now)
         return True
@@ -249,17 +249,18 @@ class RequestQueue:
         self._rows.trim()
 
     def _receive(self) -> None:
-        self._note_all(self._workers.receive())
+        self._workers.handle(self._note)
+        if self._start_failures:
+            raise_failure(self._start_failures.pop(0))
 
-    def _note_all(self, received: Sequence[messages.Message]) -> None:
-        for message in received:
-            if isinstance(message, messages.WorkerFailed):
-                raise_failure(message.failure)
-            if isinstance(message, messages.TinyBatchFailed):
-                job = self._jobs.get(message.sequence)
-                if job is not None:
-                    number = job.order[message.failure.position]
-                    job.failures.setdefault(number, message.failure)
+    def _note(self, message: messages.Message) -> None:
+        if isinstance(message, messages.WorkerFailed):
+            self._start_failures.append(message.failure)
+        if isinstance(message, messages.TinyBatchFailed):
+            job = self._jobs.get(message.sequence)
+            if job is not None:
+                number = job.order[message.failure.position]
+                job.failures.setdefault(number, message.failure)
 
     def _count_death(self, lost: LostTinyBatch) -> None:
         """Gives an image up on which several workers have died."""

@@ -1,35 +1,59 @@
 """Whole batches on their way from a worker: pickled, but for the memory of arrays and tensors.
 
 That lies in a slot which the worker uses again and again, where torch would share fresh memory for
-every tensor of every batch. What is small, or no plain tensor or array, goes torch's way, in memory
-of ``workers/torch_storages.py``.
+every tensor of every batch. What is small, or finds no slot, is sent by value. Neither opens a
+file, so a worker or a training process that may open no more loses no batch.
+
+A batch is pickled in the worker's own thread, which can report an error. A queue's thread would
+drop the batch, and training would wait for it for ever.
 """
 
 from __future__ import annotations
 
 import ctypes
 import io
-import os
+import itertools
 import pickle
 import weakref
 from collections import Counter
-from multiprocessing import reduction
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch._utils import ExceptionWrapper
+from torch.multiprocessing import reductions
 
 from fusionloader.aliases import Batch
 from fusionloader.shm.batch_slots import BatchSlots, Owner, WorkersSlots
+from fusionloader.shm.descriptor import Descriptor
 
 _SMALLEST = 4096  # bytes; less is pickled faster than it is mapped
 _ALIGN = 64
 _LEFT_FOR_COPIES = 3  # slots
 
 
+class Sends(NamedTuple):
+    """What a worker sends batches by.
+
+    Attributes:
+        token: names the receiver.
+        worker: the worker's number at the receiver.
+        memory: the object that its slots are in.
+        most: of batches in flight or looked at.
+    """
+
+    token: int
+    worker: int
+    memory: Descriptor
+    most: int
+
+
 class _Placed(NamedTuple):
-    """Where an array or tensor lies in a slot, and what it is; arrays have no ``stride``."""
+    """Where values lie in a slot, and what they are; arrays have no ``stride``, storages no more.
+
+    A storage is what tensors that are no plain ones, or share their memory, look into.
+    """
 
     offset: int
     nbytes: int
@@ -39,7 +63,7 @@ class _Placed(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """An array or tensor of a batch, and its memory."""
+    """An array, a tensor or a storage of a batch, and its memory."""
 
     values: Any
     address: int
@@ -92,12 +116,10 @@ class OpenSlot:
 class Sender:
     """A worker's end."""
 
-    def __init__(self, token: int, most: int) -> None:
-        """``token`` names the receiver; ``most`` batches are in flight or looked at, at most."""
-        self._token = token
-        self._slots = BatchSlots(most)
+    def __init__(self, sends: Sends) -> None:
+        self._sends = sends
+        self._slots = BatchSlots(sends.memory.fd, sends.most)
         self._open: OpenSlot | None = None  # where tensors are collated now
-        self._most = most
         self._unsent: list[OpenSlot] = []  # where batches are that may be sent
         self._sent: list[OpenSlot] = []  # those whose batches are still looked into here
         self._most_bytes = 0  # of a batch, so far
@@ -107,8 +129,10 @@ class Sender:
         original: Any = torch.UntypedStorage._new_shared
 
         def new_shared(cls: Any, size: int, *, device: Any = "cpu") -> Any:
-            made = self._storage(size) if torch.device(device).type == "cpu" else None
-            return original(size, device=device) if made is None else made
+            if torch.device(device).type != "cpu":
+                return original(size, device=device)
+            made = self._storage(size)
+            return torch.UntypedStorage(size) if made is None else made  # type: ignore[no-untyped-call]
 
         replaced: Any = classmethod(new_shared)
         torch.UntypedStorage._new_shared = replaced  # type: ignore[method-assign]
@@ -133,7 +157,7 @@ class Sender:
         Some are left for what is copied, however many a dataset keeps of the batches that it made.
         """
         self._sent = [each for each in self._sent if each.is_looked_into()]
-        if nbytes < _SMALLEST or len(self._sent) > self._most - _LEFT_FOR_COPIES:
+        if nbytes < _SMALLEST or len(self._sent) > self._sends.most - _LEFT_FOR_COPIES:
             return None
         return self._acquired(nbytes)
 
@@ -145,8 +169,12 @@ class Sender:
             self._open = opened
             self._unsent.append(opened)
 
-    def pack(self, batch: Batch) -> Batch:
-        """Returns what unpickles to the batch in the training process."""
+    def pack(self, batch: Batch) -> Packed:
+        """Returns what unpickles to the batch in the training process.
+
+        Raises:
+            Exception: the batch cannot be pickled.
+        """
         opened, self._open = self._open, None
         if opened in self._unsent:  # another batch may be what lies there
             opened = None
@@ -172,19 +200,19 @@ class Sender:
             self._sent.append(each)
         return next(iter(of_batch), None)
 
-    def _packed(self, batch: Batch, found: list[_Found], opened: OpenSlot | None) -> Batch:
-        if not found:
-            return batch
-        placed = self._place(found, opened) or self._place(found, self._fresh(found))
-        if placed is None:
-            return batch
-        where, slot = placed
+    def _packed(self, batch: Batch, found: list[_Found], opened: OpenSlot | None) -> Packed:
+        where = self._place(found, opened) or self._place(found, self._fresh(found))
+        if where is None:
+            return Packed(self._sends.token, None, [], _pickled(batch, []))
+        placed, slot = where
         pickled = _pickled(batch, found)
         slot.set_free(False)
-        about = (os.getpid(), slot.number, slot.nbytes, self._slots.numbers)
-        return _Packed(self._token, about, self._slots.take_fd(slot), where, pickled)
+        about = (self._sends.worker, slot.offset, slot.size, self._slots.offsets)
+        return Packed(self._sends.token, about, placed, pickled)
 
     def _fresh(self, found: list[_Found]) -> OpenSlot | None:
+        if not found:
+            return None
         nbytes = sum(-(-each.nbytes // _ALIGN) * _ALIGN for each in found)
         self._most_bytes = max(self._most_bytes, nbytes)
         return self._acquired(nbytes)
@@ -208,24 +236,22 @@ class Sender:
                 if offset is None:
                     return None
                 memory[offset : offset + each.nbytes] = _bytes_of(each.values)
+            if isinstance(each.values, torch.UntypedStorage):
+                placed.append(_Placed(offset, each.nbytes, None, (), None))
+                continue
             shape = tuple(each.values.shape)
             placed.append(_Placed(offset, each.nbytes, each.values.dtype, shape, each.stride))
         return placed, opened.slot
 
 
-class _Packed:
-    """A batch in a slot; pickled, it is the batch."""
+class Packed:
+    """A batch on its way; unpickled, it is the batch, or torch's wrapper of the error."""
 
-    def __init__(self, token: int, where: Any, fd: int | None, placed: Any, pickled: bytes) -> None:
-        self._contents = token, where, placed, pickled
-        self._fd = fd
+    def __init__(self, *contents: Any) -> None:
+        self.contents = contents
 
     def __reduce__(self) -> tuple[Any, ...]:
-        fd = None
-        if self._fd is not None:
-            fd = reduction.DupFd(self._fd)  # which duplicates it now
-            os.close(self._fd)
-        return _unpack, (*self._contents, fd)
+        return _unpack, self.contents
 
 
 class Receiver:
@@ -233,25 +259,37 @@ class Receiver:
 
     def __init__(self) -> None:
         self.slots = WorkersSlots()
-        self.token = id(self)
+        self.token = next(_tokens)
         _receivers[self.token] = self
 
+    def add_worker(self, most: int) -> Sends:
+        """Returns what one more worker sends by, at most so many batches at a time.
 
+        Raises:
+            OSError: there are too many open files.
+        """
+        number, fd = self.slots.add_worker()
+        return Sends(self.token, number, Descriptor(fd), most)
+
+
+_tokens = itertools.count()
 _receivers: weakref.WeakValueDictionary[int, Receiver] = weakref.WeakValueDictionary()
 
 
-def _unpack(token: int, where: Any, placed: list[_Placed], pickled: bytes, fd: Any) -> Batch:
+def _unpack(
+    token: int, where: tuple[int, int, int, list[int]] | None, placed: list[_Placed], pickled: bytes
+) -> Batch:
     receiver = _receivers.get(token)
     if receiver is None:  # its iterator has ended
         return None
-    worker, number, nbytes, numbers = where
-    descriptor = None if fd is None else fd.detach()
     try:
-        owner = receiver.slots.lease(worker, number, nbytes, descriptor, numbers)
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)
-    return _Unpickler(io.BytesIO(pickled), [_made(owner, each) for each in placed]).load()
+        values = []
+        if where is not None:
+            owner = receiver.slots.lease(*where)
+            values = [_made(owner, each) for each in placed]
+        return _Unpickler(io.BytesIO(pickled), values).load()
+    except Exception:  # of this batch, whose number torch would not learn
+        return ExceptionWrapper(where="while the training process unpickled a batch")  # type: ignore[no-untyped-call]
 
 
 class _Looker(pickle.Pickler):
@@ -279,8 +317,11 @@ def _found_in(batch: Batch) -> list[_Found]:
         return []
     values = list(looker.found.values())
     users = Counter(map(_memory_of, values))
-    plain = [each for each in values if users[_memory_of(each)] == 1]
-    return [each for each in map(_described, plain) if each is not None]
+    plain = [_described(each) if users[_memory_of(each)] == 1 else None for each in values]
+    found = [each for each in plain if each is not None]
+    others = [value for value, each in zip(values, plain, strict=True) if each is None]
+    storages = {each.address: each for each in map(_described_storage, others) if each is not None}
+    return [*found, *storages.values()]
 
 
 def _memory_of(value: Any) -> int:
@@ -319,23 +360,63 @@ def _described_tensor(tensor: torch.Tensor) -> _Found | None:
     return _Found(tensor, tensor.data_ptr(), nbytes, tensor.stride())
 
 
+def _described_storage(value: Any) -> _Found | None:
+    """Returns the memory of a tensor that is sent with it; memory that is shared stays torch's."""
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return None
+    try:
+        storage = value.untyped_storage()
+    except (RuntimeError, NotImplementedError):  # a tensor without one
+        return None
+    if not _is_own(storage) or storage.nbytes() < _SMALLEST:
+        return None
+    return _Found(storage, storage.data_ptr(), storage.nbytes(), None)
+
+
+def _is_own(storage: torch.UntypedStorage) -> bool:
+    return storage.device.type == "cpu" and storage.nbytes() > 0 and not storage.is_shared()
+
+
 def _pickled(batch: Batch, found: list[_Found]) -> bytes:
     """Returns the batch pickled, but for what lies in a slot."""
-    numbers = {id(each.values): number for number, each in enumerate(found)}
+    numbers = {_key(each.values): number for number, each in enumerate(found)}
     stream = io.BytesIO()
 
     class Pickler(ForkingPickler):
         def persistent_id(self, value: Any) -> int | None:
-            return numbers.get(id(value))
+            return numbers.get(_key(value))
 
-    Pickler(stream, pickle.HIGHEST_PROTOCOL).dump(batch)
+    pickler = Pickler(stream, pickle.HIGHEST_PROTOCOL)
+    pickler.dispatch_table[torch.UntypedStorage] = _reduced  # a copy of its class's
+    pickler.dump(batch)
     return stream.getvalue()
+
+
+def _key(value: Any) -> Any:
+    # Of one storage there may be several objects.
+    return ("storage", value._cdata) if type(value) is torch.UntypedStorage else id(value)
+
+
+def _reduced(storage: torch.UntypedStorage) -> Any:
+    if not _is_own(storage):
+        try:
+            reduce: Any = reductions.reduce_storage
+            return reduce(storage)
+        except (OSError, RuntimeError):  # too many open files
+            if storage.device.type != "cpu" or not storage.nbytes():
+                raise
+    return _storage_of, (bytearray(_bytes_of(storage)),)
+
+
+def _storage_of(values: bytearray) -> torch.UntypedStorage:
+    return torch.frombuffer(values, dtype=torch.uint8).untyped_storage()
 
 
 def _bytes_of(values: Any) -> Any:
     if isinstance(values, torch.Tensor):
-        flat = torch.empty(0, dtype=torch.uint8).set_(values.untyped_storage())
-        return flat.numpy()
+        values = values.untyped_storage()
+    if isinstance(values, torch.UntypedStorage):
+        return torch.empty(0, dtype=torch.uint8).set_(values).numpy()
     return values.reshape(-1).view(np.uint8)
 
 
@@ -350,6 +431,9 @@ class _Unpickler(pickle.Unpickler):
 
 def _made(owner: Owner, placed: _Placed) -> Any:
     offset, nbytes, dtype, shape, stride = placed
+    if dtype is None:
+        memory = torch.frombuffer(owner, dtype=torch.uint8, count=nbytes, offset=offset)
+        return memory.untyped_storage()
     if stride is None:
         flat: Any = np.frombuffer(memoryview(owner).cast("B"), np.uint8, nbytes, offset)
         return flat.view(dtype).reshape(shape)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 from torch.utils.data._utils.pin_memory import pin_memory
@@ -18,7 +18,7 @@ from fusionloader.iterators.deferral import while_fetching
 from fusionloader.iterators.loader_state import LoaderState
 from fusionloader.options import LoaderOptions
 from fusionloader.resume.epoch_state import EpochState
-from fusionloader.resume.sampling import SampledBatch, undelivered_batches
+from fusionloader.resume.sampling import Draws, SampledBatch, undelivered_batches
 from fusionloader.sources.fingerprint import Fingerprint
 from fusionloader.sources.plan_source import PlanSource
 from fusionloader.statistics.waits import WaitClock
@@ -52,7 +52,9 @@ class InProcessIterator(_BaseDataLoaderIter):
             state.traces, "num_workers=0: the training process makes the samples, inside next()"
         )
         self._epoch_state: EpochState | None = None
-        self._batches: Iterator[SampledBatch] = iter(())
+        self._batches = Draws(iter(()))
+        self._due: SampledBatch | None = None  # drawn, and neither delivered nor failed
+        self._has_failed = False  # it has, by itself: Ctrl-C or a lack of memory is no such failure
         self._base_seed = state.epochs.base_seed(int(self._base_seed))
         self._begin()
 
@@ -60,9 +62,10 @@ class InProcessIterator(_BaseDataLoaderIter):
         self._clock.begin_epoch()
         self._statistics.workers.user_code = self._runs_user_code
         self._epoch_state = self._epochs.start(self._options, int(self._base_seed))
-        self._batches = undelivered_batches(
+        batches = undelivered_batches(
             self._options, self._epoch_state, self._sampler_iter, self._source.count()
         )
+        self._batches, self._due = Draws(batches), None
         return self._epoch_state
 
     def _next_data(self) -> Batch:
@@ -71,32 +74,60 @@ class InProcessIterator(_BaseDataLoaderIter):
             self._epochs.restart()
             self._sampler_iter = iter(self._index_sampler)
             epoch_state = self._begin()
-        counters = self._statistics
-        for number, *described in self._batches:
+        epoch_state.settle()
+        while due := self._next_due():
             self._notice_changes()
-            indices = described[0]
-            keys = [
-                SampleKey(
-                    index, epoch_state.seed, epoch_state.epoch, key, count, self._group(number, row)
-                )
-                for row, (index, key, count) in enumerate(zip(*described, strict=True))
-            ]
-            start = time.perf_counter()
-            with self._fetching():
-                made = [self._load(row, key) for row, key in enumerate(keys)]
-            counters.workers.add_spent(
-                len(indices), time.perf_counter() - start, self._source.take_spent()
-            )
-            samples = list(itertools.chain.from_iterable(made))
-            epoch_state.deliver(number)
-            if samples or not indices:  # which cannot be collated: that is for the user to see
-                counters.batches += 1
-                counters.samples += len(samples)
-                self._tracer.made(epoch_state.epoch, number, len(samples))
-                batch = self._collate(samples, indices)
-                return pin_memory(batch, self._pin_memory_device) if self._pin_memory else batch  # type: ignore[no-untyped-call]
+            try:
+                found, batch = self._make(due, epoch_state)
+            except BaseException:
+                if self._has_failed:  # the epoch goes on behind it
+                    epoch_state.deliver(due.number)
+                raise
+            if found:
+                return batch
+            epoch_state.deliver(due.number)
+        self._batches.check()
         self._epochs.finish(epoch_state)
         raise StopIteration
+
+    def _next_due(self) -> SampledBatch | None:
+        """Returns the next mini-batch: the last one again if Ctrl-C came before it was returned."""
+        state = self._epoch_state
+        if self._due is None or state is None or state.has(self._due.number):
+            self._due = next(self._batches.now(), None)
+        self._has_failed = False
+        return self._due
+
+    def _make(self, due: SampledBatch, epoch_state: EpochState) -> tuple[bool, Batch]:
+        """Returns whether a mini-batch has samples to deliver, and the batch."""
+        counters, (number, *described) = self._statistics, due
+        indices = described[0]
+        keys = [
+            SampleKey(
+                index, epoch_state.seed, epoch_state.epoch, key, count, self._group(number, row)
+            )
+            for row, (index, key, count) in enumerate(zip(*described, strict=True))
+        ]
+        start = time.perf_counter()
+        with self._fetching():
+            made = [self._load(row, key) for row, key in enumerate(keys)]
+        counters.workers.add_spent(
+            len(indices), time.perf_counter() - start, self._source.take_spent()
+        )
+        samples = list(itertools.chain.from_iterable(made))
+        if not samples and indices:
+            return False, None
+        try:
+            batch = self._collate(samples, indices)  # an empty one cannot be: the user is to see it
+        except Exception as error:
+            self._has_failed = not isinstance(error, (MemoryError, OSError))
+            raise
+        counters.batches += 1
+        counters.samples += len(samples)
+        self._tracer.made(epoch_state.epoch, number, len(samples))
+        if self._pin_memory:
+            batch = pin_memory(batch, self._pin_memory_device)  # type: ignore[no-untyped-call]
+        return True, batch
 
     def _fetching(self) -> AbstractContextManager[None]:
         if not self._runs_user_code:
@@ -129,7 +160,10 @@ class InProcessIterator(_BaseDataLoaderIter):
 
     def __next__(self) -> Batch:
         with self._tracer, self._clock:
-            return to_device(super().__next__(), self._options.device)
+            batch = to_device(super().__next__(), self._options.device)
+        if self._due is not None and self._epoch_state is not None:
+            self._epoch_state.returned = self._due.number  # no call comes from here on
+        return batch
 
     def _load(self, row: int, key: SampleKey) -> list[Sample]:
         """Returns the sample, its substitute, or nothing where it is left out."""
@@ -148,6 +182,7 @@ class InProcessIterator(_BaseDataLoaderIter):
                     lambda index: self._source.load(key.replaced(index)),
                 )
             except BadSample:
+                self._has_failed = True
                 if hasattr(error, "add_note"):
                     error.add_note(f"Sample: {name}")
                 raise error from None

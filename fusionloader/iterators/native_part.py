@@ -12,8 +12,8 @@ _NAME = "fusionloader._native"
 
 def missing() -> str | None:
     """Returns what a FusionLoader needs and this machine has not, ``None`` if it has everything."""
-    if not hasattr(os, "memfd_create"):
-        return "os.memfd_create (of Linux)"
+    if not hasattr(os, "posix_fallocate"):
+        return "os.posix_fallocate (of Linux)"
     failed = _load()
     return None if failed is None else f"{_NAME} ({failed})"
 

@@ -104,13 +104,12 @@ class PythonBackend:
             sent, fds = without_descriptors(source)
             code = UserCode(options.num_workers, sent, base_seed, init, on_error)
             return start_in_pool(Payload((code, None), fds, user_code=True))
-        context, method = context_of(options)
+        context, _ = context_of(options)
 
         def start(connection: WorkerConnection) -> Process:
             config = python_worker.PythonWorkerConfig(
                 worker=connection.number,
                 workers=connection.workers,
-                parent=processes.parent_of(method),
                 control=Descriptor(connection.control_fd),
                 data=Descriptor(connection.data_fd),
                 message=Descriptor(connection.message_fd),

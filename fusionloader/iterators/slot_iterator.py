@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import NamedTuple
 
 import torch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
@@ -18,7 +18,7 @@ from fusionloader.coordinated.connection import LeftGroup
 from fusionloader.coordinated.group_manager import GroupManager
 from fusionloader.coordinated.membership import Membership
 from fusionloader.delivery.cuda_device import CudaDevice
-from fusionloader.delivery.device_batches import Arriving, make_delivery
+from fusionloader.delivery.device_batches import make_delivery
 from fusionloader.delivery.host_batches import collate_named, collate_rest, without_rows
 from fusionloader.delivery.level_rows import LevelRows
 from fusionloader.delivery.page_locking import CudaPageLocking
@@ -32,7 +32,7 @@ from fusionloader.manager.local_manager import LocalManager, NoFixedLayout, Plan
 from fusionloader.manager.options import ManagerOptions
 from fusionloader.options import LoaderOptions
 from fusionloader.pool.pool_processes import running
-from fusionloader.resume.sampling import SampledBatch, undelivered_batches
+from fusionloader.resume.sampling import Draws, SampledBatch, undelivered_batches
 from fusionloader.statistics.waits import WaitClock
 from fusionloader.statistics.worker_counters import AllWorkers
 from fusionloader.trace.step_tracer import StepTracer
@@ -42,13 +42,6 @@ from fusionloader.workers.processes import OneThread
 _MOST_WORKERS = 32  # room for as many is kept, or for the machine's, to be added later
 _AHEAD = 2  # batches that are on their way to the device, beside the one in use
 _FEWEST = 2  # published for each that is taken out, so that there are soon as many as there may be
-
-
-class _Finished(NamedTuple):
-    """A mini-batch that is done, and its copy to the device, where there is one."""
-
-    job: Job
-    arriving: Arriving | None
 
 
 class SlotIterator(_BaseDataLoaderIter):
@@ -73,7 +66,6 @@ class SlotIterator(_BaseDataLoaderIter):
         self._membership = None if options.share is None else state.member(options.share)
         # A group delivers to host memory, from where torch copies: its slots are other jobs', too.
         self._delivery = make_delivery(options.device) if self._membership is None else None
-        self._arriving: deque[_Finished] = deque()
         self._tracer, self._turn = StepTracer(state.traces), OneThread()
         if self._membership is None:
             self._start_manager()
@@ -148,15 +140,17 @@ class SlotIterator(_BaseDataLoaderIter):
     # ---- an epoch ------------------------------------------------------------------------------
 
     def _begin(self) -> None:
+        self._begun = False
         self._clock.begin_epoch()
         self._tracer.follow()
         self._epoch_state = self._epochs.start(self._options, self.base_seed)
         options, count = self._options, self._backend.count
         batches = undelivered_batches(options, self._epoch_state, iter(self._index_sampler), count)
-        self._batches = self._backend.look_ahead(batches, options.in_flight)
+        self._batches = Draws(self._backend.look_ahead(batches, options.in_flight))
         self._drawn: deque[SampledBatch] = deque()  # not yet published
         if self._membership is not None:
             self._begin_in_group(self._membership)
+        self._begun = True
         self._fill()
 
     def _begin_in_group(self, membership: Membership) -> None:
@@ -165,23 +159,37 @@ class SlotIterator(_BaseDataLoaderIter):
         if not membership.is_served_by(getattr(self, "_manager", None)):
             self._start_manager()
 
-    def _fill(self) -> None:
+    def _fill(self) -> bool:
         """Publishes what there is room for, without delaying a batch that is done.
 
         To make room for a mini-batch is what takes long at the start of an epoch. The sampler is
         always asked for all of them, so that how far it is ahead does not depend on speed.
+
+        Returns:
+            whether any mini-batch is to be made. If none is, one is published however long it has
+            to wait for room, so that ``False`` is the end of the epoch.
         """
+        self._drop_published()
         wanted = self._manager.ahead - len(self._drawn)
-        fresh = itertools.islice(self._batches, max(wanted, 0))
+        fresh = itertools.islice(self._batches.now(), max(wanted, 0))
         for published in itertools.count(1):
             if not self._drawn:
                 self._drawn.extend(itertools.islice(fresh, 1))
-            if not self._drawn or self._manager.room <= 0:
+            if not self._drawn or (self._manager.room <= 0 and self._in_flight.wanted):
                 break
-            self._submit(self._drawn.popleft())
+            self._submit(self._drawn[0])
+            self._drop_published()
             if published >= _FEWEST and self._in_flight.done(self._options.in_order):
                 break
         self._drawn.extend(fresh)
+        return bool(self._in_flight.wanted)
+
+    def _drop_published(self) -> None:
+        """Drops drawn mini-batches that are in flight: an exception may have come in between."""
+        while self._drawn and any(
+            job.number == self._drawn[0].number for job in self._in_flight.undelivered
+        ):
+            self._drawn.popleft()
 
     def _submit(self, sampled: SampledBatch) -> None:
         described = self._backend.describe(sampled.indices)
@@ -203,6 +211,7 @@ class SlotIterator(_BaseDataLoaderIter):
         if self._whole is not None:
             self._whole._reset(loader, first_iter)
         else:
+            self._begun = False
             self._discard()
             if self._manager.pool_is_closed:
                 self._start_manager()
@@ -210,11 +219,10 @@ class SlotIterator(_BaseDataLoaderIter):
         self._num_yielded = 0
 
     def _discard(self) -> None:
+        for job in self._in_flight.undelivered:
+            if job.arriving is not None and self._delivery is not None:
+                self._delivery.finish(job.arriving)
         self._manager.discard()
-        while self._arriving:
-            _, arriving = self._arriving.popleft()
-            if arriving is not None and self._delivery is not None:
-                self._delivery.finish(arriving)
 
     # ---- a batch -------------------------------------------------------------------------------
 
@@ -222,15 +230,36 @@ class SlotIterator(_BaseDataLoaderIter):
         with self._turn, self._tracer, self._clock:
             if self._gpu is not None:
                 self._gpu.asked()
-            return to_device(super().__next__(), self._options.device)
+            batch = to_device(super().__next__(), self._options.device)
+            job = None if self._whole is not None else self._here()[0]
+        if job is not None:
+            # There is no call from here on, and so no exception: until here the next call would
+            # have returned the batch, and what was returned is not returned again.
+            self._epoch_state.returned = job.number
+            job.payload = job.owner = job.result = None
+            job.returned = True
+        return batch
+
+    def _here(self) -> list[Job]:
+        """Returns the mini-batches that this thread may return."""
+        return self._in_flight.taken(threading.get_ident())
 
     def _next_data(self) -> Batch:
         if self._whole is not None:
             return next(self._whole)
+        if not self._begun:
+            raise RuntimeError(
+                "an exception came while the epoch was begun, and this iterator cannot go on: "
+                "iter(loader) begins an epoch"
+            )
+        self._forget_returned()
         self._notice_changes()
-        while self._in_flight.wanted or self._arriving:
+        while True:
             try:
-                finished = self._next_finished()
+                if not (self._here() or self._in_flight.wanted or self._fill()):
+                    break
+                job = self._next_job()
+                self._fill()
             except NoFixedLayout as why:
                 return self._go_whole(str(why))
             except PlanOutdated:
@@ -239,23 +268,29 @@ class SlotIterator(_BaseDataLoaderIter):
             except LeftGroup as why:
                 self._go_alone(str(why))
                 continue
-            self._fill()
-            found, batch = self._batch(*finished)
+            found, batch = self._batch(job)
             if found:
                 return batch
+        self._batches.check()
         self._end_epoch()
         raise StopIteration
+
+    def _forget_returned(self) -> None:
+        self._epoch_state.settle()
+        for job in self._in_flight.returned:
+            self._manager.release(job)
 
     def _notice_changes(self) -> None:
         """Begins anew with another epoch's number, and goes on with another number of workers."""
         if self._num_yielded == 0 and self._epochs.changed(self._options):
+            self._begun = False
             self._epochs.restart()
             self._discard()
             self._begin()
         wanted = self._state.workers
         if wanted is not None and wanted != self._workers_wanted:
-            self._workers_wanted = wanted
             self._manager.resize(wanted)
+            self._workers_wanted = wanted
             self._fill()
 
     def _end_epoch(self) -> None:
@@ -270,26 +305,26 @@ class SlotIterator(_BaseDataLoaderIter):
         if not self._persistent_workers:
             self._shutdown_workers()
 
-    def _next_finished(self) -> _Finished:
+    def _next_job(self) -> Job:
         """Returns the next mini-batch; copies of those behind it that are done begin."""
+        in_order, here = self._options.in_order, self._here()
         if self._delivery is not None:
-            while len(self._arriving) < _AHEAD and (
-                done := self._manager.take_done(self._options.in_order)
-            ):
-                self._arriving.append(_Finished(done, self._copy(done)))
-            if self._arriving:
-                return self._arriving.popleft()
-        job = self._manager.next_done(self._options.in_order)
-        return _Finished(job, self._copy(job))
+            while len(here) < _AHEAD and (done := self._manager.take_done(in_order)):
+                self._copy(done)
+                here.append(done)
+        job = here[0] if here else self._manager.next_done(in_order)
+        job.thread = threading.get_ident()
+        self._copy(job)
+        return job
 
-    def _copy(self, job: Job) -> Arriving | None:
+    def _copy(self, job: Job) -> None:
         """Begins the copy of a mini-batch to the device, if it goes there and is whole."""
         if self._delivery is None or job.failures or job.spilled or not job.indices:
-            return None
-        assert isinstance(self._manager, LocalManager)
-        arriving = self._manager.deliver_on_device(job)
-        self._tracer.copied(job.batch.epoch, job.number, arriving.nbytes, arriving.begun_ns)
-        return arriving
+            return
+        if job.arriving is None:
+            assert isinstance(self._manager, LocalManager)
+            job.arriving = arriving = self._manager.deliver_on_device(job)
+            self._tracer.copied(job.batch.epoch, job.number, arriving.nbytes, arriving.begun_ns)
 
     @property
     def _layout(self) -> Layout:
@@ -297,41 +332,58 @@ class SlotIterator(_BaseDataLoaderIter):
         assert layout is not None
         return layout
 
-    def _batch(self, job: Job, arriving: Arriving | None) -> tuple[bool, Batch]:
+    def _batch(self, job: Job) -> tuple[bool, Batch]:
         """Returns whether anything of a mini-batch is left to deliver, and the batch."""
-        self._epoch_state.deliver(job.number)
-        if self._membership is not None:
-            self._membership.delivered()
-        self._statistics.add_skipped(job.skipped)
-        if job.failures:
-            self._manager.release(job)
-            raise_failure(min(job.failures, key=lambda failure: failure.position))
         count = len(job.indices)
-        if count == 0:
-            self._manager.release(job)
-            collate_named([], self._backend.name)  # raises, as it does for DataLoader
-        dropped = {skip.row for skip in job.skipped if skip.replaced_by is None}
-        self._statistics.samples += count - len(dropped)
-        self._statistics.batches += 1
-        self._tell_gpu(count)
+        dropped = {row for row, skip in job.skipped.items() if skip.replaced_by is None}
+        if job.result is None:
+            self._manager.check(job)
+            if self._membership is not None:
+                self._membership.delivered()
+            self._statistics.add_skipped(job.skipped.values())
+            if job.failures:
+                self._pass_over(job)
+                raise_failure(min(job.failures.values(), key=lambda failure: failure.position))
+            if count == 0:
+                self._pass_over(job)
+                collate_named([], self._backend.name)  # raises, as it does for DataLoader
+            if len(dropped) == count:
+                self._statistics.batches += 1
+                self._pass_over(job)
+                return False, None
+            try:
+                job.result = self._made(job, dropped)
+            except (MemoryError, OSError):
+                raise  # the next call may be able to
+            except Exception:  # its samples cannot be collated
+                self._pass_over(job)
+                raise
+            self._statistics.samples += count - len(dropped)
+            self._statistics.batches += 1
+            self._tell_gpu(count)
         self._tracer.made(job.batch.epoch, job.number, count - len(dropped), job.complete_ns)
-        if arriving is not None:
+        return True, job.result
+
+    def _pass_over(self, job: Job) -> None:
+        """Notes that there is no batch of a mini-batch: an error, or nothing, goes to the user."""
+        self._epoch_state.deliver(job.number)
+        job.returned = True
+
+    def _made(self, job: Job, dropped: set[int]) -> Batch:
+        count = len(job.indices)
+        if job.arriving is not None:
             assert self._delivery is not None
-            return len(dropped) < count, without_rows(
-                self._delivery.finish(arriving), count, dropped
-            )
-        if len(dropped) == count:
-            self._manager.release(job)
-            return False, None
+            return without_rows(self._delivery.finish(job.arriving), count, dropped)
         if job.spilled or dropped:
-            return True, self._collate(job, dropped)
-        return True, self._layout.batch(self._manager.deliver(job), count, count)
+            return self._collate(job, dropped)
+        return self._layout.batch(self._manager.deliver(job), count, count)
 
     def _tell_gpu(self, samples: int) -> None:
         """Reports a delivery to the GPU worker's control."""
         if self._gpu is not None:
             backlog = self._in_flight.completed * self._options.tiny_batch_size
-            self._gpu.delivered(samples, backlog, self._in_flight.ready + len(self._arriving))
+            ready = self._in_flight.ready + len(self._in_flight.undelivered)
+            self._gpu.delivered(samples, backlog, ready - len(self._in_flight.wanted) - 1)
             self._statistics.gpu_worker = self._gpu.stats()
 
     def _collate(self, job: Job, dropped: set[int]) -> Batch:
@@ -352,7 +404,7 @@ class SlotIterator(_BaseDataLoaderIter):
         """Starts again with whole batches per worker, as torch does; nothing was delivered yet."""
         self._backend.no_layout(why)
         refuse_in_whole_batches(self._options, why)
-        pending = [(job.number, list(job.indices)) for job in self._in_flight.wanted]
+        pending = [(job.number, list(job.indices)) for job in self._in_flight.undelivered]
         self._shutdown_workers()
         batches = itertools.chain(self._drawn, self._batches)
         remaining = itertools.chain(pending, ((each.number, each.indices) for each in batches))
@@ -363,25 +415,26 @@ class SlotIterator(_BaseDataLoaderIter):
 
     def _go_python(self) -> None:
         """Has workers make the samples that read the dataset as ``worker_init_fn`` left it."""
-        failed = [finished.job for finished in self._arriving if finished.arriving is None]
-        self._arriving = deque(each for each in self._arriving if each.arriving is not None)
         self._backend = self._backend.of_workers_dataset()
-        self._start_anew([*failed, *self._in_flight.wanted])
+        self._start_anew()
 
     def _go_alone(self, why: str) -> None:
         """Has workers of this job's own make what it has not had of the epoch."""
         assert self._membership is not None
         self._membership.leave(why)
-        self._start_anew(self._in_flight.wanted)
+        self._start_anew()
 
-    def _start_anew(self, jobs: Sequence[Job]) -> None:
-        """Has another manager make the mini-batches of ``jobs``."""
+    def _start_anew(self) -> None:
+        """Has another manager make the mini-batches that are in flight."""
+        batches = [job.batch for job in self._in_flight.undelivered]
+        sampled = [
+            SampledBatch(each.number, list(each.indices), each.keys, each.occurrences)
+            for each in batches
+        ]
+        self._drop_published()
+        self._drawn = deque([*sampled, *self._drawn])
         self._start_manager()
-        for job in jobs:
-            batch = job.batch
-            self._submit(
-                SampledBatch(batch.number, list(batch.indices), batch.keys, batch.occurrences)
-            )
+        self._fill()
 
     # ---- the end -------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import os
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -71,6 +72,8 @@ class _Tracked:
     """Mixed into torch's iterators: knows the epoch and which of its batches were delivered."""
 
     _epoch_state: EpochState | None = None
+    _is_half_way = False
+    """Whether a mini-batch, or its indices, are taken from one place and not yet in the next."""
     _num_yielded: int
     _sampler_iter: Iterator[Index]
 
@@ -128,15 +131,23 @@ class _Tracked:
 
     def __next__(self) -> Batch:
         with self._turn, self._tracer, self._clock:
-            return self._next()
+            batch = self._next()
+        self._is_half_way = False  # no call comes between here and the caller
+        return batch
 
     def _next(self) -> Batch:
+        if self._is_half_way:
+            raise RuntimeError(
+                "an exception came while a mini-batch was taken from a worker, and this iterator "
+                "cannot go on: iter(loader) begins an epoch"
+            )
         statistics, epoch_state = self._state.statistics, self._begin()
         counted = statistics.samples
         if self._num_yielded == 0 and self._epochs.changed(self._options):
             self._epochs.restart()
             self._reset(self._view)
             epoch_state = self._begin()
+        received = getattr(self, "_rcvd_idx", 0)  # there are no workers without it
         try:
             if self._options.dataset_kind == _DatasetKind.Iterable:
                 # One without a state can only be resumed by going through it once more.
@@ -149,6 +160,12 @@ class _Tracked:
             self._epochs.finish(epoch_state)
             statistics.epoch_ended()
             raise
+        except Exception:
+            moved = getattr(self, "_rcvd_idx", 0) > received
+            if moved and not self._is_half_way:  # the error is the mini-batch's
+                self._note_delivered(epoch_state)
+            raise
+        self._is_half_way = True
         number = epoch_state.delivered
         self._note_delivered(epoch_state)
         statistics.batches += 1
@@ -158,6 +175,8 @@ class _Tracked:
 
 class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ignore[misc]
     """Each worker makes whole mini-batches."""
+
+    _shutdown = True  # of one that could not be made: torch asks in __del__
 
     def __init__(self, loader: AnyLoader, options: LoaderOptions, state: LoaderState) -> None:
         self._track(loader, options, state)
@@ -238,6 +257,7 @@ class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ign
     def _reset(self, loader: AnyLoader, first_iter: bool = False) -> None:
         # Torch waits for persistent workers here, maybe long after the last batch, or before any.
         self._watch = StallWatch(LoaderOptions.of(loader).stalled_after(is_plan=False))
+        self._is_half_way = False
         super()._reset(loader, first_iter)
 
     def _next_data(self) -> Batch:
@@ -254,13 +274,26 @@ class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ign
             self._watch.check(self._worker_report)
         return found
 
-    def _shutdown_workers(self) -> None:
-        if os.getpid() == self._owner:  # in a forked child the workers are its parent's
+    def _shutdown_workers(self, getpid: Callable[[], int] = os.getpid) -> None:
+        # A default argument: torch calls this from __del__, after Python may have cleared modules.
+        if getpid() == self._owner:  # in a forked child the workers are its parent's
             super()._shutdown_workers()
 
     def _received(self, timeout: float) -> Any:
+        self._is_half_way = False  # what came before is where torch keeps it
         with self._killed_for_memory.named(self._workers), named_death(self._workers):
-            return super()._try_get_data(timeout)  # type: ignore[no-untyped-call]
+            try:
+                found = super()._try_get_data(timeout)  # type: ignore[no-untyped-call]
+            except BaseException as error:
+                self._is_half_way = self._receiver is not None and _was_unpacking(error)
+                raise
+            self._is_half_way = found[0]
+        return found
+
+    def _try_put_index(self) -> None:
+        self._is_half_way = True
+        super()._try_put_index()
+        self._is_half_way = False  # what torch raises behind this is the mini-batch's own error
 
     def _worker_report(self) -> str:
         at: dict[int, int] = {}
@@ -348,6 +381,14 @@ class ContinuedIterator(WholeBatchIterator):
         return super()._begin()
 
 
+def _was_unpacking(error: BaseException) -> bool:
+    """Whether an exception came while a batch was unpickled, which is taken out of the queue."""
+    from fusionloader.iterators import batch_transport
+
+    code = batch_transport._unpack.__code__
+    return any(frame.f_code is code for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
 class _WithContext:
     """The loader, whose workers report the states of their datasets, and begin with those given."""
 
@@ -367,16 +408,17 @@ class _WithContext:
         workers = None
         if options.dataset_kind == _DatasetKind.Iterable or has_state(options.dataset):
             workers = _for_workers(states or [], options.num_workers)
-        sends = None
         self.receiver: Receiver | None = None
         if missing() is None:
             from fusionloader.iterators import batch_transport
 
             self.receiver = batch_transport.Receiver()
+        if stores is not None or workers is not None or self.receiver is not None:
             # In flight, and those that the consumer looks at.
-            sends = self.receiver.token, (options.prefetch_factor or 2) + 3
-        if stores is not None or workers is not None or sends is not None:
-            self.multiprocessing_context = StampingContext(context, workers, stores, sends)
+            most = (options.prefetch_factor or 2) + 3
+            self.multiprocessing_context = StampingContext(
+                context, workers, stores, self.receiver, most
+            )
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)

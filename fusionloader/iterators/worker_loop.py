@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from torch._utils import ExceptionWrapper
 from torch.utils.data import get_worker_info
 from torch.utils.data.dataloader import _DatasetKind
 
@@ -23,6 +24,7 @@ from fusionloader.resume.stateful import load_state, state_of
 from fusionloader.workers import processes
 
 if TYPE_CHECKING:  # torch's workers serve where the native part is missing
+    from fusionloader.iterators.batch_transport import Receiver, Sends
     from fusionloader.shm.store_handles import StoreHandles
 
 # The places of the queues of tasks and of results, and of collate_fn, among the arguments of
@@ -77,8 +79,9 @@ def make_fetcher(make: Callable[[], Any], dataset: Any, state: State | None) -> 
 class StampingContext:
     """A multiprocessing context whose processes begin with ``serve``.
 
-    ``states`` are those that their datasets go on from; ``None`` where these have none. ``sends``
-    names the receiver of batches, and how many there are at a time, where they go through slots.
+    ``states`` are those that their datasets go on from; ``None`` where these have none.
+    ``receiver`` is where batches go, ``None`` where torch sends them; each worker has at most
+    ``most`` of them at a time.
     """
 
     def __init__(
@@ -86,18 +89,22 @@ class StampingContext:
         context: Any,
         states: list[State | None] | None,
         deferring: StoreHandles | None,
-        sends: tuple[int, int] | None,
+        receiver: Receiver | None,
+        most: int,
     ) -> None:
-        self._context = context
+        self._context, self._receiver, self._most = context, receiver, most
         self._states = itertools.repeat(None) if states is None else iter(states)
-        self._begin = _Beginning(states is not None, deferring, sends)
+        self._begin = _Beginning(states is not None, deferring, None, 0)
 
     def Process(self, target: Any, args: tuple[Any, ...]) -> Any:
         """Returns a process that runs torch's worker loop."""
-        process = self._context.Process(
-            target=serve, args=(self._begin, next(self._states), target, args)
-        )
-        return processes.watched(process, self._context.get_start_method())
+        method, begin = self._context.get_start_method(), self._begin
+        if self._receiver is not None:
+            sends = self._receiver.add_worker(self._most)
+            begin = begin._replace(sends=sends, parent=processes.parent_of(method))
+        arguments = (begin, next(self._states), target, args)
+        process = self._context.Process(target=serve, args=arguments)
+        return processes.watched(process, method)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)
@@ -107,11 +114,13 @@ class _Beginning(NamedTuple):
     """How a worker begins: with a state or not, with deferred images or not, sending batches.
 
     ``deferring`` has what deferred images keep of their files, ``None`` where none are deferred.
+    ``sends`` and the ``parent`` to end with are not set where the native part is missing.
     """
 
     stateful: bool
     deferring: StoreHandles | None
-    sends: tuple[int, int] | None
+    sends: Sends | None
+    parent: int
 
 
 def serve(
@@ -123,10 +132,9 @@ def serve(
     stamps = _Stamps(arguments[_QUEUE], tasks)
     if begin.sends is not None:
         from fusionloader.iterators.batch_transport import Sender
-        from fusionloader.workers.torch_storages import use_anonymous_memory
 
-        use_anonymous_memory()
-        stamps.sender = Sender(*begin.sends)
+        processes.exit_with_parent(begin.parent)
+        stamps.sender = Sender(begin.sends)
         stamps.sender.collate_into_slots()
     given = [*arguments[:_TASKS], tasks, stamps, *arguments[_QUEUE + 1 :]]
     if begin.deferring is not None:
@@ -207,8 +215,17 @@ class _Stamps:
         if type(task) is int:
             task = self._stamped(task)
         if self.sender is not None:
-            data = self.sender.pack(data)
+            data = self._packed(data)
         self._queue.put((task, data))
+
+    def _packed(self, data: Any) -> Any:
+        try:
+            return self.sender.pack(data)
+        except Exception:
+            info = get_worker_info()
+            assert info is not None
+            where = f"in DataLoader worker process {info.id}, which cannot send its batch"
+            return self.sender.pack(ExceptionWrapper(where=where))  # type: ignore[no-untyped-call]
 
     def _stamped(self, task: int) -> Stamped:
         state = None if self.fetcher is None else fetcher_state(self.fetcher)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import mmap
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from fusionloader.amounts import mib
-from fusionloader.limits import control_groups
+from fusionloader.limits import anonymous_memory, control_groups
 
 # Of what there is, for what the processes allocate themselves: where nothing is left, the kernel
 # kills one of them.
@@ -33,17 +34,19 @@ class FreeMemory:
     remedy: str
 
 
-def free_memory() -> FreeMemory:
+def free_memory(*, shared: bool = True) -> FreeMemory:
     """Returns what is free by the limit that leaves least.
 
-    That is the machine, a control group of this process or one above it, or the process's address
-    space. Shared memory counts in all of them. What the kernel keeps of files counts as free. A
-    part of what is free is left to what processes allocate themselves.
+    That is the machine, a control group of this process or one above it, the process's address
+    space, or, of ``shared`` memory, ``/dev/shm`` where it has to lie there. Shared memory counts in
+    all of them. What the kernel keeps of files counts as free. A part of what is free is left to
+    what processes allocate themselves.
     """
-    return min(_all_limits(), key=lambda each: each.nbytes)
+    limits: list[FreeMemory] = [*_limits_of_processes(), *(_of_dev_shm() if shared else ())]
+    return min(limits, key=lambda each: each.nbytes)
 
 
-def _all_limits() -> Iterator[FreeMemory]:
+def _limits_of_processes() -> Iterator[FreeMemory]:
     import resource  # of POSIX; this module is imported elsewhere, too
 
     yield _of_machine()
@@ -63,6 +66,33 @@ def _all_limits() -> Iterator[FreeMemory]:
             f"the limit of this process's address space (RLIMIT_AS: {mib(most)})",
             "Raise it (ulimit -v unlimited)",
         )
+
+
+def _of_dev_shm() -> Iterator[FreeMemory]:
+    system = dev_shm()
+    if system is not None:
+        folder = anonymous_memory.DEV_SHM
+        yield FreeMemory(
+            system.f_bavail * system.f_frsize,
+            f"the size of {folder} ({mib(system.f_blocks * system.f_frsize)}), where shared memory "
+            "lies because the system call memfd_create is refused here",
+            f"Make {folder} larger (docker run --shm-size=..., an emptyDir of medium Memory in "
+            f"Kubernetes, mount -o remount,size=... {folder}), allow memfd_create",
+        )
+
+
+def dev_shm() -> os.statvfs_result | None:
+    """Returns how large and how full ``/dev/shm`` is, where shared memory has to lie there.
+
+    ``None`` where it need not, or where ``/dev/shm`` has no size.
+    """
+    if not anonymous_memory.lies_in_dev_shm():
+        return None
+    try:
+        found = os.statvfs(anonymous_memory.DEV_SHM)
+    except OSError:
+        return None  # memory cannot be made, either: that error says why
+    return found if found.f_blocks else None
 
 
 def _of_machine() -> FreeMemory:

@@ -29,7 +29,7 @@ class OutOfMemoryKills:
         killed = _count() - self._before
         if killed <= 0:
             return ""
-        found = free_memory()
+        found = free_memory(shared=False)
         return (
             f"the kernel's out-of-memory killer has ended {killed} of the processes that share "
             f"{found.limit}. {found.remedy}, or lower num_workers, batch_size or prefetch_factor"

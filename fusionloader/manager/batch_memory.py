@@ -13,12 +13,12 @@ from fusionloader import _native
 from fusionloader.amounts import mib
 from fusionloader.delivery.device_batches import Arriving, QueueCopies
 from fusionloader.delivery.device_ring import BufferOpener
-from fusionloader.executors.layout import Layout
+from fusionloader.executors.layout import Layout, Memory
 from fusionloader.gpu_memory.errors import MemorySharingError
 from fusionloader.manager.in_flight import Job, MiniBatch
 from fusionloader.manager.options import ManagerOptions
 from fusionloader.shm import objects
-from fusionloader.shm.slots import Arena, Owner, Slot, SlotPool
+from fusionloader.shm.slots import Arena, Slot, SlotPool
 from fusionloader.statistics.totals import MemoryTotals
 
 log = logging.getLogger("fusionloader.manager")
@@ -68,14 +68,23 @@ class BatchMemory:
         )
 
     def settle(self, layout: Layout, jobs: Iterable[Job]) -> None:
-        """Lets workers know the layout of rows; those of ``jobs`` have none yet."""
-        self.layout = layout
-        for job in jobs:
-            job.payload = self.rows_for(job.batch)
-            assert job.payload is not None
-            self._queue.set_payload(job.slot, job.payload.number)
+        """Lets workers know the layout of rows; those of ``jobs`` have none yet.
+
+        Raises:
+            SharedMemoryExhausted: there is too little memory. Nothing is settled then.
+        """
         pickled = pickle.dumps(layout)
-        self._queue.announce_layout(self._descriptors.acquire(len(pickled)).number, pickled)
+        announcement = self._descriptors.acquire(len(pickled))
+        try:
+            for job in jobs:
+                if job.payload is None:
+                    job.payload = self._rows_of(layout, job.batch)
+                self._queue.set_payload(job.slot, job.payload.number)
+            self._queue.announce_layout(announcement.number, pickled)
+        except BaseException:
+            self._descriptors.release(announcement)
+            raise
+        self.layout = layout
 
     @property
     def most_in_flight(self) -> int:
@@ -97,10 +106,11 @@ class BatchMemory:
 
     def rows_for(self, batch: MiniBatch) -> Slot | None:
         """Returns a slot for the rows of a mini-batch; ``None`` while their layout is unknown."""
-        if self.layout is None:
-            return None
+        return None if self.layout is None else self._rows_of(self.layout, batch)
+
+    def _rows_of(self, layout: Layout, batch: MiniBatch) -> Slot:
         rows = len(batch.items)
-        nbytes = self.layout.batch_bytes(rows)
+        nbytes = layout.batch_bytes(rows)
         if self._most_in_flight is None:
             self._most_in_flight = self._fitting(nbytes, rows)
             count = min(self._options.in_flight, self._most_in_flight) + 1
@@ -110,22 +120,21 @@ class BatchMemory:
         return self._rows.acquire(max(nbytes, 1))
 
     def release(self, job: Job) -> None:
-        """Takes the slots of a mini-batch back; its rows only if it was not delivered."""
-        self._release_descriptor(job)
+        """Takes the slots of a mini-batch back; its rows unless they are leased."""
         self._stop_copying(job)
-        if job.payload is not None:
+        if job.descriptor is not None:
+            self._descriptors.release(job.descriptor)
+        if job.payload is not None and job.owner is None:
             self._rows.release(job.payload)
+        job.owner = job.result = None
 
-    def deliver(self, job: Job) -> Owner:
+    def deliver(self, job: Job) -> Memory:
         """Returns an owner of the mini-batch's rows; the slot is free again when it is gone."""
         assert job.payload is not None
-        self._release_descriptor(job)
         self._stop_copying(job)
-        return self._rows.lease(job.payload)
-
-    def _release_descriptor(self, job: Job) -> None:
-        assert job.descriptor is not None
-        self._descriptors.release(job.descriptor)
+        if job.owner is None:
+            job.owner = self._rows.lease(job.payload)
+        return job.owner
 
     def _fitting(self, nbytes: int, rows: int) -> int:
         """Returns how many mini-batches of so many bytes may be in flight."""
@@ -166,7 +175,9 @@ class BatchMemory:
         """Has the oldest mini-batches copied to the device while they are made."""
         if self._delivery is None or self.layout is None:
             return
-        wanted = [job for job in jobs if not job.discarded and job.payload is not None]
+        wanted = [
+            job for job in jobs if not (job.discarded or job.taken) and job.payload is not None
+        ]
         for place, job in enumerate(wanted[:_ON_THE_WAY]):
             try:
                 if job.copying is None and not self._begin_copying(job, first=place == 0):
@@ -199,12 +210,11 @@ class BatchMemory:
         assert self._delivery is not None and job.payload is not None
         if job.copying is None:
             self._begin_copying(job, first=True)
-        copying, job.copying = job.copying, None
+        copying, job.copying = job.copying, None  # if it fails, another one begins
         assert copying is not None
-        owner = self._rows.lease(job.payload)
-        arriving = self._delivery.arriving(self._open_copies(), copying, owner)
-        self._release_descriptor(job)
-        return arriving
+        if job.owner is None:
+            job.owner = self._rows.lease(job.payload)
+        return self._delivery.arriving(self._open_copies(), copying, job.owner)
 
     def _stop_copying(self, job: Job) -> None:
         """Waits for what reads the slot of a mini-batch that does not go to the device whole."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from fusionloader import _native
-from fusionloader.aliases import Index
-from fusionloader.delivery.device_batches import Copying
+from fusionloader._native import TinyBatchState
+from fusionloader.aliases import Batch, Index
+from fusionloader.delivery.device_batches import Arriving, Copying
+from fusionloader.executors.layout import Memory
 from fusionloader.shm.slots import Slot
 from fusionloader.workers import messages
 
@@ -42,21 +44,31 @@ class Job:
     """A published mini-batch: its slots, and what workers have reported about it.
 
     ``descriptor`` and ``payload`` are ``None`` where another process has them (coordinated/), the
-    latter also until the layout is known. ``sequence`` counts publications; ``deaths`` has those of
-    workers by tiny-batch. While a trace is on, ``complete_ns`` is when its last tiny-batch was
-    finished, by ``CLOCK_MONOTONIC``.
+    latter also until the layout is known. ``sequence`` counts publications. ``failures``,
+    ``spilled`` samples and ``deaths`` of workers are by tiny-batch, ``skipped`` samples by row.
+    One that is ``taken`` is done; ``thread`` identifies the thread whose ``next()`` is about to
+    return it. One that is ``returned`` was, and one that is ``discarded`` is not wanted any more.
+    ``owner`` is that of its rows once they are leased, ``arriving`` its copy to the device and
+    ``result`` the batch that was made of it. While a trace is on, ``complete_ns`` is when its last
+    tiny-batch was finished, by ``CLOCK_MONOTONIC``.
     """
 
     batch: MiniBatch
     sequence: int
     descriptor: Slot | None
     payload: Slot | None
-    failures: list[messages.Failure] = field(default_factory=list)
-    skipped: list[messages.SampleSkipped] = field(default_factory=list)
+    failures: dict[int, messages.Failure] = field(default_factory=dict)
+    skipped: dict[int, messages.SampleSkipped] = field(default_factory=dict)
     spilled: dict[int, bytes] = field(default_factory=dict)
     deaths: Counter[int] = field(default_factory=Counter)
     discarded: bool = False
+    taken: bool = False
+    thread: int | None = None
+    returned: bool = False
+    owner: Memory | None = None
+    result: Batch = None
     copying: Copying | None = None
+    arriving: Arriving | None = None
     complete_ns: int | None = None
 
     @property
@@ -87,20 +99,53 @@ class Job:
     def note(self, message: messages.JobMessage) -> None:
         """Keeps what a worker reports."""
         if isinstance(message, messages.TinyBatchFailed):
-            self.failures.append(message.failure)
+            self.failures[message.tiny_batch] = message.failure
         elif isinstance(message, messages.SampleSkipped):
-            # A tiny-batch that is done again reports again.
-            self.skipped = [skip for skip in self.skipped if skip.row != message.row]
-            self.skipped.append(message)
+            self.skipped[message.row] = message
         else:
             self.spilled[message.tiny_batch] = message.samples
 
+    def forget(self, tiny_batch: int, size: int) -> None:
+        """Drops what was reported about a tiny-batch of ``size`` samples that is done again."""
+        self.failures.pop(tiny_batch, None)
+        self.spilled.pop(tiny_batch, None)
+        for row in self.rows_of(tiny_batch, size):
+            self.skipped.pop(row, None)
 
-class InFlight:
-    """A queue's published mini-batches, the oldest first."""
+    def unreported(self, queue: _native.ManagerQueue, size: int) -> list[int]:
+        """Returns tiny-batches of ``size`` samples whose state asks for a report there is not.
 
-    def __init__(self, queue: _native.ManagerQueue) -> None:
-        self._queue = queue
+        A row that nobody wrote would be delivered without one.
+        """
+        status = queue.status(self.slot)
+        if not (status.failed or status.spilled or status.skipped):
+            return []
+        reported: dict[TinyBatchState, Collection[int]] = {
+            TinyBatchState.FAILED: self.failures,
+            TinyBatchState.SPILLED: self.spilled,
+            TinyBatchState.SKIPPED: {
+                position // size
+                for position, row in enumerate(self.rows if self.skipped else ())
+                if row in self.skipped
+            },
+        }
+        return [
+            held.tiny_batch
+            for state, known in reported.items()
+            for held in queue.in_state(self.slot, state)
+            if held.tiny_batch not in known
+        ]
+
+
+class Jobs:
+    """Mini-batches from their submission until they were returned, the oldest first.
+
+    What becomes of one is written into its job, which stays in ``jobs`` until ``next()`` has
+    returned the batch. So an exception between two steps loses none: the next call finds it where
+    it was.
+    """
+
+    def __init__(self) -> None:
         self.jobs: list[Job] = []
 
     def __iter__(self) -> Iterator[Job]:
@@ -108,6 +153,56 @@ class InFlight:
 
     def __len__(self) -> int:
         return len(self.jobs)
+
+    def is_done(self, job: Job) -> bool:
+        """Whether it can be delivered."""
+        raise NotImplementedError
+
+    def discard(self) -> None:
+        """Marks all as not wanted any more."""
+        for job in self.jobs:
+            job.discarded = True
+
+    @property
+    def undelivered(self) -> list[Job]:
+        """Those that ``next()`` is still to return."""
+        return [job for job in self.jobs if not (job.returned or job.discarded)]
+
+    @property
+    def wanted(self) -> list[Job]:
+        """Those of them that are still to be made."""
+        return [job for job in self.undelivered if not job.taken]
+
+    def taken(self, thread: int) -> list[Job]:
+        """Returns those of them that are done, but for what other threads are about to return."""
+        return [job for job in self.undelivered if job.taken and job.thread in (None, thread)]
+
+    @property
+    def returned(self) -> list[Job]:
+        """Those that ``next()`` has returned."""
+        return [job for job in self.jobs if job.returned]
+
+    @property
+    def ready(self) -> int:
+        """Mini-batches that could be taken now, in order."""
+        return sum(1 for _ in itertools.takewhile(self.is_done, self.wanted))
+
+    def done(self, in_order: bool) -> Job | None:
+        """Returns one that can be taken; with ``in_order`` no other than the oldest."""
+        wanted = self.wanted[:1] if in_order else self.wanted
+        return next(filter(self.is_done, wanted), None)
+
+
+class InFlight(Jobs):
+    """A queue's published mini-batches."""
+
+    def __init__(self, queue: _native.ManagerQueue, tiny_batch_size: int) -> None:
+        super().__init__()
+        self._queue, self._size = queue, tiny_batch_size
+
+    def is_done(self, job: Job) -> bool:
+        """Whether none of its tiny-batches is waiting or active."""
+        return self._queue.status(job.slot).done
 
     def find(self, sequence: int) -> Job | None:
         """Returns the one that was published as ``sequence``, if it is still in flight."""
@@ -122,36 +217,24 @@ class InFlight:
             if deaths >= MOST_DEATHS - 1
         ]
 
-    def discard(self) -> None:
-        """Marks all as not wanted any more."""
-        for job in self.jobs:
-            job.discarded = True
-
-    @property
-    def wanted(self) -> list[Job]:
-        """Those that the caller is still to get."""
-        return [job for job in self.jobs if not job.discarded]
-
     @property
     def completed(self) -> int:
         """Tiny-batches that are complete."""
         return sum(self._queue.status(job.slot).completed for job in self.wanted)
 
     @property
-    def ready(self) -> int:
-        """Mini-batches that could be delivered now, in order."""
-        return sum(1 for _ in itertools.takewhile(self._is_done, self.wanted))
+    def oldest(self) -> int:
+        """Sequence of the first one that workers may have to do with."""
+        open_jobs = (job.sequence for job in self.jobs if not job.taken)
+        return min(open_jobs, default=self._queue.published)
 
-    def done(self, in_order: bool) -> Job | None:
-        """Returns one that can be delivered; with ``in_order`` no other than the oldest."""
-        wanted = self.wanted[:1] if in_order else self.wanted
-        return next(filter(self._is_done, wanted), None)
+    def forget_reports(self, worker: int) -> None:
+        """Drops what a dead worker reported about tiny-batches that it still holds."""
+        for job in self.jobs:
+            for held in self._queue.held(job.slot):
+                if held.worker == worker:
+                    job.forget(held.tiny_batch, self._size)
 
     def dropped(self) -> list[Job]:
-        """Returns discarded ones that no worker writes into any more."""
-        return [
-            job for job in self.jobs if job.discarded and self._queue.status(job.slot).active == 0
-        ]
-
-    def _is_done(self, job: Job) -> bool:
-        return self._queue.status(job.slot).done
+        """Returns discarded ones that no worker can claim or write in any more."""
+        return [job for job in self.jobs if job.discarded and self.is_done(job)]

@@ -21,12 +21,15 @@ from fusionloader.ranks.membership import GUEST_SLOTS, Membership
 from fusionloader.remote.board import LANES
 from fusionloader.statistics.snapshot import AnyWorkerKind, WorkerStats
 from fusionloader.statistics.totals import MemoryTotals, WorkerTotals
-from fusionloader.workers import messages
 from fusionloader.workers.cpus import lease
+from fusionloader.workers.messages import Message
 from fusionloader.workers.processes import Process
 from fusionloader.workers.worker_set import Death, WorkerSet
 
 log = logging.getLogger("fusionloader.manager")
+
+Handle = Callable[[Message], None]
+"""Is called with each message of a worker, with some of them twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +137,9 @@ class LoaderWorkers:
     def resize(self, count: int) -> Iterator[Death]:
         """Has ``count`` processes from now on; yields those that are ended, then starts more."""
         yield from self._workers.retire(count)
-        before, self.count = self.count, count
-        for number in range(before, count):
+        for number in range(len(self._workers.workers), count):
             self._workers.add(number)
+        self.count = count
 
     @property
     def _workers(self) -> WorkerSet:
@@ -160,10 +163,12 @@ class LoaderWorkers:
         if self._binding is not None:
             self._binding.waits()
 
-    def receive(self) -> list[messages.Message]:
-        """Returns what they have reported, without waiting."""
-        own = [] if self._set is None else self._set.receive()
-        return own if self._remote is None else [*own, *self._remote.receive()]
+    def handle(self, handle: Handle) -> None:
+        """Calls ``handle`` with each of their messages that has arrived; see ``Receiver``."""
+        if self._set is not None:
+            self._set.handle(handle)
+        if self._remote is not None:
+            self._remote.handle(handle)
 
     def sleep(self, seen: int, seconds: float) -> None:
         """Waits until the queue's done word is no longer ``seen``, or a message goes on."""
@@ -177,18 +182,24 @@ class LoaderWorkers:
 
     def look(
         self,
-        handle: Callable[[list[messages.Message]], None],
+        handle: Handle,
         hopeless: Callable[[], list[tuple[int, int]]] = list,
+        forget: Callable[[int], None] = lambda worker: None,
     ) -> Iterator[LostTinyBatch]:
         """Replaces the dead and yields what they had claimed, which is in the queue again.
+
+        If it raises, the next call finds the same deaths, as far as they were not dealt with.
 
         Args:
             handle: gets what they reported before they died.
             hopeless: returns which tiny-batches, with their sequence, nobody is to do again if
                 their worker has died.
+            forget: drops the reports about tiny-batches that a dead worker still holds: who does
+                them again reports again.
         """
         for death in self._workers.deaths():
-            handle(death.last_messages)
+            death.receiver.handle(handle)
+            forget(death.number)
             lost = self._queue.take_back(death.number, hopeless() if death.is_accident else [])
             if not death.is_accident:
                 self._workers.restart(death)

@@ -12,8 +12,15 @@ claimant of an active tiny-batch moves it on, and only for a process that has en
 take its tiny-batches back (``ManagerQueue.take_back``). So no row has two writers, and whatever
 dies, each tiny-batch is completed once in the batch that is delivered. A worker reports a failure
 before it changes the state word; the manager reads all reports again after it has seen the words,
-so no failure is overlooked. A discarded mini-batch keeps its slots while a worker is active in it.
-Rows of a delivered one return to the pool when the last tensor over them is gone.
+and refuses to deliver a mini-batch whose words ask for a report that there is not. A discarded
+mini-batch keeps its slots while a worker may claim or write in it. Rows of a delivered one return
+to the pool when the last tensor over them is gone.
+
+Between any two steps of this process an exception may come: Ctrl-C, a lack of memory or of file
+descriptors. So nothing is taken out of where it is before what becomes of it is written down. A
+message is forgotten after it was handled, a worker is replaced before the dead one is forgotten,
+and a mini-batch stays in ``in_flight.jobs`` until ``next()`` has returned it. The next call finds
+what was not finished and goes on with it.
 """
 
 from __future__ import annotations
@@ -21,13 +28,13 @@ from __future__ import annotations
 import logging
 import os
 import pickle
-from collections.abc import Iterable
+from contextlib import ExitStack
 from functools import partial
 
 from fusionloader import _native
 from fusionloader.deferred.counts import Counts
 from fusionloader.delivery.device_batches import Arriving
-from fusionloader.executors.layout import Layout
+from fusionloader.executors.layout import Layout, Memory
 from fusionloader.gpu.control import GpuControl
 from fusionloader.gpu.start import Connections, GpuOptions
 from fusionloader.manager.batch_memory import BatchMemory
@@ -39,7 +46,7 @@ from fusionloader.manager.stalls import StallWatch
 from fusionloader.manager.tracing import ManagerTrace
 from fusionloader.manager.worker_report import sample_name
 from fusionloader.shm import objects
-from fusionloader.shm.slots import Arena, Owner
+from fusionloader.shm.slots import Arena
 from fusionloader.statistics.totals import WorkerTotals
 from fusionloader.workers import messages
 from fusionloader.workers.failures import raise_failure
@@ -48,6 +55,7 @@ from fusionloader.workers.processes import Process, refuse_in_child
 log = logging.getLogger("fusionloader.manager")
 
 _SLEEP_SECONDS = 0.02
+_SEARCH_SECONDS = 1.0
 _DEVICE_SECONDS = 0.0005
 
 
@@ -76,7 +84,6 @@ class LocalManager:
         """``start`` starts a worker process; ``deferred`` counts the images of all."""
         self._options = options
         self._pid = os.getpid()
-        self._sequence = 0
         self._deferred = deferred
         self.closed = False
         self._most_in_flight = options.in_flight
@@ -85,10 +92,12 @@ class LocalManager:
         self._workers = LoaderWorkers(options, self._most)
         self._arena = Arena()
         self._control_fd, self.queue = self._make_queue()
-        self.in_flight = InFlight(self.queue)
+        self.in_flight = InFlight(self.queue, options.tiny_batch_size)
+        self._outdated, self._no_layout = False, ""
+        self._worker_failures: list[messages.Failure] = []  # that are to be raised
         named = partial(sample_name, in_flight=self.in_flight, name=options.name)
         self._hung = HungWorkers(self._workers, options.stall_timeout, named)
-        self.trace = ManagerTrace(self.queue, self.in_flight, self._workers)
+        self.trace = ManagerTrace(self._control_fd, self.queue, self.in_flight, self._workers)
         self._memory = BatchMemory(options, self._arena, self.queue, self._ring_size, self._most)
         self.gpu: GpuControl | None = None
         try:
@@ -101,8 +110,7 @@ class LocalManager:
         """Returns the control block's descriptor and the queue in it."""
         own = self._workers
         workers, ring = own.first_guest_slot, self._ring_size
-        nbytes = _native.ManagerQueue.control_bytes(workers + own.guest_slots, ring)
-        fd = objects.create(nbytes, "queue")
+        fd = objects.create_queue(workers + own.guest_slots, ring)
         shared = (own.guest_slots, own.shareable, own.event_fd)
         return fd, _native.ManagerQueue(fd, self._arena.fd, workers, ring, *shared)
 
@@ -134,7 +142,8 @@ class LocalManager:
             log.warning("this iterator goes on with %d workers: it has no room for more", wanted)
         self._most_in_flight = max(self._options.in_flight * wanted // self._options.workers, 1)
         for death in self._workers.resize(wanted):
-            self._handle_all(death.last_messages)
+            death.receiver.handle(self._handle)
+            self.in_flight.forget_reports(death.number)
             self.queue.take_back(death.number)
         if self.gpu is not None:
             self.gpu.cpu_workers = wanted
@@ -150,17 +159,43 @@ class LocalManager:
     def room(self) -> int:
         """Mini-batches that may be published now, as far as there is memory for them."""
         most = min(self._most_in_flight, self._memory.most_in_flight)
-        return most - len(self.in_flight.wanted)
+        return min(most - len(self.in_flight.wanted), self._ring_room)
+
+    @property
+    def _ring_room(self) -> int:
+        """Entries of the ring that are free: the oldest mini-batch may be far behind the others."""
+        return self._ring_size - (self.queue.published - self.in_flight.oldest)
 
     def submit(self, batch: MiniBatch) -> None:
-        """Publishes a mini-batch."""
-        while len(self.in_flight) >= self._ring_size:  # a worker is active in discarded ones
+        """Publishes a mini-batch, which is in ``in_flight.jobs`` once it cannot be lost any more.
+
+        Raises:
+            SharedMemoryExhausted: there is too little memory.
+        """
+        if self.closed:
+            raise RuntimeError("the iterator was closed, and cannot go on: iter(loader) begins one")
+        self._publish_last()
+        while self._ring_room <= 0:  # a worker is active in discarded ones
             self._look()
             self._hung.look()
-            if len(self.in_flight) >= self._ring_size:
+            if self._ring_room <= 0:
                 self.queue.sleep(self.queue.done_word(), _SLEEP_SECONDS)
-        descriptor, rows = self._memory.descriptor_for(batch), self._memory.rows_for(batch)
-        job = Job(batch, self._sequence, descriptor, rows)
+        job = Job(batch, self.queue.published, None, None)
+        try:
+            self._describe(job)
+        except BaseException:
+            self._memory.release(job)
+            raise
+        self.in_flight.jobs += [job]
+        self._publish_last()
+        self._workers.published()
+        self._memory.begin_copies(self.in_flight)
+
+    def _describe(self, job: Job) -> None:
+        """Writes the descriptor of a mini-batch into a slot, and takes one for its rows."""
+        batch = job.batch
+        job.payload = self._memory.rows_for(batch)
+        job.descriptor = self._memory.descriptor_for(batch)
         self.queue.describe(
             job.slot,
             sequence=job.sequence,
@@ -173,23 +208,26 @@ class LocalManager:
             epoch=batch.epoch,
             number=batch.number,
             group_size=self._options.group_size,
-            payload=rows.number if rows else None,
+            payload=job.payload.number if job.payload else None,
             indices=batch.pickled,
         )
-        self.in_flight.jobs.append(job)
+
+    def _publish_last(self) -> None:
+        """Publishes the last mini-batch, unless it is published already."""
+        job = self.in_flight.jobs[-1] if self.in_flight.jobs else None
+        if job is None or job.sequence < self.queue.published:
+            return
         self.trace.published(job)
-        self._sequence += 1
         if self._options.gpu is not None and self._options.gpu.buffers == 0:
             self.queue.set_gpu_rows(job.slot, 1)
         self._workers.call()
+        self._advance()
         self.queue.publish(job.slot, job.sequence)
-        self._workers.published()
-        self._memory.begin_copies(self.in_flight)
 
     # ---- waiting -------------------------------------------------------------------------------
 
     def next_done(self, in_order: bool) -> Job:
-        """Waits for the oldest mini-batch, or with ``in_order=False`` for any, and takes it out.
+        """Waits for the oldest mini-batch, or with ``in_order=False`` for any, and takes it.
 
         Raises:
             NoFixedLayout: samples cannot be written row by row.
@@ -204,7 +242,7 @@ class LocalManager:
 
     def _wait_for_done(self, in_order: bool) -> Job:
         refuse_in_child(self._pid)
-        watch, timeout = StallWatch(), self._options.timeout
+        watch, timeout, search_at = StallWatch(), self._options.timeout, _SEARCH_SECONDS
         while True:
             if self.closed:  # its workers are not to be replaced
                 raise RuntimeError("the iterator was closed while a thread waited for a batch")
@@ -213,13 +251,16 @@ class LocalManager:
             self._look()
             job = self._done(in_order)
             if job is not None:
-                return self._take_out(job)
+                return self._take(job)
             if timeout and watch.waited >= timeout:
                 raise RuntimeError(
                     f"DataLoader timed out after {timeout} seconds. {self._worker_report()}"
                 )
             self._hung.look()
             watch.check(self._worker_report)
+            if watch.waited >= search_at:
+                search_at += _SEARCH_SECONDS
+                self._search()
             self.trace.look()
             self._sleep(seen)
 
@@ -228,17 +269,26 @@ class LocalManager:
         refuse_in_child(self._pid)
         self._receive()
         job = self._done(in_order)
-        return None if job is None else self._take_out(job)
+        return None if job is None else self._take(job)
 
-    def _take_out(self, job: Job) -> Job:
+    def _take(self, job: Job) -> Job:
         if self.gpu is not None:
             tiny_batches = -(-len(job.rows) // self._options.tiny_batch_size)
             self.gpu.finished(job.slot, tiny_batches)
-        self.in_flight.jobs.remove(job)
         self.trace.taken_out(job)
+        job.taken = True
         self._advance()
         self._memory.begin_copies(self.in_flight)
         return job
+
+    def _search(self) -> None:
+        """Has workers look for tiny-batches that none of them finds.
+
+        A worker that is stopped in the middle of a claim has moved the queue word past one, and
+        has not yet written into the state word that it holds it.
+        """
+        for job in self.in_flight.wanted:
+            self.queue.search(job.slot)
 
     def _sleep(self, seen: int) -> None:
         seconds = _SLEEP_SECONDS
@@ -259,24 +309,29 @@ class LocalManager:
 
     def _advance(self) -> None:
         """Lets workers begin their search at the oldest mini-batch that is left."""
-        oldest = min((job.sequence for job in self.in_flight), default=self._sequence)
-        self.queue.deliver_until(oldest)
+        self.queue.deliver_until(self.in_flight.oldest)
 
     # ---- what workers report -------------------------------------------------------------------
 
     def _receive(self) -> None:
-        self._handle_all(self._workers.receive())
+        self._workers.handle(self._handle)
+        self._raise_reported()
 
-    def _handle_all(self, received: Iterable[messages.Message]) -> None:
-        for message in received:
-            self._handle(message)
+    def _raise_reported(self) -> None:
+        """Raises what workers have reported that concerns no mini-batch, once all is handled."""
+        if self._outdated:
+            raise PlanOutdated
+        if self._no_layout:
+            raise NoFixedLayout(self._no_layout)
+        if self._worker_failures:
+            raise_failure(self._worker_failures.pop(0))
 
     def _handle(self, message: messages.Message) -> None:
         if isinstance(message, messages.WorkerFailed):
-            raise_failure(message.failure)
-        if isinstance(message, messages.DatasetChanged):
-            raise PlanOutdated
-        if isinstance(message, messages.RemoteNotice):
+            self._worker_failures.append(message.failure)
+        elif isinstance(message, messages.DatasetChanged):
+            self._outdated = True
+        elif isinstance(message, messages.RemoteNotice):
             log.warning("%s", message.text)
         elif isinstance(message, messages.ImagesDeferred):
             self._deferred.add(message.counts)
@@ -291,22 +346,24 @@ class LocalManager:
         if self._memory.layout is not None:
             return
         if not isinstance(layout, Layout):
-            raise NoFixedLayout(layout)
+            self._no_layout = layout
+            return
         self._memory.settle(layout, self.in_flight)
         self._memory.begin_copies(self.in_flight)
 
     # ---- deaths --------------------------------------------------------------------------------
 
     def _look(self) -> None:
+        self._publish_last()
         self._receive()
-        for lost in self._workers.look(self._handle_all, self.in_flight.hopeless):
+        in_flight = self.in_flight
+        for lost in self._workers.look(self._handle, in_flight.hopeless, in_flight.forget_reports):
             self._count_death(lost)
+        self._raise_reported()
         if self.gpu is not None:
             self.gpu.look()
-        for job in self.in_flight.dropped():
-            self.in_flight.jobs.remove(job)
-            self._memory.release(job)
-            self._advance()
+        for job in in_flight.dropped():
+            self.release(job)
 
     def _count_death(self, lost: LostTinyBatch) -> None:
         """Says of a tiny-batch that was given up on which samples workers have died."""
@@ -323,7 +380,8 @@ class LocalManager:
             f"died on the same samples; one of these is the cause: {named}. Load them with "
             "num_workers=0 to see where"
         )
-        job.failures.append(messages.Failure(pickle.dumps(RuntimeError), text, rows[0]))
+        position = tiny_batch * self._options.tiny_batch_size
+        job.failures[tiny_batch] = messages.Failure(pickle.dumps(RuntimeError), text, position)
 
     def _worker_report(self) -> str:
         return self._workers.report(self.in_flight)
@@ -335,7 +393,22 @@ class LocalManager:
         """Layout of a batch's rows; ``None`` until a sample has shown it."""
         return self._memory.layout
 
-    def deliver(self, job: Job) -> Owner:
+    def check(self, job: Job) -> None:
+        """Raises RuntimeError where a mini-batch that is done lacks a worker's report.
+
+        Its rows would otherwise be delivered as they were in an earlier mini-batch.
+        """
+        missing = job.unreported(self.queue, self._options.tiny_batch_size)
+        if missing:
+            rows = job.rows_of(missing[0], self._options.tiny_batch_size)
+            raise RuntimeError(
+                f"a worker has failed at tiny-batch {missing[0]} of mini-batch {job.number} "
+                f"({self._options.name(job.indices[rows[0]])} and others), and its report was "
+                "lost. This is a fault of FusionLoader: please report it. This iterator cannot go "
+                "on; iter(loader) begins another"
+            )
+
+    def deliver(self, job: Job) -> Memory:
         """Returns the owner of a mini-batch's rows; the slot is free when nothing refers to it."""
         return self._memory.deliver(job)
 
@@ -344,21 +417,27 @@ class LocalManager:
         return self._memory.deliver_on_device(job)
 
     def release(self, job: Job) -> None:
-        """Takes back the slots of a mini-batch that is not delivered."""
+        """Forgets a mini-batch that was returned or discarded, and takes back its slots."""
+        self.in_flight.jobs.remove(job)
         self._memory.release(job)
+        self._advance()
 
     # ---- ending --------------------------------------------------------------------------------
 
     def discard(self) -> None:
         """Drops every mini-batch in flight; samples under way are still finished."""
+        self._publish_last()
         self.queue.withdraw()
         self.in_flight.discard()
 
     def receive_deferred(self) -> None:
         """Counts the deferred images that workers have reported and nobody asked for."""
-        for message in self._workers.receive():
+
+        def count(message: messages.Message) -> None:
             if isinstance(message, messages.ImagesDeferred):
                 self._deferred.add(message.counts)
+
+        self._workers.handle(count)
 
     def totals(self) -> WorkerTotals:
         """Returns what its workers have counted, to any thread, and after the end, too."""
@@ -379,14 +458,15 @@ class LocalManager:
         """Ends the workers and gives the memory back; delivered batches stay valid."""
         if self.closed or os.getpid() != self._pid:
             return  # in a forked child the workers are its parent's
-        self.closed = True
-        self.receive_deferred()
-        self.trace.end()
-        self.queue.stop()
-        self._workers.end()
-        if self.gpu is not None:
-            self.gpu.end()
-        self._memory.close(self.in_flight)
-        self.in_flight.jobs.clear()
-        self._arena.close()
-        os.close(self._control_fd)
+        with ExitStack() as steps:  # each is taken, whatever one before it raises; the last first
+            steps.callback(os.close, self._control_fd)
+            steps.callback(self._arena.close)
+            steps.callback(self.in_flight.jobs.clear)
+            steps.callback(self._memory.close, self.in_flight)
+            if self.gpu is not None:
+                steps.callback(self.gpu.end)
+            steps.callback(self._workers.end)
+            steps.callback(self.queue.stop)
+            steps.callback(self.trace.end)
+            steps.callback(self.receive_deferred)
+            self.closed = True

@@ -100,11 +100,12 @@ class RemoteProxy:
 
     # ---- while the manager waits ---------------------------------------------------------------
 
-    def receive(self) -> list[messages.Message]:
-        """Returns what it has reported, without waiting."""
-        return [] if self._receiver is None else self._receiver.receive()
+    def handle(self, handle: Callable[[messages.Message], None]) -> None:
+        """Calls ``handle`` with each message that has arrived; see ``Receiver.handle``."""
+        if self._receiver is not None:
+            self._receiver.handle(handle)
 
-    def look(self, handle: Callable[[list[messages.Message]], None]) -> None:
+    def look(self, handle: Callable[[messages.Message], None]) -> None:
         """Replaces a dead proxy; what its lanes held is in the queue again.
 
         No sample is to blame for its death: none runs in it. ``handle`` gets what it reported.
@@ -117,7 +118,7 @@ class RemoteProxy:
             self._give_orders()
             self._task.link.tell_fleet()
             return
-        handle(self.receive())
+        self.handle(handle)
         manner = processes.describe_exit(self._process.exitcode)
         self._forget()
         for number in range(self._first, self._first + LANES):

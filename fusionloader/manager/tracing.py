@@ -6,6 +6,7 @@ by then (csrc/queue/trace_ring.hpp); all else is compared with what it was at th
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 
@@ -14,6 +15,7 @@ from fusionloader._native import WorkerActivity
 from fusionloader.gpu.control import GpuControl
 from fusionloader.manager.in_flight import InFlight, Job
 from fusionloader.manager.loader_workers import LoaderWorkers
+from fusionloader.shm import objects
 from fusionloader.trace.recorder import Recorder
 from fusionloader.trace.timeline import READY, THRESHOLD, Instant, Span, Worker, WorkerKind
 
@@ -28,14 +30,25 @@ class ManagerTrace:
     """
 
     def __init__(
-        self, queue: _native.ManagerQueue, in_flight: InFlight, workers: LoaderWorkers
+        self,
+        control_fd: int,
+        queue: _native.ManagerQueue,
+        in_flight: InFlight,
+        workers: LoaderWorkers,
     ) -> None:
+        """``control_fd`` is the descriptor of the queue's memory."""
+        self._control_fd = control_fd
         self._queue, self._in_flight, self._workers = queue, in_flight, workers
         self.gpu: GpuControl | None = None
         self._recorder: Recorder | None = None
 
     def begin(self, recorder: Recorder, iterator: int) -> None:
-        """See ``Feed``."""
+        """See ``Feed``.
+
+        Raises:
+            SharedMemoryExhausted: there is too little memory for what workers write down.
+        """
+        objects.allocate(self._control_fd, 0, os.fstat(self._control_fd).st_size, "a trace")
         self._recorder, self._iterator = recorder, iterator
         self._begin_ns = time.monotonic_ns()
         self._polled = 0.0

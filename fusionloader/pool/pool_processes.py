@@ -61,7 +61,7 @@ class Payload:
             pickled = pickle.dumps(contents, pickle.HIGHEST_PROTOCOL)
         except Exception as error:  # locks raise RuntimeError, lambdas AttributeError
             raise PicklingError(str(error)) from error
-        config_fd = os.memfd_create("fusionloader")
+        config_fd = objects.create(len(pickled), "config")
         weakref.finalize(self, os.close, config_fd)
         with open(config_fd, "wb", closefd=False) as file:
             file.write(pickled)
@@ -116,8 +116,7 @@ class PoolProcesses:
         self._bindings: dict[int, weakref.ref[PoolBinding]] = {}
         self._last = 0
         self._assigned_to = 0
-        nbytes = _native.ManagerQueue.control_bytes(workers, 1)
-        self._control_fd = objects.create(nbytes, "queue")
+        self._control_fd = objects.create_queue(workers, 1)
         self._queue = _native.ManagerQueue(self._control_fd, -1, workers, 1, 0, workers)
         self._member = _native.MemberView(self._control_fd, -1)
 

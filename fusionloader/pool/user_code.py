@@ -35,7 +35,6 @@ def user_code_loader(
     config = PythonWorkerConfig(
         worker=number,
         workers=code.workers,
-        parent=0,  # the pool's worker watches it
         control=Descriptor(fds["control_fd"]),
         data=Descriptor(fds["data_fd"]),
         message=Descriptor(fds["message_fd"]),

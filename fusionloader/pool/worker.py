@@ -69,9 +69,6 @@ def main(config: PoolWorkerConfig) -> None:
 
 def main_for_user_code(config: PoolWorkerConfig, descriptors: dict[str, Descriptor]) -> None:
     """Serves in a multiprocessing process, where ``descriptors`` may have other numbers."""
-    from fusionloader.workers.processes import exit_with_parent
-
-    exit_with_parent(config.parent)  # user code may run for long, or forever
     fds: dict[str, Any] = {name: descriptor.fd for name, descriptor in descriptors.items()}
     main(replace(config, **fds))
 

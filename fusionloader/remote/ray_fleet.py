@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import fusionloader
+from fusionloader.limits import anonymous_memory
 from fusionloader.remote.fleet import FleetLoad
 from fusionloader.remote.ray_control import cluster
 from fusionloader.remote.ray_control.messages import Close, Joined, Refused, Start, Wish, Workers
@@ -185,7 +186,7 @@ class _Control:
             "from fusionloader.remote.ray_control.process import main; "
             f"main({theirs.fileno()})"
         )
-        self._errors = os.memfd_create("fusionloader-ray-errors")
+        self._errors = anonymous_memory.create("ray-errors", 0, grows=True)
         weakref.finalize(self, os.close, self._errors)
         self._process = subprocess.Popen(
             [sys.executable, "-c", code],

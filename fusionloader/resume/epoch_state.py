@@ -38,6 +38,8 @@ class EpochState:
         live: returns the state of a stateful dataset in this process.
         num_workers: of the loader that saved it.
         share: what a ``DistributedSampler`` gives this rank of the epoch.
+        returned: number of a mini-batch that went to the user and is not counted yet. To write it
+            down takes one step, behind which no exception can come before ``next()`` returns.
     """
 
     epoch: int
@@ -54,14 +56,26 @@ class EpochState:
     live: Callable[[], State | None] | None = None
     num_workers: int = 0
     share: Share | None = None
+    returned: int | None = None
 
     def deliver(self, number: int) -> None:
         """Notes that mini-batch ``number`` of the epoch went to the user."""
-        self.ahead.add(number)
+        self.returned = number
+        self.settle()
+
+    def has(self, number: int) -> bool:
+        """Whether mini-batch ``number`` of the epoch went to the user."""
+        return number < self.delivered or number in self.ahead
+
+    def settle(self) -> None:
+        """Counts the mini-batch that was ``returned``; bears to be interrupted and repeated."""
+        if self.returned is not None and self.returned >= self.delivered:
+            self.ahead.add(self.returned)
         while self.delivered in self.ahead:
-            self.ahead.remove(self.delivered)
-            self.drawn.pop(self.delivered - 1, None)
             self.delivered += 1
+        self.ahead = {number for number in self.ahead if number >= self.delivered}
+        self.drawn = {n: state for n, state in self.drawn.items() if n >= self.delivered - 1}
+        self.returned = None
 
     def copy(self) -> EpochState:
         """Returns an independent copy."""

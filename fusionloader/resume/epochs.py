@@ -123,6 +123,8 @@ class Epochs:
         if self._loaded is not None:
             return self._loaded
         current = self.current
+        if current is not None:
+            current.settle()
         if current is None or not (current.finished or current.drawn or current.delivered):
             resting = resting_state(options.index_sampler)
         else:

@@ -142,6 +142,42 @@ def undelivered_batches(
             yield SampledBatch(number, indices, keys, counts)
 
 
+class Draws:
+    """The mini-batches of an epoch, whose end is not mistaken where an exception has come instead.
+
+    A sampler that is a generator, as most are, only says that it has ended once it has raised.
+    """
+
+    def __init__(self, batches: Iterator[SampledBatch]) -> None:
+        self._batches = batches
+        self._error: BaseException | None = None
+
+    def now(self) -> Iterator[SampledBatch]:
+        """Returns those that are left; none once one could not be drawn."""
+        return iter(()) if self._error is not None else self
+
+    def __iter__(self) -> Iterator[SampledBatch]:
+        return self
+
+    def __next__(self) -> SampledBatch:
+        try:
+            return next(self._batches)
+        except StopIteration:
+            raise
+        except BaseException as error:
+            self._error = error
+            raise
+
+    def check(self) -> None:
+        """Raises RuntimeError where the epoch has not come to its end."""
+        if self._error is not None:
+            raise RuntimeError(
+                f"the sampler was left by {type(self._error).__name__}, and draws no more batches "
+                "of this epoch: all that were drawn before are delivered. iter(loader) begins the "
+                "next epoch"
+            ) from self._error
+
+
 def set_epoch_of_samplers(options: LoaderOptions, epoch: int) -> None:
     """Tells each of the samplers of a loader that has ``set_epoch``."""
     samplers: tuple[Any, ...] = (options.sampler, options.batch_sampler, options.inner_sampler)

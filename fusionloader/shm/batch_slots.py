@@ -1,14 +1,17 @@
-"""Shared memory for whole batches, owned by the worker that makes them and used again and again.
+"""Shared memory for whole batches, used again and again by the worker that makes them.
 
-A slot begins with a word that says whether a batch lies in it: the worker sets it when it has
-written one, the training process clears it when the last reference to that batch is gone. Each
-side writes it only while the other waits for it, so that no lock is needed.
+The training process makes one object for each worker before that starts, so that no descriptor is
+sent with a batch. The worker takes slots from the object as it needs them. A slot begins with a
+word that says whether a batch lies in it: the worker sets it when it has written one, the training
+process clears it when the last reference to that batch is gone. Each side writes it only while the
+other waits for it, so that no lock is needed.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -20,23 +23,26 @@ Owner = ctypes.Array[ctypes.c_char]
 """A batch's bytes: its slot is in use for as long as something refers to it."""
 
 _HEADER = 64  # bytes before the batch, of which the first is the word
-_GRAIN = 1 << 16  # sizes are rounded up to these, so that alike batches find the same slots
+_GRAIN = 1 << 16  # sizes are multiples of it, so that alike batches find the same slots
 _FREE, _IN_USE = 0, 1
 
 
 class _Mapped:
-    """A slot, mapped in this process."""
+    """A slot, mapped in this process; ``nbytes`` are for a batch."""
 
-    def __init__(self, number: int, fd: int, nbytes: int) -> None:
-        self.number, self.nbytes = number, nbytes
-        self._map = _native.SharedMapping(fd, 0, _HEADER + nbytes)
+    def __init__(self, fd: int, offset: int, size: int) -> None:
+        self.offset, self.size, self.nbytes = offset, size, size - _HEADER
+        self._map = _native.SharedMapping(fd, offset, size)
         self._word = ctypes.c_uint32.from_buffer(self._map)
         self._held: weakref.ref[Owner] | None = None
 
+    def is_held(self) -> bool:
+        """Whether something of this process looks into it."""
+        return self._held is not None and self._held() is not None
+
     def is_free(self) -> bool:
         """Whether no batch lies in it, and nothing here looks into it either."""
-        held = self._held is not None and self._held() is not None
-        return self._word.value == _FREE and not held
+        return self._word.value == _FREE and not self.is_held()
 
     def set_free(self, free: bool) -> None:
         self._word.value = _FREE if free else _IN_USE
@@ -50,76 +56,105 @@ class _Mapped:
 class BatchSlots:
     """The slots of one worker process."""
 
-    def __init__(self, most: int) -> None:
-        """There are at most ``most``: those of batches in flight, and some that are looked at."""
-        self._most = most
-        self._made = 0
+    def __init__(self, fd: int, most: int) -> None:
+        """There are at most ``most``: those of batches in flight, and some that are looked at.
+
+        ``fd`` is the object that they are parts of.
+        """
+        self._fd, self._most = fd, most
+        self._end = 0
         self._slots: list[_Mapped] = []
-        self._fds: dict[int, int] = {}  # of slots that the training process has not heard of
 
     def acquire(self, nbytes: int) -> _Mapped | None:
         """Returns a free slot for so many bytes; ``None`` where there is none."""
         fitting = [slot for slot in self._slots if slot.nbytes >= nbytes and slot.is_free()]
         if fitting:
-            return min(fitting, key=lambda slot: slot.nbytes)
+            return min(fitting, key=lambda slot: slot.size)
         if len(self._slots) >= self._most:
             smaller = next((slot for slot in self._slots if slot.is_free()), None)
             if smaller is None:
                 return None
             self._slots.remove(smaller)
-            unsent = self.take_fd(smaller)
-            if unsent is not None:
-                os.close(unsent)
-        size = -(-nbytes // _GRAIN) * _GRAIN
-        fd = objects.create(_HEADER + size, "batch")
+            objects.discard(self._fd, smaller.offset, smaller.size)
+        return self._made(-(-(_HEADER + nbytes) // _GRAIN) * _GRAIN)
+
+    def _made(self, size: int) -> _Mapped | None:
         try:
-            objects.reserve(fd, 0, _HEADER + size)
-        except objects.SharedMemoryExhausted:
-            os.close(fd)
+            objects.reserve(self._fd, self._end, size)
+            slot = _Mapped(self._fd, self._end, size)
+        except (objects.SharedMemoryExhausted, OSError):
+            objects.discard(self._fd, self._end, size)
             return None
-        slot = _Mapped(self._made, fd, size)
-        self._made += 1
+        self._end += size
         self._slots.append(slot)
-        self._fds[slot.number] = fd
         return slot
 
-    def take_fd(self, slot: _Mapped) -> int | None:
-        """Returns the descriptor to send with a slot's first batch, for the caller to close."""
-        return self._fds.pop(slot.number, None)
-
     @property
-    def numbers(self) -> list[int]:
+    def offsets(self) -> list[int]:
         """Slots that there are; others have been replaced by larger ones."""
-        return [slot.number for slot in self._slots]
+        return [slot.offset for slot in self._slots]
 
 
 class WorkersSlots:
     """The slots of a loader's workers, in the training process."""
 
     def __init__(self) -> None:
+        self._here = os.getpid()
+        self._fds: list[int] = []  # of the workers' objects
         self._mapped: dict[tuple[int, int], _Mapped] = {}
 
-    def lease(
-        self, worker: int, number: int, nbytes: int, fd: int | None, numbers: Iterable[int]
-    ) -> Owner:
+    def add_worker(self) -> tuple[int, int]:
+        """Makes the object of one more worker; returns its number and its descriptor.
+
+        Raises:
+            OSError: there are too many open files.
+        """
+        self._fds.append(objects.create(0, "batch", grows=True))
+        return len(self._fds) - 1, self._fds[-1]
+
+    def lease(self, worker: int, offset: int, size: int, offsets: Iterable[int]) -> Owner:
         """Returns a batch's bytes.
 
         Args:
-            worker: process id of the worker.
-            number: of its slot.
-            nbytes: of the slot.
-            fd: of the slot, with its first batch.
-            numbers: of the slots that the worker has.
+            worker: its number.
+            offset: of the slot in the worker's object.
+            size: of the slot.
+            offsets: of the slots that the worker has.
+
+        Raises:
+            OSError: it cannot be mapped. The slot is free.
         """
-        if fd is not None:
-            self._mapped[worker, number] = _Mapped(number, fd, nbytes)
-            known = {(worker, there) for there in numbers}
+        slot = self._mapped.get((worker, offset))
+        if slot is None:
+            try:
+                slot = _Mapped(self._fds[worker], offset, size)
+            except OSError:
+                os.pwrite(self._fds[worker], bytes(4), offset)  # the word
+                raise
+            known = {(worker, there) for there in offsets}
             for key in [key for key in self._mapped if key[0] == worker and key not in known]:
                 del self._mapped[key]  # it stays mapped while a batch lies in it
-        slot = self._mapped[worker, number]
+            self._mapped[worker, offset] = slot
         owner = slot.bytes()
         weakref.finalize(owner, _free_here(slot)).atexit = False
         return owner
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if is_finalizing():  # modules are cleared by now, and the process's memory goes with it
+            return
+        for worker, fd in enumerate(self._fds):
+            if os.getpid() == self._here:  # a forked child's parent goes on
+                self._discard_unused(worker, fd)
+            os.close(fd)
+
+    def _discard_unused(self, worker: int, fd: int) -> None:
+        """Returns all memory to the system but that of batches which are still there."""
+        held = [each for key, each in self._mapped.items() if key[0] == worker and each.is_held()]
+        begin, end = 0, os.fstat(fd).st_size
+        for slot in sorted(held, key=lambda slot: slot.offset):
+            objects.discard(fd, begin, slot.offset - begin)
+            begin = slot.offset + slot.size
+        objects.discard(fd, begin, end - begin)
 
 
 def _free_here(slot: _Mapped) -> Callable[[], Any]:

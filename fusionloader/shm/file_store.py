@@ -185,7 +185,7 @@ class FileStore(OwnedDescriptor):
 
 def _created(nbytes: int, table: int) -> int:
     """Returns a descriptor of memory of which the table is allocated."""
-    fd = objects.create(nbytes, "store")
+    fd = objects.create(nbytes, "store", allocated=0)
     try:
         objects.reserve(fd, 0, table)
     except BaseException:

@@ -1,25 +1,24 @@
 """Shared memory without names: anonymous, and freed with the last process that has it.
 
-Processes get it by inheritance, or as a descriptor over a socket. It is no file of ``/dev/shm``, so
-the size of that does not matter, and nobody else can open it. It is sealed against shrinking: no
+Processes get it by inheritance, or as a descriptor over a socket. ``anonymous_memory`` says what it
+is, and what it is where ``memfd_create`` is refused. A memfd is sealed against shrinking: no
 process that has it can make another one's access fail with SIGBUS.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
-import fcntl
 import os
 import resource
 
+from fusionloader import _native
 from fusionloader.amounts import mib
+from fusionloader.limits import anonymous_memory
 from fusionloader.limits.free_memory import FreeMemory, free_memory
 
-_MFD_NOEXEC_SEAL = 8  # of Linux 6.3; systems with vm.memfd_noexec=2 allow nothing else
-_REFUSED = (
-    "the system call memfd_create, by which FusionLoader makes shared memory, is refused here, as "
-    "by a container's seccomp profile: allow it, or use num_workers=0"
-)
+_PUNCH_HOLE, _KEEP_SIZE = 2, 1  # of fallocate
+_libc = ctypes.CDLL(None, use_errno=True)
 _ASKED_FROM = 1 << 20  # bytes; to ask what is free takes 0.2 ms
 
 
@@ -27,39 +26,36 @@ class SharedMemoryExhausted(RuntimeError):
     """There is too little memory for what was asked for."""
 
 
-def create(size: int, name: str = "memory", *, grows: bool = False) -> int:
+def create(
+    size: int, name: str = "memory", *, grows: bool = False, allocated: int | None = None
+) -> int:
     """Returns a file descriptor of ``size`` bytes of shared memory; the caller closes it.
 
-    Its pages are zeros, and are allocated when they are written or reserved. Its size is final
-    unless it ``grows``. ``/proc`` shows ``name`` and this process's id with whoever has it.
+    Its bytes are zeros. Its size is final unless it ``grows``. Pages are allocated when they are
+    written or reserved. In ``/dev/shm`` the first ``allocated`` bytes are allocated at once, all
+    unless given, and others have to be reserved. ``/proc`` shows ``name`` and this process's id.
 
     Raises:
-        SharedMemoryExhausted: objects may not be as large.
+        SharedMemoryExhausted: objects may not be as large, or there is no room.
     """
-    fd = _anonymous(f"fusionloader-{os.getpid()}-{name}")
     try:
-        os.fchmod(fd, 0o600)
-        os.ftruncate(fd, size)
-        final = 0 if grows else fcntl.F_SEAL_GROW
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL | final)
+        return anonymous_memory.create(name, size, grows=grows, allocated=allocated)
     except OSError as error:
-        os.close(fd)
-        if error.errno == errno.EFBIG:
-            raise SharedMemoryExhausted(advice(size, _largest_file())) from error
+        _raise_exhausted(error, size, f"an object ({name})")
         raise
-    return fd
 
 
-def _anonymous(name: str) -> int:
-    flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
-    try:
-        return os.memfd_create(name, flags | _MFD_NOEXEC_SEAL)
-    except OSError as error:
-        if error.errno in (errno.EPERM, errno.EACCES, errno.ENOSYS):
-            raise OSError(error.errno, _REFUSED) from error
-        if error.errno != errno.EINVAL:
-            raise
-        return os.memfd_create(name, flags)  # an older kernel
+def create_queue(records: int, ring_size: int) -> int:
+    """Returns a file descriptor of a queue's control block; the caller closes it.
+
+    What traces are written into is allocated when one begins.
+
+    Raises:
+        SharedMemoryExhausted: there is no room.
+    """
+    size = _native.ManagerQueue.control_bytes(records, ring_size)
+    untraced = _native.ManagerQueue.untraced_bytes(records, ring_size)
+    return create(size, "queue", allocated=untraced)
 
 
 def reserve(fd: int, offset: int, size: int) -> None:
@@ -75,7 +71,7 @@ def reserve(fd: int, offset: int, size: int) -> None:
     allocate(fd, offset, size)
 
 
-def allocate(fd: int, offset: int, size: int) -> None:
+def allocate(fd: int, offset: int, size: int, what: str = "batches") -> None:
     """Does what ``reserve`` does, for who has checked that there is room.
 
     Raises:
@@ -84,8 +80,17 @@ def allocate(fd: int, offset: int, size: int) -> None:
     try:
         os.posix_fallocate(fd, offset, size)
     except OSError as error:
-        found = _largest_file() if error.errno == errno.EFBIG else free_memory()
-        raise SharedMemoryExhausted(advice(size, found)) from error
+        _raise_exhausted(error, size, what)
+        raise
+
+
+def discard(fd: int, offset: int, size: int) -> bool:
+    """Returns the bytes' memory to the system; whether that was possible.
+
+    The size of the object stays. Whoever reads the bytes finds zeros.
+    """
+    mode = _PUNCH_HOLE | _KEEP_SIZE
+    return bool(_libc.fallocate(fd, mode, ctypes.c_long(offset), ctypes.c_long(size)) == 0)
 
 
 def free() -> int:
@@ -107,6 +112,13 @@ def advice(needed: int, found: FreeMemory, what: str = "batches") -> str:
         f"are free by {found.limit}. {found.remedy}, or lower batch_size, prefetch_factor or "
         f"num_workers."
     )
+
+
+def _raise_exhausted(error: OSError, size: int, what: str) -> None:
+    """Raises SharedMemoryExhausted in an error's place, if too little memory is its cause."""
+    if error.errno in (errno.EFBIG, errno.ENOSPC, errno.ENOMEM):
+        found = _largest_file() if error.errno == errno.EFBIG else free_memory()
+        raise SharedMemoryExhausted(advice(size, found, what)) from error
 
 
 def _largest_file() -> FreeMemory:

@@ -10,13 +10,11 @@ from collections.abc import Callable
 from typing import Protocol
 
 from fusionloader import _native
-from fusionloader.shm import objects
+from fusionloader.shm import forks, objects
+from fusionloader.shm.forks import Fork
 
 _PAGE = mmap.PAGESIZE
 _HUGE_PAGE = 2 << 20
-_FALLOC_FL_KEEP_SIZE = 1
-_FALLOC_FL_PUNCH_HOLE = 2
-_libc = ctypes.CDLL(None, use_errno=True)
 
 Owner = ctypes.Array[ctypes.c_char]
 """A delivered slot's bytes: the slot is in use for as long as something refers to it."""
@@ -28,7 +26,10 @@ class Slot:
     It is unmapped with the last reference to the slot or a lease of it.
     """
 
-    __slots__ = ("address", "map", "nbytes", "number", "offset", "region", "resident")
+    __slots__ = (
+        *("__weakref__", "address", "forks", "lease", "map"),
+        *("nbytes", "number", "offset", "region", "resident"),
+    )
 
     def __init__(self, number: int, begin: int, nbytes: int, region: Region) -> None:
         """``begin`` counts from the region's."""
@@ -39,6 +40,22 @@ class Slot:
         self.map = memoryview(region.map)[begin : begin + nbytes]
         self.address = region.address + begin
         self.resident = True
+        self.lease: Lease | None = None
+        self.forks: list[Fork] = []
+
+
+class Lease(weakref.ref[Owner]):
+    """Tells when the last reference to a delivered slot's bytes is gone.
+
+    Its callback is ``list.append`` of its pool, which runs no Python code: the owner may go in the
+    middle of any statement of any thread, and while the interpreter ends.
+
+    Attributes:
+        slot: number of the slot.
+    """
+
+    __slots__ = ("slot",)
+    slot: int
 
 
 class Region:
@@ -91,9 +108,7 @@ class Arena:
 
     def discard(self, slot: Slot) -> None:
         """Returns the slot's memory to the system; its offsets stay reserved."""
-        mode = _FALLOC_FL_PUNCH_HOLE | _FALLOC_FL_KEEP_SIZE
-        offset, nbytes = ctypes.c_long(slot.offset), ctypes.c_long(slot.nbytes)
-        slot.resident = _libc.fallocate(self.fd, mode, offset, nbytes) != 0
+        slot.resident = not objects.discard(self.fd, slot.offset, slot.nbytes)
 
     def restore(self, slot: Slot) -> None:
         """Undoes ``discard``."""
@@ -153,13 +168,20 @@ class SlotPool:
         self._spare = spare
         self._page_locking = page_locking
         self._free: list[Slot] = []
-        # Finalizers may run in the middle of any statement: they append here and do nothing else.
+        self._leased: dict[int, Slot] = {}  # by number
+        self._ended: list[Lease] = []  # leases
+        self._seen: list[Slot] = []  # by children, where they were dropped here
         self._returned: list[Slot] = []
         self._ending: list[tuple[Mark, list[Slot]]] = []
         self.first = 1
         self.in_use = 0
         self.resident_bytes = 0
         self.peak_bytes = 0
+        forks.watch(self)
+
+    def held(self) -> list[Slot]:
+        """Returns the slots that were delivered and not dropped."""
+        return list(self._leased.values())
 
     @property
     def count(self) -> int:
@@ -199,7 +221,12 @@ class SlotPool:
     def lease(self, slot: Slot) -> Owner:
         """Returns an object with the slot's buffer; the slot comes back when it is gone."""
         owner = (ctypes.c_char * slot.nbytes).from_buffer(slot.map)
-        weakref.finalize(owner, _give_back, weakref.ref(self), slot).atexit = False
+        # The slot stays mapped, and page-locked, for as long.
+        owner.slot = slot  # type: ignore[attr-defined]
+        self._leased[slot.number] = slot
+        lease = Lease(owner, self._ended.append)
+        lease.slot = slot.number
+        slot.lease = lease  # not before: an exception until here leaves the slot in use
         return owner
 
     def trim(self) -> None:
@@ -220,6 +247,10 @@ class SlotPool:
         return None
 
     def _collect(self) -> None:
+        while self._ended:
+            self._seen.append(self._leased.pop(self._ended.pop().slot))
+        self._returned += [slot for slot in self._seen if not forks.is_seen(slot)]
+        self._seen = [slot for slot in self._seen if slot.forks]
         returned = []
         while self._returned:
             returned.append(self._returned.pop())
@@ -251,13 +282,6 @@ class SlotPool:
     def _count_resident(self, nbytes: int) -> None:
         self.resident_bytes += nbytes
         self.peak_bytes = max(self.peak_bytes, self.resident_bytes)
-
-
-def _give_back(pool: weakref.ref[SlotPool], slot: Slot) -> None:
-    """Returns a slot whose lease was collected; without its pool it is unmapped."""
-    found = pool()
-    if found is not None:
-        found._returned.append(slot)
 
 
 def _call_before_unmapping(region: Region, unregister: Callable[[int], None]) -> None:

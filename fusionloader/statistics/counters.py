@@ -61,10 +61,10 @@ class Statistics:
                 self.substituted += 1
             if len(self.errors) < _KEPT_ERRORS:
                 self.errors.append(skip.failure.text)
-            lines = skip.failure.text.strip().splitlines()
+            lines = skip.failure.text.splitlines()
             name = next((line for line in lines if line.startswith("Sample: ")), "a sample")
             action = "left out" if skip.replaced_by is None else f"replaced by {skip.replaced_by}"
-            log.warning("%s was %s: %s", name, action, lines[-1])
+            log.warning("%s was %s: %s", name, action, skip.failure.line)
 
     def epoch_ended(self) -> None:
         """Notes what the cache has saved until here."""

@@ -96,7 +96,8 @@ class LoaderStats:
             can be lent. Empty without one.
         deferred_images: of user code: how many ``files`` were, which were ``left_to_pillow`` and
             why, the operations ``recorded``, what the ``results`` were, how their tensors
-            were ``collated``, and what ``ended_by`` asking for pixels.
+            were ``collated``, what ``ended_by`` asking for pixels, and which replacements have
+            ``failed``, by what they replace, with the error.
         decoded_cache: what is in it; ``None`` without one.
         jpeg_index: what is in it; ``None`` without one.
         shared_prep: what is shared with other jobs; ``None`` without ``share``.

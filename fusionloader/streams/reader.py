@@ -161,7 +161,10 @@ class _Reader:
         memory = self._workers[connection]
         found, errors = [], {}
         needed = sum(len(data) for data in samples.values() if isinstance(data, bytes))
-        fds = memory.grow(needed)
+        try:
+            fds = memory.grow(needed)
+        except objects.SharedMemoryExhausted as error:
+            fds, samples = (), dict.fromkeys(samples, error)
         at = 0
         for item, data in samples.items():
             if isinstance(data, bytes):
@@ -211,8 +214,9 @@ class _Memory:
         """Makes room; returns the descriptor of new memory for the worker, if it is new."""
         if needed <= self.nbytes:
             return ()
-        self.nbytes = max(_LEAST_MEMORY, 1 << (needed - 1).bit_length())
-        fd = objects.create(self.nbytes, "samples")
+        nbytes = max(_LEAST_MEMORY, 1 << (needed - 1).bit_length())
+        fd = objects.create(nbytes, "samples")
+        self.nbytes = nbytes
         self.view = memoryview(mmap.mmap(fd, self.nbytes))
         return (fd,)
 

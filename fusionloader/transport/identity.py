@@ -17,6 +17,8 @@ import stat
 import weakref
 from pathlib import Path
 
+from fusionloader.limits import anonymous_memory
+
 TOKEN_BYTES = 32
 _LEAST_BYTES = 16
 _PERSON = b"fusionloader-tls"
@@ -67,8 +69,9 @@ class Identity:
         Raises:
             ImportError: cryptography is not installed.
         """
-        fd = os.memfd_create("fusionloader-identity", os.MFD_CLOEXEC)
-        os.write(fd, _pem(token))
+        pem = _pem(token)
+        fd = anonymous_memory.create("identity", len(pem))
+        os.write(fd, pem)
         return cls(fd)
 
     @functools.cached_property

@@ -29,7 +29,7 @@ def capture(error: BaseException, where: str, sample: str = "", position: int = 
         kind = pickle.dumps(type(error))
     except Exception:  # a class made inside a function
         kind = None
-    return Failure(kind, message, position)
+    return Failure(kind, message, position, summary(error))
 
 
 def summary(error: BaseException) -> str:

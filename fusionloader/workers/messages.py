@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # native workers do not import torch
+    from collections.abc import Callable
+
     from fusionloader.deferred.counts import Counts
     from fusionloader.executors.layout import Layout
 
@@ -30,11 +32,13 @@ class Failure:
         kind: the exception's type, pickled by reference; ``None`` if it cannot be.
         text: the message with the worker's traceback.
         position: of the sample in the mini-batch, -1 if the failure belongs to no sample.
+        line: type and message of the exception in one line, for the log.
     """
 
     kind: bytes | None
     text: str
     position: int
+    line: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,29 +185,31 @@ class Receiver:
         finally:  # also by Ctrl-C
             self._in_use = False
 
-    def receive(self) -> list[Message]:
-        """Returns the messages that have arrived, without waiting for more."""
+    def handle(self, handle: Callable[[Message], None]) -> None:
+        """Calls ``handle`` with each message that has arrived, without waiting for more.
+
+        A message is forgotten when ``handle`` has returned. If that raises, or Ctrl-C comes, the
+        message is handled once more by the next call, so ``handle`` has to bear messages twice.
+        """
         with self._lock:
+            if self._in_use:  # by this thread: a finalizer interrupts the handling of a message
+                return
             self._read()
-            if not self._buffer:
-                return []
             self._in_use = True
             try:
-                pickled = self._take_whole()
+                while end := self._end_of_message():
+                    handle(pickle.loads(self._buffer[_HEADER.size : end]))
+                    del self._buffer[:end]
             finally:
                 self._in_use = False
-        return [pickle.loads(message) for message in pickled]
 
-    def _take_whole(self) -> list[bytes]:
-        messages = []
-        while len(self._buffer) >= _HEADER.size:
-            (size,) = _HEADER.unpack_from(self._buffer)
-            end = _HEADER.size + size
-            if len(self._buffer) < end:
-                break
-            messages.append(bytes(memoryview(self._buffer)[_HEADER.size : end]))
-            del self._buffer[:end]
-        return messages
+    def _end_of_message(self) -> int:
+        """Returns where the first message ends in the buffer; 0 if it has not arrived whole."""
+        if len(self._buffer) < _HEADER.size:
+            return 0
+        (size,) = _HEADER.unpack_from(self._buffer)
+        end: int = _HEADER.size + size
+        return end if len(self._buffer) >= end else 0
 
     def wait(self, seconds: float) -> None:
         """Sleeps until more of a message has arrived, at most ``seconds``."""

@@ -224,13 +224,13 @@ class NativeWorker:
                 lambda item: self._write(at, item),
             )
         except BadSample as bad:
-            failed = messages.TinyBatchFailed(at.sequence, -1, bad.failure)
+            failed = messages.TinyBatchFailed(at.sequence, at.tiny_batch, bad.failure)
             messages.send(self._config.message_fd, failed)
             self._loop.sample_failed()
             return
         skipped = messages.SampleSkipped(at.sequence, at.row, found.index, failure)
         messages.send(self._config.message_fd, skipped)
-        self._loop.sample_done()
+        self._loop.sample_skipped()
 
     def _serves(self) -> str:
         return "Preprocessor" if self._loop.comes_encoded else "DataLoader"

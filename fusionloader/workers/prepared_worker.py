@@ -19,7 +19,6 @@ from fusionloader.sources.datasets import compile_dataset
 from fusionloader.workers import failures, messages, native_worker
 from fusionloader.workers.native_worker import NativeWorkerConfig
 from fusionloader.workers.preparation import prepare_process
-from fusionloader.workers.processes import exit_with_parent
 
 Info = tuple[int, int, AnyDataset, Callable[[int], object] | None]
 """Number of workers, base seed, dataset, worker_init_fn."""
@@ -35,7 +34,6 @@ def main(config: NativeWorkerConfig, descriptors: dict[str, Descriptor], info: I
     """
     fds: dict[str, Any] = {name: descriptor.fd for name, descriptor in descriptors.items()}
     config = replace(config, **fds)
-    exit_with_parent(config.parent)
     if prepare(config, info):
         native_worker.main(config)
 

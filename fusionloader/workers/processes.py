@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fusionloader import training_signals
+from fusionloader.shm import forks
 
 _JOIN_SECONDS = 0.05
 _DYING_SECONDS = 5.0  # between the end of a process's connections and its own
@@ -89,7 +90,10 @@ class Child(_Signalled):
     def start(self) -> None:
         """Starts it."""
         # What multiprocessing starts by itself to spawn a process would never let them through.
-        with training_signals.held_back() if self._is_forked else contextlib.nullcontext():
+        if not self._is_forked:
+            self._process.start()
+            return
+        with training_signals.held_back(), forks.of_worker():
             self._process.start()
 
     @property
@@ -136,15 +140,17 @@ class BareProcess(_Signalled):
     ) -> None:
         """``argument`` is pickled; ``fds`` are open in the process under the same numbers.
 
-        With ``apart`` it has a session of its own and gets no signals of this process's group.
+        With ``apart`` it has a session of its own, gets no signals of this process's group, and
+        does not end with this process.
         With ``cpus`` it runs on these only.
         """
         package = str(Path(__file__).parents[2])
         path = [package, *(entry for entry in sys.path if entry != package)]
+        watch = f"from fusionloader._native import exit_with; exit_with({os.getpid()})\n"
         code = (
             f"import sys; sys.path[:] = {path!r}; import pickle\n"
             "from fusionloader.training_signals import leave; leave()\n"
-            f"from {module} import main\n"
+            f"{'' if apart else watch}from {module} import main\n"
             "main(pickle.load(sys.stdin.buffer))"
         )
         if cpus:
@@ -159,10 +165,12 @@ class BareProcess(_Signalled):
                 pass_fds=fds,
                 start_new_session=apart,
             )
-            self._is_taken = False
-            assert self._process.stdin is not None
-            with contextlib.suppress(BrokenPipeError), self._process.stdin as pipe:
-                pipe.write(pickled)
+        self._is_taken = False
+        # Not under the lock: a process that is stopped reads no more than a pipe holds. What other
+        # threads start meanwhile may keep this end open, but nobody waits for it to be closed.
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError), self._process.stdin as pipe:
+            pipe.write(pickled)
 
     @property
     def pid(self) -> int | None:
@@ -195,11 +203,17 @@ def start(
 
     With ``cpus`` it runs on these only.
     """
-    process = context.Process(target=_run_on, args=(cpus, target, *args))
+    method = context.get_start_method()
+    process = context.Process(target=_run_on, args=(parent_of(method), cpus, target, *args))
     process.daemon = True
-    watched_process = watched(process, context.get_start_method())
-    with _forking:
-        watched_process.start()
+    watched_process = watched(process, method)
+    try:
+        with _forking:
+            watched_process.start()
+    except BaseException:
+        if process.pid is not None:  # nobody would know of it
+            process.kill()
+        raise
     return watched_process  # type: ignore[no-any-return]
 
 
@@ -212,9 +226,10 @@ def watched(process: Any, method: str) -> Any:
     return Child(process, method == "fork") if is_child else process
 
 
-def _run_on(cpus: tuple[int, ...], target: Callable[..., None], *args: object) -> None:
+def _run_on(parent: int, cpus: tuple[int, ...], target: Callable[..., None], *args: object) -> None:
     global _initial_affinity
     training_signals.leave()
+    exit_with_parent(parent)
     if cpus:
         _initial_affinity = os.sched_getaffinity(0)
         with contextlib.suppress(OSError):  # the container may have lost them since
@@ -346,26 +361,27 @@ def describe_exit(exitcode: int | None) -> str:
 
 
 def exit_with_parent(parent: int) -> None:
-    """Ends this process soon after the training process has, even while user code runs.
+    """Ends this process soon after the training process has ended, whatever runs in it.
 
     ``parent`` is the training process's pid; 0 where this process's parent is a fork server.
     """
+    from fusionloader import _native
+
+    _native.exit_with(parent, -1 if parent else _end_of_training())
+
+
+def _end_of_training() -> int:
+    """Returns a descriptor that becomes readable when the fork server's client has ended."""
     import multiprocessing
-    import time
 
     training = multiprocessing.parent_process()
-
-    def is_alive() -> bool:
-        if parent:
-            return os.getppid() == parent
-        return training is None or training.is_alive()
-
-    def watch() -> None:
-        while is_alive():
-            time.sleep(1)
-        os._exit(1)
-
-    threading.Thread(target=watch, name="fusionloader-orphan-watch", daemon=True).start()
+    assert training is not None and training.pid is not None
+    with contextlib.suppress(OSError, AttributeError):  # too many files, an old kernel
+        pidfd = os.pidfd_open(training.pid)
+        if training.is_alive():  # so it is not the next process with that pid
+            return pidfd
+    # Children that training forks hold the other end of this pipe, too.
+    return training.sentinel
 
 
 def is_stopped(pid: int) -> bool:

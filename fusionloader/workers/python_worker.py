@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
@@ -23,7 +23,6 @@ from fusionloader.shm.descriptor import Descriptor
 from fusionloader.workers import failures, messages
 from fusionloader.workers.on_error import BadSample, resolve
 from fusionloader.workers.preparation import ProcessState, prepare_process
-from fusionloader.workers.processes import exit_with_parent
 
 _CLAIM_SECONDS = 0.5e-3  # of work in a claim, when samples are cheap
 _MOST_TINY_BATCHES = 64
@@ -36,7 +35,6 @@ class PythonWorkerConfig:
 
     worker: int
     workers: int
-    parent: int
     control: Descriptor
     data: Descriptor
     message: Descriptor
@@ -48,7 +46,6 @@ class PythonWorkerConfig:
 
 def main(config: PythonWorkerConfig) -> None:
     """Serves until the manager stops the queue or the training process has ended."""
-    exit_with_parent(config.parent)
     worker = prepared(config)
     if worker is not None:
         worker.serve()
@@ -88,6 +85,30 @@ def _is_empty(samples: list[Any]) -> bool:
     return all(sample is _SKIPPED for sample in samples)
 
 
+def _indices(claim: _native.Claim) -> list[Any] | None:
+    """Returns the mini-batch's indices, ``None`` where they are the numbers of its items."""
+    return pickle.loads(claim.indices()) if len(claim.indices()) else None
+
+
+def _keys(
+    claim: _native.Claim, start: int, stop: int, indices: list[Any] | None
+) -> Iterator[SampleKey]:
+    """Returns the keys of the samples at positions ``start`` to ``stop - 1``."""
+    items, *draws = claim.sample_keys(start, stop)
+    found = items if indices is None else indices[start:stop]
+    return map(SampleKey, found, repeat(claim.seed), repeat(claim.epoch), *draws)
+
+
+def _first_unpicklable(samples: list[Any]) -> int:
+    """Returns the number of the first sample that cannot be pickled, 0 if each can by itself."""
+    for number, sample in enumerate(samples):
+        try:
+            pickle.dumps(sample)
+        except Exception:
+            return number
+    return 0
+
+
 class PythonWorker:
     """Claims tiny-batches, loads their samples from the source, and writes them."""
 
@@ -105,6 +126,7 @@ class PythonWorker:
         self._layout_expected = False
         self._writers: dict[tuple[int, int, int], Writer] = {}
         self._seconds_per_tiny_batch = _CLAIM_SECONDS
+        self._with_skips: set[int] = set()  # tiny-batches of the claim
         self._reported = False
 
     @property
@@ -156,8 +178,9 @@ class PythonWorker:
     def _serve_claim(self, claim: _native.Claim) -> None:
         self.queue.begin_span()
         before = ProcessState(generators=True) if self._may_come_back(claim) else None
-        indices = pickle.loads(claim.indices()) if len(claim.indices()) else None
+        indices = _indices(claim)
         whole: list[tuple[int, list[Any]]] = []
+        self._with_skips.clear()
         for tiny_batch in range(claim.first, claim.first + claim.count):
             try:
                 whole.append((tiny_batch, self._load(claim, tiny_batch, indices)))
@@ -169,7 +192,7 @@ class PythonWorker:
         for tiny_batch, samples in whole:
             # Without a sample nobody learns the layout that writing would wait for.
             if _is_empty(samples):
-                self.queue.finish(claim, tiny_batch, TinyBatchState.COMPLETED)
+                self.queue.finish(claim, tiny_batch, TinyBatchState.SKIPPED)
         whole = [each for each in whole if not _is_empty(each[1])]
         if whole and self._agree_on_layout(claim, whole[0][1]):
             start = time.perf_counter()
@@ -201,9 +224,7 @@ class PythonWorker:
     def _load(self, claim: _native.Claim, tiny_batch: int, indices: list[Any] | None) -> list[Any]:
         start = tiny_batch * claim.tiny_size
         stop = min(start + claim.tiny_size, claim.samples)
-        items, *draws = claim.sample_keys(start, stop)
-        found = items if indices is None else indices[start:stop]
-        keys = map(SampleKey, found, repeat(claim.seed), repeat(claim.epoch), *draws)
+        keys = _keys(claim, start, stop, indices)
         self.queue.begin_sample(claim, tiny_batch, start)
         samples = []
         for position, sample_key in zip(range(start, stop), keys, strict=True):
@@ -236,6 +257,7 @@ class PythonWorker:
         )
         skipped = messages.SampleSkipped(claim.sequence, position, found.index, failure)
         messages.send(self._message_fd, skipped)
+        self._with_skips.add(position // claim.tiny_size)
         return _SKIPPED if found.index is None else found.sample
 
     def _capture(self, error: Exception, sample: str, position: int) -> messages.Failure:
@@ -283,28 +305,53 @@ class PythonWorker:
                 joined = [sample for _, samples in whole for sample in samples]
             try:
                 writer.write(claim.first * claim.tiny_size, joined)
-            except LayoutMismatch:
+            except Exception:  # of some sample: see _write_apart
                 contiguous = False
         if contiguous:
-            return [(tiny_batch, TinyBatchState.COMPLETED) for tiny_batch, _ in whole]
+            return [(tiny_batch, self._written(tiny_batch)) for tiny_batch, _ in whole]
         return [(each[0], self._write_apart(claim, *each)) for each in whole]
 
     def _write_apart(
         self, claim: _native.Claim, tiny_batch: int, samples: list[Any]
     ) -> TinyBatchState:
         writer = self._writer(claim)
-        start = tiny_batch * claim.tiny_size
+        start = position = tiny_batch * claim.tiny_size
         try:
-            for row, sample in enumerate(samples, start):
+            for position, sample in enumerate(samples, start):
                 if sample is not _SKIPPED:
-                    writer.write(row, [sample])
+                    writer.write(position, [sample])
         except LayoutMismatch:
-            kept = [None if sample is _SKIPPED else sample for sample in samples]
-            spilled = messages.SamplesSpilled(claim.sequence, tiny_batch, pickle.dumps(kept))
-            self.queue.wake_manager()  # so that it reads while a large message is written
-            messages.send(self._message_fd, spilled)
-            return TinyBatchState.SPILLED
-        return TinyBatchState.COMPLETED
+            return self._spill(claim, tiny_batch, samples)
+        except Exception as error:
+            return self._fail(claim, tiny_batch, position, error)
+        return self._written(tiny_batch)
+
+    def _written(self, tiny_batch: int) -> TinyBatchState:
+        skipped = tiny_batch in self._with_skips
+        return TinyBatchState.SKIPPED if skipped else TinyBatchState.COMPLETED
+
+    def _spill(self, claim: _native.Claim, tiny_batch: int, samples: list[Any]) -> TinyBatchState:
+        """Sends samples that do not fit the layout."""
+        kept = [None if sample is _SKIPPED else sample for sample in samples]
+        try:
+            pickled = pickle.dumps(kept)
+        except Exception as error:
+            position = tiny_batch * claim.tiny_size + _first_unpicklable(kept)
+            return self._fail(claim, tiny_batch, position, error)
+        self.queue.wake_manager()  # so that it reads while a large message is written
+        spilled = messages.SamplesSpilled(claim.sequence, tiny_batch, pickled)
+        messages.send(self._message_fd, spilled)
+        return TinyBatchState.SPILLED
+
+    def _fail(
+        self, claim: _native.Claim, tiny_batch: int, position: int, error: Exception
+    ) -> TinyBatchState:
+        """Reports that a sample can be neither written nor sent."""
+        (key,) = _keys(claim, position, position + 1, _indices(claim))
+        failure = self._capture(error, self._source.name(key), position)
+        failed = messages.TinyBatchFailed(claim.sequence, tiny_batch, failure)
+        messages.send(self._message_fd, failed)
+        return TinyBatchState.FAILED
 
     def _writer(self, claim: _native.Claim) -> Writer:
         assert self._layout is not None and claim.payload is not None

@@ -7,8 +7,8 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 from fusionloader.limits.out_of_memory import OutOfMemoryKills
 from fusionloader.workers import messages, processes
@@ -32,8 +32,8 @@ class RunningWorker:
     """A running worker."""
 
     number: int
-    process: Process
     receiver: messages.Receiver
+    process: Process = field(init=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Death:
         number: the worker's.
         pid: of the process.
         manner: how it ended, as text.
-        last_messages: those that were not received before.
+        receiver: of its messages, of which some may not be handled yet.
         is_accident: ``False`` where its pool ended it, to start another process.
         at_work: whether it had begun to work, for this loader or another one of its pool.
     """
@@ -52,7 +52,7 @@ class Death:
     number: int
     pid: int | None
     manner: str
-    last_messages: list[messages.Message]
+    receiver: messages.Receiver
     is_accident: bool = True
     at_work: bool = False
 
@@ -77,7 +77,7 @@ class WorkerSet:
         self.workers: list[RunningWorker] = []
         try:
             for number in range(first, first + count):
-                self.workers.append(self._launch(number))
+                self.add(number)
         except BaseException:
             self.end()
             raise
@@ -89,18 +89,20 @@ class WorkerSet:
                 self._hand_over(number, read)
                 os.close(read)
                 read = -1
-            process = self._start(number, write)
+            worker = RunningWorker(number, messages.Receiver(read))
+            worker.process = self._start(number, write)
         except BaseException:
             if read >= 0:
                 os.close(read)
             raise
         finally:
             os.close(write)
-        return RunningWorker(number, process, messages.Receiver(read))
+        return worker
 
-    def receive(self) -> list[messages.Message]:
-        """Returns the messages of all workers that have arrived, without waiting."""
-        return [m for worker in self.workers for m in worker.receiver.receive()]
+    def handle(self, handle: Callable[[messages.Message], None]) -> None:
+        """Calls ``handle`` with each message that has arrived; see ``Receiver.handle``."""
+        for worker in self.workers:
+            worker.receiver.handle(handle)
 
     def unfinished_message(self) -> messages.Receiver | None:
         """Returns the receiver of a message that has arrived in part, if any."""
@@ -120,7 +122,7 @@ class WorkerSet:
                 worker.number,
                 worker.process.pid,
                 self._manner(worker.process),
-                worker.receiver.receive(),
+                worker.receiver,
                 not getattr(worker.process, "ended_by_pool", False),
                 getattr(worker.process, "was_prepared", False),
             )
@@ -166,41 +168,56 @@ class WorkerSet:
         self.restarts[death.number] += 1
 
     def restart(self, death: Death) -> None:
-        """Starts a worker under the number of a dead one."""
-        self.drop(death)
-        self.workers.append(self._launch(death.number))
-        self.workers.sort(key=lambda worker: worker.number)
+        """Starts a worker under the number of a dead one.
+
+        If that raises, the dead one stays in its place, and ``deaths`` returns it again.
+        """
+        place = self._place(death)
+        self.workers[place] = self._launch(death.number)
+        self._forget(death)
 
     def drop(self, death: Death) -> None:
         """Removes a dead worker."""
+        del self.workers[self._place(death)]
+        self._forget(death)
+
+    def _place(self, death: Death) -> int:
+        return [worker.receiver for worker in self.workers].index(death.receiver)
+
+    def _forget(self, death: Death) -> None:
         self._killed.pop(death.pid, None)
-        for worker in [worker for worker in self.workers if worker.number == death.number]:
-            worker.receiver.close()
-            self.workers.remove(worker)
+        death.receiver.close()
 
     def drain(self) -> None:
         """Empties all pipes into their buffers, so that no worker's write blocks."""
         for worker in self.workers:
             worker.receiver.drain()
 
-    def retire(self, count: int) -> list[Death]:
+    def retire(self, count: int) -> Iterator[Death]:
         """Ends the workers with the highest numbers until ``count`` are left.
 
-        The caller has to take back their claims.
+        The caller has to handle the messages and to take back the claims of each.
+
+        Raises:
+            RuntimeError: one does not end when it is killed.
         """
-        ended = []
         for worker in self.workers[count:]:
+            pid = worker.process.pid
             worker.process.kill()
             worker.process.join(_PATIENCE_SECONDS)
-            last = worker.receiver.receive()
-            ended.append(Death(worker.number, worker.process.pid, "was ended", last))
-            worker.receiver.close()
-        del self.workers[count:]
-        return ended
+            if worker.process.is_alive():
+                raise RuntimeError(
+                    f"DataLoader worker (pid {pid}) has not ended {_PATIENCE_SECONDS:g} s after it "
+                    "was killed: it waits in the kernel, as for a disk or a file system that does "
+                    "not answer. Its samples cannot be given to another worker"
+                )
+            death = Death(worker.number, pid, "was ended", worker.receiver)
+            yield death
+            self.drop(death)
 
     def add(self, number: int) -> None:
         """Starts one more worker, under the next number."""
-        self.workers.append(self._launch(number))
+        self.workers += [self._launch(number)]  # no call between the start and the list
 
     def end(self) -> None:
         """Waits for the workers, whose queue was stopped, and kills those that do not end."""

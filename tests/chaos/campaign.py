@@ -83,7 +83,7 @@ def campaign(
         total = sum(sum(tally.kills.values()) for tally in tallies.values())
         if number >= runs or total >= kills or time.monotonic() - began >= seconds:
             memory = left_behind(*place.ended)
-            assert not memory, f"shared memory is left: {memory}"
+            assert not memory, f"shared memory is left of {number} runs from seed {seed}: {memory}"
             return tallies
         kind = kinds[number % len(kinds)]
         at = time.monotonic()

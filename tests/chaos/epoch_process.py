@@ -6,27 +6,49 @@ Commands come as lines of JSON on standard input, one answer each goes to what w
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import faulthandler
 import gc
 import hashlib
 import importlib
 import json
+import logging
 import os
+import re
 import signal
 import sys
 import threading
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
+from support.raised_at import CALLS, Steps
 from torch.utils._pytree import tree_leaves
 
 from chaos.kinds.setting import EpochKind, Part, Setting
-from fusionloader.manager import local_manager
+from fusionloader.inference import request_queue
+from fusionloader.manager import in_flight, remote_proxy
 from fusionloader.streams import read_ahead_process
 from fusionloader.workers import worker_set
+
+# Three that die in a row, or at the same samples, would be an error.
+LIMITS = (
+    (worker_set, "_FRUITLESS_DEATHS"),
+    (in_flight, "MOST_DEATHS"),
+    (read_ahead_process, "_FRUITLESS_DEATHS"),
+    (remote_proxy, "_FRUITLESS_DEATHS"),
+    (request_queue, "_MOST_DEATHS"),
+)
+
+ERRORS: dict[str, Callable[[str], BaseException]] = {
+    "KeyboardInterrupt": KeyboardInterrupt,
+    "MemoryError": MemoryError,
+    "OSError": lambda text: OSError(errno.EMFILE, text),
+}
 
 
 def rows_of(batch: Any) -> list[str]:
@@ -50,6 +72,28 @@ def said_by(error: BaseException) -> str:
     return f"{type(error).__name__}: " + " ".join(notes)
 
 
+class Child:
+    """A forked process that keeps batches and looks at them when it is told to."""
+
+    def __init__(self, batches: list[tuple[Any, list[str]]]) -> None:
+        reads, self._told = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            os.read(reads, 1)
+            os._exit(int(any(rows_of(batch) != rows for batch, rows in batches)))
+        os.close(reads)
+
+    def look(self) -> int:
+        """Returns 1 if a batch is no longer what it was, 0 if all are."""
+        os.write(self._told, b"\n")
+        os.close(self._told)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+_PR_SET_PDEATHSIG = 1
+
+
 def begin_at(part: Part, epoch: int) -> None:
     """Sets the number of the next epoch, however many were begun and failed before.
 
@@ -60,38 +104,70 @@ def begin_at(part: Part, epoch: int) -> None:
         part.loader.set_epoch(epoch)
 
 
+class Skips(logging.Handler):
+    """The samples that loaders say they have left out, and why."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[int, str]] = []
+        logging.getLogger("fusionloader").addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if match := re.match(r"Sample: index (\d+)\b.* was left out: ", text, re.DOTALL):
+            self.found.append((int(match[1]), text))
+
+    def take(self) -> list[tuple[int, str]]:
+        """Returns what has been said since it was asked for."""
+        found, self.found = self.found, []
+        return found
+
+
 class Taken:
     """A loader's epochs, batch by batch."""
 
     def __init__(self, part: Part) -> None:
         self._part = part
         self._iterator: Iterator[Any] | None = None
-        self.epoch, self.position = -1, 0
+        self.epoch, self.calls = -1, 0
 
     def next(
-        self, kept: list[tuple[Any, list[str]]] | None, error: Exception | None
+        self,
+        keep: Callable[[Any, list[str]], None],
+        error: Exception | None,
+        planted: tuple[str, str, int] | None,
     ) -> dict[str, Any]:
-        """Takes a batch, the end, or an error, which may have come before."""
+        """Takes a batch, the end, or an error, which may have come before.
+
+        ``planted`` is an error's type and text, and the step of the loader at which it is raised.
+        """
         if self._iterator is None:
-            self.epoch, self.position = self.epoch + 1, 0
+            self.epoch += 1
             begin_at(self._part, self.epoch)
-        place = {"epoch": self.epoch, "position": self.position}
-        self.position += 1
+        self.calls += 1
+        steps = Steps(events=(*CALLS, "c_return"))
+        found: dict[str, Any] = {"epoch": self.epoch, "calls": self.calls}
         try:
             if error is not None:
                 raise error
-            if self._iterator is None:
-                self._iterator = iter(self._part.loader)
-            batch = next(self._iterator, None)
-            rows = None if batch is None else rows_of(batch)
-        except Exception as error:
-            return {**place, "error": said_by(error), "under_way": self._iterator is not None}
-        if rows is None:
-            self._iterator = None
-            return {**place, "end": True, "under_way": False}
-        if kept is not None:
-            kept.append((batch, rows))
-        return {**place, "rows": rows, "under_way": True}
+            if planted is None:
+                batch = self._take()
+            else:
+                kind, text, position = planted
+                batch = steps.raise_at(position, ERRORS[kind](text), self._take)
+            if batch is None:
+                self._iterator, found["end"] = None, True
+            else:
+                found["rows"] = rows_of(batch)
+                keep(batch, found["rows"])
+        except (Exception, KeyboardInterrupt) as error:
+            found["error"] = said_by(error)
+        return {**found, "under_way": self._iterator is not None, "interrupted": steps.place}
+
+    def _take(self) -> Any:
+        if self._iterator is None:
+            self._iterator = iter(self._part.loader)
+        return next(self._iterator, None)
 
     def leave(self) -> bool:
         """Drops the iterator; returns whether there was one."""
@@ -114,6 +190,12 @@ class Commands:
         self._epochs = _kind(setting).make(setting)
         self._taken = [Taken(part) for part in self._epochs.parts]
         self._kept: list[tuple[Any, list[str]]] = []
+        self._last: list[
+            tuple[Any, list[str]]
+        ] = []  # the newest batch, as training's variable has it
+        self._children: list[Child] = []
+        self._skips = Skips()
+        self._answer: tuple[int, Any] = (-1, None)
         self.interruption: Exception | None = None
         self._are_over = False
         self._lines: list[bytes] = []
@@ -139,17 +221,28 @@ class Commands:
 
     def obey(self, number: int, answers: int) -> None:
         """Does one, and writes the answer to a descriptor."""
-        name, *arguments = json.loads(self._lines[number])
-        answer = [number, getattr(self, name)(*arguments)]
-        os.write(answers, json.dumps(answer).encode() + b"\n")
+        if self._answer[0] != number:  # or it was interrupted when it had been done
+            name, *arguments = json.loads(self._lines[number])
+            self._answer = number, getattr(self, name)(*arguments)
+        os.write(answers, json.dumps(self._answer).encode() + b"\n")
 
     def hello(self) -> dict[str, Any]:
         parts = [{"order": part.order, "paths": part.paths} for part in self._epochs.parts]
         return {"pid": os.getpid(), "parts": parts}
 
-    def next(self, part: int, keep: bool = False) -> dict[str, Any]:
+    def next(
+        self, part: int, keep: bool = False, planted: tuple[str, str, int] | None = None
+    ) -> dict[str, Any]:
+        """Takes a batch of a part."""
         error, self.interruption = self.interruption, None
-        return self._taken[part].next(self._kept if keep else None, error)
+
+        def note(batch: Any, rows: list[str]) -> None:
+            self._last[:] = [(batch, rows)]
+            if keep:
+                self._kept.append((batch, rows))
+
+        found = self._taken[part].next(note, error, planted)
+        return {**found, "skipped": self._skips.take()}
 
     def all(self, epochs: int) -> list[list[list[list[str]]]]:
         """The rows of all batches of some epochs, by part."""
@@ -169,15 +262,38 @@ class Commands:
         return True
 
     def fork(self) -> int:
-        """Forks a process that drops what it has of the loaders, and ends."""
+        """Forks a process that looks at its batches, drops what it has of the loaders, and ends."""
         child = os.fork()
         if child == 0:
+            self._kept += self._last
             for taken in self._taken:
                 taken.leave()
-            self._kept.clear()
+            changed = self.kept()
             gc.collect()
-            os._exit(0)
+            os._exit(int(changed > 0))
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    def fork_child(self) -> list[int]:
+        """Forks a process that keeps the batches; drops them here.
+
+        Returns how many have changed, and the number of the process.
+        """
+        self._children.append(Child([*self._kept, *self._last]))
+        self._last.clear()
+        return [self.kept(), self._children[-1].pid]
+
+    def children(self) -> list[int]:
+        """Has the forked processes look at their batches; returns what they have found."""
+        found = [child.look() for child in self._children]
+        self._children.clear()
+        return found
+
+    def compute(self, seconds: float) -> bool:
+        """Does something else for a while."""
+        numbers, until = torch.rand(64, 64), time.monotonic() + seconds
+        while time.monotonic() < until:
+            numbers @ numbers  # noqa: B018
+        return True
 
     def kept(self) -> int:
         """How many of the batches that were kept are no longer what they were; drops them."""
@@ -202,6 +318,7 @@ class Commands:
         for number in range(len(self._taken)):
             self.leave(number)
         self._kept.clear()
+        self._last.clear()
         self._epochs.close()
         self._taken.clear()
         del self._epochs
@@ -233,9 +350,9 @@ def main() -> None:
     answers = os.dup(1)
     os.dup2(2, 1)  # user code may print
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    # Three that die in a row, or at the same samples, would be an error.
-    worker_set._FRUITLESS_DEATHS = local_manager._MOST_DEATHS = 1 << 30
-    read_ahead_process._FRUITLESS_DEATHS = 1 << 30
+    for module, name in LIMITS:
+        assert hasattr(module, name), f"{module.__name__}.{name} has another name now"
+        setattr(module, name, 1 << 30)
     commands = Commands(setting)
     os.write(answers, json.dumps([-1, commands.hello()]).encode() + b"\n")
     threading.Thread(target=commands.read, daemon=True).start()

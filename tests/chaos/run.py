@@ -20,15 +20,22 @@ from support.torchrun import environment
 from support.waiting import wait_until
 from support.warm_start import Starter
 
-from chaos.checks import Checks
-from chaos.kinds.setting import BATCH, SKIPS, EpochKind, Setting
+from chaos.checks import Checks, Course, Excuse
+from chaos.kinds.setting import SKIPS, EpochKind, Setting
 from chaos.shim import FaultySystem
 from chaos.tally import Tally
 from chaos.trainer import Hang, Trainer, role_of
-from chaos.traps import FAULTS, disarm
+from chaos.traps import FAULTS, disarm, set_trap
 
 STRIKES = 0.35  # how likely a fault is before a batch
 _LET_GO_SECONDS = 0.25  # who waits so long has those go on that were stopped
+# What an iterator says after an exception in training, if it does not go on.
+_NO_MORE = "cannot go on|no more batches"
+
+
+class Failed(AssertionError):
+    """A run has failed; the message has what was done, and the command that does it again."""
+
 
 Rows = list[list[list[list[str]]]]  # by part, epoch and batch
 
@@ -72,19 +79,26 @@ class Run:
         self._afterwards: list[tuple[int, Callable[[], None]]] = []
         self._stopped: list[psutil.Process] = []
         self.step = 0
-        self._last: dict[tuple[int, int], tuple[int, int]] = {}  # epochs and batches, likewise
+        self._calls: Counter[tuple[int, int]] = Counter()  # of `next`, likewise
         self._stack = contextlib.ExitStack()
         self._group: Path | None = None
         self._without_group = False
+        self._traps = self._interruptions = 0
+        self._planted: tuple[str, str, int] | None = None
+        self._moments: list[Callable[[], None]] = []
         self._begun: Counter[tuple[int, int]] = Counter()  # epochs, by trainer and part
         on_error = self.chance.choice(["raise", "skip"] if SKIPS in kind.subject_to else ["raise"])
+        in_order = not kind.any_order or self.chance.random() < 0.5
         word = secrets.token_hex(6)
         self.folder = laboratory.folder / f"run-{word}"
         room = kind.make.__module__
-        self.setting = Setting(kind.name, room, str(self.folder), on_error=on_error, word=word)
-        self.checks = Checks(self.folder, on_error == "skip")
+        self.setting = Setting(
+            kind.name, room, str(self.folder), on_error=on_error, in_order=in_order, word=word
+        )
+        self.checks = Checks(self.folder, kind.replaces_workers)
         self.tally = self.checks.tally
         self.trainers: list[Trainer] = []
+        self.complaints = ""  # what they had written to standard error when all was ended
         self.images = self.folder / "images"
 
     # ---- the processes -------------------------------------------------------------------------
@@ -92,19 +106,27 @@ class Run:
     def begin(self) -> None:
         """Starts the training processes; finds out once per kind what they should make."""
         shutil.copytree(self.laboratory.images, self.images)
+        self.laboratory.system.watch(self.setting.written)
         (self.folder / "runtime").mkdir(mode=0o700)
         for rank in range(self.kind.processes):
             self._find_out(rank)
-        self.trainers = [
-            self._start(replace(self.setting, rank=rank), ranks)
-            for rank, ranks in enumerate(environment(self.kind.processes))
-        ]
+        for rank, ranks in enumerate(environment(self.kind.processes)):
+            self.trainers.append(self._start(replace(self.setting, rank=rank), ranks))
         for trainer in self.trainers:
             trainer.hello()
+            for number, part in enumerate(trainer.parts):
+                rank = trainer.setting.rank
+                known = self.laboratory.known[self.kind.name, rank][number]
+                self.checks.courses[rank, number] = Course(
+                    part["order"], known, self.setting.in_order
+                )
 
     def _start(self, setting: Setting, ranks: dict[str, str]) -> Trainer:
         system = self.laboratory.system.environment
-        own = {"XDG_RUNTIME_DIR": str(self.folder / "runtime"), "XDG_CACHE_HOME": str(self.folder)}
+        own = {
+            "XDG_RUNTIME_DIR": str(self.folder / "runtime"),
+            "XDG_CACHE_HOME": self.setting.written,
+        }
         if self.kind.processes == 1:
             ranks = {}
         job = {"TORCHELASTIC_RUN_ID": f"chaos-{setting.word}"}
@@ -113,7 +135,7 @@ class Run:
     def _find_out(self, rank: int) -> None:
         if (self.kind.name, rank) in self.laboratory.known:
             return
-        setting = replace(self.setting, plain=True, rank=rank, on_error="raise")
+        setting = replace(self.setting, plain=True, rank=rank, on_error="raise", in_order=True)
         trainer = self._start(setting, {})
         try:
             trainer.hello()
@@ -136,8 +158,7 @@ class Run:
                 self._stopped.append(victim)
             else:
                 self.tally.kills[role] += 1
-                if not self.kind.replaces_workers:
-                    self.checks.excuse("killed by signal|exited unexpectedly", ends=True)
+                self.checks.died(victim.pid)
             self.note(f"{number.name} to {role} {victim.pid}")
             return True
         return False
@@ -145,6 +166,25 @@ class Run:
     def note(self, text: str) -> None:
         """Notes what is done."""
         self.log.append(f"{time.monotonic() - self._clock:6.2f} s, batch {self.step}: {text}")
+
+    def set_trap(self, place: str, what: str, argument: str = "") -> int:
+        """Sets a trap in user code; returns its number."""
+        self._traps += 1
+        set_trap(str(self.folder), place, what, self._traps, argument)
+        self.note(f"trap {self._traps} in the {place} that {what}")
+        return self._traps
+
+    def interrupt(self, kind: str, step: int) -> None:
+        """Has the next ``next`` raise at a step that the loader makes in it."""
+        self._interruptions += 1
+        text = f"interruption {self._interruptions}"
+        self._planted = kind, text, step
+        self.note(f"{text}: {kind} at step {step}")
+        self.checks.excuse(Excuse(rf"\b{text}\b", takes=False, times=1))
+
+    def for_a_moment(self, end: Callable[[], None]) -> None:
+        """Does something when the batch under way has come, or takes long."""
+        self._moments.append(end)
 
     def later(self, steps: int, what: Callable[[], None]) -> None:
         """Does something before the batch after so many."""
@@ -166,7 +206,10 @@ class Run:
             if strike is not None and self.chance.random() < 0.5:
                 strike.strike(self, trainer, part)
                 strike = None
-            trainer.tell("next", part, self.chance.random() < 0.1)
+                if (trainer, part) not in self._open_parts():  # it has taken the last epoch
+                    continue
+            trainer.tell("next", part, self.chance.random() < 0.1, self._planted)
+            self._planted = None
             if strike is not None and not strike.asks:  # while training waits
                 strike.strike(self, trainer, part)
                 strike = None
@@ -197,7 +240,9 @@ class Run:
             self.let_go()
 
     def let_go(self) -> None:
-        """Has those go on that were stopped."""
+        """Has those go on that were stopped, and ends what is for a moment."""
+        while self._moments:
+            self._moments.pop()()
         while self._stopped:
             with contextlib.suppress(psutil.NoSuchProcess):
                 self._stopped.pop().resume()
@@ -225,21 +270,18 @@ class Run:
         return self._begun[trainer.setting.rank, part] + 1 < self.laboratory.epochs
 
     def whole_epoch(self, trainer: Trainer, part: int, bad: int) -> None:
-        """Takes an epoch from its beginning, in which each batch with a bad sample has to say so.
-
-        Raises:
-            AssertionError: one did not.
-        """
+        """Takes an epoch from its beginning, none of whose batches may have a bad sample."""
         self.leave(trainer, part)
-        order, told = trainer.parts[part]["order"], self.checks.told
-        while True:
+        self.checks.bad = bad
+        over = False
+        while not over:
             trainer.tell("next", part)
-            if "end" in self._take(trainer, part):
-                break
-        told = self.checks.told - told
-        batches = {place // BATCH for place, index in enumerate(order) if index == bad}
-        expected = order.count(bad) if self.setting.on_error == "skip" else len(batches)
-        assert told >= expected, f"{told} of {expected} batches with a bad file told of it"
+            over = self._take(trainer, part)
+        self.checks.bad = None
+
+    def look(self, trainer: Trainer) -> None:
+        """Has the children that training has forked look at their batches."""
+        self.checks.kept(sum(self.ask(trainer, "children")))
 
     def memory_group(self, nbytes: int) -> Path | None:
         """Returns a control group of the run with little memory; ``None`` where there is none."""
@@ -250,31 +292,35 @@ class Run:
                 self._without_group = True
         return self._group
 
-    def _take(self, trainer: Trainer, part: int) -> dict[str, Any]:
-        """Reads what ``next`` has given, and compares it."""
+    def _take(self, trainer: Trainer, part: int) -> bool:
+        """Compares what ``next`` has given; returns whether the epoch is over."""
         found = trainer.answer(self._waiting)
-        epoch, position = found["epoch"], found["position"]
-        last = self._last.get((trainer.setting.rank, part), (epoch, -1))
-        assert position == (last[1] + 1 if last[0] == epoch else 0), (
-            f"batch {position} after {last}"
-        )
-        self._last[trainer.setting.rank, part] = epoch, position
+        while self._moments:
+            self._moments.pop()()
+        if found["interrupted"]:
+            self.tally.faults["an exception in training"] += 1
+            self.note(f"raised at {found['interrupted']}")
+            self.checks.excuse(Excuse(_NO_MORE, ends=True, takes=False, times=1))
+        key = trainer.setting.rank, part
+        epoch, course = found["epoch"], self.checks.courses[key]
+        self._calls[key] += 1
+        assert found["calls"] == self._calls[key], f"call {found['calls']}, not {self._calls[key]}"
         # One that has ended, or never began, counts as the next one, which would begin.
-        self._begun[trainer.setting.rank, part] = epoch + (not found["under_way"])
-        wanted = self.laboratory.known[self.kind.name, trainer.setting.rank][part][epoch]
-        order = trainer.parts[part]["order"]
-        size = len(wanted[0])
-        indices = order[position * size : (position + 1) * size]
+        self._begun[key] = epoch + (not found["under_way"])
+        course.begin(epoch)
+        skipped = [(index, text) for index, text in found["skipped"]]
         if "end" in found:
-            self.checks.end(epoch, position, wanted)
+            self.checks.end(course, skipped)
             self.ask(trainer, "recover")
-        elif "error" in found:
+            return True
+        if "error" in found:
             self.note(f"error: {found['error'].splitlines()[0][:100]}")
-            if self.checks.error(found["error"], indices).ends:
+            excused = self.checks.error(course, found["error"], skipped)
+            if excused.ends or (self.kind.draws_run_on and excused.takes is not False):
                 self.leave(trainer, part)
         else:
-            self.checks.batch((epoch, position), found["rows"], wanted, indices)
-        return found
+            self.checks.batch(course, found["rows"], skipped)
+        return self._begun[key] > epoch
 
     # ---- the end -------------------------------------------------------------------------------
 
@@ -289,6 +335,7 @@ class Run:
         self.tally.faults.update(FAULTS[what] for _, what, _ in self.checks.traps())
         self.let_go()
         for trainer in self.trainers:
+            self.look(trainer)
             self.checks.kept(self.ask(trainer, "kept"))
             self.tally.made_by.update(self.ask(trainer, "made_by"))
             trainer.processes()
@@ -309,6 +356,7 @@ class Run:
 
     def clean(self) -> None:
         """Ends whatever is left after a failure."""
+        self.complaints = "".join(trainer.complaints[-2500:] for trainer in self.trainers)
         self.let_go()
         for trainer in self.trainers:
             trainer.kill()
@@ -328,28 +376,26 @@ def run(laboratory: Laboratory, kind: EpochKind, seed: int, steps: int, faults: 
     """Does one run.
 
     Raises:
-        AssertionError: something was lost, doubled, altered, left behind, or hangs; it says how to
-            do it again.
+        Failed: something was lost, doubled, altered, left behind, or hangs, or the campaign has a
+            fault; it says how to do it again.
     """
     made = Run(laboratory, kind, seed)
     try:
-        made.begin()
-        made.note("training begins")
-        made.go(steps, faults)
-        made.note("all ends")
-        made.finish()
-    except BaseException as error:
-        if isinstance(error, Hang):
-            made.tally.hangs += 1
-        if isinstance(error, AssertionError):
-            complaints = "".join(trainer.complaints[-2500:] for trainer in made.trainers)
-            done = "\n  ".join(made.log[-40:])
-            error.tally = made.tally  # type: ignore[attr-defined]
-            raise type(error)(
-                f"{error}\n{kind.name}, on_error={made.setting.on_error!r}, step {made.step}:"
-                f"\n  {done}\n{complaints}\nagain: {replayed(kind, seed, steps)}"
-            ) from error
-        raise
-    finally:
-        made.clean()
+        try:
+            made.begin()
+            made.note("training begins")
+            made.go(steps, faults)
+            made.note("all ends")
+            made.finish()
+        finally:
+            made.clean()
+    except Exception as error:
+        made.tally.hangs += isinstance(error, Hang)
+        done = "\n  ".join(made.log[-40:])
+        setting = made.setting
+        raise Failed(
+            f"{error if isinstance(error, AssertionError) else repr(error)}\n{kind.name}, "
+            f"on_error={setting.on_error!r}, in_order={setting.in_order}, step {made.step}:\n"
+            f"  {done}\n{made.complaints}\nagain: {replayed(kind, seed, steps)}"
+        ) from error
     return made.tally

@@ -60,6 +60,7 @@ class Trainer:
         os.close(self._errors)
         self.script.stdout.close()
         self._answers, self._text, self._told = stdout, b"", -1  # the number of the last command
+        self.spared: set[int] = set()  # processes that training's own code has forked
         self.seen: dict[int, float] = {}  # processes of it, and when they were made
         self.parts: list[dict[str, Any]] = []
 
@@ -119,8 +120,10 @@ class Trainer:
                 with contextlib.suppress(psutil.Error):
                     command = " ".join(child.cmdline())
                     self.seen.setdefault(child.pid, child.create_time())
-                    if child.status() != psutil.STATUS_ZOMBIE and not any(
-                        name in command for name in _SPARED
+                    if (
+                        child.pid not in self.spared
+                        and child.status() != psutil.STATUS_ZOMBIE
+                        and not any(name in command for name in _SPARED)
                     ):
                         found.append(child)
         return sorted(found, key=lambda child: child.pid)

@@ -25,12 +25,17 @@ class Sprung(RuntimeError):
     """What a trap raises."""
 
 
-def set_trap(folder: str, place: str, what: str, argument: str = "") -> None:
-    """Has the next one that comes to a place do something."""
+def set_trap(folder: str, place: str, what: str, number: int, argument: str = "") -> None:
+    """Has the next one that comes to a place do something; no other trap has the number."""
     ready = Path(folder) / f"trap-{place}"
     made = ready.with_suffix(".new")
-    made.write_text(f"{what} {argument}")
+    made.write_text(f"{number} {what} {argument}")
     made.rename(ready)
+
+
+def error_of(number: int, place: str) -> str:
+    """Returns a pattern of what a trap raises, with the sample as ``index`` if it is known."""
+    return rf"{Sprung.__name__}: trap {number} in the {place}\b(?: of sample (?P<index>\d+))?"
 
 
 def disarm(folder: str) -> None:
@@ -53,12 +58,13 @@ def spring(folder: str, place: str, index: int | None = None) -> None:
         os.rename(ready, taken)
     except FileNotFoundError:
         return
-    what, _, argument = Path(taken).read_text().partition(" ")
+    number, what, argument = Path(taken).read_text().split(" ", 2)
     os.unlink(taken)
     with open(f"{folder}/sprung", "a") as log:
-        log.write(f"{place} {what} {-1 if index is None else index}\n")
+        log.write(f"{number} {what} {os.getpid()}\n")
     if what == RAISES:
-        raise Sprung(f"a trap in the {place}" + ("" if index is None else f" of sample {index}"))
+        sample = "" if index is None else f" of sample {index}"
+        raise Sprung(f"trap {number} in the {place}{sample}")
     if what == EXITS:
         os._exit(3)
     if what == CRASHES:

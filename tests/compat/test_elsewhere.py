@@ -54,7 +54,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize(
     ("missing", "attributes", "modules"),
     [
-        ("os.memfd_create", ["memfd_create"], ["fcntl", "resource"]),
+        ("os.posix_fallocate", ["posix_fallocate"], ["fcntl", "resource"]),
         pytest.param(
             "fusionloader._native", [], ["fusionloader._native"], marks=pytest.mark.matrix
         ),

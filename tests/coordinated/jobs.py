@@ -97,7 +97,7 @@ class Job:
 
 def _serve(pipe, dataset, share, options):
     torch.set_num_threads(1)
-    loader, iterator, kept = make_loader(dataset, share, options), None, []
+    loader, iterator, kept, child = make_loader(dataset, share, options), None, [], None
     while True:
         command, *what = pipe.recv()
         try:
@@ -111,6 +111,18 @@ def _serve(pipe, dataset, share, options):
             elif command == "keep":
                 kept += [next(iterator) for _ in range(what[0])]
                 pipe.send([digest(batch) for batch in kept])
+            elif command == "close":
+                iterator = None
+                loader.close()
+                pipe.send(None)
+            elif command == "fork":
+                child = Child(kept)
+                pipe.send(None)
+            elif command == "child":
+                pipe.send(child.digests())
+            elif command == "drop":
+                kept.clear()
+                pipe.send(None)
             elif command == "workers":
                 pipe.send([process.pid for process in iterator._workers])
             elif command == "state":
@@ -123,6 +135,24 @@ def _serve(pipe, dataset, share, options):
         except Exception as error:
             traceback.print_exc()
             pipe.send(error)
+
+
+class Child:
+    """A forked child that has batches, too, and looks at them later."""
+
+    def __init__(self, batches):
+        self._pipe, end = FORK.Pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            end.recv()
+            end.send([digest(batch) for batch in batches])
+            os._exit(0)
+
+    def digests(self):
+        self._pipe.send(None)
+        found = self._pipe.recv()
+        os.waitpid(self._pid, 0)
+        return found
 
 
 def _take(iterator, count):

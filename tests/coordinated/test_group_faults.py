@@ -184,3 +184,22 @@ def test_the_coordinator_is_small(group, word):
     (pid,) = {each.pid for each in coordinators(address_of(word))} - {None}
     libraries = {os.path.basename(m.path) for m in psutil.Process(pid).memory_maps()}
     assert not any("torch" in name or "numpy" in name for name in libraries)
+
+
+def test_batches_that_are_held_outlive_the_membership(group, train_set, many):
+    leaver, other = begun(group, 2, **many)
+    other.tell("take", 30)
+    kept = leaver.ask("keep", 2)
+    assert len(other.answer()) == 30
+    leaver.ask("close")
+    other.rest()  # its batches are written into the slots that are free now
+    assert leaver.ask("keep", 0) == kept
+
+
+def test_a_forked_child_keeps_the_batches_that_its_parent_drops(group, train_set, many):
+    jobs = begun(group, 2, **many)
+    kept = jobs[0].ask("keep", 2)
+    jobs[0].ask("fork")
+    jobs[0].ask("drop")
+    rest(jobs)
+    assert jobs[0].ask("child") == kept

@@ -15,6 +15,9 @@ from fusionloader.coordinated.member import EpochKey
 from fusionloader.coordinated.sample_lists import SampleLists
 from fusionloader.coordinated.staging import RowSettings, Staging
 from fusionloader.coordinated.worker_records import WorkerRecords
+from fusionloader.shm.objects import SharedMemoryExhausted
+from fusionloader.workers import messages
+from fusionloader.workers.messages import Failure, SampleSkipped, TinyBatchFailed
 from fusionloader.workers.processes import is_stopped
 
 KEY = EpochKey(epoch=0, seed=1, first=0, total=10)
@@ -170,3 +173,93 @@ def test_tiny_batches_that_a_stopped_claim_left_out_are_found(area):
     area.look_twice()
     area.finish_all(1)
     assert len(area.staging.completed()) == 1
+
+
+def failed(batch, position, text="it cannot be read"):
+    return TinyBatchFailed(batch.sequence, -1, Failure(None, text, position))
+
+
+def test_what_a_worker_that_died_has_reported_is_void_when_it_is_done_again(area):
+    batch = area.staging.publish(KEY, 0, SAMPLES)
+    area.workers[0].claim(End.SMALL, 0, 2)
+    messages.send(area.pipes[0], failed(batch, 2))
+    messages.send(area.pipes[0], SampleSkipped(batch.sequence, 0, None, Failure(None, "bad", 0)))
+    area.staging.receive()
+    assert len(batch.reports) == 2
+    area.staging.bury(area.records.find(0))
+    area.finish_all(1)
+    assert area.staging.completed() == [batch]
+    assert (batch.reports, batch.failed) == ([], 0)
+
+
+def test_what_was_reported_of_slots_that_were_replaced_is_void(area, stopped):
+    batch = area.staging.publish(KEY, 0, SAMPLES)
+    area.workers[0].claim(End.SMALL, 0, 1)
+    slow = area.workers[1].claim(End.SMALL, 0, 1)
+    area.workers[0].announce(stopped.pid)
+    messages.send(area.pipes[0], failed(batch, 0))
+    area.staging.receive()
+    area.look_twice()
+    messages.send(area.pipes[1], failed(batch, 2))  # of the old slots, too
+    area.workers[1].finish(slow, slow.first, TinyBatchState.FAILED)
+    again = area.workers[1].claim(End.SMALL, 0, 3)
+    messages.send(area.pipes[1], failed(batch, 4))
+    for tiny_batch, state in enumerate([TinyBatchState.COMPLETED] * 2 + [TinyBatchState.FAILED]):
+        area.workers[1].finish(again, tiny_batch, state)
+    assert area.staging.completed() == [batch]
+    assert [report.failure.position for report in batch.reports] == [4]
+    assert batch.failed == 1
+
+
+def test_a_failure_that_nobody_has_reported_is_counted(area):
+    batch = area.staging.publish(KEY, 0, SAMPLES)
+    claim = area.workers[0].claim(End.SMALL, 0, 1)
+    area.workers[0].finish(claim, claim.first, TinyBatchState.FAILED)
+    area.finish_all(1)
+    assert area.staging.completed() == [batch]
+    assert (batch.reports, batch.failed) == ([], 1)
+
+
+def test_what_is_given_back_of_an_unwanted_mini_batch_is_for_nobody(area):
+    unwanted = area.staging.publish(KEY, 0, SAMPLES)
+    area.workers[1].claim(End.SMALL, 0, 1)
+    slot = unwanted.descriptor
+    area.staging.recycle(unwanted)
+    # The worker gives it back, and is stopped before it sees that nobody wants the mini-batch.
+    words = slot.map.cast("B").cast("Q")
+    active, waiting = (1 << 16) | 2, 1
+    place = next(place for place, word in enumerate(words) if word == active)
+    words[place] = waiting
+    assert area.staging.queue.status(slot.number).waiting == 1
+    area.staging.look_for_stopped()
+    assert area.staging.queue.status(slot.number).waiting == 0
+    assert area.staging.publish(KEY, 1, SAMPLES).rows.number == unwanted.rows.number
+
+
+def test_rows_are_free_again_when_there_is_no_room_for_a_descriptor(area, monkeypatch):
+    def exhausted(_):
+        raise SharedMemoryExhausted("too little memory")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(area.staging._descriptors, "acquire", exhausted)
+        for _ in range(3):
+            with pytest.raises(SharedMemoryExhausted):
+                area.staging.publish(KEY, 0, SAMPLES)
+    assert area.staging.publish(KEY, 0, SAMPLES).rows.number == 0
+
+
+def test_a_mini_batch_of_a_stopped_worker_waits_for_memory(area, stopped, monkeypatch):
+    batch = area.staging.publish(KEY, 0, SAMPLES)
+    area.workers[0].claim(End.SMALL, 0, 1)
+    area.workers[0].announce(stopped.pid)
+    rows = batch.rows.number
+
+    def exhausted(_):
+        raise SharedMemoryExhausted("too little memory")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(area.staging, "_acquire", exhausted)
+        area.look_twice()
+    assert batch.rows.number == rows
+    area.look_twice()
+    assert batch.rows.number != rows

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from ledger_loans import HANDLE, arm
+from ledger_loans import HANDLE, arm, lender_ledger
 
 from fusionloader._native import cuda, testing
 from fusionloader.gpu_memory.errors import GrantError, LedgerError
@@ -33,7 +33,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @initialize()
     def begin(self):
-        self.lender = testing.LenderLedger(SLOTS)
+        self.lender = lender_ledger(SLOTS)
         self.borrowers = [testing.BorrowerLedger(self.lender.fd) for _ in range(2)]
         self.loans = {}
         self.stale = []

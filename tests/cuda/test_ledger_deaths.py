@@ -6,11 +6,11 @@ import subprocess
 import sys
 
 import pytest
-from ledger_loans import lend
+from ledger_loans import lend, lender_ledger
 from support.waiting import PATIENCE
 
 from fusionloader import _native
-from fusionloader._native import cuda, testing
+from fusionloader._native import cuda
 
 CHILD = """
 import sys
@@ -24,7 +24,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def lender():
-    return testing.LenderLedger(4)
+    return lender_ledger(4)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import struct
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ledger_loans import lend
+from ledger_loans import lend, lender_ledger
 
 from fusionloader._native import cuda, testing
 from fusionloader.gpu_memory.errors import (
@@ -20,13 +20,13 @@ from fusionloader.gpu_memory.errors import (
 
 @pytest.fixture
 def lender():
-    return testing.LenderLedger(4)
+    return lender_ledger(4)
 
 
 @pytest.mark.parametrize("slots", [0, 4097])
 def test_a_ledger_has_a_number_of_slots(slots):
     with pytest.raises(SizeError, match=f"1 to 4096 slots, not {slots}"):
-        testing.LenderLedger(slots)
+        lender_ledger(slots)
 
 
 def test_a_forged_ticket_is_refused(lender):
@@ -122,7 +122,7 @@ def test_a_block_on_offer_that_names_a_borrower_blocks_no_borrower(lender):
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 4000), st.binary(min_size=1, max_size=16)), max_size=20))
 def test_a_damaged_ledger_crashes_no_process(damage):
-    lender = testing.LenderLedger(4)
+    lender = lender_ledger(4)
     borrower = testing.BorrowerLedger(lender.fd)
     tickets = [lend(lender) for _ in range(3)]
     borrowed = borrower.borrow(1).ticket

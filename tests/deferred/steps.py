@@ -6,18 +6,11 @@ import torch
 from PIL import Image, ImageFilter
 from support.images import NORMALIZE, eval_transform, train_transform
 from torchvision import transforms
-from torchvision.transforms import functional, v2
+from torchvision.transforms import v2
 
 STEPS = {
     "train": train_transform(48),
     "evaluation": eval_transform(56, 48),
-    "uint8": transforms.Compose(
-        [
-            transforms.Resize((60, 50), transforms.InterpolationMode.BICUBIC),
-            transforms.CenterCrop(48),
-            transforms.PILToTensor(),
-        ]
-    ),
     "v2": v2.Compose(
         [
             v2.RandomResizedCrop(48, antialias=True),
@@ -27,7 +20,6 @@ STEPS = {
             v2.Normalize(*NORMALIZE),
         ]
     ),
-    "v2 image": v2.Compose([v2.Resize(52), v2.CenterCrop(48), v2.ToImage()]),
     "jitter": transforms.Compose(
         [
             transforms.RandomResizedCrop(48),
@@ -71,13 +63,6 @@ STEPS = {
             transforms.Grayscale(),
             transforms.RandomCrop(40, pad_if_needed=True),
             transforms.ToTensor(),
-        ]
-    ),
-    "ten crops": transforms.Compose(
-        [
-            transforms.Resize(60),
-            transforms.TenCrop(40),
-            lambda crops: torch.stack([functional.to_tensor(crop) for crop in crops]),
         ]
     ),
     "no list": transforms.ToTensor(),

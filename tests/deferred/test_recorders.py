@@ -378,3 +378,38 @@ def test_an_image_between_steps_is_what_torchvision_gives():
         assert _made(_file(60, 50), steps, 1) == expected
     assert [each[:4] for each in seen] == [each[:4] for each in plain]
     assert all(each[4] for each in seen)
+
+
+class Wrapper:
+    """Has the attributes of an image, and is none."""
+
+    def __init__(self, image):
+        self._wrapped = image
+
+    def __getattr__(self, name):
+        return getattr(self._wrapped, name)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda image: transforms.functional.to_tensor(Wrapper(image)),
+        lambda image: transforms.functional.hflip(Wrapper(image)),
+        transforms.Compose([Wrapper, transforms.RandomHorizontalFlip(1.0), transforms.ToTensor()]),
+        v2.Compose([Wrapper, v2.RandomResizedCrop(9), v2.ToImage()]),
+        transforms.Compose([transforms.ToTensor(), Wrapper, transforms.Normalize(*NORMALIZE)]),
+    ],
+)
+def test_what_is_no_image_of_pillows_is_left_to_torchvision(use):
+    def outcome():
+        image = Image.open(io.BytesIO(_file(40, 30)))
+        image.load()
+        try:
+            made = use(image)
+        except Exception as error:
+            return type(error), str(error)
+        return type(made)
+
+    expected = outcome()
+    with deferring():
+        assert outcome() == expected

@@ -5,6 +5,7 @@ import itertools
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
@@ -56,6 +57,16 @@ METHODS = ["fork", "spawn", "forkserver"]
 )
 def test_nothing_is_left(tmp_path, image_folder, how, method, kind):
     check_end(tmp_path, BEGIN, how, kind, method, str(image_folder))
+
+
+@pytest.mark.parametrize("kind", ["plan", "objects"])
+def test_nothing_is_left_where_memory_lies_in_dev_shm(tmp_path, image_folder, kind):
+    before = set(os.listdir("/dev/shm"))
+    places = Path(__file__).parents[1] / "places"
+    refuse = f"import sys; sys.path.append({str(places)!r})\nimport confined\n"
+    script = f"{refuse}confined.refuse(confined.MEMFD)\n{BEGIN}"
+    check_end(tmp_path, script, "SIGKILL", kind, "fork", str(image_folder))
+    wait_until(lambda: not [n for n in set(os.listdir("/dev/shm")) - before if "fusionl" in n])
 
 
 WITH_A_CACHE = """

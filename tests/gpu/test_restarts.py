@@ -72,7 +72,6 @@ def test_only_a_shortage_of_memory_is_tried_again(connections, monkeypatch, erro
 
     monkeypatch.setattr(worker, "GpuWorkerLoop", fail)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
-    monkeypatch.setattr(worker.processes, "exit_with_parent", lambda _: None)
     queue = _native.ManagerQueue(connections.control_fd, connections.data_fd, WORKERS, RING)
     options = GpuOptions(start, 64, "spatial", lambda: lambda: True, 0)
     control = GpuControl(queue, connections, GPU, 1, options)

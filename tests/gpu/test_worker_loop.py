@@ -121,7 +121,9 @@ class Work:
     def refused(self):
         """Returns what the worker has told since the last call, by reason."""
         told = Counter()
-        for message in self._messages.receive():
+        received = []
+        self._messages.handle(received.append)
+        for message in received:
             told.update(message.counts)
         assert all(type(reason) is str for reason in told)
         return told

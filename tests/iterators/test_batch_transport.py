@@ -3,11 +3,15 @@
 import gc
 import os
 import re
+import resource
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from support import warm_start
+from support.waiting import PATIENCE
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from fusionloader import FusionLoader
@@ -35,6 +39,10 @@ class Stream(IterableDataset):
         return map(values, range(24))
 
 
+class Marked(torch.Tensor):
+    """As the images of torchvision's v2 are."""
+
+
 def plain(batch):
     return torch.stack(batch)
 
@@ -54,6 +62,7 @@ def nested(batch):
         "sparse": torch.eye(100).to_sparse(),
         "empty": torch.empty(0, ROWS),
         "type": torch.nn.Parameter(whole.clone()),
+        "subclass": Marked(whole.clone()),
     }
 
 
@@ -153,8 +162,106 @@ def test_a_delivered_batch_is_never_overwritten(dataset):
         assert (part == value).all()
 
 
+def test_batches_without_a_slot_are_torchs():
+    arguments = {"num_workers": 1, "collate_fn": nested}
+    expected = list(DataLoader(Numbers(64), 4, **arguments))
+    found = list(FusionLoader(Numbers(64), 4, **arguments))  # more than there are slots
+    assert is_same(found, expected)
+
+
+@contextmanager
+def no_more_files():
+    """This process may open none."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def in_want_of_files(batch):
+    """A collate_fn after which its worker may open no more files, until the next batches."""
+    low = 3 if batch[0][0] < 80 else 1024
+    resource.setrlimit(resource.RLIMIT_NOFILE, (low, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    return nested(batch)
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_a_worker_that_may_open_no_file_loses_no_batch(method):
+    expected = list(DataLoader(Numbers(160), 4, collate_fn=nested))
+    loader = FusionLoader(
+        Numbers(160),
+        4,
+        num_workers=1,
+        collate_fn=in_want_of_files,
+        multiprocessing_context=method,
+        timeout=PATIENCE,
+    )
+    assert all(map(is_same, loader, expected))
+
+
+def test_training_that_may_open_no_file_loses_no_batch():
+    expected = list(DataLoader(Numbers(), 1, collate_fn=nested))
+    loader = FusionLoader(Numbers(), 1, num_workers=1, collate_fn=nested, timeout=PATIENCE)
+    batches, found = iter(loader), []
+    with no_more_files():
+        found += [next(batches) for _ in range(12)]
+    assert is_same(found + list(batches), expected)
+
+
+def refused():
+    raise ValueError("not here")
+
+
+class Refused:
+    """Cannot be unpickled."""
+
+    def __reduce__(self):
+        return refused, ()
+
+
+def refused_by_training(batch):
+    return plain(batch), Refused() if int(batch[0][0]) % 8 else None
+
+
+def refused_by_worker(batch):
+    return plain(batch), (lambda: None) if int(batch[0][0]) % 8 else None
+
+
+@pytest.mark.parametrize(
+    ("collate", "text"),
+    [
+        (refused_by_training, "not here"),
+        (refused_by_worker, "worker process 0, which cannot send its batch"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_batch_that_cannot_be_sent_is_an_error_and_the_others_come(collate, text):
+    loader = FusionLoader(Numbers(160), 4, num_workers=1, collate_fn=collate, timeout=PATIENCE)
+    batches = iter(loader)
+    for first in range(0, 160, 8):
+        batch = next(batches)[0]
+        assert torch.equal(batch, plain([values(first + i) for i in range(4)]))
+        del batch
+        with pytest.raises(Exception, match=text):
+            next(batches)
+    slots = batches._receiver.slots._mapped.values()
+    assert slots and all(slot.is_free() for slot in slots)
+
+
+def test_an_iterator_that_outlives_its_script_ends_without_a_word():
+    done = warm_start.completed(
+        "-c",
+        "from fusionloader import FusionLoader\n"
+        "batches = iter(FusionLoader([1] * 64, 4, num_workers=1, collate_fn=list))\n"
+        "next(batches)",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("collate", [small, views], ids=lambda f: f.__name__)
-def test_what_goes_torchs_way_leaves_no_file_open(collate):
+def test_a_batch_leaves_no_file_open(collate):
     def counted(batch):
         return collate(batch), len(os.listdir("/proc/self/fd"))
 

@@ -53,10 +53,10 @@ def test_more_workers_have_more_batches_in_flight(train_set):
     loader = FusionLoader(train_set, 2, num_workers=1, prefetch_factor=2)
     iterator = iter(loader)
     next(iterator)
-    assert len(iterator._manager.in_flight.jobs) == 2
+    assert len(iterator._manager.in_flight.wanted) == 2
     loader.resize_workers(2)
     next(iterator)
-    assert len(iterator._manager.in_flight.jobs) == 4
+    assert len(iterator._manager.in_flight.wanted) == 4
 
 
 def test_the_next_iterator_has_the_new_number(train_set):

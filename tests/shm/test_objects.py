@@ -2,8 +2,11 @@
 
 import fcntl
 import os
+import secrets
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -168,6 +171,28 @@ def test_what_is_attached_is_whole_sealed_and_of_this_version(made):
             attach(wrong)
         os.close(wrong)
     os.close(fd)
+
+
+def unnamed_file(folder, mode=0o600, owner=None):
+    path = Path(folder) / f"test-{secrets.token_hex(8)}"
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
+    os.unlink(path)
+    os.ftruncate(fd, 4096)
+    os.fchmod(fd, mode)
+    os.fchown(fd, owner, owner) if owner is not None else None
+    return fd
+
+
+def test_of_files_those_of_dev_shm_without_a_name_are_taken(tmp_path):
+    _native.SharedMapping(unnamed_file("/dev/shm"), 0, 4096)
+    with tempfile.NamedTemporaryFile(dir="/dev/shm") as named:
+        named.truncate(4096)
+        wrong = [named.fileno(), unnamed_file(tmp_path), unnamed_file("/dev/shm", 0o644)]
+        if os.geteuid() == 0:
+            wrong.append(unnamed_file("/dev/shm", owner=NOBODY))
+        for fd in wrong:
+            with pytest.raises(_native.SharedMemoryMismatch, match="not sealed"):
+                _native.SharedMapping(fd, 0, 4096)
 
 
 def test_a_mapping_that_would_raise_sigbus_is_refused(object_fd):

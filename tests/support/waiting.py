@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 PATIENCE = 200.0  # seconds: two cores may be shared by many, and this is below a test's own limit
-_OBJECT = re.compile(r"memfd:(fusionloader-\d+-[\w-]+)")
+_OBJECT = re.compile(r"(?:memfd:|/dev/shm/)(fusionloader-\d+-[\w-]+)")
 
 
 def wait_until(

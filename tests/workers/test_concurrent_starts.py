@@ -2,9 +2,11 @@
 
 import multiprocessing
 import signal
+import sys
 import threading
 
-from support.waiting import PATIENCE
+import psutil
+from support.waiting import PATIENCE, is_stopped, wait_until
 
 from fusionloader.workers import processes
 from fusionloader.workers.processes import BareProcess
@@ -49,3 +51,37 @@ def _start_another():
     process = BareProcess("timeit", ["-n1", "-r1", "pass"], (), apart=True)
     process.join(PATIENCE)
     assert process.exitcode == 0
+
+
+def test_a_process_that_is_stopped_holds_no_other_start(tmp_path, monkeypatch):
+    interpreter = tmp_path / "python"
+    interpreter.write_text(f'#!/bin/sh\nkill -STOP $$\nexec {sys.executable} "$@"\n')
+    interpreter.chmod(0o700)
+    setup = "#" * (1 << 20)  # more than a pipe holds
+    started = []
+
+    def start():
+        started.append(BareProcess("timeit", ["-n1", "-r1", "-s", setup, "pass"], (), apart=True))
+
+    before = {child.pid for child in psutil.Process().children()}
+
+    def stopped():
+        children = (child.pid for child in psutil.Process().children())
+        return [pid for pid in children if pid not in before and is_stopped(pid)]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "executable", str(interpreter))
+        thread = threading.Thread(target=start)
+        thread.start()
+        wait_until(stopped)
+    (pid,) = stopped()
+    try:
+        other = threading.Thread(target=_start_another, daemon=True)
+        other.start()
+        other.join(PATIENCE / 10)
+        assert not other.is_alive(), "it waits for the one that is stopped"
+    finally:
+        psutil.Process(pid).send_signal(signal.SIGCONT)
+        thread.join()
+    started[0].join(PATIENCE)
+    assert started[0].exitcode == 0

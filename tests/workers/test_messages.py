@@ -54,13 +54,31 @@ def test_what_others_have_taken_out_arrives_whole_and_in_order(pipe):
     try:
         deadline = time.monotonic() + 120
         while len(found) < COUNT and time.monotonic() < deadline:
-            found += receiver.receive()
+            receiver.handle(found.append)
     finally:
         ended.set()
         for thread in threads:
             thread.join()
     assert [message.sequence for message in found] == list(range(COUNT))
     assert all(m.samples == bytes([m.sequence]) * (m.sequence * 997) for m in found)
+
+
+def test_a_message_is_kept_until_it_was_handled(pipe):
+    receiver, write = pipe
+    for number in range(3):
+        send(write, SamplesSpilled(number, 0, b""))
+    handled = []
+
+    def interrupted(message):
+        handled.append(message.sequence)
+        if len(handled) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        receiver.handle(interrupted)
+    receiver.handle(interrupted)
+    assert handled == [0, 1, 1, 2]
+    os.close(write)
 
 
 def test_nothing_is_taken_out_of_a_pipe_that_was_closed(pipe):

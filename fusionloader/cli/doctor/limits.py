@@ -26,7 +26,7 @@ def checks() -> Iterator[Check]:
 
 
 def shared_memory(found: FreeMemory) -> Check:
-    """The memory that batches lie in: shared, without a name, and not of ``/dev/shm``."""
+    """The memory that batches lie in, of ``/dev/shm`` only where memfd_create is refused."""
     if found.nbytes < LEAST_SHARED:
         value = f"{found.nbytes / 1e6:.0f} MB free by {found.limit}, too little for a batch"
         return Check("shared memory", value, "fail", found.remedy)

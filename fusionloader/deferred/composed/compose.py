@@ -18,6 +18,7 @@ from fusionloader.deferred.composed.recorders import Recorder
 from fusionloader.deferred.composed.snapshots import ListSnapshot, Snapshot, Unknown
 from fusionloader.deferred.composed.trials import recorded_image, tried_recorder
 from fusionloader.deferred.core import DeferredCore, deferred_core, image_of_pixels, info_of
+from fusionloader.deferred.guard import guarded
 from fusionloader.deferred.pillow import Argument, PillowImage
 from fusionloader.plan.arguments import MOST_NESTED, Context, NestedTooDeep, NotCompiled, Transform
 from fusionloader.plan.patches import is_patched
@@ -127,30 +128,51 @@ class _Steps:
         call: Call = lambda step, image: step(image),
     ) -> Any:
         """Returns what the steps make of an image; ``listed`` is the list that they are of."""
+        image, number = _record(self, image, 0)
+        while number < len(self._steps):
+            step = self._steps[number]
+            image = call(step.transform, image)
+            if not step.is_known and not _are(self, listed):  # it has changed one of the others
+                return _run_rest(listed, step.place + 1, image, call)
+            image, number = _record(self, image, number + 1)
+        for transform in self._last[number - len(self._steps) :]:
+            image = call(transform, image)
+        return image
+
+    def recorded(self, image: Any, number: int) -> tuple[Any, int]:
+        """Records steps from ``number`` on, and runs what was recorded if it can be converted.
+
+        Returns:
+            What they make of the image, and the number of the first step that is to be called.
+        """
         core = None
-        for number, step in enumerate(self._steps):
-            if core is None and step.recorder is not None:
-                core = _recordable(image)
-            if core is not None:
-                if step.recorder is not None and _accepts(step.recorder, core):
-                    core = step.recorder.record(core)
-                    continue
-                image, core = recorded_image(image, core), None
+        if number < len(self._steps):
             if number == self._known and self._last:
                 image = _lifted(image)
-            image = call(step.transform, image)
-            if not step.is_known and not self.are(listed):  # it has changed one of the others
-                return _run_rest(listed, step.place + 1, image, call)
-        if self._last:
+            if self._steps[number].recorder is not None:
+                core = _recordable(image)
+        if core is None:
+            return self._recorded(image, core, number)
+        state = torch.default_generator.get_state()
+        try:
+            return self._recorded(image, core, number)
+        except Exception:
+            torch.default_generator.set_state(state)
+            raise
+
+    def _recorded(self, image: Any, core: DeferredCore | None, number: int) -> tuple[Any, int]:
+        while core is not None and number < len(self._steps):
+            recorder = self._steps[number].recorder
+            if recorder is None or not _accepts(recorder, core):
+                break
+            core = recorder.record(core)
+            number += 1
+        if number == len(self._steps) and self._last:
             core = core or deferred_core(image)
             made = None if core is None else self._converted(core)
             if made is not None:
-                return made
-        if core is not None:
-            image = recorded_image(image, core)
-        for transform in self._last:
-            image = call(transform, image)
-        return image
+                return made, number + len(self._last)
+        return (image if core is None else recorded_image(image, core)), number
 
     def _converted(self, core: DeferredCore) -> Any:
         table = self._table(core.mode)
@@ -171,6 +193,11 @@ class _Steps:
         except NotCompiled:
             return None
 
+
+_NAME = "torchvision.transforms.Compose"
+# Where one of these fails, the step is called.
+_record = guarded(_Steps.recorded, lambda steps, image, number: (image, number), _NAME)
+_are = guarded(_Steps.are, lambda steps, listed: False, _NAME)
 
 _MOST_STEPS = 64
 # A list that is made for one image is not taken apart.
@@ -202,7 +229,7 @@ class _Known:
 _known: weakref.WeakKeyDictionary[Any, _Known] = weakref.WeakKeyDictionary()
 
 
-def _steps_of(compose: PillowImage) -> _Steps | None:
+def _find_steps(compose: PillowImage) -> _Steps | None:
     """Returns the steps of a ``Compose`` as it is now; ``None`` where it is no plain list."""
     listed: Argument = getattr(compose, "__dict__", {}).get("transforms")
     if type(listed) not in (list, tuple) or len(listed) > _MOST_STEPS:
@@ -214,6 +241,9 @@ def _steps_of(compose: PillowImage) -> _Steps | None:
     except TypeError:  # a subclass without weak references or hash
         return None
     return known.steps(listed)
+
+
+_steps_of = guarded(_find_steps, lambda compose: None, _NAME)
 
 
 def _run_rest(listed: Sequence[Transform], place: int, image: PillowImage, call: Call) -> Any:
@@ -233,7 +263,7 @@ def _accepts(recorder: Recorder, core: DeferredCore) -> bool:
 
 def _recordable(image: PillowImage) -> DeferredCore | None:
     """Returns the core of an image that recorders may go on with; an open file is not loaded."""
-    core = getattr(image, "_im", None)
+    core = getattr(image, "_im", None) if isinstance(image, Image.Image) else None
     if type(core) is not DeferredCore or core.mode != "RGB" or "transparency" in image.info:
         return None
     return core

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import os
-from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -16,10 +14,10 @@ from fusionloader.deferred import activity
 from fusionloader.deferred.counts import counted_read, counts, timed_decoding
 from fusionloader.deferred.decoders.jpeg_header import read_jpeg_header
 from fusionloader.deferred.decoding import NOT_NATIVE
+from fusionloader.deferred.guard import PLAIN, guarded
 from fusionloader.deferred.pillow import Argument
 from fusionloader.executors.native import file_decoder
 
-Function = Callable[..., Any]
 Order = Literal["RGB", "BGR"]
 Pixels = npt.NDArray[np.uint8]
 
@@ -28,32 +26,20 @@ _UNCHANGED, _COLOR, _AS_STORED, _COLOR_RGB = -1, 1, 128, 256
 _VISION_UNCHANGED, _VISION_RGB = 0, 3
 
 
-def imread(original: Function) -> Function:
-    """Returns ``cv2.imread``."""
-
-    @functools.wraps(original)
-    def imread(*arguments: Argument, **named: Argument) -> Any:
-        if activity.is_active() and arguments and not named:
-            made = _of_opencv(_content(arguments[0]), arguments[1:])
-            if made is not None:
-                return made
-        return original(*arguments, **named)
-
-    return imread
+def imread(*arguments: Argument, **named: Argument) -> Any:
+    """``cv2.imread``."""
+    if not activity.is_active() or not arguments or named:
+        return PLAIN
+    made = _of_opencv(_content(arguments[0]), arguments[1:])
+    return PLAIN if made is None else made
 
 
-def imdecode(original: Function) -> Function:
-    """Returns ``cv2.imdecode``."""
-
-    @functools.wraps(original)
-    def imdecode(*arguments: Argument, **named: Argument) -> Any:
-        if activity.is_active() and len(arguments) == 2 and not named:
-            made = _of_opencv(_bytes_of(arguments[0]), arguments[1:])
-            if made is not None:
-                return made
-        return original(*arguments, **named)
-
-    return imdecode
+def imdecode(*arguments: Argument, **named: Argument) -> Any:
+    """``cv2.imdecode``."""
+    if not activity.is_active() or len(arguments) != 2 or named:
+        return PLAIN
+    made = _of_opencv(_bytes_of(arguments[0]), arguments[1:])
+    return PLAIN if made is None else made
 
 
 def _of_opencv(encoded: memoryview | None, flags: tuple[Argument, ...]) -> Pixels | None:
@@ -77,31 +63,30 @@ class DecodingOperator:
 
     def __init__(self, original: Any) -> None:
         self._original = original
+        self._call = guarded(_of_torchvision, original, f"torch.ops.image.{original}")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._original, name)
 
     def __call__(self, data: Argument, mode: int = _VISION_UNCHANGED, turned: bool = False) -> Any:
         """Returns channels x height x width, uint8."""
-        if activity.is_active() and type(data) is torch.Tensor and data.device.type == "cpu":
-            made = _of_torchvision(data, mode, turned)
-            if made is not None:
-                return made
-        return self._original(data, mode, turned)
+        return self._call(data, mode, turned)
 
 
-def _of_torchvision(data: torch.Tensor, mode: int, turned: bool) -> torch.Tensor | None:
+def _of_torchvision(data: Argument, mode: int, turned: bool) -> Any:
+    if not activity.is_active() or type(data) is not torch.Tensor or data.device.type != "cpu":
+        return PLAIN
     if data.dtype is not torch.uint8 or data.dim() != 1 or not data.is_contiguous():
-        return None
+        return PLAIN
     levels: Any = data.numpy()
     encoded = memoryview(levels)
     header = read_jpeg_header(encoded)
     if header is None or (turned and not header.is_upright):
-        return None
+        return PLAIN
     if mode != _VISION_RGB and (mode, header.components) != (_VISION_UNCHANGED, 3):
-        return None
+        return PLAIN
     pixels = _decoded(encoded, "RGB")
-    return None if pixels is None else torch.from_numpy(pixels).permute(2, 0, 1)
+    return PLAIN if pixels is None else torch.from_numpy(pixels).permute(2, 0, 1)
 
 
 def _decoded(encoded: memoryview, order: Order) -> Pixels | None:

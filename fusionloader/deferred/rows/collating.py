@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 from torch.utils.data._utils import collate as torch_collate
 
 from fusionloader.aliases import Batch
+from fusionloader.deferred.guard import PLAIN, call_library, guarded
 from fusionloader.deferred.rows.memory import BatchRows, current
 from fusionloader.executors.collate import is_of_collate
 
@@ -19,11 +19,11 @@ Function = Callable[..., Any]
 def default_collate(rows: BatchRows) -> Function:
     """Returns torch's ``default_collate``, whose tensors are made in rows."""
 
-    def collate_tensor(batch: Sequence[Any], *, collate_fn_map: Any = None) -> Any:
+    def stacked(batch: Sequence[Any], *, collate_fn_map: Any = None) -> Any:
         made = rows.stacked(batch)
-        if made is not None:
-            return made
-        return torch_collate.collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
+        return PLAIN if made is None else made
+
+    collate_tensor = guarded(stacked, torch_collate.collate_tensor_fn)
 
     def collate(batch: Sequence[Any]) -> Batch:
         functions = dict(torch_collate.default_collate_fn_map)
@@ -47,19 +47,18 @@ def invoking(original: Function) -> Function:
         with rows.collating():
             return filters.default_collation_fn(samples)
 
-    @functools.wraps(original)
-    def invoke(self: Any, f: Any, *arguments: Any, **named: Any) -> Any:
+    def attempt(self: Any, f: Any, *arguments: Any, **named: Any) -> Any:
         rows = current()
-        if rows is None or type(f) is not filters.FilterFunction or f.f is not batched:
-            return original(self, f, *arguments, **named)
+        if rows is None or named or type(f) is not filters.FilterFunction or f.f is not batched:
+            return PLAIN
         default = filters.default_collation_fn
         if len(f.args) > 1 or f.kw.get("collation_fn", default) is not default:
-            return original(self, f, *arguments, **named)
+            return PLAIN
         stage = filters.FilterFunction(f.f, *f.args, **{**f.kw, "collation_fn": collate})
         # Nothing here refers to a batch for longer than the pipeline does.
-        return map(_settled, original(self, stage, *arguments, **named))
+        return map(_settled, call_library(original, self, stage, *arguments))
 
-    return invoke
+    return guarded(attempt, original)
 
 
 def _settled(batch: Batch) -> Batch:
@@ -69,16 +68,10 @@ def _settled(batch: Batch) -> Batch:
     return batch
 
 
-def combining(original: Function) -> Function:
-    """Returns WebDataset's ``combine_values``, which stacks tensors in rows."""
-
-    @functools.wraps(original)
-    def combine_values(b: Any, combine_tensors: Any = True, combine_scalars: Any = True) -> Any:
-        rows = current()
-        if rows is not None and combine_tensors and isinstance(b[0], torch.Tensor):
-            made = rows.stacked(b)
-            if made is not None:
-                return made
-        return original(b, combine_tensors, combine_scalars)
-
-    return combine_values
+def combine_values(b: Any, combine_tensors: Any = True, combine_scalars: Any = True) -> Any:
+    """WebDataset's ``combine_values``, which stacks tensors in rows."""
+    rows = current()
+    if rows is None or not combine_tensors or not isinstance(b[0], torch.Tensor):
+        return PLAIN
+    made = rows.stacked(b)
+    return PLAIN if made is None else made

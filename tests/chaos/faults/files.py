@@ -9,8 +9,9 @@ import shutil
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from chaos.checks import Excuse
 from chaos.faults.fault import Fault
-from chaos.kinds.setting import FILES
+from chaos.kinds.setting import DISK, FILES
 
 if TYPE_CHECKING:
     from chaos.run import Run
@@ -71,13 +72,13 @@ def _for_a_while(damage: Callable[[Run, str], None]):
         if not os.path.exists(path):  # it is gone already
             return False
         damage(run, path)
-        run.checks.excuse(re.escape(path), index)
-        run.checks.bad_samples.add(index)
+        excuse = run.checks.excuse(Excuse(re.escape(path), index))
 
         def heal() -> None:
             run.laboratory.system.heal()
             shutil.copyfile(_original(run, path), f"{path}.new")
             os.replace(f"{path}.new", path)
+            run.checks.mended(excuse)
 
         run.later(run.chance.randint(1, 20), heal)
         return True
@@ -93,12 +94,25 @@ def _for_an_epoch(run: Run, trainer: Trainer, part: int) -> bool:
     if not os.path.exists(path) or not run.may_begin_anew(trainer, part):
         return False
     _truncate(run, path)
-    run.checks.excuse(re.escape(path), index)
-    run.checks.bad_samples.add(index)
+    excuse = run.checks.excuse(Excuse(re.escape(path), index))
     run.whole_epoch(trainer, part, index)
     shutil.copyfile(_original(run, path), f"{path}.new")
     os.replace(f"{path}.new", path)
+    run.checks.mended(excuse)
     return True
+
+
+def _fill(run: Run, trainer: Trainer, part: int) -> bool:
+    """Nothing more can be written for some batches."""
+    system = run.laboratory.system
+    system.fill()
+
+    def heal() -> None:
+        run.tally.faults["the disk is full"] += system.hits > 0
+        system.heal()
+
+    run.later(run.chance.randint(1, 20), heal)
+    return False
 
 
 FAULTS = (
@@ -114,6 +128,7 @@ FAULTS = (
             ("EIO from open", _fail_opening),
         )
     ),
+    Fault("the disk is full", _fill, DISK, weight=3),
     Fault("a file is written again", _renewed, FILES),
     Fault("a bad file for an epoch", _for_an_epoch, FILES, asks=True),
 )

@@ -6,8 +6,10 @@ import contextlib
 import os
 import resource
 import signal
+import time
 from typing import TYPE_CHECKING
 
+from chaos.checks import Excuse
 from chaos.faults.fault import Fault
 
 if TYPE_CHECKING:
@@ -15,6 +17,12 @@ if TYPE_CHECKING:
 
     from chaos.run import Run
     from chaos.trainer import Trainer
+
+TOO_MANY = "(?:[Tt]oo many open files|EMFILE)"
+# A worker's error names the sample, if it is one's, behind its first line.
+IN_WORKER = r"(?:\bCaught [^\n]*\n(?:Sample: index (?P<index>\d+)\b)?|\bwas left out: ).*"
+
+_COMPUTE_SECONDS = 1.0
 
 
 def _victim(run: Run) -> psutil.Process | None:
@@ -46,27 +54,39 @@ def _stop(run: Run, trainer: Trainer, part: int) -> bool:
 
 def _few_descriptors(run: Run, trainer: Trainer, part: int) -> bool:
     victim = _victim(run)
-    # Where bad samples are left out, a batch may lose all of them, and is no batch then.
-    if victim is None or run.setting.on_error == "skip":
+    if victim is None:
         return False
     with contextlib.suppress(OSError):
         before = resource.prlimit(victim.pid, resource.RLIMIT_NOFILE)
         used = len(os.listdir(f"/proc/{victim.pid}/fd"))
         resource.prlimit(victim.pid, resource.RLIMIT_NOFILE, (used, before[1]))
 
+        excuse = run.checks.excuse(Excuse(IN_WORKER + TOO_MANY, takes=None))
+
         def heal() -> None:
             with contextlib.suppress(OSError):
                 resource.prlimit(victim.pid, resource.RLIMIT_NOFILE, before)
+            run.checks.mended(excuse)
 
-        run.checks.excuse(r"[Tt]oo many open files|EMFILE")
         run.later(run.chance.randint(1, 3), heal)
         return True
     return False
 
 
+def _kill_meanwhile(run: Run, trainer: Trainer, part: int) -> bool:
+    """While training does not look."""
+    found = trainer.processes()
+    trainer.tell("compute", _COMPUTE_SECONDS)
+    time.sleep(run.chance.uniform(0, _COMPUTE_SECONDS))
+    struck = bool(found) and run.signal(run.chance.choice(found), signal.SIGKILL)
+    trainer.answer()
+    return struck
+
+
 FAULTS = (
     Fault("SIGKILL", _signalled(signal.SIGKILL), weight=6),
     Fault("SIGKILL of all workers", _kill_all, weight=2),
+    Fault("SIGKILL while training computes", _kill_meanwhile, asks=True),
     Fault("SIGSEGV", _signalled(signal.SIGSEGV)),
     Fault("SIGBUS", _signalled(signal.SIGBUS)),
     Fault("SIGSTOP, SIGCONT", _stop, weight=2),

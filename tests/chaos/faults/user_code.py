@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from chaos import traps
+from chaos.checks import Excuse
 from chaos.faults.fault import TRAPS, Fault
 
 if TYPE_CHECKING:
@@ -12,8 +13,6 @@ if TYPE_CHECKING:
     from chaos.trainer import Trainer
 
 _GROUP_BYTES = 64 << 20
-# Of a stream, and of a sampler, nothing comes after an exception.
-_ENDS = ("sampler", "worker_init_fn")
 
 
 def _trap(what: str):
@@ -22,16 +21,15 @@ def _trap(what: str):
         if what in (traps.EXITS, traps.CRASHES):  # a process that can be replaced
             places = tuple(set(places) & {"sample", "transform", "collate"})
         place = run.chance.choice(sorted(places))
-        traps.set_trap(str(run.folder), place, what)
-        run.note(f"a trap in the {place} that {what}")
+        number = run.set_trap(place, what)
         if what == traps.RAISES:
-            ends = place in _ENDS or run.kind.name == "stream"
-            # What says an index is excused by that sample alone.
-            run.checks.excuse(rf"Sprung.*a trap in the {place}(?! of sample)", ends=ends)
-            if ends:
-                run.checks.excuse(rf"Sprung.*a trap in the {place}", ends=True)
-        elif not run.kind.replaces_workers:
-            run.checks.excuse("killed by signal|exited unexpectedly", ends=True)
+            # Of a stream, and of a sampler, nothing comes after an exception, and torch's worker
+            # without its `worker_init_fn` makes no batches. Where a worker is replaced, all come.
+            begins = place == "worker_init_fn"
+            ends = place in run.kind.ends_with or (begins and not run.kind.replaces_workers)
+            takes = not (begins and run.kind.replaces_workers)
+            error = traps.error_of(number, place)
+            run.checks.excuse(Excuse(error, ends=ends, takes=takes, times=1))
         return False  # it is counted when somebody has stepped into it
 
     return strike
@@ -43,9 +41,7 @@ def _run_out_of_memory(run: Run, trainer: Trainer, part: int) -> bool:
     group = run.memory_group(_GROUP_BYTES)
     if group is None or place is None:
         return False
-    traps.set_trap(str(run.folder), place, traps.HUNGRY, str(group))
-    if not run.kind.replaces_workers:
-        run.checks.excuse("killed by signal|exited unexpectedly", ends=True)
+    run.set_trap(place, traps.HUNGRY, str(group))
     return False
 
 

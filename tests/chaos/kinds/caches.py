@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from chaos.kinds.image_plans import epochs_of, images_of, part_of
-from chaos.kinds.setting import EpochKind, Epochs, Setting
+from chaos.kinds.setting import DISK, EpochKind, Epochs, Setting
 from fusionloader import Cache, DecodedCache
 
 
@@ -25,11 +24,11 @@ def _decoded(setting: Setting) -> Epochs:
 
 def _disk(setting: Setting) -> Epochs:
     # Too small for all: what does not fit is read again.
-    return _with(Cache("192KiB", tiers=("encoded",), path=Path(setting.folder) / "disk"), setting)
+    return _with(Cache("192KiB", tiers=("encoded",), path=setting.written), setting)
 
 
 KINDS = (
     EpochKind("cache in memory", _memory),
     EpochKind("cache of decoded images", _decoded, is_short=False),
-    EpochKind("cache on disk", _disk, is_short=False),
+    EpochKind("cache on disk", _disk, subject_to=frozenset({DISK}), is_short=False),
 )

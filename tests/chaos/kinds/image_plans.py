@@ -41,7 +41,8 @@ def images_of(setting: Setting, transform: Any = None) -> ImageFolder:
 def part_of(dataset: ImageFolder, setting: Setting, number: int = 0, **options: Any) -> Part:
     """A loader of all images in an order of the part's own."""
     order = order_of(len(dataset), number)
-    common = {"batch_size": BATCH, "num_workers": 2, "seed": 5, "on_error": setting.on_error}
+    common = {"batch_size": BATCH, "num_workers": 2, "seed": 5, "tiny_batch_size": 2}
+    common |= {"on_error": setting.on_error, "in_order": setting.in_order}
     loader = FusionLoader(dataset, sampler=order, **(common | options))
     return Part(loader, order, [path for path, _ in dataset.samples])
 

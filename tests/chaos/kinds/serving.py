@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -19,10 +18,18 @@ class Requests:
     def __init__(self, prepare: Preprocessor, images: list[bytes], order: list[int]) -> None:
         self.prepare, self.images, self.order = prepare, images, order
 
-    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        for first in range(0, len(self.order), BATCH):
-            asked = self.order[first : first + BATCH]
-            yield self.prepare([self.images[index] for index in asked]), torch.tensor(asked)
+    def __iter__(self) -> Requests:
+        self.at = 0
+        return self
+
+    def __next__(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns what comes of a list, which is asked for again after an error."""
+        asked = self.order[self.at : self.at + BATCH]
+        if not asked:
+            raise StopIteration
+        found = self.prepare([self.images[index] for index in asked]), torch.tensor(asked)
+        self.at += BATCH
+        return found
 
 
 def _requests(setting: Setting) -> Epochs:
@@ -34,4 +41,4 @@ def _requests(setting: Setting) -> Epochs:
     return Epochs([Part(Requests(prepare, images, order), order)], prepare.close)
 
 
-KINDS = (EpochKind("Preprocessor", _requests, is_short=False),)
+KINDS = (EpochKind("Preprocessor", _requests, any_order=False, is_short=False),)

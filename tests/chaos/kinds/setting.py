@@ -14,6 +14,7 @@ IMAGES = 40
 # Groups of faults that a kind is subject to, beside signals and consumers.
 FILES = "files"  # samples are image files that can be damaged
 SKIPS = "skips"  # bad samples can be left out
+DISK = "disk"  # something is written to `Setting.written`
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class Setting:
         room: the module that has it.
         folder: of the run; ``images`` in it are its own copy.
         plain: whether to make the same batches with none of what the kind is about.
-        on_error: as in ``FusionLoader``.
+        on_error, in_order: as in ``FusionLoader``.
         rank: number of the process, of as many as the kind has.
         word: that no other run has.
     """
@@ -35,12 +36,17 @@ class Setting:
     folder: str
     plain: bool = False
     on_error: str = "raise"
+    in_order: bool = True
     rank: int = 0
     word: str = ""
 
     @property
     def images(self) -> str:
         return str(Path(self.folder) / "images")
+
+    @property
+    def written(self) -> str:
+        return str(Path(self.folder) / "written")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +93,9 @@ class EpochKind:
         processes: that train beside one another.
         subject_to: groups of faults.
         traps: places in user code that can be made to fail, of ``chaos.traps``.
+        any_order: whether batches can be delivered as they are done.
+        ends_with: places after whose error nothing comes.
+        draws_run_on: whether a sample that raises changes what its worker draws for later ones.
         replaces_workers: whether the work of a dead process is done again; an error says otherwise.
         leaves: descriptors that a library which it uses leaves open in each process.
         is_short: whether it is in the suite's slice; the others are for `make matrix`.
@@ -98,6 +107,9 @@ class EpochKind:
     processes: int = 1
     subject_to: frozenset[str] = frozenset()
     traps: tuple[str, ...] = ()
+    any_order: bool = True
+    ends_with: tuple[str, ...] = ("sampler",)
+    draws_run_on: bool = False
     replaces_workers: bool = True
     leaves: int = 0
     is_short: bool = True

@@ -24,7 +24,7 @@ def _shards(setting: Setting) -> Epochs:
     dataset = TarStream(url, transform=train_transform(), retries=1)
     order = order_of(len(dataset))
     workers = 0 if setting.plain else 2
-    options = {"num_workers": workers, "seed": 5, "on_error": setting.on_error}
+    options = {"num_workers": workers, "seed": 5, "in_order": setting.in_order}
     return epochs_of(Part(FusionLoader(dataset, BATCH, sampler=order, **options), order))
 
 

@@ -24,17 +24,27 @@ from fusionloader import FusionLoader
 
 
 class Noise(Dataset[Any]):
-    """Samples that are drawn from the global generator."""
+    """Samples that are drawn from the global generator, or from one that the index seeds."""
 
-    def __init__(self, folder: str) -> None:
-        self.folder = folder
+    def __init__(self, folder: str, by_index: bool = False) -> None:
+        self.folder, self.by_index = folder, by_index
 
     def __len__(self) -> int:
         return IMAGES
 
     def __getitem__(self, index: int) -> Any:
         spring(self.folder, "sample", index)
-        return torch.rand(30, 30) @ torch.rand(30, 30), index
+        generator = torch.Generator().manual_seed(index) if self.by_index else None
+        drawn = torch.rand(2, 30, 30, generator=generator)
+        return drawn[0] @ drawn[1], index
+
+
+class Shapes(Noise):
+    """Samples of two shapes, of which slots are made for one."""
+
+    def __getitem__(self, index: int) -> Any:
+        drawn, _ = super().__getitem__(index)
+        return (drawn if index % 2 else drawn[:20]), index
 
 
 class Sampler:
@@ -78,11 +88,15 @@ class Stream(IterableDataset[Any]):
 
 
 def noise_part(setting: Setting, number: int = 0, **options: Any) -> Part:
-    order = order_of(IMAGES, number)
-    common = {"num_workers": 2, "seed": 5, "on_error": setting.on_error}
+    return part_of_noise(Noise(setting.folder), setting, order_of(IMAGES, number), **options)
+
+
+def part_of_noise(dataset: Noise, setting: Setting, order: list[int], **options: Any) -> Part:
+    common = {"num_workers": 2, "seed": 5, "tiny_batch_size": 2}
+    common |= {"on_error": setting.on_error, "in_order": setting.in_order}
     common |= {"worker_init_fn": WorkerInit(setting.folder)}
     sampler = Sampler(setting.folder, order)
-    loader = FusionLoader(Noise(setting.folder), BATCH, sampler=sampler, **(common | options))
+    loader = FusionLoader(dataset, BATCH, sampler=sampler, **(common | options))
     return Part(loader, order)
 
 
@@ -98,10 +112,28 @@ def _whole(setting: Setting) -> Epochs:
     return epochs_of(noise_part(setting, collate_fn=Collate(setting.folder)))
 
 
+def _whole_by_index(setting: Setting) -> Epochs:
+    dataset, order = Noise(setting.folder, by_index=True), order_of(IMAGES)
+    return epochs_of(part_of_noise(dataset, setting, order, collate_fn=Collate(setting.folder)))
+
+
+def _shapes(setting: Setting) -> Epochs:
+    """Batches of the one shape and of the other in turns."""
+    order = order_of(IMAGES)
+    own = [[index for index in order if index % 2 == shape] for shape in range(2)]
+    starts = range(0, len(own[0]), BATCH)
+    order = [index for at in starts for part in own for index in part[at : at + BATCH]]
+    return epochs_of(part_of_noise(Shapes(setting.folder), setting, order))
+
+
 def _stream(setting: Setting) -> Epochs:
-    # Workers take turns to make a batch of their own part, so an epoch has no order of samples.
-    loader = FusionLoader(Stream(setting.folder), BATCH, num_workers=2, seed=5)
-    return epochs_of(Part(loader, []))
+    options = {"num_workers": 2, "seed": 5, "in_order": setting.in_order}
+    loader = FusionLoader(Stream(setting.folder), BATCH, **options)
+    # Workers take turns to make a batch of their own part.
+    own = [range(worker, 3 * IMAGES, 2) for worker in range(2)]
+    starts = range(0, len(own[0]), BATCH)
+    order = [index for at in starts for part in own for index in part[at : at + BATCH]]
+    return epochs_of(Part(loader, order))
 
 
 _TRAPS = ("sample", "sampler", "worker_init_fn")
@@ -115,6 +147,34 @@ KINDS = (
         subject_to=frozenset({SKIPS}),
         traps=_TRAPS,
     ),
-    EpochKind("whole batches", _whole, traps=(*_TRAPS, "collate"), replaces_workers=False),
-    EpochKind("stream", _stream, is_short=False, traps=("sample",), replaces_workers=False),
+    EpochKind(
+        "own dataset of two shapes",
+        _shapes,
+        is_short=False,
+        subject_to=frozenset({SKIPS}),
+        traps=_TRAPS,
+    ),
+    EpochKind(
+        "whole batches",
+        _whole,
+        traps=(*_TRAPS, "collate"),
+        any_order=False,  # in which workers make other batches
+        draws_run_on=True,
+        replaces_workers=False,
+    ),
+    EpochKind(
+        "whole batches, draws by index",
+        _whole_by_index,
+        is_short=False,
+        traps=(*_TRAPS, "collate"),
+        replaces_workers=False,
+    ),
+    EpochKind(
+        "stream",
+        _stream,
+        is_short=False,
+        traps=("sample",),
+        ends_with=("sample",),
+        replaces_workers=False,
+    ),
 )

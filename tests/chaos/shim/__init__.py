@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import struct
 import subprocess
@@ -27,12 +28,21 @@ class FaultySystem:
         with open(control, "r+b") as file:
             self._memory = mmap.mmap(file.fileno(), _BYTES)
         self.environment = {"LD_PRELOAD": str(library), "FAULTY_CONTROL": str(control)}
-        self._offset = 0
+        self._offset, self._watched = 0, ""
 
     @property
     def hits(self) -> int:
         """Calls that have failed since the last ``fail``."""
         return int(_FIELDS.unpack_from(self._memory)[4])
+
+    def watch(self, path: str) -> None:
+        """Says which files may come to fail when they are open already: those of this path."""
+        self._watched = path
+        self.fail(path)
+
+    def fill(self) -> None:
+        """Has the file system of the watched files be full."""
+        self.fail(self._watched, writing=errno.ENOSPC)
 
     def fail(self, path: str, *, opening: int = 0, reading: int = 0, writing: int = 0) -> None:
         """Has calls on files fail whose path begins with ``path``, by numbers of errno."""
@@ -48,5 +58,4 @@ class FaultySystem:
     def heal(self) -> None:
         """Has all calls do what they do."""
         self._offset = 0
-        _FIELDS.pack_into(self._memory, 0, 0, 0, 0, 0, 0)
-        self._memory[_FIELDS.size] = 0
+        self.fail(self._watched)

@@ -12,7 +12,9 @@ from torch.utils.data import default_collate
 from fusionloader.deferred import counts
 from fusionloader.deferred.rows import collating
 from fusionloader.deferred.rows.memory import BatchRows
-from fusionloader.iterators.batch_transport import Sender
+from fusionloader.iterators.batch_transport import Sender, Sends
+from fusionloader.shm import objects
+from fusionloader.shm.descriptor import Descriptor
 
 SHAPES = [(3, 20, 20), (1, 40, 40)]
 
@@ -21,7 +23,8 @@ class Worker:
     """What a worker does with samples, and the slots that it does it in."""
 
     def __init__(self, most=5):
-        self.sender = Sender(0, most)
+        self.memory = objects.create(0, grows=True)
+        self.sender = Sender(Sends(0, 0, Descriptor(self.memory), most))
         self.rows = BatchRows(self.sender)
         self.collate = collating.default_collate(self.rows)
         self.made = 0
@@ -38,14 +41,14 @@ class Worker:
         return made
 
     def send(self, batch):
-        """The number of its slot; none where it goes torch's way."""
-        packed = self.sender.pack(batch)
-        return None if packed is batch else packed._contents[1][1]
+        """The offset of its slot; none where it is sent by value."""
+        _, where, *_ = self.sender.pack(batch).contents
+        return None if where is None else where[1]
 
     def free(self, number):
         """What the training process does when a batch is gone."""
         for slot in self.sender._slots._slots:
-            if slot.number == number:
+            if slot.offset == number:
                 slot.set_free(True)
 
 
@@ -78,7 +81,7 @@ def test_a_batch_in_rows_is_sent_as_it_lies_there():
     (opened,) = worker.sender._unsent
     assert batch.data_ptr() == opened.begin
     number = worker.send(batch)
-    assert number == opened.slot.number
+    assert number == opened.slot.offset
     assert not opened.slot.is_free()
 
 
@@ -126,7 +129,7 @@ def test_a_dataset_that_keeps_batches_leaves_slots_for_the_others():
         kept.append(batch)
         worker.free(worker.send(batch))
     free = [slot for slot in worker.sender._slots._slots if slot.is_free()]
-    assert len(free) + worker.sender._most - len(worker.sender._slots._slots) >= 2
+    assert len(free) + worker.sender._sends.most - len(worker.sender._slots._slots) >= 2
 
 
 def test_labels_beside_the_images_go_into_the_same_slot():

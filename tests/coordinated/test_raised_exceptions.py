@@ -1,0 +1,71 @@
+"""Exceptions at any step of shared preparation in a job: each batch comes once, and is right."""
+
+import errno
+import functools
+import os
+import random
+import signal
+
+import pytest
+from jobs import alone, digest, make_loader
+from support.raised_at import CALLS, Steps
+
+EPOCHS = 6
+OPTIONS = {"prefetch_factor": 3, "sampler": [n * 7 % 40 for n in range(48)]}
+ERRORS = {
+    "KeyboardInterrupt": KeyboardInterrupt,
+    "MemoryError": MemoryError,
+    "EMFILE": lambda: OSError(errno.EMFILE, "Too many open files"),
+}
+MOST_STEPS = {"iter": 400, "next": 200}  # nearly all that there are
+
+
+class Interrupted:
+    """Runs actions of a job, in each of which an exception may be raised, until they succeed."""
+
+    def __init__(self, error, seed):
+        self._make, self._random = ERRORS[error], random.Random(seed)
+        self.places = []
+
+    def run(self, action, steps):
+        """Has one exception raised; the action is tried again after that."""
+        error = self._make()
+        traced = Steps("coordinated", events=(*CALLS, "c_return"))
+        try:
+            return traced.raise_at(self._random.randrange(steps), error, action)
+        except type(error) as raised:
+            assert raised is error, "another error than the one that was raised here"
+            self.places.append(traced.place)
+        return action()
+
+    def chance(self):
+        return self._random.random() < 0.2
+
+
+def begun(loader, epoch):
+    loader.set_epoch(epoch)  # one whose start was interrupted has counted
+    return iter(loader)
+
+
+# An exception in a callback of the interpreter, as before a fork, cannot reach training.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("error", ERRORS)
+def test_an_exception_at_any_step_loses_no_batch(word, train_set, error):
+    expected = alone(train_set, EPOCHS, **OPTIONS)
+    interrupted = Interrupted(error, seed=ord(error[0]))
+    loader = make_loader(train_set, word, OPTIONS)
+    try:
+        for epoch in range(EPOCHS):
+            begin = functools.partial(begun, loader, epoch)
+            iterator = interrupted.run(begin, MOST_STEPS["iter"]) if epoch % 3 == 0 else begin()
+            found = []
+            take = functools.partial(next, iterator, None)
+            while batch := interrupted.run(take, MOST_STEPS["next"]):
+                found.append(digest(batch))
+                batch[0].zero_()
+                if iterator._workers and interrupted.chance():
+                    os.kill(iterator._workers[0].pid, signal.SIGKILL)
+            assert found == expected[epoch], interrupted.places[-5:]
+    finally:
+        loader.close()
+    assert len(interrupted.places) > EPOCHS

@@ -1,0 +1,87 @@
+"""Numbers of workers that are used again; the test itself is the job and its workers."""
+
+import os
+import select
+import socket
+import time
+
+import pytest
+
+from fusionloader import _native
+from fusionloader._native import End, TinyBatchState
+from fusionloader.coordinated.group import Group
+from fusionloader.coordinated.member import EpochKey
+from fusionloader.coordinated.sample_lists import SampleLists
+from fusionloader.coordinated.staging import Staging
+from fusionloader.coordinated.worker_records import WorkerRecords, has_ended
+from fusionloader.workers.fd_messages import FdMessage
+
+KEY = EpochKey(epoch=0, seed=1, first=0, total=10)
+SAMPLES = SampleLists([5, 6, 7, 8], [5, 6, 7, 8], [0] * 4, [0, 1, 2, 3])
+JOIN = {"do": "join", "equal": {}, "leaves": [4096], "tiny_size": 2, "group_size": 0}
+
+
+class Job:
+    """A group, and the only job in it, whose workers may have the numbers 0 to 3."""
+
+    def __init__(self):
+        self.poll = select.epoll()
+        self.records = WorkerRecords(self.poll)
+        self.staging = Staging(self.records)
+        self.group = Group(self.staging, self.records)
+        here, self.socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        here.setblocking(False)
+        self.member = self.group.newcomer(here)
+        self.ask({**JOIN, "workers": 4, "in_flight": 2, "limit": None})
+
+    def ask(self, fields, fds=()):
+        self.group.handle(self.member, FdMessage(fields, b"", fds), time.monotonic())
+
+    def start_worker(self, number):
+        """Returns a worker of that number, and its end of the pipe, which is closed at its end."""
+        read, write = os.pipe()
+        self.ask({"do": "worker", "number": number}, (read,))
+        fds = self.staging.control_fd, self.staging.data_fd
+        worker = _native.WorkerQueue(*fds, number)
+        worker.announce(os.getpid())
+        return worker, write
+
+    def handle_ends(self):
+        """Does what the coordinator does when pipes are closed."""
+        for fd, _ in self.poll.poll(0):
+            record = self.records.of_descriptor(fd)
+            if record is not None and has_ended(record):
+                self.staging.bury(record)
+
+
+@pytest.fixture
+def job():
+    made = Job()
+    yield made
+    made.group.remove(made.member)
+    made.staging.close()
+    made.poll.close()
+    made.socket.close()
+
+
+def test_a_number_is_free_for_another_worker_before_the_end_of_the_first_was_noticed(job):
+    batch = job.staging.publish(KEY, 0, SAMPLES)
+    first, pipe = job.start_worker(2)
+    first.claim(End.SMALL, 0, 1)
+    os.close(pipe)
+    second, pipe = job.start_worker(2)
+    job.handle_ends()
+    assert job.records.find(2) is not None
+    second.claim(End.SMALL, 0, 1)
+    os.close(pipe)
+    job.handle_ends()
+    third, pipe = job.start_worker(1)
+    while (claim := third.claim(End.SMALL, 0, 1)) is not None:
+        third.finish(claim, claim.first, TinyBatchState.COMPLETED)
+    assert job.staging.completed() == [batch]
+    os.close(pipe)
+
+
+def test_a_job_has_no_workers_with_the_numbers_of_other_jobs(job):
+    with pytest.raises(ValueError, match=r"worker 4 is none of range\(0, 4\)"):
+        job.start_worker(4)

@@ -1,0 +1,171 @@
+"""Training processes whose workers are blocked, in every way and in every kind of worker.
+
+``python orphans.py KIND BLOCKED FOLDER`` prints the pids of its workers once they are blocked.
+"""
+
+import contextlib
+import functools
+import os
+import re
+import select
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+from torch.utils.data import Dataset, IterableDataset
+
+from fusionloader import FusionLoader, WorkerPool
+from fusionloader.inference import Preprocessor
+from fusionloader.workers.processes import BareProcess
+
+WORKERS = 2
+
+
+def hold_the_gil():
+    """Runs for ever, in C, and lets no other thread run meanwhile."""
+    re.match(r"(a+)+$", "a" * 64 + "b")
+
+
+def take_a_lock_twice():
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()
+
+
+BLOCKED = {
+    "sleep": functools.partial(time.sleep, 3600),
+    "GIL": hold_the_gil,
+    "futex": take_a_lock_twice,
+}
+
+
+def block(how, folder):
+    """Says that this process is about to be blocked, and is."""
+    (Path(folder) / f"blocked-{os.getpid()}").touch()
+    if how == "fifo":
+        (Path(folder) / "fifo").read_bytes()
+    BLOCKED[how]()
+
+
+class Blocked(Dataset):
+    def __init__(self, how, folder):
+        self.how, self.folder = how, folder
+
+    def __len__(self):
+        return 4000
+
+    def __getitem__(self, index):
+        if self.how == "pipe":
+            raise ValueError("bad" * 100_000)  # more than a pipe takes
+        block(self.how, self.folder)
+
+
+class BlockedStream(IterableDataset):
+    def __init__(self, how, folder):
+        self.how, self.folder = how, folder
+
+    def __iter__(self):
+        block(self.how, self.folder)
+        yield
+
+
+class Blobs(Dataset):
+    """Samples of which one is more than a pipe takes."""
+
+    def __len__(self):
+        return 4000
+
+    def __getitem__(self, index):
+        return "x" * (1 << 20)
+
+
+def blocked_in(how, folder, _):
+    """A collate_fn, or a worker_init_fn."""
+    block(how, folder)
+
+
+def main(config):
+    """A bare process."""
+    block(*config)
+
+
+def images(folder):
+    """An image folder of which no file is an image."""
+    from torchvision.datasets import ImageFolder
+    from torchvision.transforms import v2
+
+    place = Path(folder) / "images" / "class"
+    place.mkdir(parents=True)
+    for number in range(2000):
+        (place / f"{number}.jpg").write_bytes(b"no image")
+    transform = v2.Compose([v2.PILToTensor(), v2.Resize(32), v2.CenterCrop(32)])
+    return ImageFolder(str(place.parent), transform)
+
+
+def begin(kind, how, folder):
+    """Begins what has workers that become blocked, and returns it."""
+    kind, _, method = kind.partition(" ")
+    if kind == "bare":
+        return [BareProcess("orphans", (how, folder), ()) for _ in range(WORKERS)]
+    if kind == "preprocessor":
+        from torchvision.transforms import v2
+
+        return Preprocessor(v2.Compose([v2.PILToTensor(), v2.CenterCrop(32)]), num_workers=WORKERS)
+    blocked = functools.partial(blocked_in, how, folder)
+    options = {"num_workers": WORKERS, "prefetch_factor": 64}
+    if method:
+        options["multiprocessing_context"] = method
+    if kind in ("rows", "plan"):
+        options["on_error"] = "skip"
+    if kind == "rows":
+        dataset = Blocked(how, folder)
+    elif kind == "stream":
+        dataset = BlockedStream(how, folder)
+    elif kind == "collate":
+        dataset = Blobs()
+        options["collate_fn"] = list if how == "pipe" else blocked
+    else:
+        dataset = images(folder)
+    if kind == "init":
+        options["worker_init_fn"] = blocked
+    if kind == "pool":
+        dataset = Blocked(how, folder)
+        options["pool"] = WorkerPool(
+            options.pop("num_workers"),
+            multiprocessing_context=options.pop("multiprocessing_context"),
+        )
+    if kind == "shared":
+        options |= {"share": "orphans", "seed": 1}
+    return iter(FusionLoader(dataset, 8, **options))
+
+
+def full_pipes():
+    """Returns how many of the pipes that this process has open take no more."""
+    full = set()
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            name = os.readlink(entry)
+            if name.startswith("pipe:"):
+                writing = os.open(entry, os.O_WRONLY | os.O_NONBLOCK)
+                if not select.select([], [writing], [], 0)[1]:
+                    full.add(name)
+                os.close(writing)
+    return len(full)
+
+
+def are_blocked(kind, how, folder):
+    """Whether all workers are blocked as they are to be."""
+    if how == "pipe":
+        return full_pipes() == (1 if kind.startswith("collate") else WORKERS)
+    return how == "idle" or len(list(Path(folder).glob("blocked-*"))) == WORKERS
+
+
+if __name__ == "__main__":
+    kind, how, folder = sys.argv[1:]
+    kept = begin(kind, how, folder)
+    while not are_blocked(kind, how, folder):
+        time.sleep(0.01)
+    print(*[child.pid for child in psutil.Process().children(recursive=True)], flush=True)
+    time.sleep(3600)

@@ -1,0 +1,283 @@
+"""What training gets after an error of ``next()`` that it has caught: all that is left."""
+
+import contextlib
+import ctypes
+import gc
+import os
+import resource
+import signal
+import time
+
+import pytest
+import torch
+from support.waiting import PATIENCE, Flag, wait_until
+from torch.utils.data import Dataset
+
+from fusionloader import FusionLoader
+from fusionloader.shm.objects import SharedMemoryExhausted
+
+
+class Numbers(Dataset):
+    def __init__(self, length=64, floats=8):
+        self.length, self.floats = length, floats
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        return torch.full((self.floats,), float(index)), index
+
+
+@contextlib.contextmanager
+def limited(what, most):
+    before = resource.getrlimit(what)
+    resource.setrlimit(what, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(what, before)
+
+
+def labels(batches):
+    return [batch[1].tolist() for batch in batches]
+
+
+def fours(count):
+    return [list(range(4 * n, 4 * n + 4)) for n in range(count)]
+
+
+class Spilling(Numbers):
+    """Whose first worker holds sample 0 until it is killed; other batches have one odd sample."""
+
+    def __init__(self, flag):
+        super().__init__()
+        self.flag = flag
+
+    def __getitem__(self, index):
+        if index == 0:
+            self.flag.wait()
+        size = 9 if index % 4 == 3 else 8
+        return torch.full((size,), float(index))
+
+
+def raises_once(folder):
+    def init(worker):
+        if worker == 0:
+            (folder / str(len(list(folder.iterdir())))).touch()
+            if len(list(folder.iterdir())) == 2:
+                raise ConnectionError("no server")
+
+    return init
+
+
+def at_the_first_batch(iterator):
+    """The worker, in a list, that is at mini-batch 0."""
+    records = iterator._manager.queue.workers()[:2]
+    return [number for number, record in enumerate(records) if record.sequence == 0]
+
+
+def test_messages_behind_one_that_raises_are_not_lost(tmp_path):
+    """Samples that another worker has sent lie behind the failure of a new worker."""
+    started, flag = tmp_path / "started", Flag(tmp_path / "flag")
+    started.mkdir()
+    loader = FusionLoader(
+        Spilling(flag),
+        4,
+        num_workers=2,
+        worker_init_fn=raises_once(started),
+        collate_fn=None,
+        prefetch_factor=4,
+    )
+    iterator = iter(loader)
+    sizes, errors = [], 0
+    holder = None
+    while len(sizes) < 16:
+        if holder is None:
+            wait_until(lambda: at_the_first_batch(iterator))
+            (holder,) = at_the_first_batch(iterator)
+        if holder == 0:
+            iterator._workers[0].kill()
+        flag.set()
+        try:
+            next(iterator)
+        except ConnectionError:
+            errors += 1
+        except RuntimeError as error:  # samples of unlike shapes cannot be collated
+            assert "stack expects each tensor to be equal size" in str(error)
+            sizes.append(str(error))
+    with pytest.raises(StopIteration):
+        next(iterator)
+    assert errors == (holder == 0)
+    for number, said in enumerate(sizes):
+        assert f"index {4 * number + 3} " in said
+
+
+@pytest.mark.parametrize(("workers", "ahead"), [(2, 2), (1, 1)])
+def test_an_error_while_the_queue_is_filled_loses_no_batch(workers, ahead):
+    dataset = Numbers(160, 1 << 16)
+    iterator = iter(FusionLoader(dataset, 4, num_workers=workers, prefetch_factor=ahead))
+    kept, errors = [], 0
+    for call in range(8):  # what is kept makes it want new slots
+        with limited(resource.RLIMIT_FSIZE, 1 << 20) if call % 3 else contextlib.nullcontext():
+            try:
+                kept.append(next(iterator))
+            except SharedMemoryExhausted:
+                errors += 1
+    assert errors
+    assert labels([*kept, *iterator]) == fours(40)
+
+
+class SlowFirst(Numbers):
+    def __init__(self, length, flag):
+        super().__init__(length)
+        self.flag = flag
+
+    def __getitem__(self, index):
+        if index == 0:
+            self.flag.wait()
+        return super().__getitem__(index)
+
+
+def test_the_oldest_mini_batch_is_found_however_many_were_delivered_before_it(tmp_path):
+    flag = Flag(tmp_path / "flag")
+    loader = FusionLoader(SlowFirst(4 * 300, flag), 4, num_workers=2, in_order=False)
+    iterator = iter(loader)
+    batches = [next(iterator) for _ in range(100)]
+    (holder,) = at_the_first_batch(iterator)
+    iterator._workers[holder].kill()
+    flag.set()
+    assert sorted(labels([*batches, *iterator])) == fours(300)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_worker_that_cannot_be_replaced_at_once_is_replaced_later(workers):
+    loader = FusionLoader(Numbers(), 4, num_workers=workers)
+    iterator = iter(loader)
+    batches = [next(iterator)]
+    process = iterator._workers[0]
+    process.kill()
+    process.join(PATIENCE)
+    time.sleep(0.03)  # deaths are looked for every 0.02 s
+    with limited(resource.RLIMIT_NOFILE, 3), pytest.raises(OSError, match="Too many open files"):
+        while True:
+            batches.append(next(iterator))
+    time.sleep(0.03)
+    batches.append(next(iterator))
+    assert loader.stats().worker_restarts == 1
+    assert labels([*batches, *iterator]) == fours(16)
+
+
+def test_a_layout_for_which_memory_was_short_is_settled_by_the_next_call():
+    iterator = iter(FusionLoader(Numbers(64, 1 << 16), 4, num_workers=2))
+    with limited(resource.RLIMIT_FSIZE, 1 << 20), pytest.raises(SharedMemoryExhausted):
+        next(iterator)
+    assert labels(iterator) == fours(16)
+
+
+@pytest.mark.parametrize("collate", [None, lambda samples: torch.stack([s[0] for s in samples])])
+def test_a_batch_that_a_forked_child_holds_is_not_written_again(collate):
+    loader = FusionLoader(Numbers(400), 4, num_workers=2, collate_fn=collate)
+    iterator = iter(loader)
+    first = next(iterator)
+    images = first if collate else first[0]
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(write)
+        os.read(read, 1)
+        os._exit(0 if images[:, 0].tolist() == [0.0, 1.0, 2.0, 3.0] else 1)
+    del first, images
+    gc.collect()
+    slots = None if collate else loader.stats().slots
+    for _ in range(40):
+        next(iterator)
+    os.close(write)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    for _ in range(40):
+        next(iterator)
+    if slots is not None:  # the child has ended, and its slot is used again
+        assert loader.stats().slots <= slots + 2
+    os.close(read)
+
+
+class Texts(Numbers):
+    def __getitem__(self, index):
+        if index == 8:
+            raise ValueError("bad")
+        return torch.full((8,), -1, dtype=torch.int64), f"text {index}"
+
+
+def test_rows_that_are_left_out_are_not_read():
+    loader = FusionLoader(Texts(11), 8, num_workers=1, on_error="skip")
+    for _ in range(3):  # the last batch lies in a slot where a longer one has been
+        assert [text for batch in loader for text in batch[1]] == [
+            f"text {n}" for n in range(11) if n != 8
+        ]
+
+
+def test_tiny_batches_that_a_stopped_worker_has_left_out_are_found():
+    """A worker stopped between the two steps of a claim: the queue word has moved on, alone."""
+    loader = FusionLoader(Numbers(), 8, num_workers=1)
+    iterator = iter(loader)
+    batches = [next(iterator)]
+    process = iterator._workers[0]
+    os.kill(process.pid, signal.SIGSTOP)
+    manager = iterator._manager
+    job = manager.in_flight.wanted[-1]
+    word = ctypes.c_uint64.from_address(job.descriptor.address)
+    head, tail = word.value & 0xFFFFF, word.value >> 20 & 0xFFFFF
+    if tail > head:  # as the claim's first step leaves it
+        word.value = (word.value & ~(0xFFFFF << 20)) | (head << 20)
+    os.kill(process.pid, signal.SIGCONT)
+    assert labels([*batches, *iterator]) == [list(range(8 * n, 8 * n + 8)) for n in range(8)]
+
+
+class FailsThenDies(Numbers):
+    """Sample 5 fails once, and the process that then makes sample 6 dies."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.folder = folder
+
+    def __getitem__(self, index):
+        failed, died = self.folder / "failed", self.folder / "died"
+        if index == 5 and not failed.exists():
+            failed.touch()
+            raise ValueError("once")
+        if index == 6 and not died.exists():
+            died.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+
+@pytest.mark.usefixtures("any_may_die")
+def test_what_a_worker_reported_before_it_died_does_not_outlive_the_redo(tmp_path):
+    loader = FusionLoader(FailsThenDies(tmp_path), 4, num_workers=1, on_error="skip")
+    assert labels(loader) == fours(16)
+    assert loader.stats().skipped == 0
+    assert loader.stats().worker_restarts == 1
+
+
+class Sampler:
+    """A generator that raises in the middle."""
+
+    def __len__(self):
+        return 64
+
+    def __iter__(self):
+        yield from range(32)
+        raise ConnectionError("no more indices")
+
+
+def test_an_error_of_the_sampler_is_not_taken_for_the_end_of_the_epoch():
+    iterator = iter(FusionLoader(Numbers(), 4, sampler=Sampler(), num_workers=2))
+    batches, errors = [], []
+    for _ in range(12):
+        try:
+            batches.append(next(iterator))
+        except Exception as error:
+            errors.append(error)
+    assert labels(batches) == fours(8)
+    assert [type(error) for error in errors[:1]] == [ConnectionError]
+    assert all("draws no more batches" in str(error) for error in errors[1:])
+    assert isinstance(errors[-1], RuntimeError)

@@ -1,0 +1,50 @@
+"""Workers whose training process was killed end, whatever they are blocked in."""
+
+import os
+from pathlib import Path
+
+import pytest
+from ends import PATH
+from support import warm_start
+from support.waiting import gone, wait_until, wait_until_nothing_is_left
+
+SCRIPT = Path(__file__).with_name("orphans.py")
+
+
+@pytest.mark.parametrize(
+    ("kind", "blocked"),
+    [
+        ("rows fork", "sleep"),
+        ("rows fork", "GIL"),
+        ("rows fork", "futex"),
+        ("rows fork", "fifo"),
+        ("rows fork", "pipe"),
+        ("rows spawn", "GIL"),
+        ("rows forkserver", "GIL"),
+        ("plan fork", "pipe"),
+        ("plan fork", "idle"),
+        ("plan spawn", "pipe"),
+        ("init fork", "GIL"),
+        ("collate fork", "GIL"),
+        ("collate fork", "pipe"),
+        ("collate forkserver", "sleep"),
+        ("stream fork", "GIL"),
+        ("pool fork", "GIL"),
+        ("shared fork", "idle"),
+        ("preprocessor", "idle"),
+        ("bare", "GIL"),  # such are the processes that read ahead, and proxies of remote workers
+    ],
+)
+def test_a_worker_ends_with_its_training(kind, blocked, tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    writer = os.open(tmp_path / "fifo", os.O_RDWR)  # who reads waits for ever
+    training = warm_start.start(SCRIPT, kind, blocked, str(tmp_path), path=PATH)
+    try:
+        pids = [int(word) for word in training.stdout.readline().split()]
+        assert len(pids) >= 2
+        training.kill()
+        wait_until(lambda: all(map(gone, pids)), f"{kind} {blocked}: a worker is left")
+        wait_until_nothing_is_left(training.pid)
+    finally:
+        training.kill()
+        os.close(writer)

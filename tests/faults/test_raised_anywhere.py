@@ -1,0 +1,137 @@
+"""An exception at any step of the training process inside ``next()`` loses no batch."""
+
+import errno
+import itertools
+import random
+
+import pytest
+import torch
+from support.batches import same_batches
+from support.campaigns import SEED
+from support.raised_at import CALLS, Steps
+from torch.utils.data import Dataset
+
+from fusionloader import FusionLoader, WorkerPool
+
+BATCHES = 40
+
+
+class Numbers(Dataset):
+    def __len__(self):
+        return 4 * BATCHES
+
+    def __getitem__(self, index):
+        return torch.full((8,), float(index)), index
+
+
+class Some(Numbers):
+    """Of which every seventh cannot be made, and every fifth has another shape."""
+
+    def __getitem__(self, index):
+        if index % 7 == 3:
+            raise ValueError(f"no sample {index}")
+        return torch.full((8,), float(index)), "x" * (1000 if index % 5 == 4 else 3)
+
+
+def no_memory():
+    return MemoryError("planted")
+
+
+def no_descriptors():
+    return OSError(errno.EMFILE, "planted")
+
+
+def interrupt():
+    return KeyboardInterrupt("planted")
+
+
+ERRORS = [no_memory, no_descriptors, interrupt]
+
+
+def plan(images):
+    return {"dataset": images, "batch_sampler": [[n % 40, n % 7] for n in range(BATCHES)]}
+
+
+KINDS = {
+    "plan": plan,
+    "rows": lambda images: {"dataset": Numbers(), "batch_size": 4},
+    "left out and spilled": lambda images: {
+        "dataset": Some(),
+        "batch_size": 4,
+        "on_error": "skip",
+    },
+    "out of order": lambda images: {"dataset": Numbers(), "batch_size": 4, "in_order": False},
+    "one ahead": lambda images: {"dataset": Numbers(), "batch_size": 4, "prefetch_factor": 1},
+    "plan without workers": lambda images: plan(images) | {"num_workers": 0},
+    "pool": lambda images: {"dataset": Numbers(), "batch_size": 4, "pool": WorkerPool(1)},
+}
+
+
+def planted(error):
+    return "planted" in str(error)
+
+
+def driven(loader, generator, most, trouble):
+    """Takes all batches, with an exception at some step of each second call.
+
+    Returns them, with ``None`` for those whose own error it was: without workers samples are made
+    within ``next()``, and their errors have a note. And why the iterator did not go on.
+    """
+    iterator, batches = iter(loader), []
+    for call in itertools.count():
+        if trouble and generator.random() < 0.2:
+            trouble(iterator)
+        steps = Steps(events=(*CALLS, "c_return"))
+        position = generator.randrange(most) if call % 2 else -1
+        error = generator.choice(ERRORS)()
+        try:
+            batches.append(steps.raise_at(position, error, lambda: next(iterator)))
+        except StopIteration:
+            return batches, ""
+        except (KeyboardInterrupt, MemoryError, OSError) as raised:
+            assert planted(raised), steps.place
+            if getattr(raised, "__notes__", None):
+                batches.append(None)
+            state = loader.state_dict()
+            if not state["finished"]:
+                assert state["delivered"] + len(state["ahead"]) == len(batches), steps.place
+        except RuntimeError as raised:
+            if "cannot go on" not in str(raised) and "no more batches" not in str(raised):
+                raise AssertionError(steps.place) from raised
+            return batches, str(raised)
+
+
+def kill_one(iterator):
+    for process in iterator._workers[:1]:
+        process.kill()
+        process.join(5)
+
+
+@pytest.mark.usefixtures("any_may_die")
+@pytest.mark.parametrize(
+    ("kind", "trouble"),
+    [
+        pytest.param(kind, trouble, id=f"{kind}, {'kills' if trouble else 'no kills'}")
+        for kind in KINDS
+        for trouble in ([None] if "without" in kind else [None, kill_one])
+    ],
+)
+def test_an_exception_at_any_step_of_next_loses_no_batch(eval_set, kind, trouble):
+    arguments = {"num_workers": 2, "seed": 1} | KINDS[kind](eval_set)
+    if "pool" in arguments:
+        del arguments["num_workers"]
+    generator = random.Random(SEED)
+    loader = FusionLoader(**arguments)
+    expected = list(loader)
+    for most in (20, 60, 200, 500):
+        batches, why = driven(loader, generator, most, trouble)
+        if kind == "out of order":
+            in_order = sorted(expected, key=lambda batch: int(batch[1][0]))
+            numbers = [int(batch[1][0]) // 4 for batch in batches]
+            assert same_batches([in_order[number] for number in numbers], batches)
+            assert len(set(numbers)) == len(numbers) == BATCHES or why
+        else:
+            assert why or len(batches) == len(expected)
+            pairs = [pair for pair in zip(expected, batches, strict=False) if pair[1] is not None]
+            assert same_batches(*zip(*pairs, strict=True))
+    loader.close()

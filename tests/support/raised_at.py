@@ -1,0 +1,121 @@
+"""Raises an exception at the n-th step that this thread makes in chosen files of the package.
+
+A step is a call, a return of a C function, or a line. Count the steps of an action first, then run
+the action once for each of some positions:
+
+    count = Steps("coordinated").count(action)
+    for position in sampled(count, 20, seed=0):
+        steps = Steps("coordinated")
+        with contextlib.suppress(KeyboardInterrupt):
+            steps.raise_at(position, KeyboardInterrupt(), action)
+        ...  # steps.place says where it was raised, None if the action made fewer steps
+
+The exception is raised once. Forked children and other threads are not affected.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any, TypeVar
+
+import fusionloader
+
+PACKAGE = Path(fusionloader.__file__).parent
+T = TypeVar("T")
+
+CALLS = ("call", "c_call")
+"""Before each call that is made in the files: of Python functions, and of C functions.
+
+``"c_return"`` is behind each call of a C function, whose result is lost then; this is where Python
+raises KeyboardInterrupt. ``"line"`` is before each line.
+"""
+
+
+class Steps:
+    """Counts steps, and raises an exception at one of them.
+
+    Attributes:
+        made: steps until now.
+        place: where the exception was raised, ``None`` if it was not.
+    """
+
+    def __init__(self, *under: str, events: Sequence[str] = CALLS) -> None:
+        """``under``: folders or files, relative to the package; by default the whole package."""
+        self._roots = tuple(str(PACKAGE / each) for each in under) or (str(PACKAGE),)
+        self._events = frozenset(events)
+        self._pid = os.getpid()
+        self._position = -1
+        self._error: BaseException | None = None
+        self.made = 0
+        self.place: str | None = None
+
+    def count(self, action: Callable[[], Any]) -> int:
+        """Runs an action, and returns how many steps it made."""
+        self._run(action)
+        return self.made
+
+    def raise_at(self, position: int, error: BaseException, action: Callable[[], T]) -> T:
+        """Runs an action, in which ``error`` is raised at the step of number ``position``, from 0.
+
+        Returns:
+            what the action does, if it makes fewer steps or catches the error.
+        """
+        self._position, self._error = position, error
+        return self._run(action)
+
+    def _run(self, action: Callable[[], T]) -> T:
+        tracer, profiler = sys.gettrace(), sys.getprofile()
+        lines = "line" in self._events
+        if lines:
+            sys.settrace(self._trace)
+        if self._events - {"line"}:
+            sys.setprofile(self._profile)
+        try:
+            return action()
+        finally:
+            sys.setprofile(profiler)
+            if lines:
+                sys.settrace(tracer)
+
+    def _profile(self, frame: FrameType, event: str, arg: Any) -> None:
+        if event not in self._events:
+            return
+        # A Python function's frame is its own: the call is made in the one before.
+        maker = frame.f_back if event == "call" else frame
+        if maker is None or not self._is_under(maker):
+            return
+        if event == "call":
+            called = getattr(frame.f_code, "co_qualname", frame.f_code.co_name)
+        else:
+            called = getattr(arg, "__qualname__", repr(arg))
+        self._step(maker, f"{event} {called}")
+
+    def _trace(self, frame: FrameType, event: str, arg: Any) -> Callable[..., Any] | None:
+        if not self._is_under(frame):
+            return None
+        if event == "line":
+            self._step(frame, "line")
+        return self._trace
+
+    def _is_under(self, frame: FrameType) -> bool:
+        return frame.f_code.co_filename.startswith(self._roots) and os.getpid() == self._pid
+
+    def _step(self, frame: FrameType, what: str) -> None:
+        position, self.made = self.made, self.made + 1
+        if position == self._position and self._error is not None:
+            file = Path(frame.f_code.co_filename).relative_to(PACKAGE)
+            self.place = f"{file}:{frame.f_lineno} in {frame.f_code.co_name}: {what}"
+            error, self._error = self._error, None
+            raise error
+
+
+def sampled(count: int, most: int, seed: int) -> list[int]:
+    """Returns positions of ``count`` steps: all, or ``most`` of them that are drawn by ``seed``."""
+    if count <= most:
+        return list(range(count))
+    return sorted(random.Random(seed).sample(range(count), most))
