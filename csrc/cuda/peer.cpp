@@ -31,7 +31,7 @@ bool ended(uint64_t identity) {
   const auto stat = stat_of(pid_of(identity));
   // What cannot be read may live: descriptors may have run out, or /proc may hide it.
   if (!stat) return kill(pid, 0) != 0 && errno == ESRCH;
-  if (stat->start != start_of(identity)) return true;
+  if (!is_of(*stat, identity)) return true;
   // The first thread may have ended before others, which use the device still.
   return (stat->state == 'Z' || stat->state == 'X') && stat->threads <= 1;
 }
@@ -42,7 +42,7 @@ bool kill_child(uint64_t identity) {
   const int process = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
   if (process < 0) return errno == ESRCH;
   const auto stat = stat_of(pid_of(identity));
-  const bool other = stat && stat->start != start_of(identity);
+  const bool other = stat && !is_of(*stat, identity);
   const bool child = stat && stat->parent == static_cast<uint32_t>(getpid());
   if (child && !other) syscall(SYS_pidfd_send_signal, process, SIGKILL, nullptr, 0);
   close(process);

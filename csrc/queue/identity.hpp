@@ -14,12 +14,19 @@ struct ProcessStat {
 };
 std::optional<ProcessStat> stat_of(uint32_t pid);
 
-// [ticks from boot to its start : 42 | pid : 22]; 0 where no such process runs. A zombie does not:
-// it writes nothing any more. Never twice the same while the machine is up.
+// [ticks from boot to its start, the lowest bits : 26 | namespaces : 16 | pid : 22]; 0 where no
+// such process runs. A zombie does not: it writes nothing any more. The namespaces are this
+// process's, of pids and of time: elsewhere the two other numbers mean something else. Another
+// process has the same identity only if its pid was given away again after a multiple of 2^26
+// ticks, a week.
 uint64_t identity_of(uint32_t pid);
 
 inline uint32_t pid_of(uint64_t identity) { return static_cast<uint32_t>(identity & 0x3fffff); }
-inline uint64_t start_of(uint64_t identity) { return identity >> 22; }
-inline bool runs(uint64_t identity) { return identity_of(pid_of(identity)) == identity; }
+// Whether what /proc tells of the process with this pid is of the process with this identity.
+inline bool is_of(const ProcessStat& stat, uint64_t identity) {
+  return (stat.start & 0x3ffffff) == identity >> 38;
+}
+// Of a process of other namespaces nobody can tell here: it is taken to run.
+bool runs(uint64_t identity);
 
 }  // namespace fusionloader

@@ -160,7 +160,8 @@ bool FileStore::lacks(uint64_t item, size_t bytes) const {
   if (item >= header().items) return false;
   const Record& asked = record(item);
   const uint64_t state = asked.state.load(std::memory_order_relaxed);
-  if (state == filled || (asked.room < bytes && !has_room(bytes))) return false;
+  if (state == filled || (asked.room.load(std::memory_order_relaxed) < bytes && !has_room(bytes)))
+    return false;
   return is_free(state);
 }
 
@@ -218,14 +219,17 @@ bool FileStore::begin(uint64_t item, size_t bytes) {
   const uint64_t me = my_identity();  // 0 where the system does not tell
   if (me == empty || !is_free(state) || !target.state.compare_exchange_strong(state, me))
     return false;
-  if (target.room >= bytes && target.room > 0) return true;  // of one who died, or gave up
+  // Taken by a process that died, or gave up.
+  const uint64_t room = target.room.load(std::memory_order_acquire);
+  if (room >= bytes && room > 0) return true;
   uint64_t offset;
   if (!take_room(bytes, offset)) {
     abandon(item);
     return false;
   }
   target.offset = offset;
-  target.room = rounded_up(bytes);
+  // Behind the place: after a death in between, more room than there is would reach the neighbour.
+  target.room.store(rounded_up(bytes), std::memory_order_release);
   return true;
 }
 

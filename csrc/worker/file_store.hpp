@@ -69,8 +69,8 @@ class FileStore {
   };
   struct Record {
     std::atomic<uint64_t> state;
-    uint64_t offset, bytes;  // of the file's data, in the store's
-    uint64_t room;           // that was taken at `offset`, by whoever began to fill the record
+    uint64_t offset, bytes;      // of the file's data, in the store's
+    std::atomic<uint64_t> room;  // that was taken at `offset`, by who began to fill the record
     uint64_t file_bytes;
     int64_t mtime_ns;
     uint32_t width, height;

@@ -59,9 +59,18 @@ class SharingOffers:
             "Pillow": _digest(
                 (PIL.__version__, ImageFile.LOAD_TRUNCATED_IMAGES, Image.MAX_IMAGE_PIXELS)
             ),
+            # Elsewhere nobody can tell whether the process that has a claim still runs.
+            "PID namespace": _digest([_namespace("pid"), _namespace("time")]),
         }
         pickled_plan = pickle.dumps(plan)
         return SharingOffer(self._ranks, self._loader, kind, pickled_plan, table.fd, table.nbytes)
+
+
+def _namespace(kind: str) -> str:
+    try:
+        return os.readlink(f"/proc/self/ns/{kind}")
+    except OSError:  # Linux has those of time since 5.6
+        return ""
 
 
 def _digest(value: object) -> str:

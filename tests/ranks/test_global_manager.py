@@ -3,12 +3,17 @@
 import contextlib
 import os
 import pickle
+import re
 import secrets
+import subprocess
+import sys
 import threading
 import time
 
 import psutil
 import pytest
+from support.mounts import IN_PID_NAMESPACE
+from support.other_users import as_root
 from support.waiting import PATIENCE, gone, wait_until
 
 from fusionloader import _native
@@ -271,3 +276,26 @@ def test_it_ends_after_the_last_rank(manager, train_set):
     wait_until(manager.answers)
     rank.close()
     wait_until(lambda: gone(manager.process.pid))
+
+
+KIND = """
+from fusionloader.plan.stages import Plan, Resize
+from fusionloader.ranks.discovery import Ranks
+from fusionloader.ranks.sharing_offer import SharingOffers
+from fusionloader.shm.dataset_table import DatasetTable
+
+plan, table = Plan((Resize(8, 8, "box"),), None, 8, 8), DatasetTable.of_files(["1.jpg"], [0])
+print(*sorted(SharingOffers(Ranks(0, 2, "name")).of(plan, table).kind.items()))
+"""
+
+
+@as_root
+def test_ranks_in_containers_of_their_own_share_no_workers():
+    """Whether a process there has died cannot be told here."""
+    run = [sys.executable, "-c", KIND]
+    said = [
+        subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        for command in (run, [*IN_PID_NAMESPACE, *run])
+    ]
+    here, there = (dict(re.findall(r"\('([\w ]+)', '(\w+)'\)", each)) for each in said)
+    assert {name for name in here if here[name] != there[name]} == {"PID namespace"}

@@ -6,6 +6,8 @@ import subprocess
 import sys
 
 import pytest
+from support.mounts import IN_PID_NAMESPACE
+from support.other_users import as_root
 
 from fusionloader import _native
 from fusionloader.shm.file_store import FileStore
@@ -87,6 +89,27 @@ def test_a_file_left_by_a_killed_process_is_filled_by_the_next():
     assert store.used == used  # the room that was taken for it is used
     here.abandon(0)
     assert here.put(0, 1, 1, 1, 1, b"other") and store.used == used
+
+
+IN_ANOTHER_NAMESPACE = """
+import os, sys
+from fusionloader import _native
+fd, nbytes = map(int, sys.argv[1:])
+store = _native.FileStoreView(fd, nbytes)
+assert os.getpid() < 10 and not store.lacks(0, 8) and not store.begin(0, 8)
+assert store.begin(1, 8) and store.put(2, 1, 1, 1, 1, b"there")
+"""
+
+
+@as_root
+def test_a_file_that_a_process_of_another_container_fills_is_left_to_it():
+    store = FileStore(10, 4096)
+    here = opened(store)
+    assert here.begin(0, 8)
+    script = [sys.executable, "-c", IN_ANOTHER_NAMESPACE, str(store.fd), str(store.nbytes)]
+    subprocess.run([*IN_PID_NAMESPACE, *script], pass_fds=[store.fd], check=True)
+    assert not here.lacks(1, 8) and not here.begin(1, 8)
+    assert found(here, 2, 1, 1) == (b"there", 1, 1)
 
 
 def fill(store, start):

@@ -1,4 +1,7 @@
-"""Mounts that only one script sees."""
+"""Mounts and pids that only one script sees."""
+
+IN_PID_NAMESPACE = ("unshare", "--pid", "--fork", "--mount-proc")
+"""Begins a command that then runs with pids of its own, as in a container."""
 
 
 def in_mount_namespace(command: str) -> str:
