@@ -122,9 +122,9 @@ class Dispatcher:
     @contextlib.contextmanager
     def listing(self, listed: ListRequest) -> Iterator[None]:
         """While a list is published and waited for, the thread looks at its chunks."""
-        with self._queue.lock:
-            self._lists.add(listed)
         try:
+            with self._queue.lock:
+                self._lists.add(listed)
             yield
         finally:  # what is in flight is still wanted: its slots have to be freed
             with self._queue.lock:
