@@ -107,7 +107,7 @@ def test_messages_behind_one_that_raises_are_not_lost(tmp_path):
             sizes.append(str(error))
     with pytest.raises(StopIteration):
         next(iterator)
-    assert errors == (holder == 0)
+    assert errors <= (holder == 0)
     for number, said in enumerate(sizes):
         assert f"index {4 * number + 3} " in said
 
