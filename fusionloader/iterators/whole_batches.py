@@ -12,6 +12,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -68,12 +69,19 @@ def _not_delivered(batches: Numbered, epoch_state: EpochState) -> Numbered:
             yield number, batch
 
 
+class _Step(Enum):
+    """How far a mini-batch is that is taken from a worker."""
+
+    WAITING = auto()  # none is: what has come is where torch keeps it
+    HALF_WAY = auto()  # it, or the indices of another, are in no place where the next call looks
+    PASSED_ON = auto()  # what torch raises now is the mini-batch's own error
+
+
 class _Tracked:
     """Mixed into torch's iterators: knows the epoch and which of its batches were delivered."""
 
     _epoch_state: EpochState | None = None
-    _is_half_way = False
-    """Whether a mini-batch, or its indices, are taken from one place and not yet in the next."""
+    _step = _Step.WAITING
     _num_yielded: int
     _sampler_iter: Iterator[Index]
 
@@ -132,11 +140,11 @@ class _Tracked:
     def __next__(self) -> Batch:
         with self._turn, self._tracer, self._clock:
             batch = self._next()
-        self._is_half_way = False  # no call comes between here and the caller
+        self._step = _Step.WAITING  # no call comes between here and the caller
         return batch
 
     def _next(self) -> Batch:
-        if self._is_half_way:
+        if self._step is _Step.HALF_WAY:
             raise RuntimeError(
                 "an exception came while a mini-batch was taken from a worker, and this iterator "
                 "cannot go on: iter(loader) begins an epoch"
@@ -147,7 +155,7 @@ class _Tracked:
             self._epochs.restart()
             self._reset(self._view)
             epoch_state = self._begin()
-        received = getattr(self, "_rcvd_idx", 0)  # there are no workers without it
+        self._step = _Step.WAITING
         try:
             if self._options.dataset_kind == _DatasetKind.Iterable:
                 # One without a state can only be resumed by going through it once more.
@@ -161,11 +169,10 @@ class _Tracked:
             statistics.epoch_ended()
             raise
         except Exception:
-            moved = getattr(self, "_rcvd_idx", 0) > received
-            if moved and not self._is_half_way:  # the error is the mini-batch's
+            if self._step is _Step.PASSED_ON:
                 self._note_delivered(epoch_state)
             raise
-        self._is_half_way = True
+        self._step = _Step.HALF_WAY
         number = epoch_state.delivered
         self._note_delivered(epoch_state)
         statistics.batches += 1
@@ -257,7 +264,7 @@ class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ign
     def _reset(self, loader: AnyLoader, first_iter: bool = False) -> None:
         # Torch waits for persistent workers here, maybe long after the last batch, or before any.
         self._watch = StallWatch(LoaderOptions.of(loader).stalled_after(is_plan=False))
-        self._is_half_way = False
+        self._step = _Step.WAITING
         super()._reset(loader, first_iter)
 
     def _next_data(self) -> Batch:
@@ -280,20 +287,22 @@ class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ign
             super()._shutdown_workers()
 
     def _received(self, timeout: float) -> Any:
-        self._is_half_way = False  # what came before is where torch keeps it
+        self._step = _Step.WAITING
         with self._killed_for_memory.named(self._workers), named_death(self._workers):
             try:
                 found = super()._try_get_data(timeout)  # type: ignore[no-untyped-call]
             except BaseException as error:
-                self._is_half_way = self._receiver is not None and _was_unpacking(error)
+                if self._receiver is not None and _was_unpacking(error):
+                    self._step = _Step.HALF_WAY
                 raise
-            self._is_half_way = found[0]
+            if found[0]:
+                self._step = _Step.HALF_WAY
         return found
 
     def _try_put_index(self) -> None:
-        self._is_half_way = True
+        self._step = _Step.HALF_WAY
         super()._try_put_index()
-        self._is_half_way = False  # what torch raises behind this is the mini-batch's own error
+        self._step = _Step.PASSED_ON
 
     def _worker_report(self) -> str:
         at: dict[int, int] = {}

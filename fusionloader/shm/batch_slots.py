@@ -28,7 +28,13 @@ _FREE, _IN_USE = 0, 1
 
 
 class _Mapped:
-    """A slot, mapped in this process; ``nbytes`` are for a batch."""
+    """A slot, mapped in this process; ``nbytes`` are for a batch.
+
+    Attributes:
+        is_leased: whether the training process has a batch of it, which the user has not dropped.
+            It does not ask ``_held``: the garbage collector clears a weak reference that is garbage
+            itself, before ``WorkersSlots.__del__`` can ask whether the batch is still there.
+    """
 
     def __init__(self, fd: int, offset: int, size: int) -> None:
         self.offset, self.size, self.nbytes = offset, size, size - _HEADER
@@ -36,6 +42,7 @@ class _Mapped:
         self._word = ctypes.c_uint32.from_buffer(self._map)
         self._held: weakref.ref[Owner] | None = None
         self.forks: list[Fork] = []
+        self.is_leased = False
 
     def is_held(self) -> bool:
         """Whether something of this process looks into it."""
@@ -109,7 +116,7 @@ class WorkersSlots:
 
     def held(self) -> list[_Mapped]:
         """Returns the slots of batches that were delivered and not dropped."""
-        return [slot for slot in list(self._mapped.values()) if slot.is_held()]
+        return [slot for slot in list(self._mapped.values()) if slot.is_leased]
 
     def add_worker(self) -> tuple[int, int]:
         """Makes the object of one more worker; returns its number and its descriptor.
@@ -147,7 +154,9 @@ class WorkersSlots:
             for key in [key for key in self._mapped if key[0] == worker and key not in known]:
                 del self._mapped[key]  # it stays mapped while a batch lies in it
             self._mapped[worker, offset] = slot
-        return slot.bytes(_free_here(slot, self._seen))
+        free = _free_here(slot, self._seen)
+        slot.is_leased = True
+        return slot.bytes(free)
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if is_finalizing():  # modules are cleared by now, and the process's memory goes with it
@@ -162,7 +171,7 @@ class WorkersSlots:
         held = [
             each
             for key, each in self._mapped.items()
-            if key[0] == worker and (each.is_held() or forks.is_seen(each))
+            if key[0] == worker and (each.is_leased or forks.is_seen(each))
         ]
         begin, end = 0, os.fstat(fd).st_size
         for slot in sorted(held, key=lambda slot: slot.offset):
@@ -177,6 +186,7 @@ def _free_here(slot: _Mapped, seen: list[_Mapped]) -> Callable[[object], None]:
     def free(_: object, getpid: Callable[[], int] = os.getpid) -> None:
         if getpid() != here:  # a forked child's copy of the batch is not the batch
             return
+        slot.is_leased = False
         if slot.forks:
             seen.append(slot)
         else:

@@ -42,7 +42,9 @@ class Fork(OwnedDescriptor):
         os.close(self._write)
 
     def has_ended(self) -> bool:
-        """Whether no child is left."""
+        """Whether no child is left, as far as can be told."""
+        if self.fd < 0:  # the garbage collector has closed it, and asks what refers to it only now
+            return False
         poll = select.poll()
         poll.register(self.fd, 0)
         return bool(poll.poll(0))  # POLLHUP

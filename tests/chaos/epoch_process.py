@@ -223,7 +223,15 @@ class Commands:
         """Does one, and writes the answer to a descriptor."""
         if self._answer[0] != number:  # or it was interrupted when it had been done
             name, *arguments = json.loads(self._lines[number])
-            self._answer = number, getattr(self, name)(*arguments)
+            # Only the loader's own calls can be interrupted at any line, and obeyed once more.
+            handler = signal.getsignal(signal.SIGCHLD)
+            if name != "next":
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            try:
+                self._answer = number, getattr(self, name)(*arguments)
+            finally:
+                if name != "next":
+                    signal.signal(signal.SIGCHLD, handler)
         os.write(answers, json.dumps(self._answer).encode() + b"\n")
 
     def hello(self) -> dict[str, Any]:

@@ -108,7 +108,8 @@ def _fill(run: Run, trainer: Trainer, part: int) -> bool:
     system.fill()
 
     def heal() -> None:
-        run.tally.faults["the disk is full"] += system.hits > 0
+        if system.hits:
+            run.tally.faults["the disk is full"] += 1
         system.heal()
 
     run.later(run.chance.randint(1, 20), heal)

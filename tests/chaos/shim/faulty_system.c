@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -58,9 +59,20 @@ static int note(const char* path, int fd) {
   return fd;
 }
 
-static int bad(int fd, int writes) {
+static int bad_to_read(int fd) {
   if (!control || fd < 0 || fd >= most_fds || !concerned[fd]) return 0;
-  return fails(writes ? control->write_error : control->read_error);
+  return fails(control->read_error);
+}
+
+// A file that is written may have been opened by another process, so its path is asked for.
+static int bad_to_write(int fd) {
+  if (!control || !control->write_error) return 0;
+  char link[32], path[path_bytes];
+  snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+  const ssize_t length = readlink(link, path, sizeof path - 1);
+  if (length < 0) return 0;
+  path[length] = 0;
+  return is_concerned(path) && fails(control->write_error);
 }
 
 #define MODE(flags, last)                                                   \
@@ -93,33 +105,33 @@ int close(int fd) {
 }
 
 ssize_t read(int fd, void* into, size_t bytes) {
-  return bad(fd, 0) ? -1 : REAL(read)(fd, into, bytes);
+  return bad_to_read(fd) ? -1 : REAL(read)(fd, into, bytes);
 }
 
 ssize_t pread(int fd, void* into, size_t bytes, off_t at) {
-  return bad(fd, 0) ? -1 : REAL(pread)(fd, into, bytes, at);
+  return bad_to_read(fd) ? -1 : REAL(pread)(fd, into, bytes, at);
 }
 
 ssize_t pread64(int fd, void* into, size_t bytes, off64_t at) {
-  return bad(fd, 0) ? -1 : REAL(pread64)(fd, into, bytes, at);
+  return bad_to_read(fd) ? -1 : REAL(pread64)(fd, into, bytes, at);
 }
 
 ssize_t write(int fd, const void* from, size_t bytes) {
-  return bad(fd, 1) ? -1 : REAL(write)(fd, from, bytes);
+  return bad_to_write(fd) ? -1 : REAL(write)(fd, from, bytes);
 }
 
 ssize_t pwrite(int fd, const void* from, size_t bytes, off_t at) {
-  return bad(fd, 1) ? -1 : REAL(pwrite)(fd, from, bytes, at);
+  return bad_to_write(fd) ? -1 : REAL(pwrite)(fd, from, bytes, at);
 }
 
 ssize_t pwrite64(int fd, const void* from, size_t bytes, off64_t at) {
-  return bad(fd, 1) ? -1 : REAL(pwrite64)(fd, from, bytes, at);
+  return bad_to_write(fd) ? -1 : REAL(pwrite64)(fd, from, bytes, at);
 }
 
-int ftruncate(int fd, off_t bytes) { return bad(fd, 1) ? -1 : REAL(ftruncate)(fd, bytes); }
+int ftruncate(int fd, off_t bytes) { return bad_to_write(fd) ? -1 : REAL(ftruncate)(fd, bytes); }
 
 int posix_fallocate(int fd, off_t at, off_t bytes) {
-  return bad(fd, 1) ? errno : REAL(posix_fallocate)(fd, at, bytes);
+  return bad_to_write(fd) ? errno : REAL(posix_fallocate)(fd, at, bytes);
 }
 
 static void jump(struct timespec* now) {
