@@ -4,6 +4,7 @@ import functools
 import multiprocessing
 import os
 import pathlib
+import random
 import signal
 
 import pytest
@@ -102,6 +103,36 @@ def test_files_that_are_not_parquet_or_not_there_are_named(tmp_path, opened):
     (tmp_path / "a.parquet").write_bytes(b"text")
     with pytest.raises(ValueError, match=r"a\.parquet' is no whole Parquet file"):
         opened()
+
+
+def test_whatever_is_damaged_in_a_file_is_said_with_its_name(tmp_path, opened, eval_set):
+    """Cut off, bits flipped in headers, pages and the footer, parts filled with zeros."""
+    path, draw = tmp_path / "a.parquet", random.Random(0)
+    images = [data for data, _ in rows_of(eval_set)]
+    errors = 0
+    for number in range(60):
+        pq.write_table(
+            pa.table({"image": images, "label": list(range(len(images)))}),
+            path,
+            compression=("NONE", "SNAPPY")[number % 2],
+            row_group_size=10,
+        )
+        data = bytearray(path.read_bytes())
+        how = number % 4
+        if how == 0:
+            del data[draw.randrange(len(data)) :]
+        for _ in range(3 if how in (1, 2) else 0):
+            data[-draw.randrange(1, 1500 if how == 1 else len(data))] ^= 1 << draw.randrange(8)
+        if how == 3:
+            at = draw.randrange(len(data) - 200)
+            data[at : at + 200] = bytes(200)
+        path.write_bytes(data)
+        try:
+            opened()  # it may be the bytes of an image, of which Pillow says what is wrong
+        except ValueError as error:
+            assert str(path) in str(error)
+            errors += 1
+    assert errors > 20
 
 
 def test_room_is_checked_before(tmp_path):
