@@ -1,10 +1,12 @@
 """Parquet files unpacked once: shared, made again when they change, whole or not there."""
 
+import errno
 import functools
 import multiprocessing
 import os
 import pathlib
 import random
+import resource
 import signal
 
 import pytest
@@ -141,6 +143,28 @@ def test_room_is_checked_before(tmp_path):
     work = Unpacking(str(source), "all", 1 << 60, lambda file: pytest.fail("it began"))
     with pytest.raises(OSError, match=r"no room to unpack.*unpack_to="):
         unpacked([work], tmp_path / "unpacked")
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EFBIG])
+def test_a_disk_that_fills_while_it_is_written_is_no_room_and_keeps_nothing(tmp_path, code):
+    source = tmp_path / "source"
+    source.write_bytes(b"shard")
+
+    def write(file):
+        file.write(b"half")
+        if code == errno.ENOSPC:
+            with open("/dev/full", "wb") as full:
+                full.write(b"whole")
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+        try:
+            file.write(bytes(1 << 16))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    with pytest.raises(OSError, match=r"no room to unpack.*unpack_to="):
+        unpacked([Unpacking(str(source), "all", 1, write)], tmp_path / "to")
+    assert not list((tmp_path / "to").iterdir())
 
 
 def test_a_killed_process_leaves_nothing_that_is_used(tmp_path):
