@@ -30,8 +30,8 @@ from fusionloader.inference.requests import (
     DynamicBatch,
     ImageFuture,
     ImageRequest,
-    Job,
     ListRequest,
+    Rows,
 )
 from fusionloader.inference.stats import Counters
 from fusionloader.scheduler.batch_forming import BatchForming
@@ -66,6 +66,9 @@ class Dispatcher:
         self._open: DynamicBatch | None = None
         self._batches: deque[DynamicBatch] = deque()  # for the model
         self._requests: deque[ImageRequest] = deque()
+        # What was taken out of these, and is not answered, or given to the model.
+        self._due: deque[ImageRequest] = deque()
+        self._whole: deque[DynamicBatch] = deque()
         self._lists: set[ListRequest] = set()
         self._stop: Exception | None = None  # a reason to answer nothing any more
         self._finishing = False
@@ -74,30 +77,57 @@ class Dispatcher:
         self.thread = threading.Thread(target=self._run, name="fusionloader-dispatch", daemon=True)
 
     def start(self) -> None:
-        """Starts the thread."""
-        self.thread.start()
-        for thread in (self.thread, None if self._runner is None else self._runner.thread):
-            if thread is not None and thread.ident is not None:
-                self._admission.makes_room(thread.ident)
+        """Starts the thread; if that fails, the queue is ended."""
+        try:
+            if self._runner is not None and self._runner.thread.ident is not None:
+                self._admission.makes_room(self._runner.thread.ident)
+            self.thread.start()
+        except BaseException:
+            self.abandon("its thread could not be started")
+            if self.thread.is_alive():
+                self.thread.join()
+            else:
+                self._end()
+            raise
 
     # ---- what other threads do -----------------------------------------------------------------
 
-    def new_request(self, job: Job, begun: float, keeper: object) -> ImageRequest:
-        """Returns the request of an image, with its row; the queue's lock is held."""
+    def new_future(self) -> ImageFuture:
+        """Returns the future of a request that is added later."""
+        return ImageFuture(self._cancelled)
+
+    def rows_of_next(self) -> tuple[float, Rows | None]:
+        """Returns the time, and rows where the next image opens a batch; the lock is held.
+
+        Raises:
+            SharedMemoryExhausted: there is too little memory.
+        """
         now = time.monotonic()
+        if self._open is not None and not self._forming.is_due(now):
+            return now, None
+        return now, self._queue.new_rows(self._max_batch)
+
+    def add(self, request: ImageRequest, now: float, rows: Rows | None) -> tuple[Rows, int]:
+        """Puts a request into its batch, and returns its row; the queue's lock is held.
+
+        Args:
+            request: of an image.
+            now: the time, with which ``rows_of_next`` was called.
+            rows: what that has returned.
+        """
         if self._forming.is_due(now):
             self._close_batch()
         if self._open is None:
-            self._open = DynamicBatch(self._queue.new_rows(self._max_batch))
+            assert rows is not None
+            self._open = DynamicBatch(rows)
             if self._runner is not None:
                 self._batches.append(self._open)
-        batch, row = self._open, self._forming.add(now)
+        request.batch, request.row = batch, row = self._open, self._forming.add(now)
         if self._forming.rows == 0:
             self._end_batch(row + 1)
-        request = ImageRequest(job, ImageFuture(self._cancelled), batch, row, begun, keeper)
         request.future.request = request
         self._requests.append(request)
-        return request
+        return batch.rows, row
 
     def _close_batch(self) -> None:
         rows = self._forming.rows
@@ -115,20 +145,18 @@ class Dispatcher:
         """Frees the place of a request that its user has cancelled."""
         with self._queue.lock:
             self._queue.withdraw(request.job)
-            held, request.has_place = request.has_place, False
-        if held:
-            self._admission.give_back(1)
+        self._admission.give_back(request.places)
 
     @contextlib.contextmanager
     def listing(self, listed: ListRequest) -> Iterator[None]:
         """While a list is published and waited for, the thread looks at its chunks."""
-        with self._queue.lock:
-            self._lists.add(listed)
         try:
+            with self._queue.lock:
+                self._lists.add(listed)
             yield
         finally:  # what is in flight is still wanted: its slots have to be freed
+            listed.published = True
             with self._queue.lock:
-                listed.published = True
                 self._drop_finished_lists()
 
     def _drop_finished_lists(self) -> None:
@@ -165,6 +193,7 @@ class Dispatcher:
     # ---- the thread ----------------------------------------------------------------------------
 
     def _run(self) -> None:
+        self._admission.makes_room(threading.get_ident())
         try:
             while self._stop is None and not self._is_finished():
                 seen = self._queue.word()
@@ -174,22 +203,28 @@ class Dispatcher:
                 left = self._forming.deadline - time.monotonic()
                 if self._stop is None and not self._is_finished():
                     self._queue.sleep(seen, left)
-        except Exception as error:
-            self._stop = error
+        except BaseException as error:
+            self._stop = error if isinstance(error, Exception) else PreprocessorClosed(repr(error))
             log.exception("the Preprocessor cannot go on")
         try:
             why = self._stop or PreprocessorClosed("this Preprocessor was closed")
             self._admission.close(why, also_begun=True)
             self._fail_all(why)
         finally:
-            if self._runner is not None:
-                self._runner.finish()
-            self._queue.end()
+            self._end()
+
+    def _end(self) -> None:
+        if self._runner is not None:
+            self._runner.finish()
+        self._queue.end()
 
     def _is_finished(self) -> bool:
-        if not self._finishing or self._lists:
+        if not self._finishing:
             return False
-        return self._admission.taken == 0 and not self._requests and not self._batches
+        with self._queue.lock:
+            self._drop_finished_lists()
+            waiting = self._lists or self._requests or self._batches
+        return not waiting and self._admission.taken == 0
 
     def _trim_if_idle(self) -> None:
         now = time.monotonic()
@@ -203,40 +238,41 @@ class Dispatcher:
     def _collect(self) -> None:
         """Answers what is done."""
         with self._queue.lock:
-            done = self._take_done()
-            whole = self._take_whole_batches()
+            self._queue.check_open()
+            any_done = self._take_done()
+            self._take_whole_batches()
             chunks = self._take_chunks()
-        if self._runner is None:
-            for request in done:
-                self._answer_now(request)
-        for batch in whole:
-            self._give_to_model(batch)
+        while self._due:
+            self._answer_now(self._due[0])
+            self._due.popleft()
+        while self._whole:
+            self._give_to_model(self._whole[0])
+            self._whole.popleft()
         for listed, chunk in chunks:
             listed.chunk_done(chunk)
-            self._admission.give_back(len(chunk.job.keys))
+            self._admission.give_back(chunk.places)
         if chunks:
             with self._queue.lock:
                 self._drop_finished_lists()
-        if done:
+        if any_done:
             self._admission.look_again()
 
-    def _take_done(self) -> list[ImageRequest]:
-        done = []
+    def _take_done(self) -> bool:
+        any_done = False
         while self._requests and self._queue.is_done(self._requests[0].job):
-            request = self._requests.popleft()
+            request, any_done = self._requests[0], True
             self._queue.take_out(request.job)
-            if self._runner is not None:
-                request.batch.done.append(request)
-            done.append(request)
-        return done
+            waiting = self._due if self._runner is None else request.dynamic_batch.done
+            waiting.append(request)
+            self._requests.popleft()
+        return any_done
 
-    def _take_whole_batches(self) -> list[DynamicBatch]:
+    def _take_whole_batches(self) -> None:
         if self._finishing or self._forming.is_due(time.monotonic()):
             self._close_batch()
-        whole = []
         while self._batches and self._batches[0].is_complete:
-            whole.append(self._batches.popleft())
-        return whole
+            self._whole.append(self._batches[0])
+            self._batches.popleft()
 
     def _take_chunks(self) -> list[tuple[ListRequest, Chunk]]:
         taken = []
@@ -255,47 +291,58 @@ class Dispatcher:
         elif failure := request.job.failures.get(0):
             self._answer(request, None, bad_image(failure, request.job.keys[0]))
         else:
-            self._answer(request, request.batch.rows.row(request.row), None)
+            try:
+                row = request.dynamic_batch.rows.row(request.row)
+            except Exception as error:  # such as MemoryError: the others are answered
+                self._answer(request, None, error)
+            else:
+                self._answer(request, row, None)
 
     def _give_to_model(self, batch: DynamicBatch) -> None:
         assert self._runner is not None
         for request in [each for each in batch.done if each.job.failures]:
-            batch.done.remove(request)
             self._answer_now(request)
+            batch.done.remove(request)
         self._runner.give(batch)
 
     def _answer(self, request: ImageRequest, result: Any, error: BaseException | None) -> None:
         """Answers a request whose future is running, or was cancelled."""
         future = request.future
-        with self._queue.lock:
-            held, request.has_place = request.has_place, False
         future.request = None
         if future.cancelled():
             self._counters.cancelled()
         else:
             self._counters.answered(time.perf_counter() - request.begun, error is not None)
-            if error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-        if held:
-            self._admission.give_back(1)
-            if self._finishing:
-                self._queue.wake()
+            try:
+                if error is not None:
+                    future.set_exception(error)
+                else:
+                    future.set_result(result)
+            except BaseException:  # not an Exception: futures log those; it has its result
+                log.exception("a callback of the future of an image raised")
+        self._admission.give_back(request.places)
+        if self._finishing:
+            self._queue.wake()
 
     def _fail_all(self, why: Exception) -> None:
         with self._queue.lock:
             self._queue.refusal = why
             lists = list(self._lists)
-            requests = [*self._requests, *(each for batch in self._batches for each in batch.done)]
-            self._requests.clear()
-            for batch in self._batches:
-                batch.done.clear()
-            self._batches.clear()
+            of_batches = (each for batch in (*self._whole, *self._batches) for each in batch.done)
+            requests = [*self._due, *of_batches, *self._requests]
         for request in requests:
-            if request.future.set_running_or_notify_cancel():
-                self._answer(request, None, why)
-            else:
-                self._answer(request, None, None)
+            try:
+                self._fail(request, why)
+            except BaseException:
+                log.exception("a request is not answered")
         for listed in lists:
             listed.fail(why)
+        for each in (self._due, self._whole, self._batches, self._requests):
+            each.clear()
+
+    def _fail(self, request: ImageRequest, why: Exception) -> None:
+        future = request.future
+        if future.done() and not future.cancelled():
+            return
+        is_running = future.running() or future.set_running_or_notify_cancel()
+        self._answer(request, None, why if is_running else None)

@@ -44,20 +44,18 @@ class ModelRunner:
             del batch
 
     def _run_batch(self, batch: DynamicBatch) -> None:
-        wanted = [each for each in batch.done if each.future.set_running_or_notify_cancel()]
-        for request in batch.done:
-            if request not in wanted:
-                self._answer(request, None, None)
-        if not wanted:
-            return
         try:
-            results = self._results(batch, wanted)
+            wanted = [each for each in batch.done if each.future.set_running_or_notify_cancel()]
+            for request in batch.done:
+                if request not in wanted:
+                    self._answer(request, None, None)
+            results = self._results(batch, wanted) if wanted else []
+            for request, result in zip(wanted, results, strict=True):
+                self._answer(request, result, None)
         except BaseException as error:  # also one that would end this thread, and all answers
-            for request in wanted:
-                self._answer(request, None, error)
-            return
-        for request, result in zip(wanted, results, strict=True):
-            self._answer(request, result, None)
+            for request in batch.done:
+                if not request.future.done():
+                    self._answer(request, None, error)
 
     def _results(self, batch: DynamicBatch, wanted: list[ImageRequest]) -> Sequence[Any]:
         rows = batch.rows.batch(batch.rows.count)

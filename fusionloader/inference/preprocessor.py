@@ -19,13 +19,13 @@ import torch
 
 from fusionloader.delivery.cuda_device import CudaDevice
 from fusionloader.delivery.page_locking import CudaPageLocking
-from fusionloader.inference.admission import Admission
+from fusionloader.inference.admission import Admission, Places
 from fusionloader.inference.compiled import compile_wholly
 from fusionloader.inference.dispatcher import Dispatcher
 from fusionloader.inference.errors import PreprocessorClosed, bad_image, raise_forked
 from fusionloader.inference.model_runner import Infer
 from fusionloader.inference.options import PreprocessorOptions, WhenFull, check_number
-from fusionloader.inference.request_queue import Image, RequestQueue
+from fusionloader.inference.request_queue import Image, RequestQueue, Target
 from fusionloader.inference.requests import Chunk, ImageRequest, Job, ListRequest, Rows
 from fusionloader.inference.stats import Counters, PreprocessorStats
 from fusionloader.inference.worker_start import starter
@@ -106,8 +106,14 @@ class Preprocessor:
         locking = None if options.device is None else CudaPageLocking(CudaDevice(options.device))
         start = functools.partial(starter, options, self._prepared.plan)
         self._queue = RequestQueue(options, self._prepared.leaf, start, locking)
-        self._admission = Admission(options.max_queued, when_full, self._queue.has_room)
-        self._dispatcher = Dispatcher(self._queue, self._admission, self._counters, options, infer)
+        try:
+            self._admission = Admission(options.max_queued, when_full, self._queue.has_room)
+            self._dispatcher = Dispatcher(
+                self._queue, self._admission, self._counters, options, infer
+            )
+        except BaseException:  # such as that no thread can be started
+            self._queue.end()
+            raise
         self._dispatcher.start()
         _running.add(self._dispatcher)
         forgotten = "this Preprocessor was garbage collected"
@@ -162,19 +168,21 @@ class Preprocessor:
         self, listed: ListRequest, images: list[Image], keys: Sequence[int], epoch: int
     ) -> Rows:
         with self._dispatcher.listing(listed):
-            rows, first = None, 0
+            first = 0
             while first < len(images) and not listed.failures:
                 listed.wait(_CHUNKS - 1)
-                count = self._admission.take(min(_CHUNK, len(images) - first), begun=first > 0)
+                places = Places()
                 try:
-                    if rows is None:
+                    most = min(_CHUNK, len(images) - first)
+                    count = self._admission.take(places, most, begun=first > 0)
+                    if listed.rows is None:
                         with self._queue.lock:
-                            rows = self._queue.new_rows(len(images))
-                    listed.rows = rows
+                            listed.rows = self._queue.new_rows(len(images))
                     some = slice(first, first + count)
-                    self._publish_chunk(listed, images[some], keys[some], epoch, first)
+                    chunk = Chunk(Job(keys[some]), first, places)
+                    self._publish_chunk(listed, listed.rows, chunk, images[some], epoch)
                 except BaseException:
-                    self._admission.give_back(count)
+                    self._admission.give_back(places)
                     raise
                 first += count
             listed.wait(0)
@@ -182,25 +190,17 @@ class Preprocessor:
             place = min(listed.failures)
             failure, key = listed.failures[place]
             raise bad_image(failure, key, place)
-        assert rows is not None
-        return rows
+        assert listed.rows is not None
+        return listed.rows
 
     def _publish_chunk(
-        self,
-        listed: ListRequest,
-        images: list[Image],
-        keys: Sequence[int],
-        epoch: int,
-        first: int,
+        self, listed: ListRequest, rows: Rows, chunk: Chunk, images: list[Image], epoch: int
     ) -> None:
-        job = Job(keys)
-
         def target() -> tuple[Rows, int]:
-            listed.chunks.append(Chunk(job, first))
-            assert listed.rows is not None
-            return listed.rows, first
+            listed.chunks.append(chunk)
+            return rows, chunk.first
 
-        self._queue.publish(job, images, epoch, target)
+        self._queue.publish(chunk.job, images, epoch, lambda: target)
 
     def _numbers(self, images: list[Image], keys: Sequence[int] | None) -> list[int]:
         if keys is None:
@@ -227,9 +227,13 @@ class Preprocessor:
             QueueFull: there is no place, and ``when_full="raise"``.
         """
         begun = time.perf_counter()
-        number = self._checked(image, key, epoch)
-        self._admission.take()
-        return self._submit_admitted(image, number, epoch, begun)
+        number, places = self._checked(image, key, epoch), Places()
+        try:
+            self._admission.take(places)
+            return self._submit_admitted(image, number, epoch, begun, places)
+        except BaseException:
+            self._admission.give_back(places)
+            raise
 
     async def asubmit(self, image: Image, *, key: int | None = None, epoch: int = 0) -> Any:
         """Returns what ``submit(...)`` gives, to be awaited; waiting does not block the event loop.
@@ -240,9 +244,14 @@ class Preprocessor:
             QueueFull: there is no place, and ``when_full="raise"``.
         """
         begun = time.perf_counter()
-        number = self._checked(image, key, epoch)
-        await self._admission.take_async()
-        return await asyncio.wrap_future(self._submit_admitted(image, number, epoch, begun))
+        number, places = self._checked(image, key, epoch), Places()
+        try:
+            await self._admission.take_async(places)
+            future = self._submit_admitted(image, number, epoch, begun, places)
+        except BaseException:
+            self._admission.give_back(places)
+            raise
+        return await asyncio.wrap_future(future)
 
     def _checked(self, image: Image, key: int | None, epoch: int) -> int:
         self._check_process()
@@ -250,21 +259,23 @@ class Preprocessor:
         check_number("epoch", epoch)
         return next(self._keys) if key is None else check_number("key", key)
 
-    def _submit_admitted(self, image: Image, key: int, epoch: int, begun: float) -> Future[Any]:
-        job = Job((key,))
-        made: list[ImageRequest] = []
+    def _submit_admitted(
+        self, image: Image, key: int, epoch: int, begun: float, places: Places
+    ) -> Future[Any]:
+        future = self._dispatcher.new_future()
+        request = ImageRequest(Job((key,)), future, begun, self, places)
 
-        def target() -> tuple[Rows, int]:
-            request = self._dispatcher.new_request(job, begun, keeper=self)
-            made.append(request)
-            return request.batch.rows, request.row
+        def prepare() -> Target:
+            return functools.partial(
+                self._dispatcher.add, request, *self._dispatcher.rows_of_next()
+            )
 
         try:
-            self._queue.publish(job, (image,), epoch, target)
+            self._queue.publish(request.job, (image,), epoch, prepare)
         except BaseException:
-            self._admission.give_back(1)
+            future.cancel()  # it may have been published, and nobody gets the future
             raise
-        return made[0].future
+        return future
 
     # ---- about it ------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ is never overrun: ``has_room`` leaves a place in it for each image that was admi
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import threading
@@ -21,6 +22,7 @@ from collections.abc import Callable, Sequence
 
 from fusionloader import _native
 from fusionloader.executors.layout import Leaf
+from fusionloader.inference.errors import PreprocessorClosed
 from fusionloader.inference.memory import SizedSlots
 from fusionloader.inference.options import PreprocessorOptions
 from fusionloader.inference.requests import Job, Rows
@@ -29,18 +31,24 @@ from fusionloader.manager.options import ManagerOptions, StartWorker
 from fusionloader.scheduler.tiny_batches import order_by_size
 from fusionloader.shm import objects
 from fusionloader.shm.dataset_table import DatasetTable
-from fusionloader.shm.slots import Arena, PageLocking
+from fusionloader.shm.slots import Arena, PageLocking, Slot
 from fusionloader.statistics.totals import MemoryTotals, WorkerTotals
 from fusionloader.workers import messages
 from fusionloader.workers.failures import raise_failure
 
+log = logging.getLogger("fusionloader.inference")
+
 Image = bytes | bytearray | memoryview
 """An encoded image: anything with a contiguous buffer of bytes."""
+
+Target = Callable[[], tuple[Rows, int]]
+"""Puts a request where it belongs; returns the rows, and which of them is the first image's."""
 
 _MOST_DEATHS = 3
 _TINY = 1  # an image is claimed, and fails, by itself
 _LOOK_SECONDS = 0.1
 _SEARCH_SECONDS = 1.0
+_PATIENCE_SECONDS = 10.0  # without any worker
 
 
 class RequestQueue:
@@ -82,9 +90,11 @@ class RequestQueue:
         self._rows = SizedSlots(self._arena, self._queue, 4, page_locking)
         self._table = DatasetTable.of_files([], [])  # images come with their requests
         self._jobs: dict[int, Job] = {}  # by sequence, the oldest first
-        self._start_failures: list[messages.Failure] = []
         self._next = self._oldest = 0
         self._looked = self._searched = 0.0
+        self._failed_worker: messages.WorkerFailed | None = None
+        self._without_workers: float | None = None  # since when
+        self._warned = False  # that workers cannot be replaced
         self._published_then = 0  # when workers were last made to search
         try:
             self._workers.start(self._queue, self._control_fd, self._arena.fd, starter(self._table))
@@ -112,7 +122,7 @@ class RequestQueue:
         job: Job,
         images: Sequence[Image],
         epoch: int,
-        target: Callable[[], tuple[Rows, int]],
+        prepare: Callable[[], Target],
     ) -> None:
         """Copies images into shared memory and has workers prepare them.
 
@@ -120,8 +130,8 @@ class RequestQueue:
             job: gets its sequence number and its slot.
             images: as many as it has keys.
             epoch: for their random draws.
-            target: returns the rows and which of them is the first image's; called when the order
-                among all that is published is decided.
+            prepare: called when the order among all that is published is decided; makes all that
+                an error may keep from being made.
 
         Raises:
             PreprocessorClosed: it was closed meanwhile.
@@ -129,39 +139,57 @@ class RequestQueue:
         """
         sizes = [memoryview(image).nbytes for image in images]
         job.order = order_by_size(sizes)
-        queue, count = self._queue, len(images)
+        queue = self._queue
         with self.lock:
-            self._check_open()
-            nbytes = queue.encoded_bytes(count, _TINY, sum(sizes))
+            self.check_open()
+            nbytes = queue.encoded_bytes(len(images), _TINY, sum(sizes))
             descriptor = self._descriptors.acquire(nbytes)
         try:
             queue.write_encoded(descriptor.number, images, _TINY)
             with self.lock:
-                self._check_open()
-                rows, first = target()
-                queue.describe_encoded(
-                    descriptor.number,
-                    sequence=self._next,
-                    rows=job.order,
-                    keys=job.keys,
-                    tiny_size=_TINY,
-                    seed=self._options.seed or 0,
-                    epoch=epoch,
-                    payload=rows.slot.number,
-                    first_row=first,
-                    payload_rows=rows.count,
-                )
-                job.sequence, job.descriptor = self._next, descriptor
-                self._jobs[self._next] = job
-                queue.publish(descriptor.number, self._next, count)
-                self._next += 1
+                self.check_open()
+                target = prepare()
+                try:
+                    self._publish(job, descriptor, target, epoch)
+                except BaseException as error:
+                    self._refuse_after(error)
+                    raise
         except BaseException:
             if job.descriptor is None:
                 with self.lock:
                     self._descriptors.release(descriptor)
             raise
 
-    def _check_open(self) -> None:
+    def _publish(self, job: Job, descriptor: Slot, target: Target, epoch: int) -> None:
+        """Publishes what was prepared; an exception in the midst leaves the queue half changed."""
+        rows, first = target()
+        self._queue.describe_encoded(
+            descriptor.number,
+            sequence=self._next,
+            rows=job.order,
+            keys=job.keys,
+            tiny_size=_TINY,
+            seed=self._options.seed or 0,
+            epoch=epoch,
+            payload=rows.slot.number,
+            first_row=first,
+            payload_rows=rows.count,
+        )
+        job.sequence, job.descriptor = self._next, descriptor
+        self._jobs[self._next] = job
+        self._queue.publish(descriptor.number, self._next, len(job.keys))
+        self._next += 1
+
+    def _refuse_after(self, error: BaseException) -> None:
+        """Publishes nothing any more, after an exception such as Ctrl-C in the wrong moment."""
+        self.refusal = PreprocessorClosed(
+            f"this Preprocessor cannot go on: {error!r} was raised while an image was published, "
+            "and what of it is in the queue is not known: make another one"
+        )
+        self._queue.wake_manager()
+
+    def check_open(self) -> None:
+        """Raises ``refusal`` if there is one."""
         if self.refusal is not None:
             raise self.refusal
 
@@ -195,11 +223,23 @@ class RequestQueue:
         status = self._queue.status(job.descriptor.number)
         if not status.done:
             return False
-        if status.failed and len(job.failures) < status.failed:
+        if status.failed or job.failures:
             self._receive()  # it was sent before the state changed
-            if len(job.failures) < status.failed:
-                raise RuntimeError("a worker has failed at an image and not said why")
+            self._compare_failures(job, job.descriptor)
         return True
+
+    def _compare_failures(self, job: Job, descriptor: Slot) -> None:
+        """Makes failures those that the states tell of."""
+        completed = {
+            job.order[done.tiny_batch] for done in self._queue.completed(descriptor.number)
+        }
+        for number, key in enumerate(job.keys):
+            if number in completed:
+                if not job.withdrawn:  # it was done again by another worker
+                    job.failures.pop(number, None)
+            elif number not in job.failures:
+                text = f"a worker has failed at an image, key {key}, and has not said why"
+                job.failures[number] = messages.Failure(pickle.dumps(RuntimeError), text, number)
 
     def take_out(self, job: Job) -> None:
         """Frees the slot of a job that is done; the lock is held."""
@@ -222,10 +262,29 @@ class RequestQueue:
         self._receive()
         if self._options.timeout:
             self._end_overdue(now)
-        for lost in self._workers.look(self._note):
-            self._count_death(lost)
+        self._replace_dead(now)
+        if self._failed_worker is not None:
+            raise_failure(self._failed_worker.failure)
         self._search(now)
         return True
+
+    def _replace_dead(self, now: float) -> None:
+        """Replaces the workers that died; one that cannot be started is tried again."""
+        try:
+            for lost in self._workers.look(self._note):
+                self._count_death(lost)
+        except OSError as error:
+            if any(process.is_alive() for process in self._workers.processes):
+                self._without_workers = None
+            elif self._without_workers is None:
+                self._without_workers = now
+            elif now - self._without_workers > _PATIENCE_SECONDS:
+                raise
+            if not self._warned:
+                log.warning("a worker that died cannot be replaced now, but later: %s", error)
+            self._warned = True
+        else:
+            self._without_workers, self._warned = None, False
 
     def _search(self, now: float) -> None:
         """Has workers search what has waited long.
@@ -250,12 +309,10 @@ class RequestQueue:
 
     def _receive(self) -> None:
         self._workers.handle(self._note)
-        if self._start_failures:
-            raise_failure(self._start_failures.pop(0))
 
     def _note(self, message: messages.Message) -> None:
         if isinstance(message, messages.WorkerFailed):
-            self._start_failures.append(message.failure)
+            self._failed_worker = message
         if isinstance(message, messages.TinyBatchFailed):
             job = self._jobs.get(message.sequence)
             if job is not None:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from fusionloader.executors.layout import Leaf
+from fusionloader.inference.admission import Places
 from fusionloader.shm.slots import Owner, Slot
 from fusionloader.workers import messages
 
@@ -76,15 +77,24 @@ class ImageFuture(Future[Any]):
 
 @dataclass(slots=True, eq=False)
 class ImageRequest:
-    """An image that was submitted by itself. ``keeper`` has to live until it is answered."""
+    """An image that was submitted by itself. ``keeper`` has to live until it is answered.
+
+    ``batch`` and ``row`` are known when it is published.
+    """
 
     job: Job
     future: ImageFuture
-    batch: DynamicBatch
-    row: int
     begun: float
     keeper: object
-    has_place: bool = True
+    places: Places
+    batch: DynamicBatch | None = None
+    row: int = -1
+
+    @property
+    def dynamic_batch(self) -> DynamicBatch:
+        """The batch of a request that was published."""
+        assert self.batch is not None
+        return self.batch
 
 
 @dataclass(slots=True, eq=False)
@@ -107,6 +117,7 @@ class Chunk:
 
     job: Job
     first: int
+    places: Places
 
 
 class ListRequest:
@@ -125,7 +136,8 @@ class ListRequest:
         self.begun = begun
         self.published = False
         self.rows: Rows | None = None
-        self._condition = threading.Condition()
+        self._lock = threading.Lock()  # what blocks enter, as in Admission
+        self._condition = threading.Condition(self._lock)
         self._error: Exception | None = None
 
     def wait(self, most_chunks: int) -> None:
@@ -134,14 +146,14 @@ class ListRequest:
         Raises:
             Exception: it cannot be finished.
         """
-        with self._condition:
+        with self._lock:
             self._condition.wait_for(lambda: self._error or len(self.chunks) <= most_chunks)
             if self._error is not None:
                 raise self._error
 
     def chunk_done(self, chunk: Chunk) -> None:
         """Notes that the oldest chunk is done."""
-        with self._condition:
+        with self._lock:
             for number, failure in chunk.job.failures.items():
                 self.failures[chunk.first + number] = failure, chunk.job.keys[number]
             self.chunks.popleft()
@@ -149,6 +161,6 @@ class ListRequest:
 
     def fail(self, error: Exception) -> None:
         """Has the thread that waits raise ``error``."""
-        with self._condition:
+        with self._lock:
             self._error = error
             self._condition.notify_all()

@@ -178,7 +178,7 @@ class SlotIterator(_BaseDataLoaderIter):
             if not self._drawn or (self._manager.room <= 0 and self._in_flight.wanted):
                 break
             self._submit(self._drawn[0])
-            self._drop_published()
+            self._drawn.popleft()
             if published >= _FEWEST and self._in_flight.done(self._options.in_order):
                 break
         self._drawn.extend(fresh)

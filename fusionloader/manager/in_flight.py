@@ -171,7 +171,7 @@ class Jobs:
     @property
     def wanted(self) -> list[Job]:
         """Those of them that are still to be made."""
-        return [job for job in self.undelivered if not job.taken]
+        return [job for job in self.jobs if not (job.taken or job.discarded)]
 
     def taken(self, thread: int) -> list[Job]:
         """Returns those of them that are done, but for what other threads are about to return."""
@@ -225,8 +225,7 @@ class InFlight(Jobs):
     @property
     def oldest(self) -> int:
         """Sequence of the first one that workers may have to do with."""
-        open_jobs = (job.sequence for job in self.jobs if not job.taken)
-        return min(open_jobs, default=self._queue.published)
+        return next((job.sequence for job in self.jobs if not job.taken), self._queue.published)
 
     def forget_reports(self, worker: int) -> None:
         """Drops what a dead worker reported about tiny-batches that it still holds."""

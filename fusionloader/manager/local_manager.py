@@ -364,6 +364,7 @@ class LocalManager:
             self.gpu.look()
         for job in in_flight.dropped():
             self.release(job)
+            self._advance()
 
     def _count_death(self, lost: LostTinyBatch) -> None:
         """Says of a tiny-batch that was given up on which samples workers have died."""
@@ -420,7 +421,6 @@ class LocalManager:
         """Forgets a mini-batch that was returned or discarded, and takes back its slots."""
         self.in_flight.jobs.remove(job)
         self._memory.release(job)
-        self._advance()
 
     # ---- ending --------------------------------------------------------------------------------
 

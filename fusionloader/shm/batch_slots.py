@@ -14,10 +14,10 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from fusionloader import _native
-from fusionloader.shm import objects
+from fusionloader.shm import forks, objects
+from fusionloader.shm.forks import Fork
 
 Owner = ctypes.Array[ctypes.c_char]
 """A batch's bytes: its slot is in use for as long as something refers to it."""
@@ -35,6 +35,7 @@ class _Mapped:
         self._map = _native.SharedMapping(fd, offset, size)
         self._word = ctypes.c_uint32.from_buffer(self._map)
         self._held: weakref.ref[Owner] | None = None
+        self.forks: list[Fork] = []
 
     def is_held(self) -> bool:
         """Whether something of this process looks into it."""
@@ -47,9 +48,10 @@ class _Mapped:
     def set_free(self, free: bool) -> None:
         self._word.value = _FREE if free else _IN_USE
 
-    def bytes(self) -> Owner:
+    def bytes(self, dropped: Callable[[object], None] | None = None) -> Owner:
+        """Returns the batch's bytes; ``dropped`` is called when nothing refers to them."""
         owner = (ctypes.c_char * self.nbytes).from_buffer(self._map, _HEADER)
-        self._held = weakref.ref(owner)
+        self._held = weakref.ref(owner, dropped)
         return owner
 
 
@@ -102,6 +104,12 @@ class WorkersSlots:
         self._here = os.getpid()
         self._fds: list[int] = []  # of the workers' objects
         self._mapped: dict[tuple[int, int], _Mapped] = {}
+        self._seen: list[_Mapped] = []  # by forked children, where they were dropped here
+        forks.watch(self)
+
+    def held(self) -> list[_Mapped]:
+        """Returns the slots of batches that were delivered and not dropped."""
+        return [slot for slot in list(self._mapped.values()) if slot.is_held()]
 
     def add_worker(self) -> tuple[int, int]:
         """Makes the object of one more worker; returns its number and its descriptor.
@@ -124,6 +132,10 @@ class WorkersSlots:
         Raises:
             OSError: it cannot be mapped. The slot is free.
         """
+        for dropped in self._seen:
+            if not forks.is_seen(dropped):
+                dropped.set_free(True)
+        self._seen[:] = [slot for slot in self._seen if slot.forks]
         slot = self._mapped.get((worker, offset))
         if slot is None:
             try:
@@ -135,9 +147,7 @@ class WorkersSlots:
             for key in [key for key in self._mapped if key[0] == worker and key not in known]:
                 del self._mapped[key]  # it stays mapped while a batch lies in it
             self._mapped[worker, offset] = slot
-        owner = slot.bytes()
-        weakref.finalize(owner, _free_here(slot)).atexit = False
-        return owner
+        return slot.bytes(_free_here(slot, self._seen))
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if is_finalizing():  # modules are cleared by now, and the process's memory goes with it
@@ -149,7 +159,11 @@ class WorkersSlots:
 
     def _discard_unused(self, worker: int, fd: int) -> None:
         """Returns all memory to the system but that of batches which are still there."""
-        held = [each for key, each in self._mapped.items() if key[0] == worker and each.is_held()]
+        held = [
+            each
+            for key, each in self._mapped.items()
+            if key[0] == worker and (each.is_held() or forks.is_seen(each))
+        ]
         begin, end = 0, os.fstat(fd).st_size
         for slot in sorted(held, key=lambda slot: slot.offset):
             objects.discard(fd, begin, slot.offset - begin)
@@ -157,11 +171,15 @@ class WorkersSlots:
         objects.discard(fd, begin, end - begin)
 
 
-def _free_here(slot: _Mapped) -> Callable[[], Any]:
+def _free_here(slot: _Mapped, seen: list[_Mapped]) -> Callable[[object], None]:
     here = os.getpid()
 
-    def free() -> None:
-        if os.getpid() == here:  # a forked child's copy of the batch is not the batch
+    def free(_: object, getpid: Callable[[], int] = os.getpid) -> None:
+        if getpid() != here:  # a forked child's copy of the batch is not the batch
+            return
+        if slot.forks:
+            seen.append(slot)
+        else:
             slot.set_free(True)
 
     return free

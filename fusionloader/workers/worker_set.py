@@ -156,8 +156,8 @@ class WorkerSet:
         Raises:
             RuntimeError: workers die before they ask for work.
         """
-        self._fruitless_deaths = 0 if fruitful else self._fruitless_deaths + 1
-        if self._fruitless_deaths >= _FRUITLESS_DEATHS:
+        fruitless_deaths = 0 if fruitful else self._fruitless_deaths + 1
+        if fruitless_deaths >= _FRUITLESS_DEATHS:
             raise RuntimeError(
                 f"DataLoader worker (pid(s) {death.pid}) exited unexpectedly: three in a row ended "
                 f"before they asked for work (the last one {death.manner}). Until then they run "
@@ -165,6 +165,7 @@ class WorkerSet:
             )
         log.warning("worker %d (pid %s) %s; it is replaced", death.number, death.pid, death.manner)
         self.restart(death)
+        self._fruitless_deaths = fruitless_deaths
         self.restarts[death.number] += 1
 
     def restart(self, death: Death) -> None:

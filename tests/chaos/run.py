@@ -180,6 +180,9 @@ class Run:
         text = f"interruption {self._interruptions}"
         self._planted = kind, text, step
         self.note(f"{text}: {kind} at step {step}")
+        # A batch that is not unpickled is told of as one that a worker could not make.
+        unpickled = rf"while the training process unpickled a batch.*\b{text}\b"
+        self.checks.excuse(Excuse(unpickled, times=1))
         self.checks.excuse(Excuse(rf"\b{text}\b", takes=False, times=1))
 
     def for_a_moment(self, end: Callable[[], None]) -> None:

@@ -227,7 +227,7 @@ def test_what_is_given_back_of_an_unwanted_mini_batch_is_for_nobody(area):
     area.staging.recycle(unwanted)
     # The worker gives it back, and is stopped before it sees that nobody wants the mini-batch.
     words = slot.map.cast("B").cast("Q")
-    active, waiting = (1 << 16) | 2, 1
+    active, waiting = (1 << 16) | TinyBatchState.ACTIVE.value, TinyBatchState.WAITING.value
     place = next(place for place, word in enumerate(words) if word == active)
     words[place] = waiting
     assert area.staging.queue.status(slot.number).waiting == 1

@@ -1,10 +1,12 @@
 """Encoded images, and preprocessors of them that end with their test."""
 
 import numpy as np
+import psutil
 import pytest
 from support import commanding_format
 from support.encoded_images import encoded
 from support.images import eval_transform, photo
+from support.waiting import gone
 
 from fusionloader.inference import Preprocessor
 
@@ -42,3 +44,13 @@ def gate(tmp_path):
     yield made
     made.open()
     commanding_format.unregister()
+
+
+@pytest.fixture
+def children():
+    """Returns what gives the processes that this one has started and that run."""
+
+    def pids():
+        return {child.pid for child in psutil.Process().children() if not gone(child.pid)}
+
+    return pids

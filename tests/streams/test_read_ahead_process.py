@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+import resource
 import signal
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ from support.streams import brought, reading
 from support.tar_shards import image_shards, jpeg
 from support.waiting import gone, wait_until
 
+from fusionloader.shm.objects import SharedMemoryExhausted
 from fusionloader.sources.range_reading import ShardChanged
 from fusionloader.sources.streams.store_errors import ServerFailed, UrlAbsent, UrlDenied
 from fusionloader.sources.streams.tar_stream import TarStream
@@ -134,6 +136,16 @@ def test_the_samples_of_a_failed_range_have_its_error(server, images, status, ki
                 fetcher.read(item)
         server.fault_of = lambda asked: None
         assert fetcher.read(30) == ALL[30]  # once the server is well again
+
+
+def test_samples_for_which_there_is_no_memory_have_that_error(images):
+    with reading(images) as (reader, fetcher):
+        before = resource.prlimit(reader.pid, resource.RLIMIT_FSIZE, (1 << 19, -1))
+        assert brought(fetcher, [3]) == {}
+        with pytest.raises(SharedMemoryExhausted, match="RLIMIT_FSIZE"):
+            fetcher.read(3)
+        resource.prlimit(reader.pid, resource.RLIMIT_FSIZE, before)
+        assert fetcher.read(3) == ALL[3]
 
 
 def test_a_shard_that_was_replaced_is_found_out(server, images):

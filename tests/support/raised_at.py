@@ -65,8 +65,16 @@ class Steps:
         Returns:
             what the action does, if it makes fewer steps or catches the error.
         """
-        self._position, self._error = position, error
+        self.arm(position, error)
         return self._run(action)
+
+    def arm(self, position: int, error: BaseException) -> None:
+        """Has ``error`` raised at a step from now on, where ``profile`` is the profile function.
+
+        So for threads that others start: ``threading.setprofile(steps.profile)`` before that.
+        """
+        self.made, self.place = 0, None
+        self._position, self._error = position, error
 
     def _run(self, action: Callable[[], T]) -> T:
         tracer, profiler = sys.gettrace(), sys.getprofile()
@@ -74,7 +82,7 @@ class Steps:
         if lines:
             sys.settrace(self._trace)
         if self._events - {"line"}:
-            sys.setprofile(self._profile)
+            sys.setprofile(self.profile)
         try:
             return action()
         finally:
@@ -82,7 +90,8 @@ class Steps:
             if lines:
                 sys.settrace(tracer)
 
-    def _profile(self, frame: FrameType, event: str, arg: Any) -> None:
+    def profile(self, frame: FrameType, event: str, arg: Any) -> None:
+        """A profile function, see ``sys.setprofile``."""
         if event not in self._events:
             return
         # A Python function's frame is its own: the call is made in the one before.
@@ -93,6 +102,9 @@ class Steps:
             called = getattr(frame.f_code, "co_qualname", frame.f_code.co_name)
         else:
             called = getattr(arg, "__qualname__", repr(arg))
+            # Python raises nothing between the last statement of a block and a lock's release.
+            if event == "c_call" and called.endswith("__exit__"):
+                return
         self._step(maker, f"{event} {called}")
 
     def _trace(self, frame: FrameType, event: str, arg: Any) -> Callable[..., Any] | None:
