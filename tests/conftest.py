@@ -7,6 +7,7 @@ import os
 
 import numpy as np
 import pytest
+from support import commanding_format
 from support.images import eval_transform, photo, train_transform
 
 pytest_plugins = [
@@ -91,3 +92,11 @@ def any_may_die(monkeypatch):
 
     monkeypatch.setattr(worker_set, "_FRUITLESS_DEATHS", 1 << 30)
     monkeypatch.setattr(in_flight, "MOST_DEATHS", 1 << 30)
+
+
+@pytest.fixture
+def image_that_hangs(tmp_path):
+    """The bytes of a file that makes the worker wait which reads it."""
+    commanding_format.register()
+    yield commanding_format.Gate(tmp_path / "gate").image
+    commanding_format.unregister()

@@ -38,12 +38,14 @@ def collate_rest(
     Raises:
         Exception: the samples cannot be collated; see ``collate_named``.
     """
-    samples: list[Sample] = list(layout.samples(owner, rows, range(rows)))
+    apart: dict[int, Sample] = {}
     for first, pickled in spilled.items():
-        apart = pickle.loads(pickled)
-        samples[first : first + len(apart)] = apart
+        apart.update(enumerate(pickle.loads(pickled), first))
     kept = [row for row in range(rows) if row not in dropped]
-    return collate_named([samples[row] for row in kept], lambda place: name(kept[place]))
+    # Of the others nobody has written the rows, which are as an earlier mini-batch left them.
+    written = iter(layout.samples(owner, rows, [row for row in kept if row not in apart]))
+    samples = [apart[row] if row in apart else next(written) for row in kept]
+    return collate_named(samples, lambda place: name(kept[place]))
 
 
 def without_rows(batch: Batch, rows: int, dropped: set[int]) -> Batch:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from fusionloader import _native
 from fusionloader.shm import objects
 from fusionloader.shm.ledger import Ledger
-from fusionloader.shm.owned_descriptor import OwnedDescriptor
+from fusionloader.shm.shared_page import OwnedDescriptor
 
 _HEADER = np.dtype(
     [

@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-from fusionloader.shm.owned_descriptor import OwnedDescriptor
+from fusionloader.shm.shared_page import OwnedDescriptor
 
 
 class Held(Protocol):

@@ -8,6 +8,7 @@ import shutil
 import signal
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -59,12 +60,11 @@ def test_what_a_hung_worker_was_at_is_done_by_another(tmp_path, caplog, pooled):
     assert len([text for text in warnings_of(caplog) if re.match(said, text)]) == 1
 
 
-def test_a_file_that_hangs_whoever_reads_it_is_named(image_folder, tmp_path):
+def test_a_file_that_hangs_whoever_reads_it_is_named(image_folder, tmp_path, image_that_hangs):
     shutil.copytree(image_folder, tmp_path / "copy")
     dataset = ImageFolder(str(tmp_path / "copy"), eval_transform())
     path = dataset.samples[5][0]
-    os.unlink(path)
-    os.mkfifo(path)  # nobody ever writes to it
+    Path(path).write_bytes(image_that_hangs)
     loader = FusionLoader(dataset, 4, num_workers=2, stall_timeout=SECONDS)
     told = rf"{STALLED} at {re.escape(f'index 5 ({path})')} and was killed\. 3 workers died on"
     with pytest.raises(RuntimeError, match=told):

@@ -7,6 +7,7 @@ import re
 import shutil
 import time
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -88,12 +89,13 @@ def test_the_next_epoch_has_a_warning_of_its_own(monkeypatch, tmp_path):
     assert [len(epoch(monkeypatch, loader, 2)[1]) for _ in range(2)] == [1, 1]
 
 
-def test_a_file_that_cannot_be_read_on_is_named_with_its_path(monkeypatch, image_folder, tmp_path):
+def test_a_file_that_cannot_be_read_on_is_named_with_its_path(
+    monkeypatch, image_folder, tmp_path, image_that_hangs
+):
     shutil.copytree(image_folder, tmp_path / "copy")
     dataset = ImageFolder(str(tmp_path / "copy"), eval_transform())
     path = dataset.samples[5][0]
-    os.unlink(path)
-    os.mkfifo(path)  # nobody ever writes to it
+    Path(path).write_bytes(image_that_hangs)
     loader = FusionLoader(dataset, 4, num_workers=2, tiny_batch_size=1)
     iterator = iter(loader)
     next(iterator)

@@ -163,7 +163,6 @@ def test_too_small_a_dev_shm_is_an_error_in_words(image_folder):
     script = """
     import torch
     from support.images import eval_transform
-    from torch.utils.data import default_collate
     from torchvision.datasets import ImageFolder
     from fusionloader import FusionLoader
     from fusionloader.shm.objects import SharedMemoryExhausted
@@ -179,7 +178,6 @@ def test_too_small_a_dev_shm_is_an_error_in_words(image_folder):
         plan = ImageFolder(root, eval_transform(224, 224))
         yield FusionLoader(plan, 20, num_workers=2)  # batches of 11 MiB
         yield FusionLoader(Large(), 4, num_workers=2)  # of 16
-        yield FusionLoader(Large(), 4, num_workers=2, collate_fn=lambda rows: default_collate(rows))
 
     for attempt in attempts():
         try:

@@ -56,7 +56,11 @@ def test_workers_take_signals_that_training_blocks(image_folder):
         made, iterator, pids = begin(kind)
         assert samples(iterator) == 40
         for pid in pids:
-            mask = open(f"/proc/{pid}/status").read().split("SigBlk:")[1].split()[0]
+            for _ in range(200):  # all are blocked for a moment where a thread is started
+                mask = open(f"/proc/{pid}/status").read().split("SigBlk:")[1].split()[0]
+                if int(mask, 16) == 0:
+                    break
+                time.sleep(0.01)
             assert int(mask, 16) == 0, mask
         assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == blocked
     print("all")
