@@ -107,12 +107,22 @@ class LocalManager:
             raise
 
     def _make_queue(self) -> tuple[int, _native.ManagerQueue]:
-        """Returns the control block's descriptor and the queue in it."""
+        """Returns the control block's descriptor and the queue in it.
+
+        Raises:
+            SharedMemoryExhausted: the address space has no room for it.
+        """
         own = self._workers
         workers, ring = own.first_guest_slot, self._ring_size
         fd = objects.create_queue(workers + own.guest_slots, ring)
         shared = (own.guest_slots, own.shareable, own.event_fd)
-        return fd, _native.ManagerQueue(fd, self._arena.fd, workers, ring, *shared)
+        try:
+            return fd, _native.ManagerQueue(fd, self._arena.fd, workers, ring, *shared)
+        except OSError as error:
+            nbytes = os.fstat(fd).st_size
+            os.close(fd)
+            objects.raise_exhausted(error, nbytes, "a queue")
+            raise
 
     def _begin(self, layout: Layout | None, start: StartWorker) -> None:
         """Starts the processes."""

@@ -41,7 +41,7 @@ def create(
     try:
         return anonymous_memory.create(name, size, grows=grows, allocated=allocated)
     except OSError as error:
-        _raise_exhausted(error, size, f"an object ({name})")
+        raise_exhausted(error, size, f"an object ({name})")
         raise
 
 
@@ -80,7 +80,7 @@ def allocate(fd: int, offset: int, size: int, what: str = "batches") -> None:
     try:
         os.posix_fallocate(fd, offset, size)
     except OSError as error:
-        _raise_exhausted(error, size, what)
+        raise_exhausted(error, size, what)
         raise
 
 
@@ -114,7 +114,7 @@ def advice(needed: int, found: FreeMemory, what: str = "batches") -> str:
     )
 
 
-def _raise_exhausted(error: OSError, size: int, what: str) -> None:
+def raise_exhausted(error: OSError, size: int, what: str) -> None:
     """Raises SharedMemoryExhausted in an error's place, if too little memory is its cause."""
     if error.errno in (errno.EFBIG, errno.ENOSPC, errno.ENOMEM):
         found = _largest_file() if error.errno == errno.EFBIG else free_memory()

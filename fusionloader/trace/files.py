@@ -77,9 +77,16 @@ class TraceFile:
         self._file = open(self.path, "wb")  # noqa: SIM115  # until write()
 
     def write(self, timeline: Timeline) -> None:
-        """Writes the timeline, and closes the file."""
-        with self._file:
-            self._file.write(self._format.dumped(timeline))
+        """Writes the timeline, and closes the file.
+
+        Raises:
+            OSError: there is no room for it.
+        """
+        try:
+            with self._file:
+                self._file.write(self._format.dumped(timeline))
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.path)) from error
 
 
 def write_timeline(timeline: Timeline, path: str | os.PathLike[str]) -> None:

@@ -54,9 +54,13 @@ class CurrentTrace:
         return self._trace
 
     def stop(self) -> None:
-        """Ends the trace, if one is on."""
-        if self.trace is not None:
+        """Ends the trace, if one is on. Training does not end because a trace has no room."""
+        if self.trace is None:
+            return
+        try:
             self.trace.stop()
+        except OSError as error:
+            log.warning("the trace is lost: %s", error)
 
     def ended(self, trace: Trace) -> None:
         """Forgets a trace."""
@@ -112,8 +116,9 @@ class Trace:
         """Adds a step; the last one ends the trace."""
         self.recorder.steps.append(step)
         self.recorder.poll()
-        if self._steps is not None and len(self.recorder.steps) >= self._steps:
-            self.stop()
+        current = self._current()
+        if self._steps is not None and len(self.recorder.steps) >= self._steps and current:
+            current.stop()
 
     def stop(self) -> None:
         """Ends it and writes what there is; does nothing where it has ended.

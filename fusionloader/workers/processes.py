@@ -88,7 +88,15 @@ class Child(_Signalled):
         self._is_taken = False
 
     def start(self) -> None:
-        """Starts it."""
+        """Starts it.
+
+        Raises:
+            BlockingIOError: there may be no more processes; the text says which limits to raise.
+        """
+        with _limit_named():
+            self._start()
+
+    def _start(self) -> None:
         # What multiprocessing starts by itself to spawn a process would never let them through.
         if not self._is_forked:
             self._process.start()
@@ -120,6 +128,19 @@ class Child(_Signalled):
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._process, name)
+
+
+@contextlib.contextmanager
+def _limit_named() -> Iterator[None]:
+    try:
+        yield
+    except BlockingIOError as error:
+        raise BlockingIOError(
+            error.errno,
+            "no process can be started for a worker: as many processes and threads run as the user "
+            "or the container may have. Raise that limit (ulimit -u 4096, docker run "
+            "--pids-limit=4096), or lower num_workers",
+        ) from error
 
 
 class BareProcess(_Signalled):
@@ -157,7 +178,7 @@ class BareProcess(_Signalled):
             bind = f"import os\ntry:\n os.sched_setaffinity(0, {cpus!r})\nexcept OSError: pass\n"
             code = bind + code
         pickled = pickle.dumps(argument, protocol=pickle.HIGHEST_PROTOCOL)
-        with _forking:
+        with _forking, _limit_named():
             self._process = subprocess.Popen(
                 [sys.executable, "-S", "-E", "-s", "-c", code],
                 stdin=subprocess.PIPE,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from served import PATH, run
+from support.other_users import NOBODY, as_root
 from support.waiting import PATIENCE
 
 BEGIN = """
@@ -55,6 +56,57 @@ def test_an_address_space_with_little_room_is_enough(image_folder):
     print("all")
     """
     assert run(script, image_folder, begin=BEGIN) == ["all"]
+
+
+def test_an_address_space_that_is_full_is_an_error_that_says_so(image_folder):
+    script = """
+    import gc
+    from fusionloader.shm.objects import SharedMemoryExhausted
+
+    for kind in KINDS[:2]:
+        samples(loader(kind, root))
+        made = None
+        gc.collect()  # what is unmapped later would be room
+        pages = int(open("/proc/self/statm").read().split()[0])
+        before = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, ((pages << 12) + (4 << 20), before[1]))
+        made = loader(kind, root)
+        try:
+            samples(made)
+        except SharedMemoryExhausted as error:
+            assert "RLIMIT_AS" in str(error) and "ulimit -v unlimited" in str(error)
+            print(kind)
+        resource.setrlimit(resource.RLIMIT_AS, before)
+        assert samples(made) == 40
+    """
+    assert run(script, image_folder, begin=BEGIN) == ["plan", "rows"]
+
+
+@as_root  # whom this limit does not bind, so that the script becomes another user
+def test_too_few_processes_are_an_error_that_says_so(image_folder):
+    script = """
+    import os
+    from support.troubleshooting import NO_MORE_PROCESSES, matches
+
+    for kind in KINDS:  # what is imported later may be in a folder of root's
+        samples(loader(kind, root))
+    os.setgroups([])
+    os.setgid(NOBODY)
+    os.setuid(NOBODY)
+    before = resource.getrlimit(resource.RLIMIT_NPROC)
+    for kind in ("rows", "whole batches"):
+        made = loader(kind, root)
+        resource.setrlimit(resource.RLIMIT_NPROC, (1, before[1]))
+        try:
+            samples(made)
+        except BlockingIOError as error:
+            assert matches(NO_MORE_PROCESSES, str(error)), error
+            print(kind)
+        resource.setrlimit(resource.RLIMIT_NPROC, before)
+        assert samples(made) == 40
+    """
+    begin = BEGIN + f"NOBODY = {NOBODY}\n"
+    assert run(script, image_folder, begin=begin) == ["rows", "whole", "batches"]
 
 
 @pytest.mark.parametrize("nbytes", [1 << 20, pytest.param(-1, marks=pytest.mark.matrix)])

@@ -6,6 +6,10 @@ import re
 from pathlib import Path
 
 OUT_OF_MEMORY = "…the kernel's out-of-memory killer has ended … of the processes that share …"
+NO_MORE_PROCESSES = (
+    "no process can be started for a worker: as many processes and threads run as the user or the "
+    "container may have. Raise that limit …"
+)
 _PAGE = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
 
 

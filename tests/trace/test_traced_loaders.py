@@ -180,6 +180,20 @@ def test_it_ends_by_itself_after_its_steps(tmp_path):
     trace.stop()  # does nothing more
 
 
+def test_a_full_disk_ends_the_trace_and_not_training(tmp_path, caplog):
+    path = tmp_path / "a.json"
+    path.symlink_to("/dev/full")
+    loader = FusionLoader(Numbers(), batch_size=4, num_workers=1)
+    for steps in (2, None):  # written within an epoch, and when the loader is closed
+        trace = loader.trace(path, steps=steps)
+        assert len(list(loader)) == 6
+        loader.close()
+        assert not trace.is_on and f"No space left on device: '{path}'" in caplog.text
+        caplog.clear()
+    with pytest.raises(OSError, match="No space left on device: .*a.json"):
+        loader.trace(path).stop()
+
+
 def test_closing_the_loader_ends_it(tmp_path):
     loader = FusionLoader(Numbers(), batch_size=4, num_workers=1)
     loader.trace(tmp_path / "a.json", steps=100)

@@ -108,7 +108,7 @@ def _unpack(shard: Unpacking, path: Path, *, wait: bool) -> None:
                 file.flush()
             except OSError as error:
                 os.unlink(file.name)
-                if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                     raise _no_room(path.parent, str(error.strerror)) from error
                 raise
             except BaseException:

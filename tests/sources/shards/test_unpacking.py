@@ -1,9 +1,12 @@
 """Parquet files unpacked once: shared, made again when they change, whole or not there."""
 
+import errno
 import functools
 import multiprocessing
 import os
 import pathlib
+import random
+import resource
 import signal
 
 import pytest
@@ -104,12 +107,64 @@ def test_files_that_are_not_parquet_or_not_there_are_named(tmp_path, opened):
         opened()
 
 
+def test_whatever_is_damaged_in_a_file_is_said_with_its_name(tmp_path, opened, eval_set):
+    """Cut off, bits flipped in headers, pages and the footer, parts filled with zeros."""
+    path, draw = tmp_path / "a.parquet", random.Random(0)
+    images = [data for data, _ in rows_of(eval_set)]
+    errors = 0
+    for number in range(60):
+        pq.write_table(
+            pa.table({"image": images, "label": list(range(len(images)))}),
+            path,
+            compression=("NONE", "SNAPPY")[number % 2],
+            row_group_size=10,
+        )
+        data = bytearray(path.read_bytes())
+        how = number % 4
+        if how == 0:
+            del data[draw.randrange(len(data)) :]
+        for _ in range(3 if how in (1, 2) else 0):
+            data[-draw.randrange(1, 1500 if how == 1 else len(data))] ^= 1 << draw.randrange(8)
+        if how == 3:
+            at = draw.randrange(len(data) - 200)
+            data[at : at + 200] = bytes(200)
+        path.write_bytes(data)
+        try:
+            opened()  # it may be the bytes of an image, of which Pillow says what is wrong
+        except ValueError as error:
+            assert str(path) in str(error)
+            errors += 1
+    assert errors > 20
+
+
 def test_room_is_checked_before(tmp_path):
     source = tmp_path / "source"
     source.write_bytes(b"shard")
     work = Unpacking(str(source), "all", 1 << 60, lambda file: pytest.fail("it began"))
     with pytest.raises(OSError, match=r"no room to unpack.*unpack_to="):
         unpacked([work], tmp_path / "unpacked")
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EFBIG])
+def test_a_disk_that_fills_while_it_is_written_is_no_room_and_keeps_nothing(tmp_path, code):
+    source = tmp_path / "source"
+    source.write_bytes(b"shard")
+
+    def write(file):
+        file.write(b"half")
+        if code == errno.ENOSPC:
+            with open("/dev/full", "wb") as full:
+                full.write(b"whole")
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+        try:
+            file.write(bytes(1 << 16))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    with pytest.raises(OSError, match=r"no room to unpack.*unpack_to="):
+        unpacked([Unpacking(str(source), "all", 1, write)], tmp_path / "to")
+    assert not list((tmp_path / "to").iterdir())
 
 
 def test_a_killed_process_leaves_nothing_that_is_used(tmp_path):

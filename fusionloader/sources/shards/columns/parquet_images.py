@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, BinaryIO
 
@@ -93,13 +95,22 @@ class ParquetImages(EncodedImages):
         return f"{counted(len(self), 'value')} of {files}, unpacked in {where}"
 
 
-def _opened(path: str) -> pq.ParquetFile:
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[pq.ParquetFile]:
+    """Opens a file, whose damage may show only where it is read.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
     try:
         # Mapped, so that a page is read when it is decompressed, and not a column at a time.
-        return pq.ParquetFile(path, memory_map=True)
-    except pa.ArrowInvalid as error:
+        with pq.ParquetFile(path, memory_map=True) as file:
+            yield file
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # of a disk
         raise ValueError(
-            f"{path!r} is no whole Parquet file ({error}): write or download it again"
+            f"{path!r} is no whole Parquet file ({str(error).strip()}): write or download it again"
         ) from error
 
 
