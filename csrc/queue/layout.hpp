@@ -123,8 +123,8 @@ struct Control {
 
 // ---- descriptor of a mini-batch, in a slot of its own: it is free again on delivery -------------
 
-// The values are arbitrary bits that ordinary data does not have: a worker that slept between the two
-// steps of a claim may look for a state word where a later descriptor has a count or a row.
+// The values are arbitrary bits that ordinary data does not have: a worker that slept between the
+// two steps of a claim may look for a state word where a later descriptor has a count or a row.
 enum class TinyBatchState : uint16_t {
   waiting = 0xb5a3,
   active = 0x9d6e,
