@@ -20,6 +20,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -162,6 +163,9 @@ class Taken:
                 keep(batch, found["rows"])
         except (Exception, KeyboardInterrupt) as error:
             found["error"] = said_by(error)
+            # Torch's workers take 5 s to end where the garbage collector ends their iterator.
+            for each in (error, error.__cause__, error.__context__):
+                traceback.clear_frames(each and each.__traceback__)
         return {**found, "under_way": self._iterator is not None, "interrupted": steps.place}
 
     def _take(self) -> Any:

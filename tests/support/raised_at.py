@@ -79,10 +79,12 @@ class Steps:
     def _run(self, action: Callable[[], T]) -> T:
         tracer, profiler = sys.gettrace(), sys.getprofile()
         lines = "line" in self._events
+        # Python drops a function that raises while it still calls it: it must be held elsewhere.
+        trace, profile = self._trace, self.profile
         if lines:
-            sys.settrace(self._trace)
+            sys.settrace(trace)
         if self._events - {"line"}:
-            sys.setprofile(self.profile)
+            sys.setprofile(profile)
         try:
             return action()
         finally:
@@ -123,7 +125,10 @@ class Steps:
             file = Path(frame.f_code.co_filename).relative_to(PACKAGE)
             self.place = f"{file}:{frame.f_lineno} in {frame.f_code.co_name}: {what}"
             error, self._error = self._error, None
-            raise error
+            try:
+                raise error
+            finally:
+                del error
 
 
 def sampled(count: int, most: int, seed: int) -> list[int]:
