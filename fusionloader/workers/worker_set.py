@@ -84,19 +84,24 @@ class WorkerSet:
 
     def _launch(self, number: int) -> RunningWorker:
         read, write = os.pipe()
+        process: Process | None = None
         try:
-            if self._hand_over is not None:
-                self._hand_over(number, read)
-                os.close(read)
-                read = -1
-            worker = RunningWorker(number, messages.Receiver(read))
-            worker.process = self._start(number, write)
+            try:
+                if self._hand_over is not None:
+                    self._hand_over(number, read)
+                    os.close(read)
+                    read = -1
+                worker = RunningWorker(number, messages.Receiver(read))
+                worker.process = process = self._start(number, write)
+            finally:
+                os.close(write)
         except BaseException:
             if read >= 0:
                 os.close(read)
+            if process is not None:  # its successor has the same number
+                process.kill()
+                process.join(_PATIENCE_SECONDS)
             raise
-        finally:
-            os.close(write)
         return worker
 
     def handle(self, handle: Callable[[messages.Message], None]) -> None:
