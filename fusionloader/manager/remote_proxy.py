@@ -34,6 +34,8 @@ class RemoteProxy:
         self._checked = 0.0
         self._given: list[Address] | None = None
         self._process: BareProcess | None = None
+        self._is_wanted = False
+        self._warned = False  # that it cannot be started
         self._orders = -1
         self._unsent = b""
         self._receiver: messages.Receiver | None = None
@@ -43,12 +45,23 @@ class RemoteProxy:
         self._queue = queue
         self._fds = control_fd, data_fd
         self._launch()
+        self._is_wanted = True
 
     def _launch(self) -> None:
+        with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
+            read, message_fd = _pipe(ours, theirs)
+            orders_fd, orders = _pipe(theirs, ours)
+            os.set_blocking(orders, False)
+            process = self._start(message_fd, orders_fd)
+            ours.pop_all()
+        self._process, self._orders = process, orders
+        self._receiver = messages.Receiver(read)
+        self._samples_before = self._samples()
+        self._given, self._unsent = None, b""
+        self._give_orders()
+
+    def _start(self, message_fd: int, orders_fd: int) -> BareProcess:
         task, board = self._task, self._task.link.board
-        read, write = os.pipe()
-        orders_read, self._orders = os.pipe()
-        os.set_blocking(self._orders, False)
         config = ProxyConfig(
             parent=os.getpid(),
             first_worker=self._first,
@@ -57,29 +70,17 @@ class RemoteProxy:
             data_fd=self._fds[1],
             table_fd=task.table_fd,
             table_bytes=task.table_bytes,
-            message_fd=write,
-            orders_fd=orders_read,
+            message_fd=message_fd,
+            orders_fd=orders_fd,
             board_fd=board.fd,
             identity_fd=task.link.fleet.identity.fd,
             channels=task.channels,
             work=task.work,
             keys=task.keys,
         )
-        try:
-            self._process = BareProcess(
-                "fusionloader.remote.proxy.process", config, config.descriptors(), apart=False
-            )
-        except BaseException:
-            os.close(read)
-            os.close(self._orders)
-            raise
-        finally:
-            os.close(write)
-            os.close(orders_read)
-        self._receiver = messages.Receiver(read)
-        self._samples_before = self._samples()
-        self._given, self._unsent = None, b""
-        self._give_orders()
+        return BareProcess(
+            "fusionloader.remote.proxy.process", config, config.descriptors(), apart=False
+        )
 
     def _samples(self) -> int:
         return sum(lane.samples for lane in self._task.link.board.lanes())
@@ -111,36 +112,52 @@ class RemoteProxy:
         No sample is to blame for its death: none runs in it. ``handle`` gets what it reported.
         """
         now = time.monotonic()
-        if now - self._checked < _CHECK_SECONDS or self._process is None:
+        if now - self._checked < _CHECK_SECONDS or not self._is_wanted:
             return
         self._checked = now
-        if self._process.is_alive():
-            self._give_orders()
-            self._task.link.tell_fleet()
-            return
-        self.handle(handle)
-        manner = processes.describe_exit(self._process.exitcode)
-        self._forget()
+        if self._process is not None:
+            if self._process.is_alive():
+                self._give_orders()
+                self._task.link.tell_fleet()
+                return
+            self.handle(handle)
+            self._forget(self._process)
+        if self._is_wanted:
+            self._launch_again()
+
+    def _forget(self, dead: BareProcess) -> None:
+        """Takes back what a dead proxy held; it is not wanted again if it is of no use."""
         for number in range(self._first, self._first + LANES):
             self._queue.take_back(number)
-        self._fruitless = 0 if self._samples() > self._samples_before else self._fruitless + 1
-        if self._fruitless >= _FRUITLESS_DEATHS:
-            log.warning(
-                "the process that speaks to remote workers %s, the %dth time in a row before it "
-                "had a sample: this iterator goes on without them",
-                *(manner, self._fruitless),
-            )
+        manner = processes.describe_exit(dead.exitcode)
+        fruitless = 0 if self._samples() > self._samples_before else self._fruitless + 1
+        self._task.link.board.leave_all()
+        self._close_pipes()
+        self._process, self._fruitless = None, fruitless  # last: an exception leaves it to be found
+        self._is_wanted = fruitless < _FRUITLESS_DEATHS
+        if self._is_wanted:
+            log.warning("the process that speaks to remote workers %s; it is replaced", manner)
             return
-        log.warning("the process that speaks to remote workers %s; it is replaced", manner)
+        log.warning(
+            "the process that speaks to remote workers %s, the %dth time in a row before it had a "
+            "sample: this iterator goes on without them",
+            *(manner, fruitless),
+        )
+
+    def _launch_again(self) -> None:
         try:
             self._launch()
         except OSError as error:
-            log.warning("that cannot be done: %s; this iterator goes on without them", error)
+            if not self._warned:
+                log.warning("that cannot be done now, but it is tried again: %s", error)
+            self._warned = True
+        else:
+            self._warned = False
 
-    def _forget(self) -> None:
-        self._process = None
-        self._task.link.board.leave_all()
-        os.close(self._orders)
+    def _close_pipes(self) -> None:
+        orders, self._orders = self._orders, -1
+        if orders >= 0:
+            os.close(orders)
         if self._receiver is not None:
             self._receiver.close()
             self._receiver = None
@@ -149,17 +166,25 @@ class RemoteProxy:
 
     def end(self) -> None:
         """Ends the process, after the queue was stopped."""
+        self._is_wanted = False
         if self._process is None:
             return
         process = self._process
-        os.close(self._orders)
+        os.close(self._orders)  # by which it knows
         self._orders = -1
         processes.end([process], _PATIENCE_SECONDS)
-        if self._receiver is not None:
-            self._receiver.close()
-        self._process = self._receiver = None
+        self._close_pipes()
+        self._process = None
 
     @property
     def processes(self) -> list[BareProcess]:
         """The process, where there is one."""
         return [] if self._process is None else [self._process]
+
+
+def _pipe(readers: contextlib.ExitStack, writers: contextlib.ExitStack) -> tuple[int, int]:
+    """Returns the two ends of a pipe, each of which is closed with one of the stacks."""
+    read, write = os.pipe()
+    readers.callback(os.close, read)
+    writers.callback(os.close, write)
+    return read, write

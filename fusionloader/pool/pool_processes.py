@@ -62,7 +62,8 @@ class Payload:
         except Exception as error:  # locks raise RuntimeError, lambdas AttributeError
             raise PicklingError(str(error)) from error
         config_fd = objects.create(len(pickled), "config")
-        weakref.finalize(self, os.close, config_fd)
+        # Not at exit: in a forked child the number may be another file's by then.
+        weakref.finalize(self, os.close, config_fd).atexit = False
         with open(config_fd, "wb", closefd=False) as file:
             file.write(pickled)
         self.fds = {"config_fd": config_fd, **fds}

@@ -187,7 +187,8 @@ class _Control:
             f"main({theirs.fileno()})"
         )
         self._errors = anonymous_memory.create("ray-errors", 0, grows=True)
-        weakref.finalize(self, os.close, self._errors)
+        # Not at exit: in a forked child the number may be another file's by then.
+        weakref.finalize(self, os.close, self._errors).atexit = False
         self._process = subprocess.Popen(
             [sys.executable, "-c", code],
             stdin=subprocess.DEVNULL,

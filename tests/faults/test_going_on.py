@@ -10,6 +10,7 @@ import time
 
 import pytest
 import torch
+from support.limits import limited
 from support.waiting import PATIENCE, Flag, wait_until
 from torch.utils.data import Dataset
 
@@ -26,16 +27,6 @@ class Numbers(Dataset):
 
     def __getitem__(self, index):
         return torch.full((self.floats,), float(index)), index
-
-
-@contextlib.contextmanager
-def limited(what, most):
-    before = resource.getrlimit(what)
-    resource.setrlimit(what, (most, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(what, before)
 
 
 def labels(batches):

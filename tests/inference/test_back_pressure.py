@@ -154,3 +154,23 @@ def test_a_bad_image_frees_its_place(make):
     for _ in range(3):
         assert isinstance(prepare.submit(b"bad").exception(), BadImage)
         wait_until(lambda: prepare.stats().queued == 0)
+
+
+def test_a_place_is_not_lost_to_a_task_whose_loop_was_closed(full, jpegs, gate):
+    prepare, futures = full()
+    closed = asyncio.new_event_loop()
+    task = closed.create_task(prepare.asubmit(jpegs[0]))
+    closed.run_until_complete(asyncio.sleep(0))
+    closed.close()
+
+    async def ask():
+        asked = asyncio.create_task(prepare.asubmit(jpegs[1]))
+        while len(prepare._admission._waiting_tasks) < 2:
+            await asyncio.sleep(0)
+        futures[1].cancel()  # one place; the task that has waited longest cannot have it
+        assert not prepare._admission._waiting_tasks
+        gate.open()
+        return await asked
+
+    assert torch.equal(asyncio.run(ask()), expected(eval_transform(), jpegs[1]))
+    task._log_destroy_pending = False

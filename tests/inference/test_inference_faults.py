@@ -2,6 +2,7 @@
 
 import gc
 import os
+import resource
 import signal
 from pathlib import Path
 
@@ -11,9 +12,11 @@ import torch
 from support import commanding_format, warm_start
 from support.encoded_images import expected
 from support.images import eval_transform
+from support.limits import limited
 from support.waiting import gone, is_stopped, left_behind, wait_until
 
 from fusionloader.inference import BadImage, Preprocessor
+from fusionloader.workers.messages import Failure
 
 TESTS = Path(__file__).parents[1]
 
@@ -145,6 +148,7 @@ SCRIPT = """
 import io, os, sys, threading
 from PIL import Image
 from support.images import eval_transform
+from support.limits import limited
 from fusionloader.inference import Preprocessor
 
 file = io.BytesIO()
@@ -186,3 +190,38 @@ def test_memory_of_a_burst_is_given_back(make, jpegs):
     assert prepare.stats().shared_memory_bytes > 32 << 20
     wait_until(lambda: prepare.stats().shared_memory_bytes < 4 << 20)
     assert torch.equal(prepare(jpegs), torch.stack(all_expected(jpegs)))
+
+
+def test_a_worker_that_cannot_be_replaced_now_is_replaced_later(make, jpegs, caplog):
+    prepare = make(num_workers=1)
+    prepare(jpegs[:1])
+    (pid,) = pids(prepare)
+    with limited(resource.RLIMIT_NOFILE, 3):
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: "cannot be replaced now, but later" in caplog.text)
+        futures = [prepare.submit(image) for image in jpegs[:3]]
+    assert all(map(torch.equal, [f.result() for f in futures], all_expected(jpegs[:3])))
+
+
+def test_a_failure_that_a_worker_reported_before_it_died_is_void_once_the_image_is_done(
+    make, jpegs, gate
+):
+    prepare = make(num_workers=1)
+    future = prepare.submit(gate.image)
+    gate.wait_until_begun()
+    (job,) = prepare._queue._jobs.values()
+    job.failures[0] = Failure(None, "the file could not be read for a moment", 0)
+    os.kill(pids(prepare)[0], signal.SIGKILL)
+    gate.open()
+    assert torch.is_tensor(future.result())
+
+
+def test_a_failure_that_is_not_reported_is_that_of_its_image_alone(make, jpegs, monkeypatch):
+    prepare = make()
+    monkeypatch.setattr(prepare._queue, "_note", lambda message: None)
+    futures = [prepare.submit(image, key=7) for image in (jpegs[0], b"bad", jpegs[1])]
+    error = futures.pop(1).exception()
+    assert isinstance(error, BadImage) and "has failed at an image, key 7" in str(error)
+    assert all(map(torch.equal, [f.result() for f in futures], all_expected(jpegs[:2])))
+    with pytest.raises(BadImage, match="image 1 of the list"):
+        prepare([jpegs[0], b"bad"])

@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+import subprocess
+import sys
 import threading
 
 import psutil
@@ -397,3 +399,30 @@ def test_a_lock_in_a_dataset_is_named(pool):
         pickle.PicklingError, match=r"dataset\.lock.* cannot be sent to the workers of a Work"
     ):
         iter(pooled(dataset, pool))
+
+
+FORKED = """
+import atexit, os, sys
+pipe = os.pipe()
+atexit.register(lambda: os.write(1, b"open" if is_open(number) else b"closed"))
+from fusionloader.pool.pool_processes import Payload
+
+def is_open(fd):
+    try:
+        return bool(os.fstat(fd))
+    except OSError:
+        return False
+
+payload = Payload(None, {}, False)
+number = payload.fds["config_fd"]
+if os.fork() == 0:
+    os.dup2(pipe[0], number)  # another file, as in a daemon that closes all files first
+    sys.exit()
+os.wait()
+os._exit(0)
+"""
+
+
+def test_a_forked_child_closes_no_other_file_at_its_exit():
+    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("open", "")

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import resource
 import signal
 import socket
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 from support import warm_start
+from support.limits import limited
 from support.remote_trials import trial
 from support.remote_workers import GO_ON, STOP, remote_loader
 from support.waiting import children_that_run, gone, is_stopped, wait_until
@@ -125,6 +127,19 @@ def test_a_killed_proxy_is_replaced_as_long_as_it_is_of_use(start, caplog):
         trained.serves()
     trained.finish()
     assert caplog.text.count("it is replaced") == 3
+
+
+def test_a_proxy_that_cannot_be_replaced_at_once_is_replaced_later(start, caplog):
+    trained = start()
+    (proxy,) = trained.live_proxies
+    opened = len(os.listdir("/proc/self/fd"))
+    with limited(resource.RLIMIT_NOFILE, 3):
+        os.kill(proxy, signal.SIGKILL)
+        trained.until(lambda: "tried again" in caplog.text)
+    trained.until(lambda: trained.live_proxies - {proxy})
+    assert len(os.listdir("/proc/self/fd")) <= opened
+    trained.serves()
+    trained.finish()
 
 
 def test_a_proxy_that_dies_thrice_for_nothing_is_given_up(start, start_worker, caplog):
