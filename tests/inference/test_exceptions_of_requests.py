@@ -109,7 +109,7 @@ def test_a_callback_that_ends_its_thread_keeps_no_other_from_its_answer(make, jp
 
 
 def test_a_thread_that_is_interrupted_while_it_waits_tells_another_of_its_place(make, jpegs, gate):
-    prepare = make(num_workers=1, max_queued=1)
+    prepare = make(num_workers=1, max_queued=1, infer=models)
     first = prepare.submit(gate.image)
     gate.wait_until_begun()
     condition, answers = prepare._admission._condition, []
