@@ -58,7 +58,6 @@ class Dispatcher:
         infer: Infer | None,
     ) -> None:
         self._queue, self._admission, self._counters = queue, admission, counters
-        self._runner = None if infer is None else ModelRunner(infer, options.device, self._answer)
         self._max_batch = options.max_batch
         # Without a model nothing is gained by waiting: a batch is a slot that is filled.
         delay = math.inf if infer is None else options.max_delay
@@ -74,6 +73,9 @@ class Dispatcher:
         self._finishing = False
         self._busy = 0.0
         self._pid = os.getpid()
+        self._runner: ModelRunner | None = None
+        if infer is not None:
+            self._runner = ModelRunner(infer, options.device, self._answer, self._cannot_go_on)
         self.thread = threading.Thread(target=self._run, name="fusionloader-dispatch", daemon=True)
 
     def start(self) -> None:
@@ -204,14 +206,19 @@ class Dispatcher:
                 if self._stop is None and not self._is_finished():
                     self._queue.sleep(seen, left)
         except BaseException as error:
-            self._stop = error if isinstance(error, Exception) else PreprocessorClosed(repr(error))
-            log.exception("the Preprocessor cannot go on")
+            self._cannot_go_on(error)
         try:
             why = self._stop or PreprocessorClosed("this Preprocessor was closed")
             self._admission.close(why, also_begun=True)
             self._fail_all(why)
         finally:
             self._end()
+
+    def _cannot_go_on(self, error: BaseException) -> None:
+        """Has this thread end, with all that is not answered; the model's thread calls it, too."""
+        self._stop = error if isinstance(error, Exception) else PreprocessorClosed(repr(error))
+        log.error("the Preprocessor cannot go on", exc_info=error)
+        self._queue.wake()
 
     def _end(self) -> None:
         if self._runner is not None:
@@ -318,8 +325,11 @@ class Dispatcher:
                     future.set_exception(error)
                 else:
                     future.set_result(result)
-            except BaseException:  # not an Exception: futures log those; it has its result
-                log.exception("a callback of the future of an image raised")
+            except BaseException as raised:  # not an Exception of a callback: futures log those
+                if future.done():
+                    log.exception("a callback of the future of an image raised")
+                else:
+                    future.set_exception(raised)
         self._admission.give_back(request.places)
         if self._finishing:
             self._queue.wake()
@@ -328,7 +338,9 @@ class Dispatcher:
         with self._queue.lock:
             self._queue.refusal = why
             lists = list(self._lists)
-            of_batches = (each for batch in (*self._whole, *self._batches) for each in batch.done)
+            left = [] if self._runner is None else self._runner.left()
+            batches = (*left, *self._whole, *self._batches)
+            of_batches = (each for batch in batches for each in batch.done)
             requests = [*self._due, *of_batches, *self._requests]
         for request in requests:
             try:

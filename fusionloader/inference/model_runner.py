@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,43 +21,71 @@ Answer = Callable[[ImageRequest, Any, BaseException | None], None]
 class ModelRunner:
     """Runs ``infer`` on batches in the order in which they are given."""
 
-    def __init__(self, infer: Infer, device: torch.device | None, answer: Answer) -> None:
-        """With ``device`` batches are copied there first."""
-        self._infer, self._device, self._answer = infer, device, answer
-        self._batches: queue.SimpleQueue[DynamicBatch | None] = queue.SimpleQueue()
+    def __init__(
+        self,
+        infer: Infer,
+        device: torch.device | None,
+        answer: Answer,
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        """Starts the thread.
+
+        Args:
+            infer: the user's model.
+            device: where batches are copied first.
+            answer: is called for each request.
+            failed: is called when the thread ends before it was asked to.
+        """
+        self._infer, self._device, self._answer, self._failed = infer, device, answer, failed
+        self._batches: deque[DynamicBatch] = deque()  # until they are answered
+        self._given = threading.Semaphore(0)  # or it is to end
+        self._is_finishing = self._has_failed = False
         self.thread = threading.Thread(target=self._run, name="fusionloader-infer", daemon=True)
         self.thread.start()
 
     def give(self, batch: DynamicBatch) -> None:
         """Gives it a batch of which all rows are there, or have failed."""
-        self._batches.put(batch)
+        self._batches.append(batch)
+        self._given.release()
 
     def finish(self) -> None:
         """Has the thread end behind the batches that it was given."""
-        self._batches.put(None)
+        self._is_finishing = True
+        self._given.release()
+
+    def left(self) -> list[DynamicBatch]:
+        """Returns the batches that it will not answer any more, if its thread has failed."""
+        return list(self._batches) if self._has_failed else []
 
     def _run(self) -> None:
-        while (batch := self._batches.get()) is not None:
-            self._run_batch(batch)
-            # Its slot is free while this thread waits, and at once: requests refer to the batch.
-            batch.done.clear()
-            del batch
+        try:
+            while self._batches or not self._is_finishing:
+                if self._batches:
+                    self._run_batch(self._batches[0])
+                    # Its slot is free while this thread waits, and at once: requests refer to it.
+                    self._batches[0].done.clear()
+                    self._batches.popleft()
+                else:
+                    self._given.acquire()
+        except BaseException as error:  # between two steps, such as a MemoryError
+            self._has_failed = True
+            self._failed(error)
 
     def _run_batch(self, batch: DynamicBatch) -> None:
-        try:
-            wanted = [each for each in batch.done if each.future.set_running_or_notify_cancel()]
-            for request in batch.done:
-                if request not in wanted:
-                    self._answer(request, None, None)
-            results = self._results(batch, wanted) if wanted else []
-            for request, result in zip(wanted, results, strict=True):
-                self._answer(request, result, None)
-        except BaseException as error:  # also one that would end this thread, and all answers
-            for request in batch.done:
-                if not request.future.done():
-                    self._answer(request, None, error)
+        wanted = [each for each in batch.done if each.future.set_running_or_notify_cancel()]
+        for request in batch.done:
+            if request not in wanted:
+                self._answer(request, None, None)
+        error, results = None, [None] * len(wanted)
+        if wanted:
+            try:
+                results = self._results(batch, wanted)
+            except BaseException as raised:  # also one that would end this thread, and all answers
+                error = raised
+        for request, result in zip(wanted, results, strict=True):
+            self._answer(request, result, error)
 
-    def _results(self, batch: DynamicBatch, wanted: list[ImageRequest]) -> Sequence[Any]:
+    def _results(self, batch: DynamicBatch, wanted: list[ImageRequest]) -> list[Any]:
         rows = batch.rows.batch(batch.rows.count)
         places = [request.row for request in wanted]
         is_whole = places == list(range(len(places)))

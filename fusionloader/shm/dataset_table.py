@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from fusionloader import _native
 from fusionloader.shm import objects
-from fusionloader.shm.shared_page import OwnedDescriptor
+from fusionloader.shm.descriptor import OwnedDescriptor
 
 Targets = npt.NDArray[np.int64]
 

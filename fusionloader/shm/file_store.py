@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from fusionloader import _native
 from fusionloader.shm import objects
+from fusionloader.shm.descriptor import OwnedDescriptor
 from fusionloader.shm.ledger import Ledger
-from fusionloader.shm.shared_page import OwnedDescriptor
 
 _HEADER = np.dtype(
     [

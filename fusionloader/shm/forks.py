@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-from fusionloader.shm.shared_page import OwnedDescriptor
+from fusionloader.shm.descriptor import OwnedDescriptor
 
 
 class Held(Protocol):

@@ -1,38 +1,15 @@
-"""What owns a file descriptor: by itself, or a few pages of shared memory behind it."""
+"""A few pages of shared memory, mapped, and the descriptor that other processes map them by."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import ClassVar
 
 from fusionloader import _native
 from fusionloader.shm import objects
+from fusionloader.shm.descriptor import OwnedDescriptor
 
 PAGE = 4096
-
-
-class OwnedDescriptor:
-    """Closes it with the last reference to the object; memory that is mapped stays.
-
-    Attributes:
-        fd: the descriptor, -1 once it is closed.
-    """
-
-    fd: int
-
-    def close(self, close_fd: Callable[[int], None] = os.close) -> None:
-        """Closes the descriptor.
-
-        ``close_fd`` is a default argument because Python may clear its modules before ``__del__``.
-        """
-        if self.fd >= 0:
-            close_fd(self.fd)
-            self.fd = -1
-
-    def __del__(self) -> None:
-        if hasattr(self, "fd"):
-            self.close()
 
 
 class SharedPage(OwnedDescriptor):
