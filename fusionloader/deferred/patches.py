@@ -213,6 +213,13 @@ def install() -> None:
             _install_imported()
 
 
+def prepare() -> None:
+    """Imports what ``install`` needs, so that each worker that is forked need not."""
+    with _lock:
+        for module in filter(sys.modules.__contains__, _MODULES):
+            _made(module)
+
+
 def install_imported() -> None:
     """Does the same for modules that were imported meanwhile."""
     if len(_installed) < len(_MODULES) and any(

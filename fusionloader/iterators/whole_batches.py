@@ -283,8 +283,14 @@ class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ign
 
     def _shutdown_workers(self, getpid: Callable[[], int] = os.getpid) -> None:
         # A default argument: torch calls this from __del__, after Python may have cleared modules.
-        if getpid() == self._owner:  # in a forked child the workers are its parent's
-            super()._shutdown_workers()
+        if getpid() != self._owner:  # in a forked child the workers are its parent's
+            return
+        ends = [queue._close for queue in getattr(self, "_index_queues", ()) if queue._close]
+        if not all(end.still_active() for end in ends):
+            # The garbage collector ended these queues first: nothing tells the workers to end.
+            for process in self._workers:
+                process.terminate()
+        super()._shutdown_workers()
 
     def _received(self, timeout: float) -> Any:
         self._step = _Step.WAITING

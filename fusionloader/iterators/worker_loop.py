@@ -95,6 +95,11 @@ class StampingContext:
         self._context, self._receiver, self._most = context, receiver, most
         self._states = itertools.repeat(None) if states is None else iter(states)
         self._begin = _Beginning(states is not None, deferring, None, 0)
+        if deferring is not None:
+            from fusionloader.deferred import patches
+            from fusionloader.deferred.rows import collating  # noqa: F401  in training, for all
+
+            patches.prepare()
 
     def Process(self, target: Any, args: tuple[Any, ...]) -> Any:
         """Returns a process that runs torch's worker loop."""

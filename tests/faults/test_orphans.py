@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import psutil
 import pytest
 from ends import PATH
 from support import warm_start
@@ -38,7 +39,7 @@ SCRIPT = Path(__file__).with_name("orphans.py")
 def test_a_worker_ends_with_its_training(kind, blocked, tmp_path):
     os.mkfifo(tmp_path / "fifo")
     writer = os.open(tmp_path / "fifo", os.O_RDWR)  # who reads waits for ever
-    training = warm_start.start(SCRIPT, kind, blocked, str(tmp_path), path=PATH)
+    training, pids = warm_start.start(SCRIPT, kind, blocked, str(tmp_path), path=PATH), []
     try:
         pids = [int(word) for word in training.stdout.readline().split()]
         assert len(pids) >= 2
@@ -46,5 +47,7 @@ def test_a_worker_ends_with_its_training(kind, blocked, tmp_path):
         wait_until(lambda: all(map(gone, pids)), f"{kind} {blocked}: a worker is left")
         wait_until_nothing_is_left(training.pid)
     finally:
+        for left in filter(psutil.pid_exists, pids):
+            psutil.Process(left).kill()
         training.kill()
         os.close(writer)
