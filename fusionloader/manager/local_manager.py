@@ -258,8 +258,8 @@ class LocalManager:
                 raise RuntimeError("the iterator was closed while a thread waited for a batch")
             seen = self.queue.done_word()
             self._workers.expect()  # each time: other threads may wait for other loaders
-            self._look()
-            job = self._done(in_order)
+            job = self.in_flight.done(in_order)
+            self._look()  # also at what workers sent about it, which they did before it was done
             if job is not None:
                 return self._take(job)
             if timeout and watch.waited >= timeout:
@@ -277,8 +277,8 @@ class LocalManager:
     def take_done(self, in_order: bool) -> Job | None:
         """Returns what ``next_done`` would if it is there already, without waiting."""
         refuse_in_child(self._pid)
+        job = self.in_flight.done(in_order)
         self._receive()
-        job = self._done(in_order)
         return None if job is None else self._take(job)
 
     def _take(self, job: Job) -> Job:
@@ -309,13 +309,6 @@ class LocalManager:
             if self.gpu.waits_for_device:
                 seconds = min(seconds, _DEVICE_SECONDS)
         self._workers.sleep(seen, seconds)
-
-    def _done(self, in_order: bool) -> Job | None:
-        job = self.in_flight.done(in_order)
-        if job is not None:
-            # What workers sent about it was sent before; it may have come since the last look.
-            self._receive()
-        return job
 
     def _advance(self) -> None:
         """Lets workers begin their search at the oldest mini-batch that is left."""

@@ -195,6 +195,8 @@ class Receiver:
             if self._in_use:  # by this thread: a finalizer interrupts the handling of a message
                 return
             self._read()
+            if not self._buffer:
+                return
             self._in_use = True
             try:
                 while end := self._end_of_message():
