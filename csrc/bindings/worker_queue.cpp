@@ -60,6 +60,7 @@ void bind_claim(py::module_& m) {
       .def_property_readonly("tiny_size", of_header(&BatchHeader::tiny_size))
       .def_property_readonly("seed", of_header(&BatchHeader::seed))
       .def_property_readonly("epoch", of_header(&BatchHeader::epoch))
+      .def_property_readonly("number", of_header(&BatchHeader::number), "In the epoch.")
       .def_property_readonly("payload", &Claim::payload,
                              "The slot for the rows; None until their layout is known.")
       .def_property_readonly(

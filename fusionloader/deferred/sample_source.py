@@ -37,6 +37,11 @@ class DeferringSource:
 
     def load(self, key: SampleKey) -> Sample:
         """Returns one sample."""
+        self.begin()
+        return self.inner.load(key)
+
+    def begin(self) -> None:
+        """Defers the images that this process opens from now on, of this loader's samples."""
         if self._begun:
             patches.install_imported()
         else:
@@ -44,7 +49,6 @@ class DeferringSource:
             self._opened = OpenStores(self.stores)
             self._begun = True
         kept.use(self._opened)  # a pool's workers serve several loaders
-        return self.inner.load(key)
 
     def renewed(self) -> Source:
         """Returns the source of the dataset as it is now."""

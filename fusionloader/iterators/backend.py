@@ -11,6 +11,7 @@ import torch
 from fusionloader.aliases import Index
 from fusionloader.coordinated.agreement import Agreement
 from fusionloader.delivery.level_rows import LevelRows
+from fusionloader.executors.batch_transport import Receiver, Sends
 from fusionloader.executors.layout import Layout
 from fusionloader.gpu.start import GpuOptions
 from fusionloader.manager.options import StartWorker, WorkerConnection, WorkerKind
@@ -31,6 +32,10 @@ MakeReader = Callable[[DatasetTable, ReadSettings], ReadAheadProcess]
 """Returns the process of a loader that reads a table's URLs."""
 
 
+MakeSends = Callable[[], Sends]
+"""Returns what one more worker sends whole batches by."""
+
+
 class Described(NamedTuple):
     """The indices of a mini-batch as workers get them.
 
@@ -46,7 +51,8 @@ class Described(NamedTuple):
 class WorkerBackend(Protocol):
     """What the slot iterator needs to know of the samples.
 
-    ``worker_kind`` says what workers run: a plan natively, or user code in Python.
+    ``worker_kind`` says what workers run: a plan natively, or user code in Python. ``receiver``
+    gets mini-batches that workers make whole; ``None`` where they make samples.
     """
 
     layout: Layout | None
@@ -54,6 +60,7 @@ class WorkerBackend(Protocol):
     gpu: GpuOptions | None
     sharing_offer: SharingOffer | None
     worker_kind: WorkerKind
+    receiver: Receiver | None
 
     def name(self, index: Index) -> str:
         """Returns a sample's name for messages."""
@@ -79,8 +86,8 @@ class WorkerBackend(Protocol):
         ``None`` where they come as they are.
         """
 
-    def no_layout(self, why: str) -> None:
-        """Notes that the samples cannot be written row by row."""
+    def no_layout(self, why: str) -> WorkerBackend:
+        """Notes that samples cannot be written row by row; returns what makes batches whole."""
 
     def agreement(self, options: LoaderOptions) -> Agreement:
         """Returns what jobs have to agree on that share preparation."""
@@ -103,30 +110,40 @@ class WorkerBackend(Protocol):
         """Returns the backend for workers whose ``worker_init_fn`` changes the dataset."""
 
 
-def refuse_in_whole_batches(options: LoaderOptions, why: str) -> None:
-    """Raises ValueError for what a loader cannot do that has to be served in whole batches.
+def refuse_in_torchs_loop(options: LoaderOptions, why: str) -> None:
+    """Raises ValueError for what a loader cannot do whose batches torch's loop makes.
 
-    A pool: these are made by processes of torch's, which would come on top of the pool's. And
-    ``on_error``: torch's loop knows no sample that fails by itself.
+    A pool: torch starts processes, which would come on top of the pool's. And ``on_error``: torch's
+    loop knows no sample that fails by itself.
     """
     if options.pool is not None:
         raise ValueError(
-            "a WorkerPool serves loaders sample by sample, and this one is served in whole "
-            f"batches: {why}. Give it other workers: num_workers=... instead of pool=..."
+            "a WorkerPool serves map-style datasets without a state, and torch's loop serves this "
+            f"loader: {why}. Give it other workers: num_workers=... instead of pool=..."
         )
+    refuse_on_error(options, why)
+
+
+def refuse_on_error(options: LoaderOptions, why: str) -> None:
+    """Raises ValueError where no sample can be left out or replaced."""
     if options.on_error != "raise":
         raise ValueError(
             f"on_error={options.on_error!r} needs samples that are made one by one, and this "
-            f"loader is served in whole batches: {why}. Catch the error in the dataset or the "
-            "collate_fn, and leave on_error as it is"
+            f"loader has none: {why}. Catch the error in the dataset or the collate_fn, and leave "
+            "on_error as it is"
         )
 
 
-def start_in_pool(payload: Payload) -> StartWorker:
-    """Returns the function by which a pool's workers serve a loader."""
+def start_in_pool(payload: Payload, sends: MakeSends | None = None) -> StartWorker:
+    """Returns the function by which a pool's workers serve a loader.
+
+    ``sends`` says where a worker sends the batches that it makes whole.
+    """
 
     def start(connection: WorkerConnection) -> Process:
         fds = {"message_fd": connection.message_fd}
+        if sends is not None:
+            fds["batches_fd"] = sends().memory.fd
         if connection.event_fd >= 0:
             fds["event_fd"] = connection.event_fd
         assert connection.pool is not None

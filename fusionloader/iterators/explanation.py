@@ -21,19 +21,23 @@ def explained(
     options: LoaderOptions,
     compiled: Compiled | None,
     why_not: str | None,
+    is_torchs: bool,
     part_seconds: Sequence[float] = (),
 ) -> str:
     """Returns how a loader's samples are made, and why, a line per stage.
 
-    ``why_not`` says why batches cannot be written sample by sample. With ``part_seconds``, the time
+    ``why_not`` says why batches cannot be written sample by sample; ``is_torchs`` whether torch's
+    own loop makes them. With ``part_seconds``, the time
     spent on each part of a plan, also its share.
     """
-    if why_not:
-        lines = [f"whole batches per worker, as torch's DataLoader: {why_not}"]
+    whose = " of a pool" if options.pool is not None else ""
+    if why_not and (is_torchs or options.num_workers == 0):
+        lines = [f"whole batches in torch's own loop: {why_not}"]
+    elif why_not:
+        lines = [f"{options.num_workers} workers{whose} make whole batches: {why_not}"]
     elif options.num_workers == 0:
         lines = ["in the training process, because num_workers=0"]
     else:
-        whose = " of a pool" if options.pool is not None else ""
         lines = [f"{options.num_workers} workers{whose} write samples into shared batches"]
     if not why_not:
         assert compiled is not None
@@ -41,7 +45,7 @@ def explained(
         if compiled.is_remote:
             one_by_one = _why_one_by_one(options, compiled)
             lines.append(reading_urls.explain(options.dataset, _inner_sampler(options), one_by_one))
-    if seconds := _stalled_after(options, compiled, why_not):
+    if not is_torchs and (seconds := _stalled_after(options, compiled)):
         lines.append(f"a worker without progress for {seconds:g} s is replaced (stall_timeout)")
     if isinstance(options.batch_sampler, EpochSampler):
         lines.append(options.batch_sampler.explain())
@@ -58,8 +62,8 @@ def explained(
     return "\n".join(lines)
 
 
-def _stalled_after(options: LoaderOptions, compiled: Compiled | None, why_not: str | None) -> float:
-    if options.num_workers == 0 or why_not:
+def _stalled_after(options: LoaderOptions, compiled: Compiled | None) -> float:
+    if options.num_workers == 0:
         return 0
     return options.stalled_after(compiled is not None and is_for_native_workers(compiled))
 

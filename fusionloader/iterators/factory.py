@@ -19,7 +19,11 @@ from fusionloader.deferred.sample_source import DeferringSource
 from fusionloader.executors.collate import is_of_collate
 from fusionloader.executors.python import DatasetSource, Seeding, Source
 from fusionloader.gpu import eligibility
-from fusionloader.iterators.backend import WorkerBackend, refuse_in_whole_batches
+from fusionloader.iterators.backend import (
+    WorkerBackend,
+    refuse_in_torchs_loop,
+    refuse_on_error,
+)
 from fusionloader.iterators.deferral import defers
 from fusionloader.iterators.explanation import explained
 from fusionloader.iterators.in_process import InProcessIterator
@@ -68,12 +72,15 @@ class IteratorFactory:
         self, loader: AnyLoader, options: LoaderOptions, state: LoaderState
     ) -> _BaseDataLoaderIter:
         compiled, why_not = self._compiled(options)
-        self._log(explained(options, compiled, why_not))
+        self._log(self._explained(options, compiled, why_not))
         if compiled is not None and compiled.plan is None:
             compiled = None
         check_shareable(options, _why_not_shared(compiled, why_not))
-        if why_not:
-            refuse_in_whole_batches(options, why_not)
+        in_torchs_loop = _why_in_torchs_loop(options)
+        if in_torchs_loop or (why_not and options.num_workers == 0):
+            refuse_in_torchs_loop(options, in_torchs_loop or why_not or "")
+        elif why := _why_whole(options.dataset):
+            refuse_on_error(options, why)
         if options.num_workers == 0:
             if why_not or (compiled is None and options.on_error == "raise"):
                 return SingleProcessIterator(loader, options, state)
@@ -81,23 +88,31 @@ class IteratorFactory:
             return InProcessIterator(
                 loader, options, state, source, lambda: _renewed_source_here(options)
             )
-        if why_not:
+        if in_torchs_loop:
             state.image_stores = self._kept.of_images(options) if defers(options) else None
             return WholeBatchIterator(loader, options, state)
-        return SlotIterator(loader, options, state, self._backend(options, compiled))
+        backend = self._backend(options, compiled, whole=bool(why_not))
+        return SlotIterator(loader, options, state, backend)
 
-    def _backend(self, options: LoaderOptions, compiled: Compiled | None) -> WorkerBackend:
-        """Returns native workers where the plan is the whole way of a sample, else Python ones."""
+    def _backend(
+        self, options: LoaderOptions, compiled: Compiled | None, whole: bool
+    ) -> WorkerBackend:
+        """Returns native workers where the plan is the whole way of a sample, else Python ones.
+
+        With ``whole``, Python ones that make whole mini-batches.
+        """
         remember = functools.partial(self._remember_no_layout, _samples_of(options))
         if compiled is None:
             source: Source = DatasetSource(options.dataset)
             if options.deferred_images == "auto":
                 source = DeferringSource(source, self._kept.of_images(options))
-            return PythonBackend(source, remember, self._kept.epoch_ended)
+            return PythonBackend(source, remember, self._kept.epoch_ended, whole)
         planned: Source = PlanSource(options.dataset, compiled)
         if compiled.tail is not None and options.deferred_images == "auto":
             planned = DeferringSource(planned, NO_STORES)
-        python = PythonBackend(planned, remember)
+        python = PythonBackend(planned, remember, whole=whole)
+        if whole:
+            return python
         of_init = Fingerprint(options.dataset, [options.worker_init_fn])
         if of_init == self._changed_by_init:
             return python
@@ -126,13 +141,25 @@ class IteratorFactory:
 
         With ``part_seconds``, the time spent on each part, also its share.
         """
-        return explained(options, *self._compiled(options), part_seconds)
+        return self._explained(options, *self._compiled(options), part_seconds)
+
+    @staticmethod
+    def _explained(
+        options: LoaderOptions,
+        compiled: Compiled | None,
+        why_not: str | None,
+        part_seconds: Sequence[float] = (),
+    ) -> str:
+        is_torchs = bool(_why_in_torchs_loop(options))
+        return explained(options, compiled, why_not, is_torchs, part_seconds)
 
     def way(self, options: LoaderOptions) -> str:
         """Returns how the loader's samples are made, in two words."""
         compiled, why_not = self._compiled(options)
         if options.num_workers == 0:
             return "in process"
+        if _why_in_torchs_loop(options):
+            return "torch's loop"
         if why_not or compiled is None:
             return "whole batches"
         return "native workers" if is_for_native_workers(compiled) else "Python workers"
@@ -143,14 +170,12 @@ class IteratorFactory:
 
     def _compiled(self, options: LoaderOptions) -> tuple[Compiled | None, str | None]:
         """Returns what was compiled, and why batches cannot be written sample by sample."""
-        if options.dataset_kind == _DatasetKind.Iterable:
-            return None, "an IterableDataset has no indices"
+        if why := _why_in_torchs_loop(options):
+            return None, why
         if not options.auto_collation:
             return None, "batch_size=None yields samples, not batches"
         if not is_of_collate(options.collate_fn, "default_collate"):
             return None, "a custom collate_fn sees whole mini-batches"
-        if has_state(options.dataset):
-            return None, "a dataset with a state_dict() has a state in every worker"
         compiled = compile_dataset(options.dataset, options.decode, options.strict)
         why_not = None
         if self._no_layout is not None:
@@ -172,6 +197,15 @@ class IteratorFactory:
         if text != self._said:
             self._said = text
             log.info("%s", text.replace("\n", "; "))
+
+
+def _why_in_torchs_loop(options: LoaderOptions) -> str:
+    """Returns why torch's own loop makes the batches; empty where workers claim them."""
+    if options.dataset_kind == _DatasetKind.Iterable:
+        return "an IterableDataset has no indices"
+    if has_state(options.dataset):
+        return "a dataset with a state_dict() has a state in every worker"
+    return ""
 
 
 def _why_not_shared(compiled: Compiled | None, why_not: str | None) -> str:

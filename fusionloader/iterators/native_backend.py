@@ -12,6 +12,7 @@ from fusionloader.cache.kept_files import KeptFiles
 from fusionloader.coordinated.agreement import Agreement
 from fusionloader.delivery.level_rows import LevelRows, level_rows, plan_of_levels
 from fusionloader.executors.layout import Layout
+from fusionloader.executors.batch_transport import Receiver
 from fusionloader.gpu import eligibility
 from fusionloader.gpu.eligibility import GpuChoice
 from fusionloader.gpu.start import GpuOptions
@@ -65,6 +66,7 @@ class NativeBackend:
         self.count = len(table)
         self._choice, self._offers = choice, offers
         self.worker_kind: WorkerKind = "native"
+        self.receiver: Receiver | None = None
         assert compiled.plan is not None
         self._reader: ReadAheadProcess | None = None
         self._send(compiled.plan)
@@ -209,7 +211,7 @@ class NativeBackend:
         made = link(options.remote, options.num_workers)
         return remote_task(options, made, self._plan, self._table)
 
-    def no_layout(self, why: str) -> None:
+    def no_layout(self, why: str) -> WorkerBackend:
         """Never called: the layout is known from the plan."""
         raise AssertionError(why)
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from fusionloader.aliases import Index
 from fusionloader.coordinated.agreement import Agreement
 from fusionloader.deferred.sample_source import without_deferral, without_descriptors
 from fusionloader.delivery.level_rows import LevelRows
+from fusionloader.executors.batch_transport import Receiver
 from fusionloader.executors.layout import Layout
 from fusionloader.executors.python import SampleKey, Source
 from fusionloader.gpu.start import GpuOptions
@@ -32,6 +34,9 @@ from fusionloader.resume.sampling import SampledBatch
 from fusionloader.shm.descriptor import Descriptor
 from fusionloader.workers import processes, python_worker
 from fusionloader.workers.processes import Process
+from fusionloader.workers.python_worker import Collating
+
+_LOOKED_AT = 3  # whole batches of a worker that are delivered and not dropped
 
 
 class PythonBackend:
@@ -47,11 +52,18 @@ class PythonBackend:
         source: Source,
         no_layout: Callable[[str], None],
         epoch_ended: Callable[[], None] = lambda: None,
+        whole: bool = False,
     ) -> None:
-        self._source = source
+        """With ``whole``, workers make whole mini-batches: user code collates the samples."""
+        self._source, self._no_layout = source, no_layout
         self.epoch_ended = epoch_ended
         self.count = source.count()
-        self.no_layout = no_layout
+        self.receiver = Receiver() if whole else None
+
+    def no_layout(self, why: str) -> PythonBackend:
+        """Notes that samples cannot be written row by row; returns what makes batches whole."""
+        self._no_layout(why)
+        return PythonBackend(self._source, self._no_layout, self.epoch_ended, whole=True)
 
     def of_workers_dataset(self) -> WorkerBackend:
         """Returns this: every worker looks at the dataset that it has."""
@@ -81,7 +93,7 @@ class PythonBackend:
         """Returns ``None`` unless the user has it so: user code stays on this machine."""
         if options.remote is None or not options.remote.user_code:
             return None
-        if options.worker_init_fn is not None:
+        if options.worker_init_fn is not None or self.receiver is not None:
             return None
         return code_task(options, link, without_deferral(self._source), base_seed)
 
@@ -99,11 +111,15 @@ class PythonBackend:
     def starter(self, options: LoaderOptions, base_seed: int) -> StartWorker:
         """Returns a function that starts the user's code in a multiprocessing process."""
         init, on_error = options.worker_init_fn, options.on_error
-        source = self._source
+        source, collating, sends = self._source, None, None
+        if self.receiver is not None:
+            most = options.in_flight + _LOOKED_AT
+            sends = partial(self.receiver.add_worker, most)
+            collating = Collating(options.collate_fn, options.auto_collation, most)
         if options.pool is not None:
             sent, fds = without_descriptors(source)
-            code = UserCode(options.num_workers, sent, base_seed, init, on_error)
-            return start_in_pool(Payload((code, None), fds, user_code=True))
+            code = UserCode(options.num_workers, sent, base_seed, init, on_error, collating)
+            return start_in_pool(Payload((code, None), fds, user_code=True), sends)
         context, _ = context_of(options)
 
         def start(connection: WorkerConnection) -> Process:
@@ -117,6 +133,8 @@ class PythonBackend:
                 base_seed=base_seed,
                 worker_init_fn=init,
                 on_error=on_error,
+                collating=collating,
+                sends=None if sends is None else sends(),
             )
             return processes.start(context, python_worker.main, config)
 

@@ -1,4 +1,4 @@
-"""The iterator over mini-batches that workers write into shared slots, sample by sample."""
+"""The iterator over mini-batches that workers claim: sample by sample, or whole."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
 import torch
+from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from fusionloader.aliases import AnyLoader, Batch
@@ -18,15 +19,16 @@ from fusionloader.coordinated.connection import LeftGroup
 from fusionloader.coordinated.group_manager import GroupManager
 from fusionloader.coordinated.membership import Membership
 from fusionloader.delivery.cuda_device import CudaDevice
-from fusionloader.delivery.device_batches import make_delivery
+from fusionloader.delivery.device_batches import DeviceDelivery, make_delivery
 from fusionloader.delivery.host_batches import collate_named, collate_rest, without_rows
 from fusionloader.delivery.level_rows import LevelRows
 from fusionloader.delivery.page_locking import CudaPageLocking
 from fusionloader.delivery.to_device import to_device
 from fusionloader.executors.layout import Layout
-from fusionloader.iterators.backend import WorkerBackend, refuse_in_whole_batches
+from fusionloader.iterators.backend import WorkerBackend
 from fusionloader.iterators.loader_state import LoaderState, Window
-from fusionloader.iterators.whole_batches import ContinuedIterator, detached
+from fusionloader.iterators.sample_counts import asked_samples
+from fusionloader.iterators.whole_batches import detached
 from fusionloader.manager.in_flight import Job, MiniBatch
 from fusionloader.manager.local_manager import LocalManager, NoFixedLayout, PlanOutdated
 from fusionloader.manager.options import ManagerOptions
@@ -41,11 +43,12 @@ from fusionloader.workers.processes import OneThread
 
 _MOST_WORKERS = 32  # room for as many is kept, or for the machine's, to be added later
 _AHEAD = 2  # batches that are on their way to the device, beside the one in use
+_ALL = (1 << 31) - 1  # samples in a tiny-batch, where a worker makes a mini-batch whole
 _FEWEST = 2  # published for each that is taken out, so that there are soon as many as there may be
 
 
 class SlotIterator(_BaseDataLoaderIter):
-    """Serves map-style datasets with the default collate, and compiled plans."""
+    """Serves map-style datasets, and compiled plans."""
 
     def __init__(
         self,
@@ -61,16 +64,24 @@ class SlotIterator(_BaseDataLoaderIter):
         self._clock = WaitClock(state.statistics.waits, state.statistics.observers)
         self._base_seed = self._epochs.base_seed(int(self._base_seed))
         backend.open_reader(state.reader)
-        self._whole: ContinuedIterator | None = None
         self._finalizer: Callable[[], object] = lambda: None
         self._membership = None if options.share is None else state.member(options.share)
-        # A group delivers to host memory, from where torch copies: its slots are other jobs', too.
-        self._delivery = make_delivery(options.device) if self._membership is None else None
+        self._delivery = self._make_delivery()
         self._tracer, self._turn = StepTracer(state.traces), OneThread()
         if self._membership is None:
             self._start_manager()
         self._begin()
         state.idle_window = weakref.WeakMethod(self.idle_window)
+
+    def _make_delivery(self) -> DeviceDelivery | None:
+        """Returns what copies rows to the device; ``None`` where that is done as torch does it.
+
+        A group delivers to host memory, from where torch copies: its slots are other jobs', too.
+        So are batches that are made whole: they may be anything.
+        """
+        if self._membership is not None or self._backend.receiver is not None:
+            return None
+        return make_delivery(self._options.device)
 
     def idle_window(self) -> Window:
         """Returns a block within which training asks for no batch and leaves the device alone."""
@@ -100,7 +111,7 @@ class SlotIterator(_BaseDataLoaderIter):
         return ManagerOptions(
             workers=options.num_workers,
             in_flight=options.in_flight,
-            tiny_batch_size=options.tiny_batch_size,
+            tiny_batch_size=options.tiny_batch_size if backend.receiver is None else _ALL,
             timeout=options.timeout,
             name=backend.name,
             group_size=options.tiny_batch_size if options.augment_per == "tiny_batch" else 0,
@@ -119,6 +130,7 @@ class SlotIterator(_BaseDataLoaderIter):
             worker_kind=backend.worker_kind,
             stall_timeout=options.stalled_after(backend.worker_kind == "native"),
             remote=backend.remote_work(options, self.base_seed, self._state.link),
+            receiver=backend.receiver,
         )
 
     @property
@@ -133,6 +145,8 @@ class SlotIterator(_BaseDataLoaderIter):
         return self._backend.send_levels()
 
     def _page_locking(self) -> CudaPageLocking | None:
+        if self._backend.receiver is not None:
+            return None
         if self._delivery is not None:
             return CudaPageLocking(self._delivery.device)
         return CudaPageLocking(CudaDevice(torch.device("cuda"))) if self._pin_memory else None
@@ -208,14 +222,11 @@ class SlotIterator(_BaseDataLoaderIter):
 
     def _reset(self, loader: AnyLoader, first_iter: bool = False) -> None:
         self._view, self._options = detached(loader), LoaderOptions.of(loader)
-        if self._whole is not None:
-            self._whole._reset(loader, first_iter)
-        else:
-            self._begun = False
-            self._discard()
-            if self._manager.pool_is_closed:
-                self._start_manager()
-            self._begin()
+        self._begun = False
+        self._discard()
+        if self._manager.pool_is_closed:
+            self._start_manager()
+        self._begin()
         self._num_yielded = 0
 
     def _discard(self) -> None:
@@ -231,13 +242,12 @@ class SlotIterator(_BaseDataLoaderIter):
             if self._gpu is not None:
                 self._gpu.asked()
             batch = to_device(super().__next__(), self._options.device)
-            job = None if self._whole is not None else self._here()[0]
-        if job is not None:
-            # There is no call from here on, and so no exception: until here the next call would
-            # have returned the batch, and what was returned is not returned again.
-            self._epoch_state.returned = job.number
-            job.payload = job.owner = job.result = None
-            job.returned = True
+            job = self._here()[0]
+        # There is no call from here on, and so no exception: until here the next call would have
+        # returned the batch, and what was returned is not returned again.
+        self._epoch_state.returned = job.number
+        job.payload = job.owner = job.result = None
+        job.returned = True
         return batch
 
     def _here(self) -> list[Job]:
@@ -245,8 +255,6 @@ class SlotIterator(_BaseDataLoaderIter):
         return self._in_flight.taken(threading.get_ident())
 
     def _next_data(self) -> Batch:
-        if self._whole is not None:
-            return next(self._whole)
         if not self._begun:
             raise RuntimeError(
                 "an exception came while the epoch was begun, and this iterator cannot go on: "
@@ -261,7 +269,8 @@ class SlotIterator(_BaseDataLoaderIter):
                 job = self._next_job()
                 self._fill()
             except NoFixedLayout as why:
-                return self._go_whole(str(why))
+                self._go_whole(str(why))
+                continue
             except PlanOutdated:
                 self._go_python()
                 continue
@@ -344,10 +353,10 @@ class SlotIterator(_BaseDataLoaderIter):
             if job.failures:
                 self._pass_over(job)
                 raise_failure(min(job.failures.values(), key=lambda failure: failure.position))
-            if count == 0:
+            if count == 0 and self._backend.receiver is None:
                 self._pass_over(job)
                 collate_named([], self._backend.name)  # raises, as it does for DataLoader
-            if len(dropped) == count:
+            if count and len(dropped) == count:
                 self._statistics.batches += 1
                 self._pass_over(job)
                 return False, None
@@ -358,7 +367,7 @@ class SlotIterator(_BaseDataLoaderIter):
             except Exception:  # its samples cannot be collated
                 self._pass_over(job)
                 raise
-            self._statistics.samples += count - len(dropped)
+            self._statistics.samples += self._samples_of(job) - len(dropped)
             self._statistics.batches += 1
             self._tell_gpu(count)
         self._tracer.made(job.batch.epoch, job.number, count - len(dropped), job.complete_ns)
@@ -369,14 +378,31 @@ class SlotIterator(_BaseDataLoaderIter):
         self._epoch_state.deliver(job.number)
         job.returned = True
 
+    def _samples_of(self, job: Job) -> int:
+        if self._options.auto_collation:
+            return len(job.indices)
+        return asked_samples(job.indices[0])
+
     def _made(self, job: Job, dropped: set[int]) -> Batch:
         count = len(job.indices)
+        if self._backend.receiver is not None:
+            return self._whole_batch(job)
         if job.arriving is not None:
             assert self._delivery is not None
             return without_rows(self._delivery.finish(job.arriving), count, dropped)
         if job.spilled or dropped:
             return self._collate(job, dropped)
         return self._layout.batch(self._manager.deliver(job), count, count)
+
+    def _whole_batch(self, job: Job) -> Batch:
+        """Returns a mini-batch that a worker has made."""
+        assert isinstance(self._manager, LocalManager)
+        if not job.indices:  # no worker has claimed anything of it
+            return self._options.collate_fn([])
+        batch = self._manager.deliver_whole(job)
+        if self._pin_memory:
+            batch = pin_memory(batch, self._pin_memory_device)  # type: ignore[no-untyped-call]
+        return batch
 
     def _tell_gpu(self, samples: int) -> None:
         """Reports a delivery to the GPU worker's control."""
@@ -400,18 +426,11 @@ class SlotIterator(_BaseDataLoaderIter):
 
     # ---- another way of making samples ---------------------------------------------------------
 
-    def _go_whole(self, why: str) -> Batch:
-        """Starts again with whole batches per worker, as torch does; nothing was delivered yet."""
-        self._backend.no_layout(why)
-        refuse_in_whole_batches(self._options, why)
-        pending = [(job.number, list(job.indices)) for job in self._in_flight.undelivered]
-        self._shutdown_workers()
-        batches = itertools.chain(self._drawn, self._batches)
-        remaining = itertools.chain(pending, ((each.number, each.indices) for each in batches))
-        self._whole = ContinuedIterator(
-            self._view, self._options, self._state, self._epoch_state, remaining, self.base_seed
-        )
-        return next(self._whole)
+    def _go_whole(self, why: str) -> None:
+        """Has workers make whole mini-batches; nothing was delivered yet."""
+        self._backend = self._backend.no_layout(why)
+        self._delivery = self._make_delivery()
+        self._start_anew()
 
     def _go_python(self) -> None:
         """Has workers make the samples that read the dataset as ``worker_init_fn`` left it."""
@@ -440,12 +459,10 @@ class SlotIterator(_BaseDataLoaderIter):
 
     def _shutdown_workers(self) -> None:
         self._finalizer()
-        if self._whole is not None:
-            self._whole._shutdown_workers()
 
     @property
     def _workers(self) -> Sequence[object]:
-        return self._manager.processes if self._whole is None else self._whole._workers
+        return self._manager.processes
 
 
 def _end(manager: LocalManager | GroupManager, counters: AllWorkers) -> None:

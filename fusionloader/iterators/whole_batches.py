@@ -43,7 +43,7 @@ from fusionloader.trace.step_tracer import StepTracer
 from fusionloader.workers.processes import OneThread, named_death, refuse_in_child
 
 if TYPE_CHECKING:  # these iterators work where the native part is missing
-    from fusionloader.iterators.batch_transport import Receiver
+    from fusionloader.executors.batch_transport import Receiver
     from fusionloader.shm.store_handles import StoreHandles
 
 Saved = TypeVar("Saved")
@@ -366,39 +366,9 @@ class SingleProcessIterator(_Tracked, _SingleProcessDataLoaderIter):  # type: ig
         return super()._begin()
 
 
-class ContinuedIterator(WholeBatchIterator):
-    """Serves the rest of an epoch that another iterator has begun."""
-
-    def __init__(
-        self,
-        loader: AnyLoader,
-        options: LoaderOptions,
-        state: LoaderState,
-        epoch_state: EpochState,
-        remaining: Numbered,
-        base_seed: int,
-    ) -> None:
-        """``remaining`` yields the mini-batches to do; ``base_seed`` seeds the workers."""
-        self._track(loader, options, state)
-        self._handed: tuple[EpochState, Numbered] | None = (epoch_state, remaining)
-        view = _WithContext(_Seeded(loader, base_seed), options, None, state.image_stores)
-        self._receiver = view.receiver
-        _MultiProcessingDataLoaderIter.__init__(self, view)
-        self._index_sampler = loader._index_sampler
-
-    def _begin(self) -> EpochState:
-        if self._epoch_state is None and self._handed is not None:
-            self._forget_tasks()
-            self._epoch_state, self._remaining = self._handed
-            self._epoch_state.workers = [None] * self._num_workers
-            self._handed = None
-            self._to_repeat = 0
-        return super()._begin()
-
-
 def _was_unpacking(error: BaseException) -> bool:
     """Whether an exception came while a batch was unpickled, which is taken out of the queue."""
-    from fusionloader.iterators import batch_transport
+    from fusionloader.executors import batch_transport
 
     code = batch_transport._unpack.__code__
     return any(frame.f_code is code for frame, _ in traceback.walk_tb(error.__traceback__))
@@ -425,7 +395,7 @@ class _WithContext:
             workers = _for_workers(states or [], options.num_workers)
         self.receiver: Receiver | None = None
         if missing() is None:
-            from fusionloader.iterators import batch_transport
+            from fusionloader.executors import batch_transport
 
             self.receiver = batch_transport.Receiver()
         if stores is not None or workers is not None or self.receiver is not None:

@@ -6,6 +6,7 @@ mini-batch and sent along with each. The loop's queue is wrapped, and the making
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import pickle
 import time
@@ -24,7 +25,7 @@ from fusionloader.resume.stateful import load_state, state_of
 from fusionloader.workers import processes
 
 if TYPE_CHECKING:  # torch's workers serve where the native part is missing
-    from fusionloader.iterators.batch_transport import Receiver, Sends
+    from fusionloader.executors.batch_transport import Receiver, Sends
     from fusionloader.shm.store_handles import StoreHandles
 
 # The places of the queues of tasks and of results, and of collate_fn, among the arguments of
@@ -136,11 +137,10 @@ def serve(
     tasks = _Tasks(arguments[_TASKS])
     stamps = _Stamps(arguments[_QUEUE], tasks)
     if begin.sends is not None:
-        from fusionloader.iterators.batch_transport import Sender
+        from fusionloader.executors.batch_transport import Sender
 
         processes.exit_with_parent(begin.parent)
         stamps.sender = Sender(begin.sends)
-        stamps.sender.collate_into_slots()
     given = [*arguments[:_TASKS], tasks, stamps, *arguments[_QUEUE + 1 :]]
     if begin.deferring is not None:
         from fusionloader.deferred import kept
@@ -152,7 +152,8 @@ def serve(
             given[_COLLATE] = _collating_in_rows(given[_COLLATE], stamps)
     if begin.stateful:
         _make_fetchers_from(state, stamps)
-    loop(*given)
+    with contextlib.nullcontext() if stamps.sender is None else stamps.sender.collating():
+        loop(*given)
 
 
 def _collating_in_rows(collate_fn: Any, stamps: _Stamps) -> Any:

@@ -10,9 +10,11 @@ from contextlib import suppress
 import torch
 
 from fusionloader import _native
+from fusionloader.aliases import Batch
 from fusionloader.amounts import mib
 from fusionloader.delivery.device_batches import Arriving, QueueCopies
 from fusionloader.delivery.device_ring import BufferOpener
+from fusionloader.executors.batch_transport import unpickled
 from fusionloader.executors.layout import Layout, Memory
 from fusionloader.gpu_memory.errors import MemorySharingError
 from fusionloader.manager.in_flight import Job, MiniBatch
@@ -126,7 +128,18 @@ class BatchMemory:
             self._descriptors.release(job.descriptor)
         if job.payload is not None and job.owner is None:
             self._rows.release(job.payload)
+        if self._options.receiver is not None and job.owner is None and not job.returned:
+            for packed in job.spilled.values():
+                self._options.receiver.drop(unpickled(packed))
         job.owner = job.result = None
+
+    def deliver_whole(self, job: Job) -> Batch:
+        """Returns a mini-batch that a worker has made whole."""
+        assert self._options.receiver is not None
+        packed = unpickled(job.spilled[0])
+        if job.owner is None:
+            job.owner = self._options.receiver.lease(packed)
+        return self._options.receiver.batch(packed, job.owner)
 
     def deliver(self, job: Job) -> Memory:
         """Returns an owner of the mini-batch's rows; the slot is free again when it is gone."""

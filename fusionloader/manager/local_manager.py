@@ -32,6 +32,7 @@ from contextlib import ExitStack
 from functools import partial
 
 from fusionloader import _native
+from fusionloader.aliases import Batch
 from fusionloader.deferred.counts import Counts
 from fusionloader.delivery.device_batches import Arriving
 from fusionloader.executors.layout import Layout, Memory
@@ -415,6 +416,10 @@ class LocalManager:
     def deliver(self, job: Job) -> Memory:
         """Returns the owner of a mini-batch's rows; the slot is free when nothing refers to it."""
         return self._memory.deliver(job)
+
+    def deliver_whole(self, job: Job) -> Batch:
+        """Returns a mini-batch that a worker has made whole."""
+        return self._memory.deliver_whole(job)
 
     def deliver_on_device(self, job: Job) -> Arriving:
         """Returns a mini-batch that is whole in its slot as a batch on its way to the device."""

@@ -9,6 +9,7 @@ from typing import Literal
 from fusionloader.aliases import Index
 from fusionloader.delivery.device_batches import DeviceDelivery
 from fusionloader.delivery.level_rows import LevelRows
+from fusionloader.executors.batch_transport import Receiver
 from fusionloader.gpu.start import GpuOptions
 from fusionloader.options import Switch
 from fusionloader.pool.binding import PoolBinding
@@ -61,7 +62,7 @@ class ManagerOptions:
     ``sharing_offer`` where workers are shared with other ranks; ``pool`` where they are those of a
     pool, and ``background`` where it serves other loaders first. ``cpu_affinity`` is ``"auto"`` or
     ``"off"``. ``worker_kind`` says what workers run. ``remote`` where workers on other machines
-    take part.
+    take part. ``receiver`` gets the mini-batches that workers make whole, a tiny-batch each.
     """
 
     workers: int
@@ -84,3 +85,4 @@ class ManagerOptions:
     worker_kind: WorkerKind = "python"
     stall_timeout: float = 0
     remote: RemoteTask | None = None
+    receiver: Receiver | None = None

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fusionloader import _native
 from fusionloader.deferred.sample_source import with_descriptors
+from fusionloader.executors.batch_transport import Sends
 from fusionloader.executors.python import Source
 from fusionloader.options import OnError
 from fusionloader.pool.served_loader import ServedLoader
 from fusionloader.shm.descriptor import Descriptor
 from fusionloader.workers.preparation import ProcessState
 from fusionloader.workers.processes import restore_affinity
-from fusionloader.workers.python_worker import PythonWorkerConfig, prepared
+from fusionloader.workers.python_worker import Collating, PythonWorkerConfig, prepared
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,7 @@ class UserCode:
     base_seed: int
     worker_init_fn: Callable[[int], Any] | None
     on_error: OnError
+    collating: Collating | None
 
 
 def user_code_loader(
@@ -42,7 +44,11 @@ def user_code_loader(
         base_seed=code.base_seed,
         worker_init_fn=code.worker_init_fn,
         on_error=code.on_error,
+        collating=code.collating,
     )
+    if code.collating is not None:
+        sends = Sends(-1, Descriptor(fds["batches_fd"]), code.collating.most)
+        config = replace(config, sends=sends)
     restore_affinity()  # user code may start threads
     worker = prepared(config, pool)
     if worker is None:

@@ -133,13 +133,18 @@ def undelivered_batches(
     occurrences = Occurrences(samples)
     if delivered > 0 and state.sampler is not None:
         for batch in batches_before(options.index_sampler, state.sampler):
-            occurrences.count([key_of(index) for index in batch])
+            occurrences.count([key_of(index) for index in _listed(batch, options)])
     for number, batch in numbered_batches(options, state, fresh):
-        indices = list(batch)
+        indices = _listed(batch, options)
         keys = [key_of(index) for index in indices]
         counts = occurrences.count(keys)
         if number >= delivered and number not in ahead:
             yield SampledBatch(number, indices, keys, counts)
+
+
+def _listed(batch: Any, options: LoaderOptions) -> list[Index]:
+    """Returns the indices of a mini-batch; with ``batch_size=None`` it is one index, maybe a list."""
+    return list(batch) if options.auto_collation else [batch]
 
 
 class Draws:

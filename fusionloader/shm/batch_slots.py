@@ -104,12 +104,17 @@ class BatchSlots:
         return [slot.offset for slot in self._slots]
 
 
+def memory_of(fd: int) -> int:
+    """Returns what an object of shared memory is told by, in every process."""
+    return os.fstat(fd).st_ino
+
+
 class WorkersSlots:
     """The slots of a loader's workers, in the training process."""
 
     def __init__(self) -> None:
         self._here = os.getpid()
-        self._fds: list[int] = []  # of the workers' objects
+        self._fds: dict[int, int] = {}  # of the workers' objects, by memory_of()
         self._mapped: dict[tuple[int, int], _Mapped] = {}
         self._seen: list[_Mapped] = []  # by forked children, where they were dropped here
         forks.watch(self)
@@ -118,20 +123,21 @@ class WorkersSlots:
         """Returns the slots of batches that were delivered and not dropped."""
         return [slot for slot in list(self._mapped.values()) if slot.is_leased]
 
-    def add_worker(self) -> tuple[int, int]:
-        """Makes the object of one more worker; returns its number and its descriptor.
+    def add_worker(self) -> int:
+        """Makes the object of one more worker; returns its descriptor.
 
         Raises:
             OSError: there are too many open files.
         """
-        self._fds.append(objects.create(0, "batch", grows=True))
-        return len(self._fds) - 1, self._fds[-1]
+        fd = objects.create(0, "batch", grows=True)
+        self._fds[memory_of(fd)] = fd
+        return fd
 
-    def lease(self, worker: int, offset: int, size: int, offsets: Iterable[int]) -> Owner:
+    def lease(self, memory: int, offset: int, size: int, offsets: Iterable[int]) -> Owner:
         """Returns a batch's bytes.
 
         Args:
-            worker: its number.
+            memory: of the worker's object.
             offset: of the slot in the worker's object.
             size: of the slot.
             offsets: of the slots that the worker has.
@@ -143,35 +149,39 @@ class WorkersSlots:
             if not forks.is_seen(dropped):
                 dropped.set_free(True)
         self._seen[:] = [slot for slot in self._seen if slot.forks]
-        slot = self._mapped.get((worker, offset))
+        slot = self._mapped.get((memory, offset))
         if slot is None:
             try:
-                slot = _Mapped(self._fds[worker], offset, size)
+                slot = _Mapped(self._fds[memory], offset, size)
             except OSError:
-                os.pwrite(self._fds[worker], bytes(4), offset)  # the word
+                self.free(memory, offset)
                 raise
-            known = {(worker, there) for there in offsets}
-            for key in [key for key in self._mapped if key[0] == worker and key not in known]:
+            known = {(memory, there) for there in offsets}
+            for key in [key for key in self._mapped if key[0] == memory and key not in known]:
                 del self._mapped[key]  # it stays mapped while a batch lies in it
-            self._mapped[worker, offset] = slot
+            self._mapped[memory, offset] = slot
         free = _free_here(slot, self._seen)
         slot.is_leased = True
         return slot.bytes(free)
 
+    def free(self, memory: int, offset: int) -> None:
+        """Frees a slot whose batch is not wanted."""
+        os.pwrite(self._fds[memory], bytes(4), offset)  # the word
+
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if is_finalizing():  # modules are cleared by now, and the process's memory goes with it
             return
-        for worker, fd in enumerate(self._fds):
+        for memory, fd in self._fds.items():
             if os.getpid() == self._here:  # a forked child's parent goes on
-                self._discard_unused(worker, fd)
+                self._discard_unused(memory, fd)
             os.close(fd)
 
-    def _discard_unused(self, worker: int, fd: int) -> None:
+    def _discard_unused(self, memory: int, fd: int) -> None:
         """Returns all memory to the system but that of batches which are still there."""
         held = [
             each
             for key, each in self._mapped.items()
-            if key[0] == worker and (each.is_leased or forks.is_seen(each))
+            if key[0] == memory and (each.is_leased or forks.is_seen(each))
         ]
         begin, end = 0, os.fstat(fd).st_size
         for slot in sorted(held, key=lambda slot: slot.offset):

@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any
+from typing import Any, NamedTuple
 
 from fusionloader import _native
 from fusionloader._native import End, TinyBatchState, WorkerEvent
 from fusionloader.deferred import counts
+from fusionloader.executors.batch_transport import Sends
 from fusionloader.executors.layout import Layout
 from fusionloader.executors.python import SampleKey, Source
 from fusionloader.executors.row_writer import LayoutMismatch, Writer
@@ -42,6 +43,22 @@ class PythonWorkerConfig:
     base_seed: int
     worker_init_fn: Callable[[int], Any] | None
     on_error: OnError
+    collating: Collating | None = None
+    sends: Sends | None = None
+
+
+class Collating(NamedTuple):
+    """How mini-batches are made whole.
+
+    Attributes:
+        collate_fn: gets the samples of a mini-batch; the sample, unless ``of_lists``.
+        of_lists: whether a mini-batch has several samples: ``batch_size`` is not ``None``.
+        most: of batches that a worker has sent and that are still looked at.
+    """
+
+    collate_fn: Callable[[Any], Any]
+    of_lists: bool
+    most: int
 
 
 def main(config: PythonWorkerConfig) -> None:
@@ -69,6 +86,10 @@ def prepared(
         )
         source = config.source if config.worker_init_fn is None else config.source.renewed()
         source.seeding = seeding
+        if config.collating is not None and config.sends is not None:
+            from fusionloader.workers.batch_worker import BatchWorker
+
+            return BatchWorker(config, source, pool, config.collating, config.sends)
         return PythonWorker(config, source, pool)
     except Exception as error:
         failure = failures.capture(error, f"in DataLoader worker process {config.worker}")
@@ -78,14 +99,15 @@ def prepared(
         return None
 
 
-_SKIPPED = object()
+SKIPPED = object()
+"""Stands for a sample that is left out."""
 
 
 def _is_empty(samples: list[Any]) -> bool:
-    return all(sample is _SKIPPED for sample in samples)
+    return all(sample is SKIPPED for sample in samples)
 
 
-def _indices(claim: _native.Claim) -> list[Any] | None:
+def indices_of(claim: _native.Claim) -> list[Any] | None:
     """Returns the mini-batch's indices, ``None`` where they are the numbers of its items."""
     return pickle.loads(claim.indices()) if len(claim.indices()) else None
 
@@ -150,8 +172,7 @@ class PythonWorker:
             seen = queue.work_word
             count = int(_CLAIM_SECONDS / self._seconds_per_tiny_batch)
             claim = None
-            # Who only helps is not to wait for a manager that nobody has asked for a batch.
-            if not once or queue.layout_version or self._layout_expected:
+            if not once or self._may_help():
                 claim = queue.claim(End.SMALL, 0, min(max(count, 1), _MOST_TINY_BATCHES))
             if claim is None:
                 queue.idle()
@@ -167,6 +188,13 @@ class PythonWorker:
                 return self._end(WorkerEvent.SERVED)
         return self._end(WorkerEvent.STOPPED)
 
+    def _may_help(self) -> bool:
+        """Whether a worker that only helps need not wait for the manager.
+
+        It does where the layout is not known, unless somebody has asked for a batch.
+        """
+        return bool(self.queue.layout_version) or self._layout_expected
+
     def rest(self, seen: int) -> None:
         """Sleeps until there may be work."""
         self.queue.sleep(seen, _IDLE_SECONDS)
@@ -178,7 +206,7 @@ class PythonWorker:
     def _serve_claim(self, claim: _native.Claim) -> None:
         self.queue.begin_span()
         before = ProcessState(generators=True) if self._may_come_back(claim) else None
-        indices = _indices(claim)
+        indices = indices_of(claim)
         whole: list[tuple[int, list[Any]]] = []
         self._with_skips.clear()
         for tiny_batch in range(claim.first, claim.first + claim.count):
@@ -258,7 +286,7 @@ class PythonWorker:
         skipped = messages.SampleSkipped(claim.sequence, position, found.index, failure)
         messages.send(self._message_fd, skipped)
         self._with_skips.add(position // claim.tiny_size)
-        return _SKIPPED if found.index is None else found.sample
+        return SKIPPED if found.index is None else found.sample
 
     def _capture(self, error: Exception, sample: str, position: int) -> messages.Failure:
         where = f"in DataLoader worker process {self._config.worker}"
@@ -285,7 +313,7 @@ class PythonWorker:
             if self._pool is not None and self._pool.is_sent:
                 return False  # the manager may be waiting for another loader of the pool
             if self._layout is None and not self._reported:
-                first = next(sample for sample in samples if sample is not _SKIPPED)
+                first = next(sample for sample in samples if sample is not SKIPPED)
                 messages.send(self._message_fd, messages.LayoutFound(Layout.of(first)))
                 self._reported = True
                 queue.wake_manager()
@@ -297,7 +325,7 @@ class PythonWorker:
         """Returns what became of each tiny-batch."""
         writer = self._writer(claim)
         contiguous = len(whole) == claim.count and not any(
-            sample is _SKIPPED for _, samples in whole for sample in samples
+            sample is SKIPPED for _, samples in whole for sample in samples
         )
         if contiguous:
             joined = whole[0][1]
@@ -318,7 +346,7 @@ class PythonWorker:
         start = position = tiny_batch * claim.tiny_size
         try:
             for position, sample in enumerate(samples, start):
-                if sample is not _SKIPPED:
+                if sample is not SKIPPED:
                     writer.write(position, [sample])
         except LayoutMismatch:
             return self._spill(claim, tiny_batch, samples)
@@ -332,7 +360,7 @@ class PythonWorker:
 
     def _spill(self, claim: _native.Claim, tiny_batch: int, samples: list[Any]) -> TinyBatchState:
         """Sends samples that do not fit the layout."""
-        kept = [None if sample is _SKIPPED else sample for sample in samples]
+        kept = [None if sample is SKIPPED else sample for sample in samples]
         try:
             pickled = pickle.dumps(kept)
         except Exception as error:
@@ -347,7 +375,7 @@ class PythonWorker:
         self, claim: _native.Claim, tiny_batch: int, position: int, error: Exception
     ) -> TinyBatchState:
         """Reports that a sample can be neither written nor sent."""
-        (key,) = _keys(claim, position, position + 1, _indices(claim))
+        (key,) = _keys(claim, position, position + 1, indices_of(claim))
         failure = self._capture(error, self._source.name(key), position)
         failed = messages.TinyBatchFailed(claim.sequence, tiny_batch, failure)
         messages.send(self._message_fd, failed)

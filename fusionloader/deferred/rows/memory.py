@@ -154,8 +154,11 @@ def _is_plain(tensor: torch.Tensor, kind: Kind) -> bool:
 _current: BatchRows | None = None
 
 
-def use(rows: BatchRows) -> None:
-    """Makes the tensors of this process's samples in rows of their batches from now on."""
+def use(rows: BatchRows | None) -> None:
+    """Makes the tensors of this process's samples in rows of their batches from now on.
+
+    ``None`` has them made in memory of their own.
+    """
     global _current
     _current = rows
 

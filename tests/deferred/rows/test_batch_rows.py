@@ -12,7 +12,7 @@ from torch.utils.data import default_collate
 from fusionloader.deferred import counts
 from fusionloader.deferred.rows import collating
 from fusionloader.deferred.rows.memory import BatchRows
-from fusionloader.iterators.batch_transport import Sender, Sends
+from fusionloader.executors.batch_transport import Sender, Sends
 from fusionloader.shm import objects
 from fusionloader.shm.descriptor import Descriptor
 

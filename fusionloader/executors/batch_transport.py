@@ -10,12 +10,15 @@ drop the batch, and training would wait for it for ever.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import io
 import itertools
+import os
 import pickle
 import weakref
 from collections import Counter
+from collections.abc import Iterator
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple
 
@@ -25,10 +28,11 @@ from torch._utils import ExceptionWrapper
 from torch.multiprocessing import reductions
 
 from fusionloader.aliases import Batch
-from fusionloader.shm.batch_slots import BatchSlots, Owner, WorkersSlots
+from fusionloader.shm.batch_slots import BatchSlots, Owner, WorkersSlots, memory_of
 from fusionloader.shm.descriptor import Descriptor
 
 _SMALLEST = 4096  # bytes; less is pickled faster than it is mapped
+_LONG_PICKLE = 1 << 16  # bytes; more does not fit into a pipe
 _ALIGN = 64
 _LEFT_FOR_COPIES = 3  # slots
 
@@ -38,13 +42,11 @@ class Sends(NamedTuple):
 
     Attributes:
         token: names the receiver.
-        worker: the worker's number at the receiver.
         memory: the object that its slots are in.
         most: of batches in flight or looked at.
     """
 
     token: int
-    worker: int
     memory: Descriptor
     most: int
 
@@ -52,7 +54,8 @@ class Sends(NamedTuple):
 class _Placed(NamedTuple):
     """Where values lie in a slot, and what they are; arrays have no ``stride``, storages no more.
 
-    A storage is what tensors that are no plain ones, or share their memory, look into.
+    A storage is what tensors that are no plain ones, or share their memory, look into. A long
+    pickle is the last one.
     """
 
     offset: int
@@ -119,14 +122,16 @@ class Sender:
     def __init__(self, sends: Sends) -> None:
         self._sends = sends
         self._slots = BatchSlots(sends.memory.fd, sends.most)
+        self._memory = memory_of(sends.memory.fd)
         self._open: OpenSlot | None = None  # where tensors are collated now
         self._unsent: list[OpenSlot] = []  # where batches are that may be sent
         self._sent: list[OpenSlot] = []  # those whose batches are still looked into here
         self._most_bytes = 0  # of a batch, so far
 
-    def collate_into_slots(self) -> None:
+    @contextlib.contextmanager
+    def collating(self) -> Iterator[None]:
         """Gives ``default_collate`` memory of slots, where it would take fresh shared memory."""
-        original: Any = torch.UntypedStorage._new_shared
+        original: Any = torch.UntypedStorage._new_shared  # inherited
 
         def new_shared(cls: Any, size: int, *, device: Any = "cpu") -> Any:
             if torch.device(device).type != "cpu":
@@ -136,6 +141,10 @@ class Sender:
 
         replaced: Any = classmethod(new_shared)
         torch.UntypedStorage._new_shared = replaced  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            del torch.UntypedStorage._new_shared
 
     def _storage(self, nbytes: int) -> torch.UntypedStorage | None:
         if nbytes < _SMALLEST:
@@ -201,14 +210,19 @@ class Sender:
         return next(iter(of_batch), None)
 
     def _packed(self, batch: Batch, found: list[_Found], opened: OpenSlot | None) -> Packed:
+        pickled = _pickled(batch, found)
+        if len(pickled) >= _LONG_PICKLE:  # behind the values, and the last of them
+            found = [*found, _Found(pickled, 0, len(pickled), None)]
         where = self._place(found, opened) or self._place(found, self._fresh(found))
         if where is None:
-            return Packed(self._sends.token, None, [], _pickled(batch, []))
+            if found:
+                pickled = _pickled(batch, [])
+            return Packed(self._sends.token, None, [], pickled)
         placed, slot = where
-        pickled = _pickled(batch, found)
         slot.set_free(False)
-        about = (self._sends.worker, slot.offset, slot.size, self._slots.offsets)
-        return Packed(self._sends.token, about, placed, pickled)
+        about = (self._memory, slot.offset, slot.size, self._slots.offsets)
+        in_slot = len(pickled) >= _LONG_PICKLE
+        return Packed(self._sends.token, about, placed, None if in_slot else pickled)
 
     def _fresh(self, found: list[_Found]) -> OpenSlot | None:
         if not found:
@@ -230,13 +244,13 @@ class Sender:
         placed = []
         memory = np.frombuffer(opened.owner, np.uint8)  # type: ignore[call-overload]
         for each in found:
-            offset = opened.offset_of(each.address)
+            offset = opened.offset_of(each.address) if each.address else None
             if offset is None:
                 offset = opened.take(each.nbytes)
                 if offset is None:
                     return None
                 memory[offset : offset + each.nbytes] = _bytes_of(each.values)
-            if isinstance(each.values, torch.UntypedStorage):
+            if isinstance(each.values, (torch.UntypedStorage, bytes)):
                 placed.append(_Placed(offset, each.nbytes, None, (), None))
                 continue
             shape = tuple(each.values.shape)
@@ -244,23 +258,43 @@ class Sender:
         return placed, opened.slot
 
 
-class Packed:
-    """A batch on its way; unpickled, it is the batch, or torch's wrapper of the error."""
+class Packed(NamedTuple):
+    """A batch on its way; unpickled, it is the batch, or torch's wrapper of the error.
 
-    def __init__(self, *contents: Any) -> None:
-        self.contents = contents
+    Attributes:
+        token: names the receiver.
+        where: the memory of its slot, the slot's place and size there, and the places of the
+            worker's other slots; ``None`` where all of the batch is pickled.
+        placed: values in the slot.
+        pickled: what remains, ``None`` where that lies in the slot, too.
+    """
+
+    token: int
+    where: tuple[int, int, int, list[int]] | None
+    placed: list[_Placed]
+    pickled: bytes | None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpack, self.contents
+        return _unpack, tuple(self)
+
+
+    def pickled_apart(self) -> bytes:
+        """Returns what ``unpickled`` makes this of again, and not the batch."""
+        return pickle.dumps(tuple(self), pickle.HIGHEST_PROTOCOL)
+
+
+def unpickled(packed: bytes) -> Packed:
+    """Returns a batch on its way."""
+    return Packed(*pickle.loads(packed))
 
 
 class Receiver:
     """The training process's end; ``token`` names it to workers."""
 
     def __init__(self) -> None:
-        self.slots = WorkersSlots()
-        self.token = next(_tokens)
-        _receivers[self.token] = self
+        self._slots = WorkersSlots()
+        self._token = next(_tokens)
+        _receivers[self._token] = self
 
     def add_worker(self, most: int) -> Sends:
         """Returns what one more worker sends by, at most so many batches at a time.
@@ -268,26 +302,44 @@ class Receiver:
         Raises:
             OSError: there are too many open files.
         """
-        number, fd = self.slots.add_worker()
-        return Sends(self.token, number, Descriptor(fd), most)
+        return Sends(self._token, Descriptor(self._slots.add_worker()), most)
+
+    def lease(self, packed: Packed) -> Owner | None:
+        """Returns the bytes of a batch's slot, which is free when nothing refers to them.
+
+        Raises:
+            OSError: they cannot be mapped. The slot is free.
+        """
+        return None if packed.where is None else self._slots.lease(*packed.where)
+
+    def drop(self, packed: Packed) -> None:
+        """Frees the slot of a batch that is not wanted."""
+        if packed.where is not None:
+            self._slots.free(*packed.where[:2])
+
+    @staticmethod
+    def batch(packed: Packed, owner: Owner | None) -> Batch:
+        """Returns a batch, whose slot's bytes are leased."""
+        placed, pickled = packed.placed, packed.pickled
+        if pickled is None:
+            assert owner is not None
+            *placed, last = placed
+            pickled = bytes(memoryview(owner).cast("B")[last.offset : last.offset + last.nbytes])
+        values = [_made(owner, each) for each in placed]
+        return _Unpickler(io.BytesIO(pickled), values).load()
 
 
 _tokens = itertools.count()
 _receivers: weakref.WeakValueDictionary[int, Receiver] = weakref.WeakValueDictionary()
 
 
-def _unpack(
-    token: int, where: tuple[int, int, int, list[int]] | None, placed: list[_Placed], pickled: bytes
-) -> Batch:
-    receiver = _receivers.get(token)
+def _unpack(*contents: Any) -> Batch:
+    packed = Packed(*contents)
+    receiver = _receivers.get(packed.token)
     if receiver is None:  # its iterator has ended
         return None
     try:
-        values = []
-        if where is not None:
-            owner = receiver.slots.lease(*where)
-            values = [_made(owner, each) for each in placed]
-        return _Unpickler(io.BytesIO(pickled), values).load()
+        return receiver.batch(packed, receiver.lease(packed))
     except Exception:  # of this batch, whose number torch would not learn
         return ExceptionWrapper(where="while the training process unpickled a batch")  # type: ignore[no-untyped-call]
 
@@ -413,6 +465,8 @@ def _storage_of(values: bytearray) -> torch.UntypedStorage:
 
 
 def _bytes_of(values: Any) -> Any:
+    if isinstance(values, bytes):
+        return np.frombuffer(values, np.uint8)
     if isinstance(values, torch.Tensor):
         values = values.untyped_storage()
     if isinstance(values, torch.UntypedStorage):
@@ -429,7 +483,7 @@ class _Unpickler(pickle.Unpickler):
         return self._values[number]
 
 
-def _made(owner: Owner, placed: _Placed) -> Any:
+def _made(owner: Any, placed: _Placed) -> Any:
     offset, nbytes, dtype, shape, stride = placed
     if dtype is None:
         memory = torch.frombuffer(owner, dtype=torch.uint8, count=nbytes, offset=offset)

@@ -1,0 +1,118 @@
+"""The Python worker of whole mini-batches: one claim is one of them, and goes through collate_fn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fusionloader import _native
+from fusionloader._native import TinyBatchState
+from fusionloader.deferred.rows import memory
+from fusionloader.deferred.rows.collating import default_collate
+from fusionloader.deferred.sample_source import DeferringSource
+from fusionloader.executors.batch_transport import Sender, Sends
+from fusionloader.executors.collate import is_of_collate
+from fusionloader.executors.python import SampleKey, Source, seed_generators
+from fusionloader.workers import messages
+from fusionloader.workers.on_error import BadSample
+from fusionloader.workers.python_worker import (
+    SKIPPED,
+    Collating,
+    PythonWorker,
+    PythonWorkerConfig,
+    indices_of,
+)
+
+_OF_BATCH = 0xFFFFFFFF  # no sample comes up as often in an epoch
+
+
+class BatchWorker(PythonWorker):
+    """Claims mini-batches, makes their samples, and collates them."""
+
+    def __init__(
+        self,
+        config: PythonWorkerConfig,
+        source: Source,
+        pool: _native.WorkerQueue | None,
+        collating: Collating,
+        sends: Sends,
+    ) -> None:
+        super().__init__(config, source, pool)
+        self._sender = Sender(sends)
+        self._collate, self._of_lists = collating.collate_fn, collating.of_lists
+        fetch = getattr(source.dataset, "__getitems__", None)
+        self._fetch = fetch if self._of_lists else None
+        self._rows: memory.BatchRows | None = None
+        if isinstance(source, DeferringSource):
+            self._rows = memory.BatchRows(self._sender)
+            if is_of_collate(self._collate, "default_collate"):
+                self._collate = default_collate(self._rows)
+
+    def _may_help(self) -> bool:
+        return True
+
+    def _serve_claim(self, claim: _native.Claim) -> None:
+        self.queue.begin_span()
+        memory.use(self._rows)  # other loaders of a pool have none, or others
+        if isinstance(self._source, DeferringSource):
+            self._source.begin()  # not with its first sample: collate_fn may open images, too
+        try:
+            with self._sender.collating():
+                state = self._made(claim)
+        except BadSample as bad:
+            failed = messages.TinyBatchFailed(claim.sequence, claim.first, bad.failure)
+            messages.send(self._message_fd, failed)
+            state = TinyBatchState.FAILED
+        finally:
+            memory.use(None)
+        self._report_deferred()  # first: an epoch may end with this mini-batch
+        self.queue.end_span(claim, claim.first, 1, rest_is_python=True)
+        self.queue.finish(claim, claim.first, state)
+
+    def _made(self, claim: _native.Claim) -> TinyBatchState:
+        """Makes and sends a mini-batch; returns what has become of it.
+
+        Raises:
+            BadSample: it cannot be made.
+        """
+        samples = [each for each in self._samples(claim) if each is not SKIPPED]
+        if not samples and claim.samples:
+            return TinyBatchState.SKIPPED
+        last = max(claim.samples - 1, 0)
+        self.queue.begin_sample(claim, claim.first, last)
+        try:
+            batch = self._collate(samples if self._of_lists else samples[0])
+            if self._rows is not None:
+                self._rows.settle()
+            pickled = self._sender.pack(batch).pickled_apart()
+        except Exception as error:
+            raise BadSample(self._capture(error, "", last)) from error
+        self.queue.end_samples(claim, claim.first, 0)
+        self.queue.wake_manager()  # so that it reads while a large message is written
+        messages.send(
+            self._message_fd, messages.SamplesSpilled(claim.sequence, claim.first, pickled)
+        )
+        return TinyBatchState.SPILLED
+
+    def _samples(self, claim: _native.Claim) -> list[Any]:
+        indices = indices_of(claim)
+        if self._fetch is None:
+            samples = self._load(claim, claim.first, indices)
+            self._seed(claim)
+            return samples
+        if indices is None:
+            indices = claim.sample_keys(0, claim.samples)[0]
+        self._seed(claim)
+        self.queue.begin_sample(claim, claim.first, 0)
+        try:
+            samples = list(self._fetch(indices))
+        except Exception as error:
+            raise BadSample(self._capture(error, "", 0)) from error
+        self.queue.end_samples(claim, claim.first, claim.samples)
+        self._count(self._source.take_spent())
+        return samples
+
+    def _seed(self, claim: _native.Claim) -> None:
+        """Seeds the generators for what is drawn for a mini-batch as a whole."""
+        if self._of_lists:
+            key = SampleKey(None, claim.seed, claim.epoch, claim.number, _OF_BATCH)
+            seed_generators(key, self._source.seeding)
