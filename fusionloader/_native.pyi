@@ -588,6 +588,10 @@ class Claim:
         """The device buffer for the GPU worker's rows, plus 1."""
 
     @property
+    def number(self) -> int:
+        """In the epoch."""
+
+    @property
     def payload(self) -> int | None:
         """The slot for the rows; None until their layout is known."""
 

@@ -14,7 +14,6 @@ import contextlib
 import ctypes
 import io
 import itertools
-import os
 import pickle
 import weakref
 from collections import Counter
@@ -276,7 +275,6 @@ class Packed(NamedTuple):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpack, tuple(self)
-
 
     def pickled_apart(self) -> bytes:
         """Returns what ``unpickled`` makes this of again, and not the batch."""

@@ -11,8 +11,8 @@ from fusionloader.aliases import AnyDataset, Index
 from fusionloader.cache.kept_files import KeptFiles
 from fusionloader.coordinated.agreement import Agreement
 from fusionloader.delivery.level_rows import LevelRows, level_rows, plan_of_levels
-from fusionloader.executors.layout import Layout
 from fusionloader.executors.batch_transport import Receiver
+from fusionloader.executors.layout import Layout
 from fusionloader.gpu import eligibility
 from fusionloader.gpu.eligibility import GpuChoice
 from fusionloader.gpu.start import GpuOptions

@@ -143,7 +143,7 @@ def undelivered_batches(
 
 
 def _listed(batch: Any, options: LoaderOptions) -> list[Index]:
-    """Returns the indices of a mini-batch; with ``batch_size=None`` it is one index, maybe a list."""
+    """Returns the indices of a mini-batch: one, maybe a list, with ``batch_size=None``."""
     return list(batch) if options.auto_collation else [batch]
 
 

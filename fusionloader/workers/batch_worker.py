@@ -22,6 +22,7 @@ from fusionloader.workers.python_worker import (
     indices_of,
 )
 
+_UNSENT = "which cannot send its batch"
 _OF_BATCH = 0xFFFFFFFF  # no sample comes up as often in an epoch
 
 
@@ -37,7 +38,7 @@ class BatchWorker(PythonWorker):
         sends: Sends,
     ) -> None:
         super().__init__(config, source, pool)
-        self._sender = Sender(sends)
+        self._sender: Any = Sender(sends)
         self._collate, self._of_lists = collating.collate_fn, collating.of_lists
         fetch = getattr(source.dataset, "__getitems__", None)
         self._fetch = fetch if self._of_lists else None
@@ -83,9 +84,12 @@ class BatchWorker(PythonWorker):
             batch = self._collate(samples if self._of_lists else samples[0])
             if self._rows is not None:
                 self._rows.settle()
-            pickled = self._sender.pack(batch).pickled_apart()
         except Exception as error:
             raise BadSample(self._capture(error, "", last)) from error
+        try:
+            pickled = self._sender.pack(batch).pickled_apart()
+        except Exception as error:
+            raise BadSample(self._capture(error, "", last, _UNSENT)) from error
         self.queue.end_samples(claim, claim.first, 0)
         self.queue.wake_manager()  # so that it reads while a large message is written
         messages.send(

@@ -288,8 +288,11 @@ class PythonWorker:
         self._with_skips.add(position // claim.tiny_size)
         return SKIPPED if found.index is None else found.sample
 
-    def _capture(self, error: Exception, sample: str, position: int) -> messages.Failure:
-        where = f"in DataLoader worker process {self._config.worker}"
+    def _capture(
+        self, error: Exception, sample: str, position: int, doing: str = ""
+    ) -> messages.Failure:
+        worker = f"in DataLoader worker process {self._config.worker}"
+        where = f"{worker}, {doing}" if doing else worker
         return failures.capture(error, where, sample, position)
 
     # ---- writing them --------------------------------------------------------------------------

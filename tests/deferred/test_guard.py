@@ -12,6 +12,7 @@ from deferred.test_uses import is_same
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 from support.batches import equal
 from support.images import NORMALIZE, photo
+from support.seeding import ListsSeededByIndex
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 from torchvision.transforms import functional, v2
@@ -154,9 +155,6 @@ class Files(Dataset):
     def __getitem__(self, index):
         return self.steps(rgb())
 
-    def __getitems__(self, indices):
-        return [self[index] for index in indices]
-
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_training_goes_on_and_is_told_once(workers, monkeypatch, as_in_training, caplog):
@@ -165,7 +163,7 @@ def test_training_goes_on_and_is_told_once(workers, monkeypatch, as_in_training,
     batches = []
     for kind in (DataLoader, FusionLoader):
         torch.manual_seed(5)
-        loader = kind(Files(STEPS[0]), 4, num_workers=workers)
+        loader = kind(ListsSeededByIndex(Files(STEPS[0])), 4, num_workers=workers)
         with caplog.at_level(logging.WARNING, "fusionloader.loader"):
             batches.append([list(loader) for _ in range(2)])
     assert equal(*batches)

@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 from support.batches import equal
 from support.images import photo, train_transform
+from support.seeding import ListsSeededByIndex
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 from torchvision import transforms
 
@@ -107,8 +108,7 @@ def test_batches_are_those_without(folder, kind, workers):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_torchs_own_loader_gives_the_same_where_it_draws_the_same(folder, workers):
-    """In whole batches and in the training process, seeds are torch's."""
-    dataset = Batches(folder)
+    dataset = ListsSeededByIndex(Files(folder))
 
     def run(kind, **more):
         torch.manual_seed(8)

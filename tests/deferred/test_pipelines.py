@@ -9,6 +9,7 @@ import torch
 from deferred.pipelines import BLURRED, pipelines
 from PIL import Image
 from support.images import photo
+from support.seeding import SeededByIndex, seed_everything
 from torch.utils.data import DataLoader, Dataset
 from torchvision.datasets import ImageFolder
 
@@ -99,15 +100,16 @@ def is_same(one, other, tolerance):
 
 
 def epoch(loader):
-    torch.manual_seed(8), random.seed(8), np.random.seed(8)
+    seed_everything(8)
     return list(loader)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_own_dataset_gives_dataloaders_batches(workers, known, folder):
-    """Of any shapes, in whole batches, where seeds are torch's."""
-    dataset = Own(folder, list(known.values()))
-    options = {"batch_sampler": dataset.batches(), "num_workers": workers, "collate_fn": listed}
+    """Of any shapes, in whole batches."""
+    own = Own(folder, list(known.values()))
+    dataset = SeededByIndex(own)
+    options = {"batch_sampler": own.batches(), "num_workers": workers, "collate_fn": listed}
     expected, found = (epoch(kind(dataset, **options)) for kind in (DataLoader, FusionLoader))
     assert not differences(known, found, expected)
 

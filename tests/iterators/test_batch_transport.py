@@ -240,13 +240,15 @@ def refused_by_worker(batch):
 def test_a_batch_that_cannot_be_sent_is_an_error_and_the_others_come(collate, text):
     loader = FusionLoader(Numbers(160), 4, num_workers=1, collate_fn=collate, timeout=PATIENCE)
     batches = iter(loader)
+    receiver = batches._backend.receiver
     for first in range(0, 160, 8):
         batch = next(batches)[0]
         assert torch.equal(batch, plain([values(first + i) for i in range(4)]))
         del batch
         with pytest.raises(Exception, match=text):
             next(batches)
-    slots = batches._receiver.slots._mapped.values()
+    assert not list(batches)
+    slots = receiver._slots._mapped.values()
     assert slots and all(slot.is_free() for slot in slots)
 
 

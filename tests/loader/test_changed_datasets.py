@@ -12,7 +12,7 @@ from fusionloader import FusionLoader
 from fusionloader.iterators import factory as iterator_factory
 from fusionloader.sources.fingerprint import Fingerprint
 
-WHOLE = "whole batches per worker"
+WHOLE = "make whole batches"
 
 
 class Named(Dataset):

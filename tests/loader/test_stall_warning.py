@@ -127,7 +127,7 @@ def test_one_warning_names_the_workers_and_their_whole_mini_batches(
     said, line = caught[0]
     pids = {index: pid for index, pid in rows}
     assert re.match(r"FusionLoader: no batch for \d+ s\. worker 0 \(pid \d+\)", said)
-    assert re.search(rf"\(pid {pids[5]}\) at mini-batch 2\b", said)
+    assert re.search(rf"\(pid {pids[5]}\) at index 5 for", said)
     assert line == "for batch in loader:"
 
 

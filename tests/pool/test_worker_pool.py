@@ -358,29 +358,24 @@ def _collate(samples):
     return samples
 
 
-@pytest.mark.parametrize(
-    ("dataset", "options", "why"),
-    [
-        (Noise(), {"collate_fn": _collate}, "a custom collate_fn"),
-        (Stream(), {}, "an IterableDataset"),
-    ],
-)
-def test_loaders_of_whole_batches_are_told_to_have_their_own_workers(pool, dataset, options, why):
-    loader = FusionLoader(dataset, 4, pool=pool, **options)
-    with pytest.raises(ValueError, match=rf"{why}.*num_workers=\.\.\. instead of pool"):
+def test_a_stream_is_told_to_have_its_own_workers(pool):
+    loader = FusionLoader(Stream(), 4, pool=pool)
+    with pytest.raises(ValueError, match=r"IterableDataset.*num_workers=\.\.\. instead of pool"):
         iter(loader)
 
 
 class Named(Noise):
     def __getitem__(self, index):
-        return f"sample {index}"
+        return f"sample {index}", torch.rand(()).item()
 
 
-def test_so_are_those_whose_samples_turn_out_to_need_it(pool):
-    loader = pooled(Named(), pool)
-    with pytest.raises(ValueError, match=r"sample by sample.*num_workers=\.\.\. instead of pool"):
-        next(iter(loader))
-    assert same_batches(alone(Noise()), list(pooled(Noise(), pool)))
+@pytest.mark.parametrize("options", [{}, {"collate_fn": _collate}], ids=["default", "own"])
+def test_a_pool_makes_whole_batches_beside_samples(pool, options):
+    others = iter(pooled(Noise(), pool))
+    loader = pooled(Named(), pool, **options)
+    assert same_batches(alone(Named(), **options), list(loader))
+    assert "2 workers of a pool make whole batches" in loader.explain()
+    assert same_batches(alone(Noise()), list(others))
 
 
 def test_a_dataset_that_cannot_be_pickled_is_named(pool):

@@ -84,7 +84,6 @@ def test_a_cache_that_fills_is_a_counter(train_set, tmp_path):
     ("arguments", "why"),
     [
         ({"num_workers": 0}, "num_workers=0"),
-        ({"num_workers": 1, "collate_fn": list}, "whole batches"),
         ({"num_workers": 0, "collate_fn": list}, "whole batches"),
     ],
 )
@@ -93,6 +92,13 @@ def test_loaders_without_workers_of_their_own_tell_their_steps(train_set, tmp_pa
     assert [step.samples for step in timeline.steps] == [16, 16, 8]
     assert [step.batch for step in timeline.steps] == [0, 1, 2]
     assert why in timeline.meta.steps_only and not timeline.spans
+
+
+def test_whole_batches_are_seen_from_their_workers(train_set, tmp_path):
+    loader = FusionLoader(train_set, batch_size=16, num_workers=1, collate_fn=list)
+    timeline = traced(loader, tmp_path / "a.json")
+    assert [step.samples for step in timeline.steps] == [16, 16, 8]
+    assert [span.samples for span in timeline.spans] == [16, 16, 8]
 
 
 def test_a_loader_that_goes_over_to_whole_batches_tells_its_steps(tmp_path):

@@ -24,7 +24,7 @@ class Worker:
 
     def __init__(self, most=5):
         self.memory = objects.create(0, grows=True)
-        self.sender = Sender(Sends(0, 0, Descriptor(self.memory), most))
+        self.sender = Sender(Sends(0, Descriptor(self.memory), most))
         self.rows = BatchRows(self.sender)
         self.collate = collating.default_collate(self.rows)
         self.made = 0
@@ -42,7 +42,7 @@ class Worker:
 
     def send(self, batch):
         """The offset of its slot; none where it is sent by value."""
-        _, where, *_ = self.sender.pack(batch).contents
+        where = self.sender.pack(batch).where
         return None if where is None else where[1]
 
     def free(self, number):
