@@ -8,6 +8,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import nullcontext
 
 import torch
@@ -65,6 +66,7 @@ class SlotIterator(_BaseDataLoaderIter):
         self._base_seed = self._epochs.base_seed(int(self._base_seed))
         backend.open_reader(state.reader)
         self._finalizer: Callable[[], object] = lambda: None
+        self._pinning: ThreadPoolExecutor | None = None
         self._membership = None if options.share is None else state.member(options.share)
         self._delivery = self._make_delivery()
         self._tracer, self._turn = StepTracer(state.traces), OneThread()
@@ -233,6 +235,8 @@ class SlotIterator(_BaseDataLoaderIter):
         for job in self._in_flight.undelivered:
             if job.arriving is not None and self._delivery is not None:
                 self._delivery.finish(job.arriving)
+            if job.pinned is not None and not job.pinned.cancel():
+                wait([job.pinned])
         self._manager.discard()
 
     # ---- a batch -------------------------------------------------------------------------------
@@ -317,7 +321,7 @@ class SlotIterator(_BaseDataLoaderIter):
     def _next_job(self) -> Job:
         """Returns the next mini-batch; copies of those behind it that are done begin."""
         in_order, here = self._options.in_order, self._here()
-        if self._delivery is not None:
+        if self._delivery is not None or self._pins_whole_batches:
             while len(here) < _AHEAD and (done := self._manager.take_done(in_order)):
                 self._copy(done)
                 here.append(done)
@@ -327,13 +331,28 @@ class SlotIterator(_BaseDataLoaderIter):
         return job
 
     def _copy(self, job: Job) -> None:
-        """Begins the copy of a mini-batch to the device, if it goes there and is whole."""
+        """Begins the copy of a mini-batch to the device, if it goes there and is whole.
+
+        Of one that a worker has made: to page-locked memory, as ``pin_memory`` asks for.
+        """
+        if self._backend.receiver is not None:
+            if self._pins_whole_batches and job.pinned is None and job.spilled:
+                if self._pinning is None:
+                    self._pinning = ThreadPoolExecutor(1, "fusionloader-pin")
+                assert isinstance(self._manager, LocalManager)
+                made, device = self._manager.deliver_whole, self._pin_memory_device
+                job.pinned = self._pinning.submit(_pinned, made, job, device)
+            return
         if self._delivery is None or job.failures or job.spilled or not job.indices:
             return
         if job.arriving is None:
             assert isinstance(self._manager, LocalManager)
             job.arriving = arriving = self._manager.deliver_on_device(job)
             self._tracer.copied(job.batch.epoch, job.number, arriving.nbytes, arriving.begun_ns)
+
+    @property
+    def _pins_whole_batches(self) -> bool:
+        return bool(self._pin_memory) and self._backend.receiver is not None
 
     @property
     def _layout(self) -> Layout:
@@ -399,10 +418,13 @@ class SlotIterator(_BaseDataLoaderIter):
         assert isinstance(self._manager, LocalManager)
         if not job.indices:  # no worker has claimed anything of it
             return self._options.collate_fn([])
-        batch = self._manager.deliver_whole(job)
-        if self._pin_memory:
-            batch = pin_memory(batch, self._pin_memory_device)  # type: ignore[no-untyped-call]
-        return batch
+        if job.pinned is None:
+            return self._manager.deliver_whole(job)
+        try:
+            return job.pinned.result()
+        except (MemoryError, OSError):
+            job.pinned = None  # the next call tries again
+            raise
 
     def _tell_gpu(self, samples: int) -> None:
         """Reports a delivery to the GPU worker's control."""
@@ -463,6 +485,10 @@ class SlotIterator(_BaseDataLoaderIter):
     @property
     def _workers(self) -> Sequence[object]:
         return self._manager.processes
+
+
+def _pinned(made: Callable[[Job], Batch], job: Job, device: str | None) -> Batch:
+    return pin_memory(made(job), device)  # type: ignore[no-untyped-call]
 
 
 def _end(manager: LocalManager | GroupManager, counters: AllWorkers) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from fusionloader import _native
@@ -45,12 +46,13 @@ class Job:
 
     ``descriptor`` and ``payload`` are ``None`` where another process has them (coordinated/), the
     latter also until the layout is known. ``sequence`` counts publications. ``failures``,
-    ``spilled`` samples and ``deaths`` of workers are by tiny-batch, ``skipped`` samples by row.
-    One that is ``taken`` is done; ``thread`` identifies the thread whose ``next()`` is about to
-    return it. One that is ``returned`` was, and one that is ``discarded`` is not wanted any more.
+    ``spilled`` samples and ``deaths`` of workers are by tiny-batch, ``skipped`` samples by row. One
+    that is ``taken`` is done; ``thread`` identifies the thread whose ``next()`` is about to return
+    it. One that is ``returned`` was, and one that is ``discarded`` is not wanted any more.
     ``owner`` is that of its rows once they are leased, ``arriving`` its copy to the device and
-    ``result`` the batch that was made of it. While a trace is on, ``complete_ns`` is when its last
-    tiny-batch was finished, by ``CLOCK_MONOTONIC``.
+    ``result`` the batch that was made of it; ``pinned`` becomes that batch in page-locked memory.
+    While a trace is on, ``complete_ns`` is when its last tiny-batch was finished, by
+    ``CLOCK_MONOTONIC``.
     """
 
     batch: MiniBatch
@@ -67,6 +69,7 @@ class Job:
     returned: bool = False
     owner: Memory | None = None
     result: Batch = None
+    pinned: Future[Batch] | None = None
     copying: Copying | None = None
     arriving: Arriving | None = None
     complete_ns: int | None = None

@@ -38,7 +38,7 @@ class StallWatch:
         if self.waited >= self._stall_timeout:
             raise RuntimeError(
                 f"no progress for {self._stall_timeout:g} s (stall_timeout). {report()}. Workers "
-                "that make whole batches are not replaced, as torch's are not"
+                "of an IterableDataset are not replaced, as torch's are not"
             )
         if time.monotonic() >= self._warn_at:
             self._warn_at = float("inf")

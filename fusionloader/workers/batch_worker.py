@@ -1,8 +1,8 @@
-"""The Python worker of whole mini-batches: one claim is one of them, and goes through collate_fn."""
+"""The Python worker that makes whole mini-batches: each claim is one of them."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from fusionloader import _native
 from fusionloader._native import TinyBatchState
@@ -38,13 +38,13 @@ class BatchWorker(PythonWorker):
         sends: Sends,
     ) -> None:
         super().__init__(config, source, pool)
-        self._sender: Any = Sender(sends)
+        self._sender = Sender(sends)
         self._collate, self._of_lists = collating.collate_fn, collating.of_lists
         fetch = getattr(source.dataset, "__getitems__", None)
         self._fetch = fetch if self._of_lists else None
         self._rows: memory.BatchRows | None = None
         if isinstance(source, DeferringSource):
-            self._rows = memory.BatchRows(self._sender)
+            self._rows = memory.BatchRows(cast(Any, self._sender))
             if is_of_collate(self._collate, "default_collate"):
                 self._collate = default_collate(self._rows)
 

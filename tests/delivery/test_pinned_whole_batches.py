@@ -1,0 +1,51 @@
+"""``pin_memory`` of whole batches: a thread copies them while training computes, as torch's does."""
+
+import threading
+
+import pytest
+import torch
+from support.waiting import PATIENCE
+
+from fusionloader import FusionLoader
+
+
+class Batch:
+    """What torch's ``pin_memory`` calls where it knows no device: a batch's own method."""
+
+    def __init__(self, samples):
+        self.values, self.pinned_in = torch.tensor(samples), None
+
+    def pin_memory(self):
+        if self.values[0] == 12:
+            raise ValueError("cannot be pinned")
+        self.pinned_in = threading.current_thread().name
+        return self
+
+
+@pytest.fixture
+def iterator(monkeypatch):
+    loader = FusionLoader(list(range(40)), 4, num_workers=2, collate_fn=Batch, timeout=PATIENCE)
+    made = iter(loader)
+    monkeypatch.setattr(made, "_pin_memory", True)  # which torch only does beside a device
+    return made
+
+
+def test_batches_are_pinned_in_a_thread_and_one_that_cannot_be_is_an_error(iterator):
+    found = []
+    for number in range(10):
+        if number == 3:
+            with pytest.raises(ValueError, match="cannot be pinned"):
+                next(iterator)
+        else:
+            found.append(next(iterator))
+    assert [each.values.tolist() for each in found] == [
+        list(range(first, first + 4)) for first in range(0, 40, 4) if first != 12
+    ]
+    assert {each.pinned_in for each in found} == {"fusionloader-pin_0"}
+    assert next(iterator, None) is None
+
+
+def test_an_epoch_that_is_left_waits_for_what_is_pinned(iterator):
+    next(iterator)
+    iterator._reset(iterator._view)
+    assert next(iterator).values.tolist() == [0, 1, 2, 3]
