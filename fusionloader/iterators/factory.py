@@ -77,12 +77,13 @@ class IteratorFactory:
             compiled = None
         check_shareable(options, _why_not_shared(compiled, why_not))
         in_torchs_loop = _why_in_torchs_loop(options)
-        if in_torchs_loop or (why_not and options.num_workers == 0):
-            refuse_in_torchs_loop(options, in_torchs_loop or why_not or "")
+        if in_torchs_loop:
+            refuse_in_torchs_loop(options, in_torchs_loop)
         elif why := _why_whole(options.dataset):
             refuse_on_error(options, why)
         if options.num_workers == 0:
-            if why_not or (compiled is None and options.on_error == "raise"):
+            of_user = why_not or compiled is None
+            if in_torchs_loop or (of_user and options.on_error == "raise"):
                 return SingleProcessIterator(loader, options, state)
             source = _source_here(options.dataset, compiled)
             return InProcessIterator(

@@ -1,4 +1,4 @@
-"""``num_workers=0`` on a compiled plan: the native executor in the training process."""
+"""``num_workers=0`` on a compiled plan, or with ``on_error``: samples are made in ``next()``."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from fusionloader.aliases import AnyLoader, Batch, Index, Sample
 from fusionloader.delivery.host_batches import collate_named
 from fusionloader.delivery.to_device import to_device
+from fusionloader.executors.collate import is_of_collate
 from fusionloader.executors.python import SampleKey, Source, group_of
 from fusionloader.iterators.deferral import while_fetching
 from fusionloader.iterators.loader_state import LoaderState
@@ -150,6 +151,8 @@ class InProcessIterator(_BaseDataLoaderIter):
         return group_of(number, row, self._options.tiny_batch_size)
 
     def _collate(self, samples: list[Sample], indices: list[Index]) -> Batch:
+        if not is_of_collate(self._options.collate_fn, "default_collate"):
+            return self._options.collate_fn(samples if self._options.auto_collation else samples[0])
         whole = len(samples) == len(indices)  # otherwise some were left out: which, is not kept
 
         def name(place: int) -> str:

@@ -1,4 +1,4 @@
-"""``pin_memory`` of whole batches: a thread copies them while training computes, as torch's does."""
+"""``pin_memory`` of whole batches: a thread copies them while training computes, as in torch."""
 
 import threading
 

@@ -38,9 +38,13 @@ def with_state(**options):
     return FusionLoader(dataset, 4, **options)
 
 
-WHOLE = {
-    "a custom collate_fn": lambda **options: FusionLoader(Numbers(), 4, collate_fn=list, **options),
-    "batch_size=None": lambda **options: FusionLoader(Numbers(), None, **options),
+class Lists(Numbers):
+    def __getitems__(self, indices):
+        return [self[index] for index in indices]
+
+
+REFUSE = {
+    "__getitems__": lambda **options: FusionLoader(Lists(), 4, **options),
     "an IterableDataset": lambda **options: FusionLoader(Stream(), 4, **options),
     "a dataset with a state_dict": with_state,
 }
@@ -58,14 +62,28 @@ def test_bad_samples_are_left_out_or_replaced(num_workers):
     assert not {first[3], second[2]} & {3, 6}
 
 
+def tensors(samples):
+    return [torch.as_tensor(each) for each in samples]
+
+
 @pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("why", WHOLE)
-def test_whole_batches_refuse_what_they_cannot_do(why, num_workers):
-    loader = WHOLE[why](num_workers=num_workers, on_error="skip")
-    with pytest.raises(ValueError, match=f"on_error='skip' .*whole batches: .*{why}"):
+def test_a_collate_fn_does_not_see_those_that_are_left_out(num_workers):
+    options = {"num_workers": num_workers, "seed": 1, "on_error": "skip"}
+    loader = FusionLoader(Numbers(), 2, collate_fn=tensors, **options)
+    assert [list(map(int, batch)) for batch in loader] == [[0, 1], [2], [4, 5], [7]]
+    assert loader.stats().skipped == 2
+    without_batches = FusionLoader(Numbers(), None, **options)
+    assert list(map(int, without_batches)) == [0, 1, 2, 4, 5, 7]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("why", REFUSE)
+def test_what_makes_no_single_samples_refuses_it(why, num_workers):
+    loader = REFUSE[why](num_workers=num_workers, on_error="skip")
+    with pytest.raises(ValueError, match=f"on_error='skip' .*has none: .*{why}"):
         iter(loader)
 
 
-def test_samples_that_are_no_arrays_refuse_it_when_that_is_known():
-    with pytest.raises(ValueError, match="on_error='substitute' .*whole batches"):
-        list(FusionLoader(Texts(), 4, num_workers=2, on_error="substitute"))
+def test_samples_that_are_no_arrays_are_left_out_as_well():
+    loader = FusionLoader(Texts(), 4, num_workers=2, on_error="skip")
+    assert [len(batch) for batch in loader] == [4, 4]

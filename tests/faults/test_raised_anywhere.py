@@ -52,6 +52,12 @@ def plan(images):
     return {"dataset": images, "batch_sampler": [[n % 40, n % 7] for n in range(BATCHES)]}
 
 
+def of_one_length(samples):
+    return torch.stack([sample[0] for sample in samples]), [sample[1] for sample in samples]
+
+
+WHOLE = {"collate_fn": of_one_length, "on_error": "skip"}
+
 KINDS = {
     "plan": plan,
     "rows": lambda images: {"dataset": Numbers(), "batch_size": 4},
@@ -60,6 +66,7 @@ KINDS = {
         "batch_size": 4,
         "on_error": "skip",
     },
+    "whole batches": lambda images: {"dataset": Some(), "batch_size": 4} | WHOLE,
     "out of order": lambda images: {"dataset": Numbers(), "batch_size": 4, "in_order": False},
     "one ahead": lambda images: {"dataset": Numbers(), "batch_size": 4, "prefetch_factor": 1},
     "plan without workers": lambda images: plan(images) | {"num_workers": 0},
