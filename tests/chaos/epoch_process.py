@@ -98,7 +98,7 @@ _PR_SET_PDEATHSIG = 1
 def begin_at(part: Part, epoch: int) -> None:
     """Sets the number of the next epoch, however many were begun and failed before.
 
-    Workers that make whole batches are seeded from torch's generator, as with its own loader.
+    Workers of streams are seeded from torch's generator, as with its own loader.
     """
     torch.manual_seed(epoch)
     if hasattr(part.loader, "set_epoch"):

@@ -319,7 +319,7 @@ class Run:
         if "error" in found:
             self.note(f"error: {found['error'].splitlines()[0][:100]}")
             excused = self.checks.error(course, found["error"], skipped)
-            if excused.ends or (self.kind.draws_run_on and excused.takes is not False):
+            if excused.ends:
                 self.leave(trainer, part)
         else:
             self.checks.batch(course, found["rows"], skipped)

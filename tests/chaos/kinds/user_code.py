@@ -24,18 +24,17 @@ from fusionloader import FusionLoader
 
 
 class Noise(Dataset[Any]):
-    """Samples that are drawn from the global generator, or from one that the index seeds."""
+    """Samples that are drawn from the global generator."""
 
-    def __init__(self, folder: str, by_index: bool = False) -> None:
-        self.folder, self.by_index = folder, by_index
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
 
     def __len__(self) -> int:
         return IMAGES
 
     def __getitem__(self, index: int) -> Any:
         spring(self.folder, "sample", index)
-        generator = torch.Generator().manual_seed(index) if self.by_index else None
-        drawn = torch.rand(2, 30, 30, generator=generator)
+        drawn = torch.rand(2, 30, 30)
         return drawn[0] @ drawn[1], index
 
 
@@ -112,11 +111,6 @@ def _whole(setting: Setting) -> Epochs:
     return epochs_of(noise_part(setting, collate_fn=Collate(setting.folder)))
 
 
-def _whole_by_index(setting: Setting) -> Epochs:
-    dataset, order = Noise(setting.folder, by_index=True), order_of(IMAGES)
-    return epochs_of(part_of_noise(dataset, setting, order, collate_fn=Collate(setting.folder)))
-
-
 def _shapes(setting: Setting) -> Epochs:
     """Batches of the one shape and of the other in turns."""
     order = order_of(IMAGES)
@@ -157,17 +151,8 @@ KINDS = (
     EpochKind(
         "whole batches",
         _whole,
+        subject_to=frozenset({SKIPS}),
         traps=(*_TRAPS, "collate"),
-        any_order=False,  # in which workers make other batches
-        draws_run_on=True,
-        replaces_workers=False,
-    ),
-    EpochKind(
-        "whole batches, draws by index",
-        _whole_by_index,
-        is_short=False,
-        traps=(*_TRAPS, "collate"),
-        replaces_workers=False,
     ),
     EpochKind(
         "stream",
