@@ -16,7 +16,7 @@ import torch
 from support.batches import same_batches
 from support.images import eval_transform
 from support.waiting import PATIENCE, is_stopped, wait_until
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset, default_collate
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader, WorkerPool
@@ -48,11 +48,13 @@ def warnings_of(caplog):
 
 
 @pytest.mark.usefixtures("any_may_die")
+@pytest.mark.parametrize("collate", [default_collate, torch.stack], ids=["rows", "whole batches"])
 @pytest.mark.parametrize("pooled", [False, True])
-def test_what_a_hung_worker_was_at_is_done_by_another(tmp_path, caplog, pooled):
+def test_what_a_hung_worker_was_at_is_done_by_another(tmp_path, caplog, pooled, collate):
     with WorkerPool(2) as pool:
-        workers = {"pool": pool} if pooled else {"num_workers": 2}
-        loader = FusionLoader(HangsOnce(tmp_path), 2, stall_timeout=SECONDS, **workers)
+        options = {"pool": pool} if pooled else {"num_workers": 2}
+        options |= {"stall_timeout": SECONDS, "collate_fn": collate}
+        loader = FusionLoader(HangsOnce(tmp_path), 2, **options)
         with caplog.at_level(logging.WARNING):
             assert torch.cat(list(loader))[:, 0].tolist() == list(range(8))
     assert loader.stats().worker_restarts == 1
@@ -91,18 +93,21 @@ def test_a_worker_that_is_stopped_between_samples_is_replaced(image_folder, capl
         assert any(re.match(said, text) for text in warnings_of(caplog))
 
 
-class HangingTexts(HangsOnce):
-    def __getitem__(self, index):
-        return f"{super().__getitem__(index)}"
+class Stream(IterableDataset):
+    def __init__(self, samples=range(8)):
+        self.samples = samples
+
+    def __iter__(self):
+        return map(self.samples.__getitem__, range(8))
 
 
-def test_a_pause_between_two_epochs_of_whole_batches_is_no_stall(monkeypatch):
+def test_a_pause_between_two_epochs_of_a_stream_is_no_stall(monkeypatch):
     later = 0.0
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + later)
     monkeypatch.setattr(stalls, "time", clock)
     options = {"num_workers": 1, "persistent_workers": True, "stall_timeout": 60}
     others = multiprocessing.active_children()
-    with FusionLoader(range(8), 4, collate_fn=list, **options) as loader:
+    with FusionLoader(Stream(), 4, collate_fn=list, **options) as loader:
         assert list(loader) == [[0, 1, 2, 3], [4, 5, 6, 7]]
         later = 3600.0
         (worker,) = set(multiprocessing.active_children()) - set(others)
@@ -114,9 +119,8 @@ def test_a_pause_between_two_epochs_of_whole_batches_is_no_stall(monkeypatch):
 
 
 @pytest.mark.usefixtures("any_may_die")
-def test_whole_batches_end_with_an_error_that_names_the_worker(tmp_path):
-    dataset = HangingTexts(tmp_path)
-    loader = FusionLoader(dataset, 2, num_workers=2, collate_fn=list, stall_timeout=1.5)
+def test_a_stream_ends_with_an_error_that_names_the_worker(tmp_path):
+    loader = FusionLoader(Stream(HangsOnce(tmp_path)), 2, num_workers=1, stall_timeout=1.5)
     told = r"no progress for 1\.5 s \(stall_timeout\)\. .*worker 0 \(pid \d+\) at mini-batch 2"
     with pytest.raises(RuntimeError, match=told):
         list(loader)

@@ -185,13 +185,13 @@ def no_state(at: Path) -> None:
     FusionLoader(folder(at), 2).load_state_dict({"_snapshot": {}})
 
 
-def skips_in_whole_batches(at: Path) -> None:
-    iter(FusionLoader(folder(at), 4, collate_fn=list, on_error="skip"))
+def skips_in_a_stream(at: Path) -> None:
+    iter(FusionLoader(Stream(), 4, on_error="skip"))
 
 
-def pool_of_whole_batches(at: Path) -> None:
+def pool_of_a_stream(at: Path) -> None:
     with WorkerPool(1) as pool:
-        iter(FusionLoader(folder(at), 4, collate_fn=list, pool=pool))
+        iter(FusionLoader(Stream(), 4, pool=pool))
 
 
 IMAGE = "Caught {} in DataLoader worker process …. Sample: index … (…)"
@@ -219,10 +219,10 @@ FAULTS: dict[str, Fault] = {
     "the state was saved by a loader with …, and this one has …": other_state,
     "the state was saved with num_workers = …, and this loader has …": state_of_other_workers,
     "this is not a state of FusionLoader.state_dict(), or one of another version": no_state,
-    "on_error=… needs samples that are made one by one, and this loader is served in whole "
-    "batches: …": skips_in_whole_batches,
-    "a WorkerPool serves loaders sample by sample, and this one is served in whole batches: …": (
-        pool_of_whole_batches
+    "on_error=… needs samples that are made one by one, and this loader has none: …": (
+        skips_in_a_stream
     ),
+    "a WorkerPool serves map-style datasets without a state, and torch's loop serves this "
+    "loader: …": pool_of_a_stream,
 }
 """By the message's pattern in the documentation."""

@@ -11,7 +11,7 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 HERE = Path(__file__).parent
 PATH = [str(folder) for folder in (HERE.parents[1], HERE.parent, HERE)]
-KINDS = ("plan", "rows", "whole batches")
+KINDS = ("plan", "rows", "stream")
 SAMPLES = 40
 
 
@@ -26,7 +26,7 @@ class Rows(Dataset):
 
 
 class Stream(IterableDataset):
-    """Samples that torch's own loop makes whole batches of."""
+    """Samples that torch's own loop reads."""
 
     def __iter__(self):
         info = get_worker_info()

@@ -94,7 +94,7 @@ def test_too_few_processes_are_an_error_that_says_so(image_folder):
     os.setgid(NOBODY)
     os.setuid(NOBODY)
     before = resource.getrlimit(resource.RLIMIT_NPROC)
-    for kind in ("rows", "whole batches"):
+    for kind in ("rows", "stream"):
         made = loader(kind, root)
         resource.setrlimit(resource.RLIMIT_NPROC, (1, before[1]))
         try:
@@ -106,7 +106,7 @@ def test_too_few_processes_are_an_error_that_says_so(image_folder):
         assert samples(made) == 40
     """
     begin = BEGIN + f"NOBODY = {NOBODY}\n"
-    assert run(script, image_folder, begin=begin) == ["rows", "whole", "batches"]
+    assert run(script, image_folder, begin=begin) == ["rows", "stream"]
 
 
 @pytest.mark.parametrize("nbytes", [1 << 20, pytest.param(-1, marks=pytest.mark.matrix)])

@@ -40,7 +40,7 @@ def test_a_handler_runs_in_training_alone(name, image_folder, tmp_path):
             del iterator
             made.close()
         except RuntimeError as error:  # as torch's, whose handler raises at any moment
-            assert (kind, number) == ("whole batches", signal.SIGTERM), kind
+            assert (kind, number) == ("stream", signal.SIGTERM), kind
             assert "DataLoader worker" in str(error), error
     print(open(sys.argv[3]).read())
     """
@@ -101,7 +101,7 @@ def test_dead_workers_are_noticed_whoever_waits_for_them(waiter, image_folder, c
                 time.sleep(0.001)
             found += samples(iterator)
         except RuntimeError as error:  # as torch's, whose handler of SIGCHLD may have raised it
-            assert kind == "whole batches" and "DataLoader worker" in str(error), error
+            assert kind == "stream" and "DataLoader worker" in str(error), error
             return
         assert found == samples(made) == 40
         made.close()
