@@ -1,10 +1,11 @@
-"""Where the samples of python workers come from: a dataset, or a compiled plan with a tail."""
+"""Samples of Python workers: where they come from, and how their random draws are seeded."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -16,6 +17,9 @@ from fusionloader.executors.spent import Spent
 # The user's map-style dataset, of any class, and its samples.
 Dataset: TypeAlias = Any
 Sample: TypeAlias = Any
+
+_SEEDED_AT_FIRST = 32  # samples
+_BEGUN = 624  # position of a generator that was just seeded
 
 # random.seed() without its checks of the argument's type, which cost as much as the seeding.
 _python_generator: Any = random._inst
@@ -99,6 +103,87 @@ def seed_generators(key: SampleKey, seeding: Seeding) -> None:
         np.random.seed(state & 0xFFFFFFFF)
 
 
+class SeededRuns:
+    """Seeds the global generators for each sample, but for those that no sample draws from.
+
+    To seed Python's and numpy's takes as long as many a sample. A generator that has not moved
+    during the first samples is not seeded any more. If a later sample moves it all the same, it is
+    seeded from then on, and that sample is made once more: its draws are as if that had always been
+    so.
+    """
+
+    def __init__(self) -> None:
+        self._places: tuple[ctypes.c_uint64, ctypes.c_uint64] | None = None
+        self._left = _SEEDED_AT_FIRST
+        self._draws = [False, False]  # from Python's generator, from numpy's
+        self._skips = False
+
+    def __reduce__(self) -> tuple[type[SeededRuns], tuple[()]]:
+        return SeededRuns, ()  # another process learns for itself
+
+    def run(self, key: SampleKey, seeding: Seeding, make: Callable[[], Sample]) -> Sample:
+        """Returns what ``make`` returns, which draws by ``key``."""
+        python, numpy = self._draws
+        if python and numpy or not (seeding.python or seeding.numpy):
+            seed_generators(key, seeding)
+            return make()
+        now = seeding
+        if self._skips:
+            now = Seeding(seeding.python and python, seeding.torch, seeding.numpy and numpy)
+        seed_generators(key, now)
+        before = self._marks()
+        if (
+            self._skips
+        ):  # one that was just seeded moves, so that seeding by the sample is seen, too
+            if not python and before[0] & 0xFFFFFFFF == _BEGUN:
+                random.random()
+            if not numpy and before[1] >> 32 == _BEGUN:
+                np.random.random_sample()
+            before = self._marks()
+        try:
+            sample = make()
+        except Exception:
+            if not self._has_drawn_unseeded(before):
+                raise
+        else:
+            if not self._has_drawn_unseeded(before):
+                return sample
+        return self.run(key, seeding, make)
+
+    def _has_drawn_unseeded(self, before: tuple[int, int]) -> bool:
+        """Notes what a sample has drawn from; whether that was not seeded."""
+        moved = [mark != at for mark, at in zip(self._marks(), before, strict=True)]
+        news = [draws and not known for draws, known in zip(moved, self._draws, strict=True)]
+        self._draws = [draws or known for draws, known in zip(moved, self._draws, strict=True)]
+        unseeded = self._skips and any(news)
+        self._left -= 1
+        self._skips = self._left <= 0
+        return unseeded
+
+    def _marks(self) -> tuple[int, int]:
+        """Returns words that change with each draw from Python's and from numpy's generator."""
+        if self._places is None:
+            self._places = _places_of_generators()
+            if self._places is None:  # another Python or numpy, or another generator of numpy's
+                self._draws = [True, True]
+                return 0, 0
+        python, numpy = self._places
+        return python.value, numpy.value
+
+
+def _places_of_generators() -> tuple[ctypes.c_uint64, ctypes.c_uint64] | None:
+    """Returns where the generators' positions lie, each with a word of the state beside it."""
+    generator: Any = np.random.mtrand._rand
+    if type(generator._bit_generator) is not np.random.MT19937:
+        return None
+    python = ctypes.c_uint64.from_address(id(_python_generator) + object.__basicsize__)
+    place = generator._bit_generator.ctypes.state_address + 623 * 4
+    numpy = ctypes.c_uint64.from_address(place)
+    words, state = random.getstate()[1], np.random.get_state(legacy=False)["state"]
+    expected = words[-1] | words[0] << 32, int(state["key"][-1]) | int(state["pos"]) << 32
+    return (python, numpy) if (python.value, numpy.value) == expected else None
+
+
 @contextlib.contextmanager
 def preserved_generators() -> Iterator[None]:
     """Gives Python's, torch's and numpy's global generators their states back afterwards."""
@@ -117,11 +202,11 @@ class DatasetSource:
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
         self.seeding = Seeding()
+        self._runs = SeededRuns()
 
     def load(self, key: SampleKey) -> Sample:
         """Returns ``dataset[index]``."""
-        seed_generators(key, self.seeding)
-        return self.dataset[key.index]
+        return self._runs.run(key, self.seeding, lambda: self.dataset[key.index])
 
     def renewed(self) -> Source:
         """Returns this source, which asks the dataset itself."""
