@@ -192,6 +192,7 @@ _COMPILED = (types.BuiltinFunctionType, OpOverloadPacket)
 
 _lock = threading.RLock()
 _users = 0
+_loaded = 0  # modules, when they were last looked through
 _installed: set[str] = set()  # of _MODULES
 
 
@@ -222,18 +223,19 @@ def prepare() -> None:
 
 def install_imported() -> None:
     """Does the same for modules that were imported meanwhile."""
-    if len(_installed) < len(_MODULES) and any(
-        name in sys.modules and name not in _installed for name in _MODULES
-    ):
+    global _loaded
+    if _loaded != len(sys.modules) and len(_installed) < len(_MODULES):
+        _loaded = len(sys.modules)
         with _lock:
             _install_imported()
 
 
 def uninstall() -> None:
     """Puts everything back, once for every ``install()``; what others replaced since stays."""
-    global _users
+    global _users, _loaded
     with _lock:
         _users -= 1
+        _loaded = 0
         if _users:
             return
         for module in _installed:

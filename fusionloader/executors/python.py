@@ -114,65 +114,66 @@ class SeededRuns:
 
     def __init__(self) -> None:
         self._places: tuple[ctypes.c_uint64, ctypes.c_uint64] | None = None
+        self._draws = (False, False)  # from Python's generator, from numpy's
         self._left = _SEEDED_AT_FIRST
-        self._draws = [False, False]  # from Python's generator, from numpy's
-        self._skips = False
+        self._rest: Seeding | None = None  # what is seeded behind the first samples
 
     def __reduce__(self) -> tuple[type[SeededRuns], tuple[()]]:
         return SeededRuns, ()  # another process learns for itself
 
     def run(self, key: SampleKey, seeding: Seeding, make: Callable[[], Sample]) -> Sample:
         """Returns what ``make`` returns, which draws by ``key``."""
-        python, numpy = self._draws
-        if python and numpy or not (seeding.python or seeding.numpy):
+        if self._places is None and not all(self._draws):
+            self._places = _places_of_generators()
+            if self._places is None:
+                self._draws = (True, True)
+        if self._places is None or all(self._draws) or not (seeding.python or seeding.numpy):
             seed_generators(key, seeding)
             return make()
-        now = seeding
-        if self._skips:
-            now = Seeding(seeding.python and python, seeding.torch, seeding.numpy and numpy)
-        seed_generators(key, now)
-        before = self._marks()
-        if (
-            self._skips
-        ):  # one that was just seeded moves, so that seeding by the sample is seen, too
-            if not python and before[0] & 0xFFFFFFFF == _BEGUN:
-                random.random()
-            if not numpy and before[1] >> 32 == _BEGUN:
-                np.random.random_sample()
-            before = self._marks()
+        python, numpy = self._places
+        seed_generators(key, self._rest or seeding)
+        if self._rest is not None:
+            self._leave_start(python, numpy)
+        before = python.value, numpy.value
         try:
             sample = make()
         except Exception:
-            if not self._has_drawn_unseeded(before):
+            if not self._was_unseeded(before, seeding):
                 raise
         else:
-            if not self._has_drawn_unseeded(before):
+            if (python.value, numpy.value) == before and self._left <= 0:
+                return sample
+            if not self._was_unseeded(before, seeding):
                 return sample
         return self.run(key, seeding, make)
 
-    def _has_drawn_unseeded(self, before: tuple[int, int]) -> bool:
-        """Notes what a sample has drawn from; whether that was not seeded."""
-        moved = [mark != at for mark, at in zip(self._marks(), before, strict=True)]
-        news = [draws and not known for draws, known in zip(moved, self._draws, strict=True)]
-        self._draws = [draws or known for draws, known in zip(moved, self._draws, strict=True)]
-        unseeded = self._skips and any(news)
-        self._left -= 1
-        self._skips = self._left <= 0
-        return unseeded
+    def _leave_start(self, python: ctypes.c_uint64, numpy: ctypes.c_uint64) -> None:
+        """Moves what was just seeded, so that it is seen when a sample seeds it."""
+        if python.value & 0xFFFFFFFF == _BEGUN and not self._draws[0]:
+            random.random()
+        if numpy.value >> 32 == _BEGUN and not self._draws[1]:
+            np.random.random_sample()
 
-    def _marks(self) -> tuple[int, int]:
-        """Returns words that change with each draw from Python's and from numpy's generator."""
-        if self._places is None:
-            self._places = _places_of_generators()
-            if self._places is None:  # another Python or numpy, or another generator of numpy's
-                self._draws = [True, True]
-                return 0, 0
-        python, numpy = self._places
-        return python.value, numpy.value
+    def _was_unseeded(self, before: tuple[int, int], seeding: Seeding) -> bool:
+        """Notes what a sample has drawn from; whether that was not seeded."""
+        assert self._places is not None
+        known, places = self._draws, self._places
+        self._draws = python, numpy = (
+            known[0] or places[0].value != before[0],
+            known[1] or places[1].value != before[1],
+        )
+        skipped = self._rest is not None and self._draws != known
+        self._left -= 1
+        if self._left <= 0:
+            self._rest = Seeding(seeding.python and python, seeding.torch, seeding.numpy and numpy)
+        return skipped
 
 
 def _places_of_generators() -> tuple[ctypes.c_uint64, ctypes.c_uint64] | None:
-    """Returns where the generators' positions lie, each with a word of the state beside it."""
+    """Returns where the generators' positions lie, each with a word of the state beside it.
+
+    ``None`` for a Python or a numpy that keeps them elsewhere, and for another generator.
+    """
     generator: Any = np.random.mtrand._rand
     if type(generator._bit_generator) is not np.random.MT19937:
         return None

@@ -22,6 +22,7 @@ from fusionloader.workers.python_worker import (
     indices_of,
 )
 
+_LONG = 1 << 15  # bytes; half of what a pipe takes
 _UNSENT = "which cannot send its batch"
 _OF_BATCH = 0xFFFFFFFF  # no sample comes up as often in an epoch
 
@@ -91,7 +92,8 @@ class BatchWorker(PythonWorker):
         except Exception as error:
             raise BadSample(self._capture(error, "", last, _UNSENT)) from error
         self.queue.end_samples(claim, claim.first, 0)
-        self.queue.wake_manager()  # so that it reads while a large message is written
+        if len(pickled) >= _LONG:
+            self.queue.wake_manager()  # so that it reads while the message is written
         messages.send(
             self._message_fd, messages.SamplesSpilled(claim.sequence, claim.first, pickled)
         )
