@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import os
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -281,12 +282,16 @@ class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ign
             self._watch.check(self._worker_report)
         return found
 
-    def _shutdown_workers(self, getpid: Callable[[], int] = os.getpid) -> None:
-        # A default argument: torch calls this from __del__, after Python may have cleared modules.
+    def _shutdown_workers(
+        self,
+        getpid: Callable[[], int] = os.getpid,
+        is_finalizing: Callable[[], bool] = sys.is_finalizing,
+    ) -> None:
+        # Default arguments: torch calls this from __del__, after Python may have cleared modules.
         if getpid() != self._owner:  # in a forked child the workers are its parent's
             return
         ends = [queue._close for queue in getattr(self, "_index_queues", ()) if queue._close]
-        if not all(end.still_active() for end in ends):
+        if not (is_finalizing() or all(end.still_active() for end in ends)):
             # The garbage collector ended these queues first: nothing tells the workers to end.
             for process in self._workers:
                 process.terminate()
