@@ -9,6 +9,7 @@ import threading
 import numpy as np
 import pytest
 from support import warm_start
+from support.dali_arrays import tensor_gpu
 from support.device_cases import FILL, PICTURES, native, pixel_plan
 from support.fake_cuda_worker import PTX
 from support.images import photo
@@ -76,20 +77,6 @@ def launcher(device, monkeypatch):
     return CudaLauncher(0, device.fake.stream(), device.allocate)
 
 
-class ImageOnDevice:
-    """An image as libraries for CUDA show theirs: it has no content that the host could read."""
-
-    def __init__(self, memory, shape, strides=None):
-        self._memory = memory
-        self.__cuda_array_interface__ = {
-            "shape": shape,
-            "typestr": "|u1",
-            "data": (memory.address, False),
-            "strides": strides,
-            "version": 3,
-        }
-
-
 def drawn_plan():
     steps = [v1.CenterCrop(48), v1.RandAugment(), v1.ToTensor(), v1.RandomErasing(0.5)]
     compiled = compile_plan(v1.Compose(steps))
@@ -107,7 +94,8 @@ def test_a_group_gets_the_bits_of_the_native_executor(where, request):
     else:
         device, launcher = (request.getfixturevalue(name) for name in ("device", "launcher"))
         augment = FusedAugment(compiled.plan, launcher)
-        given = ImageOnDevice(device.of(image), image.shape)
+        memory = device.of(image)
+        given = tensor_gpu(memory.address, image.shape)
     rounds = [3, 1, 20, 2, 7, 40]  # more than there are slots for programs, of several sizes
     for epoch, count in enumerate(rounds):
         drawn = [compiled.draw(70, 60, epoch=epoch, index=index) for index in range(count)]

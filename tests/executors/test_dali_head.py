@@ -6,6 +6,7 @@ import dali_or_skip  # noqa: F401
 import numpy as np
 import pytest
 from PIL import Image
+from support.dali_arrays import array_interface
 
 from fusionloader.cli.dead_leaves import paint
 from fusionloader.executors.dali.errors import NotOnDali
@@ -47,6 +48,12 @@ def test_windows_are_pillows_pixels_of_the_file(head, mode):
         assert np.array_equal(result.image, decoded(data)[y : y + height, x : x + width])
 
 
+def test_images_are_shown_as_the_stand_ins_of_other_tests_show_theirs(head):
+    (result,) = head.run([encoded()], [WHOLE])
+    shown = result.image.__array_interface__
+    assert shown == array_interface(shown["data"][0], (HEIGHT, WIDTH, 3), 3)
+
+
 def test_samples_have_sizes_filters_and_flips_of_their_own(head):
     data = encoded()
     steps = [
@@ -59,8 +66,9 @@ def test_samples_have_sizes_filters_and_flips_of_their_own(head):
         window = Image.fromarray(decoded(data)[y : y + height, x : x + width])
         wanted = np.asarray(window.resize((step.width, step.height), step_filter(step)))
         wanted = wanted[:: -1 if step.vflip else 1, :: -1 if step.hflip else 1].astype(int)
-        assert result.image.shape == wanted.shape
-        assert np.abs(result.image - wanted).mean() < 1
+        found = np.asarray(result.image)
+        assert found.shape == wanted.shape
+        assert np.abs(found - wanted).mean() < 1
 
 
 def step_filter(step):

@@ -42,7 +42,7 @@ def test_what_was_dropped_is_gone_at_once_and_gives_the_same_pixels_again(encode
     def run():
         (decoded,) = head.run([encoded], [STEP])
         (augmented,) = families.augment([decoded.image], operations)
-        return decoded.image, augmented
+        return np.asarray(decoded.image), augmented
 
     before = run()
     threads = len(os.listdir("/proc/self/task"))

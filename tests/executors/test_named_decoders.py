@@ -46,7 +46,9 @@ def by_pillow(data, step):
 def decoded(head, files, steps):
     group = head.begin(files, steps)
     found = head.finish(group)
-    results = [(None if each.image is None else each.image.copy(), each.reason) for each in found]
+    results = [
+        (None if each.image is None else np.array(each.image), each.reason) for each in found
+    ]
     head.release(group)
     return results
 

@@ -14,7 +14,7 @@ from fusionloader.executors.dali.head_steps import FILTERS, HeadStep
 from fusionloader.executors.dali.memory.borrowing import may_borrow
 from fusionloader.executors.dali.memory.unused_memory import release_unused_memory
 from fusionloader.executors.dali.prebuilt import Prebuilt
-from fusionloader.executors.dali.task import Backend, Image, Input, unpacked
+from fusionloader.executors.dali.task import Backend, Image, Input
 from fusionloader.executors.device_loss import is_device_lost
 from fusionloader.executors.native import jpeg_size, make_executor
 from fusionloader.executors.refusals import FileRefused
@@ -70,7 +70,7 @@ class DaliHead:
     def run(self, encoded: Sequence[bytes], steps: Sequence[HeadStep]) -> list[DaliDecoded]:
         """The pixels of each file's bytes, or the reason why there are none.
 
-        Images are arrays, or DALI's tensors on a GPU, which no later run writes to.
+        Images are DALI's tensors, which no later run writes to.
 
         Raises:
             RuntimeError: there is too little memory, of which more might be borrowed; or the device
@@ -107,7 +107,7 @@ class DaliHead:
         """One run; if it fails, halves of it, down to the bad files."""
         try:
             (images,) = self._pipeline.run(encoded=files, **_values(steps))
-            return [DaliDecoded(image) for image in unpacked(images, self._backend.on_gpu)]
+            return [DaliDecoded(image) for image in images]
         except RuntimeError as error:
             short, cause = is_shortage(error), _cause(error)
             if is_device_lost(error) or (short and may_borrow(self._backend.device)):

@@ -12,8 +12,8 @@ from nvidia.dali import Pipeline, fn, types
 
 from fusionloader.executors.dali.prebuilt import Prebuilt
 
-# DALI has no types: a node of a graph, and a sample's pixels, which are a uint8 array of height x
-# width x channels on the CPU and DALI's tensor on a GPU.
+# DALI has no types: a node of a graph, and a sample's pixels, a uint8 tensor of DALI's, height x
+# width x channels, or on the CPU an array.
 Node = Any
 Image = Any
 ELEMENTS = {
@@ -114,13 +114,3 @@ def _defined(backend: Backend, graph: Graph, inputs: Mapping[str, Input]) -> Pip
         nodes = {name: given.node(name) for name, given in inputs.items()}
         pipeline.set_outputs(graph(backend, images, **nodes))
     return pipeline
-
-
-def unpacked(results: Iterable[Image], on_gpu: bool) -> list[Image]:
-    """A pipeline's output sample by sample: arrays, or DALI's tensors on a GPU.
-
-    They are views of the output's memory, which no later run writes to.
-    """
-    if on_gpu:
-        return list(results)
-    return [np.asarray(result) for result in results]

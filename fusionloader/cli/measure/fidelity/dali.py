@@ -78,7 +78,7 @@ def head_rows(chosen: dict[str, Image.Image]) -> dict[str, Difference]:
                 if exact is None or decoded.image is None:
                     raise RuntimeError(f"a file was not decoded: {decoded.reason}")
                 wanted = np.frombuffer(exact[0], np.uint8).reshape(_SIDE, _SIDE, 3)
-                difference.add(decoded.image, wanted)
+                difference.add(np.asarray(decoded.image), wanted)
     return made
 
 
