@@ -45,7 +45,7 @@ def least(work: Callable[[], object], clock: Callable[[], float] = time.process_
 def on_device(program: DeviceProgram, image: np.ndarray, drawn: list, row: int) -> dict[str, float]:
     """Returns the wall time of whole launches of one, 16 and all samples, from call to end."""
     stream = torch.cuda.Stream(0)
-    launcher = CudaLauncher(0, stream.cuda_stream, allocator_of_torch(0))
+    launcher = CudaLauncher(0, stream.cuda_stream, allocator_of_torch(stream))
     pixels = torch.from_numpy(image).cuda()
     out = torch.empty(row * SAMPLES, dtype=torch.uint8, device="cuda")
     torch.cuda.synchronize()

@@ -42,7 +42,10 @@ class DaliAugment:
         """See ``Augment``."""
         if self._device_id is None:
             return rows_in(allocate_on_host(count * row_bytes), count)
-        return rows_in(allocator_of_torch(self._device_id)(count * row_bytes), count)
+        import torch
+
+        allocate = allocator_of_torch(torch.cuda.current_stream(self._device_id))
+        return rows_in(allocate(count * row_bytes), count)
 
     def run(
         self,

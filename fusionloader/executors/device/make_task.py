@@ -81,9 +81,9 @@ def _augment(plan: Plan, device_id: int | None, prebuilt: Prebuilt, most_samples
     import torch
 
     # One of torch's, which live as long as the process.
-    stream = torch.cuda.Stream(device_id).cuda_stream  # type: ignore[no-untyped-call]
-    launcher = CudaLauncher(device_id, stream, allocator_of_torch(device_id))
-    return FusedAugment(plan, launcher)
+    stream = torch.cuda.Stream(device_id)  # type: ignore[no-untyped-call]
+    allocate = allocator_of_torch(stream)
+    return FusedAugment(plan, CudaLauncher(device_id, stream.cuda_stream, allocate))
 
 
 def _an_image() -> bytes:
