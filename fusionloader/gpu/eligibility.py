@@ -61,12 +61,12 @@ class GpuChoice:
             return f"no GPU worker: {self.why_not}"
         if self.worker is None:
             return ""
-        name = by_name.name_of(self.worker)
+        engine = by_name.engine_of(self.worker, self.device_id is not None)
         where = "the CPU" if self.device_id is None else f"cuda:{self.device_id}"
         if self.worker.where == "thread":
             where = f"{where}, in a thread of this process,"
         text = (
-            f"a GPU worker on {where} takes the largest samples, decoded by {name}, "
+            f"a GPU worker on {where} takes the largest samples, decoded by {engine}, "
             f"sharing={self.worker.sharing!r}"
         )
         if self.note is not None:
@@ -308,8 +308,9 @@ def gpu_options(
     mark = mark_stream(device_id)
     allocator = None if device_id is None else TorchAllocator(device_id)
     in_thread = worker.where == "thread"
+    engine = by_name.engine_of(worker, device_id is not None)
     return GpuOptions(
-        start, most, worker.sharing, mark, buffers, memory, head.name, in_thread, allocator
+        start, most, worker.sharing, mark, buffers, memory, engine, in_thread, allocator
     )
 
 

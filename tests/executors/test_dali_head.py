@@ -9,6 +9,8 @@ from PIL import Image
 from support.dali_arrays import array_interface
 
 from fusionloader.cli.dead_leaves import paint
+from fusionloader.executors import nvjpeg
+from fusionloader.executors.dali import head as head_module
 from fusionloader.executors.dali.errors import NotOnDali
 from fusionloader.executors.dali.head import DaliHead
 from fusionloader.executors.dali.head_steps import HeadStep, head_of
@@ -46,6 +48,40 @@ def test_windows_are_pillows_pixels_of_the_file(head, mode):
     for step, result in zip(steps, results, strict=True):
         x, y, width, height = step.window
         assert np.array_equal(result.image, decoded(data)[y : y + height, x : x + width])
+
+
+def test_whole_images_that_are_cut_give_the_pixels_of_windows(head, monkeypatch):
+    data, steps = encoded(), [HeadStep((5, 3, 60, 50), 32, 24, hflip=True), WHOLE]
+    windows = head.run([data] * 2, steps)
+    defined = head_module._defined
+    monkeypatch.setattr(
+        head_module, "_defined", lambda backend, on_gpu, windows: defined(backend, on_gpu, False)
+    )
+    monkeypatch.setattr(head_module.fn.decoders, "image_slice", None)
+    cut = DaliHead(None, 2).run([data] * 2, steps)
+    assert all(np.array_equal(a.image, b.image) for a, b in zip(cut, windows, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("version", "fancy", "whole"),
+    [((13, 2), True, False), ((13, 1), True, True), (None, True, True), ((12, 4), False, False)],
+)
+def test_a_gpu_decodes_whole_images_where_nvjpeg_would_leave_windows_to_the_cpu(
+    monkeypatch, version, fancy, whole
+):
+    asked = []
+    monkeypatch.setattr(nvjpeg, "version", lambda: version)
+    monkeypatch.setattr(head_module.Prebuilt, "build", lambda self: None)  # which needs the device
+    for kind in ("image", "image_slice"):
+        decode = getattr(head_module.fn.decoders, kind)
+
+        def decoded(encoded, decode=decode, kind=kind, **options):
+            asked.append((kind, options["device"], options["jpeg_fancy_upsampling"]))
+            return decode(encoded, **options)
+
+        monkeypatch.setattr(head_module.fn.decoders, kind, decoded)
+    DaliHead(0, 2, fancy_upsampling=fancy)
+    assert asked == [("image" if whole else "image_slice", "mixed", fancy)]
 
 
 def test_images_are_shown_as_the_stand_ins_of_other_tests_show_theirs(head):

@@ -17,6 +17,7 @@ from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader, GpuWorker
+from fusionloader.executors import nvjpeg
 from fusionloader.executors.device import nvrtc
 from fusionloader.gpu import control, eligibility
 from fusionloader.gpu.eligibility import GpuChoice, memory_options, within
@@ -394,6 +395,23 @@ def on_a_device(dataset, monkeypatch, gpu_worker="auto"):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     return FusionLoader(dataset, 4, num_workers=1, device="cuda", gpu_worker=gpu_worker)
+
+
+@pytest.mark.parametrize(
+    ("version", "decoder", "told"),
+    [
+        ((13, 3), "dali", "DALI with nvJPEG 13.3 (hw_decoder_load=1), sharing"),
+        ((12, 4), "dali", "DALI with nvJPEG 12.4 (hw_decoder_load=1), as whole images: it decodes"),
+        ((12, 4), "nvjpeg", "nvImageCodec with nvJPEG 12.4 (hw_decoder_load=1), sharing"),
+        (None, "dali", "DALI on the CPU, because nvJPEG is missing (pip install nvidia-nvimgcodec"),
+        (None, "torchvision", "torchvision, sharing"),
+    ],
+)
+def test_explain_names_the_nvjpeg_that_decodes(image_folder, monkeypatch, version, decoder, told):
+    monkeypatch.setattr(nvjpeg, "version", lambda: version)
+    dataset = ImageFolder(str(image_folder), train_transform())
+    loader = on_a_device(dataset, monkeypatch, GpuWorker(decoder=decoder))
+    assert f"decoded by {told}" in loader.explain()
 
 
 def test_without_nvrtc_dali_s_own_operators_take_the_kernel_s_place(

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from nvidia.dali import Pipeline, fn, types
 
+from fusionloader.executors import nvjpeg
 from fusionloader.executors.dali.head_steps import FILTERS, HeadStep
 from fusionloader.executors.dali.memory.borrowing import may_borrow
 from fusionloader.executors.dali.memory.unused_memory import release_unused_memory
@@ -52,6 +54,7 @@ class DaliHead:
         threads: int = 1,
         *,
         hw_decoder_load: float = 1.0,
+        fancy_upsampling: bool = True,
     ) -> None:
         """Builds the pipeline.
 
@@ -60,11 +63,17 @@ class DaliHead:
             max_batch: samples of a run; more are done in several.
             threads: that decode.
             hw_decoder_load: the part of the samples for a GPU's hardware decoder.
+            fancy_upsampling: whether a GPU interpolates chroma as libjpeg does, or repeats it.
         """
         self._backend = Backend(device, max_batch, threads=threads)
         # Reads headers in 2 us, so that few files that DALI cannot decode get there.
         self._headers = make_executor(Plan((), None, None, None))
-        self._pipeline = Prebuilt(partial(_defined, self._backend, hw_decoder_load))
+        on_gpu: dict[str, object] = {
+            "hw_decoder_load": hw_decoder_load,
+            "jpeg_fancy_upsampling": fancy_upsampling,
+        }
+        windows = device is None or not fancy_upsampling or nvjpeg.decodes_windows()
+        self._pipeline = Prebuilt(partial(_defined, self._backend, on_gpu, windows))
         self._pipeline.build()
 
     def run(self, encoded: Sequence[bytes], steps: Sequence[HeadStep]) -> list[DaliDecoded]:
@@ -133,26 +142,22 @@ def _values(steps: list[HeadStep]) -> dict[str, npt.NDArray[np.generic]]:
     return {name: given.array(values[name]) for name, given in _INPUTS.items()}
 
 
-def _defined(backend: Backend, hw_decoder_load: float) -> Pipeline:
+def _defined(backend: Backend, on_gpu: dict[str, object], windows: bool) -> Pipeline:
+    """The graph; without ``windows`` whole images are decoded, and cut afterwards."""
     pipeline = backend.pipeline()
     with pipeline:
         encoded = fn.external_source(name="encoded", dtype=types.UINT8, ndim=1)
         nodes = {name: given.node(name) for name, given in _INPUTS.items()}
-        on_gpu: dict[str, object] = {
-            "device": "mixed",
-            "hw_decoder_load": hw_decoder_load,
-            # What libjpeg does, and nvJPEG only when asked.
-            "jpeg_fancy_upsampling": True,
+        window: dict[str, Any] = {"start": nodes["start"], "shape": nodes["shape"], "axes": [0, 1]}
+        options: dict[str, Any] = {
+            "output_type": types.RGB,
+            "adjust_orientation": False,  # as Pillow's convert; EXIF's is left to the user
+            **({"device": "mixed", **on_gpu} if backend.on_gpu else {"device": "cpu"}),
         }
-        images = fn.decoders.image_slice(
-            encoded,
-            start=nodes["start"],
-            shape=nodes["shape"],
-            axes=[0, 1],
-            output_type=types.RGB,
-            adjust_orientation=False,  # as Pillow's convert; EXIF's orientation is left to the user
-            **(on_gpu if backend.on_gpu else {"device": "cpu"}),
-        )
+        if windows:
+            images = fn.decoders.image_slice(encoded, **window, **options)
+        else:
+            images = fn.slice(fn.decoders.image(encoded, **options), **window)
         filter = fn.reinterpret(nodes["filter"], dtype=types.INTERP_TYPE)
         resized = fn.resize(images, size=nodes["size"], interp_type=filter, antialias=True)
         pipeline.set_outputs(resized)

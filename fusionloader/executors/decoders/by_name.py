@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import pickle
 
+from fusionloader.executors import nvjpeg
 from fusionloader.executors.dali.head_steps import FILTERS
 from fusionloader.executors.decoders.interface import Decoder
 from fusionloader.gpu_settings import GpuWorker
@@ -18,6 +19,23 @@ def name_of(worker: GpuWorker) -> str:
     if isinstance(worker.decoder, str):
         return _TITLES[worker.decoder]
     return type(worker.decoder).__name__
+
+
+def engine_of(worker: GpuWorker, on_gpu: bool) -> str:
+    """Returns the decoder's name, and which nvJPEG decodes for it."""
+    name = name_of(worker)
+    if not on_gpu or worker.decoder not in ("dali", "nvjpeg"):
+        return name
+    version = nvjpeg.version()
+    if version is None:
+        return f"{name} on the CPU, because nvJPEG is missing (pip install {_wheel('nvjpeg')})"
+    text = (
+        f"{name} with nvJPEG {version[0]}.{version[1]} (hw_decoder_load={worker.hw_decoder_load})"
+    )
+    if worker.decoder == "dali" and not nvjpeg.decodes_windows():
+        since = ".".join(map(str, nvjpeg.WINDOWS_SINCE))
+        text += f", as whole images: it decodes windows from {since} on"
+    return text
 
 
 def missing_package(worker: GpuWorker) -> tuple[str, str] | None:

@@ -7,6 +7,7 @@ from support.fake_cuda import compile_library
 
 from fusionloader.cli.doctor import jpeg_engine
 from fusionloader.cli.doctor.jpeg_engine import NvjpegError
+from fusionloader.executors import nvidia_packages
 
 SOURCE = """
 #include <cstdlib>
@@ -84,7 +85,7 @@ def test_what_is_no_nvjpeg_is_told(tmp_path):
 
 def test_without_the_library_it_says_what_to_install(monkeypatch):
     monkeypatch.setattr(jpeg_engine, "device_count", lambda: 1)
-    monkeypatch.setattr(jpeg_engine.nvidia_packages, "folders", list)
+    monkeypatch.setattr(jpeg_engine.nvjpeg, "files", list)
     monkeypatch.setattr(jpeg_engine.importlib.util, "find_spec", lambda name: None)
     (found,) = jpeg_engine.checks()
     assert (found.state, found.remedy) == ("warn", "pip install nvidia-nvjpeg")
@@ -94,7 +95,8 @@ def test_the_library_is_nvidia_s_or_torchvision_s(tmp_path, monkeypatch):
     for name in ("nvidia/cu13/lib/libnvjpeg.so.13", "torchvision.libs/libnvjpeg.1234.so.13"):
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).touch()
-    monkeypatch.setattr(jpeg_engine.nvidia_packages, "folders", lambda: [tmp_path / "nvidia"])
+    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
+    monkeypatch.setattr(nvidia_packages, "folders", lambda: [tmp_path / "nvidia"])
     assert jpeg_engine.find_library() == tmp_path / "nvidia/cu13/lib/libnvjpeg.so.13"
-    monkeypatch.setattr(jpeg_engine.nvidia_packages, "folders", list)
+    monkeypatch.setattr(nvidia_packages, "folders", list)
     assert isinstance(jpeg_engine.find_library(), Path)
