@@ -14,7 +14,7 @@ from fusionloader.executors.dali import head as head_module
 from fusionloader.executors.dali.errors import NotOnDali
 from fusionloader.executors.dali.head import DaliHead
 from fusionloader.executors.dali.head_steps import HeadStep, head_of
-from fusionloader.executors.refusals import FileRefused
+from fusionloader.executors.refusals import DecodeFailed
 
 WIDTH, HEIGHT = 90, 70
 PICTURE = Image.fromarray(paint(5, WIDTH, HEIGHT, np.random.default_rng(8)))
@@ -130,7 +130,7 @@ def test_a_file_that_only_the_decoder_finds_bad_is_found_by_halving(head, monkey
     monkeypatch.setattr(head, "_headers", _Trusting())
     results = head.run([good, good, good[:-300], good], [WHOLE] * 4)
     assert [result.image is None for result in results] == [False, False, True, False]
-    assert isinstance(results[2].reason, FileRefused)
+    assert isinstance(results[2].reason, DecodeFailed)
     assert np.array_equal(head.run([good], [WHOLE])[0].image, decoded(good))
 
 

@@ -19,7 +19,7 @@ from fusionloader.executors.dali.prebuilt import Prebuilt
 from fusionloader.executors.dali.task import Backend, Image, Input
 from fusionloader.executors.device_loss import is_device_lost
 from fusionloader.executors.native import jpeg_size, make_executor
-from fusionloader.executors.refusals import FileRefused
+from fusionloader.executors.refusals import DecodeFailed, FileRefused
 from fusionloader.executors.shortage import is_shortage
 from fusionloader.plan.stages import Plan
 
@@ -126,7 +126,7 @@ class DaliHead:
             release_unused_memory()
         self._pipeline.build()
         if len(files) == 1:
-            return [DaliDecoded(None, cause if short else FileRefused(cause))]
+            return [DaliDecoded(None, cause if short else DecodeFailed(cause))]
         middle = len(files) // 2
         first = self._decode(files[:middle], steps[:middle])
         return first + self._decode(files[middle:], steps[middle:])

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fusionloader.executors.decoders.whole_images import WholeImageDecoder
-from fusionloader.executors.refusals import FileRefused
+from fusionloader.executors.refusals import DecodeFailed
 
 if TYPE_CHECKING:
     import torch
 
-_BAD = FileRefused("nvImageCodec cannot decode it")
+_BAD = DecodeFailed("nvImageCodec cannot decode it")
 
 
 class NvjpegDecoder(WholeImageDecoder):
