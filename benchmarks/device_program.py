@@ -2,7 +2,7 @@
 
     python -m benchmarks.device_program --json FILE
 
-Prints one JSON object, and writes it to a file if asked to. Times are the least of several rounds,
+Prints JSON lines, and adds them to a file if asked to. Times are the least of several rounds,
 in microseconds per sample.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ import numpy as np
 import torch
 from torchvision import transforms as v1
 
+from benchmarks.study import append
 from fusionloader import _native, compile_plan
 from fusionloader.executors.device import kernel
 from fusionloader.executors.device.launchers import CudaLauncher, HostLauncher
@@ -141,11 +141,9 @@ def measure(policy: object) -> dict[str, object]:
 def main() -> None:
     """Measures and prints."""
     policies = {"none": v1.CenterCrop(SIDE), "RandAugment": v1.RandAugment()}
-    report: dict[str, object] = {name: measure(policy) for name, policy in policies.items()}
-    report["seconds to compile"] = compilation()
-    print(json.dumps(report, indent=1))
-    if options().json:
-        options().json.write_text(json.dumps(report))
+    for name, policy in policies.items():
+        append(options().json, policy=name, **measure(policy))
+    append(options().json, seconds_to_compile=compilation())
 
 
 if __name__ == "__main__":
