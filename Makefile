@@ -98,7 +98,7 @@ architectures: ready-to-test
 # Whether all studies in benchmarks/ still run, and what compares suites with the original class.
 studies: ready-to-test
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m studies tests/cli/test_commands.py tests/cli/test_gpu_runs.py \
-	    tests/compat/test_compliance.py tests/test_same_training.py tests/test_imread.py
+	    tests/compat/test_compliance.py tests/test_same_training.py tests/test_imread.py tests/test_gpu_kit.py
 
 # The rest of what the suite tries in part: ends of processes and ways to start them, damage to
 # caches, vector kernels, examples of properties.
