@@ -12,7 +12,7 @@ from fusionloader.cli.doctor.devices import NO_DEVICE, device_count
 from fusionloader.executors import nvjpeg
 
 _NAME = "hardware JPEG engine"
-_ARCHITECTURE_MISMATCH = 8  # NVJPEG_STATUS_ARCH_MISMATCH: the device has none
+_ARCHITECTURE_MISMATCH = 7  # NVJPEG_STATUS_ARCH_MISMATCH: the device has none
 
 
 class NvjpegError(RuntimeError):

@@ -1,5 +1,6 @@
 """What the doctor asks nvJPEG, here a stand-in: how many JPEG engines the device has."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -60,10 +61,22 @@ def test_engines_are_counted(check):
     assert found.state == "ok" and found.value.startswith("7, 5 cores each")
 
 
-@pytest.mark.parametrize("settings", [{"ENGINES": 0}, {"INFO": 8}])
+@pytest.mark.parametrize("settings", [{"ENGINES": 0}, {"INFO": 7}])
 def test_a_device_without_any_is_fine(check, settings):
     found = check(**settings)
     assert (found.state, found.value) == ("ok", "none")
+
+
+def test_the_numbers_and_names_are_those_of_nvjpeg_s_header():
+    files = [path for at in nvidia_packages.folders() for path in at.glob("*/include/nvjpeg.h")]
+    if not files:
+        pytest.skip("nvJPEG's header is not installed")
+    header = files[0].read_text()
+    assert re.search(r"NVJPEG_STATUS_ARCH_MISMATCH += 7,", header)
+    asked = (
+        r"nvjpegGetHardwareDecoderInfo\(nvjpegHandle_t \w+,\s+unsigned int\* \w+,\s+unsigned int\*"
+    )
+    assert re.search(asked, header)
 
 
 def test_a_refusal_is_a_warning_with_its_number(check):
