@@ -6,10 +6,10 @@
 ``ceiling`` trains on one batch that stays on the device. Each other cell is one loader, beside so
 many workers: it trains until a GPU worker takes part and has been profiled, or is gone
 (``--patience`` seconds at most), then for ``--warm-up`` seconds, then for ``--seconds`` that count.
-A cell is one JSON line, written when it ends. ``state`` is "ready", "gone" (the rate is that of CPU
-workers alone), "late", or "failed". ``waiting`` is the share of time that training waited for
-batches, with two steps enqueued at most. The model ``pooling`` takes next to nothing, for machines
-without a device.
+A cell is one JSON line, written when it ends. Its ``state`` is "ready", "gone" (the rate is that of
+CPU workers alone), "late", "failed", or "skipped" (after ``--limit`` seconds no cell begins).
+``waiting`` is the share of time that training waited for batches, with two steps enqueued at most.
+The model ``pooling`` takes next to nothing, for machines without a device.
 """
 
 from __future__ import annotations
@@ -259,13 +259,14 @@ def main() -> None:
     parser.add_argument(
         "--patience", type=float, default=30.0, help="seconds for a GPU worker to be ready (30)"
     )
+    parser.add_argument("--limit", type=float, default=1e9, help="seconds in which cells begin")
     parser.add_argument("--label", default="", help="a word for each cell")
     options = parser.parse_args()
     counts = options.worker_counts or [options.workers]
     base, corpus = setting_of(options, options.workload)
     assert isinstance(base.root, Path)
     append(options.json, versions=versions(), flags=flags_of(options), corpus=corpus)
-    monitor, rows = Utilisation(), []
+    monitor, rows, deadline = Utilisation(), [], time.monotonic() + options.limit
     try:
         for model in options.models * options.rounds:
             training = Training(model, options.device)
@@ -280,7 +281,9 @@ def main() -> None:
                 for name in options.contenders:
                     if name not in known:
                         continue
-                    found = cell(training, known[name], monitor, options)
+                    found: dict[str, Any] = {"state": "skipped"}
+                    if time.monotonic() < deadline:
+                        found = cell(training, known[name], monitor, options)
                     share = round(found.get("rate", 0) / most["rate"], 3)
                     shown = {"workers": workers, "loader": name, "share": share}
                     append(options.json, **case, **shown, **found)

@@ -52,16 +52,20 @@ B = Run(
             "matrix, ResNet-50",
             _module(
                 *("training", *_TRAINING, "--models", "resnet50"),
-                *("--worker-counts", "2,4,8,14"),
+                *("--worker-counts", "2,4,8,14", "--limit", "410"),
             ),
-            540,
+            440,
             _ON_CPU,
             _SHORT,
         ),
-        Step(  # in what is left of the time
+        Step(
             "matrix, ResNet-18",
-            _module("training", *_TRAINING, "--models", "resnet18", "--worker-counts", "2,14"),
-            540,
+            _module(
+                *("training", *_TRAINING, "--models", "resnet18", "--limit", "70"),
+                *("--worker-counts", "2,14", "--contenders"),
+                "fusion-off,fusion-thread,fusion-temporal,dali",
+            ),
+            100,
             _ON_CPU,
             (*_SHORT, "--contenders", "fusion-off"),
         ),
@@ -73,8 +77,8 @@ C = Run(
         Step(
             "decoders",
             _module(
-                *("gpu_decoders", *_IMAGES, "--groups", "4,16,64", "--engine", "1,0"),
-                *("--fancy", "1,0", "--threads", "4"),
+                *("gpu_decoders", *_IMAGES, "--files", "128", "--groups", "4,16,64"),
+                *("--engine", "1,0", "--fancy", "1,0", "--threads", "4"),
             ),
             170,
             brief=(*_FEW, "--files", "8", "--groups", "4", "--seconds", "0.2"),
