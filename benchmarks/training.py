@@ -34,6 +34,7 @@ from fusionloader.cli.environment import versions
 from fusionloader.cli.measure.contenders import Setting, close_loader, dali_is_installed
 from fusionloader.cli.measure.report import table
 from fusionloader.cli.measure.workloads import SIDE, pil_dataset
+from fusionloader.executors import nvjpeg
 
 CLASSES = 1000
 DEFAULT = "torch,fusion-off,fusion-thread,fusion-temporal,fusion-spatial,dali"
@@ -265,7 +266,8 @@ def main() -> None:
     counts = options.worker_counts or [options.workers]
     base, corpus = setting_of(options, options.workload)
     assert isinstance(base.root, Path)
-    append(options.json, versions=versions(), flags=flags_of(options), corpus=corpus)
+    known = {"versions": versions(), "nvjpeg": nvjpeg.version()}
+    append(options.json, **known, flags=flags_of(options), corpus=corpus)
     monitor, rows, deadline = Utilisation(), [], time.monotonic() + options.limit
     try:
         for model in options.models * options.rounds:
@@ -277,13 +279,13 @@ def main() -> None:
                 setting = Setting(
                     options.workload, workers, base.batch_size, base.root, base.start_method
                 )
-                known = contenders(setting, options.device)
+                there = contenders(setting, options.device)
                 for name in options.contenders:
-                    if name not in known:
+                    if name not in there:
                         continue
                     found: dict[str, Any] = {"state": "skipped"}
                     if time.monotonic() < deadline:
-                        found = cell(training, known[name], monitor, options)
+                        found = cell(training, there[name], monitor, options)
                     share = round(found.get("rate", 0) / most["rate"], 3)
                     shown = {"workers": workers, "loader": name, "share": share}
                     append(options.json, **case, **shown, **found)

@@ -34,7 +34,7 @@ A = Run(
     420,
     (
         Step("facts", _module("gpu.facts"), 60),
-        Step("corpora", _module("gpu.corpora", *_IMAGES), 240, brief=_FEW),
+        Step("corpora", _module("gpu.corpora", *_IMAGES), 300, brief=_FEW),
         Step(
             "deliveries",
             _module("gpu.deliveries", *_IMAGES),
