@@ -14,13 +14,7 @@ from benchmarks.gpu import mps
 from benchmarks.gpu.dmon import Utilisation
 from benchmarks.gpu.runs import RUNS
 from benchmarks.gpu.steps import JSON, Step, run_steps
-
-WRITES = f"""
-import pathlib
 from benchmarks.study import append
-append(pathlib.Path('{JSON}'), rate=1)
-append(pathlib.Path('{JSON}'), rate=2)
-"""
 
 
 def step(name, code, seconds=30.0):
@@ -32,12 +26,13 @@ def step(name, code, seconds=30.0):
 def test_a_step_that_fails_or_hangs_keeps_no_other_from_its_results(tmp_path):
     file = tmp_path / "made" / "run.json"
     child = "import subprocess; subprocess.run(['sleep', '99'])"
-    part = f"open('{JSON}', 'a').write('{{\"rate\": 3')"
+    written = '{"rate": 1}\n{"rate": 2}\n{"rate'
+    writes = f"open({JSON!r}, 'a').write({written!r})"
     looks = f"import json; seen = json.load(open({str(file)!r})); print(len(seen['steps']))"
     steps = [
-        step("writes", "print('done')"),
+        step("passes", "print('done')"),
         step("fails", "print('before'); raise SystemExit(3)"),
-        step("Hangs, late", f"{WRITES}\n{part}\n{child}", seconds=8.0),
+        step("Hangs, late", f"{writes}\n{child}", seconds=5.0),
         step("looks", looks),
     ]
     began = time.monotonic()
@@ -45,17 +40,28 @@ def test_a_step_that_fails_or_hangs_keeps_no_other_from_its_results(tmp_path):
     assert time.monotonic() - began < 40
     results = json.loads(file.read_text())
     found = results["steps"]
-    assert [found[name]["status"] for name in ("writes", "fails", "looks")] == [
+    assert [found[name]["status"] for name in ("passes", "fails", "looks")] == [
         "passed",
         "failed: status 3",
         "passed",
     ]
     assert found["fails"]["said"] == "before\n"
-    assert found["Hangs, late"]["status"] == "no end within 8 s"
+    assert found["Hangs, late"]["status"] == "no end within 5 s"
     assert found["Hangs, late"]["figures"] == [{"rate": 1}, {"rate": 2}]
     assert (tmp_path / "made" / "run.hangs_late.jsonl").read_text().count("rate") == 3
     assert found["looks"]["said"] == "3\n"
     assert results["rehearsal"] == "brief" and "torch" in results["versions"]
+
+
+def test_a_case_is_a_line_of_its_own(tmp_path, capsys):
+    for rate in (1, 2):
+        append(tmp_path / "figures", rate=rate, device=torch.device("cpu"))
+    append(None, rate=3)
+    lines = (tmp_path / "figures").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {"rate": rate, "device": "cpu"} for rate in (1, 2)
+    ]
+    assert capsys.readouterr().out.splitlines() == [*lines, '{"rate": 3}']
 
 
 def test_steps_for_which_no_time_is_left_are_skipped(tmp_path):
