@@ -212,17 +212,11 @@ class SlotIterator(_BaseDataLoaderIter):
             self._whole._reset(loader, first_iter)
         else:
             self._begun = False
-            self._discard()
+            self._manager.discard()
             if self._manager.pool_is_closed:
                 self._start_manager()
             self._begin()
         self._num_yielded = 0
-
-    def _discard(self) -> None:
-        for job in self._in_flight.undelivered:
-            if job.arriving is not None and self._delivery is not None:
-                self._delivery.finish(job.arriving)
-        self._manager.discard()
 
     # ---- a batch -------------------------------------------------------------------------------
 
@@ -285,7 +279,7 @@ class SlotIterator(_BaseDataLoaderIter):
         if self._num_yielded == 0 and self._epochs.changed(self._options):
             self._begun = False
             self._epochs.restart()
-            self._discard()
+            self._manager.discard()
             self._begin()
         wanted = self._state.workers
         if wanted is not None and wanted != self._workers_wanted:

@@ -624,9 +624,6 @@ EXPORT Result cuStreamCreate(Stream* stream, unsigned) {
   return OK;
 }
 
-// Streams are never destroyed: what they have to do goes on.
-EXPORT Result cuStreamDestroy_v2(Stream) { return has_context() ? OK : INVALID_CONTEXT; }
-
 EXPORT Result cuStreamWaitEvent(Stream stream, EventHandle handle, unsigned) {
   if (!has_context()) return INVALID_CONTEXT;
   const EventPointer event = event_of(handle);
@@ -710,14 +707,6 @@ EXPORT Result cuMemHostUnregister(void* memory) {
   if (found->second.pending > 0) misuse("page-locked memory was let go under a copy from it");
   process.locked.erase(found);
   return OK;
-}
-
-EXPORT Result cuMemcpyHtoD_v2(DevicePointer to, const void* from, size_t bytes) {
-  if (breaks_a_capture()) return CAPTURE_UNSUPPORTED;
-  const Result result =
-      launch(nullptr, to, bytes, [=] { std::memcpy(reinterpret_cast<void*>(to), from, bytes); });
-  if (result == OK) stream_of(nullptr)->wait();
-  return result;
 }
 
 EXPORT Result cuMemcpyHtoDAsync_v2(DevicePointer to, const void* from, size_t bytes,
