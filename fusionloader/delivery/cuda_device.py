@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import functools
-import logging
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
 
 from fusionloader._native import cuda as native
 from fusionloader.delivery.device_memory import DeviceMemory
+from fusionloader.delivery.refusals import warn_of
 from fusionloader.executors.device.kernel import CONVERT_LEVELS, kernel_code
-from fusionloader.executors.device.nvrtc import NvrtcError
-from fusionloader.gpu_memory.errors import CudaError
-
-log = logging.getLogger("fusionloader.loader")
+from fusionloader.executors.device.nvrtc import NvrtcError, why_missing
+from fusionloader.gpu_memory.errors import MemorySharingError
 
 
 class Device(Protocol):
@@ -47,6 +46,9 @@ class Device(Protocol):
 
     def conversion_kernel(self) -> int | str:
         """Returns the kernel that makes elements of levels, or why there is none."""
+
+    def synchronize(self) -> None:
+        """Has torch wait until the device has done everything."""
 
 
 class CudaDevice:
@@ -93,8 +95,12 @@ class CudaDevice:
 
     def conversion_kernel(self) -> int | str:
         """See ``Device``."""
-        kernel = _conversion_kernel(self.number)
+        kernel = load_conversion(self.number, _code)
         return kernel if isinstance(kernel, str) else kernel.function
+
+    def synchronize(self) -> None:
+        """See ``Device``."""
+        torch.cuda.synchronize(self.number)
 
 
 @functools.cache
@@ -104,12 +110,19 @@ def _copy_stream(device: int) -> torch.cuda.Stream:
     return torch.cuda.ExternalStream(stream, device)  # type: ignore[no-untyped-call]
 
 
+def _code(device: int) -> bytes:
+    return kernel_code(native.architecture(device), file=CONVERT_LEVELS)
+
+
 @functools.cache
-def _conversion_kernel(device: int) -> native.Kernel | str:
-    """Compiles and loads it, once a process: loaders may begin anew with every epoch."""
+def load_conversion(device: int, code: Callable[[int], bytes]) -> native.Kernel | str:
+    """Returns the kernel that is in ``code(device)``, or why there is none.
+
+    It is loaded once a process: loaders may begin anew with every epoch.
+    """
     try:
-        code = kernel_code(native.architecture(device), file=CONVERT_LEVELS)
-        return native.Kernel(device, code, "fusionloader_convert_levels")
-    except (NvrtcError, CudaError) as error:
-        log.info("batches cross to the device as they are, not as levels: %s", error)
+        return native.Kernel(device, code(device), "fusionloader_convert_levels")
+    except (NvrtcError, MemorySharingError) as error:
+        if why_missing() is None:  # else explain() says so
+            warn_of(error, "batches cross to the device as they are, not as 8-bit levels", "device")
         return str(error)

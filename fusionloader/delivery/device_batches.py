@@ -70,7 +70,7 @@ class DeviceDelivery:
         # Host memory that a copy may still be reading.
         self._read: deque[tuple[native.Event, Owner]] = deque()
         # Also where an epoch is left: the memory of both sides is somebody else's afterwards.
-        weakref.finalize(self, _wait_for, self._read, os.getpid()).atexit = False
+        weakref.finalize(self, _finish, device, self._read, os.getpid()).atexit = False
 
     def open(
         self, queue: _native.ManagerQueue, gpu_worker: int | None, levels: LevelRows | None
@@ -113,11 +113,19 @@ class DeviceDelivery:
         return pending.layout.build(pending.leaves)
 
 
-def _wait_for(read: deque[tuple[native.Event, Owner]], pid: int) -> None:
-    while read and os.getpid() == pid:  # in a forked child CUDA is the parent's
-        with suppress(MemorySharingError):  # a device that is lost reads nothing more
-            read[0][0].synchronize()
-        read.popleft()
+def _finish(device: Device, read: deque[tuple[native.Event, Owner]], pid: int) -> None:
+    if read and os.getpid() == pid:  # in a forked child CUDA is the parent's
+        with suppress(RuntimeError):  # a device that is lost reads nothing more
+            wait_for_copies(device)
+    read.clear()
+
+
+def wait_for_copies(device: Device) -> None:
+    """Returns when no copy reads host memory any more."""
+    try:
+        native.synchronize(device.number, device.copy_stream)
+    except MemorySharingError:
+        device.synchronize()
 
 
 class QueueCopies:
@@ -204,7 +212,7 @@ class QueueCopies:
         self._copier.cancel(copying.number)
         if copying.buffer is not None:
             self._ring.end(copying.buffer)
-        native.synchronize(self._device.number, self._device.copy_stream)
+        wait_for_copies(self._device)
 
     def close(self) -> None:
         """Ends the thread."""

@@ -10,15 +10,27 @@ import torch
 from fusionloader._native import cuda as native
 from fusionloader.delivery.cuda_device import Device
 from fusionloader.delivery.device_memory import DeviceMemory, open_memory
+from fusionloader.gpu_memory.errors import CudaError
 
 BufferOpener = tuple[Callable[..., torch.Tensor], tuple[Any, ...]]
 """A function, and the arguments with which it opens a buffer in the GPU worker."""
 
 _DEFAULT_STREAM = 0
+_OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 
 
 def _itself(memory: torch.Tensor) -> torch.Tensor:
     return memory
+
+
+def _allocate(device: int, nbytes: int) -> DeviceMemory:
+    try:
+        return DeviceMemory(device, nbytes)
+    except CudaError as error:
+        if error.code != _OUT_OF_MEMORY:
+            raise
+    torch.cuda.empty_cache()  # of an earlier epoch; this one has not begun
+    return DeviceMemory(device, nbytes)
 
 
 class DeviceBuffer:
@@ -73,7 +85,7 @@ class DeviceRing:
         With ``in_process`` it is a thread of this process, and gets the buffers themselves.
         """
         while len(self._openers) < count:
-            memory = DeviceMemory(self._device.number, nbytes)
+            memory = _allocate(self._device.number, nbytes)
             buffer = DeviceBuffer(len(self._openers), self._device.tensor(memory))
             opener: BufferOpener = (_itself, (buffer.memory,))
             self._openers.append(opener if in_process else (open_memory, memory.handle()))

@@ -14,7 +14,6 @@ from fusionloader.amounts import mib
 from fusionloader.delivery.device_batches import Arriving, QueueCopies
 from fusionloader.delivery.device_ring import BufferOpener
 from fusionloader.executors.layout import Layout, Memory
-from fusionloader.gpu_memory.errors import MemorySharingError
 from fusionloader.manager.in_flight import Job, MiniBatch
 from fusionloader.manager.options import ManagerOptions
 from fusionloader.shm import objects
@@ -162,6 +161,10 @@ class BatchMemory:
         nbytes = self._open_copies().shared_bytes(self.layout, self._options.batch_size)
         return self._delivery.ring.share(self._gpu.buffers, nbytes, self._gpu.in_thread)
 
+    def go_without_gpu_worker(self) -> None:
+        """There is none that writes into buffers on the device."""
+        self._gpu = None
+
     def _open_copies(self) -> QueueCopies:
         assert self._delivery is not None
         if self._copies is None:
@@ -226,5 +229,5 @@ class BatchMemory:
         if self._copies is not None:
             self._copies.close()
             for job in jobs:
-                with suppress(MemorySharingError):  # a device that is lost copies nothing more
+                with suppress(RuntimeError):  # a device that is lost copies nothing more
                     self._stop_copying(job)

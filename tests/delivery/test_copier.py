@@ -12,6 +12,7 @@ from support.waiting import wait_until
 
 from fusionloader import _native
 from fusionloader._native import End, TinyBatchState, cuda
+from fusionloader.gpu_memory.errors import CudaError
 from fusionloader.shm import objects
 from fusionloader.shm.slots import Arena, SlotPool
 
@@ -137,11 +138,11 @@ def test_rows_come_through_the_slot_but_those_of_the_gpu_worker(queues, fake_cud
             assert torch.equal(got[row], expected[row])
 
 
-def copier_of(queue, fake_cuda):
+def copier_of(queue, fake_cuda, nbytes=8 * 4096):
     """Returns a copier, room for a mini-batch on the device, and the stream of copies."""
     device = FakeDevice(fake_cuda)
     copier = cuda.Copier(queue.manager, 0, device.copy_stream)
-    return copier, device.empty((8 * 4096,), torch.uint8), device.copy_stream
+    return copier, device.empty((nbytes,), torch.uint8), device.copy_stream
 
 
 def test_a_tiny_batch_is_copied_while_others_are_made(queues, fake_cuda):
@@ -169,3 +170,17 @@ def test_what_is_cancelled_is_left_alone(queues, fake_cuda):
     assert copier.copied_bytes == copied
     with pytest.raises(ValueError, match="no such mini-batch"):
         copier.finish(number)
+
+
+def test_a_copy_that_was_refused_is_not_measured_for_ever(queues, fake_cuda):
+    queue = queues(1 << 16)
+    queue.publish([0], 1)
+    copier, result, _ = copier_of(queue, fake_cuda, 1 << 16)
+    queue.finish(*queue.claim(False))
+    leaves = [(queue.payload.address, result.data_ptr(), 1 << 16)]
+    fake_cuda.refuse("cuMemcpyHtoDAsync_v2")
+    with pytest.raises(CudaError, match="cuMemcpyHtoDAsync failed"):
+        copier.begin(queue.descriptor.number, leaves)
+    fake_cuda.refuse("")
+    copier.finish(copier.begin(queue.descriptor.number, leaves)).synchronize()
+    wait_until(lambda: copier.timed[0] == 1 << 16)

@@ -2,16 +2,20 @@
 
 import contextlib
 import ctypes
+import functools
 import os
 
 import torch
 
 from fusionloader._native import cuda as native
+from fusionloader.delivery.cuda_device import load_conversion
 from fusionloader.delivery.device_batches import DeviceDelivery
 from fusionloader.delivery.device_memory import DeviceMemory
 
-# The fake driver has a kernel of its own by this name.
-PTX = b"//\n.visible .entry fusionloader_convert_levels()\n"
+
+def code(device):
+    # The fake driver has a kernel of its own by this name.
+    return b"//\n.visible .entry fusionloader_convert_levels()\n"
 
 
 class Allocator:
@@ -22,24 +26,27 @@ class Allocator:
     size, so that whoever relies on more than that sees its memory written again.
     """
 
-    def __init__(self):
+    def __init__(self, cuda):
+        self._by_torch = cuda.by_torch
         self._freed = []
         self._streams = {}  # that were recorded, by the address of a block in use
         self.allocated_bytes = 0
 
     def allocate(self, nbytes):
-        for memory, marks in reversed(self._freed):
-            if memory.nbytes >= nbytes and all(mark.query() for mark in marks):
-                self._freed.remove((memory, marks))
-                break
-        else:
-            self.allocated_bytes += nbytes
-            memory = DeviceMemory(0, nbytes)
+        with self._by_torch():
+            for memory, marks in reversed(self._freed):
+                if memory.nbytes >= nbytes and all(mark.query() for mark in marks):
+                    self._freed.remove((memory, marks))
+                    break
+            else:
+                self.allocated_bytes += nbytes
+                memory = DeviceMemory(0, nbytes)
         self._streams[memory.address] = set()
         return Block(self, memory)
 
     def free(self, memory):
-        marks = [native.Event(0, stream) for stream in self._streams.pop(memory.address)]
+        with self._by_torch():
+            marks = [native.Event(0, stream) for stream in self._streams.pop(memory.address)]
         self._freed.append((memory, marks))
 
     def record(self, tensor, stream):
@@ -67,9 +74,13 @@ class FakeDevice:
 
     def __init__(self, cuda, converts=True):
         self._cuda = cuda
-        self._allocator = Allocator()
-        self.stream, self.copy_stream = cuda.stream(), cuda.stream()
+        self._allocator = Allocator(cuda)
+        self.stream = cuda.stream()
         self.converts = converts
+
+    @functools.cached_property
+    def copy_stream(self):
+        return native.make_stream(self.number)
 
     def empty(self, shape, dtype):
         size = torch.Size(shape).numel()
@@ -80,7 +91,9 @@ class FakeDevice:
 
     def upload(self, data):
         tensor = self.empty((len(data),), torch.uint8)
-        self._cuda.wait(self.copy_stream)
+        stream = self.copy_stream
+        with self._cuda.by_torch():
+            self._cuda.wait(stream)
         ctypes.memmove(tensor.data_ptr(), data, len(data))
         return tensor
 
@@ -100,8 +113,11 @@ class FakeDevice:
     def conversion_kernel(self):
         if not self.converts:
             return "asked not to"
-        self._kernel = native.Kernel(self.number, PTX, "fusionloader_convert_levels")
-        return self._kernel.function
+        kernel = load_conversion(self.number, code)
+        return kernel if isinstance(kernel, str) else kernel.function
+
+    def synchronize(self):
+        self._cuda.run()
 
     # ---- what training does ----
 
