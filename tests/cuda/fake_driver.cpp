@@ -458,28 +458,53 @@ EXPORT Result cuInit(unsigned) {
   return OK;
 }
 
-EXPORT Result cuGetErrorName(Result result, const char** name) {
-  static const std::map<Result, const char*> names{
-      {OK, "CUDA_SUCCESS"},
-      {INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE"},
-      {OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY"},
-      {NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED"},
-      {NO_DEVICE, "CUDA_ERROR_NO_DEVICE"},
-      {INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE"},
-      {INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT"},
-      {INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE"},
-      {ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS"},
-      {ALREADY_LOCKED, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED"},
-      {NOT_LOCKED, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED"},
-      {CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"}};
-  const auto found = names.find(result);
-  *name = found == names.end() ? nullptr : found->second;
-  return found == names.end() ? INVALID_VALUE : OK;
+namespace {
+
+// Names are cuda.h's, texts libcudart's; tests/cuda/test_driver.py compares them.
+struct ErrorText {
+  const char *name, *text;
+};
+const std::map<Result, ErrorText> error_texts{
+    {OK, {"CUDA_SUCCESS", "no error"}},
+    {INVALID_VALUE, {"CUDA_ERROR_INVALID_VALUE", "invalid argument"}},
+    {OUT_OF_MEMORY, {"CUDA_ERROR_OUT_OF_MEMORY", "out of memory"}},
+    {NOT_INITIALIZED, {"CUDA_ERROR_NOT_INITIALIZED", "initialization error"}},
+    {NO_DEVICE, {"CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"}},
+    {INVALID_DEVICE, {"CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"}},
+    {INVALID_IMAGE, {"CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"}},
+    {INVALID_CONTEXT, {"CUDA_ERROR_INVALID_CONTEXT", "invalid device context"}},
+    {NO_BINARY_FOR_GPU,
+     {"CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image is available for execution on the device"}},
+    {INVALID_HANDLE, {"CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"}},
+    {NOT_FOUND, {"CUDA_ERROR_NOT_FOUND", "named symbol not found"}},
+    {NOT_READY, {"CUDA_ERROR_NOT_READY", "device not ready"}},
+    {ILLEGAL_ADDRESS, {"CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"}},
+    {ALREADY_LOCKED,
+     {"CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED",
+      "part or all of the requested memory range is already mapped"}},
+    {NOT_LOCKED,
+     {"CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED",
+      "pointer does not correspond to a registered memory region"}},
+    {CAPTURE_UNSUPPORTED,
+     {"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "operation not permitted when stream is capturing"}},
+    {CAPTURE_INVALIDATED,
+     {"CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
+      "operation failed due to a previous error during capture"}}};
+
+Result error_text(Result result, const char* ErrorText::* part, const char** text) {
+  const auto found = error_texts.find(result);
+  *text = found == error_texts.end() ? nullptr : found->second.*part;
+  return *text == nullptr ? INVALID_VALUE : OK;
 }
 
-EXPORT Result cuGetErrorString(Result, const char** text) {
-  *text = "said by the fake driver";
-  return OK;
+}  // namespace
+
+EXPORT Result cuGetErrorName(Result result, const char** name) {
+  return error_text(result, &ErrorText::name, name);
+}
+
+EXPORT Result cuGetErrorString(Result result, const char** text) {
+  return error_text(result, &ErrorText::text, text);
 }
 
 EXPORT Result cuDeviceGetCount(int* count) {
