@@ -1233,10 +1233,11 @@ class cuda:
             self,
             queue: ManagerQueue,
             device: int,
+            stream: int,
             gpu_worker: int | None = None,
             conversion: tuple[int, int, int, int] | None = None,
         ) -> None:
-            """`gpu_worker` writes its rows of the first leaf itself.
+            """Copies go into `stream`. `gpu_worker` writes its rows of the first leaf itself.
 
             `conversion` of levels: kernel, address of the table, levels of a channel, bytes of an
             element.
@@ -1254,8 +1255,8 @@ class cuda:
             `staging`, the first leaf's rows are levels.
             """
 
-        def cancel(self, number: int) -> cuda.Event:
-            """Copies no more of it; the point behind what was copied."""
+        def cancel(self, number: int) -> None:
+            """Copies no more of it; what was copied of it is in the stream."""
 
         def close(self) -> None:
             """Ends the thread."""
@@ -1292,6 +1293,8 @@ class cuda:
     @staticmethod
     def library() -> str: ...
     @staticmethod
+    def make_stream(device: int) -> int: ...
+    @staticmethod
     def open_handle(device: int, handle: bytes) -> int:
         """The address of another process's allocation in this one."""
 
@@ -1312,9 +1315,11 @@ class cuda:
     @staticmethod
     def settle_pool() -> None: ...
     @staticmethod
-    def uuid(device: int) -> bytes: ...
+    def synchronize(device: int, stream: int) -> None:
+        """Waits until the device has done what is in the stream now."""
+
     @staticmethod
-    def write(device: int, address: int, data: bytes) -> None: ...
+    def uuid(device: int) -> bytes: ...
 
 class testing:
     """Parts of the native code that only tests and measurements call by themselves."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
 import torch
+from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from fusionloader.aliases import AnyLoader, Batch
@@ -18,12 +19,14 @@ from fusionloader.coordinated.connection import LeftGroup
 from fusionloader.coordinated.group_manager import GroupManager
 from fusionloader.coordinated.membership import Membership
 from fusionloader.delivery.cuda_device import CudaDevice
-from fusionloader.delivery.device_batches import make_delivery
+from fusionloader.delivery.device_batches import make_delivery, wait_for_copies
 from fusionloader.delivery.host_batches import collate_named, collate_rest, without_rows
 from fusionloader.delivery.level_rows import LevelRows
 from fusionloader.delivery.page_locking import CudaPageLocking
+from fusionloader.delivery.refusals import warn_of
 from fusionloader.delivery.to_device import to_device
 from fusionloader.executors.layout import Layout
+from fusionloader.gpu_memory.errors import MemorySharingError
 from fusionloader.iterators.backend import WorkerBackend, refuse_in_whole_batches
 from fusionloader.iterators.loader_state import LoaderState, Window
 from fusionloader.iterators.whole_batches import ContinuedIterator, detached
@@ -65,7 +68,9 @@ class SlotIterator(_BaseDataLoaderIter):
         self._finalizer: Callable[[], object] = lambda: None
         self._membership = None if options.share is None else state.member(options.share)
         # A group delivers to host memory, from where torch copies: its slots are other jobs', too.
-        self._delivery = make_delivery(options.device) if self._membership is None else None
+        self._delivery = None
+        if self._membership is None and state.refused is None:
+            self._delivery = make_delivery(options.device)
         self._tracer, self._turn = StepTracer(state.traces), OneThread()
         if self._membership is None:
             self._start_manager()
@@ -85,6 +90,7 @@ class SlotIterator(_BaseDataLoaderIter):
         self._levels = self._send_levels()
         start = self._backend.starter(self._options, self.base_seed)
         options, layout = self._manager_options(), self._backend.layout
+        self._page_locked = options.page_locking is not None
         self._manager: LocalManager | GroupManager
         if self._membership is None or self._membership.why_alone:
             self._manager = LocalManager(options, layout, start, self._statistics.deferred)
@@ -105,7 +111,7 @@ class SlotIterator(_BaseDataLoaderIter):
             name=backend.name,
             group_size=options.tiny_batch_size if options.augment_per == "tiny_batch" else 0,
             page_locking=self._page_locking(),
-            gpu=backend.gpu,
+            gpu=None if self._lacks_buffers else backend.gpu,
             delivery=self._delivery,
             levels=self._levels,
             max_shared_bytes=options.shared_bytes,
@@ -128,14 +134,23 @@ class SlotIterator(_BaseDataLoaderIter):
 
     def _send_levels(self) -> LevelRows | None:
         """Has samples come as levels, where the device can make elements of them."""
-        if self._delivery is None or isinstance(self._delivery.device.conversion_kernel(), str):
-            return None
-        return self._backend.send_levels()
+        kernel = None if self._delivery is None else self._delivery.device.conversion_kernel()
+        return self._backend.send_levels(isinstance(kernel, int))
+
+    @property
+    def _lacks_buffers(self) -> bool:
+        """Whether batches on the device, which the GPU worker would write into, are torch's."""
+        gpu = self._backend.gpu
+        return self._delivery is None and gpu is not None and gpu.buffers > 0
 
     def _page_locking(self) -> CudaPageLocking | None:
+        if self._state.refused is not None:
+            return None
         if self._delivery is not None:
             return CudaPageLocking(self._delivery.device)
-        return CudaPageLocking(CudaDevice(torch.device("cuda"))) if self._pin_memory else None
+        if not (self._pin_memory and torch.cuda.is_available()):
+            return None
+        return CudaPageLocking(CudaDevice(torch.device("cuda")))
 
     # ---- an epoch ------------------------------------------------------------------------------
 
@@ -160,6 +175,14 @@ class SlotIterator(_BaseDataLoaderIter):
             self._start_manager()
 
     def _fill(self) -> bool:
+        """Publishes what there is room for; see ``_publish``."""
+        try:
+            return self._publish()
+        except MemorySharingError as error:
+            self._go_without_cuda(error)  # which publishes
+            return bool(self._in_flight.wanted)
+
+    def _publish(self) -> bool:
         """Publishes what there is room for, without delaying a batch that is done.
 
         To make room for a mini-batch is what takes long at the start of an epoch. The sampler is
@@ -212,17 +235,11 @@ class SlotIterator(_BaseDataLoaderIter):
             self._whole._reset(loader, first_iter)
         else:
             self._begun = False
-            self._discard()
+            self._manager.discard()
             if self._manager.pool_is_closed:
                 self._start_manager()
             self._begin()
         self._num_yielded = 0
-
-    def _discard(self) -> None:
-        for job in self._in_flight.undelivered:
-            if job.arriving is not None and self._delivery is not None:
-                self._delivery.finish(job.arriving)
-        self._manager.discard()
 
     # ---- a batch -------------------------------------------------------------------------------
 
@@ -256,21 +273,21 @@ class SlotIterator(_BaseDataLoaderIter):
         self._notice_changes()
         while True:
             try:
-                if not (self._here() or self._in_flight.wanted or self._fill()):
+                if not (self._here() or self._in_flight.wanted or self._publish()):
                     break
                 job = self._next_job()
-                self._fill()
+                self._publish()
+                found, batch = self._batch(job)
+                if found:
+                    return batch
             except NoFixedLayout as why:
                 return self._go_whole(str(why))
             except PlanOutdated:
                 self._go_python()
-                continue
             except LeftGroup as why:
                 self._go_alone(str(why))
-                continue
-            found, batch = self._batch(job)
-            if found:
-                return batch
+            except MemorySharingError as error:
+                self._go_without_cuda(error)
         self._batches.check()
         self._end_epoch()
         raise StopIteration
@@ -285,7 +302,7 @@ class SlotIterator(_BaseDataLoaderIter):
         if self._num_yielded == 0 and self._epochs.changed(self._options):
             self._begun = False
             self._epochs.restart()
-            self._discard()
+            self._manager.discard()
             self._begin()
         wanted = self._state.workers
         if wanted is not None and wanted != self._workers_wanted:
@@ -353,7 +370,7 @@ class SlotIterator(_BaseDataLoaderIter):
                 return False, None
             try:
                 job.result = self._made(job, dropped)
-            except (MemoryError, OSError):
+            except (MemoryError, OSError, MemorySharingError):
                 raise  # the next call may be able to
             except Exception:  # its samples cannot be collated
                 self._pass_over(job)
@@ -376,7 +393,10 @@ class SlotIterator(_BaseDataLoaderIter):
             return without_rows(self._delivery.finish(job.arriving), count, dropped)
         if job.spilled or dropped:
             return self._collate(job, dropped)
-        return self._layout.batch(self._manager.deliver(job), count, count)
+        batch = self._layout.batch(self._manager.deliver(job), count, count)
+        if self._pin_memory and not self._page_locked:
+            batch = pin_memory(batch, self._pin_memory_device)  # type: ignore[no-untyped-call]
+        return batch
 
     def _tell_gpu(self, samples: int) -> None:
         """Reports a delivery to the GPU worker's control."""
@@ -422,6 +442,25 @@ class SlotIterator(_BaseDataLoaderIter):
         """Has workers of this job's own make what it has not had of the epoch."""
         assert self._membership is not None
         self._membership.leave(why)
+        self._start_anew()
+
+    def _go_without_cuda(self, error: MemorySharingError) -> None:
+        """Has torch pin batches and copy them to the device, where CUDA refused what we asked for.
+
+        Raises:
+            MemorySharingError: the device has failed, and torch's calls would fail, too.
+        """
+        if self._state.refused is not None:
+            raise error
+        if self._delivery is None:
+            option, instead = "pin_memory", "torch pins batches"
+        else:
+            option, instead = "device", "torch copies batches to the device"
+        warn_of(error, instead, option)
+        self._state.refused = f"{instead}: {error}"
+        if self._delivery is not None:
+            wait_for_copies(self._delivery.device)  # before memory that they read is let go
+            self._delivery = None
         self._start_anew()
 
     def _start_anew(self) -> None:
