@@ -10,7 +10,8 @@ from PIL import Image
 from fusionloader.cli.dead_leaves import paint
 from fusionloader.executors.dali.errors import NotOnDali
 from fusionloader.executors.dali.head import DaliHead
-from fusionloader.executors.dali.head_steps import HeadStep, head_of
+from fusionloader.executors.dali.head_steps import HeadStep, head_of, window_of
+from fusionloader.executors.dali.prebuilt import Prebuilt
 from fusionloader.executors.refusals import FileRefused
 
 WIDTH, HEIGHT = 90, 70
@@ -91,10 +92,10 @@ def test_a_file_that_only_the_decoder_finds_bad_is_found_by_halving(head, monkey
 
 
 def test_on_a_lost_device_no_file_is_blamed(head, monkeypatch):
-    def fail(**_):
+    def fail(*_, **__):
         raise RuntimeError("CUDA runtime API error cudaErrorIllegalAddress (700)")
 
-    monkeypatch.setattr(head._pipeline, "run", fail)
+    monkeypatch.setattr(Prebuilt, "run", fail)
     with pytest.raises(RuntimeError, match="IllegalAddress"):
         head.run([encoded()] * 4, [WHOLE] * 4)
 
@@ -125,6 +126,11 @@ def test_the_head_takes_the_first_operations_of_a_sample():
     assert step == HeadStep((3, 4, 50, 40), 30, 20, "bicubic", hflip=True)
     assert rest == [("invert",), ("hflip",)]
     assert head_of([], WIDTH, HEIGHT) == (WHOLE, [])
+    window = HeadStep((3, 4, 50, 40), 40, 50)
+    assert window.is_window and not step.is_window
+    assert window_of(drawn, WIDTH, HEIGHT) == (window, drawn[1:])
+    beyond = [("crop", 60, 4, 50, 40, BLACK), *drawn[1:]]
+    assert window_of(beyond, WIDTH, HEIGHT) == (WHOLE, beyond)
 
 
 @pytest.mark.parametrize(
