@@ -1,7 +1,7 @@
 """Images a second of the GPU worker's decoders, and how far their pixels are from Pillow's.
 
-Whole images are decoded, and windows of RandomResizedCrop are resized, in groups, as the GPU worker
-does it. The device is the CPU where there is no other; a decoder that is not installed is left out.
+Whole images are decoded, and windows of RandomResizedCrop, in groups, as the GPU worker does it.
+The device is the CPU where there is no other; a decoder that is not installed is left out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from benchmarks.study import interleaved, parser_of, publish
 from fusionloader import Decoded, GpuWorker
 from fusionloader.cli.bench import setting_of
-from fusionloader.executors.dali.head_steps import HeadStep, head_of
+from fusionloader.executors.dali.head_steps import HeadStep, window_of
 from fusionloader.executors.decoders.by_name import make_decoder, missing_package
 from fusionloader.executors.decoders.decoder_head import DecoderHead, Group
 from fusionloader.executors.native import file_decoder, jpeg_size, make_executor
@@ -26,23 +26,23 @@ from fusionloader.io import decode_window
 from fusionloader.plan.stages import Plan, RandomResizedCrop
 
 NAMES = ("dali", "nvjpeg", "torchvision")
-RATIO = (3 / 4, 4 / 3)
+SIDE, RATIO = 224, (3 / 4, 4 / 3)
 TIMEOUT = 300.0
 
 Sample = tuple[bytes, HeadStep]
 
 
-def samples_of(files: Sequence[bytes], side: int) -> dict[str, list[Sample]]:
-    """Returns what is decoded: each file as a whole, and a window that is resized to ``side``."""
-    stage = RandomResizedCrop(side, side, (0.08, 1.0), RATIO, ("bilinear",))
-    executor = make_executor(Plan((stage,), None, side, side))
+def samples_of(files: Sequence[bytes]) -> dict[str, list[Sample]]:
+    """Returns what is decoded: each file as a whole, and a window of it."""
+    stage = RandomResizedCrop(SIDE, SIDE, (0.08, 1.0), RATIO, ("bilinear",))
+    executor = make_executor(Plan((stage,), None, SIDE, SIDE))
     whole, windows = [], []
     for index, file in enumerate(files):
         size = jpeg_size(file_decoder(), file)
         if size is None:
             continue
         whole.append((file, HeadStep((0, 0, *size), size[1], size[0])))
-        windows.append((file, head_of(executor.draw(0, 0, index, 0, *size), *size)[0]))
+        windows.append((file, window_of(executor.draw(0, 0, index, 0, *size), *size)[0]))
     return {"whole": whole, "windows": windows}
 
 
@@ -83,8 +83,8 @@ def distance(images: Iterable[Any], samples: Sequence[Sample]) -> tuple[float, i
             missing += 1
             continue
         x, y, width, height = step.window
-        box, size = (x, y, x + width, y + height), (step.width, step.height)
-        exact = decode_window(file, box, size, filter=step.filter).astype(int)  # Pillow's pixels
+        box = (x, y, x + width, y + height)
+        exact = decode_window(file, box, (width, height)).astype(int)  # Pillow's pixels
         apart = np.abs(exact - image)
         total, count, most = total + apart.sum(), count + apart.size, max(most, apart.max())
     return float(total / max(count, 1)), int(most), missing
@@ -94,7 +94,6 @@ def main() -> None:
     parser = parser_of(__doc__, rounds=5)
     parser.add_argument("--files", type=int, default=200, help="files of the corpus to use (200)")
     parser.add_argument("--group", type=int, default=16, help="images in a group (16)")
-    parser.add_argument("--side", type=int, default=224, help="of resized windows (224)")
     parser.add_argument("--threads", type=int, default=1, help="of a decoder on the CPU (1)")
     parser.add_argument("--only", choices=NAMES, help="one decoder alone")
     parser.add_argument("--device", help="cpu, or cuda:0 (where there is one)")
@@ -104,7 +103,7 @@ def main() -> None:
     device = (where.index or 0) if where.type == "cuda" else None
     setting, corpus = setting_of(options, "default")
     paths = sorted(path for path in setting.folder().glob("*/*") if path.is_file())
-    kinds = samples_of([path.read_bytes() for path in paths[: options.files]], options.side)
+    kinds = samples_of([path.read_bytes() for path in paths[: options.files]])
     measured: dict[str, Callable[[], float]] = {}
     distances: dict[str, tuple[float, int, int]] = {}
     left_out: dict[str, str] = {}
