@@ -50,7 +50,7 @@ def on_device(program: DeviceProgram, image: np.ndarray, drawn: list, row: int) 
     out = torch.empty(row * SAMPLES, dtype=torch.uint8, device="cuda")
     torch.cuda.synchronize()
     samples = [
-        DeviceSample(pixels.data_ptr(), SIDE, SIDE, operations, out.data_ptr() + i * row)
+        DeviceSample(pixels.data_ptr(), *image.shape[:2], operations, out.data_ptr() + i * row)
         for i, operations in enumerate(drawn)
     ]
 
@@ -92,32 +92,30 @@ def compilation() -> dict[str, float] | str:
     return seconds
 
 
-def measure(policy: object) -> dict[str, object]:
-    """Returns the costs of a plan with that policy."""
-    compiled = compile_plan(
-        v1.Compose([v1.CenterCrop(SIDE), policy, v1.ToTensor(), v1.Normalize(MEAN, STD)])
-    )
-    image = np.random.default_rng(0).integers(0, 256, (SIDE, SIDE, 3), np.uint8)
-    drawn = [compiled.draw(SIDE, SIDE, index=index) for index in range(SAMPLES)]
+def measure(steps: list[object], width: int, height: int) -> dict[str, object]:
+    """Returns the costs of a plan with those transforms, for decoded images of that size."""
+    compiled = compile_plan(v1.Compose([*steps, v1.ToTensor(), v1.Normalize(MEAN, STD)]))
+    image = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
+    drawn = [compiled.draw(width, height, index=index) for index in range(SAMPLES)]
     executor, program = make_executor(compiled.plan), DeviceProgram(compiled.plan)
     scalar = make_executor(compiled.plan, simd="scalar")
-    batch, staging = _native.DeviceBatch(executor), np.empty(1 << 20, np.uint8)
+    batch, staging = _native.DeviceBatch(executor), np.empty(1 << 22, np.uint8)
     out = result_like(compiled.plan).view(torch.uint8).numpy().reshape(-1)
 
     on_host = [
-        DeviceSample(image.ctypes.data, SIDE, SIDE, operations, out.ctypes.data)
+        DeviceSample(image.ctypes.data, height, width, operations, out.ctypes.data)
         for operations in drawn
     ]
 
     def flatten() -> None:
         batch.clear()
         for operations in drawn:
-            batch.add(operations, 0, SIDE, SIDE, 0)
+            batch.add(operations, 0, width, height, 0)
 
     def draw_and_flatten() -> None:
         batch.clear()
         for index in range(SAMPLES):
-            batch.add_drawn(executor, 0, 0, index, 0, 0, 0, SIDE, SIDE, 0)
+            batch.add_drawn(executor, 0, 0, index, 0, 0, 0, width, height, 0)
 
     flatten()
     report: dict[str, object] = {
@@ -140,9 +138,15 @@ def measure(policy: object) -> dict[str, object]:
 
 def main() -> None:
     """Measures and prints."""
-    policies = {"none": v1.CenterCrop(SIDE), "RandAugment": v1.RandAugment()}
-    for name, policy in policies.items():
-        append(options().json, policy=name, **measure(policy))
+    crop, resize = v1.CenterCrop(SIDE), v1.RandomResizedCrop(SIDE)
+    plans: dict[str, tuple[list[object], int, int]] = {
+        "none": ([crop], SIDE, SIDE),
+        "RandAugment": ([crop, v1.RandAugment()], SIDE, SIDE),
+        "resize of 500 x 375": ([resize], 500, 375),
+        "resize of 1024 x 768": ([resize], 1024, 768),
+    }
+    for name, plan in plans.items():
+        append(options().json, plan=name, **measure(*plan))
     append(options().json, seconds_to_compile=compilation())
 
 

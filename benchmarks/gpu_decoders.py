@@ -2,8 +2,8 @@
 
     python -m benchmarks.gpu_decoders --groups 4,16,64 --engine 1,0 --fancy 1,0 --json FILE
 
-Whole images are decoded, and windows of RandomResizedCrop are resized, in groups, as the GPU worker
-does it. The device is the CPU where there is no other; a decoder that is not installed is left out.
+Whole images are decoded, and windows of RandomResizedCrop, in groups, as the GPU worker does it.
+The device is the CPU where there is no other; a decoder that is not installed is left out.
 Each case is one JSON line, written when it ends: with the nvJPEG behind the decoder, with or
 without the hardware engine and libjpeg's chroma upsampling, and with the device's utilisation, of
 which ``jpg`` tells whether that engine has worked, and ``sm`` whether the device did.
@@ -27,7 +27,7 @@ from benchmarks.study import append, parser_of
 from fusionloader import Decoded, Decoder, GpuWorker
 from fusionloader.cli.bench import setting_of
 from fusionloader.cli.environment import versions
-from fusionloader.executors.dali.head_steps import HeadStep, head_of
+from fusionloader.executors.dali.head_steps import HeadStep, window_of
 from fusionloader.executors.decoders.by_name import engine_of, missing_package
 from fusionloader.executors.decoders.dali_decoder import DaliDecoder
 from fusionloader.executors.decoders.decoder_head import DecoderHead, Group
@@ -38,23 +38,23 @@ from fusionloader.io import decode_window
 from fusionloader.plan.stages import Plan, RandomResizedCrop
 
 NAMES = ("dali", "nvjpeg", "torchvision")
-RATIO = (3 / 4, 4 / 3)
+SIDE, RATIO = 224, (3 / 4, 4 / 3)
 TIMEOUT = 300.0
 
 Sample = tuple[bytes, HeadStep]
 
 
-def samples_of(files: Sequence[bytes], side: int) -> dict[str, list[Sample]]:
-    """Returns what is decoded: each file as a whole, and a window that is resized to ``side``."""
-    stage = RandomResizedCrop(side, side, (0.08, 1.0), RATIO, ("bilinear",))
-    executor = make_executor(Plan((stage,), None, side, side))
+def samples_of(files: Sequence[bytes]) -> dict[str, list[Sample]]:
+    """Returns what is decoded: each file as a whole, and a window of it."""
+    stage = RandomResizedCrop(SIDE, SIDE, (0.08, 1.0), RATIO, ("bilinear",))
+    executor = make_executor(Plan((stage,), None, SIDE, SIDE))
     whole, windows = [], []
     for index, file in enumerate(files):
         size = jpeg_size(file_decoder(), file)
         if size is None:
             continue
         whole.append((file, HeadStep((0, 0, *size), size[1], size[0])))
-        windows.append((file, head_of(executor.draw(0, 0, index, 0, *size), *size)[0]))
+        windows.append((file, window_of(executor.draw(0, 0, index, 0, *size), *size)[0]))
     return {"whole": whole, "windows": windows}
 
 
@@ -93,8 +93,8 @@ def distance(images: Iterable[Any], samples: Sequence[Sample]) -> tuple[float, i
             missing += 1
             continue
         x, y, width, height = step.window
-        box, size = (x, y, x + width, y + height), (step.width, step.height)
-        exact = decode_window(file, box, size, filter=step.filter).astype(int)  # Pillow's pixels
+        box = (x, y, x + width, y + height)
+        exact = decode_window(file, box, (width, height)).astype(int)  # Pillow's pixels
         apart = np.abs(exact - image)
         total, count, most = total + apart.sum(), count + apart.size, max(most, apart.max())
     return float(total / max(count, 1)), int(most), missing
@@ -137,7 +137,6 @@ def main() -> None:
     parser.add_argument("--engine", type=numbers, default=[1], help="hardware engine: 1, 0 (1)")
     parser.add_argument("--fancy", type=numbers, default=[1], help="libjpeg's chroma: 1, 0 (1)")
     parser.add_argument("--seconds", type=float, default=1.0, help="that count, of a case (1)")
-    parser.add_argument("--side", type=int, default=224, help="of resized windows (224)")
     parser.add_argument("--threads", type=int, default=1, help="of a decoder on the CPU (1)")
     parser.add_argument("--only", choices=NAMES, help="one decoder alone")
     parser.add_argument("--device", help="cpu, or cuda:0 (where there is one)")
@@ -147,7 +146,7 @@ def main() -> None:
     device = (where.index or 0) if where.type == "cuda" else None
     setting, corpus = setting_of(options, "default")
     paths = sorted(path for path in setting.folder().glob("*/*") if path.is_file())
-    kinds = samples_of([path.read_bytes() for path in paths[: options.files]], options.side)
+    kinds = samples_of([path.read_bytes() for path in paths[: options.files]])
     append(options.json, versions=versions(), device=str(where), corpus=corpus)
     monitor = Utilisation()
     names = (options.only,) if options.only else NAMES

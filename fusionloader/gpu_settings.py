@@ -48,9 +48,9 @@ class GpuWorker:
         hw_decoder_load: whether images are for the hardware JPEG decoder where there is one, 1 or
             0, with DALI and nvImageCodec. Its pixels differ from those of the device's other
             decoder: a share of the images would make pixels depend on how a group was divided.
-        decoder: what decodes and resizes: ``"dali"``; ``"nvjpeg"``, nvImageCodec;
-            ``"torchvision"``; or an object with the methods of ``fusionloader.Decoder``, which is
-            pickled into the worker's process.
+        decoder: what decodes: ``"dali"``; ``"nvjpeg"``, nvImageCodec; ``"torchvision"``; or an
+            object with the methods of ``fusionloader.Decoder``, which is pickled into the worker's
+            process and also resizes.
         decoder_timeout: seconds in which the decoder has to finish something of what it has been
             given; one that does not is given up.
         where: ``"process"``, one of its own; or ``"thread"``, in the training process, without a

@@ -16,7 +16,7 @@ from fusionloader.executors.decoders import by_name
 from fusionloader.executors.device.launch_memory import TorchPool
 from fusionloader.executors.device.make_task import HeadOptions
 from fusionloader.executors.device.nvrtc import why_missing
-from fusionloader.executors.device.support import why_not
+from fusionloader.executors.device.support import differences, why_not
 from fusionloader.gpu.caching_allocator import TorchAllocator
 from fusionloader.gpu.memory_lender import MemoryOptions
 from fusionloader.gpu.start import Connections, GpuOptions
@@ -71,12 +71,20 @@ class GpuChoice:
         )
         if self.note is not None:
             text += f", {self.note}"
+        text += f"; {_pixels(self.worker, self.device_id is not None)}"
         if not self.kept:
             text = f"{text}; {_PERSISTENT}"
         if memory_options(self) is None:
             return text
         when = "it may borrow" if self.worker.memory == "share" else "if memory is short it borrows"
         return f"{text}; {when} {self.worker.share_limit} of training's while training waits"
+
+
+def _pixels(worker: GpuWorker, on_gpu: bool) -> str:
+    apart = differences(worker, on_gpu)
+    if not apart:
+        return "its pixels are those of the CPU workers"
+    return f"its pixels differ from those of the CPU workers by {apart} (docs/fidelity.md)"
 
 
 def choose(options: LoaderOptions, compiled: Compiled | None) -> GpuChoice:
@@ -91,7 +99,9 @@ def choose(options: LoaderOptions, compiled: Compiled | None) -> GpuChoice:
     explicit = isinstance(wanted, GpuWorker)
     if wanted is None and device.type == "cuda":
         lacking = _lacking(options, compiled, GpuWorker(), on_gpu=True)
-        auto = "would try one" if lacking is None else f"would have none either: {lacking}"
+        auto = f"would try one, and {_pixels(GpuWorker(), on_gpu=True)}"
+        if lacking is not None:
+            auto = f"would have none either: {lacking}"
         return GpuChoice(why_not=f'{_OFF}; gpu_worker="auto" {auto}')
     if wanted is None or (isinstance(wanted, GpuWorker) and wanted.sharing == "off"):
         return GpuChoice()
@@ -193,7 +203,7 @@ def _unsuitable(compiled: Compiled | None, worker: GpuWorker, on_gpu: bool) -> s
         return "the images are not files of a folder, nor ranges of files"
     if compiled.is_remote:
         return "the images are at URLs, which CPU workers read"
-    return why_not(compiled.plan, worker.prebuilt, on_gpu, by_name.filters_of(worker))
+    return why_not(compiled.plan, worker.prebuilt, on_gpu, by_name.head_filters(worker))
 
 
 def mark_stream(device_id: int | None) -> Callable[[], Callable[[], bool]]:

@@ -330,10 +330,10 @@ class RecordingLauncher(HostLauncher):
 def test_a_launch_says_which_samples_it_leaves_out_and_why():
     launcher, program = RecordingLauncher(), DeviceProgram(pixel_plan(3))
     good = DeviceSample(0, 10, 10, [("invert",)], 0)
-    bad = DeviceSample(0, 10, 10, [("resize", 3, 3, "box")], 0)
+    bad = DeviceSample(0, 10, 10, [("mix", 0.5, [0.5], [[("invert",)]], "sum")], 0)
     assert program.launch(launcher, [good, bad, good]) == [
         None,
-        "a device program cannot do: resize",
+        "a device program cannot do: mix",
         None,
     ]
     assert program.launch(launcher, [good]) == [None]

@@ -16,7 +16,8 @@ from benchmarks.dali_combinations import CombinationTasks
 from fusionloader import compile_plan
 from fusionloader.cli.measure.fidelity import page
 from fusionloader.cli.measure.fidelity.cases import images
-from fusionloader.cli.measure.fidelity.dali import family_row, head_rows
+from fusionloader.cli.measure.fidelity.dali import family_row
+from fusionloader.cli.measure.fidelity.gpu_worker import TRANSFORMS, worker_rows
 from fusionloader.executors.dali.errors import NotOnDali
 from fusionloader.executors.dali.families.family import families, task_of
 from fusionloader.executors.dali.families.tasks import FamilyTasks
@@ -57,12 +58,17 @@ def test_the_rows_of_exact_forms_say_so():
     assert float(WRITTEN["equalize"][1]) <= 1
 
 
-def test_the_head_keeps_to_its_rows():
-    written = page.figures(PAGE, page.HEAD_TITLE)
-    measured = head_rows(IMAGES)
-    assert set(written) == set(measured)
-    for row, difference in measured.items():
-        assert difference.most <= float(written[row][1])
+@pytest.mark.parametrize("row", ["window", "resize, lanczos", "RandAugment"])
+def test_rows_of_whole_plans_keep_to_the_page(row):
+    written = page.figures(PAGE, page.WORKER_TITLE)
+    assert set(written) == set(TRANSFORMS)
+    assert all(cells[1:4] == ["0", "0", "0"] for cells in written.values())
+    few = {name: IMAGES[name] for name in ("larger leaves", "noise", "one row", "grey leaves")}
+    measured = worker_rows(few, names=[row])[row]
+    assert measured.kernel.most == 0
+    assert (measured.families is None) == (written[row][4] == "-")
+    if measured.families is not None:
+        assert measured.families.most <= 2 * float(written[row][4])  # its draws are others
 
 
 exact_operations = st.one_of(

@@ -13,7 +13,8 @@ from fusionloader.executors import nvjpeg
 from fusionloader.executors.dali import head as head_module
 from fusionloader.executors.dali.errors import NotOnDali
 from fusionloader.executors.dali.head import DaliHead
-from fusionloader.executors.dali.head_steps import HeadStep, head_of
+from fusionloader.executors.dali.head_steps import HeadStep, head_of, window_of
+from fusionloader.executors.dali.prebuilt import Prebuilt
 from fusionloader.executors.refusals import DecodeFailed
 
 WIDTH, HEIGHT = 90, 70
@@ -55,7 +56,9 @@ def test_whole_images_that_are_cut_give_the_pixels_of_windows(head, monkeypatch)
     windows = head.run([data] * 2, steps)
     defined = head_module._defined
     monkeypatch.setattr(
-        head_module, "_defined", lambda backend, on_gpu, windows: defined(backend, on_gpu, False)
+        head_module,
+        "_defined",
+        lambda backend, on_gpu, windows, resizes: defined(backend, on_gpu, False, resizes),
     )
     monkeypatch.setattr(head_module.fn.decoders, "image_slice", None)
     cut = DaliHead(None, 2).run([data] * 2, steps)
@@ -71,7 +74,6 @@ def test_a_gpu_decodes_whole_images_where_nvjpeg_would_leave_windows_to_the_cpu(
 ):
     asked = []
     monkeypatch.setattr(nvjpeg, "version", lambda: version)
-    monkeypatch.setattr(head_module.Prebuilt, "build", lambda self: None)  # which needs the device
     for kind in ("image", "image_slice"):
         decode = getattr(head_module.fn.decoders, kind)
 
@@ -81,7 +83,7 @@ def test_a_gpu_decodes_whole_images_where_nvjpeg_would_leave_windows_to_the_cpu(
 
         monkeypatch.setattr(head_module.fn.decoders, kind, decoded)
     DaliHead(0, 2, fancy_upsampling=fancy)
-    assert asked == [("image" if whole else "image_slice", "mixed", fancy)]
+    assert asked == [("image" if whole else "image_slice", "mixed", fancy)] * 2
 
 
 def test_images_are_shown_as_the_stand_ins_of_other_tests_show_theirs(head):
@@ -135,10 +137,10 @@ def test_a_file_that_only_the_decoder_finds_bad_is_found_by_halving(head, monkey
 
 
 def test_on_a_lost_device_no_file_is_blamed(head, monkeypatch):
-    def fail(**_):
+    def fail(*_, **__):
         raise RuntimeError("CUDA runtime API error cudaErrorIllegalAddress (700)")
 
-    monkeypatch.setattr(head._pipeline, "run", fail)
+    monkeypatch.setattr(Prebuilt, "run", fail)
     with pytest.raises(RuntimeError, match="IllegalAddress"):
         head.run([encoded()] * 4, [WHOLE] * 4)
 
@@ -169,6 +171,11 @@ def test_the_head_takes_the_first_operations_of_a_sample():
     assert step == HeadStep((3, 4, 50, 40), 30, 20, "bicubic", hflip=True)
     assert rest == [("invert",), ("hflip",)]
     assert head_of([], WIDTH, HEIGHT) == (WHOLE, [])
+    window = HeadStep((3, 4, 50, 40), 40, 50)
+    assert window.is_window and not step.is_window
+    assert window_of(drawn, WIDTH, HEIGHT) == (window, drawn[1:])
+    beyond = [("crop", 60, 4, 50, 40, BLACK), *drawn[1:]]
+    assert window_of(beyond, WIDTH, HEIGHT) == (WHOLE, beyond)
 
 
 @pytest.mark.parametrize(

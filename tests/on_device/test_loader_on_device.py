@@ -59,7 +59,7 @@ def test_batches_of_cpu_workers_arrive_on_the_device_bit_by_bit(image_folder):
 
 
 @pytest.mark.parametrize("sharing", ["spatial", "temporal"])
-def test_the_gpu_worker_s_rows_are_within_the_rounding_of_decoder_and_resize(image_folder, sharing):
+def test_the_gpu_worker_s_rows_are_within_the_rounding_of_the_decoder(image_folder, sharing):
     pytest.importorskip("nvidia.dali")
     with loader_of(image_folder, GpuWorker(sharing=sharing)) as loader:
         batches, done = next(found for found in epochs(loader, 3) if found[1] > 8)

@@ -28,12 +28,8 @@ _INTERPOLATIONS = {
     "bicubic": types.INTERP_CUBIC,
     "lanczos": types.INTERP_LANCZOS3,
 }
-_INPUTS = {
-    "start": Input("int32", (2,)),
-    "shape": Input("int32", (2,)),
-    "size": Input("float32", (2,)),
-    "filter": Input("int32"),
-}
+_WINDOW = {"start": Input("int32", (2,)), "shape": Input("int32", (2,))}
+_RESIZE = {"size": Input("float32", (2,)), "filter": Input("int32")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +41,11 @@ class DaliDecoded:
 
 
 class DaliHead:
-    """Decodes windows of JPEG files and resizes them."""
+    """Decodes windows of JPEG files, and resizes and mirrors them where that is asked for.
+
+    The resize is DALI's, not Pillow's: it rounds once instead of after each axis, and at a border
+    it repeats pixels that Pillow leaves out.
+    """
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class DaliHead:
         hw_decoder_load: float = 1.0,
         fancy_upsampling: bool = True,
     ) -> None:
-        """Builds the pipeline.
+        """Defines the pipelines, of which each is built at its first run.
 
         Args:
             device: index of a CUDA device, ``None`` for DALI's CPU backend.
@@ -73,8 +73,10 @@ class DaliHead:
             "jpeg_fancy_upsampling": fancy_upsampling,
         }
         windows = device is None or not fancy_upsampling or nvjpeg.decodes_windows()
-        self._pipeline = Prebuilt(partial(_defined, self._backend, on_gpu, windows))
-        self._pipeline.build()
+        self._pipelines = {
+            resizes: Prebuilt(partial(_defined, self._backend, on_gpu, windows, resizes))
+            for resizes in (False, True)
+        }
 
     def run(self, encoded: Sequence[bytes], steps: Sequence[HeadStep]) -> list[DaliDecoded]:
         """The pixels of each file's bytes, or the reason why there are none.
@@ -114,8 +116,10 @@ class DaliHead:
         self, files: Sequence[npt.NDArray[np.uint8]], steps: list[HeadStep]
     ) -> list[DaliDecoded]:
         """One run; if it fails, halves of it, down to the bad files."""
+        resizes = not all(step.is_window for step in steps)
+        pipeline = self._pipelines[resizes]
         try:
-            (images,) = self._pipeline.run(encoded=files, **_values(steps))
+            (images,) = pipeline.run(encoded=files, **_values(steps, resizes))
             return [DaliDecoded(image) for image in images]
         except RuntimeError as error:
             short, cause = is_shortage(error), _cause(error)
@@ -124,7 +128,7 @@ class DaliHead:
         # Outside of the handler, since the error's traceback holds the failed pipeline's memory.
         if short:  # halves need less of it at a time
             release_unused_memory()
-        self._pipeline.build()
+        pipeline.build()
         if len(files) == 1:
             return [DaliDecoded(None, cause if short else DecodeFailed(cause))]
         middle = len(files) // 2
@@ -132,22 +136,26 @@ class DaliHead:
         return first + self._decode(files[middle:], steps[middle:])
 
 
-def _values(steps: list[HeadStep]) -> dict[str, npt.NDArray[np.generic]]:
+def _inputs(resizes: bool) -> dict[str, Input]:
+    return {**_WINDOW, **_RESIZE} if resizes else _WINDOW
+
+
+def _values(steps: list[HeadStep], resizes: bool) -> dict[str, npt.NDArray[np.generic]]:
     values: dict[str, list[object]] = {
         "start": [(step.window[1], step.window[0]) for step in steps],
         "shape": [(step.window[3], step.window[2]) for step in steps],
         "size": [_signed_size(step) for step in steps],
         "filter": [int(_INTERPOLATIONS[step.filter]) for step in steps],
     }
-    return {name: given.array(values[name]) for name, given in _INPUTS.items()}
+    return {name: given.array(values[name]) for name, given in _inputs(resizes).items()}
 
 
-def _defined(backend: Backend, on_gpu: dict[str, object], windows: bool) -> Pipeline:
+def _defined(backend: Backend, on_gpu: dict[str, object], windows: bool, resizes: bool) -> Pipeline:
     """The graph; without ``windows`` whole images are decoded, and cut afterwards."""
     pipeline = backend.pipeline()
     with pipeline:
         encoded = fn.external_source(name="encoded", dtype=types.UINT8, ndim=1)
-        nodes = {name: given.node(name) for name, given in _INPUTS.items()}
+        nodes = {name: given.node(name) for name, given in _inputs(resizes).items()}
         window: dict[str, Any] = {"start": nodes["start"], "shape": nodes["shape"], "axes": [0, 1]}
         options: dict[str, Any] = {
             "output_type": types.RGB,
@@ -158,9 +166,10 @@ def _defined(backend: Backend, on_gpu: dict[str, object], windows: bool) -> Pipe
             images = fn.decoders.image_slice(encoded, **window, **options)
         else:
             images = fn.slice(fn.decoders.image(encoded, **options), **window)
-        filter = fn.reinterpret(nodes["filter"], dtype=types.INTERP_TYPE)
-        resized = fn.resize(images, size=nodes["size"], interp_type=filter, antialias=True)
-        pipeline.set_outputs(resized)
+        if resizes:
+            filter = fn.reinterpret(nodes["filter"], dtype=types.INTERP_TYPE)
+            images = fn.resize(images, size=nodes["size"], interp_type=filter, antialias=True)
+        pipeline.set_outputs(images)
     return pipeline
 
 

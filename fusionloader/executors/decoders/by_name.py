@@ -66,8 +66,13 @@ def _wheel(name: str) -> str:
     return name
 
 
-def filters_of(worker: GpuWorker) -> tuple[str, ...]:
-    """Returns the filters of resizes that the decoder has; one of the user's has all."""
+def head_filters(worker: GpuWorker) -> tuple[str, ...] | None:
+    """Returns the filters that the head resizes with; ``None`` where the fused kernel resizes.
+
+    A decoder of the user's resizes itself, with all of them.
+    """
+    if worker.prebuilt == "fused" and isinstance(worker.decoder, str):
+        return None
     if worker.decoder in ("nvjpeg", "torchvision"):
         from fusionloader.executors.decoders.whole_images import filters
 

@@ -62,7 +62,9 @@ def make_task(
     decoder = make_decoder(head.decoder, head.threads, head.hw_decoder_load)
     capacity = most_samples * head.groups
     driven = DecoderHead(decoder, device_id, capacity, head.timeout, head.name, head.keeps_memory)
-    task = GpuTask(plan, driven, _augment(plan, device_id, prebuilt, most_samples), most_samples)
+    augment = _augment(plan, device_id, prebuilt, most_samples)
+    own = isinstance(head.decoder, bytes)
+    task = GpuTask(plan, driven, augment, most_samples, head_resizes=own or prebuilt == "families")
     try:
         task.warm_up(_an_image())
     except RuntimeError as error:

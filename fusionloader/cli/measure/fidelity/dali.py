@@ -1,23 +1,18 @@
-"""DALI's op families and head, on its CPU backend, against torchvision and native pixels."""
+"""DALI's op families, on its CPU backend, against torchvision on Pillow images."""
 
 from __future__ import annotations
 
 import importlib.util
-import io
 from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
-import numpy as np
 from PIL import Image
 
 from fusionloader.cli.measure.fidelity.cases import cases, rows
 from fusionloader.cli.measure.fidelity.differences import Difference, Pixels, array
-from fusionloader.executors.native import make_executor
 from fusionloader.executors.replay import replay
 from fusionloader.plan.operations import Operation
-from fusionloader.plan.stages import Plan, RandomResizedCrop
-from fusionloader.plan.values import Filter
 
 if TYPE_CHECKING:
     from fusionloader.executors.dali.families.tasks import FamilyTasks
@@ -25,9 +20,6 @@ if TYPE_CHECKING:
 INSTALL = "pip install 'fusionloader[dali]'"
 # What begins a plan, and is done by the head.
 _HEAD = ("crop", "resize")
-_FILTERS: tuple[Filter, ...] = ("bilinear", "bicubic", "lanczos")
-_WINDOWS = 12
-_SIDE = 96
 
 
 def installed() -> bool:
@@ -56,30 +48,6 @@ def family_rows(chosen: dict[str, Image.Image], every: int = 1) -> dict[str, Dif
 def family_row(row: str, chosen: dict[str, Image.Image], every: int = 1) -> Difference:
     """One of them."""
     return _Families().row(row, chosen, every)
-
-
-def head_rows(chosen: dict[str, Image.Image]) -> dict[str, Difference]:
-    """The head's differences from native decoding and resizing, for each filter."""
-    from fusionloader.executors.dali.head import DaliHead
-    from fusionloader.executors.dali.head_steps import head_of
-
-    head = DaliHead(None, _WINDOWS)
-    made = {}
-    for filter in _FILTERS:
-        difference = made[f"head, {filter}"] = Difference()
-        stage = RandomResizedCrop(_SIDE, _SIDE, (0.08, 1.0), (3 / 4, 4 / 3), (filter,))
-        native = make_executor(Plan((stage,), None, _SIDE, _SIDE))
-        for image in chosen.values():
-            encoded = _jpeg(image)
-            drawn = [native.draw(0, 0, index, 0, *image.size) for index in range(_WINDOWS)]
-            steps = [head_of(operations, *image.size)[0] for operations in drawn]
-            for index, decoded in enumerate(head.run([encoded] * _WINDOWS, steps)):
-                exact = native.pixels(encoded, 0, 0, index, 0)
-                if exact is None or decoded.image is None:
-                    raise RuntimeError(f"a file was not decoded: {decoded.reason}")
-                wanted = np.frombuffer(exact[0], np.uint8).reshape(_SIDE, _SIDE, 3)
-                difference.add(np.asarray(decoded.image), wanted)
-    return made
 
 
 class _Families:
@@ -115,9 +83,3 @@ class _Families:
             kind: Literal[1, 3] = 1 if channels == 1 else 3
             self._made[pixels.shape] = self._kind(None, 1, (height, width), kind)
         return self._made[pixels.shape]
-
-
-def _jpeg(image: Image.Image) -> bytes:
-    file = io.BytesIO()
-    image.save(file, "JPEG", quality=90)
-    return file.getvalue()

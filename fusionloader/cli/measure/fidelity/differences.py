@@ -32,6 +32,7 @@ class Difference:
     cases: int = 0
     values: int = 0
     different: int = 0
+    by_levels: int = 0  # by more than one level
     total: float = 0.0
     squares: float = 0.0
     most: float = 0.0
@@ -45,6 +46,7 @@ class Difference:
         distance = np.abs(ours.astype(np.float64) - theirs.astype(np.float64))
         self.values += distance.size
         self.different += int(np.count_nonzero(distance))
+        self.by_levels += int(np.count_nonzero(distance > 1))
         self.total += float(distance.sum())
         self.squares += float(np.square(distance).sum())
         self.most = max(self.most, float(distance.max(initial=0)))
@@ -63,6 +65,11 @@ class Difference:
     def share(self) -> float:
         """The part of the values that differ at all."""
         return self.different / self.values if self.values else 0.0
+
+    @property
+    def share_by_levels(self) -> float:
+        """The part of the values that differ by more than one level."""
+        return self.by_levels / self.values if self.values else 0.0
 
 
 class Native:

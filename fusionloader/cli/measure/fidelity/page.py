@@ -10,13 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from PIL import Image
 
 from fusionloader.cli.measure.fidelity.cases import rows
-from fusionloader.cli.measure.fidelity.dali import INSTALL, family_rows, head_rows, installed
+from fusionloader.cli.measure.fidelity.dali import INSTALL, family_rows, installed
 from fusionloader.cli.measure.fidelity.decoding import conversion, exact_decode, fast_decode
 from fusionloader.cli.measure.fidelity.differences import (
     Difference,
     against_pillow,
     against_tensors,
 )
+from fusionloader.cli.measure.fidelity.gpu_worker import OFF_SHARE, Distances, worker_rows
 from fusionloader.cli.measure.fidelity.perspective import (
     VISIBLE,
     Coefficients,
@@ -26,7 +27,7 @@ from fusionloader.cli.measure.fidelity.perspective import (
 PILLOW_TITLE = "## Against torchvision on Pillow images"
 TENSOR_TITLE = "## Against torchvision on tensors"
 DALI_TITLE = "## DALI's op families against torchvision on Pillow images"
-HEAD_TITLE = "## DALI's head against native decoding"
+WORKER_TITLE = "## The GPU worker against CPU workers"
 DECODE_TITLE = "## Decoding"
 CONVERT_TITLE = "## Conversion"
 PERSPECTIVE_TITLE = "## Perspective coefficients"
@@ -71,10 +72,23 @@ left out. Warps work in float32: a point on an edge between two pixels may go ei
 where `affine` scales by itself and Pillow adds up its steps. `equalize` is DALI's inclusive
 histogram turned round and scaled anew, which rounds twice.
 """
-_HEAD = """\
-Windows of `RandomResizedCrop` (12 an image, to 96 x 96) from JPEG files, decoded and resized by the
-head's pipeline. Decoded pixels are the same; the resize rounds once, Pillow after each axis, and at
-the window's borders DALI repeats pixels where Pillow leaves them out.
+_WORKER = """\
+Rows of whole plans, as 8-bit levels, of all kinds of JPEG files ([decoding](#decoding) lists them),
+on DALI's CPU backend. From `ColorJitter` on, all plans begin with a bilinear `RandomResizedCrop`.
+
+- *Kernel* is the default: DALI decodes windows, with Pillow's pixels, and the fused kernel does all
+  else in the native arithmetic. Its rows are those of CPU workers, bit for bit.
+- *Families* are DALI's own operators, which take the kernel's place where CUDA's run-time compiler
+  is missing. Their resize rounds once, Pillow after each axis; at a window's borders they repeat
+  pixels that Pillow leaves out; their Lanczos weights are others. Operations behind the resize make
+  more of that. Plans without figures are left to CPU workers.
+- *A level off*: no device has been measured yet. There nvJPEG decodes, which rounds otherwise than
+  libjpeg. These columns show what plans make of such a difference: {share:.0%} of the decoded
+  values of the "leaves" are moved up or down by a level, and everything else is exact. They do not
+  say how far nvJPEG is from libjpeg.
+
+*Differ* is the share of the values that differ at all, *more* of those that differ by more than a
+level.
 """
 _DECODE = """\
 `decode="exact"` against Pillow's pixels, whole files of all images:
@@ -102,6 +116,11 @@ the tables above both sides have the same coefficients.
 
 
 _DALI_HEADER = ("operation", "cases", "maximum", "mean", "values that differ", "PSNR, dB")
+_WORKER_HEADER = ("transforms", "cases") + tuple(
+    f"{whose}: {what}"
+    for whose in ("kernel", "families", "a level off")
+    for what in ("maximum", "differ", "more")
+)
 
 
 def page(chosen: dict[str, Image.Image]) -> str:
@@ -120,7 +139,7 @@ def page(chosen: dict[str, Image.Image]) -> str:
         if difference is not None:
             tensor[row] = difference
     fast = fast_decode(chosen)
-    leaves = fast_decode({name: image for name, image in chosen.items() if "leaves" in name})
+    leaves = {name: image for name, image in chosen.items() if "leaves" in name}
     parts = [
         _INTRODUCTION.format(versions=versions()),
         _paragraph(_IMAGES.format(images=len(chosen), names=names)),
@@ -133,9 +152,9 @@ def page(chosen: dict[str, Image.Image]) -> str:
         DALI_TITLE,
         _DALI,
         _table(_DALI_HEADER, _noise_rows(family_rows(chosen))),
-        HEAD_TITLE,
-        _HEAD,
-        _table(_DALI_HEADER, _noise_rows(head_rows(chosen))),
+        WORKER_TITLE,
+        _WORKER.format(share=OFF_SHARE),
+        _table(_WORKER_HEADER, _worker_rows(worker_rows(chosen), worker_rows(leaves, ()))),
         DECODE_TITLE,
         _DECODE,
         _table(("file", "files", "maximum", "mean"), _plain_rows(exact_decode(chosen))),
@@ -144,7 +163,9 @@ def page(chosen: dict[str, Image.Image]) -> str:
             ("size", "files", "maximum", "mean", "maximum of leaves", "mean of leaves"),
             [
                 (*row, *other[2:])
-                for row, other in zip(_plain_rows(fast), _plain_rows(leaves), strict=True)
+                for row, other in zip(
+                    _plain_rows(fast), _plain_rows(fast_decode(leaves)), strict=True
+                )
             ],
         ),
         CONVERT_TITLE,
@@ -218,6 +239,27 @@ def _noise_rows(differences: Mapping[str, Difference]) -> list[tuple[str, ...]]:
         (*row, "-" if math.isinf(psnr := differences[row[0]].psnr) else f"{psnr:.1f}")
         for row in _shares(differences)
     ]
+
+
+def _worker_rows(
+    all_images: Mapping[str, Distances], leaves: Mapping[str, Distances]
+) -> list[tuple[str, ...]]:
+    return [
+        (
+            name,
+            str(each.kernel.cases),
+            *_levels(each.kernel),
+            *_levels(each.families),
+            *_levels(leaves[name].off),
+        )
+        for name, each in all_images.items()
+    ]
+
+
+def _levels(found: Difference | None) -> tuple[str, str, str]:
+    if found is None:
+        return "-", "-", "-"
+    return f"{found.most:g}", _percent(found.share), _percent(found.share_by_levels)
 
 
 def _small(value: float) -> str:
