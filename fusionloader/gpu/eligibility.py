@@ -7,7 +7,7 @@ import logging
 import multiprocessing
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -42,10 +42,7 @@ _DEVICE_BUFFERS = 5
 
 @dataclass(frozen=True, slots=True)
 class GpuChoice:
-    """The GPU worker of a loader, or why there is none, in words; neither if none was asked for.
-
-    ``note`` says why it is another one than was asked for.
-    """
+    """The GPU worker of a loader, or why there is none, in words; neither if none was asked for."""
 
     worker: GpuWorker | None = None
     device_id: int | None = None
@@ -53,7 +50,6 @@ class GpuChoice:
     tiny_batch_size: int = 1
     batch_size: int = 0
     kept: bool = True  # from epoch to epoch
-    note: str | None = None
 
     def explain(self) -> str:
         """Returns a line for ``explain()``, empty if no GPU worker was requested."""
@@ -69,8 +65,6 @@ class GpuChoice:
             f"a GPU worker on {where} takes the largest samples, decoded by {engine}, "
             f"sharing={self.worker.sharing!r}"
         )
-        if self.note is not None:
-            text += f", {self.note}"
         text += f"; {_pixels(self.worker, self.device_id is not None)}"
         if not self.kept:
             text = f"{text}; {_PERSISTENT}"
@@ -118,12 +112,11 @@ def choose(options: LoaderOptions, compiled: Compiled | None) -> GpuChoice:
                 'GpuWorker(decoder="dali" | "nvjpeg" | "torchvision")'
             )
         _say_once(f"no GPU worker, because {why}")
-    note = None
-    if why is None and device_id is not None and worker.prebuilt == "fused":
-        worker, note, why = _with_compiler_there_is(worker, compiled)
+    if why is None and device_id is not None and (why := why_missing()) is not None:
+        _say_once(f"no GPU worker, because {why}")
     kept = options.persistent_workers
     size = options.batch_size or 0
-    return GpuChoice(worker, device_id, why, options.tiny_batch_size, size, kept, note)
+    return GpuChoice(worker, device_id, why, options.tiny_batch_size, size, kept)
 
 
 def _lacking(
@@ -134,7 +127,7 @@ def _lacking(
         return "num_workers=0"
     if missing := by_name.missing_package(worker):
         return _not_installed(*missing)
-    why = _unsuitable(compiled, worker, on_gpu)
+    why = _unsuitable(compiled, worker)
     if why is None and on_gpu and not options.batch_size:
         why = "the size of a batch_sampler's batches is not known"
     return why
@@ -142,26 +135,6 @@ def _lacking(
 
 def _not_installed(package: str, command: str) -> str:
     return f"{package} is not installed: {command}"
-
-
-def _with_compiler_there_is(
-    worker: GpuWorker, compiled: Compiled | None
-) -> tuple[GpuWorker, str | None, str | None]:
-    """Returns the worker that can be, why it is another one, and why there is none."""
-    missing = why_missing()
-    if missing is None:
-        return worker, None, None
-    instead = replace(worker, prebuilt="families")
-    if package := by_name.missing_package(instead):
-        why = f"{missing}; nor can DALI's own operators be used: {_not_installed(*package)}"
-    elif (unsuitable := _unsuitable(compiled, instead, on_gpu=True)) is not None:
-        why = f"{missing}; DALI's own operators cannot run the plan either: {unsuitable}"
-    else:
-        note = f"by DALI's own operators instead of the fused kernel, because {missing}"
-        _say_once(f"the GPU worker works {note}")
-        return instead, note, None
-    _say_once(f"no GPU worker, because {why}")
-    return worker, None, why
 
 
 def _device_id(worker: GpuWorker, device: torch.device) -> int | None:
@@ -189,12 +162,10 @@ def _say_once(text: str) -> None:
 
 
 def _described(worker: GpuWorker) -> str:
-    if worker.prebuilt == "families":
-        return 'GpuWorker(prebuilt="families")'
     return f"GpuWorker(decoder={worker.decoder!r})"
 
 
-def _unsuitable(compiled: Compiled | None, worker: GpuWorker, on_gpu: bool) -> str | None:
+def _unsuitable(compiled: Compiled | None, worker: GpuWorker) -> str | None:
     if compiled is None or compiled.plan is None:
         return "the dataset's samples are made in Python"
     if not compiled.complete:
@@ -203,7 +174,7 @@ def _unsuitable(compiled: Compiled | None, worker: GpuWorker, on_gpu: bool) -> s
         return "the images are not files of a folder, nor ranges of files"
     if compiled.is_remote:
         return "the images are at URLs, which CPU workers read"
-    return why_not(compiled.plan, worker.prebuilt, on_gpu, by_name.head_filters(worker))
+    return why_not(compiled.plan, by_name.head_filters(worker))
 
 
 def mark_stream(device_id: int | None) -> Callable[[], Callable[[], bool]]:
@@ -270,7 +241,7 @@ def gpu_options(
         return None
     if not choice.kept:
         _say_once(f"GPU worker: {_PERSISTENT}")
-    device_id, prebuilt, tiny = choice.device_id, worker.prebuilt, choice.tiny_batch_size
+    device_id, tiny = choice.device_id, choice.tiny_batch_size
     fixed = worker.group_size is not None
     most = worker.group_size or _MOST_SAMPLES
     buffers = 0 if device_id is None else _DEVICE_BUFFERS
@@ -298,7 +269,6 @@ def gpu_options(
             plan=plan,
             row_bytes=row_bytes,
             device_id=device_id,
-            prebuilt=prebuilt,
             tiny_batch_size=tiny,
             most_samples=most,
             fixed_group=fixed,

@@ -28,7 +28,6 @@ from fusionloader.executors.device_loss import is_device_lost
 from fusionloader.executors.refusals import DecodeFailed, FileRefused
 from fusionloader.executors.shortage import is_shortage
 from fusionloader.gpu_memory import Borrower, LedgerHandle, MemorySharingError
-from fusionloader.gpu_settings import Prebuilt
 from fusionloader.plan.stages import Plan
 from fusionloader.scheduler.group_size import GroupSize
 from fusionloader.shm.dataset_table import DatasetTable
@@ -82,7 +81,6 @@ class GpuWorkerConfig:
     plan: Plan
     row_bytes: int
     device_id: int | None
-    prebuilt: Prebuilt
     tiny_batch_size: int
     most_samples: int
     fixed_group: bool
@@ -172,9 +170,7 @@ class GpuWorkerLoop:
         if config.memory is not None:
             self._memory = _launch_memory(config.memory, queue.wake_manager)
         self._table = DatasetTable.of_descriptor(config.table_fd, config.table_bytes)
-        self._task = make_task(
-            config.plan, config.device_id, config.prebuilt, config.most_samples, config.head
-        )
+        self._task = make_task(config.plan, config.device_id, config.most_samples, config.head)
         self._buffers = [of_tensor(opened(*arguments)) for opened, arguments in config.buffers]
         most = max(1, config.most_samples // config.tiny_batch_size)
         self._group = GroupSize(most)

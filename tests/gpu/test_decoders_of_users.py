@@ -18,7 +18,7 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import InterpolationMode
 
 from fusionloader import Decoder, FusionLoader, GpuWorker
-from fusionloader.executors.decoders import by_name, whole_images
+from fusionloader.executors.decoders import by_name
 from fusionloader.gpu import control
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -201,10 +201,10 @@ def test_explain_names_what_is_missing_for_a_decoder(dataset, monkeypatch):
         loader_with(dataset, "nvjpeg").explain()
 
 
-def test_what_a_decoder_that_resizes_cannot_do_is_named(dataset, monkeypatch):
-    def told(decoder, *steps, **options):
+def test_what_a_decoder_that_resizes_cannot_do_is_named(dataset):
+    def told(decoder, *steps):
         resized = ImageFolder(dataset.root, v1.Compose([*steps, v1.ToTensor()]))
-        return loader_with(resized, decoder, **options).explain()
+        return loader_with(resized, decoder).explain()
 
     box, own = v1.RandomResizedCrop(32, interpolation=InterpolationMode.BOX), PillowDecoder()
     assert "no GPU worker: RandomResizedCrop uses the box filter" in told(own, box)
@@ -212,10 +212,6 @@ def test_what_a_decoder_that_resizes_cannot_do_is_named(dataset, monkeypatch):
     assert "no GPU worker: RandomResizedCrop does not come first" in told(own, *late)
     assert "differ from those of the CPU workers by what the decoder" in told(own, late[1])
     assert "its pixels are those of the CPU workers" in told("torchvision", *late, box)
-    pytest.importorskip("nvidia.dali")
-    monkeypatch.setattr(whole_images, "filters", lambda: ("bicubic",))
-    families = told("torchvision", late[1], prebuilt="families")
-    assert "no GPU worker: RandomResizedCrop uses the bilinear filter" in families
 
 
 def test_the_decoder_of_the_docs_is_the_example():

@@ -22,8 +22,6 @@ from fusionloader.executors import nvjpeg
 from fusionloader.executors.device import nvrtc
 from fusionloader.gpu import control, eligibility
 from fusionloader.gpu.eligibility import GpuChoice, memory_options, within
-from fusionloader.options import LoaderOptions
-from fusionloader.sources.datasets import compile_dataset
 from fusionloader.trace.files import read_timeline
 
 pytestmark = pytest.mark.skipif(
@@ -146,17 +144,6 @@ def test_a_timeline_shows_its_samples_and_the_threshold(image_folder, sharing, t
     (gpu,) = (worker.number for worker in timeline.meta.workers if worker.kind == "gpu")
     assert sum(span.samples for span in timeline.spans if span.worker == gpu) > 8
     assert "threshold" in {counter.name for counter in timeline.counters}
-
-
-def test_stock_dali_operators_come_close_to_pillow(image_folder):
-    transform = v1.Compose([v1.RandomResizedCrop(48), v1.RandAugment(), v1.ToTensor()])
-    dataset = ImageFolder(str(image_folder), transform)
-    gpu_worker = GpuWorker(device="cpu", sharing="spatial", prebuilt="families", group_size=4)
-    with with_gpu_worker(dataset, gpu_worker) as loader:
-        assert "its pixels differ from those of the CPU workers by" in loader.explain()
-        apart = distances(epoch_with_gpu(loader), epoch_without(dataset))
-    assert apart.median() < 0.5 * LEVEL
-    assert apart.max() < 12 * LEVEL  # where posterize or equalize meets a resize a level apart
 
 
 @pytest.mark.parametrize("group_size", [1, 4, 13, 200])
@@ -345,7 +332,6 @@ def test_an_explicit_worker_says_what_is_missing(image_folder, monkeypatch):
     ("option", "value"),
     [
         ("sharing", "both"),
-        ("prebuilt", "none"),
         ("group_size", 0),
         ("threads", 0),
         ("hw_decoder_load", 0.65),
@@ -359,11 +345,6 @@ def test_an_explicit_worker_says_what_is_missing(image_folder, monkeypatch):
 def test_options_out_of_range_are_refused(option, value):
     with pytest.raises(ValueError, match="memory" if option.endswith("_limit") else option):
         GpuWorker(**{option: value})
-
-
-def test_both_flavours_are_named_where_another_is_asked_for():
-    with pytest.raises(ValueError, match=r"one of \('fused', 'families'\), not 'combinations'"):
-        GpuWorker(prebuilt="combinations")
 
 
 def test_memory_is_shared_in_temporal_sharing_on_a_cuda_device_alone():
@@ -432,49 +413,14 @@ def test_explain_names_the_nvjpeg_that_decodes(image_folder, monkeypatch, versio
     assert f"decoded by {told}" in loader.explain()
 
 
-def test_without_nvrtc_dali_s_own_operators_take_the_kernel_s_place(
-    image_folder, monkeypatch, caplog
-):
+def test_without_nvrtc_there_is_no_gpu_worker(image_folder, monkeypatch, caplog):
     loader = on_a_device(ImageFolder(str(image_folder), train_transform()), monkeypatch)
-    assert "instead of the fused kernel" not in loader.explain()
     assert "by the rounding of nvJPEG (docs/fidelity.md)" in loader.explain()
     monkeypatch.setattr(nvrtc, "find_library", lambda: None)
     for _ in range(2):
         told = loader.explain()
-        assert "a GPU worker on cuda:0 takes the largest samples" in told
-        assert "by DALI's own operators instead of the fused kernel" in told
-        assert "(libnvrtc) is missing: pip install nvidia-cuda-nvrtc" in told
-        assert "by the rounding of nvJPEG and the rounding of DALI's operators" in told
+        assert "no GPU worker: CUDA's run-time compiler (libnvrtc) is missing: pip install" in told
     assert len([r for r in caplog.records if "pip install" in r.message]) == 1
-    chosen = eligibility.choose(LoaderOptions.of(loader), compile_dataset(loader.dataset))
-    assert chosen.worker.prebuilt == "families"
-
-
-def test_without_nvrtc_a_plan_that_only_the_kernel_runs_has_no_gpu_worker(
-    image_folder, monkeypatch, caplog
-):
-    steps = [v1.RandomCrop(64), v1.GaussianBlur(9), v1.ToTensor(), v1.RandomErasing(value=3)]
-    loader = on_a_device(ImageFolder(str(image_folder), v1.Compose(steps)), monkeypatch)
-    assert "no GPU worker" not in loader.explain()
-    monkeypatch.setattr(nvrtc, "find_library", lambda: None)
-    for _ in range(2):
-        assert "no GPU worker: CUDA's run-time compiler (libnvrtc) is missing" in loader.explain()
-        assert "DALI's own operators cannot run the plan either" in loader.explain()
-    assert len([r for r in caplog.records if "pip install" in r.message]) == 1
-
-
-def test_without_nvrtc_and_dali_there_is_no_gpu_worker(image_folder, monkeypatch):
-    dataset = ImageFolder(str(image_folder), train_transform())
-    loader = on_a_device(dataset, monkeypatch, GpuWorker(decoder="torchvision"))
-    find_spec = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if "dali" in name else find_spec(name)
-    )
-    assert "decoded by torchvision" in loader.explain()
-    monkeypatch.setattr(nvrtc, "find_library", lambda: None)
-    told = loader.explain()
-    assert "no GPU worker: CUDA's run-time compiler (libnvrtc) is missing: pip install" in told
-    assert "nor can DALI's own operators be used: DALI is not installed: pip install" in told
 
 
 def test_the_cpu_backend_needs_no_nvrtc(image_folder, monkeypatch):

@@ -82,7 +82,6 @@ class Work:
             plan=None,
             row_bytes=ROW_BYTES,
             device_id=None,
-            prebuilt="fused",
             tiny_batch_size=1,
             most_samples=self.count,
             fixed_group=True,

@@ -40,13 +40,10 @@ def engine_of(worker: GpuWorker, on_gpu: bool) -> str:
 
 def missing_package(worker: GpuWorker) -> tuple[str, str] | None:
     """Returns a package that a GPU worker needs and that is not there, and how to install it."""
-    wanted = [worker.decoder] if isinstance(worker.decoder, str) else []
-    if worker.prebuilt == "families" and "dali" not in wanted:
-        wanted.append("dali")
-    for name in wanted:
-        if not _is_there(_PACKAGES[name]):
-            return _TITLES[name], f"pip install {_wheel(name)}"
-    return None
+    name = worker.decoder
+    if not isinstance(name, str) or _is_there(_PACKAGES[name]):
+        return None
+    return _TITLES[name], f"pip install {_wheel(name)}"
 
 
 def _is_there(module: str) -> bool:
@@ -71,13 +68,7 @@ def head_filters(worker: GpuWorker) -> tuple[str, ...] | None:
 
     A decoder of the user's resizes itself, with all of them.
     """
-    if worker.prebuilt == "fused" and isinstance(worker.decoder, str):
-        return None
-    if worker.decoder in ("nvjpeg", "torchvision"):
-        from fusionloader.executors.decoders.whole_images import filters
-
-        return filters()
-    return FILTERS
+    return None if isinstance(worker.decoder, str) else FILTERS
 
 
 def pickled(decoder: Decoder) -> bytes:

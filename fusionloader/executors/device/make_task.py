@@ -1,4 +1,4 @@
-"""Builds the GPU worker's tasks for a plan, in the flavour asked for."""
+"""Builds the GPU worker's tasks for a plan."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from fusionloader.executors.device.launchers import CudaLauncher, HostLauncher
 from fusionloader.executors.device.memory import allocator_of_torch
 from fusionloader.executors.device.task import Augment, GpuTask
 from fusionloader.executors.shortage import is_shortage
-from fusionloader.gpu_settings import Prebuilt
 from fusionloader.plan.stages import Plan
 
 _WARM_UP_SIDE = 64
@@ -38,9 +37,7 @@ class HeadOptions:
     keeps_memory: bool = True
 
 
-def make_task(
-    plan: Plan, device_id: int | None, prebuilt: Prebuilt, most_samples: int, head: HeadOptions
-) -> GpuTask:
+def make_task(plan: Plan, device_id: int | None, most_samples: int, head: HeadOptions) -> GpuTask:
     """Returns a task that has run once, so that nothing is built at the first group.
 
     It has not where memory is short now and can be borrowed by then.
@@ -48,7 +45,6 @@ def make_task(
     Args:
         plan: of a dataset of files.
         device_id: of a CUDA device, ``None`` for the CPU.
-        prebuilt: as in ``GpuWorker``.
         most_samples: in a group.
         head: what decodes.
 
@@ -62,9 +58,9 @@ def make_task(
     decoder = make_decoder(head.decoder, head.threads, head.hw_decoder_load)
     capacity = most_samples * head.groups
     driven = DecoderHead(decoder, device_id, capacity, head.timeout, head.name, head.keeps_memory)
-    augment = _augment(plan, device_id, prebuilt, most_samples)
+    augment = _augment(plan, device_id)
     own = isinstance(head.decoder, bytes)
-    task = GpuTask(plan, driven, augment, most_samples, head_resizes=own or prebuilt == "families")
+    task = GpuTask(plan, driven, augment, most_samples, head_resizes=own)
     try:
         task.warm_up(_an_image())
     except RuntimeError as error:
@@ -73,11 +69,7 @@ def make_task(
     return task
 
 
-def _augment(plan: Plan, device_id: int | None, prebuilt: Prebuilt, most_samples: int) -> Augment:
-    if prebuilt == "families":
-        from fusionloader.executors.device.dali_augment import DaliAugment
-
-        return DaliAugment(plan, device_id, most_samples)
+def _augment(plan: Plan, device_id: int | None) -> Augment:
     if device_id is None:
         return FusedAugment(plan, HostLauncher())
     import torch

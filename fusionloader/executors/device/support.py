@@ -1,16 +1,15 @@
 """What of a plan the GPU worker does.
 
 Its work is two tasks, both built ahead of time and fed with each sample's parameters. *Head*:
-decode a window of the image; resize and mirror it where the augment task cannot resize as Pillow
-does. *Augment*: everything else, up to the row of the batch.
+decode a window of the image; a decoder of the user's also resizes and mirrors it. *Augment*:
+everything else, up to the row of the batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from fusionloader.executors.dali.families.support import first_unsupported
-from fusionloader.gpu_settings import GpuWorker, Prebuilt
+from fusionloader.gpu_settings import GpuWorker
 from fusionloader.plan.stages import (
     AugMix,
     Container,
@@ -27,19 +26,14 @@ from fusionloader.plan.stages import (
 _RESIZES = (RandomResizedCrop, Resize, ResizeKeepRatio, ResizeShorterSide)
 
 
-def why_not(
-    plan: Plan, prebuilt: Prebuilt, on_gpu: bool, head_filters: Sequence[str] | None
-) -> str | None:
+def why_not(plan: Plan, head_filters: Sequence[str] | None) -> str | None:
     """Returns which stage the GPU worker cannot run, and why; ``None`` if it can run the plan.
 
-    ``prebuilt`` is the flavour of its tasks, as ``GpuWorker`` has it. ``head_filters`` are those
-    that its head resizes with, once and before anything that changes colors or warps; ``None``
-    where the fused kernel resizes.
+    ``head_filters`` are those that its head resizes with, once and before anything that changes
+    colors or warps; ``None`` where the fused kernel resizes.
     """
     if plan.decode == "fast" and any(isinstance(stage, _RESIZES) for stage in _flat(plan.stages)):
         return 'decode="fast" resizes by another filter, which it does not have'
-    if prebuilt != "fused":
-        return first_unsupported(plan, on_gpu=on_gpu) or _unknown_filter(plan.stages, head_filters)
     for place, stage in enumerate(_flat(plan.stages)):
         if isinstance(stage, AugMix):
             return "AugMix mixes several images"
@@ -55,10 +49,7 @@ def differences(worker: GpuWorker, on_gpu: bool) -> str:
     """Returns what its pixels differ by from a CPU worker's, in words; empty if by nothing."""
     if not isinstance(worker.decoder, str):
         return "what the decoder does otherwise"
-    causes = ["the rounding of nvJPEG"] if on_gpu else []
-    if worker.prebuilt == "families":
-        causes.append("the rounding of DALI's operators")
-    return " and ".join(causes)
+    return "the rounding of nvJPEG" if on_gpu else ""
 
 
 def _unknown_filter(stages: Iterable[Stage], known: Sequence[str] | None) -> str | None:

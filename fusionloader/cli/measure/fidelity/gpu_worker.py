@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -16,17 +17,23 @@ from torchvision.transforms import InterpolationMode
 from fusionloader.cli.measure.fidelity.decoding import FILES
 from fusionloader.cli.measure.fidelity.differences import Difference, Pixels
 from fusionloader.executors.compiled_plan import CompiledPlan, compile_plan
-from fusionloader.executors.dali.families.support import first_unsupported
 from fusionloader.executors.device.make_task import HeadOptions, make_task
 from fusionloader.executors.device.memory import of_tensor
 from fusionloader.executors.device.task import EncodedSample, rows_in
-from fusionloader.gpu_settings import Prebuilt
 
+INSTALL = "pip install 'fusionloader[dali]'"
 SIDE = 96
 _DRAWS = 3
 _MOST_SAMPLES = 64
 # Of the decoded values, those that a stand-in for another decoder moves up or down by a level.
 OFF_SHARE = 0.25
+
+
+def installed() -> bool:
+    """Whether DALI is."""
+    return importlib.util.find_spec("nvidia") is not None and (
+        importlib.util.find_spec("nvidia.dali") is not None
+    )
 
 
 def _resized(filter: InterpolationMode = InterpolationMode.BILINEAR) -> list[Any]:
@@ -58,21 +65,22 @@ class Distances:
 
     Attributes:
         kernel: with the fused kernel.
-        families: with DALI's own operators; ``None`` where they cannot run it.
         off: what a CPU worker makes of pixels that are decoded a level off.
     """
 
     kernel: Difference = field(default_factory=Difference)
-    families: Difference | None = None
     off: Difference = field(default_factory=Difference)
 
 
 def worker_rows(
     chosen: dict[str, Image.Image],
-    flavours: Sequence[Prebuilt] = ("fused", "families"),
     names: Iterable[str] = TRANSFORMS,
+    by_kernel: bool = True,
 ) -> dict[str, Distances]:
-    """The distances of some rows, over all kinds of JPEG files of the images."""
+    """The distances of some rows, over all kinds of JPEG files of the images.
+
+    Without ``by_kernel`` those with the fused kernel are left out.
+    """
     files = [
         _jpeg(image, **options)
         for image in chosen.values()
@@ -81,7 +89,7 @@ def worker_rows(
     decoded = [np.asarray(Image.open(io.BytesIO(file)).convert("RGB")) for file in files]
     rng = np.random.default_rng(7)
     off = [_a_level_off(pixels, rng) for pixels in decoded]
-    return {name: _distances(name, files, decoded, off, flavours) for name in names}
+    return {name: _distances(name, files, decoded, off, by_kernel) for name in names}
 
 
 def _distances(
@@ -89,7 +97,7 @@ def _distances(
     files: Sequence[bytes],
     decoded: Sequence[Pixels],
     off: Sequence[Pixels],
-    flavours: Sequence[Prebuilt],
+    by_kernel: bool,
 ) -> Distances:
     compiled = compile_plan(v1.Compose([*TRANSFORMS[name], v1.PILToTensor()]))
     made = Distances()
@@ -98,24 +106,14 @@ def _distances(
         operations = compiled.draw(pixels.shape[1], pixels.shape[0], index=key)
         wanted.append(compiled.apply(pixels, operations).numpy())
         made.off.add(compiled.apply(off[key % len(off)], operations).numpy(), wanted[-1])
-    if "fused" in flavours:
-        made.kernel = _difference(compiled, "fused", files, wanted)
-    if "families" in flavours and first_unsupported(compiled.plan, on_gpu=False) is None:
-        made.families = _difference(compiled, "families", files, wanted)
+    if by_kernel:
+        for ours, theirs in zip(_by_worker(compiled, files), wanted, strict=True):
+            made.kernel.add(ours.numpy(), theirs)
     return made
 
 
-def _difference(
-    compiled: CompiledPlan, flavour: Prebuilt, files: Sequence[bytes], wanted: Sequence[Pixels]
-) -> Difference:
-    made = Difference()
-    for ours, theirs in zip(_by_worker(compiled, flavour, files), wanted, strict=True):
-        made.add(ours.numpy(), theirs)
-    return made
-
-
-def _by_worker(compiled: CompiledPlan, flavour: Prebuilt, files: Sequence[bytes]) -> torch.Tensor:
-    task = make_task(compiled.plan, None, flavour, _MOST_SAMPLES, HeadOptions())
+def _by_worker(compiled: CompiledPlan, files: Sequence[bytes]) -> torch.Tensor:
+    task = make_task(compiled.plan, None, _MOST_SAMPLES, HeadOptions())
     given = list(_samples(files))
     out = torch.empty(len(given), 3, SIDE, SIDE, dtype=torch.uint8)
     rows = rows_in(of_tensor(out), len(given))
