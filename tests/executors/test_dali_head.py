@@ -52,13 +52,11 @@ def test_windows_are_pillows_pixels_of_the_file(head, mode):
 
 
 def test_whole_images_that_are_cut_give_the_pixels_of_windows(head, monkeypatch):
-    data, steps = encoded(), [HeadStep((5, 3, 60, 50), 32, 24, hflip=True), WHOLE]
+    data, steps = encoded(), [HeadStep((5, 3, 60, 50), 50, 60), WHOLE]
     windows = head.run([data] * 2, steps)
     defined = head_module._defined
     monkeypatch.setattr(
-        head_module,
-        "_defined",
-        lambda backend, on_gpu, windows, resizes: defined(backend, on_gpu, False, resizes),
+        head_module, "_defined", lambda backend, on_gpu, windows: defined(backend, on_gpu, False)
     )
     monkeypatch.setattr(head_module.fn.decoders, "image_slice", None)
     cut = DaliHead(None, 2).run([data] * 2, steps)
@@ -73,6 +71,7 @@ def test_a_gpu_decodes_whole_images_where_nvjpeg_would_leave_windows_to_the_cpu(
     monkeypatch, version, fancy, whole
 ):
     asked = []
+    monkeypatch.setattr(Prebuilt, "build", lambda self: None)  # which needs the device
     monkeypatch.setattr(nvjpeg, "version", lambda: version)
     for kind in ("image", "image_slice"):
         decode = getattr(head_module.fn.decoders, kind)
@@ -83,34 +82,13 @@ def test_a_gpu_decodes_whole_images_where_nvjpeg_would_leave_windows_to_the_cpu(
 
         monkeypatch.setattr(head_module.fn.decoders, kind, decoded)
     DaliHead(0, 2, fancy_upsampling=fancy)
-    assert asked == [("image" if whole else "image_slice", "mixed", fancy)] * 2
+    assert asked == [("image" if whole else "image_slice", "mixed", fancy)]
 
 
 def test_images_are_shown_as_the_stand_ins_of_other_tests_show_theirs(head):
     (result,) = head.run([encoded()], [WHOLE])
     shown = result.image.__array_interface__
     assert shown == array_interface(shown["data"][0], (HEIGHT, WIDTH, 3), 3)
-
-
-def test_samples_have_sizes_filters_and_flips_of_their_own(head):
-    data = encoded()
-    steps = [
-        HeadStep((5, 5, 60, 50), 32, 24, "bilinear"),
-        HeadStep((5, 5, 60, 50), 31, 25, "bicubic", hflip=True),
-        HeadStep((5, 5, 60, 50), 30, 26, "lanczos", vflip=True),
-    ]
-    for step, result in zip(steps, head.run([data] * 3, steps), strict=True):
-        x, y, width, height = step.window
-        window = Image.fromarray(decoded(data)[y : y + height, x : x + width])
-        wanted = np.asarray(window.resize((step.width, step.height), step_filter(step)))
-        wanted = wanted[:: -1 if step.vflip else 1, :: -1 if step.hflip else 1].astype(int)
-        found = np.asarray(result.image)
-        assert found.shape == wanted.shape
-        assert np.abs(found - wanted).mean() < 1
-
-
-def step_filter(step):
-    return Image.Resampling[step.filter.upper()]
 
 
 def test_bad_files_fall_back_alone_and_say_why(head):
@@ -150,11 +128,10 @@ class _Trusting:
         return WIDTH, HEIGHT
 
 
-def test_a_window_or_filter_that_is_not_possible_is_told(head):
-    steps = [HeadStep((80, 0, 11, 5), 4, 4), HeadStep(WHOLE.window, 4, 4, "hamming")]
-    for result, part in zip(head.run([encoded()] * 2, steps), ("window", "hamming"), strict=True):
-        assert result.image is None
-        assert part in result.reason
+def test_a_window_that_is_not_possible_is_told(head):
+    (result,) = head.run([encoded()], [HeadStep((80, 0, 11, 5), 5, 11)])
+    assert result.image is None
+    assert "window" in result.reason
 
 
 def test_the_head_takes_the_first_operations_of_a_sample():
@@ -172,7 +149,6 @@ def test_the_head_takes_the_first_operations_of_a_sample():
     assert rest == [("invert",), ("hflip",)]
     assert head_of([], WIDTH, HEIGHT) == (WHOLE, [])
     window = HeadStep((3, 4, 50, 40), 40, 50)
-    assert window.is_window and not step.is_window
     assert window_of(drawn, WIDTH, HEIGHT) == (window, drawn[1:])
     beyond = [("crop", 60, 4, 50, 40, BLACK), *drawn[1:]]
     assert window_of(beyond, WIDTH, HEIGHT) == (WHOLE, beyond)

@@ -1,4 +1,4 @@
-"""The head: from encoded bytes to pixels, in one prebuilt pipeline."""
+"""The head: windows of JPEG files, by one prebuilt pipeline."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from nvidia.dali import Pipeline, fn, types
 
 from fusionloader.executors import nvjpeg
-from fusionloader.executors.dali.head_steps import FILTERS, HeadStep
+from fusionloader.executors.dali.head_steps import HeadStep
 from fusionloader.executors.dali.memory.borrowing import may_borrow
 from fusionloader.executors.dali.memory.unused_memory import release_unused_memory
 from fusionloader.executors.dali.prebuilt import Prebuilt
@@ -23,13 +23,7 @@ from fusionloader.executors.refusals import DecodeFailed, FileRefused
 from fusionloader.executors.shortage import is_shortage
 from fusionloader.plan.stages import Plan
 
-_INTERPOLATIONS = {
-    "bilinear": types.INTERP_LINEAR,
-    "bicubic": types.INTERP_CUBIC,
-    "lanczos": types.INTERP_LANCZOS3,
-}
-_WINDOW = {"start": Input("int32", (2,)), "shape": Input("int32", (2,))}
-_RESIZE = {"size": Input("float32", (2,)), "filter": Input("int32")}
+_INPUTS = {"start": Input("int32", (2,)), "shape": Input("int32", (2,))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +35,7 @@ class DaliDecoded:
 
 
 class DaliHead:
-    """Decodes windows of JPEG files, and resizes and mirrors them where that is asked for.
-
-    The resize is DALI's, not Pillow's: it rounds once instead of after each axis, and at a border
-    it repeats pixels that Pillow leaves out.
-    """
+    """Decodes windows of JPEG files. It neither resizes nor mirrors: the fused kernel does."""
 
     def __init__(
         self,
@@ -56,7 +46,7 @@ class DaliHead:
         hw_decoder_load: float = 1.0,
         fancy_upsampling: bool = True,
     ) -> None:
-        """Defines the pipelines, of which each is built at its first run.
+        """Builds the pipeline.
 
         Args:
             device: index of a CUDA device, ``None`` for DALI's CPU backend.
@@ -73,10 +63,8 @@ class DaliHead:
             "jpeg_fancy_upsampling": fancy_upsampling,
         }
         windows = device is None or not fancy_upsampling or nvjpeg.decodes_windows()
-        self._pipelines = {
-            resizes: Prebuilt(partial(_defined, self._backend, on_gpu, windows, resizes))
-            for resizes in (False, True)
-        }
+        self._pipeline = Prebuilt(partial(_defined, self._backend, on_gpu, windows))
+        self._pipeline.build()
 
     def run(self, encoded: Sequence[bytes], steps: Sequence[HeadStep]) -> list[DaliDecoded]:
         """The pixels of each file's bytes, or the reason why there are none.
@@ -108,18 +96,14 @@ class DaliHead:
         x, y, width, height = step.window
         if min(x, y) < 0 or min(width, height) < 1 or x + width > size[0] or y + height > size[1]:
             return f"the window {step.window} is not within the image of {size[0]} x {size[1]}"
-        if step.filter not in FILTERS:
-            return f"the head has the filters {FILTERS}, not {step.filter!r}"
         return ""
 
     def _decode(
         self, files: Sequence[npt.NDArray[np.uint8]], steps: list[HeadStep]
     ) -> list[DaliDecoded]:
         """One run; if it fails, halves of it, down to the bad files."""
-        resizes = not all(step.is_window for step in steps)
-        pipeline = self._pipelines[resizes]
         try:
-            (images,) = pipeline.run(encoded=files, **_values(steps, resizes))
+            (images,) = self._pipeline.run(encoded=files, **_values(steps))
             return [DaliDecoded(image) for image in images]
         except RuntimeError as error:
             short, cause = is_shortage(error), _cause(error)
@@ -128,7 +112,7 @@ class DaliHead:
         # Outside of the handler, since the error's traceback holds the failed pipeline's memory.
         if short:  # halves need less of it at a time
             release_unused_memory()
-        pipeline.build()
+        self._pipeline.build()
         if len(files) == 1:
             return [DaliDecoded(None, cause if short else DecodeFailed(cause))]
         middle = len(files) // 2
@@ -136,26 +120,20 @@ class DaliHead:
         return first + self._decode(files[middle:], steps[middle:])
 
 
-def _inputs(resizes: bool) -> dict[str, Input]:
-    return {**_WINDOW, **_RESIZE} if resizes else _WINDOW
-
-
-def _values(steps: list[HeadStep], resizes: bool) -> dict[str, npt.NDArray[np.generic]]:
+def _values(steps: list[HeadStep]) -> dict[str, npt.NDArray[np.generic]]:
     values: dict[str, list[object]] = {
         "start": [(step.window[1], step.window[0]) for step in steps],
         "shape": [(step.window[3], step.window[2]) for step in steps],
-        "size": [_signed_size(step) for step in steps],
-        "filter": [int(_INTERPOLATIONS[step.filter]) for step in steps],
     }
-    return {name: given.array(values[name]) for name, given in _inputs(resizes).items()}
+    return {name: given.array(values[name]) for name, given in _INPUTS.items()}
 
 
-def _defined(backend: Backend, on_gpu: dict[str, object], windows: bool, resizes: bool) -> Pipeline:
+def _defined(backend: Backend, on_gpu: dict[str, object], windows: bool) -> Pipeline:
     """The graph; without ``windows`` whole images are decoded, and cut afterwards."""
     pipeline = backend.pipeline()
     with pipeline:
         encoded = fn.external_source(name="encoded", dtype=types.UINT8, ndim=1)
-        nodes = {name: given.node(name) for name, given in _inputs(resizes).items()}
+        nodes = {name: given.node(name) for name, given in _INPUTS.items()}
         window: dict[str, Any] = {"start": nodes["start"], "shape": nodes["shape"], "axes": [0, 1]}
         options: dict[str, Any] = {
             "output_type": types.RGB,
@@ -166,16 +144,8 @@ def _defined(backend: Backend, on_gpu: dict[str, object], windows: bool, resizes
             images = fn.decoders.image_slice(encoded, **window, **options)
         else:
             images = fn.slice(fn.decoders.image(encoded, **options), **window)
-        if resizes:
-            filter = fn.reinterpret(nodes["filter"], dtype=types.INTERP_TYPE)
-            images = fn.resize(images, size=nodes["size"], interp_type=filter, antialias=True)
         pipeline.set_outputs(images)
     return pipeline
-
-
-def _signed_size(step: HeadStep) -> tuple[int, int]:
-    """DALI mirrors along axes of negative size, which costs nothing, unlike an operator."""
-    return -step.height if step.vflip else step.height, -step.width if step.hflip else step.width
 
 
 def _cause(error: RuntimeError) -> str:

@@ -26,12 +26,6 @@ class HeadStep:
     hflip: bool = False
     vflip: bool = False
 
-    @property
-    def is_window(self) -> bool:
-        """Whether the window is neither resized nor mirrored."""
-        same_size = self.window[2:] == (self.width, self.height)
-        return same_size and not (self.hflip or self.vflip)
-
 
 def window_of(
     operations: Sequence[Operation], width: int, height: int

@@ -10,7 +10,7 @@ from fusionloader.executors.decoders.interface import DecodeCommand, Decoded
 
 
 class DaliDecoder:
-    """Decodes and resizes by a prebuilt pipeline, in the memory of DALI.
+    """Decodes windows by a prebuilt pipeline, in the memory of DALI.
 
     It waits for each group: a pipeline that prefetches would have to be fed ahead.
     """
@@ -32,10 +32,7 @@ class DaliDecoder:
 
     def submit(self, commands: Sequence[DecodeCommand]) -> None:
         """See ``Decoder``."""
-        steps = [
-            HeadStep(each.window, each.height, each.width, each.filter, each.hflip, each.vflip)
-            for each in commands
-        ]
+        steps = [HeadStep(each.window, each.height, each.width) for each in commands]
         made = self._head.run([command.encoded for command in commands], steps)
         self._done += [
             Decoded(command.ticket, each.image, each.reason)
