@@ -98,7 +98,7 @@ architectures: ready-to-test
 # Whether all studies in benchmarks/ still run, and what compares suites with the original class.
 studies: ready-to-test
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m studies tests/cli/test_commands.py tests/cli/test_gpu_runs.py \
-	    tests/compat/test_compliance.py tests/test_same_training.py tests/test_imread.py
+	    tests/compat/test_compliance.py tests/test_same_training.py tests/test_imread.py tests/test_gpu_kit.py
 
 # The rest of what the suite tries in part: ends of processes and ways to start them, damage to
 # caches, vector kernels, examples of properties.
@@ -225,14 +225,18 @@ $(FUZZERS): $(SYSTEM) $(SOURCES) $(wildcard tests/fuzz/targets/*)
 neon:
 	.ci/neon build/neon
 
-# On a machine with a CUDA device: what only a device can show, and its figures. RUNS may be one of
-# them; each takes less than ten minutes. Without network, call benchmarks.gpu itself.
+# On a machine with a CUDA device: what only a device can show, and its figures, after one epoch with a
+# GPU worker there. RUNS may be one of them; each takes less than ten minutes. Without network, call
+# benchmarks.gpu itself.
 gpu: ready-to-test
+	$(BIN)/python .ci/gpu-kit/check
 	for run in $(RUNS); do $(BIN)/python -m benchmarks.gpu $$run --out $(GPU_RESULTS); done
 
-# The same without a device, small, over stand-ins.
-gpu-rehearsal: export FUSIONLOADER_REHEARSAL := 1
+# The same without a device, over DALI's CPU backend and stand-ins, in as much time; less than a
+# quarter of it with REHEARSAL=brief.
+gpu-rehearsal: export FUSIONLOADER_REHEARSAL := $(or $(REHEARSAL),1)
 gpu-rehearsal: ready-to-test
+	$(BIN)/python .ci/gpu-kit/check
 	for run in $(RUNS); do $(BIN)/python -m benchmarks.gpu $$run --out build/rehearsal || exit 1; done
 
 # What a machine with such a device lacks if it has no network: benchmarks/README.md. It takes minutes.

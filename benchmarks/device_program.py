@@ -2,7 +2,7 @@
 
     python -m benchmarks.device_program --json FILE
 
-Prints one JSON object, and writes it to a file if asked to. Times are the least of several rounds,
+Prints JSON lines, and adds them to a file if asked to. Times are the least of several rounds,
 in microseconds per sample.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ import numpy as np
 import torch
 from torchvision import transforms as v1
 
+from benchmarks.study import append
 from fusionloader import _native, compile_plan
 from fusionloader.executors.device import kernel
 from fusionloader.executors.device.launchers import CudaLauncher, HostLauncher
@@ -45,12 +45,12 @@ def least(work: Callable[[], object], clock: Callable[[], float] = time.process_
 def on_device(program: DeviceProgram, image: np.ndarray, drawn: list, row: int) -> dict[str, float]:
     """Returns the wall time of whole launches of one, 16 and all samples, from call to end."""
     stream = torch.cuda.Stream(0)
-    launcher = CudaLauncher(0, stream.cuda_stream, allocator_of_torch(0))
+    launcher = CudaLauncher(0, stream.cuda_stream, allocator_of_torch(stream))
     pixels = torch.from_numpy(image).cuda()
     out = torch.empty(row * SAMPLES, dtype=torch.uint8, device="cuda")
     torch.cuda.synchronize()
     samples = [
-        DeviceSample(pixels.data_ptr(), SIDE, SIDE, operations, out.data_ptr() + i * row)
+        DeviceSample(pixels.data_ptr(), *image.shape[:2], operations, out.data_ptr() + i * row)
         for i, operations in enumerate(drawn)
     ]
 
@@ -92,32 +92,30 @@ def compilation() -> dict[str, float] | str:
     return seconds
 
 
-def measure(policy: object) -> dict[str, object]:
-    """Returns the costs of a plan with that policy."""
-    compiled = compile_plan(
-        v1.Compose([v1.CenterCrop(SIDE), policy, v1.ToTensor(), v1.Normalize(MEAN, STD)])
-    )
-    image = np.random.default_rng(0).integers(0, 256, (SIDE, SIDE, 3), np.uint8)
-    drawn = [compiled.draw(SIDE, SIDE, index=index) for index in range(SAMPLES)]
+def measure(steps: list[object], width: int, height: int) -> dict[str, object]:
+    """Returns the costs of a plan with those transforms, for decoded images of that size."""
+    compiled = compile_plan(v1.Compose([*steps, v1.ToTensor(), v1.Normalize(MEAN, STD)]))
+    image = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
+    drawn = [compiled.draw(width, height, index=index) for index in range(SAMPLES)]
     executor, program = make_executor(compiled.plan), DeviceProgram(compiled.plan)
     scalar = make_executor(compiled.plan, simd="scalar")
-    batch, staging = _native.DeviceBatch(executor), np.empty(1 << 20, np.uint8)
+    batch, staging = _native.DeviceBatch(executor), np.empty(1 << 22, np.uint8)
     out = result_like(compiled.plan).view(torch.uint8).numpy().reshape(-1)
 
     on_host = [
-        DeviceSample(image.ctypes.data, SIDE, SIDE, operations, out.ctypes.data)
+        DeviceSample(image.ctypes.data, height, width, operations, out.ctypes.data)
         for operations in drawn
     ]
 
     def flatten() -> None:
         batch.clear()
         for operations in drawn:
-            batch.add(operations, 0, SIDE, SIDE, 0)
+            batch.add(operations, 0, width, height, 0)
 
     def draw_and_flatten() -> None:
         batch.clear()
         for index in range(SAMPLES):
-            batch.add_drawn(executor, 0, 0, index, 0, 0, 0, SIDE, SIDE, 0)
+            batch.add_drawn(executor, 0, 0, index, 0, 0, 0, width, height, 0)
 
     flatten()
     report: dict[str, object] = {
@@ -140,12 +138,16 @@ def measure(policy: object) -> dict[str, object]:
 
 def main() -> None:
     """Measures and prints."""
-    policies = {"none": v1.CenterCrop(SIDE), "RandAugment": v1.RandAugment()}
-    report: dict[str, object] = {name: measure(policy) for name, policy in policies.items()}
-    report["seconds to compile"] = compilation()
-    print(json.dumps(report, indent=1))
-    if options().json:
-        options().json.write_text(json.dumps(report))
+    crop, resize = v1.CenterCrop(SIDE), v1.RandomResizedCrop(SIDE)
+    plans: dict[str, tuple[list[object], int, int]] = {
+        "none": ([crop], SIDE, SIDE),
+        "RandAugment": ([crop, v1.RandAugment()], SIDE, SIDE),
+        "resize of 500 x 375": ([resize], 500, 375),
+        "resize of 1024 x 768": ([resize], 1024, 768),
+    }
+    for name, plan in plans.items():
+        append(options().json, plan=name, **measure(*plan))
+    append(options().json, seconds_to_compile=compilation())
 
 
 if __name__ == "__main__":

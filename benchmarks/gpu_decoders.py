@@ -1,48 +1,60 @@
 """Images a second of the GPU worker's decoders, and how far their pixels are from Pillow's.
 
-Whole images are decoded, and windows of RandomResizedCrop are resized, in groups, as the GPU worker
-does it. The device is the CPU where there is no other; a decoder that is not installed is left out.
+    python -m benchmarks.gpu_decoders --groups 4,16,64 --engine 1,0 --fancy 1,0 --json FILE
+
+Whole images are decoded, and windows of RandomResizedCrop, in groups, as the GPU worker does it.
+The device is the CPU where there is no other; a decoder that is not installed is left out.
+Each case is one JSON line, written when it ends: with the nvJPEG behind the decoder, with or
+without the hardware engine and libjpeg's chroma upsampling, and with the device's utilisation, of
+which ``jpg`` tells whether that engine has worked, and ``sm`` whether the device did.
 """
 
 from __future__ import annotations
 
 import time
+from argparse import Namespace
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from statistics import median
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks.study import interleaved, parser_of, publish
-from fusionloader import Decoded, GpuWorker
+from benchmarks.gpu.dmon import Utilisation
+from benchmarks.study import append, parser_of
+from fusionloader import Decoded, Decoder, GpuWorker
 from fusionloader.cli.bench import setting_of
-from fusionloader.executors.dali.head_steps import HeadStep, head_of
-from fusionloader.executors.decoders.by_name import make_decoder, missing_package
+from fusionloader.cli.environment import versions
+from fusionloader.executors.dali.head_steps import HeadStep, window_of
+from fusionloader.executors.decoders.by_name import engine_of, missing_package
+from fusionloader.executors.decoders.dali_decoder import DaliDecoder
 from fusionloader.executors.decoders.decoder_head import DecoderHead, Group
+from fusionloader.executors.decoders.nvjpeg_decoder import NvjpegDecoder
+from fusionloader.executors.decoders.torchvision_decoder import TorchvisionDecoder
 from fusionloader.executors.native import file_decoder, jpeg_size, make_executor
 from fusionloader.io import decode_window
 from fusionloader.plan.stages import Plan, RandomResizedCrop
 
 NAMES = ("dali", "nvjpeg", "torchvision")
-RATIO = (3 / 4, 4 / 3)
+SIDE, RATIO = 224, (3 / 4, 4 / 3)
 TIMEOUT = 300.0
 
 Sample = tuple[bytes, HeadStep]
 
 
-def samples_of(files: Sequence[bytes], side: int) -> dict[str, list[Sample]]:
-    """Returns what is decoded: each file as a whole, and a window that is resized to ``side``."""
-    stage = RandomResizedCrop(side, side, (0.08, 1.0), RATIO, ("bilinear",))
-    executor = make_executor(Plan((stage,), None, side, side))
+def samples_of(files: Sequence[bytes]) -> dict[str, list[Sample]]:
+    """Returns what is decoded: each file as a whole, and a window of it."""
+    stage = RandomResizedCrop(SIDE, SIDE, (0.08, 1.0), RATIO, ("bilinear",))
+    executor = make_executor(Plan((stage,), None, SIDE, SIDE))
     whole, windows = [], []
     for index, file in enumerate(files):
         size = jpeg_size(file_decoder(), file)
         if size is None:
             continue
         whole.append((file, HeadStep((0, 0, *size), size[1], size[0])))
-        windows.append((file, head_of(executor.draw(0, 0, index, 0, *size), *size)[0]))
+        windows.append((file, window_of(executor.draw(0, 0, index, 0, *size), *size)[0]))
     return {"whole": whole, "windows": windows}
 
 
@@ -63,16 +75,14 @@ def on_host(image: Any) -> Any:
     return torch.as_tensor(image).cpu().numpy()
 
 
-def pass_over(head: DecoderHead, samples: Sequence[Sample], size: int) -> Callable[[], float]:
-    """Returns a measurement: images a second, without the copy to the host."""
-
-    def once() -> float:
-        start = time.perf_counter()
+def rate(head: DecoderHead, samples: Sequence[Sample], size: int, seconds: float) -> float:
+    """Returns images a second, without the copy to the host."""
+    begun, images = time.perf_counter(), 0
+    while (passed := time.perf_counter() - begun) < seconds:
         for _ in groups(head, samples, size):
             pass
-        return len(samples) / (time.perf_counter() - start)
-
-    return once
+        images += len(samples)
+    return images / passed
 
 
 def distance(images: Iterable[Any], samples: Sequence[Sample]) -> tuple[float, int, int]:
@@ -83,18 +93,50 @@ def distance(images: Iterable[Any], samples: Sequence[Sample]) -> tuple[float, i
             missing += 1
             continue
         x, y, width, height = step.window
-        box, size = (x, y, x + width, y + height), (step.width, step.height)
-        exact = decode_window(file, box, size, filter=step.filter).astype(int)  # Pillow's pixels
+        box = (x, y, x + width, y + height)
+        exact = decode_window(file, box, (width, height)).astype(int)  # Pillow's pixels
         apart = np.abs(exact - image)
         total, count, most = total + apart.sum(), count + apart.size, max(most, apart.max())
     return float(total / max(count, 1)), int(most), missing
 
 
+def variants(names: Sequence[str], options: Namespace, on_gpu: bool) -> Iterator[Variant]:
+    """Yields decoders; the hardware engine and the upsampling are a GPU's."""
+    for name in names:
+        if name == "torchvision" or not on_gpu:
+            yield Variant(name)
+        else:
+            for engine, fancy in product(options.engine, options.fancy):
+                yield Variant(name, engine, fancy)
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A decoder, with or without a GPU's hardware engine and libjpeg's chroma upsampling."""
+
+    name: str
+    engine: int = 1
+    fancy: int = 1
+
+    def decoder(self, threads: int) -> Decoder:
+        """Returns it, not started."""
+        if self.name == "torchvision":
+            return TorchvisionDecoder()
+        kind = DaliDecoder if self.name == "dali" else NvjpegDecoder
+        return kind(threads, self.engine, bool(self.fancy))
+
+
+def numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",")]
+
+
 def main() -> None:
-    parser = parser_of(__doc__, rounds=5)
+    parser = parser_of(__doc__, rounds=1)
     parser.add_argument("--files", type=int, default=200, help="files of the corpus to use (200)")
-    parser.add_argument("--group", type=int, default=16, help="images in a group (16)")
-    parser.add_argument("--side", type=int, default=224, help="of resized windows (224)")
+    parser.add_argument("--groups", type=numbers, default=[16], help="images in a group (16)")
+    parser.add_argument("--engine", type=numbers, default=[1], help="hardware engine: 1, 0 (1)")
+    parser.add_argument("--fancy", type=numbers, default=[1], help="libjpeg's chroma: 1, 0 (1)")
+    parser.add_argument("--seconds", type=float, default=1.0, help="that count, of a case (1)")
     parser.add_argument("--threads", type=int, default=1, help="of a decoder on the CPU (1)")
     parser.add_argument("--only", choices=NAMES, help="one decoder alone")
     parser.add_argument("--device", help="cpu, or cuda:0 (where there is one)")
@@ -104,40 +146,51 @@ def main() -> None:
     device = (where.index or 0) if where.type == "cuda" else None
     setting, corpus = setting_of(options, "default")
     paths = sorted(path for path in setting.folder().glob("*/*") if path.is_file())
-    kinds = samples_of([path.read_bytes() for path in paths[: options.files]], options.side)
-    measured: dict[str, Callable[[], float]] = {}
-    distances: dict[str, tuple[float, int, int]] = {}
-    left_out: dict[str, str] = {}
-    for name in (options.only,) if options.only else NAMES:
-        if missing := missing_package(GpuWorker(decoder=name)):
-            left_out[name] = " ".join(missing)
-            continue
-        try:
-            decoder = make_decoder(name, options.threads, 1.0)
-            head = DecoderHead(decoder, device, 2 * options.group, TIMEOUT, name)
-            for kind, samples in kinds.items():
-                key = f"{name}, {kind}"
-                distances[key] = distance(
-                    (
-                        on_host(found.image)
-                        for results in groups(head, samples, options.group)
-                        for found in results
-                    ),
-                    samples,
-                )
-                measured[key] = pass_over(head, samples, options.group)
-        except RuntimeError as error:  # one that does not run here hides no other one's figures
-            left_out[name] = str(error)
-    rates = interleaved(measured, options.rounds)
-    rows = [
-        (key, f"{median(values):.0f}", f"{distances[key][0]:.3f}", *map(str, distances[key][1:]))
-        for key, values in rates.items()
-    ]
-    for name, why in left_out.items():
-        print(f"left out: {name}: {why}")
-    header = ("decoder", "images/s", "mean levels", "most levels", "refused")
-    figures = {"rates": rates, "left_out": left_out, "device": str(where), "corpus": corpus}
-    publish(options, header, rows, **figures)
+    kinds = samples_of([path.read_bytes() for path in paths[: options.files]])
+    append(options.json, versions=versions(), device=str(where), corpus=corpus)
+    monitor = Utilisation()
+    names = (options.only,) if options.only else NAMES
+    try:
+        for variant in variants(names, options, device is not None):
+            worker = GpuWorker(decoder=variant.name, hw_decoder_load=variant.engine)
+            if missing := missing_package(worker):
+                append(options.json, **asdict(variant), left_out=" ".join(missing))
+                continue
+            told = {**asdict(variant), "decodes": engine_of(worker, device is not None)}
+            for group in options.groups:
+                try:
+                    for case in cases(variant, kinds, group, device, monitor, options):
+                        append(options.json, **told, group=group, **case)
+                except RuntimeError as error:  # hides no other one's figures
+                    append(options.json, **told, group=group, left_out=str(error)[:500])
+    finally:
+        monitor.close()
+
+
+def cases(
+    variant: Variant,
+    kinds: Mapping[str, Sequence[Sample]],
+    group: int,
+    device: int | None,
+    monitor: Utilisation,
+    options: Namespace,
+) -> Iterator[dict[str, Any]]:
+    """Yields the figures of a decoder, of each kind of samples."""
+    head = DecoderHead(variant.decoder(options.threads), device, 2 * group, TIMEOUT, variant.name)
+    for kind, samples in kinds.items():
+        found = (each for results in groups(head, samples, group) for each in results)
+        mean, most, missing = distance((on_host(each.image) for each in found), samples)
+        begun = time.monotonic()
+        images = rate(head, samples, group, options.seconds)
+        yield {
+            "kind": kind,
+            "rate": round(images, 1),
+            "mean_levels": round(mean, 3),
+            "most_levels": most,
+            "refused": missing,
+            "utilisation": monitor.since(begun),
+        }
+    head.close()
 
 
 if __name__ == "__main__":

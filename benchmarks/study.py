@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from fusionloader.cli.bench import add_common_arguments, flags_of
@@ -26,6 +28,18 @@ def interleaved(measure: Mapping[str, Callable[[], float]], rounds: int) -> dict
         for name, once in measure.items():
             values[name].append(once())
     return values
+
+
+def append(file: Path | None, **case: Any) -> None:
+    """Prints a case's figures and adds them to a file, one JSON line, before the next case begins.
+
+    A study that ends by the clock has lost the figures of the case that it was at alone.
+    """
+    line = json.dumps(case, default=str)
+    print(line, flush=True)
+    if file is not None:
+        with file.open("a") as lines:
+            lines.write(line + "\n")
 
 
 def publish(

@@ -1,21 +1,24 @@
 """Training speed with each loader, as a share of the speed on data already on the device.
 
-    python -m benchmarks.training --models resnet18,resnet50,vit_b_16 --json FILE
-    python -m benchmarks.training --device cpu --batch-size 16 --steps 4 --warm-up 1
+    python -m benchmarks.training --models resnet50 --worker-counts 2,4,8,14 --json FILE
+    python -m benchmarks.training --device cpu --models pooling --batch-size 16 --seconds 1
 
-Contenders' rounds are interleaved; a round trains ``--steps`` steps after ``--warm-up`` ones that
-are not counted, nor are those before a GPU worker takes part and has been profiled, or was given up
-(``--patience`` seconds at most; ``ready`` says whether it came to that). ``ceiling`` trains on one
-batch that stays on the device.
+``ceiling`` trains on one batch that stays on the device. Each other cell is one loader, beside so
+many workers: it trains until a GPU worker takes part and has been profiled, or is gone
+(``--patience`` seconds at most), then for ``--warm-up`` seconds, then for ``--seconds`` that count.
+A cell is one JSON line, written when it ends. Its ``state`` is "ready", "gone" (the rate is that of
+CPU workers alone), "late", "failed", or "skipped" (after ``--limit`` seconds no cell begins).
+``waiting`` is the share of time that training waited for batches, with two steps enqueued at most.
+The model ``pooling`` takes next to nothing, for machines without a device.
 """
 
 from __future__ import annotations
 
 import time
 from argparse import Namespace
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
@@ -23,13 +26,19 @@ import torchvision
 from torch import nn
 from torch.utils.data import DataLoader, RandomSampler
 
-from benchmarks.study import parser_of, publish
+from benchmarks.gpu.dmon import Utilisation
+from benchmarks.study import append, parser_of
 from fusionloader import FusionLoader, GpuWorker
-from fusionloader.cli.bench import setting_of
+from fusionloader.cli.bench import flags_of, setting_of
+from fusionloader.cli.environment import versions
 from fusionloader.cli.measure.contenders import Setting, close_loader, dali_is_installed
+from fusionloader.cli.measure.report import table
 from fusionloader.cli.measure.workloads import SIDE, pil_dataset
+from fusionloader.executors.decoders import nvjpeg
 
 CLASSES = 1000
+DEFAULT = "torch,fusion-off,fusion-thread,fusion-temporal,fusion-spatial,dali"
+SAMPLES = 100_000  # of an epoch: no cell comes to its end
 Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
 
 
@@ -39,45 +48,65 @@ class Training:
     def __init__(self, model: str, device: torch.device) -> None:
         torch.manual_seed(0)
         self.device = device
-        self.network = getattr(torchvision.models, model)(num_classes=CLASSES).to(device)
+        self.network = network(model).to(device)
         if device.type == "cuda":
             self.network = self.network.to(memory_format=torch.channels_last)
         self.optimizer = torch.optim.SGD(self.network.parameters(), lr=0.01, momentum=0.9)
+        self._enqueued: deque[torch.cuda.Event] = deque()
+        self.waited = 0.0
 
-    def step(self, images: torch.Tensor, targets: torch.Tensor) -> None:
-        """Trains on a batch."""
+    def step(self, batches: Batches) -> int:
+        """Trains on the next batch; returns its samples.
+
+        Waits for the step before the last one first: the time until a batch is there is then time
+        in which the device has little left to do.
+        """
+        if len(self._enqueued) == 2:
+            self._enqueued.popleft().synchronize()
+        began = time.perf_counter()
+        images, targets = next(batches)
+        self.waited += time.perf_counter() - began
         on_cuda = self.device.type == "cuda"  # few processors have instructions for it
         with torch.autocast(self.device.type, torch.bfloat16, enabled=on_cuda):
             loss = nn.functional.cross_entropy(self.network(images), targets)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.optimizer.step()
+        if on_cuda:
+            event = torch.cuda.Event()
+            event.record()
+            self._enqueued.append(event)
+        return len(targets)
 
-    def rate(self, batches: Batches, warm_up: int, steps: int) -> float:
-        """Samples per second of wall time over ``steps`` steps."""
-        samples, start = 0, 0.0
+    def rate(self, batches: Batches, seconds: float) -> dict[str, float]:
+        """Returns samples per second over a time, and the share of it that was spent waiting."""
         self.wait()
-        for number in range(warm_up + steps):
-            if number == warm_up:
-                self.wait()
-                samples, start = 0, time.perf_counter()
-            images, targets = next(batches)
-            self.step(images, targets)
-            samples += len(targets)
+        self.waited, samples = 0.0, 0
+        start = time.perf_counter()
+        while time.perf_counter() - start < seconds:
+            samples += self.step(batches)
         self.wait()
-        return samples / (time.perf_counter() - start)
+        passed = time.perf_counter() - start
+        return {"rate": round(samples / passed, 1), "waiting": round(self.waited / passed, 3)}
 
-    def until(self, ready: Callable[[], bool], batches: Batches, patience: float) -> bool:
-        """Trains until something is ready, at most ``patience`` seconds; returns whether it is."""
+    def until(self, ready: Callable[[], bool], batches: Batches, patience: float) -> None:
+        """Trains until something is ready, at most ``patience`` seconds."""
         deadline = time.perf_counter() + patience
         while not ready() and time.perf_counter() < deadline:
-            self.step(*next(batches))
-        return ready()
+            self.step(batches)
 
     def wait(self) -> None:
         """Waits for the device."""
+        self._enqueued.clear()
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+
+def network(model: str) -> nn.Module:
+    if model == "pooling":
+        return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, CLASSES))
+    made: nn.Module = getattr(torchvision.models, model)(num_classes=CLASSES)
+    return made
 
 
 class TrainingContender:
@@ -101,15 +130,16 @@ class TrainingContender:
         """What the loader counts of its GPU worker; empty where it has none."""
         return self.loader.stats().gpu_worker if isinstance(self.loader, FusionLoader) else {}
 
-    def ready(self) -> bool:
-        """Whether a GPU worker, if there is to be one, takes part as it is going to."""
+    @property
+    def state(self) -> str:
+        """Whether a GPU worker, if there is to be one, takes part as it is going to, or is gone."""
+        if getattr(self.loader, "gpu_worker", None) is None:
+            return "ready"
         told = self.gpu_worker
-        wanted = getattr(self.loader, "gpu_worker", None)
-        if wanted is None:
-            return True
         if not told or told["gone"] is not None:
-            return bool(told)
-        return not told["profiling"] and (told["samples"] > 0 or told["mode"] == "off")
+            return "gone" if told else "late"
+        settled = not told["profiling"] and (told["samples"] > 0 or told["mode"] == "off")
+        return "ready" if settled else "late"
 
     def close(self) -> None:
         """Ends the loader's workers."""
@@ -124,24 +154,22 @@ def ceiling(device: torch.device, batch_size: int) -> Batches:
         yield images, targets
 
 
-def torch_loader(setting: Setting, device: torch.device, samples: int) -> TrainingContender:
+def torch_loader(setting: Setting, device: torch.device) -> TrainingContender:
     extra = {"pin_memory": device.type == "cuda"}
-    return TrainingContender(device, loader_of(DataLoader, setting, samples, extra))
+    return TrainingContender(device, loader_of(DataLoader, setting, extra))
 
 
-def fusion_loader(
-    setting: Setting, device: torch.device, samples: int, gpu_worker: Any
-) -> TrainingContender:
+def fusion_loader(setting: Setting, device: torch.device, gpu_worker: Any) -> TrainingContender:
     extra = {"device": device, "gpu_worker": gpu_worker}
-    return TrainingContender(device, loader_of(FusionLoader, setting, samples, extra))
+    return TrainingContender(device, loader_of(FusionLoader, setting, extra))
 
 
-def loader_of(kind: Any, setting: Setting, samples: int, extra: dict[str, Any]) -> Any:
+def loader_of(kind: Any, setting: Setting, extra: dict[str, Any]) -> Any:
     dataset = pil_dataset(setting.folder(), setting.workload)
     return kind(
         dataset,
         setting.batch_size,
-        sampler=RandomSampler(dataset, replacement=True, num_samples=samples),
+        sampler=RandomSampler(dataset, replacement=True, num_samples=SAMPLES),
         num_workers=setting.workers,
         persistent_workers=True,
         drop_last=True,
@@ -152,13 +180,13 @@ def loader_of(kind: Any, setting: Setting, samples: int, extra: dict[str, Any]) 
 def dali_loader(setting: Setting, device: torch.device) -> TrainingContender:
     from fusionloader.cli.measure.dali import DaliBatches
 
-    folder, device_id = setting.folder(), device.index or 0
+    folder, device_id = setting.folder(), (device.index or 0) if device.type == "cuda" else None
     batches = DaliBatches(folder, setting.workload, setting.batch_size, setting.workers, device_id)
     return TrainingContender(device, batches)
 
 
 def contenders(
-    setting: Setting, device: torch.device, samples: int
+    setting: Setting, device: torch.device
 ) -> dict[str, Callable[[], TrainingContender]]:
     on = None if device.type == "cuda" else "cpu"
     workers = {
@@ -169,46 +197,45 @@ def contenders(
         "fusion-auto": GpuWorker(device=on),
     }
     found: dict[str, Callable[[], TrainingContender]] = {
-        "torch": lambda: torch_loader(setting, device, samples)
+        "torch": lambda: torch_loader(setting, device)
     }
-    if device.type == "cuda" and dali_is_installed():
-        found["dali-gpu"] = lambda: dali_loader(setting, device)
+    if dali_is_installed():
+        found["dali"] = lambda: dali_loader(setting, device)
     for name, worker in workers.items():
-        found[name] = lambda worker=worker: fusion_loader(setting, device, samples, worker)
+        found[name] = lambda worker=worker: fusion_loader(setting, device, worker)
     return found
 
 
-def measure(
-    model: str, setting: Setting, device: torch.device, options: Namespace
-) -> tuple[dict[str, float], dict[str, Any]]:
-    """Returns the median rate of each contender and of the ceiling, and loaders' statistics."""
-    training = Training(model, device)
-    samples = setting.batch_size * max(options.steps, 50)
-    chosen = {
-        name: start
-        for name, start in contenders(setting, device, samples).items()
-        if options.contenders is None or name in options.contenders
-    }
-    rates: dict[str, list[float]] = {"ceiling": [], **{name: [] for name in chosen}}
-    statistics: dict[str, Any] = {}
-    for _ in range(options.rounds):
-        fixed = ceiling(device, setting.batch_size)
-        rates["ceiling"].append(training.rate(fixed, options.warm_up, options.steps))
-        # One at a time: other contenders' workers would use cores and device memory.
-        for name, start in chosen.items():
-            contender = start()
-            try:
-                ready = training.until(contender.ready, contender.batches, options.patience)
-                rate = training.rate(contender.batches, options.warm_up, options.steps)
-                rates[name].append(rate)
-                statistics[name] = {
-                    "ready": ready,
-                    "gpu_worker": contender.gpu_worker,
-                    **device_memory(device),
-                }
-            finally:
-                contender.close()
-    return {name: median(found) for name, found in rates.items()}, statistics
+def cell(
+    training: Training,
+    start: Callable[[], TrainingContender],
+    monitor: Utilisation,
+    options: Namespace,
+) -> dict[str, Any]:
+    """Returns the figures of one loader; an error of it is one of them."""
+    try:
+        contender = start()
+        try:
+            training.until(lambda: contender.state != "late", contender.batches, options.patience)
+            return {
+                "state": contender.state,
+                **window(training, contender.batches, monitor, options),
+                "gpu_worker": contender.gpu_worker,
+                **device_memory(training.device),
+            }
+        finally:
+            contender.close()
+    except Exception as error:
+        return {"state": "failed", "error": f"{type(error).__name__}: {error}"[:500]}
+
+
+def window(
+    training: Training, batches: Batches, monitor: Utilisation, options: Namespace
+) -> dict[str, Any]:
+    training.rate(batches, options.warm_up)
+    begun = time.monotonic()
+    rate = training.rate(batches, options.seconds)
+    return {**rate, "utilisation": monitor.since(begun)}
 
 
 def device_memory(device: torch.device) -> dict[str, int]:
@@ -220,35 +247,54 @@ def device_memory(device: torch.device) -> dict[str, int]:
 
 
 def main() -> None:
-    parser = parser_of(__doc__, rounds=3)
+    parser = parser_of(__doc__, rounds=1)
     parser.add_argument("--models", type=lambda text: text.split(","), default=["resnet18"])
-    parser.add_argument("--workloads", type=lambda text: text.split(","), default=["default"])
+    parser.add_argument("--workload", default="default")
     parser.add_argument("--worker-counts", type=lambda text: [int(n) for n in text.split(",")])
-    parser.add_argument("--contenders", type=lambda text: text.split(","))
-    parser.add_argument("--device", default="cuda", type=torch.device)
-    parser.add_argument("--steps", type=int, default=40, help="counted steps of a round (40)")
-    parser.add_argument("--warm-up", type=int, default=20, help="steps before them (20)")
     parser.add_argument(
-        "--patience", type=float, default=60.0, help="seconds for a GPU worker to be ready (60)"
+        "--contenders", type=lambda text: text.split(","), default=DEFAULT.split(",")
     )
+    parser.add_argument("--device", default="cuda", type=torch.device)
+    parser.add_argument("--seconds", type=float, default=5.0, help="that count, of a cell (5)")
+    parser.add_argument("--warm-up", type=float, default=3.0, help="seconds before them (3)")
+    parser.add_argument(
+        "--patience", type=float, default=30.0, help="seconds for a GPU worker to be ready (30)"
+    )
+    parser.add_argument("--limit", type=float, default=1e9, help="seconds in which cells begin")
+    parser.add_argument("--label", default="", help="a word for each cell")
     options = parser.parse_args()
     counts = options.worker_counts or [options.workers]
-    rows, figures = [], []
-    for workload in options.workloads:
-        base, corpus = setting_of(options, workload)
-        assert isinstance(base.root, Path)
-        for workers in counts:
-            setting = Setting(workload, workers, base.batch_size, base.root, base.start_method)
-            for model in options.models:
-                rates, statistics = measure(model, setting, options.device, options)
-                case = {"model": model, "workload": workload, "workers": workers}
-                figures.append({**case, "rates": rates, "told": statistics, "corpus": corpus})
-                for name, rate in rates.items():
-                    share, ratio = rate / rates["ceiling"], rate / rates.get("torch", rate)
-                    shown = (f"{rate:,.0f}", f"{share:.2f}", f"{ratio:.2f}x")
-                    rows.append((model, workload, str(workers), name, *shown))
-    header = ("model", "workload", "workers", "loader", "samples/s", "of ceiling", "of torch")
-    publish(options, header, rows, cases=figures)
+    base, corpus = setting_of(options, options.workload)
+    assert isinstance(base.root, Path)
+    known = {"versions": versions(), "nvjpeg": nvjpeg.version()}
+    append(options.json, **known, flags=flags_of(options), corpus=corpus)
+    monitor, rows, deadline = Utilisation(), [], time.monotonic() + options.limit
+    try:
+        for model in options.models * options.rounds:
+            training = Training(model, options.device)
+            case = {"label": options.label, "model": model, "workload": options.workload}
+            most = window(training, ceiling(options.device, base.batch_size), monitor, options)
+            append(options.json, **case, workers=0, loader="ceiling", **most)
+            for workers in counts:
+                setting = Setting(
+                    options.workload, workers, base.batch_size, base.root, base.start_method
+                )
+                there = contenders(setting, options.device)
+                for name in options.contenders:
+                    if name not in there:
+                        continue
+                    found: dict[str, Any] = {"state": "skipped"}
+                    if time.monotonic() < deadline:
+                        found = cell(training, there[name], monitor, options)
+                    share = round(found.get("rate", 0) / most["rate"], 3)
+                    shown = {"workers": workers, "loader": name, "share": share}
+                    append(options.json, **case, **shown, **found)
+                    rate = f"{found.get('rate', 0):,.0f}"
+                    rows.append((model, str(workers), name, rate, str(share), found["state"]))
+    finally:
+        monitor.close()
+    header = ("model", "workers", "loader", "samples/s", "of ceiling", "state")
+    print(table(header, rows))
 
 
 if __name__ == "__main__":

@@ -29,7 +29,6 @@ def pictures() -> dict[str, Callable[[Palette], Drawing]]:
         "processes": processes,
         "plan": flowcharts.plan,
         "kernel": flowcharts.kernel,
-        "tasks": flowcharts.tasks,
         "tiers": flowcharts.tiers,
         "batches": illustrations.batches,
         "window": illustrations.window,

@@ -48,25 +48,6 @@ def kernel(palette: Palette) -> Drawing:
     return drawing
 
 
-def tasks(palette: Palette) -> Drawing:
-    """Returns the tasks of a GPU worker, with the kernel or with families of operators."""
-    drawing = Drawing(760, 178, "The tasks of a GPU worker", palette)
-    step = _Steps(drawing)
-    step.box(16, 66, 120, "encoded files", "a group", palette.plain)
-    step.box(166, 66, 166, "head", "decode, resize, mirror", palette.gpu)
-    step.box(382, 16, 150, "fused", "one launch", palette.gpu)
-    step.box(382, 116, 130, "families", "a run for each", palette.gpu)
-    step.box(536, 116, 106, "conversion", "one run", palette.gpu)
-    step.box(650, 66, 94, "rows", "of the batch", palette.plain)
-    drawing.arrow((136, 89), (162, 89))
-    drawing.arrow((332, 80), (356, 80), (356, 39), (378, 39))
-    drawing.arrow((332, 98), (356, 98), (356, 139), (378, 139))
-    drawing.arrow((532, 39), (697, 39), (697, 62))
-    drawing.arrow((512, 139), (532, 139))
-    drawing.arrow((642, 139), (697, 139), (697, 116))
-    return drawing
-
-
 def tiers(palette: Palette) -> Drawing:
     """Returns the steps of a sample, and which of them a cache or an index leaves out."""
     drawing = Drawing(760, 214, "What later epochs need not do again", palette)

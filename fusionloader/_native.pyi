@@ -1237,10 +1237,11 @@ class cuda:
             self,
             queue: ManagerQueue,
             device: int,
+            stream: int,
             gpu_worker: int | None = None,
             conversion: tuple[int, int, int, int] | None = None,
         ) -> None:
-            """`gpu_worker` writes its rows of the first leaf itself.
+            """Copies go into `stream`. `gpu_worker` writes its rows of the first leaf itself.
 
             `conversion` of levels: kernel, address of the table, levels of a channel, bytes of an
             element.
@@ -1258,8 +1259,8 @@ class cuda:
             `staging`, the first leaf's rows are levels.
             """
 
-        def cancel(self, number: int) -> cuda.Event:
-            """Copies no more of it; the point behind what was copied."""
+        def cancel(self, number: int) -> None:
+            """Copies no more of it; what was copied of it is in the stream."""
 
         def close(self) -> None:
             """Ends the thread."""
@@ -1296,6 +1297,8 @@ class cuda:
     @staticmethod
     def library() -> str: ...
     @staticmethod
+    def make_stream(device: int) -> int: ...
+    @staticmethod
     def open_handle(device: int, handle: bytes) -> int:
         """The address of another process's allocation in this one."""
 
@@ -1316,9 +1319,11 @@ class cuda:
     @staticmethod
     def settle_pool() -> None: ...
     @staticmethod
-    def uuid(device: int) -> bytes: ...
+    def synchronize(device: int, stream: int) -> None:
+        """Waits until the device has done what is in the stream now."""
+
     @staticmethod
-    def write(device: int, address: int, data: bytes) -> None: ...
+    def uuid(device: int) -> bytes: ...
 
 class testing:
     """Parts of the native code that only tests and measurements call by themselves."""

@@ -12,14 +12,12 @@ if TYPE_CHECKING:
 
 Sharing = Literal["auto", "off", "temporal", "spatial"]
 Where = Literal["process", "thread"]
-Prebuilt = Literal["fused", "families"]
 DecoderName = Literal["dali", "nvjpeg", "torchvision"]
 Memory = Literal["auto", "share", "own"]
 
 _SHARING = ("auto", "off", "temporal", "spatial")
 _MEMORY = ("auto", "share", "own")
 _WHERE = ("process", "thread")
-_PREBUILT = ("fused", "families")
 _DECODERS = ("dali", "nvjpeg", "torchvision")
 _DECODER_METHODS = ("start", "submit", "finished", "close")
 
@@ -39,18 +37,14 @@ class GpuWorker:
             ``"auto"`` only if both peaks of memory were found not to fit on the device together,
             ``"own"`` never. Memory is lent in temporal sharing alone, and on CUDA devices alone.
         share_limit: of the memory lent at a time, in bytes or as ``"10GiB"``.
-        prebuilt: what applies the augmentations: ``"fused"``, one kernel for all operations, which
-            CUDA's run-time compiler (NVRTC) makes for the device; or ``"families"``, DALI pipelines
-            for families of operations. Without NVRTC the second one takes the place of the first
-            where it can run the plan.
         group_size: samples in a launch at most; ``None`` lets measurements decide, up to 64.
         threads: of DALI or nvImageCodec on the CPU.
         hw_decoder_load: whether images are for the hardware JPEG decoder where there is one, 1 or
             0, with DALI and nvImageCodec. Its pixels differ from those of the device's other
             decoder: a share of the images would make pixels depend on how a group was divided.
-        decoder: what decodes and resizes: ``"dali"``; ``"nvjpeg"``, nvImageCodec;
-            ``"torchvision"``; or an object with the methods of ``fusionloader.Decoder``, which is
-            pickled into the worker's process.
+        decoder: what decodes: ``"dali"``; ``"nvjpeg"``, nvImageCodec; ``"torchvision"``; or an
+            object with the methods of ``fusionloader.Decoder``, which is pickled into the worker's
+            process and also resizes.
         decoder_timeout: seconds in which the decoder has to finish something of what it has been
             given; one that does not is given up.
         where: ``"process"``, one of its own; or ``"thread"``, in the training process, without a
@@ -65,7 +59,6 @@ class GpuWorker:
     memory_limit: int | str | None = None
     memory: Memory = "auto"
     share_limit: int | str = "10GiB"
-    prebuilt: Prebuilt = "fused"
     group_size: int | None = None
     threads: int = 1
     hw_decoder_load: Literal[0, 1] = 1
@@ -83,8 +76,6 @@ class GpuWorker:
                 'sharing="temporal" is for where="process": a thread works beside training, '
                 'sharing="spatial" or "auto"'
             )
-        if self.prebuilt not in _PREBUILT:
-            raise ValueError(f"prebuilt should be one of {_PREBUILT}, not {self.prebuilt!r}")
         for name in ("group_size", "threads"):
             value = getattr(self, name)
             if value is None and name == "group_size":

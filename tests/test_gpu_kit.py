@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -64,3 +66,18 @@ def test_a_piece_that_is_missing_is_told(folder, missing):
     left = "ab" if missing == "aa" else "aa"
     assert f"a piece of DALI is missing in {folder}: dali.tar.xz.{left}" in done.stderr
     assert not (folder / "env.sh").exists()
+
+
+@pytest.mark.studies
+def test_the_check_has_a_gpu_worker_take_part_in_an_epoch():
+    pytest.importorskip("nvidia.dali")
+    done = subprocess.run(
+        [sys.executable, KIT / "check"],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        cwd=KIT.parents[1],
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("gpu_worker")]
+    assert re.search(r"works: process: [1-9]\d* samples .* thread: [1-9]\d* samples", line)

@@ -6,7 +6,6 @@ python3 -m benchmarks.gpu.boot --json FILE
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from torchvision.datasets import ImageFolder
 
 from benchmarks.gpu.deliveries import transform
+from benchmarks.study import append
 from fusionloader import FusionLoader, GpuWorker
 from fusionloader.cli.corpus import ensure_corpus
 
@@ -46,10 +46,8 @@ def boot(dataset: ImageFolder, device: str, worker: GpuWorker) -> dict[str, Any]
     began = time.perf_counter()
     loader.close()
     ended = time.perf_counter() - began
-    return {
-        name: round(value, 3)
-        for name, value in {"first_batch": first, "ready": ready, "closed": ended}.items()
-    }
+    seconds = {"first_batch": first, "ready": ready, "closed": ended}
+    return {"decoder": told["decoder"], **{name: round(s, 3) for name, s in seconds.items()}}
 
 
 def main() -> None:
@@ -61,12 +59,9 @@ def main() -> None:
     options = parser.parse_args()
     dataset = ImageFolder(str(ensure_corpus(options.images).train), transform(224))
     on = "cpu" if options.device == "cpu" else None
-    found = {}
-    for where in ("process", "thread"):
+    for where in ("process", "thread") * 2:
         worker = GpuWorker(device=on, sharing="spatial", where=where)  # type: ignore[arg-type]
-        found[where] = [boot(dataset, options.device, worker) for _ in range(2)]
-    print(json.dumps(found, indent=1))
-    options.json.write_text(json.dumps(found))
+        append(options.json, where=where, **boot(dataset, options.device, worker))
 
 
 if __name__ == "__main__":

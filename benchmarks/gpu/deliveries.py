@@ -13,7 +13,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import tempfile
 import time
@@ -26,6 +25,7 @@ import torch
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
+from benchmarks.study import append
 from fusionloader import FusionLoader
 from fusionloader.cli.corpus import ensure_corpus
 from fusionloader.delivery import device_batches
@@ -131,9 +131,9 @@ def delivering(make: Callable[[Any], Any]) -> Iterator[None]:
         slot_iterator.make_delivery = before
 
 
-def on_device(dataset: ImageFolder, workers: int, batch_size: int) -> dict[str, Any]:
-    """Returns what the device showed."""
-    found: dict[str, Any] = {"freed_memory": memory_that_was_freed()}
+def on_device(dataset: ImageFolder, workers: int, batch_size: int, file: Path) -> None:
+    """Writes what the device showed."""
+    append(file, case="freed_memory", **memory_that_was_freed())
     end = torch.cuda.synchronize
     arguments = {"batch_size": batch_size, "num_workers": workers, "seed": 1, "device": "cuda"}
     wanted = list(FusionLoader(dataset, **{**arguments, "device": None}))
@@ -142,17 +142,12 @@ def on_device(dataset: ImageFolder, workers: int, batch_size: int) -> dict[str, 
         told = device.conversion_kernel()
         assert name == "floats" or isinstance(told, int), f"no conversion on the device: {told}"
         with delivering(lambda _, device=device: device_batches.DeviceDelivery(device)):
-            found[name] = {
-                "equal_batches": compared(
-                    dataset, arguments, wanted, late_reader, torch.cuda.synchronize
-                ),
-                **rate(dataset, arguments, end),
-            }
-    return found
+            equal = compared(dataset, arguments, wanted, late_reader, end)
+            append(file, case=name, equal_batches=equal, **rate(dataset, arguments, end))
 
 
-def over_fake_driver(dataset: ImageFolder) -> dict[str, Any]:
-    """Returns what the fake driver showed, which is nothing of speed."""
+def over_fake_driver(dataset: ImageFolder, file: Path) -> None:
+    """Writes what the fake driver showed, which is nothing of speed."""
     from support.fake_cuda import FakeCuda, build_fake_driver
     from support.fake_device import FakeDevice
 
@@ -160,17 +155,13 @@ def over_fake_driver(dataset: ImageFolder) -> dict[str, Any]:
         library = build_fake_driver(Path(folder))
         os.environ["FUSIONLOADER_LIBCUDA"] = str(library)
         cuda = FakeCuda(library)
-        found: dict[str, Any] = {}
         arguments = {"batch_size": 8, "num_workers": 2, "seed": 1}
         wanted = list(FusionLoader(dataset, **arguments))
         for name in ("levels", "floats"):
             device = FakeDevice(cuda, converts=name == "levels")
             with delivering(lambda _, device=device: device_batches.DeviceDelivery(device)):
-                found[name] = {
-                    "equal_batches": compared(dataset, arguments, wanted, device.read, cuda.run),
-                    **rate(dataset, arguments, cuda.run),
-                }
-        return found
+                equal = compared(dataset, arguments, wanted, device.read, cuda.run)
+                append(file, case=name, equal_batches=equal, **rate(dataset, arguments, cuda.run))
 
 
 def main() -> None:
@@ -185,11 +176,9 @@ def main() -> None:
     options = parser.parse_args()
     dataset = ImageFolder(str(ensure_corpus(options.images).train), transform(options.side))
     if options.fake:
-        found = over_fake_driver(dataset)
+        over_fake_driver(dataset, options.json)
     else:
-        found = on_device(dataset, options.workers, options.batch_size)
-    print(json.dumps(found, indent=1))
-    options.json.write_text(json.dumps(found))
+        on_device(dataset, options.workers, options.batch_size, options.json)
 
 
 if __name__ == "__main__":

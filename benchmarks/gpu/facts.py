@@ -6,7 +6,6 @@ python3 -m benchmarks.gpu.facts --json FILE
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import subprocess
@@ -16,6 +15,8 @@ from typing import Any
 
 import torch
 
+from benchmarks.study import append
+from fusionloader.executors.decoders import nvjpeg
 from fusionloader.executors.device.kernel import AUGMENT, CONVERT_LEVELS, compile_kernel, target_of
 from fusionloader.executors.device.nvrtc import Nvrtc, NvrtcError
 from fusionloader.gpu_memory.errors import MemorySharingError
@@ -73,6 +74,8 @@ def facts() -> dict[str, Any]:
     """Returns all of it."""
     found: dict[str, Any] = {
         "torch_cuda": torch.version.cuda,
+        "nvjpeg": nvjpeg.version(),
+        "mps": shutil.which("nvidia-cuda-mps-control"),
         "cores": len(os.sched_getaffinity(0)),
         "shm_bytes": os.statvfs("/dev/shm").f_bavail * os.statvfs("/dev/shm").f_frsize,
         "huge_pages": huge_pages(),
@@ -99,9 +102,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", type=Path, required=True)
     options = parser.parse_args()
-    found = facts()
-    print(json.dumps(found, indent=1))
-    options.json.write_text(json.dumps(found))
+    append(options.json, **facts())
 
 
 if __name__ == "__main__":

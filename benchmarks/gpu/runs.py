@@ -1,7 +1,8 @@
 """What the three runs do, the most important steps first.
 
-A: the device and batches on it, without DALI. B: DALI, nvJPEG and the GPU worker. C: what the GPU
-worker gains, and how large a batch trains beside it.
+A: the device and batches on it, without DALI; paints the images for the others. Its steps are for
+the calls that carry the pieces of a kit (``--only NAME``). B: the matrix, which is training with
+each loader beside 2 to 14 CPU workers. C: decoders, starts, memory sharing, MPS.
 """
 
 from __future__ import annotations
@@ -19,131 +20,88 @@ def _tests(*arguments: str) -> Sequence[str]:
     return ("-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", *arguments)
 
 
-_SMALL = ("--images", "64")
-_ON_CPU = ("--device", "cpu", "--batch-size", "4", "--steps", "1", "--warm-up", "1")
-_LIGHT = ("--models", "shufflenet_v2_x0_5", "--contenders")
-_BRIEF = ("--rounds", "1", "--patience", "20")
-
-
-def _training(*arguments: str) -> Sequence[str]:
-    return _module("training", "--batch-size", "256", "--images", "1500", *arguments)
-
-
-def _training_rehearsed(*arguments: str) -> Sequence[str]:
-    return _module("training", *_SMALL, *_ON_CPU, *_BRIEF, "--workers", "2", *arguments)
-
-
-_TORCHVISION = ("--only", "torchvision")
+_IMAGES = ("--images", "1500")
+_FEW = ("--images", "64")
 _MEMORY = "tests/on_device/memory_sharing.py"
+_TRAINING = (*_IMAGES, "--batch-size", "256")
+_ON_CPU = ("--device", "cpu", "--models", "pooling")
+_SHORT = (
+    *(*_FEW, "--batch-size", "8", "--worker-counts", "2"),
+    *("--seconds", "0.5", "--warm-up", "0.2", "--patience", "20"),
+)
 
 A = Run(
     420,
     (
-        Step("facts", _module("gpu.facts"), 60, _module("gpu.facts")),
+        Step("facts", _module("gpu.facts"), 60),
+        Step("corpora", _module("gpu.corpora", *_IMAGES), 300, brief=_FEW),
         Step(
             "deliveries",
-            _module("gpu.deliveries"),
-            120,
-            _module("gpu.deliveries", "--fake", "--side", "64", *_SMALL),
-        ),
-        Step(
-            "fused kernel, tests",
-            _tests("tests/on_device/test_device_program.py"),
+            _module("gpu.deliveries", *_IMAGES),
             90,
-            _tests("tests/on_device/test_device_program.py"),
+            ("--fake", "--side", "64", *_FEW),
         ),
-        Step(
-            "training, 14 workers",
-            _training(
-                *("--worker-counts", "14", "--models", "resnet18,resnet50", "--rounds", "1"),
-                *("--contenders", "torch,fusion-off"),
-            ),
-            150,
-            _training_rehearsed(*_LIGHT, "fusion-off"),
-        ),
-        Step(
-            "memory sharing",
-            (_MEMORY, "--limit", "40", "--json", JSON),
-            100,
-            (_MEMORY, "--fake", "--only", "cost", "--limit", "60", "--json", JSON),
-        ),
-        Step(
-            "fused kernel",
-            _module("device_program", "--brief"),
-            60,
-            _module("device_program", "--brief", "--rounds", "1"),
-        ),
-        Step(
-            "torchvision's decoder",
-            _module("gpu_decoders", *_TORCHVISION, "--images", "500", "--rounds", "3"),
-            60,
-            _module("gpu_decoders", *_TORCHVISION, "--files", "8", "--rounds", "1", *_SMALL),
-        ),
+        Step("fused kernel, tests", _tests("tests/on_device/test_device_program.py"), 90),
+        Step("fused kernel", _module("device_program", "--brief"), 60, brief=("--rounds", "1")),
     ),
 )
 B = Run(
-    500,
+    540,
     (
         Step(
-            "loader, tests",
-            _tests("tests/on_device/test_loader_on_device.py"),
-            150,
-            _tests("tests/on_device/test_loader_on_device.py"),
-        ),
-        Step("boot", _module("gpu.boot"), 100, _module("gpu.boot", "--device", "cpu", *_SMALL)),
-        *(
-            Step(
-                f"decoders, groups of {group}",
-                _module(
-                    *("gpu_decoders", "--images", "500", "--rounds", "2", "--group", str(group)),
-                    *("--threads", str(threads)),
-                ),
-                70,
-                _module(
-                    *("gpu_decoders", "--files", "8", "--rounds", "1", "--group", "4", *_SMALL),
-                ),
-            )
-            for group, threads in ((16, 1), (64, 4), (4, 1))
+            "matrix, ResNet-50",
+            _module(
+                *("training", *_TRAINING, "--models", "resnet50"),
+                *("--worker-counts", "2,4,8,14", "--limit", "410"),
+            ),
+            440,
+            _ON_CPU,
+            _SHORT,
         ),
         Step(
-            "memory sharing with DALI",
-            (_MEMORY, "--only", "dali", "--limit", "60", "--json", JSON),
-            70,
-            (_MEMORY, "--fake", "--only", "cost", "--limit", "60", "--json", JSON),
+            "matrix, ResNet-18",
+            _module(
+                *("training", *_TRAINING, "--models", "resnet18", "--limit", "70"),
+                *("--worker-counts", "2,14", "--contenders"),
+                "fusion-off,fusion-thread,fusion-temporal,dali",
+            ),
+            100,
+            _ON_CPU,
+            (*_SHORT, "--contenders", "fusion-off"),
         ),
     ),
 )
-_LARGE = ("--corpus", "openimages-like", "--images", "800", "--models", "resnet18", "--rounds", "1")
 C = Run(
-    560,
+    420,
     (
-        *(
-            Step(
-                f"GPU worker beside {workers}",
-                _module(
-                    *("training", "--batch-size", "256", *_LARGE, "--worker-counts", str(workers)),
-                    *("--steps", "25", "--warm-up", "8", "--patience", "30", "--contenders"),
-                    "fusion-off,fusion-temporal,fusion-spatial,fusion-thread,dali-gpu",
-                ),
-                170,
-                _training_rehearsed(
-                    *_LIGHT, "fusion-off,fusion-temporal,fusion-spatial,fusion-thread"
-                ),
-            )
-            for workers in (2, 4)
+        Step(
+            "decoders",
+            _module(
+                *("gpu_decoders", *_IMAGES, "--files", "128", "--groups", "4,16,64"),
+                *("--engine", "1,0", "--fancy", "1,0", "--threads", "4"),
+            ),
+            170,
+            brief=(*_FEW, "--files", "8", "--groups", "4", "--seconds", "0.2"),
+        ),
+        Step("boot", _module("gpu.boot", *_IMAGES), 60, ("--device", "cpu"), ("--images", "64")),
+        Step(
+            "memory sharing",
+            (_MEMORY, "--limit", "40", "--json", JSON),
+            80,
+            ("--fake",),
+            ("--only", "cost"),
         ),
         Step(
-            "largest batch",
+            "training under MPS",
             _module(
-                *("largest_batch", "--workers", "4", "--device-gib", "8", "--grain", "128"),
-                *("--images", "800"),
+                *("gpu.mps", *_TRAINING, "--models", "resnet50", "--worker-counts", "4"),
+                *("--contenders", "fusion-off,fusion-temporal,fusion-spatial"),
             ),
-            240,
-            _module(
-                *("largest_batch", "--device", "cpu", "--most", "8", "--grain", "8"),
-                *("--steps", "2", *_SMALL),
-            ),
+            60,
+            _ON_CPU,
+            _SHORT,
         ),
+        Step("loader, tests", _tests("tests/on_device/test_loader_on_device.py"), 120),
     ),
 )
 RUNS = {"a": A, "b": B, "c": C}

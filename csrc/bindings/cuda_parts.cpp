@@ -72,14 +72,6 @@ void bind_driver(py::module_& m) {
         return py::bytes(copy);
       },
       "device"_a, "address"_a, "nbytes"_a);
-  m.def(
-      "write",
-      [](int device, uint64_t address, const py::bytes& given) {
-        const std::string_view bytes = given;
-        const GilReleased release;
-        OnDevice(device).write(address, bytes.data(), bytes.size());
-      },
-      "device"_a, "address"_a, "data"_a);
 }
 
 }  // namespace

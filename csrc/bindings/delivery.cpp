@@ -21,7 +21,7 @@ using delivery::Copier;
 using Leaf = std::tuple<uint64_t, uint64_t, uint64_t>;
 using Conversion = std::tuple<uint64_t, uint64_t, uint32_t, uint32_t>;
 
-std::unique_ptr<Copier> make_copier(ManagerQueue& queue, int device,
+std::unique_ptr<Copier> make_copier(ManagerQueue& queue, int device, uint64_t stream,
                                     std::optional<uint32_t> gpu_worker,
                                     const std::optional<Conversion>& given) {
   std::optional<delivery::LevelConversion> conversion;
@@ -29,7 +29,7 @@ std::unique_ptr<Copier> make_copier(ManagerQueue& queue, int device,
     conversion = {reinterpret_cast<cuda::Function>(std::get<0>(*given)), std::get<1>(*given),
                   std::get<2>(*given), std::get<3>(*given)};
   const GilReleased release;
-  return std::make_unique<Copier>(queue, device, gpu_worker, conversion);
+  return std::make_unique<Copier>(queue, device, stream, gpu_worker, conversion);
 }
 
 uint64_t begin(Copier& copier, uint64_t slot, const std::vector<Leaf>& given, uint64_t staging) {
@@ -37,6 +37,16 @@ uint64_t begin(Copier& copier, uint64_t slot, const std::vector<Leaf>& given, ui
   for (const auto& [from, to, row_bytes] : given) leaves.push_back({from, to, row_bytes});
   const GilReleased release;
   return copier.begin(slot, std::move(leaves), staging);
+}
+
+void bind_streams(py::module_& m) {
+  m.def(
+      "make_stream", [](int device) { return OnDevice(device).make_stream(); }, "device"_a,
+      Unlocked());
+  m.def(
+      "synchronize", [](int device, uint64_t stream) { OnDevice(device).synchronize(stream); },
+      "device"_a, "stream"_a, "Waits until the device has done what is in the stream now.",
+      Unlocked());
 }
 
 void bind_memory(py::module_& m) {
@@ -96,9 +106,9 @@ void bind_copier(py::module_& m) {
   py::class_<Copier>(
       m, "Copier", "A thread that copies mini-batches to a device as their tiny-batches complete.")
       .def(
-          py::init(&make_copier), "queue"_a, "device"_a, "gpu_worker"_a = py::none(),
+          py::init(&make_copier), "queue"_a, "device"_a, "stream"_a, "gpu_worker"_a = py::none(),
           "conversion"_a = py::none(), py::keep_alive<1, 2>(),
-          "`gpu_worker` writes its rows of the first leaf itself.\n\n"
+          "Copies go into `stream`. `gpu_worker` writes its rows of the first leaf itself.\n\n"
           "`conversion` of levels: kernel, address of the table, levels of a channel, bytes of an\n"
           "element.")
       .def("begin", &begin, "slot"_a, "leaves"_a, "staging"_a = 0,
@@ -109,7 +119,7 @@ void bind_copier(py::module_& m) {
       .def("finish", &Copier::finish, "number"_a, Unlocked(),
            "Copies the rest of a mini-batch that is done; the point behind it.")
       .def("cancel", &Copier::cancel, "number"_a, Unlocked(),
-           "Copies no more of it; the point behind what was copied.")
+           "Copies no more of it; what was copied of it is in the stream.")
       .def("close", &Copier::close, Unlocked(), "Ends the thread.")
       .def_property_readonly("copied_bytes", &Copier::copied_bytes)
       .def_property_readonly(
@@ -125,6 +135,7 @@ void bind_copier(py::module_& m) {
 
 void bind_delivery(py::module_& m) {
   py::module_ cuda = m.attr("cuda");
+  bind_streams(cuda);
   bind_memory(cuda);
   bind_kernel(cuda);
   bind_copier(cuda);

@@ -188,6 +188,7 @@ void OnDevice::call_after(uint64_t stream, HostFunction function, void* argument
 }
 
 void OnDevice::synchronize(uint64_t stream) const {
+  const RelaxedCapture relaxed(*this);
   driver_.check(cuda_.cuStreamSynchronize(as_stream(stream)), "cuStreamSynchronize");
 }
 
@@ -214,11 +215,6 @@ void OnDevice::read(void* to, uint64_t address, size_t bytes) const {
   driver_.check(cuda_.cuMemcpyDtoH(to, address, bytes), "cuMemcpyDtoH");
 }
 
-void OnDevice::write(uint64_t address, const void* from, size_t bytes) const {
-  driver_.check(cuda_.cuMemcpyHtoD(address, from, bytes), "cuMemcpyHtoD");
-  synchronize(0);  // of pageable memory a part may still be on its way
-}
-
 void OnDevice::page_lock(void* memory, size_t bytes) const {
   const RelaxedCapture relaxed(*this);
   driver_.check(cuda_.cuMemHostRegister(memory, bytes, 0), "cuMemHostRegister");
@@ -233,10 +229,6 @@ uint64_t OnDevice::make_stream() const {
   Stream stream = nullptr;
   driver_.check(cuda_.cuStreamCreate(&stream, kNonBlocking), "cuStreamCreate");
   return reinterpret_cast<uint64_t>(stream);
-}
-
-void OnDevice::end_stream(uint64_t stream) const {
-  driver_.check(cuda_.cuStreamDestroy(as_stream(stream)), "cuStreamDestroy");
 }
 
 void OnDevice::copy(uint64_t to, const void* from, size_t bytes, uint64_t stream) const {

@@ -84,12 +84,10 @@ class OnDevice {
   void free(uint64_t address) const;
   void fill(uint64_t address, uint32_t value, size_t count) const;
   void read(void* to, uint64_t address, size_t bytes) const;
-  void write(uint64_t address, const void* from, size_t bytes) const;
   // What is copied from, without the host waiting for it; not to be unmapped before lock ends.
   void page_lock(void* memory, size_t bytes) const;
   void page_unlock(void* memory) const;
   uint64_t make_stream() const;
-  void end_stream(uint64_t stream) const;
   // `from` is page-locked, and stays as it is until the stream has passed.
   void copy(uint64_t to, const void* from, size_t bytes, uint64_t stream) const;
   // `arguments` points to each argument; they are copied before it returns.

@@ -60,10 +60,8 @@ constexpr int kComputeMajor = 75, kComputeMinor = 76;
   X(cuLaunchHostFunc, "cuLaunchHostFunc", (Stream, HostFunction, void*))                       \
   X(cuMemHostRegister, "cuMemHostRegister_v2", (void*, size_t, unsigned))                      \
   X(cuMemHostUnregister, "cuMemHostUnregister", (void*))                                       \
-  X(cuMemcpyHtoD, "cuMemcpyHtoD_v2", (DevicePointer, const void*, size_t))                     \
   X(cuMemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2", (DevicePointer, const void*, size_t, Stream))   \
   X(cuStreamCreate, "cuStreamCreate", (Stream*, unsigned))                                     \
-  X(cuStreamDestroy, "cuStreamDestroy_v2", (Stream))                                           \
   X(cuStreamWaitEvent, "cuStreamWaitEvent", (Stream, EventHandle, unsigned))                   \
   X(cuEventCreate, "cuEventCreate", (EventHandle*, unsigned))                                  \
   X(cuEventDestroy, "cuEventDestroy_v2", (EventHandle))                                        \

@@ -6,7 +6,6 @@
 #include <numeric>
 #include <stdexcept>
 
-#include "cuda/error.hpp"
 #include "device/levels_to_elements.hpp"
 
 namespace fusionloader::delivery {
@@ -23,14 +22,14 @@ constexpr unsigned kThreads = 256, kLevelsOfThread = 16;
 
 }  // namespace
 
-Copier::Copier(ManagerQueue& queue, int device, std::optional<uint32_t> gpu_worker,
+Copier::Copier(ManagerQueue& queue, int device, uint64_t stream, std::optional<uint32_t> gpu_worker,
                std::optional<LevelConversion> conversion)
     : queue_(queue),
       device_(device),
       gpu_worker_(gpu_worker),
       conversion_(conversion),
       pid_(getpid()),
-      stream_(OnDevice(device).make_stream()) {
+      stream_(stream) {
   queue_.watch_completed(true);
   thread_ = std::make_unique<std::thread>([this] { run(); });
 }
@@ -41,10 +40,6 @@ Copier::~Copier() {
     return;
   }
   close();
-  try {
-    OnDevice(device_).end_stream(stream_);
-  } catch (const std::exception&) {  // the device is lost
-  }
 }
 
 void Copier::close() {
@@ -76,7 +71,7 @@ uint64_t Copier::begin(uint64_t slot, std::vector<LeafRows> leaves, uint64_t sta
 std::shared_ptr<cuda::Event> Copier::finish(uint64_t number) {
   const std::lock_guard lock(mutex_);
   Copying copying = take(number);
-  if (!failure_.empty()) throw cuda::Error(cuda::Fault::cuda, failure_);
+  if (failure_) std::rethrow_exception(failure_);
   const OnDevice on(device_);
   advance(copying);
   copy_rest(copying);
@@ -84,10 +79,9 @@ std::shared_ptr<cuda::Event> Copier::finish(uint64_t number) {
   return std::make_shared<cuda::Event>(device_, stream_);
 }
 
-std::shared_ptr<cuda::Event> Copier::cancel(uint64_t number) {
+void Copier::cancel(uint64_t number) {
   const std::lock_guard lock(mutex_);
   take(number);
-  return std::make_shared<cuda::Event>(device_, stream_);
 }
 
 Copier::Copying Copier::take(uint64_t number) {
@@ -112,9 +106,9 @@ void Copier::run() {
       }
       queue_.sleep_until_completed(seen, kSleepNs);
     }
-  } catch (const std::exception& error) {
+  } catch (const std::exception&) {
     const std::lock_guard lock(mutex_);
-    failure_ = error.what();
+    failure_ = std::current_exception();
   }
 }
 
@@ -153,16 +147,19 @@ void Copier::copy_rows(const Copying& copying, const LeafRows& leaf, std::vector
 }
 
 void Copier::copy(uint64_t to, uint64_t from, uint64_t bytes) {
-  const bool timed = bytes >= kLeastTimed && !measured_;
-  if (timed) measured_.reset(new Measured{{device_, stream_, true}, nullptr, bytes});
+  std::unique_ptr<Measured> timed;
+  if (bytes >= kLeastTimed && !measured_)
+    timed.reset(new Measured{{device_, stream_, true}, nullptr, bytes});
   OnDevice(device_).copy(to, reinterpret_cast<const void*>(from), bytes, stream_);
-  if (timed) measured_->end = std::make_unique<cuda::Event>(device_, stream_, true);
   copied_bytes_ += bytes;
+  if (!timed) return;
+  timed->end = std::make_unique<cuda::Event>(device_, stream_, true);
+  measured_ = std::move(timed);
 }
 
 // In the thread alone: training may be capturing a graph, where nothing may ask for events.
 void Copier::read_time() {
-  if (!measured_ || !measured_->end || !measured_->end->query()) return;
+  if (!measured_ || !measured_->end->query()) return;
   timed_.bytes += measured_->bytes;
   timed_.seconds += measured_->end->seconds_since(measured_->begin);
   measured_.reset();

@@ -1,7 +1,6 @@
 #pragma once
 // Copies mini-batches to a device while they are made: a thread puts each tiny-batch into a stream
-// of its own as soon as it is complete, so that the last one is all that is left when training
-// asks.
+// as soon as it is complete, so that the last one is all that is left when training asks.
 //
 // Rows that came as 8-bit levels go to a staging buffer, and a kernel behind the copies converts
 // them into their rows of the batch. Rows that the GPU worker has written are there already.
@@ -9,11 +8,11 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <string>
 #include <thread>
 #include <vector>
 
@@ -39,9 +38,9 @@ struct LevelConversion {
 
 class Copier {
  public:
-  // `gpu_worker` is the number of the worker that writes its rows of the first leaf into device
-  // memory itself. The queue lives for longer.
-  Copier(ManagerQueue& queue, int device, std::optional<uint32_t> gpu_worker,
+  // Copies go into `stream`. `gpu_worker` is the number of the worker that writes its rows of the
+  // first leaf into device memory itself. The queue lives for longer.
+  Copier(ManagerQueue& queue, int device, uint64_t stream, std::optional<uint32_t> gpu_worker,
          std::optional<LevelConversion> conversion);
   ~Copier();
   Copier(const Copier&) = delete;
@@ -52,8 +51,8 @@ class Copier {
   uint64_t begin(uint64_t slot, std::vector<LeafRows> leaves, uint64_t staging);
   // Puts what is left of a mini-batch that is done into the stream; the point behind all of it.
   std::shared_ptr<cuda::Event> finish(uint64_t number);
-  // Copies no more of a mini-batch; the point behind what was copied.
-  std::shared_ptr<cuda::Event> cancel(uint64_t number);
+  // Copies no more of a mini-batch; what was copied of it is in the stream.
+  void cancel(uint64_t number);
   // Ends the thread. What is in the stream goes on.
   void close();
   uint64_t copied_bytes() const { return copied_bytes_.load(); }
@@ -97,12 +96,13 @@ class Copier {
   const std::optional<uint32_t> gpu_worker_;
   const std::optional<LevelConversion> conversion_;
   const pid_t pid_;
-  uint64_t stream_ = 0, numbers_ = 0;
+  const uint64_t stream_;
+  uint64_t numbers_ = 0;
   std::mutex mutex_;  // of what follows, and of the order in the stream
   std::list<Copying> copying_;
   std::unique_ptr<Measured> measured_;
   Timed timed_{0, 0};
-  std::string failure_;  // of the thread
+  std::exception_ptr failure_;  // of the thread
   std::atomic<bool> closed_{false};
   std::atomic<uint64_t> copied_bytes_{0};
   std::unique_ptr<std::thread> thread_;

@@ -2,6 +2,7 @@
 // The body of the augmentation kernel: all that is done to one sample, by one team.
 #include "device/colors.hpp"
 #include "device/neighbourhoods.hpp"
+#include "device/resize.hpp"
 #include "device/result.hpp"
 #include "device/warps.hpp"
 
@@ -36,6 +37,10 @@ FUSIONLOADER_BOTH void run_step(Team& team, const Step& step, const uint8_t* dat
     case StepKind::perspective:
       warp<true>(team, step, canvas);
       return canvas.turn(step.width, step.height);
+    case StepKind::resize:
+      resize(team, step.resize, data, static_cast<uint32_t*>(canvas.extra), canvas.next,
+             [&](int x, int y) { return canvas.image().at(x, y); });
+      return canvas.turn(step.width, step.height);
     case StepKind::table:
       return look_up_same(
           team, canvas, [&](int level) { return data[step.data + static_cast<uint32_t>(level)]; });
@@ -62,15 +67,20 @@ FUSIONLOADER_BOTH void run_step(Team& team, const Step& step, const uint8_t* dat
 }
 
 template <class Team>
-FUSIONLOADER_BOTH void load(const Team& team, const Record& record, int channels,
+FUSIONLOADER_BOTH void load(Team& team, const Record& record, int channels, const uint8_t* data,
                             const Canvas& canvas) {
   const auto* pixels = reinterpret_cast<const uint8_t*>(record.pixels);
   const auto width = static_cast<size_t>(record.image_width);
-  take_window(team, record.load, record.width, record.height, canvas.now, [&](int x, int y) {
+  const Step& step = record.load;
+  const auto read = [&](int x, int y) {
     const size_t at = static_cast<size_t>(y) * width + static_cast<size_t>(x);
     if (channels == 1) return packed(pixels[at], pixels[at], pixels[at]);
     return packed(pixels[3 * at], pixels[3 * at + 1], pixels[3 * at + 2]);
-  });
+  };
+  if (step.kind == StepKind::resize)
+    resize(team, step.resize, data, static_cast<uint32_t*>(canvas.extra), canvas.now, read);
+  else
+    take_window(team, step.window, step.width, step.height, canvas.now, read);
 }
 
 // Sample `number` of the batch at `begin`, with the working memory that the batch asks for.
@@ -84,9 +94,9 @@ FUSIONLOADER_BOTH void run_sample(Team& team, const uint8_t* begin, uint8_t* wor
   const uint8_t* data = begin + batch.data;
 
   auto* first = reinterpret_cast<uint32_t*>(work + record.work);
-  Canvas canvas{first, first + record.most_pixels, first + 2 * record.most_pixels, record.width,
-                record.height};
-  load(team, record, batch.image_channels, canvas);
+  Canvas canvas{first, first + record.most_pixels, first + 2 * record.most_pixels,
+                record.load.width, record.load.height};
+  load(team, record, batch.image_channels, data, canvas);
   for (uint32_t i = 0; i < record.steps; ++i) {
     team.sync();
     run_step(team, steps[i], data, canvas);

@@ -34,6 +34,16 @@ WindowStep window_of(const Pass& pass, uint32_t fill) {
           pass.kept.y,   fill,          pass.mirrored,     pass.upside_down};
 }
 
+// The part of the resized image that a pass keeps; no width where there is none.
+Rect overlap(const Pass& pass) {
+  const Rect& kept = pass.kept;
+  const int left = std::max(kept.x, 0), top = std::max(kept.y, 0);
+  const int right = std::min(kept.x + kept.width, pass.resized_width);
+  const int bottom = std::min(kept.y + kept.height, pass.resized_height);
+  if (right <= left || bottom <= top) return {};
+  return {left, top, right - left, bottom - top};
+}
+
 bool changes_nothing(const Pass& pass, int width, int height) {
   const auto whole = [&](const Rect& rect) {
     return rect.x == 0 && rect.y == 0 && rect.width == width && rect.height == height;
@@ -45,7 +55,6 @@ bool changes_nothing(const Pass& pass, int width, int height) {
 
 std::optional<std::string> unsupported(const Parameters& operations) {
   for (const Operation& operation : operations) {
-    if (std::holds_alternative<ResizeTo>(operation)) return "resize";
     if (std::holds_alternative<MixOf>(operation)) return "mix";
     const auto* erase = std::get_if<EraseResult>(&operation);
     if (erase && erase->values.empty() && erase->noise_per_pixel) return "erase with noise";
@@ -119,7 +128,7 @@ void BatchBuilder::add_steps(const Parameters& operations, Record& record) {
   const auto end = std::find_if(next, operations.end(), erases_result);
   if (!std::all_of(end, operations.end(), erases_result))
     throw std::invalid_argument("nothing but erasing can follow erasing of the result");
-  Record* way_in = &record;
+  Step* way_in = &record.load;
   while (way_in || next != end) {
     const auto windows_end = std::find_if_not(next, end, is_of_a_pass);
     if (way_in || windows_end != next)
@@ -131,23 +140,71 @@ void BatchBuilder::add_steps(const Parameters& operations, Record& record) {
   for (; next != operations.end(); ++next) add_erasure(std::get<EraseResult>(*next));
 }
 
-void BatchBuilder::add_windows(const std::vector<Pass>& passes, Record* way_in) {
-  for (const Pass& pass : passes) {
-    if (pass.resized) throw std::invalid_argument("a device program cannot do: resize");
-    const int width = pass.kept.width, height = pass.kept.height;
-    if (way_in) {
-      way_in->load = window_of(pass, packed_fill(pass.fill));
-      way_in->width = width;
-      way_in->height = height;
-      most_pixels_ = static_cast<size_t>(width) * static_cast<size_t>(height);
-      require_possible_size(width, height);
-    } else if (!changes_nothing(pass, width_, height_)) {
-      add_step(StepKind::window, width, height).window = window_of(pass, packed_fill(pass.fill));
+void BatchBuilder::add_windows(const std::vector<Pass>& passes, Step* way_in) {
+  for (Pass pass : passes) {
+    if (pass.resized && overlap(pass).width == 0) {
+      pass.window = {};  // all of it is the fill
+    } else if (pass.resized) {
+      pass = add_resize(pass, way_in);
+      way_in = nullptr;
     }
+    if (way_in || !changes_nothing(pass, width_, height_))
+      add_step(StepKind::window, pass.kept.width, pass.kept.height, way_in).window =
+          window_of(pass, packed_fill(pass.fill));
     way_in = nullptr;
-    width_ = width;
-    height_ = height;
   }
+}
+
+// Returns what is left of the pass: where it keeps more than the resized image, to surround that.
+Pass BatchBuilder::add_resize(const Pass& pass, Step* way_in) {
+  const Rect &window = pass.window, &kept = pass.kept, made = overlap(pass);
+  const bool is_all = made.width == kept.width && made.height == kept.height;
+  const Axis across{window.width,           0,      static_cast<double>(window.width),
+                    pass.resized_width,     made.x, made.width,
+                    is_all && pass.mirrored};
+  const Axis down{
+      window.height, 0,           static_cast<double>(window.height), pass.resized_height,
+      made.y,        made.height, is_all && pass.upside_down};
+  ResizeStep resize{window.x, window.y, {}, {}, false};
+  resize.across = add_axis(pass.filter, across, resize.left);
+  resize.down = add_axis(pass.filter, down, resize.top);
+  resize.down_first = plan_.vertical_first_allowed && is_vertical_first(across, down);
+  const int width = resize.down_first ? resize.across.inputs : made.width;
+  const int height = resize.down_first ? made.height : resize.down.inputs;
+  require_possible_size(width, height);
+  extra_ =
+      std::max(extra_, sizeof(uint32_t) * static_cast<size_t>(width) * static_cast<size_t>(height));
+  add_step(StepKind::resize, made.width, made.height, way_in).resize = resize;
+
+  Pass rest;
+  rest.window = {0, 0, made.width, made.height};
+  rest.kept = rest.window;
+  if (is_all) return rest;
+  rest.kept = {kept.x - made.x, kept.y - made.y, kept.width, kept.height};
+  rest.fill = pass.fill;
+  rest.mirrored = pass.mirrored;
+  rest.upside_down = pass.upside_down;
+  return rest;
+}
+
+// `first_input` moves to the first input that is read.
+ResizeAxis BatchBuilder::add_axis(Filter filter, const Axis& axis, int& first_input) {
+  if (axis.in_size == axis.out_size)
+    weights_.compute_identity(axis);
+  else
+    weights_.compute(filter, axis);
+  const auto outputs = static_cast<size_t>(weights_.outputs());
+  packed_weights_.assign(outputs * (2 + static_cast<size_t>(weights_.most_taps())), 0);
+  for (size_t i = 0; i < outputs; ++i) {
+    const int output = static_cast<int>(i), count = weights_.count(output);
+    packed_weights_[i] = weights_.first(output) - weights_.inputs_begin();
+    packed_weights_[outputs + i] = count;
+    for (size_t t = 0; t < static_cast<size_t>(count); ++t)
+      packed_weights_[outputs * (2 + t) + i] = weights_.taps(output)[t];
+  }
+  first_input += weights_.inputs_begin();
+  const uint32_t data = add_data(packed_weights_.data(), packed_weights_.size() * sizeof(int32_t));
+  return {data, weights_.inputs_end() - weights_.inputs_begin(), weights_.outputs()};
 }
 
 // One draw per channel is a constant; draws for every pixel need a logarithm and a cosine, which
@@ -183,10 +240,10 @@ void BatchBuilder::require_result_size() const {
                               std::to_string(plan_.height) + " x " + std::to_string(plan_.width));
 }
 
-Step& BatchBuilder::add_step(StepKind kind, int width, int height) {
+Step& BatchBuilder::add_step(StepKind kind, int width, int height, Step* way_in) {
   if (width < 1 || height < 1) throw std::invalid_argument("nothing is left of the image");
   require_possible_size(width, height);
-  Step& step = steps_.emplace_back();
+  Step& step = way_in ? *way_in : steps_.emplace_back();
   step.kind = kind;
   width_ = step.width = width;
   height_ = step.height = height;

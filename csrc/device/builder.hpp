@@ -13,8 +13,7 @@
 
 namespace fusionloader::device {
 
-// The name of the first operation that no program can do; nothing where there is none. Resizes are
-// among them, though one to the size that an image has already is none and can be done.
+// The name of the first operation that no program can do; nothing where there is none.
 std::optional<std::string> unsupported(const Parameters& operations);
 
 // 8 bit, height x width x the plan's channels, in whatever memory the program will run on.
@@ -51,7 +50,9 @@ class BatchBuilder {
     size_t steps, erasures, data;
   };
   void add_steps(const Parameters& operations, Record& record);
-  void add_windows(const std::vector<Pass>& passes, Record* record);
+  void add_windows(const std::vector<Pass>& passes, Step* way_in);
+  Pass add_resize(const Pass& pass, Step* way_in);
+  ResizeAxis add_axis(Filter filter, const Axis& axis, int& first_input);
   void add_operation(const Operation& operation);
   void add_color(const ColorTo& color);
   void add_table(const Operation& operation);
@@ -65,7 +66,8 @@ class BatchBuilder {
   std::vector<uint8_t> noise_of(const EraseResult& box) const;
   void require_result_size() const;
 
-  Step& add_step(StepKind kind, int width, int height);
+  // A new step, or the given way in.
+  Step& add_step(StepKind kind, int width, int height, Step* way_in = nullptr);
   Step& add_step(StepKind kind) { return add_step(kind, width_, height_); }
   void add_blend(StepKind kind, double factor);
   // Returns where the bytes begin in the data.
@@ -82,6 +84,8 @@ class BatchBuilder {
   size_t work_ = 0;
   Augmenter augmenter_{SimdLevel::scalar};
   Planes levels_;
+  Weights weights_;
+  std::vector<int32_t> packed_weights_;
 
   // Of the sample that is being added.
   int width_ = 0, height_ = 0;

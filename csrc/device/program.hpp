@@ -28,6 +28,7 @@ enum class StepKind : int32_t {
   added_up,     // nearest, coordinates too large for that
   affine,       // with a filter
   perspective,  // with any filter
+  resize,
   // Each place by itself.
   table,
   saturation,
@@ -49,6 +50,19 @@ struct WindowStep {
   int32_t left, top, width, height, x, y;
   uint32_t fill;
   bool mirrored, upside_down;
+};
+// In the data: int32s, the first input of each output, then the count of its inputs, then the
+// weights of all outputs' first inputs, of their second ones, and so on. Inputs are counted from
+// the first one that is read, of `inputs`.
+struct ResizeAxis {
+  uint32_t data;
+  int32_t inputs, outputs;
+};
+// (left, top) is the first pixel of the image that is read.
+struct ResizeStep {
+  int32_t left, top;
+  ResizeAxis across, down;
+  bool down_first;
 };
 struct BorderStep {
   PaddedAxis across, down;
@@ -89,6 +103,7 @@ struct Step {
   uint32_t data;          // where its data begins in the batch's
   union {
     WindowStep window;
+    ResizeStep resize;
     BorderStep border;
     QuarterTurn quarter_turn;
     WarpStep warp;
@@ -108,12 +123,11 @@ struct Erasure {
 };
 
 struct Record {
-  uint64_t pixels, out;   // addresses: height x width x channels bytes, the result
-  uint64_t work;          // where its working memory begins, in bytes from that of all
-  uint64_t most_pixels;   // of the two images that steps read and write, one after the other
-  WindowStep load;        // the way in
-  int32_t image_width;    // of the image given
-  int32_t width, height;  // of what is loaded
+  uint64_t pixels, out;  // addresses: height x width x channels bytes, the result
+  uint64_t work;         // where its working memory begins, in bytes from that of all
+  uint64_t most_pixels;  // of the two images that steps read and write, one after the other
+  Step load;             // the way in: a window or a resize
+  int32_t image_width;   // of the image given
   uint32_t first_step, steps, first_erasure, erasures;
 };
 
@@ -134,7 +148,7 @@ struct Batch {
 static_assert(std::is_trivially_copyable_v<Step> && std::is_trivially_copyable_v<Record> &&
               std::is_trivially_copyable_v<Erasure> && std::is_trivially_copyable_v<Batch>);
 // Two compilers lay them out: the host's, and NVRTC for the device.
-static_assert(sizeof(Step) == 88 && sizeof(Record) == 96 && sizeof(Erasure) == 20 &&
+static_assert(sizeof(Step) == 88 && sizeof(Record) == 144 && sizeof(Erasure) == 20 &&
               sizeof(Batch) == 40);
 
 }  // namespace fusionloader::device

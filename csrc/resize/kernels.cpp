@@ -6,10 +6,6 @@
 namespace fusionloader {
 namespace {
 
-constexpr int32_t half = 1 << (weight_bits - 1);
-
-uint8_t clip(int32_t sum) { return static_cast<uint8_t>(std::clamp(sum >> weight_bits, 0, 255)); }
-
 void prepare_scalar(const Weights& weights, int origin, HorizontalTaps& taps) {
   taps.outputs = weights.outputs();
   taps.weights = &weights;
@@ -23,11 +19,12 @@ void horizontal_scalar(const uint8_t* const* rows, const HorizontalTaps& taps,
       const uint8_t* pixel =
           rows[row] + static_cast<ptrdiff_t>(taps.weights->first(x) - taps.origin) * 4;
       const int32_t* weight = taps.weights->taps(x);
-      int32_t sums[3] = {half, half, half};
+      int32_t sums[3] = {half_a_level, half_a_level, half_a_level};
       for (int t = 0; t < taps.weights->count(x); ++t)
         for (int channel = 0; channel < 3; ++channel)
           sums[channel] += pixel[4 * t + channel] * weight[t];
-      for (int channel = 0; channel < 3; ++channel) out[row][4 * x + channel] = clip(sums[channel]);
+      for (int channel = 0; channel < 3; ++channel)
+        out[row][4 * x + channel] = rounded_level(sums[channel]);
     }
   }
 }
@@ -40,12 +37,12 @@ void vertical_scalar(const uint8_t* const* rows, const int32_t* weights, int cou
   int32_t sums[strip];
   for (size_t begin = 0; begin < size; begin += strip) {
     const size_t columns = std::min(strip, size - begin);
-    std::fill_n(sums, columns, half);
+    std::fill_n(sums, columns, half_a_level);
     for (int t = 0; t < count; ++t) {
       const uint8_t* row = rows[t] + begin;
       for (size_t i = 0; i < columns; ++i) sums[i] += row[i] * weights[t];
     }
-    std::transform(sums, sums + columns, out + begin, clip);
+    std::transform(sums, sums + columns, out + begin, rounded_level);
   }
 }
 

@@ -90,11 +90,8 @@ bool Resampler::run(const Pass& pass, int denominator, int source_width, int sou
   plane_ = round_up(static_cast<size_t>(inner_width_), 32);
   grow(planes_, 3 * plane_ + row_slack);
   if (!source.begin(region)) return false;
-  // Pillow's rule: the vertical pass goes first where it removes more than twice as many rows as
-  // the horizontal one removes columns. The order shows, because rows are rounded in between.
-  const int fewer_rows = y.in_size - y.out_size, fewer_columns = x.in_size - x.out_size;
-  const bool vertical_first = vertical_first_allowed_ && resize_x_ && resize_y_ && fewer_rows > 0 &&
-                              fewer_rows > 2 * fewer_columns;
+  const bool vertical_first =
+      vertical_first_allowed_ && resize_x_ && resize_y_ && is_vertical_first(x, y);
   if (!resize_x_ && !resize_y_ && !pass.mirrored) return emit_as_is(source);
   return vertical_first ? columns_first(source) : rows_first(source);
 }

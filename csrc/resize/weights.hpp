@@ -4,13 +4,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "arithmetic/weighing.hpp"
 #include "resize/filter.hpp"
 
 namespace fusionloader {
-
-// Pillow's fixed point: weights are multiples of 2^-22, sums are rounded to nearest and clipped to
-// 8 bits after each pass.
-constexpr int weight_bits = 22;
 
 // What a resize of one axis reads: `in_size` pixels of which [in_begin, in_end) become `out_size`,
 // and the outputs [keep_begin, keep_begin + keep_count) that are wanted, in reverse if `mirrored`.
@@ -21,6 +18,13 @@ struct Axis {
   int keep_begin, keep_count;
   bool mirrored;
 };
+
+// Pillow's rule: the vertical pass goes first where it removes more than twice as many rows as the
+// horizontal one removes columns. The order shows, because rows are rounded in between.
+inline bool is_vertical_first(const Axis& across, const Axis& down) {
+  const int fewer_rows = down.in_size - down.out_size;
+  return fewer_rows > 0 && fewer_rows > 2 * (across.in_size - across.out_size);
+}
 
 class Weights {
  public:

@@ -15,7 +15,6 @@ from fusionloader import _native
 from fusionloader._native import cuda as native
 from fusionloader.aliases import Batch
 from fusionloader.delivery.cuda_device import CudaDevice, Device
-from fusionloader.delivery.device_memory import DeviceMemory
 from fusionloader.delivery.device_ring import DeviceBuffer, DeviceRing
 from fusionloader.delivery.level_rows import LevelRows
 from fusionloader.executors.layout import Layout
@@ -27,12 +26,15 @@ from fusionloader.shm.slots import Owner
 class Copying:
     """A mini-batch that is copied as its tiny-batches complete; ``rows`` of it.
 
-    ``begun_ns`` is when that began, by ``CLOCK_MONOTONIC``.
+    ``leaves`` are on the device, but ``None`` for texts. The GPU worker writes its part of the
+    first one into a ``buffer``, if it has a part. ``begun_ns`` is when the copy began, by
+    ``CLOCK_MONOTONIC``.
     """
 
     number: int
-    buffer: DeviceBuffer
-    staging: DeviceMemory | None
+    leaves: list[torch.Tensor | None]
+    buffer: DeviceBuffer | None
+    staging: torch.Tensor | None
     layout: Layout
     rows: int
     begun_ns: int
@@ -42,11 +44,14 @@ class Copying:
 class Arriving:
     """A batch that is being copied; it is complete when the device has passed ``ready``.
 
-    ``nbytes`` of it are in host memory, and ``begun_ns`` is when the copy began.
+    Its ``leaves`` but the texts are ``on_device``; the first one may be in a ``buffer`` of the GPU
+    worker. ``nbytes`` of it are in host memory, and ``begun_ns`` is when the copy began.
     """
 
     layout: Layout
     leaves: list[torch.Tensor]
+    on_device: list[torch.Tensor]
+    buffer: DeviceBuffer | None
     ready: native.Event
     nbytes: int
     begun_ns: int
@@ -56,7 +61,7 @@ class DeviceDelivery:
     """Copies batches to a device ahead of their delivery.
 
     Attributes:
-        ring: the device memory that batches are copied to.
+        ring: the device memory that a GPU worker writes into.
     """
 
     def __init__(self, device: Device) -> None:
@@ -65,7 +70,7 @@ class DeviceDelivery:
         # Host memory that a copy may still be reading.
         self._read: deque[tuple[native.Event, Owner]] = deque()
         # Also where an epoch is left: the memory of both sides is somebody else's afterwards.
-        weakref.finalize(self, _wait_for, self._read, os.getpid()).atexit = False
+        weakref.finalize(self, _finish, device, self._read, os.getpid()).atexit = False
 
     def open(
         self, queue: _native.ManagerQueue, gpu_worker: int | None, levels: LevelRows | None
@@ -81,34 +86,46 @@ class DeviceDelivery:
 
     def arriving(self, copies: QueueCopies, copying: Copying, owner: Owner) -> Arriving:
         """Returns a batch whose mini-batch is done; ``owner`` is of its rows in host memory."""
-        layout, leaves, ready = copies.finish(copying, owner)
+        ready = copies.finish(copying)
         self._read.append((ready, owner))
         while self._read and self._read[0][0].query():
             self._read.popleft()
-        self.ring.deliver(copying.buffer)
-        nbytes = copying.layout.batch_bytes(copying.rows)
-        return Arriving(layout, leaves, ready, nbytes, copying.begun_ns)
+        if copying.buffer is not None:
+            self.ring.end(copying.buffer)
+        layout, rows = copying.layout, copying.rows
+        on_device = [leaf for leaf in copying.leaves if leaf is not None]
+        leaves = on_device
+        if None in copying.leaves:
+            host = layout.tensors(owner, rows, rows)
+            pairs = zip(copying.leaves, host, strict=True)
+            leaves = [text if leaf is None else leaf for leaf, text in pairs]
+        nbytes, begun_ns = layout.batch_bytes(rows), copying.begun_ns
+        return Arriving(layout, leaves, on_device, copying.buffer, ready, nbytes, begun_ns)
 
     def finish(self, pending: Arriving) -> Batch:
-        """Returns the batch; the current stream waits until it is complete.
-
-        Small leaves are copied: labels that are kept would keep the images beside them.
-        """
-        pending.ready.hold_back(self.device.current_stream())
-        whole = sum(leaf.nbytes for leaf in pending.leaves)
-        kinds = [leaf.kind for leaf in pending.layout.leaves]
-        leaves = [
-            self.device.copied(leaf) if kind != "text" and 0 < leaf.nbytes * 8 <= whole else leaf
-            for leaf, kind in zip(pending.leaves, kinds, strict=True)
-        ]
-        return pending.layout.build(leaves)
+        """Returns the batch; the current stream waits until it is complete."""
+        stream = self.device.current_stream()
+        pending.ready.hold_back(stream)
+        if pending.buffer is not None:
+            pending.buffer.stream = stream
+        for leaf in pending.on_device:
+            self.device.use(leaf)
+        return pending.layout.build(pending.leaves)
 
 
-def _wait_for(read: deque[tuple[native.Event, Owner]], pid: int) -> None:
-    while read and os.getpid() == pid:  # in a forked child CUDA is the parent's
-        with suppress(MemorySharingError):  # a device that is lost reads nothing more
-            read[0][0].synchronize()
-        read.popleft()
+def _finish(device: Device, read: deque[tuple[native.Event, Owner]], pid: int) -> None:
+    if read and os.getpid() == pid:  # in a forked child CUDA is the parent's
+        with suppress(RuntimeError):  # a device that is lost reads nothing more
+            wait_for_copies(device)
+    read.clear()
+
+
+def wait_for_copies(device: Device) -> None:
+    """Returns when no copy reads host memory any more."""
+    try:
+        native.synchronize(device.number, device.copy_stream)
+    except MemorySharingError:
+        device.synchronize()
 
 
 class QueueCopies:
@@ -124,15 +141,14 @@ class QueueCopies:
     ) -> None:
         """See ``DeviceDelivery.open``."""
         self._device, self._ring, self._levels = device, ring, levels
-        self._staging: list[DeviceMemory] = []
         conversion = None
         if levels is not None:
             kernel = device.conversion_kernel()
             assert isinstance(kernel, int)
-            self._table = device.allocate(len(levels.table))
-            native.write(device.number, self._table.address, levels.table)
-            conversion = (kernel, self._table.address, levels.plane_levels, levels.element_bytes)
-        self._copier = native.Copier(queue, device.number, gpu_worker, conversion)
+            self._table = device.upload(levels.table)
+            conversion = (kernel, self._table.data_ptr(), levels.plane_levels, levels.element_bytes)
+        stream = device.copy_stream
+        self._copier = native.Copier(queue, device.number, stream, gpu_worker, conversion)
 
     @property
     def copied_bytes(self) -> int:
@@ -145,12 +161,12 @@ class QueueCopies:
         nbytes, seconds = self._copier.timed
         return seconds / nbytes * self._copier.copied_bytes if nbytes else 0.0
 
-    def nbytes(self, layout: Layout, rows: int) -> int:
-        """Returns the bytes on the device of a mini-batch of so many rows of a layout."""
-        return max(self._on_device(layout).batch_bytes(rows), 1)
+    def shared_bytes(self, layout: Layout, rows: int) -> int:
+        """Returns the bytes on the device of so many rows that a GPU worker may write."""
+        return self._on_device(layout).leaves[0].nbytes * rows
 
     def begin(
-        self, slot: int, layout: Layout, rows: int, address: int, buffer: DeviceBuffer
+        self, slot: int, layout: Layout, rows: int, address: int, buffer: DeviceBuffer | None
     ) -> Copying:
         """Begins to copy a mini-batch.
 
@@ -159,50 +175,44 @@ class QueueCopies:
             layout: of its rows in host memory.
             rows: of it.
             address: of its rows in host memory, which is page-locked.
-            buffer: for it on the device.
+            buffer: that the GPU worker writes its rows of the first leaf into, if it has a part.
+
+        Raises:
+            torch.OutOfMemoryError: the device has no room for it.
         """
-        begun_ns = time.monotonic_ns()
+        begun_ns, empty = time.monotonic_ns(), self._device.empty
         on_device = self._on_device(layout)
-        places = zip(layout.leaves, layout.offsets(rows), on_device.offsets(rows), strict=True)
-        leaves = [
-            (address + here, buffer.address + there, leaf.nbytes)
-            for leaf, here, there in places
-            if leaf.kind != "text" and leaf.nbytes  # texts stay in host memory
+        leaves: list[torch.Tensor | None] = [
+            None if leaf.kind == "text" else empty((rows, *leaf.shape), leaf.dtype)
+            for leaf in (on_device.leaves if buffer is None else on_device.leaves[1:])
+        ]
+        if buffer is not None:
+            first = on_device.leaves[0]
+            leaves.insert(0, buffer.rows((rows, *first.shape), first.dtype))
+        places = zip(layout.leaves, layout.offsets(rows), leaves, strict=True)
+        copied = [
+            (address + offset, there.data_ptr(), leaf.nbytes)
+            for leaf, offset, there in places
+            if there is not None and leaf.nbytes  # texts stay in host memory
         ]
         staging = None
         if self._levels is not None:
-            staging = self._staging_memory(layout.leaves[0].nbytes * rows)
-        number = self._copier.begin(slot, leaves, 0 if staging is None else staging.address)
-        return Copying(number, buffer, staging, layout, rows, begun_ns)
+            staging = empty((layout.leaves[0].nbytes * rows,), torch.uint8)
+        number = self._copier.begin(slot, copied, 0 if staging is None else staging.data_ptr())
+        return Copying(number, leaves, buffer, staging, layout, rows, begun_ns)
 
-    def finish(
-        self, copying: Copying, owner: Owner
-    ) -> tuple[Layout, list[torch.Tensor], native.Event]:
-        """Copies what is left of a mini-batch that is done.
-
-        Returns:
-            Its layout, its leaves, and when they are complete.
-        """
+    def finish(self, copying: Copying) -> native.Event:
+        """Copies what is left of a mini-batch that is done; returns when it is complete."""
         ready = self._copier.finish(copying.number)
-        self._give_staging(copying)
-        layout, rows = self._on_device(copying.layout), copying.rows
-        leaves = layout.tensors(copying.buffer.memory, rows, rows)
-        if any(leaf.kind == "text" for leaf in layout.leaves):
-            host = copying.layout.tensors(owner, rows, rows)
-            for place, leaf in enumerate(layout.leaves):
-                if leaf.kind == "text":
-                    leaves[place] = host[place]
-        for place, leaf in enumerate(layout.leaves):
-            if leaf.nbytes == 0:
-                leaves[place] = leaves[place].to(copying.buffer.memory.device)
-        return layout, leaves, ready
+        copying.staging = None  # free for what is behind the conversion in the copy stream
+        return ready
 
-    def cancel(self, copying: Copying) -> native.Event:
-        """Copies no more of a mini-batch; what is under way reads its slot until the event."""
-        behind = self._copier.cancel(copying.number)
-        self._give_staging(copying)
-        self._ring.release(copying.buffer, behind)
-        return behind
+    def cancel(self, copying: Copying) -> None:
+        """Copies no more of a mini-batch; returns when nothing reads its slot any more."""
+        self._copier.cancel(copying.number)
+        if copying.buffer is not None:
+            self._ring.end(copying.buffer)
+        wait_for_copies(self._device)
 
     def close(self) -> None:
         """Ends the thread."""
@@ -210,19 +220,6 @@ class QueueCopies:
 
     def _on_device(self, layout: Layout) -> Layout:
         return layout if self._levels is None else self._levels.layout
-
-    def _staging_memory(self, nbytes: int) -> DeviceMemory:
-        for memory in self._staging:
-            if memory.nbytes >= nbytes:
-                self._staging.remove(memory)
-                return memory
-        return self._device.allocate(nbytes)
-
-    def _give_staging(self, copying: Copying) -> None:
-        # At once: whatever is copied there next is behind the conversion, in the same stream.
-        if copying.staging is not None:
-            self._staging.append(copying.staging)
-            copying.staging = None
 
 
 def make_delivery(device: torch.device | str | int | None) -> DeviceDelivery | None:

@@ -1,4 +1,4 @@
-"""Memory of a CUDA device that is not torch's, so that every process can open it.
+"""Memory of a CUDA device that another process can open.
 
 What torch allocates can be shared by torch's own means alone, and not where segments expand.
 """
@@ -6,6 +6,7 @@ What torch allocates can be shared by torch's own means alone, and not where seg
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -28,8 +29,9 @@ class DeviceMemory:
         self.address = native.allocate(device, nbytes)
         self._pid = os.getpid()
 
-    def __del__(self) -> None:
-        if getattr(self, "_pid", None) == os.getpid():  # in a forked child it is the parent's
+    def __del__(self, getpid: Callable[[], int] = os.getpid) -> None:
+        # A default argument: Python may have cleared modules by then.
+        if getattr(self, "_pid", None) == getpid():  # in a forked child it is the parent's
             with suppress(MemorySharingError):  # the device is lost, and its memory with it
                 native.free(self.device, self.address)
 

@@ -1,4 +1,4 @@
-"""Device memory for batches, reused when no tensor references it."""
+"""Device memory that a GPU worker writes into, reused when no tensor references it."""
 
 from __future__ import annotations
 
@@ -10,28 +10,49 @@ import torch
 from fusionloader._native import cuda as native
 from fusionloader.delivery.cuda_device import Device
 from fusionloader.delivery.device_memory import DeviceMemory, open_memory
-
-_NO_NUMBER = -1
-
+from fusionloader.gpu_memory.errors import CudaError
 
 BufferOpener = tuple[Callable[..., torch.Tensor], tuple[Any, ...]]
 """A function, and the arguments with which it opens a buffer in the GPU worker."""
+
+_DEFAULT_STREAM = 0
+_OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 
 
 def _itself(memory: torch.Tensor) -> torch.Tensor:
     return memory
 
 
-class DeviceBuffer:
-    """``nbytes`` of device memory; ``number`` identifies it in the GPU worker if it is shared."""
+def _allocate(device: int, nbytes: int) -> DeviceMemory:
+    try:
+        return DeviceMemory(device, nbytes)
+    except CudaError as error:
+        if error.code != _OUT_OF_MEMORY:
+            raise
+    torch.cuda.empty_cache()  # of an earlier epoch; this one has not begun
+    return DeviceMemory(device, nbytes)
 
-    def __init__(self, number: int, memory: DeviceMemory, tensor: torch.Tensor) -> None:
-        self.number = number
-        self.address, self.nbytes = memory.address, memory.nbytes
-        self.memory = tensor
-        self._storage = self.memory.untyped_storage()
+
+class DeviceBuffer:
+    """Device memory, ``number`` of which identifies it in the GPU worker.
+
+    Attributes:
+        memory: all of it, as a uint8 tensor.
+        stream: the one that its last batch was delivered on, if it was delivered.
+        marks: what the device has to pass before it is free.
+    """
+
+    def __init__(self, number: int, memory: torch.Tensor) -> None:
+        self.number, self.memory = number, memory
+        self._storage = memory.untyped_storage()
         self._alone = self._references()
+        self.stream: int | None = None
         self.marks: list[native.Event] = []
+
+    def rows(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Returns a tensor over its beginning, which has a version of its own for autograd."""
+        nbytes = torch.Size(shape).numel() * dtype.itemsize
+        return self.memory[:nbytes].view(dtype).data.view(shape)
 
     @property
     def unreferenced(self) -> bool:
@@ -43,56 +64,39 @@ class DeviceBuffer:
 
 
 class DeviceRing:
-    """Buffers in three states: free, in use here, delivered.
+    """Buffers in three states: free, in use here, ended.
 
-    A delivered buffer is free again when the last tensor over it was collected *and* the device has
-    done what was enqueued before that was noticed. (Work on a stream that is not current when the
-    next batch is requested must keep a reference to its batch, as for any tensor.)
+    One that has ended is free again when the last tensor over it was collected *and* the device has
+    done what was enqueued before that was noticed: in the copy stream, in the one that the batch
+    was delivered on, in the default one and in the one that is current then. Work on other streams
+    must keep a reference to its batch: ``record_stream`` does nothing for memory that is not of
+    torch's allocator.
     """
 
     def __init__(self, device: Device) -> None:
         self._device = device
         self._free: list[DeviceBuffer] = []
-        self._delivered: list[DeviceBuffer] = []
-        self._ending: list[DeviceBuffer] = []
-        self._shared: list[BufferOpener] = []
-        self.allocated_bytes = 0
+        self._ended: list[DeviceBuffer] = []
+        self._openers: list[BufferOpener] = []
 
     def share(self, count: int, nbytes: int, in_process: bool = False) -> list[BufferOpener]:
         """Allocates buffers for a GPU worker, once; returns what it opens them with, by number.
 
         With ``in_process`` it is a thread of this process, and gets the buffers themselves.
         """
-        if not self._shared:
-            for number in range(count):
-                buffer, memory = self._allocate(number, nbytes)
-                opener: BufferOpener = (_itself, (buffer.memory,))
-                self._shared.append(opener if in_process else (open_memory, memory.handle()))
-        return self._shared
+        while len(self._openers) < count:
+            memory = _allocate(self._device.number, nbytes)
+            buffer = DeviceBuffer(len(self._openers), self._device.tensor(memory))
+            opener: BufferOpener = (_itself, (buffer.memory,))
+            self._openers.append(opener if in_process else (open_memory, memory.handle()))
+            self._free.append(buffer)
+        return self._openers
 
-    def acquire_shared(self, nbytes: int) -> DeviceBuffer | None:
-        """Returns a free buffer of at least ``nbytes`` that the GPU worker can write into."""
+    def acquire(self, nbytes: int) -> DeviceBuffer | None:
+        """Returns a free buffer of at least ``nbytes``, if there is one."""
         self._collect()
-        return self._take(nbytes, shared=True)
-
-    def acquire(self, nbytes: int) -> DeviceBuffer:
-        """Returns a buffer of at least ``nbytes`` that is not shared.
-
-        Raises:
-            torch.OutOfMemoryError: the device has no room for another one.
-        """
-        self._collect()
-        found = self._take(nbytes, shared=False)
-        if found is None:
-            # What is too small now would stay beside the larger ones.
-            self._free = [each for each in self._free if each.number != _NO_NUMBER]
-            self._allocate(_NO_NUMBER, nbytes)
-            found = self._free.pop()
-        return found
-
-    def _take(self, nbytes: int, shared: bool) -> DeviceBuffer | None:
         for buffer in self._free:
-            if (buffer.number != _NO_NUMBER) == shared and buffer.nbytes >= nbytes:
+            if buffer.memory.nbytes >= nbytes:
                 self._free.remove(buffer)
                 return buffer
         return None
@@ -101,31 +105,18 @@ class DeviceRing:
         """Takes back a buffer that nothing was done with."""
         self._free.append(buffer)
 
-    def release(self, buffer: DeviceBuffer, behind: native.Event) -> None:
-        """Takes back a buffer that was not delivered, and is copied into until ``behind``."""
-        buffer.marks.append(behind)
-        self._delivered.append(buffer)
-
-    def deliver(self, buffer: DeviceBuffer) -> None:
-        """Hands a buffer over to the caller, whose tensors have to exist already."""
-        self._delivered.append(buffer)
-
-    def _allocate(self, number: int, nbytes: int) -> tuple[DeviceBuffer, DeviceMemory]:
-        memory = self._device.allocate(nbytes)
-        self.allocated_bytes += nbytes
-        buffer = DeviceBuffer(number, memory, self._device.tensor(memory))
-        self._free.append(buffer)
-        return buffer, memory
+    def end(self, buffer: DeviceBuffer) -> None:
+        """Takes back a buffer whose batch is the caller's, or is not delivered."""
+        self._ended.append(buffer)
 
     def _collect(self) -> None:
-        dropped = [buffer for buffer in self._delivered if buffer.unreferenced]
-        if dropped:
-            mark = native.Event(self._device.number, self._device.current_stream())
-            for buffer in dropped:
-                self._delivered.remove(buffer)
-                buffer.marks.append(mark)
-                self._ending.append(buffer)
-        for buffer in [each for each in self._ending if all(m.query() for m in each.marks)]:
-            self._ending.remove(buffer)
-            buffer.marks.clear()
-            self._free.append(buffer)
+        for buffer in self._ended:
+            if not buffer.marks and buffer.unreferenced:
+                here = {self._device.copy_stream, _DEFAULT_STREAM, self._device.current_stream()}
+                streams = here if buffer.stream is None else {*here, buffer.stream}
+                buffer.marks = [native.Event(self._device.number, each) for each in streams]
+        for buffer in [each for each in self._ended if each.marks]:
+            if all(mark.query() for mark in buffer.marks):
+                self._ended.remove(buffer)
+                buffer.marks, buffer.stream = [], None
+                self._free.append(buffer)

@@ -6,6 +6,7 @@ import logging
 
 from fusionloader._native import cuda as native
 from fusionloader.delivery.cuda_device import Device
+from fusionloader.delivery.refusals import warn_of
 from fusionloader.gpu_memory.errors import MemorySharingError
 from fusionloader.shm.slots import Mark
 
@@ -15,19 +16,30 @@ log = logging.getLogger("fusionloader.manager")
 class CudaPageLocking:
     """Registers memory that the CUDA driver has not allocated, with one device."""
 
-    def __init__(self, device: Device) -> None:
-        self._device = device
+    def __init__(self, device: Device, needed: bool = True) -> None:
+        """Where it is not ``needed``, what the driver refuses is not locked, with a warning."""
+        self._device, self._needed = device, needed
+        self._not_locked: set[int] = set()
 
     def lock(self, address: int, nbytes: int) -> None:
         """Page-locks memory.
 
         Raises:
-            CudaError: the driver cannot.
+            MemorySharingError: the driver cannot, and it is needed.
         """
-        native.page_lock(self._device.number, address, nbytes)
+        try:
+            native.page_lock(self._device.number, address, nbytes)
+        except MemorySharingError as error:
+            if self._needed:
+                raise
+            if not self._not_locked:
+                warn_of(error, "tensors are in pageable memory, whose copies wait", "device")
+            self._not_locked.add(address)
 
     def unlock(self, address: int) -> None:
         """Undoes ``lock``; has to be called before the memory is unmapped."""
+        if address in self._not_locked:
+            return
         try:
             native.page_unlock(self._device.number, address)
         except MemorySharingError as error:  # from a finalizer, where nobody can catch it

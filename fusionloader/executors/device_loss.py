@@ -27,6 +27,18 @@ _SIGNS = (
     "nodevice",
     "no cuda-capable device",
     "devicelost",
+    "invalidaddressspace",
+    "global/shared address space",
+    "invalidpc",
+    "invalid program counter",
+    "tensormemoryleak",
+    "tensor memory not completely freed",
+    "cudaerrorcontained",
+    "gpu memory over nvlink",
+    "mpsclientterminated",
+    "mps client has been terminated",
+    "externaldevice",
+    "error has occured in external entity",  # as CUDA spells it
     "cudaerrorunknown",
     "cuda unknown error",
 )

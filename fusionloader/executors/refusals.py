@@ -7,3 +7,9 @@ class FileRefused(str):
     """A reason, in words, that holds for the file whatever its draws are and however often."""
 
     __slots__ = ()
+
+
+class DecodeFailed(FileRefused):
+    """What a library says of a damaged file, and of one alike for which it found no memory."""
+
+    __slots__ = ()

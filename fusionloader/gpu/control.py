@@ -71,6 +71,7 @@ class GpuControl:
             if options.in_thread:
                 self._choice.forbid(Mode.TEMPORAL)
         self._peaks = MemoryPeaks()
+        self._compared = False  # since the last delivery
         self._rates = Rates(queue, number)
         self._delivered: float | None = None
         self._waiting_since: float | None = None
@@ -149,8 +150,6 @@ class GpuControl:
             self._waiting_since = time.monotonic()
         self._needed = True
         self._update()
-        if self._mode is Mode.TEMPORAL:
-            self._compare_peaks()
         if (
             self._memory is not None
             and self._mode is Mode.TEMPORAL
@@ -165,6 +164,7 @@ class GpuControl:
         if self._waiting_since is not None:
             self._waited += time.monotonic() - self._waiting_since
             self._waiting_since = None
+            self._compare_peaks()  # as long as the worker has what it works with
         worker = next(iter(self.processes), None)
         if self._memory is not None and self._memory.take_back(worker) and worker is not None:
             self._killed_for_memory = worker.pid
@@ -182,7 +182,7 @@ class GpuControl:
             self._choice.iteration(seconds, samples, self.cpu_workers, backlog, waited)
             if self._choice.decisions != decisions:
                 log.info("%s", self._choice.describe())
-        self._delivered, self._waited = now, 0.0
+        self._delivered, self._waited, self._compared = now, 0.0, False
         self._needed = needed_beside_training(ready)
         self.busy()
 
@@ -194,10 +194,14 @@ class GpuControl:
             self._wait_until_outside()
 
     def _compare_peaks(self) -> None:
-        """Excludes spatial sharing, before it is profiled, if it would run out of memory."""
+        """Excludes spatial sharing, before it is profiled, if it would run out of memory.
+
+        Looks once for each delivery, since a look takes up to a millisecond of training's time.
+        """
         allocator, choice = self._options.allocator, self._choice
-        if allocator is None or choice is None or not choice.profiling:
+        if self._compared or allocator is None or choice is None or not choice.profiling:
             return
+        self._compared = True
         if not choice.allows(Mode.SPATIAL) or allocator.capturing():
             return
         free, total = allocator.device_memory()

@@ -7,7 +7,7 @@ import logging
 import multiprocessing
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -16,7 +16,7 @@ from fusionloader.executors.decoders import by_name
 from fusionloader.executors.device.launch_memory import TorchPool
 from fusionloader.executors.device.make_task import HeadOptions
 from fusionloader.executors.device.nvrtc import why_missing
-from fusionloader.executors.device.support import why_not
+from fusionloader.executors.device.support import differences, why_not
 from fusionloader.gpu.caching_allocator import TorchAllocator
 from fusionloader.gpu.memory_lender import MemoryOptions
 from fusionloader.gpu.start import Connections, GpuOptions
@@ -42,10 +42,7 @@ _DEVICE_BUFFERS = 5
 
 @dataclass(frozen=True, slots=True)
 class GpuChoice:
-    """The GPU worker of a loader, or why there is none, in words; neither if none was asked for.
-
-    ``note`` says why it is another one than was asked for.
-    """
+    """The GPU worker of a loader, or why there is none, in words; neither if none was asked for."""
 
     worker: GpuWorker | None = None
     device_id: int | None = None
@@ -53,7 +50,6 @@ class GpuChoice:
     tiny_batch_size: int = 1
     batch_size: int = 0
     kept: bool = True  # from epoch to epoch
-    note: str | None = None
 
     def explain(self) -> str:
         """Returns a line for ``explain()``, empty if no GPU worker was requested."""
@@ -61,22 +57,28 @@ class GpuChoice:
             return f"no GPU worker: {self.why_not}"
         if self.worker is None:
             return ""
-        name = by_name.name_of(self.worker)
+        engine = by_name.engine_of(self.worker, self.device_id is not None)
         where = "the CPU" if self.device_id is None else f"cuda:{self.device_id}"
         if self.worker.where == "thread":
             where = f"{where}, in a thread of this process,"
         text = (
-            f"a GPU worker on {where} takes the largest samples, decoded by {name}, "
+            f"a GPU worker on {where} takes the largest samples, decoded by {engine}, "
             f"sharing={self.worker.sharing!r}"
         )
-        if self.note is not None:
-            text += f", {self.note}"
+        text += f"; {_pixels(self.worker, self.device_id is not None)}"
         if not self.kept:
             text = f"{text}; {_PERSISTENT}"
         if memory_options(self) is None:
             return text
         when = "it may borrow" if self.worker.memory == "share" else "if memory is short it borrows"
         return f"{text}; {when} {self.worker.share_limit} of training's while training waits"
+
+
+def _pixels(worker: GpuWorker, on_gpu: bool) -> str:
+    apart = differences(worker, on_gpu)
+    if not apart:
+        return "its pixels are those of the CPU workers"
+    return f"its pixels differ from those of the CPU workers by {apart} (docs/fidelity.md)"
 
 
 def choose(options: LoaderOptions, compiled: Compiled | None) -> GpuChoice:
@@ -91,7 +93,9 @@ def choose(options: LoaderOptions, compiled: Compiled | None) -> GpuChoice:
     explicit = isinstance(wanted, GpuWorker)
     if wanted is None and device.type == "cuda":
         lacking = _lacking(options, compiled, GpuWorker(), on_gpu=True)
-        auto = "would try one" if lacking is None else f"would have none either: {lacking}"
+        auto = f"would try one, and {_pixels(GpuWorker(), on_gpu=True)}"
+        if lacking is not None:
+            auto = f"would have none either: {lacking}"
         return GpuChoice(why_not=f'{_OFF}; gpu_worker="auto" {auto}')
     if wanted is None or (isinstance(wanted, GpuWorker) and wanted.sharing == "off"):
         return GpuChoice()
@@ -108,12 +112,11 @@ def choose(options: LoaderOptions, compiled: Compiled | None) -> GpuChoice:
                 'GpuWorker(decoder="dali" | "nvjpeg" | "torchvision")'
             )
         _say_once(f"no GPU worker, because {why}")
-    note = None
-    if why is None and device_id is not None and worker.prebuilt == "fused":
-        worker, note, why = _with_compiler_there_is(worker, compiled)
+    if why is None and device_id is not None and (why := why_missing()) is not None:
+        _say_once(f"no GPU worker, because {why}")
     kept = options.persistent_workers
     size = options.batch_size or 0
-    return GpuChoice(worker, device_id, why, options.tiny_batch_size, size, kept, note)
+    return GpuChoice(worker, device_id, why, options.tiny_batch_size, size, kept)
 
 
 def _lacking(
@@ -124,7 +127,7 @@ def _lacking(
         return "num_workers=0"
     if missing := by_name.missing_package(worker):
         return _not_installed(*missing)
-    why = _unsuitable(compiled, worker, on_gpu)
+    why = _unsuitable(compiled, worker)
     if why is None and on_gpu and not options.batch_size:
         why = "the size of a batch_sampler's batches is not known"
     return why
@@ -132,26 +135,6 @@ def _lacking(
 
 def _not_installed(package: str, command: str) -> str:
     return f"{package} is not installed: {command}"
-
-
-def _with_compiler_there_is(
-    worker: GpuWorker, compiled: Compiled | None
-) -> tuple[GpuWorker, str | None, str | None]:
-    """Returns the worker that can be, why it is another one, and why there is none."""
-    missing = why_missing()
-    if missing is None:
-        return worker, None, None
-    instead = replace(worker, prebuilt="families")
-    if package := by_name.missing_package(instead):
-        why = f"{missing}; nor can DALI's own operators be used: {_not_installed(*package)}"
-    elif (unsuitable := _unsuitable(compiled, instead, on_gpu=True)) is not None:
-        why = f"{missing}; DALI's own operators cannot run the plan either: {unsuitable}"
-    else:
-        note = f"by DALI's own operators instead of the fused kernel, because {missing}"
-        _say_once(f"the GPU worker works {note}")
-        return instead, note, None
-    _say_once(f"no GPU worker, because {why}")
-    return worker, None, why
 
 
 def _device_id(worker: GpuWorker, device: torch.device) -> int | None:
@@ -179,12 +162,10 @@ def _say_once(text: str) -> None:
 
 
 def _described(worker: GpuWorker) -> str:
-    if worker.prebuilt == "families":
-        return 'GpuWorker(prebuilt="families")'
     return f"GpuWorker(decoder={worker.decoder!r})"
 
 
-def _unsuitable(compiled: Compiled | None, worker: GpuWorker, on_gpu: bool) -> str | None:
+def _unsuitable(compiled: Compiled | None, worker: GpuWorker) -> str | None:
     if compiled is None or compiled.plan is None:
         return "the dataset's samples are made in Python"
     if not compiled.complete:
@@ -193,7 +174,7 @@ def _unsuitable(compiled: Compiled | None, worker: GpuWorker, on_gpu: bool) -> s
         return "the images are not files of a folder, nor ranges of files"
     if compiled.is_remote:
         return "the images are at URLs, which CPU workers read"
-    return why_not(compiled.plan, worker.prebuilt, on_gpu, by_name.filters_of(worker))
+    return why_not(compiled.plan, by_name.head_filters(worker))
 
 
 def mark_stream(device_id: int | None) -> Callable[[], Callable[[], bool]]:
@@ -260,7 +241,7 @@ def gpu_options(
         return None
     if not choice.kept:
         _say_once(f"GPU worker: {_PERSISTENT}")
-    device_id, prebuilt, tiny = choice.device_id, worker.prebuilt, choice.tiny_batch_size
+    device_id, tiny = choice.device_id, choice.tiny_batch_size
     fixed = worker.group_size is not None
     most = worker.group_size or _MOST_SAMPLES
     buffers = 0 if device_id is None else _DEVICE_BUFFERS
@@ -288,7 +269,6 @@ def gpu_options(
             plan=plan,
             row_bytes=row_bytes,
             device_id=device_id,
-            prebuilt=prebuilt,
             tiny_batch_size=tiny,
             most_samples=most,
             fixed_group=fixed,
@@ -308,8 +288,9 @@ def gpu_options(
     mark = mark_stream(device_id)
     allocator = None if device_id is None else TorchAllocator(device_id)
     in_thread = worker.where == "thread"
+    engine = by_name.engine_of(worker, device_id is not None)
     return GpuOptions(
-        start, most, worker.sharing, mark, buffers, memory, head.name, in_thread, allocator
+        start, most, worker.sharing, mark, buffers, memory, engine, in_thread, allocator
     )
 
 

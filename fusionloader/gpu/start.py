@@ -44,7 +44,7 @@ class GpuOptions:
             returns a function that tells whether the event has passed.
         buffers: how many for batches on the device.
         memory: what training may lend it; ``None``: nothing.
-        decoder: its name, for ``stats()``.
+        decoder: its name, and which nvJPEG decodes for it, for ``stats()``.
         in_thread: whether it is a thread of this process.
         allocator: of training, on the worker's device; ``None`` on the CPU backend.
     """

@@ -20,15 +20,14 @@ import numpy as np
 from fusionloader import _native
 from fusionloader._native import TinyBatchState
 from fusionloader.executors.decoders.decoder_head import DecoderFailed
-from fusionloader.executors.device.launch_memory import LaunchMemory, TorchPool
+from fusionloader.executors.device.launch_memory import SAMPLE_BYTES, LaunchMemory, TorchPool
 from fusionloader.executors.device.make_task import HeadOptions, make_task
 from fusionloader.executors.device.memory import Memory, of_buffer, of_tensor
 from fusionloader.executors.device.task import BegunTask, EncodedSample
 from fusionloader.executors.device_loss import is_device_lost
-from fusionloader.executors.refusals import FileRefused
+from fusionloader.executors.refusals import DecodeFailed, FileRefused
 from fusionloader.executors.shortage import is_shortage
 from fusionloader.gpu_memory import Borrower, LedgerHandle, MemorySharingError
-from fusionloader.gpu_settings import Prebuilt
 from fusionloader.plan.stages import Plan
 from fusionloader.scheduler.group_size import GroupSize
 from fusionloader.shm.dataset_table import DatasetTable
@@ -82,7 +81,6 @@ class GpuWorkerConfig:
     plan: Plan
     row_bytes: int
     device_id: int | None
-    prebuilt: Prebuilt
     tiny_batch_size: int
     most_samples: int
     fixed_group: bool
@@ -172,9 +170,7 @@ class GpuWorkerLoop:
         if config.memory is not None:
             self._memory = _launch_memory(config.memory, queue.wake_manager)
         self._table = DatasetTable.of_descriptor(config.table_fd, config.table_bytes)
-        self._task = make_task(
-            config.plan, config.device_id, config.prebuilt, config.most_samples, config.head
-        )
+        self._task = make_task(config.plan, config.device_id, config.most_samples, config.head)
         self._buffers = [of_tensor(opened(*arguments)) for opened, arguments in config.buffers]
         most = max(1, config.most_samples // config.tiny_batch_size)
         self._group = GroupSize(most)
@@ -184,6 +180,7 @@ class GpuWorkerLoop:
         self._finished_at = 0.0
         self._refused: Counter[str] = Counter()  # reasons that training was not told yet
         self._refused_files: dict[int, str] = {}  # by item, for good
+        self._failed_files: set[int] = set()  # items that could not be decoded once
         self._sequence = -1
         self._sequence_since = 0.0
         self._views: dict[tuple[int, int], tuple[Memory, NDArray[np.int64]]] = {}
@@ -258,7 +255,7 @@ class GpuWorkerLoop:
             if why is not None:
                 self._refuse(why, claim, sample.position, bad)
                 if isinstance(why, FileRefused):
-                    self._refused_files[claim.entry(sample.position).item] = why
+                    self._refuse_file(why, claim.entry(sample.position).item)
         if self._refused and messages.has_room(self._config.message_fd):
             messages.send(self._config.message_fd, messages.SamplesRefused(dict(self._refused)))
             self._refused.clear()
@@ -291,6 +288,24 @@ class GpuWorkerLoop:
         log.debug("a CPU worker does the sample at %d: %s", position, why)
         self._refused[str(why)] += 1
         bad.add(position // claim.tiny_size)
+
+    def _refuse_file(self, why: FileRefused, item: int) -> None:
+        """Leaves a file to CPU workers for good.
+
+        One that could not be decoded may only have lacked memory: that is tried twice.
+        """
+        if isinstance(why, DecodeFailed) and (item not in self._failed_files or self._is_short()):
+            self._failed_files.add(item)
+        else:
+            self._refused_files[item] = why
+
+    def _is_short(self) -> bool:
+        if self._config.device_id is None:
+            return False
+        import torch
+
+        free, _ = torch.cuda.mem_get_info(self._config.device_id)
+        return free < self._config.most_samples * SAMPLE_BYTES
 
     def _run(self, begun: _BegunClaim) -> list[str | None]:
         if begun.task is not None:

@@ -103,7 +103,9 @@ class Preprocessor:
         self._pid = os.getpid()
         self._keys = itertools.count()
         self._counters = Counters()
-        locking = None if options.device is None else CudaPageLocking(CudaDevice(options.device))
+        locking = None
+        if options.device is not None:
+            locking = CudaPageLocking(CudaDevice(options.device), needed=False)
         start = functools.partial(starter, options, self._prepared.plan)
         self._queue = RequestQueue(options, self._prepared.leaf, start, locking)
         try:

@@ -80,10 +80,10 @@ class WorkerBackend(Protocol):
         ``in_flight`` are published at a time.
         """
 
-    def send_levels(self) -> LevelRows | None:
-        """Has samples come as 8-bit levels from now on; returns how they become samples.
+    def send_levels(self, wanted: bool) -> LevelRows | None:
+        """Has samples come as 8-bit levels from now on, if ``wanted`` and if they can.
 
-        ``None`` where they come as they are.
+        Returns how levels become samples; ``None`` where these come as they are.
         """
 
     def no_layout(self, why: str) -> WorkerBackend:

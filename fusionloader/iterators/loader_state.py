@@ -43,6 +43,7 @@ class LoaderState:
         image_stores: where workers keep something of the images that user code opens; ``None``
             where images are not deferred.
         traces: the trace of the loader, if one is on.
+        refused: what torch does instead, and which call CUDA has refused; ``None`` while none.
     """
 
     def __init__(self) -> None:
@@ -51,6 +52,7 @@ class LoaderState:
         self.traces = CurrentTrace()
         self.workers: int | None = None
         self.image_stores: StoreHandles | None = None
+        self.refused: str | None = None
         self._membership: Membership | None = None
         self._link: RemoteLink | None = None
         self._settings: Remote | None = None
@@ -85,6 +87,8 @@ class LoaderState:
             lines += [*self._link.explain(), remote.explain()]
         if self._reader is not None:
             lines.append(self._reader.stats().explain())
+        if self.refused is not None:
+            lines.append(self.refused)
         return lines
 
     def leave(self) -> None:

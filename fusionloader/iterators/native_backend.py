@@ -99,18 +99,18 @@ class NativeBackend:
         row_bytes = layout.leaves[0].nbytes
         return eligibility.gpu_options(self._choice, plan, self._table, row_bytes)
 
-    def send_levels(self) -> LevelRows | None:
+    def send_levels(self, wanted: bool) -> LevelRows | None:
         """See ``WorkerBackend``."""
         plan = self._compiled.plan
         assert plan is not None
-        plan_to_send, layout = plan_of_levels(plan), layout_of(plan)
-        if isinstance(plan_to_send, str):
-            return None
+        levels, layout = plan_of_levels(plan), layout_of(plan)
         assert isinstance(layout, Layout)
-        self._send(plan_to_send)
-        if self._choice.device_id is None:  # it writes to the slot, as the others do
-            self.gpu = self._gpu_options(plan_to_send)
-        return level_rows(plan, layout)
+        plan_to_send = levels if wanted and isinstance(levels, Plan) else plan
+        if plan_to_send is not self._plan:
+            self._send(plan_to_send)
+            if self._choice.device_id is None:  # it writes to the slot, as the others do
+                self.gpu = self._gpu_options(plan_to_send)
+        return None if plan_to_send is plan else level_rows(plan, layout)
 
     def name(self, index: Index) -> str:
         """Returns ``index 5 (cats/5.jpg)``."""

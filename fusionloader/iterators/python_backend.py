@@ -76,7 +76,7 @@ class PythonBackend:
         """Returns them as they are."""
         return batches
 
-    def send_levels(self) -> LevelRows | None:
+    def send_levels(self, wanted: bool) -> LevelRows | None:
         """Returns ``None``: what user code makes is sent as it is."""
         return None
 

@@ -20,12 +20,14 @@ from fusionloader.coordinated.connection import LeftGroup
 from fusionloader.coordinated.group_manager import GroupManager
 from fusionloader.coordinated.membership import Membership
 from fusionloader.delivery.cuda_device import CudaDevice
-from fusionloader.delivery.device_batches import DeviceDelivery, make_delivery
+from fusionloader.delivery.device_batches import DeviceDelivery, make_delivery, wait_for_copies
 from fusionloader.delivery.host_batches import collate_named, collate_rest, without_rows
 from fusionloader.delivery.level_rows import LevelRows
 from fusionloader.delivery.page_locking import CudaPageLocking
+from fusionloader.delivery.refusals import warn_of
 from fusionloader.delivery.to_device import to_device
 from fusionloader.executors.layout import Layout
+from fusionloader.gpu_memory.errors import MemorySharingError
 from fusionloader.iterators.backend import WorkerBackend
 from fusionloader.iterators.loader_state import LoaderState, Window
 from fusionloader.iterators.sample_counts import asked_samples
@@ -83,6 +85,8 @@ class SlotIterator(_BaseDataLoaderIter):
         """
         if self._membership is not None or self._backend.receiver is not None:
             return None
+        if self._state.refused is not None:
+            return None
         return make_delivery(self._options.device)
 
     def idle_window(self) -> Window:
@@ -98,6 +102,7 @@ class SlotIterator(_BaseDataLoaderIter):
         self._levels = self._send_levels()
         start = self._backend.starter(self._options, self.base_seed)
         options, layout = self._manager_options(), self._backend.layout
+        self._page_locked = options.page_locking is not None
         self._manager: LocalManager | GroupManager
         if self._membership is None or self._membership.why_alone:
             self._manager = LocalManager(options, layout, start, self._statistics.deferred)
@@ -118,7 +123,7 @@ class SlotIterator(_BaseDataLoaderIter):
             name=backend.name,
             group_size=options.tiny_batch_size if options.augment_per == "tiny_batch" else 0,
             page_locking=self._page_locking(),
-            gpu=backend.gpu,
+            gpu=None if self._lacks_buffers else backend.gpu,
             delivery=self._delivery,
             levels=self._levels,
             max_shared_bytes=options.shared_bytes,
@@ -142,16 +147,23 @@ class SlotIterator(_BaseDataLoaderIter):
 
     def _send_levels(self) -> LevelRows | None:
         """Has samples come as levels, where the device can make elements of them."""
-        if self._delivery is None or isinstance(self._delivery.device.conversion_kernel(), str):
-            return None
-        return self._backend.send_levels()
+        kernel = None if self._delivery is None else self._delivery.device.conversion_kernel()
+        return self._backend.send_levels(isinstance(kernel, int))
+
+    @property
+    def _lacks_buffers(self) -> bool:
+        """Whether batches on the device, which the GPU worker would write into, are torch's."""
+        gpu = self._backend.gpu
+        return self._delivery is None and gpu is not None and gpu.buffers > 0
 
     def _page_locking(self) -> CudaPageLocking | None:
-        if self._backend.receiver is not None:
+        if self._backend.receiver is not None or self._state.refused is not None:
             return None
         if self._delivery is not None:
             return CudaPageLocking(self._delivery.device)
-        return CudaPageLocking(CudaDevice(torch.device("cuda"))) if self._pin_memory else None
+        if not (self._pin_memory and torch.cuda.is_available()):
+            return None
+        return CudaPageLocking(CudaDevice(torch.device("cuda")))
 
     # ---- an epoch ------------------------------------------------------------------------------
 
@@ -176,6 +188,14 @@ class SlotIterator(_BaseDataLoaderIter):
             self._start_manager()
 
     def _fill(self) -> bool:
+        """Publishes what there is room for; see ``_publish``."""
+        try:
+            return self._publish()
+        except MemorySharingError as error:
+            self._go_without_cuda(error)  # which publishes
+            return bool(self._in_flight.wanted)
+
+    def _publish(self) -> bool:
         """Publishes what there is room for, without delaying a batch that is done.
 
         To make room for a mini-batch is what takes long at the start of an epoch. The sampler is
@@ -233,8 +253,6 @@ class SlotIterator(_BaseDataLoaderIter):
 
     def _discard(self) -> None:
         for job in self._in_flight.undelivered:
-            if job.arriving is not None and self._delivery is not None:
-                self._delivery.finish(job.arriving)
             if job.pinned is not None and not job.pinned.cancel():
                 wait([job.pinned])
         self._manager.discard()
@@ -268,22 +286,21 @@ class SlotIterator(_BaseDataLoaderIter):
         self._notice_changes()
         while True:
             try:
-                if not (self._here() or self._in_flight.wanted or self._fill()):
+                if not (self._here() or self._in_flight.wanted or self._publish()):
                     break
                 job = self._next_job()
-                self._fill()
+                self._publish()
+                found, batch = self._batch(job)
+                if found:
+                    return batch
             except NoFixedLayout as why:
                 self._go_whole(str(why))
-                continue
             except PlanOutdated:
                 self._go_python()
-                continue
             except LeftGroup as why:
                 self._go_alone(str(why))
-                continue
-            found, batch = self._batch(job)
-            if found:
-                return batch
+            except MemorySharingError as error:
+                self._go_without_cuda(error)
         self._batches.check()
         self._end_epoch()
         raise StopIteration
@@ -381,7 +398,7 @@ class SlotIterator(_BaseDataLoaderIter):
                 return False, None
             try:
                 job.result = self._made(job, dropped)
-            except (MemoryError, OSError):
+            except (MemoryError, OSError, MemorySharingError):
                 raise  # the next call may be able to
             except Exception:  # its samples cannot be collated
                 self._pass_over(job)
@@ -411,7 +428,10 @@ class SlotIterator(_BaseDataLoaderIter):
             return without_rows(self._delivery.finish(job.arriving), count, dropped)
         if job.spilled or dropped:
             return self._collate(job, dropped)
-        return self._layout.batch(self._manager.deliver(job), count, count)
+        batch = self._layout.batch(self._manager.deliver(job), count, count)
+        if self._pin_memory and not self._page_locked:
+            batch = pin_memory(batch, self._pin_memory_device)  # type: ignore[no-untyped-call]
+        return batch
 
     def _whole_batch(self, job: Job) -> Batch:
         """Returns a mini-batch that a worker has made."""
@@ -463,6 +483,25 @@ class SlotIterator(_BaseDataLoaderIter):
         """Has workers of this job's own make what it has not had of the epoch."""
         assert self._membership is not None
         self._membership.leave(why)
+        self._start_anew()
+
+    def _go_without_cuda(self, error: MemorySharingError) -> None:
+        """Has torch pin batches and copy them to the device, where CUDA refused what we asked for.
+
+        Raises:
+            MemorySharingError: the device has failed, and torch's calls would fail, too.
+        """
+        if self._state.refused is not None:
+            raise error
+        if self._delivery is None:
+            option, instead = "pin_memory", "torch pins batches"
+        else:
+            option, instead = "device", "torch copies batches to the device"
+        warn_of(error, instead, option)
+        self._state.refused = f"{instead}: {error}"
+        if self._delivery is not None:
+            wait_for_copies(self._delivery.device)  # before memory that they read is let go
+            self._delivery = None
         self._start_anew()
 
     def _start_anew(self) -> None:

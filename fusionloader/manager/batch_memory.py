@@ -16,7 +16,6 @@ from fusionloader.delivery.device_batches import Arriving, QueueCopies
 from fusionloader.delivery.device_ring import BufferOpener
 from fusionloader.executors.batch_transport import unpickled
 from fusionloader.executors.layout import Layout, Memory
-from fusionloader.gpu_memory.errors import MemorySharingError
 from fusionloader.manager.in_flight import Job, MiniBatch
 from fusionloader.manager.options import ManagerOptions
 from fusionloader.shm import objects
@@ -172,8 +171,12 @@ class BatchMemory:
         if self._delivery is None or self._gpu is None or self._gpu.buffers == 0:
             return []
         assert self.layout is not None
-        nbytes = self._open_copies().nbytes(self.layout, self._options.batch_size)
+        nbytes = self._open_copies().shared_bytes(self.layout, self._options.batch_size)
         return self._delivery.ring.share(self._gpu.buffers, nbytes, self._gpu.in_thread)
+
+    def go_without_gpu_worker(self) -> None:
+        """There is none that writes into buffers on the device."""
+        self._gpu = None
 
     def _open_copies(self) -> QueueCopies:
         assert self._delivery is not None
@@ -199,22 +202,21 @@ class BatchMemory:
                 return  # tried again when it is delivered
 
     def _begin_copying(self, job: Job, first: bool) -> bool:
-        """Returns whether there was a buffer; for the ``first`` one there is."""
+        """Returns whether it was begun; the ``first`` one always is."""
         assert self._delivery is not None and self.layout is not None and job.payload is not None
         copies, ring, rows = self._open_copies(), self._delivery.ring, len(job.rows)
-        nbytes, buffer = copies.nbytes(self.layout, rows), None
+        buffer = None
         if self._gpu is not None and self._gpu.buffers > 0:
-            buffer = ring.acquire_shared(nbytes)
+            buffer = ring.acquire(copies.shared_bytes(self.layout, rows))
             if buffer is None and not first:
                 return False  # the GPU worker has a part in it if one is free in time
-        if buffer is None:
-            buffer = ring.acquire(nbytes)
         try:
             job.copying = copies.begin(job.slot, self.layout, rows, job.payload.address, buffer)
         except BaseException:
-            ring.put_back(buffer)
+            if buffer is not None:
+                ring.put_back(buffer)
             raise
-        if buffer.number >= 0:
+        if buffer is not None:
             self._queue.set_gpu_rows(job.slot, buffer.number + 1)
         return True
 
@@ -233,12 +235,12 @@ class BatchMemory:
         """Waits for what reads the slot of a mini-batch that does not go to the device whole."""
         if job.copying is not None:
             copying, job.copying = job.copying, None
-            self._open_copies().cancel(copying).synchronize()
+            self._open_copies().cancel(copying)
 
     def close(self, jobs: Iterable[Job]) -> None:
         """Ends the copies; ``jobs`` are not delivered any more."""
         if self._copies is not None:
             self._copies.close()
             for job in jobs:
-                with suppress(MemorySharingError):  # a device that is lost copies nothing more
+                with suppress(RuntimeError):  # a device that is lost copies nothing more
                     self._stop_copying(job)

@@ -35,9 +35,11 @@ from fusionloader import _native
 from fusionloader.aliases import Batch
 from fusionloader.deferred.counts import Counts
 from fusionloader.delivery.device_batches import Arriving
+from fusionloader.delivery.refusals import warn_of
 from fusionloader.executors.layout import Layout, Memory
 from fusionloader.gpu.control import GpuControl
 from fusionloader.gpu.start import Connections, GpuOptions
+from fusionloader.gpu_memory.errors import MemorySharingError
 from fusionloader.manager.batch_memory import BatchMemory
 from fusionloader.manager.hung_workers import HungWorkers
 from fusionloader.manager.in_flight import InFlight, Job, MiniBatch
@@ -139,8 +141,14 @@ class LocalManager:
             self.gpu = self._start_gpu(options.gpu)
         self.trace.gpu = self.gpu
 
-    def _start_gpu(self, gpu: GpuOptions) -> GpuControl:
-        shared = Connections(self._control_fd, self._arena.fd, self._memory.shared_buffers())
+    def _start_gpu(self, gpu: GpuOptions) -> GpuControl | None:
+        try:
+            buffers = self._memory.shared_buffers()
+        except MemorySharingError as error:
+            warn_of(error, "CPU workers make all samples", "gpu_worker")
+            self._memory.go_without_gpu_worker()
+            return None
+        shared = Connections(self._control_fd, self._arena.fd, buffers)
         return GpuControl(self.queue, shared, self._most, self._options.workers, gpu)
 
     def resize(self, count: int) -> None:

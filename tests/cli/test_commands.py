@@ -187,7 +187,6 @@ SHORT = {
     "parquet": ["--rounds", "1"],
     "tar_folder": ["--rounds", "1", "--gigabytes", "0.1"],
     "coordinated_prep": ["--rounds", "1", "--trials", "1", "--jobs", "2", "--batch-size", "8"],
-    "gpu_decoders": ["--rounds", "1", "--files", "4", "--group", "2"],
     "memory": ["--epoch-samples", "2100", "--torch-samples", "2100"],
     "remote_requests": ["--rounds", "1"],
     "samplers": ["--rounds", "1", "--epoch-samples", "20000", "--padded-samples", "2000"],

@@ -203,11 +203,31 @@ char contexts[26];  // by device: whether there is one
 thread_local Context current = nullptr;
 thread_local bool in_host_function = false;
 
-bool usable() {
-  if (in_host_function) misuse("CUDA was called from a host function");
-  return process.pid == getpid();
+// Calls that were made, and the one that is refused from a number of times on.
+struct Calls {
+  std::mutex mutex;
+  std::map<std::string, int> made;
+  std::string refused;
+  int before = 0;
+};
+Calls& calls = *new Calls;
+thread_local bool others_call = false;
+
+// Counts a call; false where it is refused.
+bool allowed(const char* call) {
+  if (others_call) return true;
+  const std::lock_guard<std::mutex> lock(calls.mutex);
+  return calls.made[call]++ < calls.before || calls.refused != call;
 }
-bool has_context() { return usable() && current != nullptr; }
+
+// By its default argument it knows the function that asks.
+bool usable(const char* call = __builtin_FUNCTION()) {
+  if (in_host_function) misuse("CUDA was called from a host function");
+  return process.pid == getpid() && allowed(call);
+}
+bool has_context(const char* call = __builtin_FUNCTION()) {
+  return usable(call) && current != nullptr;
+}
 char current_device() {
   return devices()[static_cast<size_t>(static_cast<char*>(current) - contexts)];
 }
@@ -301,7 +321,6 @@ void unmap(const MemoryPointer& memory) {
 }
 
 Result allocate(DevicePointer* address, size_t bytes, bool expandable) {
-  if (!has_context()) return INVALID_CONTEXT;
   if (bytes == 0) return INVALID_VALUE;
   if (breaks_a_capture()) return CAPTURE_UNSUPPORTED;
   const std::lock_guard<std::mutex> lock(process.mutex);
@@ -340,7 +359,7 @@ struct Range {
 
 // Work of a stream on memory. A killed process's work stops, since its threads do.
 Result launch(Stream stream, const std::vector<Range>& ranges, std::function<void()> work) {
-  if (!has_context()) return INVALID_CONTEXT;
+  if (current == nullptr) return INVALID_CONTEXT;
   std::vector<MemoryPointer> touched;
   for (const auto& [address, bytes] : ranges) {
     const MemoryPointer memory = find(address);
@@ -384,6 +403,7 @@ void fill_slowly(uint64_t address, unsigned value, size_t count, long microsecon
 // ---- what the tests do to it -------------------------------------------------------------------
 
 EXPORT Result fakeAllocateExpandable(DevicePointer* address, size_t bytes) {
+  if (!has_context()) return INVALID_CONTEXT;
   return allocate(address, bytes, true);
 }
 // At its end a capture says whether it has become a graph.
@@ -408,6 +428,23 @@ EXPORT size_t fakeInUse() {
   const std::lock_guard lock(process.mutex);
   return process.in_use;
 }
+// Refuses a call when it was made so many times, and from then on; none with an empty name.
+EXPORT void fakeRefuse(const char* call, int before) {
+  const std::lock_guard lock(calls.mutex);
+  calls.made.clear();
+  calls.refused = call;
+  calls.before = before;
+}
+// What this thread calls is counted and refused again only when this is off: it is torch's.
+EXPORT void fakeOthersCall(int on) { others_call = on != 0; }
+// The calls since fakeRefuse, and how often each was made, with spaces between.
+EXPORT const char* fakeCalls() {
+  static std::string names;
+  const std::lock_guard lock(calls.mutex);
+  names.clear();
+  for (const auto& [call, made] : calls.made) names += call + " " + std::to_string(made) + " ";
+  return names.c_str();
+}
 // From here on the device's work has failed.
 EXPORT void fakeBreak() { process.broken = true; }
 
@@ -416,33 +453,58 @@ EXPORT void fakeBreak() { process.broken = true; }
 EXPORT Result cuInit(unsigned) {
   if (in_host_function) misuse("CUDA was called from a host function");
   if (setting("FAKE_CUDA_NO_DEVICE", 0) != 0) return NO_DEVICE;
-  if (process.pid != 0 && process.pid != getpid()) return NOT_INITIALIZED;
+  if ((process.pid != 0 && process.pid != getpid()) || !allowed(__func__)) return NOT_INITIALIZED;
   process.pid = getpid();
   return OK;
 }
 
-EXPORT Result cuGetErrorName(Result result, const char** name) {
-  static const std::map<Result, const char*> names{
-      {OK, "CUDA_SUCCESS"},
-      {INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE"},
-      {OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY"},
-      {NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED"},
-      {NO_DEVICE, "CUDA_ERROR_NO_DEVICE"},
-      {INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE"},
-      {INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT"},
-      {INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE"},
-      {ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS"},
-      {ALREADY_LOCKED, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED"},
-      {NOT_LOCKED, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED"},
-      {CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"}};
-  const auto found = names.find(result);
-  *name = found == names.end() ? nullptr : found->second;
-  return found == names.end() ? INVALID_VALUE : OK;
+namespace {
+
+// Names are cuda.h's, texts libcudart's; tests/cuda/test_driver.py compares them.
+struct ErrorText {
+  const char *name, *text;
+};
+const std::map<Result, ErrorText> error_texts{
+    {OK, {"CUDA_SUCCESS", "no error"}},
+    {INVALID_VALUE, {"CUDA_ERROR_INVALID_VALUE", "invalid argument"}},
+    {OUT_OF_MEMORY, {"CUDA_ERROR_OUT_OF_MEMORY", "out of memory"}},
+    {NOT_INITIALIZED, {"CUDA_ERROR_NOT_INITIALIZED", "initialization error"}},
+    {NO_DEVICE, {"CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"}},
+    {INVALID_DEVICE, {"CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"}},
+    {INVALID_IMAGE, {"CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"}},
+    {INVALID_CONTEXT, {"CUDA_ERROR_INVALID_CONTEXT", "invalid device context"}},
+    {NO_BINARY_FOR_GPU,
+     {"CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image is available for execution on the device"}},
+    {INVALID_HANDLE, {"CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"}},
+    {NOT_FOUND, {"CUDA_ERROR_NOT_FOUND", "named symbol not found"}},
+    {NOT_READY, {"CUDA_ERROR_NOT_READY", "device not ready"}},
+    {ILLEGAL_ADDRESS, {"CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"}},
+    {ALREADY_LOCKED,
+     {"CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED",
+      "part or all of the requested memory range is already mapped"}},
+    {NOT_LOCKED,
+     {"CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED",
+      "pointer does not correspond to a registered memory region"}},
+    {CAPTURE_UNSUPPORTED,
+     {"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "operation not permitted when stream is capturing"}},
+    {CAPTURE_INVALIDATED,
+     {"CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
+      "operation failed due to a previous error during capture"}}};
+
+Result error_text(Result result, const char* ErrorText::* part, const char** text) {
+  const auto found = error_texts.find(result);
+  *text = found == error_texts.end() ? nullptr : found->second.*part;
+  return *text == nullptr ? INVALID_VALUE : OK;
 }
 
-EXPORT Result cuGetErrorString(Result, const char** text) {
-  *text = "said by the fake driver";
-  return OK;
+}  // namespace
+
+EXPORT Result cuGetErrorName(Result result, const char** name) {
+  return error_text(result, &ErrorText::name, name);
+}
+
+EXPORT Result cuGetErrorString(Result result, const char** text) {
+  return error_text(result, &ErrorText::text, text);
 }
 
 EXPORT Result cuDeviceGetCount(int* count) {
@@ -458,11 +520,13 @@ EXPORT Result cuDeviceGet(Device* device, int ordinal) {
 }
 
 EXPORT Result cuDeviceGetUuid_v2(UuidBytes* uuid, Device device) {
+  if (!usable()) return NOT_INITIALIZED;
   std::memset(uuid->bytes, devices().at(static_cast<size_t>(device)), sizeof uuid->bytes);
   return OK;
 }
 
 EXPORT Result cuDevicePrimaryCtxRetain(Context* context, Device device) {
+  if (!usable()) return NOT_INITIALIZED;
   *context = &contexts[device];
   contexts[device] = 1;
   return OK;
@@ -495,6 +559,7 @@ EXPORT Result cuCtxSynchronize() {
 }
 
 EXPORT Result cuMemAlloc_v2(DevicePointer* address, size_t bytes) {
+  if (!has_context()) return INVALID_CONTEXT;
   return allocate(address, bytes, false);
 }
 
@@ -513,17 +578,20 @@ EXPORT Result cuMemFree_v2(DevicePointer address) {
 }
 
 EXPORT Result cuMemsetD32_v2(DevicePointer address, unsigned value, size_t count) {
+  if (!has_context()) return INVALID_CONTEXT;
   if (breaks_a_capture()) return CAPTURE_UNSUPPORTED;
   return launch(nullptr, address, 4 * count, [=] { fill_slowly(address, value, count, 0); });
 }
 
 EXPORT Result cuMemsetD32Async(DevicePointer address, unsigned value, size_t count, Stream stream) {
+  if (!has_context()) return INVALID_CONTEXT;
   const long microseconds = setting("FAKE_CUDA_WORK_US", 0);
   return launch(stream, address, 4 * count,
                 [=] { fill_slowly(address, value, count, microseconds); });
 }
 
 EXPORT Result cuMemcpyDtoH_v2(void* to, DevicePointer address, size_t bytes) {
+  if (!has_context()) return INVALID_CONTEXT;
   if (breaks_a_capture()) return CAPTURE_UNSUPPORTED;
   const Result result = launch(nullptr, address, bytes, [=] {
     std::memcpy(to, reinterpret_cast<const void*>(address), bytes);
@@ -624,9 +692,6 @@ EXPORT Result cuStreamCreate(Stream* stream, unsigned) {
   return OK;
 }
 
-// Streams are never destroyed: what they have to do goes on.
-EXPORT Result cuStreamDestroy_v2(Stream) { return has_context() ? OK : INVALID_CONTEXT; }
-
 EXPORT Result cuStreamWaitEvent(Stream stream, EventHandle handle, unsigned) {
   if (!has_context()) return INVALID_CONTEXT;
   const EventPointer event = event_of(handle);
@@ -712,14 +777,6 @@ EXPORT Result cuMemHostUnregister(void* memory) {
   return OK;
 }
 
-EXPORT Result cuMemcpyHtoD_v2(DevicePointer to, const void* from, size_t bytes) {
-  if (breaks_a_capture()) return CAPTURE_UNSUPPORTED;
-  const Result result =
-      launch(nullptr, to, bytes, [=] { std::memcpy(reinterpret_cast<void*>(to), from, bytes); });
-  if (result == OK) stream_of(nullptr)->wait();
-  return result;
-}
-
 EXPORT Result cuMemcpyHtoDAsync_v2(DevicePointer to, const void* from, size_t bytes,
                                    Stream stream) {
   if (!has_context()) return INVALID_CONTEXT;
@@ -737,11 +794,13 @@ EXPORT Result cuMemcpyHtoDAsync_v2(DevicePointer to, const void* from, size_t by
 }
 
 EXPORT Result cuMemcpyDtoHAsync_v2(void* to, DevicePointer from, size_t bytes, Stream stream) {
+  if (!has_context()) return INVALID_CONTEXT;
   return launch(stream, from, bytes,
                 [=] { std::memcpy(to, reinterpret_cast<const void*>(from), bytes); });
 }
 
 EXPORT Result cuThreadExchangeStreamCaptureMode(int* mode) {
+  if (!usable()) return NOT_INITIALIZED;
   std::swap(capture_mode, *mode);
   return OK;
 }
@@ -811,10 +870,11 @@ bool has_function(const char* image, const std::string& name) {
 EXPORT void fakeKernel(Augment function) { augment = function; }
 
 EXPORT Result cuDeviceGetAttribute(int* value, int which, Device) {
+  if (!usable()) return NOT_INITIALIZED;
   const int architecture = static_cast<int>(setting("FAKE_CUDA_ARCHITECTURE", 90));
   if (which != kComputeMajor && which != kComputeMinor) return INVALID_VALUE;
   *value = which == kComputeMajor ? architecture / 10 : architecture % 10;
-  return usable() ? OK : NOT_INITIALIZED;
+  return OK;
 }
 
 EXPORT Result cuModuleLoadData(Module* module, const void* image) {
@@ -842,6 +902,7 @@ EXPORT Result cuModuleGetFunction(Function* function, Module module, const char*
 EXPORT Result cuLaunchKernel(Function function, unsigned x, unsigned y, unsigned z,
                              unsigned threads, unsigned across, unsigned deep, unsigned shared,
                              Stream stream, void** arguments, void** extra) {
+  if (!has_context()) return INVALID_CONTEXT;
   if (x < 1 || y < 1 || y > 65535 || z != 1 || threads > 1024 || across != 1 || deep != 1 ||
       shared != 0 || extra != nullptr)
     return INVALID_VALUE;

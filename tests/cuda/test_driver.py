@@ -1,6 +1,8 @@
 """The driver layer: what it says where there is no driver or no device, and after a fork."""
 
+import ctypes
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -8,9 +10,12 @@ import pytest
 from support.fake_cuda import CSRC, CUDA_TESTS, run_program
 
 from fusionloader._native import cuda
+from fusionloader.executors.device_loss import is_device_lost
+from fusionloader.executors.nvidia_packages import folders
 from fusionloader.gpu_memory.errors import CudaError
 
 CUDA_HEADERS = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "include")
+CUDA_H = CUDA_HEADERS / "cuda.h"
 
 
 LENDER = "from fusionloader.gpu_memory import Lender\nLender()\n"
@@ -28,7 +33,27 @@ def test_too_old_a_driver_is_told_so():
 
 def test_errors_have_the_name_and_the_text_of_cuda(fake_library):
     said = run_program(LENDER, FAKE_CUDA_NO_DEVICE="1").stderr
-    assert "cuInit failed: CUDA_ERROR_NO_DEVICE (100): said by the fake driver" in said
+    assert "cuInit failed: CUDA_ERROR_NO_DEVICE (100): no CUDA-capable device is detected" in said
+
+
+def error_texts(library, function):
+    calls, found = ctypes.CDLL(str(library)), {}
+    for code in range(1000):
+        text = ctypes.c_char_p()
+        if getattr(calls, function)(code, ctypes.byref(text)) == 0:
+            found[code] = text.value.decode()
+    return found
+
+
+def test_texts_of_the_fake_driver_are_those_of_libcudart(fake_library):
+    libraries = [path for each in folders() for path in each.glob("*/lib/libcudart.so.*")]
+    if not libraries:
+        pytest.skip("no libcudart")
+    runtime = ctypes.CDLL(str(libraries[0]))
+    runtime.cudaGetErrorString.restype = ctypes.c_char_p
+    texts = error_texts(fake_library, "cuGetErrorString")
+    assert len(texts) > 10
+    assert texts == {code: runtime.cudaGetErrorString(code).decode() for code in texts}
 
 
 def test_what_is_written_is_read(fake_cuda):
@@ -89,7 +114,7 @@ assert current() == mine.value
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.skipif(not (CUDA_HEADERS / "cuda.h").exists(), reason="no CUDA toolkit (cuda.h)")
+@pytest.mark.skipif(not CUDA_H.exists(), reason="no CUDA toolkit (cuda.h)")
 class TestDeclarations:
     def check(self, source, csrc=CSRC):
         command = ["g++", "-std=c++17", "-fsyntax-only", f"-I{csrc}", f"-I{CUDA_HEADERS}"]
@@ -98,6 +123,20 @@ class TestDeclarations:
     def test_they_are_those_of_cuda(self):
         done = self.check(CUDA_TESTS / "abi_check.cpp")
         assert done.returncode == 0, done.stderr
+
+    def test_errors_of_the_fake_driver_have_cuda_s_names(self, fake_library):
+        named = re.findall(r"^ +(CUDA_\w+) += (\d+),", CUDA_H.read_text(), re.MULTILINE)
+        names = error_texts(fake_library, "cuGetErrorName")
+        assert len(names) > 10
+        assert {(name, str(code)) for code, name in names.items()} <= set(named)
+
+    def test_errors_that_end_all_work_are_known_as_such(self):
+        text = re.sub(r"\s*\n\s+\* ", " ", CUDA_H.read_text())
+        ends = r"must be terminated and relaunched\.\s+\*/\s+(CUDA_ERROR_\w+)\s+= (\d+)"
+        names = re.findall(ends, text)
+        assert len(names) > 5
+        errors = [CudaError(f"cuEventQuery failed: {name}", int(code)) for name, code in names]
+        assert [error for error in errors if not is_device_lost(error)] == []
 
     @pytest.mark.parametrize(
         ("right", "wrong"),

@@ -12,6 +12,7 @@ from support.waiting import wait_until
 
 from fusionloader import _native
 from fusionloader._native import End, TinyBatchState, cuda
+from fusionloader.gpu_memory.errors import CudaError
 from fusionloader.shm import objects
 from fusionloader.shm.slots import Arena, SlotPool
 
@@ -101,17 +102,18 @@ def test_rows_come_through_the_slot_but_those_of_the_gpu_worker(queues, fake_cud
     device, queue = FakeDevice(fake_cuda), queues(row_bytes)
     queue.publish(rows, tiny_size)
     element = 4 if with_levels else 1
-    result, staging = (device.allocate(samples * row_bytes * each) for each in (element, 1))
+    result, staging = (
+        device.empty((samples * row_bytes * each,), torch.uint8) for each in (element, 1)
+    )
     table = torch.rand(row_bytes // 2 and 2, 256)
-    on_device = device.allocate(table.nbytes)
-    cuda.write(0, on_device.address, table.numpy().tobytes())
-    fake_cuda.fill(result.address, 0x7F7F7F7F, result.nbytes)
-    fake_cuda.wait(0)
-    kernel = (device.conversion_kernel(), on_device.address, row_bytes // 2, 4)
+    on_device = device.upload(table.numpy().tobytes())
+    result.fill_(0x7F)
+    kernel = (device.conversion_kernel(), on_device.data_ptr(), row_bytes // 2, 4)
     fake_cuda.be_late(data.draw(st.booleans()))
-    copier = cuda.Copier(queue.manager, 0, GPU, kernel if with_levels else None)
-    leaves = [(queue.payload.address, result.address, row_bytes)]
-    number = copier.begin(queue.descriptor.number, leaves, staging.address if with_levels else 0)
+    copier = cuda.Copier(queue.manager, 0, device.copy_stream, GPU, kernel if with_levels else None)
+    leaves = [(queue.payload.address, result.data_ptr(), row_bytes)]
+    staged = staging.data_ptr() if with_levels else 0
+    number = copier.begin(queue.descriptor.number, leaves, staged)
     by_gpu, open_claims = set(), []
     for _ in range(-(-samples // tiny_size)):
         worker, claim = queue.claim(data.draw(st.booleans()))
@@ -122,7 +124,7 @@ def test_rows_come_through_the_slot_but_those_of_the_gpu_worker(queues, fake_cud
         queue.finish(worker, claim)
     copier.finish(number).synchronize()
     copier.close()
-    got = device.tensor(result).clone()
+    got = result.clone()
     if with_levels:
         got = got.view(torch.float32).view(samples, row_bytes)
         halves = queue.rows.long().view(samples, 2, -1)
@@ -136,12 +138,18 @@ def test_rows_come_through_the_slot_but_those_of_the_gpu_worker(queues, fake_cud
             assert torch.equal(got[row], expected[row])
 
 
+def copier_of(queue, fake_cuda, nbytes=8 * 4096):
+    """Returns a copier, room for a mini-batch on the device, and the stream of copies."""
+    device = FakeDevice(fake_cuda)
+    copier = cuda.Copier(queue.manager, 0, device.copy_stream)
+    return copier, device.empty((nbytes,), torch.uint8), device.copy_stream
+
+
 def test_a_tiny_batch_is_copied_while_others_are_made(queues, fake_cuda):
     queue = queues(4096)
     queue.publish(list(range(8)), 2)
-    result = FakeDevice(fake_cuda).allocate(8 * 4096)
-    copier = cuda.Copier(queue.manager, 0)
-    copier.begin(queue.descriptor.number, [(queue.payload.address, result.address, 4096)])
+    copier, result, _ = copier_of(queue, fake_cuda)
+    copier.begin(queue.descriptor.number, [(queue.payload.address, result.data_ptr(), 4096)])
     for done in range(1, 4):
         queue.finish(*queue.claim(False))
         wait_until(lambda done=done: copier.copied_bytes == done * 2 * 4096)
@@ -150,15 +158,29 @@ def test_a_tiny_batch_is_copied_while_others_are_made(queues, fake_cuda):
 def test_what_is_cancelled_is_left_alone(queues, fake_cuda):
     queue = queues(4096)
     queue.publish(list(range(8)), 2)
-    result = FakeDevice(fake_cuda).allocate(8 * 4096)
-    copier = cuda.Copier(queue.manager, 0)
-    leaves = [(queue.payload.address, result.address, 4096)]
+    copier, result, stream = copier_of(queue, fake_cuda)
+    leaves = [(queue.payload.address, result.data_ptr(), 4096)]
     number = copier.begin(queue.descriptor.number, leaves)
     queue.finish(*queue.claim(False))
-    copier.cancel(number).synchronize()
+    copier.cancel(number)
+    cuda.synchronize(0, stream)
     copied = copier.copied_bytes
     queue.finish(*queue.claim(False))
     copier.close()
     assert copier.copied_bytes == copied
     with pytest.raises(ValueError, match="no such mini-batch"):
         copier.finish(number)
+
+
+def test_a_copy_that_was_refused_is_not_measured_for_ever(queues, fake_cuda):
+    queue = queues(1 << 16)
+    queue.publish([0], 1)
+    copier, result, _ = copier_of(queue, fake_cuda, 1 << 16)
+    queue.finish(*queue.claim(False))
+    leaves = [(queue.payload.address, result.data_ptr(), 1 << 16)]
+    fake_cuda.refuse("cuMemcpyHtoDAsync_v2")
+    with pytest.raises(CudaError, match="cuMemcpyHtoDAsync failed"):
+        copier.begin(queue.descriptor.number, leaves)
+    fake_cuda.refuse("")
+    copier.finish(copier.begin(queue.descriptor.number, leaves)).synchronize()
+    wait_until(lambda: copier.timed[0] == 1 << 16)

@@ -21,6 +21,8 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader, GpuWorker
+from fusionloader._native import cuda as native
+from fusionloader.delivery.device_memory import DeviceMemory
 from fusionloader.delivery.host_batches import without_rows
 from fusionloader.executors.device.fused_augment import FusedAugment
 from fusionloader.gpu import eligibility
@@ -92,6 +94,8 @@ def test_an_epoch_on_a_late_device_is_the_epoch(
             seen.append([device.read(leaf) for leaf in batch])
             batches.append(batch)
             del batches[: max(0, len(batches) - kept)]
+            if number % 3 == 1 and copies_first:
+                fake_cuda.wait(device.copy_stream)  # training is where it was
             if number % 3 == 2:
                 fake_cuda.wait(device.stream)  # copies of batches behind it are not done then
     fake_cuda.run()
@@ -281,7 +285,7 @@ def test_a_captured_graph_is_not_disturbed(large_set, to_fake_device, fake_cuda)
     next(iterator)
     copies = iterator._manager._memory._copies
     before = copies.copied_bytes
-    kept = made[-1].device.allocate(64)
+    kept = DeviceMemory(0, 64)
     fake_cuda.capture(made[-1].device.stream, True)
     wait_until(lambda: copies.copied_bytes > before or iterator._in_flight.ready >= 2)
     del kept  # whose memory is freed now
@@ -332,12 +336,37 @@ def test_a_forked_child_can_drop_an_iterator(train_set, to_fake_device):
 # ---- memory that is used -----------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("converts", [True, False])
+def test_batches_that_a_side_stream_fetches_are_whole(
+    train_set, to_fake_device, fake_cuda, converts
+):
+    expected = list(FusionLoader(train_set, 4, num_workers=2, seed=1))
+    made = to_fake_device(converts)
+    fake_cuda.be_late()
+    iterator = iter(FusionLoader(train_set, 4, num_workers=2, seed=1))
+    device, side, seen = made[-1].device, fake_cuda.stream(), []
+    with device.on(side):
+        ahead = next(iterator)
+    while ahead is not None:  # as the usual prefetcher does
+        native.Event(0, side).hold_back(device.stream)
+        batch = ahead
+        for leaf in batch:
+            device.record(leaf, device.stream)
+        with device.on(side):
+            ahead = next(iterator, None)
+        seen.append([device.read(leaf) for leaf in batch])
+        del batch
+        fake_cuda.wait(device.copy_stream)
+    fake_cuda.run()
+    assert same_batches(seen, expected)
+
+
 def test_buffers_are_used_again_unless_batches_are_kept(train_set, to_fake_device, fake_cuda):
     made = to_fake_device()
     for _ in FusionLoader(train_set, 2, num_workers=1):
         fake_cuda.run()
     kept = list(FusionLoader(train_set, 2, num_workers=1))
-    dropped, kept_bytes = (each.ring.allocated_bytes for each in made)
+    dropped, kept_bytes = (each.device.allocated_bytes for each in made)
     assert len(kept) == 20
     assert dropped <= kept_bytes / 2
 
@@ -349,7 +378,7 @@ def test_kept_labels_keep_no_images(large_set, to_fake_device, fake_cuda):
         kept.append(labels)
         fake_cuda.run()
     assert len(kept) == 20
-    assert made[-1].ring.allocated_bytes <= 8 * (2 * 3 * 64 * 64 * 4 + 64)
+    assert made[-1].device.allocated_bytes <= 8 * (2 * 3 * 64 * 64 * 5 + 64)
 
 
 def test_leaves_have_versions_of_their_own(large_set, to_fake_device):

@@ -5,10 +5,17 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+import weakref
+from collections import defaultdict
+from contextlib import contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from support import warm_start
+from support.dali_arrays import tensor_gpu
 from support.device_cases import FILL, PICTURES, native, pixel_plan
 from support.fake_cuda_worker import PTX
 from support.images import photo
@@ -20,7 +27,7 @@ from fusionloader.executors.device import launchers, nvrtc
 from fusionloader.executors.device.fused_augment import FusedAugment
 from fusionloader.executors.device.kernel import compile_kernel
 from fusionloader.executors.device.launchers import CudaLauncher, HostLauncher, KernelError
-from fusionloader.executors.device.memory import Memory
+from fusionloader.executors.device.memory import Memory, allocator_of_torch
 from fusionloader.executors.device.program import DeviceProgram, DeviceSample
 from fusionloader.executors.native import make_executor
 from fusionloader.executors.results import result_like
@@ -76,20 +83,6 @@ def launcher(device, monkeypatch):
     return CudaLauncher(0, device.fake.stream(), device.allocate)
 
 
-class ImageOnDevice:
-    """An image as libraries for CUDA show theirs: it has no content that the host could read."""
-
-    def __init__(self, memory, shape, strides=None):
-        self._memory = memory
-        self.__cuda_array_interface__ = {
-            "shape": shape,
-            "typestr": "|u1",
-            "data": (memory.address, False),
-            "strides": strides,
-            "version": 3,
-        }
-
-
 def drawn_plan():
     steps = [v1.CenterCrop(48), v1.RandAugment(), v1.ToTensor(), v1.RandomErasing(0.5)]
     compiled = compile_plan(v1.Compose(steps))
@@ -107,7 +100,8 @@ def test_a_group_gets_the_bits_of_the_native_executor(where, request):
     else:
         device, launcher = (request.getfixturevalue(name) for name in ("device", "launcher"))
         augment = FusedAugment(compiled.plan, launcher)
-        given = ImageOnDevice(device.of(image), image.shape)
+        memory = device.of(image)
+        given = tensor_gpu(memory.address, image.shape)
     rounds = [3, 1, 20, 2, 7, 40]  # more than there are slots for programs, of several sizes
     for epoch, count in enumerate(rounds):
         drawn = [compiled.draw(70, 60, epoch=epoch, index=index) for index in range(count)]
@@ -169,6 +163,60 @@ def test_working_memory_is_kept_until_the_launch_has_ended_and_no_longer(device,
     launcher.wait()
     assert len(set(device.freed)) == 3
     assert {work for work, _, _ in device.launches} == set(device.freed)
+
+
+class Tensor(SimpleNamespace):
+    """Of an allocator; may be referred to weakly."""
+
+
+class CachingAllocator:
+    """Torch's, strict: what was freed last on the current stream is handed out next, at once.
+
+    ``c10/cuda/CUDACachingAllocator.cpp``: "Allocations are associated with a stream. Once freed,
+    blocks can be re-allocated on the same stream, but not on any other stream."
+    """
+
+    def __init__(self, device, current):
+        self._device, self.current, self._free = device, current, defaultdict(list)
+
+    @contextmanager
+    def stream(self, stream):
+        before, self.current = self.current, stream.cuda_stream
+        yield
+        self.current = before
+
+    def empty(self, nbytes, *, dtype, device):
+        assert nbytes <= 1 << 20
+        free = self._free[self.current]
+        address = free.pop() if free else self._device.fake.allocate(1 << 20)
+        made = Tensor(nbytes=nbytes, data_ptr=lambda: address)
+        weakref.finalize(made, self._free[self.current].append, address)
+        return made
+
+
+def test_rows_and_working_memory_are_nothing_that_another_stream_still_writes(device, monkeypatch):
+    monkeypatch.setattr(launchers, "kernel_code", lambda architecture: PTX)
+    decoding, launching = device.fake.stream(), device.fake.stream()
+    allocator = CachingAllocator(device, decoding)
+    monkeypatch.setattr(torch.cuda, "stream", allocator.stream)
+    monkeypatch.setattr(torch, "empty", allocator.empty)
+    own = SimpleNamespace(cuda_stream=launching, device="cuda:0")
+    launcher = CudaLauncher(0, launching, allocator_of_torch(own))
+    samples, _, expected, _images = samples_on(device, 3)
+    noise = device.of(np.full(1 << 20, 99, np.uint8))
+    device.fake.hold(decoding, True)
+    # As a decoder's temporary images: dropped, while what uses them is still queued.
+    images = [allocator.empty(1 << 20, dtype=torch.uint8, device="cuda:0") for _ in range(8)]
+    for image in images:
+        device.fake.read_later(image.data_ptr(), noise.address, noise.nbytes, decoding)
+    del image, images
+    rows = [launcher.allocate(wanted.nbytes) for wanted in expected]
+    given = [replace(s, out=row.address) for s, row in zip(samples, rows, strict=True)]
+    assert DeviceProgram(pixel_plan(3)).launch(launcher, given) == [None] * 3
+    launcher.wait()
+    device.fake.hold(decoding, False)
+    device.fake.wait(decoding)
+    assert all(np.array_equal(content(row), e) for row, e in zip(rows, expected, strict=True))
 
 
 def test_no_other_device_gets_a_context():
@@ -282,10 +330,10 @@ class RecordingLauncher(HostLauncher):
 def test_a_launch_says_which_samples_it_leaves_out_and_why():
     launcher, program = RecordingLauncher(), DeviceProgram(pixel_plan(3))
     good = DeviceSample(0, 10, 10, [("invert",)], 0)
-    bad = DeviceSample(0, 10, 10, [("resize", 3, 3, "box")], 0)
+    bad = DeviceSample(0, 10, 10, [("mix", 0.5, [0.5], [[("invert",)]], "sum")], 0)
     assert program.launch(launcher, [good, bad, good]) == [
         None,
-        "a device program cannot do: resize",
+        "a device program cannot do: mix",
         None,
     ]
     assert program.launch(launcher, [good]) == [None]

@@ -22,9 +22,19 @@ from support.device_cases import (
     run_on_host,
     warps,
 )
+from support.random_operations import FILTERS
 
 from fusionloader import _native
 
+# What comes before a resize, and after it.
+RESIZED = {
+    "nothing": ([], []),
+    "a window and flips": ([("crop", 11, 30, 40, 77, FILL)], [("hflip",), ("vflip",)]),
+    "a part of the result": ([("vflip",)], [("crop", 2, 1, 4, 3, FILL), ("hflip",)]),
+    "more than the result": ([], [("crop", -2, -3, 60, 70, FILL), ("hflip",)]),
+    "nothing of the result": ([], [("crop", 91, 0, 5, 5, FILL)]),
+    "colors and a second resize": ([("invert",)], [("resize", 20, 30, "bicubic"), ("equalize",)]),
+}
 # Teams of several lanes are threads: all pictures would take long.
 FEW = [p for p in PICTURES if p.shape[:2] in ((1, 1), (2, 9), (31, 17))][:9]
 
@@ -109,6 +119,7 @@ OPERATIONS = st.one_of(
     st.tuples(st.just("rotate"), reals.map(lambda r: 200 * r), modes, st.booleans(), st.none()).map(
         lambda fields: (*fields, FILL)
     ),
+    st.tuples(st.just("resize"), st.integers(1, 40), st.integers(1, 40), st.sampled_from(FILTERS)),
     st.tuples(
         st.just("perspective"),
         st.tuples(*[reals] * 6, *[st.floats(-0.05, 0.05)] * 2),
@@ -130,7 +141,6 @@ def test_any_chain_of_operations(pixels, operations):
 @pytest.mark.parametrize(
     ("operations", "name"),
     [
-        ([("hflip",), ("resize", 5, 7, "bilinear")], "resize"),
         ([("mix", 0.5, [0.5], [[("invert",)]], "sum")], "mix"),
         ([("erase", 0, 0, 1, 1, b"", True, 5)], "erase with noise"),
     ],
@@ -149,8 +159,14 @@ def test_all_else_has_none():
     assert _native.device_unsupported([("erase", 0, 0, 1, 1, b"\0" * 12, False, 0)]) is None
 
 
-def test_a_resize_to_the_size_that_is_there_can_be_done():
-    check(picture("noise", 9, 7, 3), [("invert",), ("resize", 7, 9, "bicubic")])
+@pytest.mark.parametrize("filter", FILTERS)
+@pytest.mark.parametrize("around", RESIZED)
+def test_resizes(filter, around):
+    before, after = RESIZED[around]
+    for width, height in ((7, 9), (1, 1), (90, 200), (70, 5), (12, 131)):
+        resize = ("resize", width, height, filter)
+        for channels in (1, 3):
+            check(picture("noise", 131, 70, channels), [*before, resize, *after], lanes=(1, 3))
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,16 @@ import dali_or_skip  # noqa: F401
 import numpy as np
 import pytest
 from PIL import Image
+from support.dali_arrays import array_interface
 
 from fusionloader.cli.dead_leaves import paint
+from fusionloader.executors.dali import head as head_module
 from fusionloader.executors.dali.errors import NotOnDali
 from fusionloader.executors.dali.head import DaliHead
-from fusionloader.executors.dali.head_steps import HeadStep, head_of
-from fusionloader.executors.refusals import FileRefused
+from fusionloader.executors.dali.head_steps import HeadStep, head_of, window_of
+from fusionloader.executors.dali.prebuilt import Prebuilt
+from fusionloader.executors.decoders import nvjpeg
+from fusionloader.executors.refusals import DecodeFailed
 
 WIDTH, HEIGHT = 90, 70
 PICTURE = Image.fromarray(paint(5, WIDTH, HEIGHT, np.random.default_rng(8)))
@@ -47,24 +51,44 @@ def test_windows_are_pillows_pixels_of_the_file(head, mode):
         assert np.array_equal(result.image, decoded(data)[y : y + height, x : x + width])
 
 
-def test_samples_have_sizes_filters_and_flips_of_their_own(head):
-    data = encoded()
-    steps = [
-        HeadStep((5, 5, 60, 50), 32, 24, "bilinear"),
-        HeadStep((5, 5, 60, 50), 31, 25, "bicubic", hflip=True),
-        HeadStep((5, 5, 60, 50), 30, 26, "lanczos", vflip=True),
-    ]
-    for step, result in zip(steps, head.run([data] * 3, steps), strict=True):
-        x, y, width, height = step.window
-        window = Image.fromarray(decoded(data)[y : y + height, x : x + width])
-        wanted = np.asarray(window.resize((step.width, step.height), step_filter(step)))
-        wanted = wanted[:: -1 if step.vflip else 1, :: -1 if step.hflip else 1].astype(int)
-        assert result.image.shape == wanted.shape
-        assert np.abs(result.image - wanted).mean() < 1
+def test_whole_images_that_are_cut_give_the_pixels_of_windows(head, monkeypatch):
+    data, steps = encoded(), [HeadStep((5, 3, 60, 50), 50, 60), WHOLE]
+    windows = head.run([data] * 2, steps)
+    defined = head_module._defined
+    monkeypatch.setattr(
+        head_module, "_defined", lambda backend, on_gpu, windows: defined(backend, on_gpu, False)
+    )
+    monkeypatch.setattr(head_module.fn.decoders, "image_slice", None)
+    cut = DaliHead(None, 2).run([data] * 2, steps)
+    assert all(np.array_equal(a.image, b.image) for a, b in zip(cut, windows, strict=True))
 
 
-def step_filter(step):
-    return Image.Resampling[step.filter.upper()]
+@pytest.mark.parametrize(
+    ("version", "fancy", "whole"),
+    [((13, 2), True, False), ((13, 1), True, True), (None, True, True), ((12, 4), False, False)],
+)
+def test_a_gpu_decodes_whole_images_where_nvjpeg_would_leave_windows_to_the_cpu(
+    monkeypatch, version, fancy, whole
+):
+    asked = []
+    monkeypatch.setattr(Prebuilt, "build", lambda self: None)  # which needs the device
+    monkeypatch.setattr(nvjpeg, "version", lambda: version)
+    for kind in ("image", "image_slice"):
+        decode = getattr(head_module.fn.decoders, kind)
+
+        def decoded(encoded, decode=decode, kind=kind, **options):
+            asked.append((kind, options["device"], options["jpeg_fancy_upsampling"]))
+            return decode(encoded, **options)
+
+        monkeypatch.setattr(head_module.fn.decoders, kind, decoded)
+    DaliHead(0, 2, fancy_upsampling=fancy)
+    assert asked == [("image" if whole else "image_slice", "mixed", fancy)]
+
+
+def test_images_are_shown_as_the_stand_ins_of_other_tests_show_theirs(head):
+    (result,) = head.run([encoded()], [WHOLE])
+    shown = result.image.__array_interface__
+    assert shown == array_interface(shown["data"][0], (HEIGHT, WIDTH, 3), 3)
 
 
 def test_bad_files_fall_back_alone_and_say_why(head):
@@ -86,15 +110,15 @@ def test_a_file_that_only_the_decoder_finds_bad_is_found_by_halving(head, monkey
     monkeypatch.setattr(head, "_headers", _Trusting())
     results = head.run([good, good, good[:-300], good], [WHOLE] * 4)
     assert [result.image is None for result in results] == [False, False, True, False]
-    assert isinstance(results[2].reason, FileRefused)
+    assert isinstance(results[2].reason, DecodeFailed)
     assert np.array_equal(head.run([good], [WHOLE])[0].image, decoded(good))
 
 
 def test_on_a_lost_device_no_file_is_blamed(head, monkeypatch):
-    def fail(**_):
+    def fail(*_, **__):
         raise RuntimeError("CUDA runtime API error cudaErrorIllegalAddress (700)")
 
-    monkeypatch.setattr(head._pipeline, "run", fail)
+    monkeypatch.setattr(Prebuilt, "run", fail)
     with pytest.raises(RuntimeError, match="IllegalAddress"):
         head.run([encoded()] * 4, [WHOLE] * 4)
 
@@ -104,11 +128,10 @@ class _Trusting:
         return WIDTH, HEIGHT
 
 
-def test_a_window_or_filter_that_is_not_possible_is_told(head):
-    steps = [HeadStep((80, 0, 11, 5), 4, 4), HeadStep(WHOLE.window, 4, 4, "hamming")]
-    for result, part in zip(head.run([encoded()] * 2, steps), ("window", "hamming"), strict=True):
-        assert result.image is None
-        assert part in result.reason
+def test_a_window_that_is_not_possible_is_told(head):
+    (result,) = head.run([encoded()], [HeadStep((80, 0, 11, 5), 5, 11)])
+    assert result.image is None
+    assert "window" in result.reason
 
 
 def test_the_head_takes_the_first_operations_of_a_sample():
@@ -125,6 +148,10 @@ def test_the_head_takes_the_first_operations_of_a_sample():
     assert step == HeadStep((3, 4, 50, 40), 30, 20, "bicubic", hflip=True)
     assert rest == [("invert",), ("hflip",)]
     assert head_of([], WIDTH, HEIGHT) == (WHOLE, [])
+    window = HeadStep((3, 4, 50, 40), 40, 50)
+    assert window_of(drawn, WIDTH, HEIGHT) == (window, drawn[1:])
+    beyond = [("crop", 60, 4, 50, 40, BLACK), *drawn[1:]]
+    assert window_of(beyond, WIDTH, HEIGHT) == (WHOLE, beyond)
 
 
 @pytest.mark.parametrize(

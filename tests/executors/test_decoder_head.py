@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from support import bad_decoders
+from support.dali_arrays import tensor_gpu
 from support.images import photo
 
 from fusionloader import DecodeCommand, Decoded, FileRefused
@@ -172,6 +173,21 @@ def test_images_of_the_decoders_own_memory_are_taken_as_they_are():
     head = DecoderHead(OwnMemory(), None, 4, 60)
     (found,) = head.finish(head.begin([encoded()], [STEP]))
     assert found.image is image
+
+
+def test_an_image_that_dali_has_on_a_gpu_is_taken_and_one_of_another_size_is_not():
+    class OnGpu(bad_decoders.PillowDecoder):
+        def start(self, device, capacity):
+            super().start(None, capacity)
+
+        def decoded(self, command):
+            return Decoded(command.ticket, tensor_gpu(4096, (12, 16, 3)))
+
+    head = DecoderHead(OnGpu(), 0, 4, 60)
+    (found,) = head.finish(head.begin([encoded()], [STEP]))
+    assert found.image.__cuda_array_interface__["data"][0] == 4096
+    with pytest.raises(DecoderFailed, match=r"\(12, 16, 3\) instead of uint8 of the shape \(9, 9"):
+        head.finish(head.begin([encoded()], [HeadStep(STEP.window, 9, 9)]))
 
 
 def test_a_late_pixel_of_a_failed_submit_lands_in_nobody_elses_memory():

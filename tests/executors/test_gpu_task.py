@@ -1,6 +1,7 @@
-"""The GPU worker's task: warmed up with the rows that it is given later."""
+"""The GPU worker's task: rows of CPU workers, and warmed up with rows that it is given later."""
 
 import io
+from pathlib import Path
 
 import dali_or_skip  # noqa: F401
 import numpy as np
@@ -9,8 +10,10 @@ from PIL import Image
 from support.bad_decoders import PillowDecoder
 from support.images import photo, train_transform
 
+from fusionloader.cli.measure.fidelity import page
+from fusionloader.cli.measure.fidelity.cases import images
+from fusionloader.cli.measure.fidelity.gpu_worker import TRANSFORMS, worker_rows
 from fusionloader.executors.decoders.decoder_head import DecoderHead
-from fusionloader.executors.device.dali_augment import DaliAugment
 from fusionloader.executors.device.fused_augment import FusedAugment
 from fusionloader.executors.device.launchers import HostLauncher
 from fusionloader.executors.device.make_task import HeadOptions, make_task
@@ -19,6 +22,8 @@ from fusionloader.executors.device.task import EncodedSample, GpuTask, rows_in
 from fusionloader.executors.refusals import FileRefused
 from fusionloader.plan.transforms import compile_transform
 
+PAGE = (Path(__file__).parents[2] / "docs" / "fidelity.md").read_text()
+
 
 def encoded(**options):
     file = io.BytesIO()
@@ -26,19 +31,17 @@ def encoded(**options):
     return file.getvalue()
 
 
-@pytest.mark.parametrize("prebuilt", ["fused", "families"])
-def test_a_task_is_warmed_up_with_rows_as_it_gets_them(prebuilt, monkeypatch):
+def test_a_task_is_warmed_up_with_rows_as_it_gets_them(monkeypatch):
     plan = compile_transform(train_transform(24)).plan
-    kind = FusedAugment if prebuilt == "fused" else DaliAugment
     seen = []
-    run = kind.run
+    run = FusedAugment.run
 
     def observed(self, images, operations, rows):
         seen.append([(type(row), row.nbytes) for row in rows])
         return run(self, images, operations, rows)
 
-    monkeypatch.setattr(kind, "run", observed)
-    task = make_task(plan, None, prebuilt, 4, HeadOptions(hw_decoder_load=0.0))
+    monkeypatch.setattr(FusedAugment, "run", observed)
+    task = make_task(plan, None, 4, HeadOptions(hw_decoder_load=0.0))
     row_bytes = 3 * 24 * 24 * 4
     assert seen == [[(Memory, row_bytes)] * 4]
     memory, content = allocate_on_host(3 * row_bytes), encoded()
@@ -48,6 +51,16 @@ def test_a_task_is_warmed_up_with_rows_as_it_gets_them(prebuilt, monkeypatch):
     assert task.run(samples) == [None] * 3
     for values in np.asarray(memory.owner).view(np.float32)[: 3 * row_bytes // 4].reshape(3, -1):
         assert np.isfinite(values).all() and values.std() > 0.1
+
+
+@pytest.mark.parametrize("row", ["window", "resize, lanczos", "RandAugment"])
+def test_rows_of_whole_plans_keep_to_the_page(row):
+    written = page.figures(PAGE, page.WORKER_TITLE)
+    assert set(written) == set(TRANSFORMS)
+    assert all(cells[1:4] == ["0", "0", "0"] for cells in written.values())
+    chosen = images()
+    few = {name: chosen[name] for name in ("larger leaves", "noise", "one row", "grey leaves")}
+    assert worker_rows(few, names=[row])[row].kernel.most == 0
 
 
 def test_rows_have_addresses_and_nothing_that_the_host_could_read():

@@ -46,7 +46,9 @@ def by_pillow(data, step):
 def decoded(head, files, steps):
     group = head.begin(files, steps)
     found = head.finish(group)
-    results = [(None if each.image is None else each.image.copy(), each.reason) for each in found]
+    results = [
+        (None if each.image is None else np.array(each.image), each.reason) for each in found
+    ]
     head.release(group)
     return results
 
@@ -63,32 +65,11 @@ def decoded(head, files, steps):
     ],
     ids=["420", "grey", "progressive", "444", "422", "98"],
 )
-def test_windows_without_a_resize_are_pillows_bit_for_bit(head, data):
+def test_windows_are_pillows_bit_for_bit(head, data):
     windows = [(0, 0, WIDTH, HEIGHT), (7, 5, 33, 41), (WIDTH - 1, HEIGHT - 1, 1, 1), (3, 0, 80, 9)]
-    steps = [
-        HeadStep(window, window[3], window[2], hflip=bool(flip & 1), vflip=bool(flip & 2))
-        for flip, window in enumerate(windows)
-    ]
+    steps = [HeadStep(window, window[3], window[2]) for window in windows]
     for step, (image, _) in zip(steps, decoded(head, [data] * 4, steps), strict=True):
         assert np.array_equal(image, by_pillow(data, step))
-
-
-@pytest.mark.parametrize("filter", ["bilinear", "bicubic", "lanczos"])
-@pytest.mark.parametrize("side", [(31, 22), (90, 140), (300, 260), (150, 3)])
-def test_resized_windows_are_a_rounding_from_pillows(head, filter, side):
-    decoder = getattr(head, "_name", "")
-    if filter not in by_name.filters_of(GpuWorker(device="cpu", decoder=decoder)):
-        pytest.skip(f"this torch has no {filter} filter")
-    data = encoded(quality=95)
-    steps = [HeadStep((11, 7, 120, 95), *side, filter, hflip, False) for hflip in (True, False)]
-    for step, (image, _) in zip(steps, decoded(head, [data] * 2, steps), strict=True):
-        apart = np.abs(image.astype(int) - by_pillow(data, step))
-        assert image.shape == (*side, 3)
-        if decoder == "dali":  # whose weights are rounded otherwise
-            assert apart.mean() < 1 or min(side) < 10
-        else:
-            assert apart.max() <= 4  # overshoots of lanczos are clipped between Pillow's passes
-            assert apart.mean() < 0.5
 
 
 def test_a_file_without_an_end_fails_alone_and_says_why(head):
@@ -129,8 +110,6 @@ def test_a_missing_package_is_named_with_how_to_get_it(decoder, wheel, monkeypat
     assert command.startswith("pip install ")
     assert re.search(wheel, command)
     assert by_name.missing_package(GpuWorker(decoder="torchvision")) is None
-    families = GpuWorker(decoder="torchvision", prebuilt="families")
-    assert (by_name.missing_package(families) is None) == (decoder == "nvjpeg")
 
 
 WITHOUT_DALI = """
@@ -146,7 +125,7 @@ from fusionloader.executors.device.task import EncodedSample, rows_in
 
 steps = [transforms.RandomResizedCrop(8), transforms.ToTensor()]
 plan = compile_plan(transforms.Compose(steps)).plan
-task = make_task(plan, None, "fused", 4, HeadOptions("torchvision"))
+task = make_task(plan, None, 4, HeadOptions("torchvision"))
 file = io.BytesIO()
 Image.new("RGB", (40, 30), (90, 120, 150)).save(file, "JPEG")
 rows = np.zeros(2 * 3 * 8 * 8 * 4, np.uint8)

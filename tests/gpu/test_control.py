@@ -137,8 +137,25 @@ def test_what_the_worker_held_only_while_it_worked_counts(train):
         training.step(waits=0.1)
     allocator.device_bytes = (450 * MIB, 1000 * MIB)
     training.control.waits()
+    training.control.waited()
     allocator.device_bytes = (900 * MIB, 1000 * MIB)
     assert "spatial" not in {training.step(waits=0.1) for _ in range(40)}
+
+
+def test_memory_is_looked_at_once_for_each_batch_however_often_a_wait_is_woken(train, monkeypatch):
+    """Each look takes up to a millisecond, of which a mode would seem slower than it is."""
+    allocator, looks = StandInAllocator(), []
+    look = allocator.device_memory
+    monkeypatch.setattr(allocator, "device_memory", lambda: looks.append(1) or look())
+    training = train(allocator=allocator)
+    training.step(waits=0)
+    looks.clear()
+    for _ in range(20):
+        for _ in range(9):
+            training.control.waits()
+        training.step(waits=0.1)
+    assert len(looks) == 20
+    assert {training.step(waits=0.1) for _ in range(40)} == {"off", "temporal", "spatial"}
 
 
 def test_no_memory_is_looked_at_while_a_graph_is_captured(train):

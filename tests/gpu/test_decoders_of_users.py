@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 from support import bad_decoders
+from support.bad_decoders import PillowDecoder
 from support.cropped_epochs import BATCHES
 from support.waiting import wait_until
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
+from torchvision.transforms import InterpolationMode
 
 from fusionloader import Decoder, FusionLoader, GpuWorker
 from fusionloader.executors.decoders import by_name
@@ -199,14 +201,17 @@ def test_explain_names_what_is_missing_for_a_decoder(dataset, monkeypatch):
         loader_with(dataset, "nvjpeg").explain()
 
 
-@pytest.mark.parametrize("prebuilt", ["fused", "families"])
-def test_a_filter_that_a_decoder_does_not_have_is_named(dataset, monkeypatch, prebuilt):
-    if prebuilt == "families":
-        pytest.importorskip("nvidia.dali")
-    monkeypatch.setattr(by_name, "filters_of", lambda worker: ("bicubic",))
-    resized = ImageFolder(dataset.root, v1.Compose([v1.RandomResizedCrop(32), v1.ToTensor()]))
-    told = loader_with(resized, "torchvision", prebuilt=prebuilt).explain()
-    assert "no GPU worker: RandomResizedCrop uses the bilinear filter" in told
+def test_what_a_decoder_that_resizes_cannot_do_is_named(dataset):
+    def told(decoder, *steps):
+        resized = ImageFolder(dataset.root, v1.Compose([*steps, v1.ToTensor()]))
+        return loader_with(resized, decoder).explain()
+
+    box, own = v1.RandomResizedCrop(32, interpolation=InterpolationMode.BOX), PillowDecoder()
+    assert "no GPU worker: RandomResizedCrop uses the box filter" in told(own, box)
+    late = [v1.RandAugment(), v1.RandomResizedCrop(32)]
+    assert "no GPU worker: RandomResizedCrop does not come first" in told(own, *late)
+    assert "differ from those of the CPU workers by what the decoder" in told(own, late[1])
+    assert "its pixels are those of the CPU workers" in told("torchvision", *late, box)
 
 
 def test_the_decoder_of_the_docs_is_the_example():
@@ -216,7 +221,7 @@ def test_the_decoder_of_the_docs_is_the_example():
 
 
 def test_no_decoder_outlives_its_loader(dataset, expected):
-    with loader_with(dataset, bad_decoders.PillowDecoder()) as loader:
+    with loader_with(dataset, PillowDecoder()) as loader:
         check_until(loader, expected, lambda told: told["samples"] > 0)
         pid = loader._iterator._workers[-1].pid
     with pytest.raises(ProcessLookupError):

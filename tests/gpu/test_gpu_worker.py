@@ -15,13 +15,13 @@ from support.images import NORMALIZE, photo, train_transform
 from support.waiting import PATIENCE, wait_until
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
+from torchvision.transforms import InterpolationMode
 
 from fusionloader import FusionLoader, GpuWorker
+from fusionloader.executors.decoders import nvjpeg
 from fusionloader.executors.device import nvrtc
 from fusionloader.gpu import control, eligibility
 from fusionloader.gpu.eligibility import GpuChoice, memory_options, within
-from fusionloader.options import LoaderOptions
-from fusionloader.sources.datasets import compile_dataset
 from fusionloader.trace.files import read_timeline
 
 pytestmark = pytest.mark.skipif(
@@ -29,6 +29,7 @@ pytestmark = pytest.mark.skipif(
     reason="DALI is not installed: pip install nvidia-dali-cuda120",
 )
 LEVEL = 1 / 255
+POLICIES = [v1.RandAugment(), v1.AutoAugment(), v1.TrivialAugmentWide()]
 BATCHES = [list(range(start, start + 20)) for start in range(0, 40, 20)] * 6
 
 
@@ -98,47 +99,51 @@ def distances(first, second):
     )
 
 
+TRANSFORMS = {
+    "windows": [v1.RandomCrop(40, pad_if_needed=True), v1.RandomHorizontalFlip()],
+    "up and down": [v1.RandomResizedCrop(96), v1.RandomHorizontalFlip(), v1.ColorJitter(0.4)],
+    "evaluation": [v1.Resize(40, InterpolationMode.LANCZOS), v1.CenterCrop(48)],
+    "policies": [v1.RandomResizedCrop(48, interpolation=InterpolationMode.BICUBIC), *POLICIES],
+    "a policy first": [*POLICIES, v1.Resize((48, 48), InterpolationMode.BOX)],
+}
+
+
+@pytest.fixture(scope="module")
+def all_kinds_of_jpeg(tmp_path_factory):
+    """Sequential and progressive ones of all usual samplings, of odd sizes, and grey ones."""
+    folder = tmp_path_factory.mktemp("kinds") / "class"
+    folder.mkdir()
+    generator = np.random.default_rng(1)
+    for number in range(40):
+        image = photo(generator, *map(int, generator.integers(45, 220, 2)))
+        if number % 5 == 4:
+            image = image.convert("L")
+        options = {} if image.mode == "L" else {"subsampling": number % 5 % 3}
+        image.save(folder / f"{number:02}.jpg", progressive=number % 2 == 0, **options)
+    return folder.parent
+
+
+@pytest.mark.parametrize("steps", TRANSFORMS)
+def test_its_pixels_are_those_of_cpu_workers_bit_for_bit(all_kinds_of_jpeg, steps):
+    last = [v1.ToTensor(), v1.Normalize(*NORMALIZE), v1.RandomErasing(0.5)]
+    dataset = ImageFolder(str(all_kinds_of_jpeg), v1.Compose([*TRANSFORMS[steps], *last]))
+    with with_gpu_worker(dataset) as loader:
+        assert "its pixels are those of the CPU workers" in loader.explain()
+        apart = distances(epoch_with_gpu(loader), epoch_without(dataset))
+    assert apart.max() == 0
+
+
 @pytest.mark.parametrize("sharing", ["spatial", "temporal"])
-def test_its_samples_differ_by_the_rounding_of_the_resize_only(image_folder, sharing, tmp_path):
-    transform = v1.Compose(
-        [v1.RandomResizedCrop(48), v1.RandomHorizontalFlip(), v1.ColorJitter(0.4), v1.ToTensor()]
-    )
-    dataset = ImageFolder(str(image_folder), transform)
+def test_a_timeline_shows_its_samples_and_the_threshold(image_folder, sharing, tmp_path):
+    dataset = ImageFolder(str(image_folder), train_transform())
     with with_gpu_worker(dataset, GpuWorker(device="cpu", sharing=sharing)) as loader:
         with loader.trace(tmp_path / "a.json"):
             batches = epoch_with_gpu(loader)
-        apart = distances(batches, epoch_without(dataset))
+        assert distances(batches, epoch_without(dataset)).max() == 0
     timeline = read_timeline(tmp_path / "a.json")
     (gpu,) = (worker.number for worker in timeline.meta.workers if worker.kind == "gpu")
     assert sum(span.samples for span in timeline.spans if span.worker == gpu) > 8
     assert "threshold" in {counter.name for counter in timeline.counters}
-    assert apart.max() < 3 * LEVEL  # the wrong window or flip is far beyond this
-    assert apart.mean() < 0.5 * LEVEL
-
-
-def test_stock_dali_operators_come_close_to_pillow(image_folder):
-    transform = v1.Compose([v1.RandomResizedCrop(48), v1.RandAugment(), v1.ToTensor()])
-    dataset = ImageFolder(str(image_folder), transform)
-    gpu_worker = GpuWorker(device="cpu", sharing="spatial", prebuilt="families", group_size=4)
-    with with_gpu_worker(dataset, gpu_worker) as loader:
-        apart = distances(epoch_with_gpu(loader), epoch_without(dataset))
-    assert apart.median() < 0.5 * LEVEL
-    assert apart.max() < 12 * LEVEL  # where posterize or equalize meets a resize a level apart
-
-
-def test_without_a_resize_every_bit_is_the_same(tmp_path):
-    generator = np.random.default_rng(1)
-    (tmp_path / "class").mkdir()
-    for number in range(40):
-        width, height = (int(side) for side in generator.integers(70, 150, 2))
-        photo(generator, width, height).save(tmp_path / "class" / f"{number}.jpg")
-    steps = [v1.RandomCrop(64), v1.RandomHorizontalFlip(), v1.RandAugment(), v1.ToTensor()]
-    dataset = ImageFolder(
-        str(tmp_path), v1.Compose([*steps, v1.Normalize(*NORMALIZE), v1.RandomErasing(0.5)])
-    )
-    with with_gpu_worker(dataset) as loader:
-        apart = distances(epoch_with_gpu(loader), epoch_without(dataset))
-    assert apart.max() == 0
 
 
 @pytest.mark.parametrize("group_size", [1, 4, 13, 200])
@@ -258,9 +263,10 @@ def test_explain_says_what_keeps_a_plan_from_the_gpu_worker(image_folder):
         return with_gpu_worker(dataset, **arguments).explain().splitlines()[-1]
 
     assert "takes the largest samples" in explained(v1.RandomResizedCrop(32), v1.RandAugment())
-    assert "RandomResizedCrop does not come first" in explained(
-        v1.RandAugment(), v1.RandomResizedCrop(32)
+    assert 'decode="fast" resizes by another filter' in explained(
+        v1.RandomResizedCrop(32), decode="fast"
     )
+    assert "takes the largest samples" in explained(v1.RandomCrop(32), decode="fast")
     assert "Python" in explained(v1.CenterCrop(32), v1.Lambda(lambda image: image))
 
 
@@ -276,7 +282,7 @@ def test_a_loader_on_a_device_has_none_by_itself_either(image_folder):
     dataset = ImageFolder(str(image_folder), train_transform())
     told = FusionLoader(dataset, 20, num_workers=1, device="cuda").explain()
     assert "no GPU worker: off by default" in told
-    assert 'gpu_worker="auto" would try one' in told
+    assert 'gpu_worker="auto" would try one, and its pixels differ' in told
 
 
 def test_explain_says_what_an_automatic_worker_would_need(image_folder, monkeypatch):
@@ -326,7 +332,6 @@ def test_an_explicit_worker_says_what_is_missing(image_folder, monkeypatch):
     ("option", "value"),
     [
         ("sharing", "both"),
-        ("prebuilt", "none"),
         ("group_size", 0),
         ("threads", 0),
         ("hw_decoder_load", 0.65),
@@ -340,11 +345,6 @@ def test_an_explicit_worker_says_what_is_missing(image_folder, monkeypatch):
 def test_options_out_of_range_are_refused(option, value):
     with pytest.raises(ValueError, match="memory" if option.endswith("_limit") else option):
         GpuWorker(**{option: value})
-
-
-def test_both_flavours_are_named_where_another_is_asked_for():
-    with pytest.raises(ValueError, match=r"one of \('fused', 'families'\), not 'combinations'"):
-        GpuWorker(prebuilt="combinations")
 
 
 def test_memory_is_shared_in_temporal_sharing_on_a_cuda_device_alone():
@@ -396,47 +396,31 @@ def on_a_device(dataset, monkeypatch, gpu_worker="auto"):
     return FusionLoader(dataset, 4, num_workers=1, device="cuda", gpu_worker=gpu_worker)
 
 
-def test_without_nvrtc_dali_s_own_operators_take_the_kernel_s_place(
-    image_folder, monkeypatch, caplog
-):
+@pytest.mark.parametrize(
+    ("version", "decoder", "told"),
+    [
+        ((13, 3), "dali", "DALI with nvJPEG 13.3 (hw_decoder_load=1), sharing"),
+        ((12, 4), "dali", "DALI with nvJPEG 12.4 (hw_decoder_load=1), as whole images: it decodes"),
+        ((12, 4), "nvjpeg", "nvImageCodec with nvJPEG 12.4 (hw_decoder_load=1), sharing"),
+        (None, "dali", "DALI on the CPU, because nvJPEG is missing (pip install nvidia-nvimgcodec"),
+        (None, "torchvision", "torchvision, sharing"),
+    ],
+)
+def test_explain_names_the_nvjpeg_that_decodes(image_folder, monkeypatch, version, decoder, told):
+    monkeypatch.setattr(nvjpeg, "version", lambda: version)
+    dataset = ImageFolder(str(image_folder), train_transform())
+    loader = on_a_device(dataset, monkeypatch, GpuWorker(decoder=decoder))
+    assert f"decoded by {told}" in loader.explain()
+
+
+def test_without_nvrtc_there_is_no_gpu_worker(image_folder, monkeypatch, caplog):
     loader = on_a_device(ImageFolder(str(image_folder), train_transform()), monkeypatch)
-    assert "instead of the fused kernel" not in loader.explain()
+    assert "by the rounding of nvJPEG (docs/fidelity.md)" in loader.explain()
     monkeypatch.setattr(nvrtc, "find_library", lambda: None)
     for _ in range(2):
         told = loader.explain()
-        assert "a GPU worker on cuda:0 takes the largest samples" in told
-        assert "by DALI's own operators instead of the fused kernel" in told
-        assert "(libnvrtc) is missing: pip install nvidia-cuda-nvrtc" in told
+        assert "no GPU worker: CUDA's run-time compiler (libnvrtc) is missing: pip install" in told
     assert len([r for r in caplog.records if "pip install" in r.message]) == 1
-    chosen = eligibility.choose(LoaderOptions.of(loader), compile_dataset(loader.dataset))
-    assert chosen.worker.prebuilt == "families"
-
-
-def test_without_nvrtc_a_plan_that_only_the_kernel_runs_has_no_gpu_worker(
-    image_folder, monkeypatch, caplog
-):
-    steps = [v1.RandomCrop(64), v1.GaussianBlur(9), v1.ToTensor(), v1.RandomErasing(value=3)]
-    loader = on_a_device(ImageFolder(str(image_folder), v1.Compose(steps)), monkeypatch)
-    assert "no GPU worker" not in loader.explain()
-    monkeypatch.setattr(nvrtc, "find_library", lambda: None)
-    for _ in range(2):
-        assert "no GPU worker: CUDA's run-time compiler (libnvrtc) is missing" in loader.explain()
-        assert "DALI's own operators cannot run the plan either" in loader.explain()
-    assert len([r for r in caplog.records if "pip install" in r.message]) == 1
-
-
-def test_without_nvrtc_and_dali_there_is_no_gpu_worker(image_folder, monkeypatch):
-    dataset = ImageFolder(str(image_folder), train_transform())
-    loader = on_a_device(dataset, monkeypatch, GpuWorker(decoder="torchvision"))
-    find_spec = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if "dali" in name else find_spec(name)
-    )
-    assert "decoded by torchvision" in loader.explain()
-    monkeypatch.setattr(nvrtc, "find_library", lambda: None)
-    told = loader.explain()
-    assert "no GPU worker: CUDA's run-time compiler (libnvrtc) is missing: pip install" in told
-    assert "nor can DALI's own operators be used: DALI is not installed: pip install" in told
 
 
 def test_the_cpu_backend_needs_no_nvrtc(image_folder, monkeypatch):

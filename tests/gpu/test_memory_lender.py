@@ -2,8 +2,10 @@
 
 import logging
 import threading
+from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from stand_in_allocator import MIB, StandInAllocator
@@ -22,6 +24,19 @@ def no_pool():
 
 def lender_of(allocator, *, limit=LIMIT, always=True):
     return MemoryLender(MemoryOptions(0, limit, always, allocator, no_pool))
+
+
+def test_the_stand_in_s_snapshot_has_the_names_of_torch_s():
+    """Torch makes them in C++, of constants, and only where there is a device."""
+    library = Path(torch.__file__).parent / "lib/libtorch_python.so"
+    known = library.read_bytes()
+    allocator = StandInAllocator()
+    allocator.give(allocator.take(MIB, 0))
+    (segment,) = allocator.snapshot()
+    allocator.close()
+    names = {*segment, *segment["blocks"][0], "active_allocated", "inactive"}
+    missing = {name for name in names if name.encode() + b"\0" not in known}
+    assert missing == set()
 
 
 class Pair:

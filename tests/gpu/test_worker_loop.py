@@ -2,13 +2,16 @@
 
 import os
 from collections import Counter
+from dataclasses import replace
 
 import pytest
+import torch
 
 from fusionloader import _native
 from fusionloader._native import GpuState, TinyBatchState
+from fusionloader.executors.device.launch_memory import SAMPLE_BYTES
 from fusionloader.executors.device.make_task import HeadOptions
-from fusionloader.executors.refusals import FileRefused
+from fusionloader.executors.refusals import DecodeFailed, FileRefused
 from fusionloader.gpu import worker
 from fusionloader.gpu.worker import GpuWorkerConfig
 from fusionloader.shm import objects
@@ -19,7 +22,11 @@ from fusionloader.sources.ranged_samples import RangedSamples
 from fusionloader.workers.messages import Receiver
 
 ROW_BYTES = 64
-REASONS = {b"refused": FileRefused("the decoder cannot do it"), b"drawn": "not with these draws"}
+REASONS = {
+    b"refused": FileRefused("the decoder cannot do it"),
+    b"drawn": "not with these draws",
+    b"damaged": DecodeFailed("failed to decode"),
+}
 
 
 class ScriptedTask:
@@ -42,7 +49,7 @@ class Work:
 
     def __init__(self, folder, task, monkeypatch, data):
         monkeypatch.setattr(worker, "make_task", lambda *_: task)
-        contents = [b"good", b"refused", b"drawn", b"good too"]
+        contents = [b"good", b"refused", b"drawn", b"damaged"]
         paths = [folder / str(number) for number in range(len(contents))]
         for path, content in zip(paths, contents, strict=True):
             path.write_bytes(content)
@@ -75,7 +82,6 @@ class Work:
             plan=None,
             row_bytes=ROW_BYTES,
             device_id=None,
-            prebuilt="fused",
             tiny_batch_size=1,
             most_samples=self.count,
             fixed_group=True,
@@ -149,11 +155,32 @@ def work(tmp_path, task, monkeypatch, request):
 
 def test_a_file_that_was_refused_goes_to_cpu_workers_at_once_the_next_time(work, task):
     for _ in range(2):
-        assert work.mini_batch() == [1, 2]
-        assert work.refused() == {"the decoder cannot do it": 1, "not with these draws": 1}
+        assert work.mini_batch() == [1, 2, 3]
+        assert work.refused() == {str(reason): 1 for reason in REASONS.values()}
     first, second = task.seen
-    assert set(first) == {b"good", b"refused", b"drawn", b"good too"}
-    assert set(second) == {b"good", b"drawn", b"good too"}  # other draws may be possible
+    assert set(first) == {b"good", b"refused", b"drawn", b"damaged"}
+    assert set(second) == {b"good", b"drawn", b"damaged"}  # other draws may be possible
+
+
+def test_a_file_that_failed_is_left_for_good_the_second_time_with_memory_free(
+    work, task, monkeypatch
+):
+    """A library that finds no memory for an image says what it says of a damaged one."""
+    short = [True, False, False]
+    monkeypatch.setattr(work.loop, "_is_short", lambda: short.pop(0))
+    for _ in range(4):
+        assert work.mini_batch() == [1, 2, 3]
+    assert [b"damaged" in seen for seen in task.seen] == [True, True, True, False]
+    assert short == [False]  # the first failure tells nothing, whatever is free
+
+
+def test_memory_is_short_where_a_launch_would_not_fit_into_what_is_free(work, monkeypatch):
+    assert not work.loop._is_short()
+    config = replace(work.loop._config, device_id=0, most_samples=4)
+    monkeypatch.setattr(work.loop, "_config", config)
+    for free, short in ((4 * SAMPLE_BYTES - 1, True), (4 * SAMPLE_BYTES, False)):
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, free=free: (free, 1 << 40))
+        assert work.loop._is_short() == short
 
 
 def test_a_trace_sees_its_groups(work):

@@ -133,7 +133,6 @@ def test_its_device_is_set_before_anything_is_made_on_one(monkeypatch):
         plan=None,
         row_bytes=4,
         device_id=3,
-        prebuilt="fused",
         tiny_batch_size=1,
         most_samples=4,
         fixed_group=False,

@@ -318,7 +318,7 @@ def test_a_thread_gets_the_buffers_themselves(fake_cuda):
     ring = DeviceRing(FakeDevice(fake_cuda))
     (opened,) = ring.share(1, 64, in_process=True)
     assert ring.share(1, 64, in_process=True) == [opened]  # a worker that is started again
-    buffer = ring.acquire_shared(64)
+    buffer = ring.acquire(64)
     assert buffer.unreferenced
     memory = opened[0](*opened[1])
     memory[:4] = 7

@@ -1,6 +1,6 @@
 """Tries memory sharing on this machine's CUDA device, and says what it costs.
 
-    python tests/on_device/memory_sharing.py --json results.json
+    python tests/on_device/memory_sharing.py --json results.jsonl
     python tests/on_device/memory_sharing.py --fake
 
 Each case runs in a process of its own: a stream that hangs, or an error that CUDA does not forget,
@@ -78,7 +78,7 @@ def main() -> int:
     parser.add_argument("--fake", action="store_true", help="over a stand-in for the CUDA driver")
     parser.add_argument("--only", default="", help="cases whose names contain this")
     parser.add_argument("--limit", type=float, default=120, help="seconds for a case")
-    parser.add_argument("--json", type=Path, help="where figures go")
+    parser.add_argument("--json", type=Path, help="where figures go, a line a case")
     parser.add_argument("--case", nargs=2, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     sys.path[:0] = PATHS
@@ -107,18 +107,20 @@ def run_all(asked: argparse.Namespace, modules: list[str]) -> int:
     if why is not None:
         print(f"no CUDA device: {why}")
         return NO_DEVICE
-    results = {}
+    passed = True
     for module in modules:
         for name in names(module):
             if asked.only not in name:
                 continue
-            found = results[name] = run_case(module, name, asked.limit)
+            found = run_case(module, name, asked.limit)
+            if asked.json:  # at once: the whole may end by the clock
+                with asked.json.open("a") as lines:
+                    lines.write(json.dumps({"case": name, **found}) + "\n")
+            passed = passed and found["passed"]
             told = json.dumps(found["figures"]) if found["passed"] else found["error"]
             state = "ok  " if found["passed"] else "FAIL"
             print(f"{state} {name} {found['seconds']} s {told}", flush=True)
-    if asked.json:
-        asked.json.write_text(json.dumps(results, indent=1))
-    return 0 if all(found["passed"] for found in results.values()) else 1
+    return 0 if passed else 1
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def launcher():
     stream = torch.cuda.Stream(0)
     # What torch enqueues on its own stream is there before a launch.
     torch.cuda.synchronize()
-    return CudaLauncher(0, stream.cuda_stream, allocator_of_torch(0))
+    return CudaLauncher(0, stream.cuda_stream, allocator_of_torch(stream))
 
 
 def check_on_device(launcher: CudaLauncher, cases) -> None:

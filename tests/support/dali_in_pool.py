@@ -24,7 +24,7 @@ from fusionloader.gpu_memory import pool as borrowed
 _WIDTH, _HEIGHT = 4000, 3000
 _IMAGES = 8  # which take 288 MB when they are decoded
 _LEFT = 64 << 20  # on the device, which is not enough
-_STEP = HeadStep((0, 0, _WIDTH, _HEIGHT), 224, 224)
+_STEP = HeadStep((0, 0, _WIDTH, _HEIGHT), _HEIGHT, _WIDTH)
 
 
 def use_dali(blocks: Sequence[Mapping], device: int = 0) -> dict[str, Any]:

@@ -7,7 +7,8 @@ import gc
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -113,6 +114,26 @@ class FakeCuda:
         (self.held.add if on else self.held.discard)(stream)
         self._call("fakeHold", ctypes.c_void_p(stream), int(on))
 
+    def refuse(self, call: str, before: int = 0) -> None:
+        """Refuses what the package calls, when it has called it so many times; "" refuses none."""
+        self._calls.fakeRefuse.restype = None
+        self._call("fakeRefuse", call.encode(), before)
+
+    @property
+    def calls(self) -> dict[str, int]:
+        """What the package has called since ``refuse``, and how often."""
+        self._calls.fakeCalls.restype = ctypes.c_char_p
+        words = self._calls.fakeCalls().decode().split()
+        return dict(zip(words[::2], map(int, words[1::2]), strict=True))
+
+    @contextmanager
+    def by_torch(self) -> Iterator[None]:
+        """Within it calls of this thread are torch's, which are neither counted nor refused."""
+        self._calls.fakeOthersCall.restype = None
+        self._call("fakeOthersCall", 1)
+        yield
+        self._call("fakeOthersCall", 0)
+
     def break_device(self) -> None:
         self._calls.fakeBreak.restype = None
         self._call("fakeBreak")
@@ -205,6 +226,7 @@ def fake_library(tmp_path_factory):
 def fake_cuda(fake_library):
     fake = FakeCuda(fake_library)
     yield fake
+    fake.refuse("")
     for stream in list(fake.held):
         fake.hold(stream, False)
     for address in list(fake.allocated):

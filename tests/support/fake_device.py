@@ -1,15 +1,70 @@
 """A device over the fake driver, whose memory the host sees, as deliveries ask for it."""
 
+import contextlib
 import ctypes
+import functools
+import os
 
 import torch
 
 from fusionloader._native import cuda as native
+from fusionloader.delivery.cuda_device import load_conversion
 from fusionloader.delivery.device_batches import DeviceDelivery
 from fusionloader.delivery.device_memory import DeviceMemory
 
-# The fake driver has a kernel of its own by this name.
-PTX = b"//\n.visible .entry fusionloader_convert_levels()\n"
+
+def code(device):
+    # The fake driver has a kernel of its own by this name.
+    return b"//\n.visible .entry fusionloader_convert_levels()\n"
+
+
+class Allocator:
+    """Torch's caching allocator for one stream, as c10/cuda/CUDACachingAllocator.cpp has it.
+
+    A block that is freed is free again at once, if no other stream was recorded; else when these
+    have passed the point where it was freed. This one gives out what was freed last, whatever its
+    size, so that whoever relies on more than that sees its memory written again.
+    """
+
+    def __init__(self, cuda):
+        self._by_torch = cuda.by_torch
+        self._freed = []
+        self._streams = {}  # that were recorded, by the address of a block in use
+        self.allocated_bytes = 0
+
+    def allocate(self, nbytes):
+        with self._by_torch():
+            for memory, marks in reversed(self._freed):
+                if memory.nbytes >= nbytes and all(mark.query() for mark in marks):
+                    self._freed.remove((memory, marks))
+                    break
+            else:
+                self.allocated_bytes += nbytes
+                memory = DeviceMemory(0, nbytes)
+        self._streams[memory.address] = set()
+        return Block(self, memory)
+
+    def free(self, memory):
+        with self._by_torch():
+            marks = [native.Event(0, stream) for stream in self._streams.pop(memory.address)]
+        self._freed.append((memory, marks))
+
+    def record(self, tensor, stream):
+        """Does nothing, as torch does, for memory that it has not allocated."""
+        if (streams := self._streams.get(tensor.untyped_storage().data_ptr())) is not None:
+            streams.add(stream)
+
+
+class Block:
+    """Memory of the allocator, which is freed with the last reference."""
+
+    def __init__(self, allocator, memory):
+        self.memory = memory
+        self._allocator, self._pid = allocator, os.getpid()
+
+    def __del__(self):
+        if self._pid == os.getpid():  # in a forked child it is the parent's
+            self._allocator.free(self.memory)
 
 
 class FakeDevice:
@@ -19,23 +74,38 @@ class FakeDevice:
 
     def __init__(self, cuda, converts=True):
         self._cuda = cuda
+        self._allocator = Allocator(cuda)
         self.stream = cuda.stream()
         self.converts = converts
 
-    def allocate(self, nbytes):
-        return DeviceMemory(self.number, nbytes)
+    @functools.cached_property
+    def copy_stream(self):
+        return native.make_stream(self.number)
+
+    def empty(self, shape, dtype):
+        size = torch.Size(shape).numel()
+        if size == 0:
+            return torch.empty(shape, dtype=dtype)
+        block = self._allocator.allocate(size * dtype.itemsize)
+        return tensor_over(block.memory, block)[: size * dtype.itemsize].view(dtype).view(shape)
+
+    def upload(self, data):
+        tensor = self.empty((len(data),), torch.uint8)
+        stream = self.copy_stream
+        with self._cuda.by_torch():
+            self._cuda.wait(stream)
+        ctypes.memmove(tensor.data_ptr(), data, len(data))
+        return tensor
+
+    def use(self, tensor):
+        self.record(tensor, self.stream)
+
+    def record(self, tensor, stream):
+        """As ``tensor.record_stream(stream)``."""
+        self._allocator.record(tensor, stream)
 
     def tensor(self, memory):
-        kind = type("Memory", (ctypes.c_char * memory.nbytes,), {})
-        array = kind.from_address(memory.address)
-        array.memory = memory
-        return torch.frombuffer(array, dtype=torch.uint8)
-
-    def copied(self, tensor):
-        memory = self.allocate(tensor.nbytes)
-        address = memory.address
-        self._cuda.read_later(address, tensor.data_ptr(), tensor.nbytes, self.stream)
-        return self.tensor(memory).view(tensor.dtype).view(tensor.shape)
+        return tensor_over(memory, memory)
 
     def current_stream(self):
         return self.stream
@@ -43,10 +113,25 @@ class FakeDevice:
     def conversion_kernel(self):
         if not self.converts:
             return "asked not to"
-        self._kernel = native.Kernel(self.number, PTX, "fusionloader_convert_levels")
-        return self._kernel.function
+        kernel = load_conversion(self.number, code)
+        return kernel if isinstance(kernel, str) else kernel.function
+
+    def synchronize(self):
+        self._cuda.run()
 
     # ---- what training does ----
+
+    @property
+    def allocated_bytes(self):
+        """Bytes that the allocator has taken from the driver."""
+        return self._allocator.allocated_bytes
+
+    @contextlib.contextmanager
+    def on(self, stream):
+        """As ``torch.cuda.stream(stream)``."""
+        before, self.stream = self.stream, stream
+        yield
+        self.stream = before
 
     def run(self):
         """Waits until the device has done all that it was given."""
@@ -57,6 +142,13 @@ class FakeDevice:
         seen = torch.empty_like(tensor)
         self._cuda.read_later(seen.data_ptr(), tensor.data_ptr(), tensor.nbytes, self.stream)
         return seen
+
+
+def tensor_over(memory, owner):
+    kind = type("Memory", (ctypes.c_char * memory.nbytes,), {})
+    array = kind.from_address(memory.address)
+    array.owner = owner
+    return torch.frombuffer(array, dtype=torch.uint8)
 
 
 def delivery(cuda, converts=True):

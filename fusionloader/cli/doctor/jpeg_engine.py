@@ -9,10 +9,10 @@ from pathlib import Path
 
 from fusionloader.cli.doctor.check import Check
 from fusionloader.cli.doctor.devices import NO_DEVICE, device_count
-from fusionloader.executors import nvidia_packages
+from fusionloader.executors.decoders import nvjpeg
 
 _NAME = "hardware JPEG engine"
-_ARCHITECTURE_MISMATCH = 8  # NVJPEG_STATUS_ARCH_MISMATCH: the device has none
+_ARCHITECTURE_MISMATCH = 7  # NVJPEG_STATUS_ARCH_MISMATCH: the device has none
 
 
 class NvjpegError(RuntimeError):
@@ -34,12 +34,12 @@ def checks() -> Iterator[Check]:
 
 
 def find_library() -> Path:
-    """Returns nvJPEG's file: NVIDIA's package, or what torchvision brings.
+    """Returns nvJPEG's file: NVIDIA's package, the toolkit's, or what torchvision brings.
 
     Raises:
         NvjpegError: there is none.
     """
-    found = [file for at in nvidia_packages.folders() for file in at.glob("*/lib/libnvjpeg.so.*")]
+    found = list(nvjpeg.files())
     vision = importlib.util.find_spec("torchvision")
     if vision is not None and vision.origin is not None:
         found += Path(vision.origin).parents[1].glob("torchvision.libs/libnvjpeg.*")
@@ -56,14 +56,14 @@ def engines(library: Path) -> tuple[int, int]:
     """
     handle, count, cores = ctypes.c_void_p(), ctypes.c_uint(), ctypes.c_uint()
     try:
-        nvjpeg = ctypes.CDLL(str(library))
-        create, ask = nvjpeg.nvjpegCreateSimple, nvjpeg.nvjpegGetHardwareDecoderInfo
+        opened = ctypes.CDLL(str(library))
+        create, ask = opened.nvjpegCreateSimple, opened.nvjpegGetHardwareDecoderInfo
     except (OSError, AttributeError) as error:
         raise NvjpegError(f"{library.name} does not do: {error}") from None
     if (status := create(ctypes.byref(handle))) != 0:
         raise NvjpegError(f"nvjpegCreateSimple failed ({status})")
     status = ask(handle, ctypes.byref(count), ctypes.byref(cores))
-    nvjpeg.nvjpegDestroy(handle)
+    opened.nvjpegDestroy(handle)
     if status == _ARCHITECTURE_MISMATCH:
         return 0, 0
     if status != 0:

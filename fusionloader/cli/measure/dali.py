@@ -33,10 +33,13 @@ def start_dali(root: Path, workload: str, batch_size: int, threads: int) -> Runn
 
 
 class DaliBatches:
-    """DALI on a CUDA device: an iterable of (images, targets) there, epoch after epoch."""
+    """DALI as an iterable of (images, targets), epoch after epoch.
+
+    They are on a CUDA device, or with ``None`` for its index on the CPU.
+    """
 
     def __init__(
-        self, root: Path, workload: str, batch_size: int, threads: int, device_id: int
+        self, root: Path, workload: str, batch_size: int, threads: int, device_id: int | None
     ) -> None:
         from nvidia.dali.plugin.pytorch import DALIClassificationIterator, LastBatchPolicy
 

@@ -1,7 +1,7 @@
-"""A plan on DALI: prebuilt pipelines of stock operators. May import plan and other executors.
+"""DALI as a decoder of the GPU worker. May import plan and other executors.
 
-``task`` is a pipeline with parameters as inputs, ``prebuilt`` one that can be dropped and built
-again. ``head`` decodes and resizes by the steps that ``head_steps`` takes from plans, ``families/``
-do the other operations, ``memory/`` is about DALI's memory. ``head_steps``, ``prebuilt``,
-``errors``, ``families.steps``, ``families.support`` and most of ``memory/`` need no DALI.
+``prebuilt`` is a pipeline that can be dropped and built again, ``task`` what pipelines run on and
+are fed with. ``head`` decodes windows, by the steps that ``head_steps`` takes from plans.
+``memory/`` is about DALI's memory. ``head_steps``, ``prebuilt``, ``errors`` and most of ``memory/``
+need no DALI.
 """

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class NotOnDali(ValueError):
-    """Neither the head nor a family can do an operation; the message says what and why."""
+    """The head cannot do an operation; the message says what and why."""

@@ -1,37 +1,29 @@
-"""The head: from encoded bytes to pixels, in one prebuilt pipeline."""
+"""The head: windows of JPEG files, by one prebuilt pipeline."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from nvidia.dali import Pipeline, fn, types
 
-from fusionloader.executors.dali.head_steps import FILTERS, HeadStep
+from fusionloader.executors.dali.head_steps import HeadStep
 from fusionloader.executors.dali.memory.borrowing import may_borrow
 from fusionloader.executors.dali.memory.unused_memory import release_unused_memory
 from fusionloader.executors.dali.prebuilt import Prebuilt
-from fusionloader.executors.dali.task import Backend, Image, Input, unpacked
+from fusionloader.executors.dali.task import Backend, Image, Input
+from fusionloader.executors.decoders import nvjpeg
 from fusionloader.executors.device_loss import is_device_lost
 from fusionloader.executors.native import jpeg_size, make_executor
-from fusionloader.executors.refusals import FileRefused
+from fusionloader.executors.refusals import DecodeFailed, FileRefused
 from fusionloader.executors.shortage import is_shortage
 from fusionloader.plan.stages import Plan
 
-_INTERPOLATIONS = {
-    "bilinear": types.INTERP_LINEAR,
-    "bicubic": types.INTERP_CUBIC,
-    "lanczos": types.INTERP_LANCZOS3,
-}
-_INPUTS = {
-    "start": Input("int32", (2,)),
-    "shape": Input("int32", (2,)),
-    "size": Input("float32", (2,)),
-    "filter": Input("int32"),
-}
+_INPUTS = {"start": Input("int32", (2,)), "shape": Input("int32", (2,))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +35,7 @@ class DaliDecoded:
 
 
 class DaliHead:
-    """Decodes windows of JPEG files and resizes them."""
+    """Decodes windows of JPEG files. It neither resizes nor mirrors: the fused kernel does."""
 
     def __init__(
         self,
@@ -52,6 +44,7 @@ class DaliHead:
         threads: int = 1,
         *,
         hw_decoder_load: float = 1.0,
+        fancy_upsampling: bool = True,
     ) -> None:
         """Builds the pipeline.
 
@@ -60,17 +53,23 @@ class DaliHead:
             max_batch: samples of a run; more are done in several.
             threads: that decode.
             hw_decoder_load: the part of the samples for a GPU's hardware decoder.
+            fancy_upsampling: whether a GPU interpolates chroma as libjpeg does, or repeats it.
         """
         self._backend = Backend(device, max_batch, threads=threads)
         # Reads headers in 2 us, so that few files that DALI cannot decode get there.
         self._headers = make_executor(Plan((), None, None, None))
-        self._pipeline = Prebuilt(partial(_defined, self._backend, hw_decoder_load))
+        on_gpu: dict[str, object] = {
+            "hw_decoder_load": hw_decoder_load,
+            "jpeg_fancy_upsampling": fancy_upsampling,
+        }
+        windows = device is None or not fancy_upsampling or nvjpeg.decodes_windows()
+        self._pipeline = Prebuilt(partial(_defined, self._backend, on_gpu, windows))
         self._pipeline.build()
 
     def run(self, encoded: Sequence[bytes], steps: Sequence[HeadStep]) -> list[DaliDecoded]:
         """The pixels of each file's bytes, or the reason why there are none.
 
-        Images are arrays, or DALI's tensors on a GPU, which no later run writes to.
+        Images are DALI's tensors, which no later run writes to.
 
         Raises:
             RuntimeError: there is too little memory, of which more might be borrowed; or the device
@@ -97,8 +96,6 @@ class DaliHead:
         x, y, width, height = step.window
         if min(x, y) < 0 or min(width, height) < 1 or x + width > size[0] or y + height > size[1]:
             return f"the window {step.window} is not within the image of {size[0]} x {size[1]}"
-        if step.filter not in FILTERS:
-            return f"the head has the filters {FILTERS}, not {step.filter!r}"
         return ""
 
     def _decode(
@@ -107,7 +104,7 @@ class DaliHead:
         """One run; if it fails, halves of it, down to the bad files."""
         try:
             (images,) = self._pipeline.run(encoded=files, **_values(steps))
-            return [DaliDecoded(image) for image in unpacked(images, self._backend.on_gpu)]
+            return [DaliDecoded(image) for image in images]
         except RuntimeError as error:
             short, cause = is_shortage(error), _cause(error)
             if is_device_lost(error) or (short and may_borrow(self._backend.device)):
@@ -117,7 +114,7 @@ class DaliHead:
             release_unused_memory()
         self._pipeline.build()
         if len(files) == 1:
-            return [DaliDecoded(None, cause if short else FileRefused(cause))]
+            return [DaliDecoded(None, cause if short else DecodeFailed(cause))]
         middle = len(files) // 2
         first = self._decode(files[:middle], steps[:middle])
         return first + self._decode(files[middle:], steps[middle:])
@@ -127,41 +124,28 @@ def _values(steps: list[HeadStep]) -> dict[str, npt.NDArray[np.generic]]:
     values: dict[str, list[object]] = {
         "start": [(step.window[1], step.window[0]) for step in steps],
         "shape": [(step.window[3], step.window[2]) for step in steps],
-        "size": [_signed_size(step) for step in steps],
-        "filter": [int(_INTERPOLATIONS[step.filter]) for step in steps],
     }
     return {name: given.array(values[name]) for name, given in _INPUTS.items()}
 
 
-def _defined(backend: Backend, hw_decoder_load: float) -> Pipeline:
+def _defined(backend: Backend, on_gpu: dict[str, object], windows: bool) -> Pipeline:
+    """The graph; without ``windows`` whole images are decoded, and cut afterwards."""
     pipeline = backend.pipeline()
     with pipeline:
         encoded = fn.external_source(name="encoded", dtype=types.UINT8, ndim=1)
         nodes = {name: given.node(name) for name, given in _INPUTS.items()}
-        on_gpu: dict[str, object] = {
-            "device": "mixed",
-            "hw_decoder_load": hw_decoder_load,
-            # What libjpeg does, and nvJPEG only when asked.
-            "jpeg_fancy_upsampling": True,
+        window: dict[str, Any] = {"start": nodes["start"], "shape": nodes["shape"], "axes": [0, 1]}
+        options: dict[str, Any] = {
+            "output_type": types.RGB,
+            "adjust_orientation": False,  # as Pillow's convert; EXIF's is left to the user
+            **({"device": "mixed", **on_gpu} if backend.on_gpu else {"device": "cpu"}),
         }
-        images = fn.decoders.image_slice(
-            encoded,
-            start=nodes["start"],
-            shape=nodes["shape"],
-            axes=[0, 1],
-            output_type=types.RGB,
-            adjust_orientation=False,  # as Pillow's convert; EXIF's orientation is left to the user
-            **(on_gpu if backend.on_gpu else {"device": "cpu"}),
-        )
-        filter = fn.reinterpret(nodes["filter"], dtype=types.INTERP_TYPE)
-        resized = fn.resize(images, size=nodes["size"], interp_type=filter, antialias=True)
-        pipeline.set_outputs(resized)
+        if windows:
+            images = fn.decoders.image_slice(encoded, **window, **options)
+        else:
+            images = fn.slice(fn.decoders.image(encoded, **options), **window)
+        pipeline.set_outputs(images)
     return pipeline
-
-
-def _signed_size(step: HeadStep) -> tuple[int, int]:
-    """DALI mirrors along axes of negative size, which costs nothing, unlike an operator."""
-    return -step.height if step.vflip else step.height, -step.width if step.hflip else step.width
 
 
 def _cause(error: RuntimeError) -> str:

@@ -27,6 +27,21 @@ class HeadStep:
     vflip: bool = False
 
 
+def window_of(
+    operations: Sequence[Operation], width: int, height: int
+) -> tuple[HeadStep, list[Operation]]:
+    """The window that a sample's operations begin with, and those that follow.
+
+    The whole image where they begin with none, or with one beyond its border.
+    """
+    rest = list(operations)
+    if rest and rest[0][0] == "crop":
+        x, y, across, down, _ = rest[0][1:]
+        if min(x, y) >= 0 and x + across <= width and y + down <= height:
+            return HeadStep((x, y, across, down), down, across), rest[1:]
+    return HeadStep((0, 0, width, height), height, width), rest
+
+
 def head_of(
     operations: Sequence[Operation], width: int, height: int
 ) -> tuple[HeadStep, list[Operation]]:
@@ -37,13 +52,10 @@ def head_of(
     Raises:
         NotOnDali: they begin with a window that is not within the image, or with another filter.
     """
-    rest = list(operations)
-    x, y, window_width, window_height = 0, 0, width, height
-    if rest and rest[0][0] == "crop":
-        x, y, window_width, window_height, _ = rest.pop(0)[1:]
-        if min(x, y) < 0 or x + window_width > width or y + window_height > height:
-            raise NotOnDali("crop beyond the border of an image")
-    to_width, to_height, filter = window_width, window_height, FILTERS[0]
+    step, rest = window_of(operations, width, height)
+    if len(rest) == len(operations) and rest and rest[0][0] == "crop":
+        raise NotOnDali("crop beyond the border of an image")
+    to_width, to_height, filter = step.width, step.height, FILTERS[0]
     if rest and rest[0][0] == "resize":
         to_width, to_height, filter = rest.pop(0)[1:]
         if filter not in FILTERS:
@@ -52,5 +64,4 @@ def head_of(
     while rest and rest[0][0] in flips:
         name = rest.pop(0)[0]
         flips[name] = not flips[name]
-    window = (x, y, window_width, window_height)
-    return HeadStep(window, to_height, to_width, filter, **flips), rest
+    return HeadStep(step.window, to_height, to_width, filter, **flips), rest

@@ -1,19 +1,17 @@
-"""A prebuilt DALI pipeline whose parameters are inputs: built once, run with new values."""
+"""Where DALI's pipelines run, and the inputs that each run is fed with."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from nvidia.dali import Pipeline, fn, types
 
-from fusionloader.executors.dali.prebuilt import Prebuilt
-
-# DALI has no types: a node of a graph, and a sample's pixels, which are a uint8 array of height x
-# width x channels on the CPU and DALI's tensor on a GPU.
+# DALI has no types: a node of a graph, and a sample's pixels, a uint8 tensor of DALI's, height x
+# width x channels, or on the CPU an array.
 Node = Any
 Image = Any
 ELEMENTS = {
@@ -30,7 +28,6 @@ class Backend:
 
     device: int | None = None
     max_batch: int = 64
-    channels: Literal[1, 3] = 3
     threads: int = 1
 
     @property
@@ -47,10 +44,6 @@ class Backend:
             prefetch_queue_depth=1,
         )
 
-    def operand(self, parameter: Node) -> Node:
-        """A parameter as an operand of pixels. Named arguments stay on the CPU on every device."""
-        return parameter.gpu() if self.on_gpu else parameter
-
 
 @dataclass(frozen=True, slots=True)
 class Input:
@@ -66,61 +59,3 @@ class Input:
     def array(self, values: Iterable[object]) -> npt.NDArray[np.generic]:
         """All samples' values in one piece of memory, which is what is fed fastest."""
         return np.array(list(values), self.element).reshape(-1, *self.shape)
-
-
-# From a backend, the images' node and the inputs' nodes to the node of the results.
-Graph = Callable[..., Node]
-# One sample's values of a task's inputs, in their order.
-Values = tuple[object, ...]
-
-
-class PipelineTask:
-    """A graph applied to any number of images of one size."""
-
-    def __init__(self, backend: Backend, graph: Graph, inputs: Mapping[str, Input]) -> None:
-        """``graph`` is called with the backend, the images and each input by its name."""
-        self._inputs = inputs
-        self._on_gpu = backend.on_gpu
-        self._pipeline = Prebuilt(lambda: _defined(backend, graph, inputs))
-
-    def build(self) -> None:
-        """Makes it ready to run; needs the device."""
-        self._pipeline.build()
-
-    def run(self, images: Sequence[Image], values: Sequence[Values]) -> list[Image]:
-        """The results for images of height x width x channels, with each one's inputs' values."""
-        # One array is fed with less work than many, more so than the copy costs.
-        feed: dict[str, object] = {"images": list(images) if self._on_gpu else np.stack(images)}
-        for (name, given), column in zip(
-            self._inputs.items(), zip(*values, strict=True), strict=False
-        ):
-            feed[name] = given.array(column)
-        (results,) = self._pipeline.run(**feed)
-        return list(results) if self._on_gpu else list(np.asarray(results.as_tensor()))
-
-
-def _defined(backend: Backend, graph: Graph, inputs: Mapping[str, Input]) -> Pipeline:
-    pipeline = backend.pipeline()
-    with pipeline:
-        images = fn.external_source(
-            name="images",
-            layout="HWC",
-            ndim=3,
-            dtype=types.UINT8,
-            device="gpu" if backend.on_gpu else "cpu",
-            # Stacked in run for this run alone, which ends before the memory does.
-            no_copy=True if not backend.on_gpu else None,
-        )
-        nodes = {name: given.node(name) for name, given in inputs.items()}
-        pipeline.set_outputs(graph(backend, images, **nodes))
-    return pipeline
-
-
-def unpacked(results: Iterable[Image], on_gpu: bool) -> list[Image]:
-    """A pipeline's output sample by sample: arrays, or DALI's tensors on a GPU.
-
-    They are views of the output's memory, which no later run writes to.
-    """
-    if on_gpu:
-        return list(results)
-    return [np.asarray(result) for result in results]

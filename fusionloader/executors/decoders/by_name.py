@@ -6,6 +6,7 @@ import importlib.util
 import pickle
 
 from fusionloader.executors.dali.head_steps import FILTERS
+from fusionloader.executors.decoders import nvjpeg
 from fusionloader.executors.decoders.interface import Decoder
 from fusionloader.gpu_settings import GpuWorker
 
@@ -20,15 +21,29 @@ def name_of(worker: GpuWorker) -> str:
     return type(worker.decoder).__name__
 
 
+def engine_of(worker: GpuWorker, on_gpu: bool) -> str:
+    """Returns the decoder's name, and which nvJPEG decodes for it."""
+    name = name_of(worker)
+    if not on_gpu or worker.decoder not in ("dali", "nvjpeg"):
+        return name
+    version = nvjpeg.version()
+    if version is None:
+        return f"{name} on the CPU, because nvJPEG is missing (pip install {_wheel('nvjpeg')})"
+    text = (
+        f"{name} with nvJPEG {version[0]}.{version[1]} (hw_decoder_load={worker.hw_decoder_load})"
+    )
+    if worker.decoder == "dali" and not nvjpeg.decodes_windows():
+        since = ".".join(map(str, nvjpeg.WINDOWS_SINCE))
+        text += f", as whole images: it decodes windows from {since} on"
+    return text
+
+
 def missing_package(worker: GpuWorker) -> tuple[str, str] | None:
     """Returns a package that a GPU worker needs and that is not there, and how to install it."""
-    wanted = [worker.decoder] if isinstance(worker.decoder, str) else []
-    if worker.prebuilt == "families" and "dali" not in wanted:
-        wanted.append("dali")
-    for name in wanted:
-        if not _is_there(_PACKAGES[name]):
-            return _TITLES[name], f"pip install {_wheel(name)}"
-    return None
+    name = worker.decoder
+    if not isinstance(name, str) or _is_there(_PACKAGES[name]):
+        return None
+    return _TITLES[name], f"pip install {_wheel(name)}"
 
 
 def _is_there(module: str) -> bool:
@@ -48,13 +63,12 @@ def _wheel(name: str) -> str:
     return name
 
 
-def filters_of(worker: GpuWorker) -> tuple[str, ...]:
-    """Returns the filters of resizes that the decoder has; one of the user's has all."""
-    if worker.decoder in ("nvjpeg", "torchvision"):
-        from fusionloader.executors.decoders.whole_images import filters
+def head_filters(worker: GpuWorker) -> tuple[str, ...] | None:
+    """Returns the filters that the head resizes with; ``None`` where the fused kernel resizes.
 
-        return filters()
-    return FILTERS
+    A decoder of the user's resizes itself, with all of them.
+    """
+    return None if isinstance(worker.decoder, str) else FILTERS
 
 
 def pickled(decoder: Decoder) -> bytes:

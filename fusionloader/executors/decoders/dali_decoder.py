@@ -10,26 +10,29 @@ from fusionloader.executors.decoders.interface import DecodeCommand, Decoded
 
 
 class DaliDecoder:
-    """Decodes and resizes by a prebuilt pipeline, in the memory of DALI.
+    """Decodes windows by a prebuilt pipeline, in the memory of DALI.
 
     It waits for each group: a pipeline that prefetches would have to be fed ahead.
     """
 
-    def __init__(self, threads: int = 1, hw_decoder_load: float = 1.0) -> None:
-        """See ``GpuWorker``."""
-        self._threads, self._load = threads, hw_decoder_load
+    def __init__(
+        self, threads: int = 1, hw_decoder_load: float = 1.0, fancy_upsampling: bool = True
+    ) -> None:
+        """See ``GpuWorker`` and ``DaliHead``."""
+        self._threads, self._load, self._fancy = threads, hw_decoder_load, fancy_upsampling
         self._done: list[Decoded] = []
 
     def start(self, device: int | None, capacity: int) -> None:
         """See ``Decoder``."""
-        self._head = DaliHead(device, capacity, self._threads, hw_decoder_load=self._load)
+        self._head = DaliHead(
+            *(device, capacity, self._threads),
+            hw_decoder_load=self._load,
+            fancy_upsampling=self._fancy,
+        )
 
     def submit(self, commands: Sequence[DecodeCommand]) -> None:
         """See ``Decoder``."""
-        steps = [
-            HeadStep(each.window, each.height, each.width, each.filter, each.hflip, each.vflip)
-            for each in commands
-        ]
+        steps = [HeadStep(each.window, each.height, each.width) for each in commands]
         made = self._head.run([command.encoded for command in commands], steps)
         self._done += [
             Decoded(command.ticket, each.image, each.reason)

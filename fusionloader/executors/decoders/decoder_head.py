@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+
 from fusionloader.executors.dali.head_steps import HeadStep
 from fusionloader.executors.decoders.buffer_pool import BufferPool
 from fusionloader.executors.decoders.interface import DecodeCommand, Decoded, Decoder
@@ -184,16 +186,11 @@ def _why_unfit(image: Any, command: DecodeCommand, device: int | None) -> str | 
     array = getattr(image, place, None)
     if array is None:
         return f"a {type(image).__name__}, which has no {place}"
-    if tuple(array["shape"]) != wanted or array["typestr"] != "|u1":
-        found = f"{_element(array['typestr'])} of the shape {tuple(array['shape'])}"
+    element = np.dtype(array["typestr"])  # DALI's uint8 is "=B", that of others "|u1"
+    if tuple(array["shape"]) != wanted or element != np.uint8:
+        found = f"{element} of the shape {tuple(array['shape'])}"
         return f"an image of {found} instead of uint8 of the shape {wanted}"
     strides = array.get("strides")
     if strides is not None and tuple(strides) != (command.width * 3, 3, 1):
         return f"an image with the strides {tuple(strides)}, which is not contiguous"
     return None
-
-
-def _element(typestr: str) -> str:
-    import numpy as np
-
-    return str(np.dtype(typestr))

@@ -8,20 +8,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fusionloader.executors.decoders.whole_images import WholeImageDecoder
-from fusionloader.executors.refusals import FileRefused
+from fusionloader.executors.refusals import DecodeFailed
 
 if TYPE_CHECKING:
     import torch
 
-_BAD = FileRefused("nvImageCodec cannot decode it")
+_BAD = DecodeFailed("nvImageCodec cannot decode it")
 
 
 class NvjpegDecoder(WholeImageDecoder):
     """Decodes by ``nvidia.nvimgcodec``."""
 
-    def __init__(self, threads: int = 1, hw_decoder_load: float = 1.0) -> None:
-        """``threads`` of the CPU; without a load the hardware engine is left alone."""
-        self._threads, self._load = threads, hw_decoder_load
+    def __init__(
+        self, threads: int = 1, hw_decoder_load: float = 1.0, fancy_upsampling: bool = True
+    ) -> None:
+        """See ``DaliHead``: without a load the hardware engine is left alone."""
+        self._threads, self._load, self._fancy = threads, hw_decoder_load, fancy_upsampling
 
     def _open(self) -> None:
         from nvidia import nvimgcodec
@@ -37,7 +39,7 @@ class NvjpegDecoder(WholeImageDecoder):
             device_id=device,
             max_num_cpu_threads=self._threads,
             backends=[nvimgcodec.Backend(kind) for kind in kinds],
-            options=":fancy_upsampling=1",  # what libjpeg does, and nvJPEG only when asked
+            options=f":fancy_upsampling={self._fancy:d}",
         )
         self._parameters: Any = nvimgcodec.DecodeParams(
             apply_exif_orientation=False,  # as Pillow's convert; it is left to the user

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fusionloader.executors.decoders.whole_images import WholeImageDecoder
 from fusionloader.executors.device_loss import is_device_lost
-from fusionloader.executors.refusals import FileRefused
+from fusionloader.executors.refusals import DecodeFailed
 from fusionloader.executors.shortage import is_shortage
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class TorchvisionDecoder(WholeImageDecoder):
             if is_shortage(error) or is_device_lost(error):
                 raise
             if len(files) == 1:
-                return [FileRefused(_cause(error))]
+                return [DecodeFailed(_cause(error))]
         else:
             return [image.permute(1, 2, 0) for image in planes]
         middle = len(files) // 2

@@ -1,14 +1,12 @@
-"""Decoders of whole images: window, resize and mirroring by torch, on the same device."""
+"""Decoders of whole images: torch cuts the window, on the same device."""
 
 from __future__ import annotations
 
-import functools
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fusionloader.executors.dali.head_steps import FILTERS
 from fusionloader.executors.decoders.interface import DecodeCommand, Decoded
 
 if TYPE_CHECKING:
@@ -74,35 +72,6 @@ class WholeImageDecoder(ABC):
 
 
 def cut(image: torch.Tensor, command: DecodeCommand, out: torch.Tensor) -> None:
-    """Writes what a command wants of an image to ``out``: window, resize, mirroring.
-
-    The resize is torch's with antialiasing, in float32, rounded once. Pillow rounds between its two
-    passes, too: of a result some values are a level apart.
-    """
-    from torch.nn.functional import interpolate
-
+    """Writes a command's window of an image to ``out``; the fused kernel resizes and mirrors it."""
     x, y, width, height = command.window
-    window = image[y : y + height, x : x + width]
-    if (height, width) != (command.height, command.width):
-        planes = window.permute(2, 0, 1)[None].float()
-        size = (command.height, command.width)
-        resized = interpolate(planes, size=size, mode=command.filter, antialias=True)
-        window = resized[0].round_().clamp_(0, 255).permute(1, 2, 0)
-    mirrored = [axis for axis, flip in ((0, command.vflip), (1, command.hflip)) if flip]
-    out.copy_(window.flip(mirrored) if mirrored else window)
-
-
-@functools.cache
-def filters() -> tuple[str, ...]:
-    """Returns the filters that this torch resizes with."""
-    import torch
-    from torch.nn.functional import interpolate
-
-    known = []
-    for name in FILTERS:
-        try:
-            interpolate(torch.zeros(1, 1, 2, 2), size=(1, 1), mode=name, antialias=True)
-        except (NotImplementedError, ValueError):
-            continue
-        known.append(name)
-    return tuple(known)
+    out.copy_(image[y : y + height, x : x + width])

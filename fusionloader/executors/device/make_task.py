@@ -1,4 +1,4 @@
-"""Builds the GPU worker's tasks for a plan, in the flavour asked for."""
+"""Builds the GPU worker's tasks for a plan."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from fusionloader.executors.device.launchers import CudaLauncher, HostLauncher
 from fusionloader.executors.device.memory import allocator_of_torch
 from fusionloader.executors.device.task import Augment, GpuTask
 from fusionloader.executors.shortage import is_shortage
-from fusionloader.gpu_settings import Prebuilt
 from fusionloader.plan.stages import Plan
 
 _WARM_UP_SIDE = 64
@@ -38,9 +37,7 @@ class HeadOptions:
     keeps_memory: bool = True
 
 
-def make_task(
-    plan: Plan, device_id: int | None, prebuilt: Prebuilt, most_samples: int, head: HeadOptions
-) -> GpuTask:
+def make_task(plan: Plan, device_id: int | None, most_samples: int, head: HeadOptions) -> GpuTask:
     """Returns a task that has run once, so that nothing is built at the first group.
 
     It has not where memory is short now and can be borrowed by then.
@@ -48,7 +45,6 @@ def make_task(
     Args:
         plan: of a dataset of files.
         device_id: of a CUDA device, ``None`` for the CPU.
-        prebuilt: as in ``GpuWorker``.
         most_samples: in a group.
         head: what decodes.
 
@@ -62,7 +58,9 @@ def make_task(
     decoder = make_decoder(head.decoder, head.threads, head.hw_decoder_load)
     capacity = most_samples * head.groups
     driven = DecoderHead(decoder, device_id, capacity, head.timeout, head.name, head.keeps_memory)
-    task = GpuTask(plan, driven, _augment(plan, device_id, prebuilt, most_samples), most_samples)
+    augment = _augment(plan, device_id)
+    own = isinstance(head.decoder, bytes)
+    task = GpuTask(plan, driven, augment, most_samples, head_resizes=own)
     try:
         task.warm_up(_an_image())
     except RuntimeError as error:
@@ -71,19 +69,15 @@ def make_task(
     return task
 
 
-def _augment(plan: Plan, device_id: int | None, prebuilt: Prebuilt, most_samples: int) -> Augment:
-    if prebuilt == "families":
-        from fusionloader.executors.device.dali_augment import DaliAugment
-
-        return DaliAugment(plan, device_id, most_samples)
+def _augment(plan: Plan, device_id: int | None) -> Augment:
     if device_id is None:
         return FusedAugment(plan, HostLauncher())
     import torch
 
     # One of torch's, which live as long as the process.
-    stream = torch.cuda.Stream(device_id).cuda_stream  # type: ignore[no-untyped-call]
-    launcher = CudaLauncher(device_id, stream, allocator_of_torch(device_id))
-    return FusedAugment(plan, launcher)
+    stream = torch.cuda.Stream(device_id)  # type: ignore[no-untyped-call]
+    allocate = allocator_of_torch(stream)
+    return FusedAugment(plan, CudaLauncher(device_id, stream.cuda_stream, allocate))
 
 
 def _an_image() -> bytes:

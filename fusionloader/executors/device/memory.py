@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +11,8 @@ __all__ = ["Memory", "allocate_on_host", "allocator_of_torch", "of_buffer", "of_
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +56,17 @@ def allocate_on_host(nbytes: int) -> Memory:
     return of_buffer(np.empty((nbytes + 15) // 16, np.complex128)).part(0, nbytes)
 
 
-def allocator_of_torch(device: int) -> Callable[[int], Memory]:
-    """Returns what allocates on a CUDA device through torch, so that it can be borrowed memory."""
+def allocator_of_torch(stream: torch.cuda.Stream) -> Callable[[int], Memory]:
+    """Returns what allocates through torch, for use on a stream, so that it can be borrowed memory.
+
+    Torch hands out at once what was freed last on the stream that is current, where work that uses
+    it may still be queued. Nothing but that order protects it, so it is that stream's for which
+    memory is asked.
+    """
     import torch
 
-    empty = partial(torch.empty, dtype=torch.uint8, device=f"cuda:{device}")
-    return lambda nbytes: of_tensor(empty(nbytes))
+    def allocate(nbytes: int) -> Memory:
+        with torch.cuda.stream(stream):
+            return of_tensor(torch.empty(nbytes, dtype=torch.uint8, device=stream.device))
+
+    return allocate

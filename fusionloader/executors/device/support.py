@@ -1,17 +1,15 @@
 """What of a plan the GPU worker does.
 
 Its work is two tasks, both built ahead of time and fed with each sample's parameters. *Head*:
-decode a window of the image, resize and mirror it. *Augment*: everything else, up to the row of the
-batch.
+decode a window of the image; a decoder of the user's also resizes and mirrors it. *Augment*:
+everything else, up to the row of the batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from fusionloader.executors.dali.families.support import first_unsupported
-from fusionloader.executors.dali.head_steps import FILTERS
-from fusionloader.gpu_settings import Prebuilt
+from fusionloader.gpu_settings import GpuWorker
 from fusionloader.plan.stages import (
     AugMix,
     Container,
@@ -28,28 +26,35 @@ from fusionloader.plan.stages import (
 _RESIZES = (RandomResizedCrop, Resize, ResizeKeepRatio, ResizeShorterSide)
 
 
-def why_not(
-    plan: Plan, prebuilt: Prebuilt, on_gpu: bool, head_filters: Sequence[str] = FILTERS
-) -> str | None:
+def why_not(plan: Plan, head_filters: Sequence[str] | None) -> str | None:
     """Returns which stage the GPU worker cannot run, and why; ``None`` if it can run the plan.
 
-    It resizes once, before anything that changes colors or warps. ``prebuilt`` is the flavour of
-    its tasks, as ``GpuWorker`` has it; ``head_filters`` are those that its head resizes with.
+    ``head_filters`` are those that its head resizes with, once and before anything that changes
+    colors or warps; ``None`` where the fused kernel resizes.
     """
-    if prebuilt != "fused":
-        return first_unsupported(plan, on_gpu=on_gpu) or _unknown_filter(plan.stages, head_filters)
+    if plan.decode == "fast" and any(isinstance(stage, _RESIZES) for stage in _flat(plan.stages)):
+        return 'decode="fast" resizes by another filter, which it does not have'
     for place, stage in enumerate(_flat(plan.stages)):
         if isinstance(stage, AugMix):
             return "AugMix mixes several images"
         noisy = isinstance(stage, RandomErasing) and not stage.values and stage.noise_per_pixel
         if noisy:
             return "RandomErasing with noise, which a device would round otherwise"
-        if isinstance(stage, _RESIZES) and place > 0:
+        if head_filters is not None and isinstance(stage, _RESIZES) and place > 0:
             return f"{type(stage).__name__} does not come first"
     return _unknown_filter(plan.stages, head_filters)
 
 
-def _unknown_filter(stages: Iterable[Stage], known: Sequence[str]) -> str | None:
+def differences(worker: GpuWorker, on_gpu: bool) -> str:
+    """Returns what its pixels differ by from a CPU worker's, in words; empty if by nothing."""
+    if not isinstance(worker.decoder, str):
+        return "what the decoder does otherwise"
+    return "the rounding of nvJPEG" if on_gpu else ""
+
+
+def _unknown_filter(stages: Iterable[Stage], known: Sequence[str] | None) -> str | None:
+    if known is None:
+        return None
     for stage in _flat(stages):
         if isinstance(stage, _RESIZES):
             for name in (stage.filter,) if not hasattr(stage, "filters") else stage.filters:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from fusionloader._native import is_never_refused
 from fusionloader.executors.dali.errors import NotOnDali
-from fusionloader.executors.dali.head_steps import HeadStep, head_of
+from fusionloader.executors.dali.head_steps import HeadStep, head_of, window_of
 from fusionloader.executors.decoders.decoder_head import DecoderHead, Group
 from fusionloader.executors.device.memory import Memory
 from fusionloader.executors.native import jpeg_size, make_executor
@@ -91,8 +91,21 @@ class BegunTask:
 class GpuTask:
     """Head and augment of one plan."""
 
-    def __init__(self, plan: Plan, head: DecoderHead, augment: Augment, most_samples: int) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        head: DecoderHead,
+        augment: Augment,
+        most_samples: int,
+        head_resizes: bool = False,
+    ) -> None:
+        """Takes both as they are.
+
+        With ``head_resizes`` the head also resizes and mirrors, by its own arithmetic. Otherwise it
+        only decodes windows, and ``augment`` has to be able to resize.
+        """
         self._most_samples = most_samples
+        self._head_resizes = head_resizes
         self._executor = make_executor(plan)
         self._head = head
         self._augment = augment
@@ -173,13 +186,14 @@ class GpuTask:
             )
         except ValueError as error:
             return str(error)
+        if not self._head_resizes:
+            return window_of(operations, *size)
         try:
             return head_of(operations, *size)
         except NotOnDali as why:
             if any(operation[0] == "resize" for operation in operations):
                 return str(why)
-            width, height = size  # a border around the image is the augment task's
-            return HeadStep((0, 0, width, height), height, width), operations
+            return window_of(operations, *size)  # a border around the image is the augment task's
 
     def warm_up(self, encoded: bytes) -> None:
         """Runs a whole group of copies of an image, so that nothing is left to be built."""

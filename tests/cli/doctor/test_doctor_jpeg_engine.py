@@ -1,5 +1,6 @@
 """What the doctor asks nvJPEG, here a stand-in: how many JPEG engines the device has."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ from support.fake_cuda import compile_library
 
 from fusionloader.cli.doctor import jpeg_engine
 from fusionloader.cli.doctor.jpeg_engine import NvjpegError
+from fusionloader.executors import nvidia_packages
 
 SOURCE = """
 #include <cstdlib>
@@ -59,10 +61,22 @@ def test_engines_are_counted(check):
     assert found.state == "ok" and found.value.startswith("7, 5 cores each")
 
 
-@pytest.mark.parametrize("settings", [{"ENGINES": 0}, {"INFO": 8}])
+@pytest.mark.parametrize("settings", [{"ENGINES": 0}, {"INFO": 7}])
 def test_a_device_without_any_is_fine(check, settings):
     found = check(**settings)
     assert (found.state, found.value) == ("ok", "none")
+
+
+def test_the_numbers_and_names_are_those_of_nvjpeg_s_header():
+    files = [path for at in nvidia_packages.folders() for path in at.glob("*/include/nvjpeg.h")]
+    if not files:
+        pytest.skip("nvJPEG's header is not installed")
+    header = files[0].read_text()
+    assert re.search(r"NVJPEG_STATUS_ARCH_MISMATCH += 7,", header)
+    asked = (
+        r"nvjpegGetHardwareDecoderInfo\(nvjpegHandle_t \w+,\s+unsigned int\* \w+,\s+unsigned int\*"
+    )
+    assert re.search(asked, header)
 
 
 def test_a_refusal_is_a_warning_with_its_number(check):
@@ -84,7 +98,7 @@ def test_what_is_no_nvjpeg_is_told(tmp_path):
 
 def test_without_the_library_it_says_what_to_install(monkeypatch):
     monkeypatch.setattr(jpeg_engine, "device_count", lambda: 1)
-    monkeypatch.setattr(jpeg_engine.nvidia_packages, "folders", list)
+    monkeypatch.setattr(jpeg_engine.nvjpeg, "files", list)
     monkeypatch.setattr(jpeg_engine.importlib.util, "find_spec", lambda name: None)
     (found,) = jpeg_engine.checks()
     assert (found.state, found.remedy) == ("warn", "pip install nvidia-nvjpeg")
@@ -94,7 +108,8 @@ def test_the_library_is_nvidia_s_or_torchvision_s(tmp_path, monkeypatch):
     for name in ("nvidia/cu13/lib/libnvjpeg.so.13", "torchvision.libs/libnvjpeg.1234.so.13"):
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).touch()
-    monkeypatch.setattr(jpeg_engine.nvidia_packages, "folders", lambda: [tmp_path / "nvidia"])
+    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
+    monkeypatch.setattr(nvidia_packages, "folders", lambda: [tmp_path / "nvidia"])
     assert jpeg_engine.find_library() == tmp_path / "nvidia/cu13/lib/libnvjpeg.so.13"
-    monkeypatch.setattr(jpeg_engine.nvidia_packages, "folders", list)
+    monkeypatch.setattr(nvidia_packages, "folders", list)
     assert isinstance(jpeg_engine.find_library(), Path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -32,8 +31,8 @@ class Difference:
     cases: int = 0
     values: int = 0
     different: int = 0
+    by_levels: int = 0  # by more than one level
     total: float = 0.0
-    squares: float = 0.0
     most: float = 0.0
 
     def add(self, ours: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> None:
@@ -45,8 +44,8 @@ class Difference:
         distance = np.abs(ours.astype(np.float64) - theirs.astype(np.float64))
         self.values += distance.size
         self.different += int(np.count_nonzero(distance))
+        self.by_levels += int(np.count_nonzero(distance > 1))
         self.total += float(distance.sum())
-        self.squares += float(np.square(distance).sum())
         self.most = max(self.most, float(distance.max(initial=0)))
 
     @property
@@ -55,14 +54,14 @@ class Difference:
         return self.total / self.values if self.values else 0.0
 
     @property
-    def psnr(self) -> float:
-        """The peak signal-to-noise ratio of all values in dB, infinite where they are equal."""
-        return 10 * math.log10(255**2 * self.values / self.squares) if self.squares else math.inf
-
-    @property
     def share(self) -> float:
         """The part of the values that differ at all."""
         return self.different / self.values if self.values else 0.0
+
+    @property
+    def share_by_levels(self) -> float:
+        """The part of the values that differ by more than one level."""
+        return self.by_levels / self.values if self.values else 0.0
 
 
 class Native:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import importlib.metadata
-import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
 from PIL import Image
 
 from fusionloader.cli.measure.fidelity.cases import rows
-from fusionloader.cli.measure.fidelity.dali import INSTALL, family_rows, head_rows, installed
 from fusionloader.cli.measure.fidelity.decoding import conversion, exact_decode, fast_decode
 from fusionloader.cli.measure.fidelity.differences import (
     Difference,
     against_pillow,
     against_tensors,
+)
+from fusionloader.cli.measure.fidelity.gpu_worker import (
+    INSTALL,
+    OFF_SHARE,
+    Distances,
+    installed,
+    worker_rows,
 )
 from fusionloader.cli.measure.fidelity.perspective import (
     VISIBLE,
@@ -25,8 +30,7 @@ from fusionloader.cli.measure.fidelity.perspective import (
 
 PILLOW_TITLE = "## Against torchvision on Pillow images"
 TENSOR_TITLE = "## Against torchvision on tensors"
-DALI_TITLE = "## DALI's op families against torchvision on Pillow images"
-HEAD_TITLE = "## DALI's head against native decoding"
+WORKER_TITLE = "## The GPU worker against CPU workers"
 DECODE_TITLE = "## Decoding"
 CONVERT_TITLE = "## Conversion"
 PERSPECTIVE_TITLE = "## Perspective coefficients"
@@ -63,18 +67,19 @@ pixel may be black instead of white. Rotations and other warps of tensors blend 
 the fill, which Pillow does not. Cases that torchvision refuses on tensors, or answers with another
 size, are left out. Operations and filters that it lacks there have no row.
 """
-_DALI = """\
-The second flavour of the GPU worker's tasks, on DALI's CPU backend: stock operators in forms that
-follow Pillow's arithmetic, the same cases as above. Operations and filters without a row are not
-done by DALI: a plan that has one runs on the CPU workers. Rotations that make the image larger are
-left out. Warps work in float32: a point on an edge between two pixels may go either way, most often
-where `affine` scales by itself and Pillow adds up its steps. `equalize` is DALI's inclusive
-histogram turned round and scaled anew, which rounds twice.
-"""
-_HEAD = """\
-Windows of `RandomResizedCrop` (12 an image, to 96 x 96) from JPEG files, decoded and resized by the
-head's pipeline. Decoded pixels are the same; the resize rounds once, Pillow after each axis, and at
-the window's borders DALI repeats pixels where Pillow leaves them out.
+_WORKER = """\
+Rows of whole plans, as 8-bit levels, of all kinds of JPEG files ([decoding](#decoding) lists them),
+on DALI's CPU backend. From `ColorJitter` on, all plans begin with a bilinear `RandomResizedCrop`.
+
+- *Kernel* is the default: DALI decodes windows, with Pillow's pixels, and the fused kernel does all
+  else in the native arithmetic. Its rows are those of CPU workers, bit for bit.
+- *A level off*: no device has been measured yet. There nvJPEG decodes, which rounds otherwise than
+  libjpeg. These columns show what plans make of such a difference: {share:.0%} of the decoded
+  values of the "leaves" are moved up or down by a level, and everything else is exact. They do not
+  say how far nvJPEG is from libjpeg.
+
+*Differ* is the share of the values that differ at all, *more* of those that differ by more than a
+level.
 """
 _DECODE = """\
 `decode="exact"` against Pillow's pixels, whole files of all images:
@@ -101,7 +106,11 @@ the tables above both sides have the same coefficients.
 """
 
 
-_DALI_HEADER = ("operation", "cases", "maximum", "mean", "values that differ", "PSNR, dB")
+_WORKER_HEADER = ("transforms", "cases") + tuple(
+    f"{whose}: {what}"
+    for whose in ("kernel", "a level off")
+    for what in ("maximum", "differ", "more")
+)
 
 
 def page(chosen: dict[str, Image.Image]) -> str:
@@ -120,7 +129,7 @@ def page(chosen: dict[str, Image.Image]) -> str:
         if difference is not None:
             tensor[row] = difference
     fast = fast_decode(chosen)
-    leaves = fast_decode({name: image for name, image in chosen.items() if "leaves" in name})
+    leaves = {name: image for name, image in chosen.items() if "leaves" in name}
     parts = [
         _INTRODUCTION.format(versions=versions()),
         _paragraph(_IMAGES.format(images=len(chosen), names=names)),
@@ -130,12 +139,12 @@ def page(chosen: dict[str, Image.Image]) -> str:
         TENSOR_TITLE,
         _TENSOR,
         _table(("operation", "cases", "maximum", "mean", "values that differ"), _shares(tensor)),
-        DALI_TITLE,
-        _DALI,
-        _table(_DALI_HEADER, _noise_rows(family_rows(chosen))),
-        HEAD_TITLE,
-        _HEAD,
-        _table(_DALI_HEADER, _noise_rows(head_rows(chosen))),
+        WORKER_TITLE,
+        _WORKER.format(share=OFF_SHARE),
+        _table(
+            _WORKER_HEADER,
+            _worker_rows(worker_rows(chosen), worker_rows(leaves, by_kernel=False)),
+        ),
         DECODE_TITLE,
         _DECODE,
         _table(("file", "files", "maximum", "mean"), _plain_rows(exact_decode(chosen))),
@@ -144,7 +153,9 @@ def page(chosen: dict[str, Image.Image]) -> str:
             ("size", "files", "maximum", "mean", "maximum of leaves", "mean of leaves"),
             [
                 (*row, *other[2:])
-                for row, other in zip(_plain_rows(fast), _plain_rows(leaves), strict=True)
+                for row, other in zip(
+                    _plain_rows(fast), _plain_rows(fast_decode(leaves)), strict=True
+                )
             ],
         ),
         CONVERT_TITLE,
@@ -213,11 +224,22 @@ def _shares(differences: Mapping[str, Difference]) -> list[tuple[str, ...]]:
     return [(*row, _percent(differences[row[0]].share)) for row in _plain_rows(differences)]
 
 
-def _noise_rows(differences: Mapping[str, Difference]) -> list[tuple[str, ...]]:
+def _worker_rows(
+    all_images: Mapping[str, Distances], leaves: Mapping[str, Distances]
+) -> list[tuple[str, ...]]:
     return [
-        (*row, "-" if math.isinf(psnr := differences[row[0]].psnr) else f"{psnr:.1f}")
-        for row in _shares(differences)
+        (
+            name,
+            str(each.kernel.cases),
+            *_levels(each.kernel),
+            *_levels(leaves[name].off),
+        )
+        for name, each in all_images.items()
     ]
+
+
+def _levels(found: Difference) -> tuple[str, str, str]:
+    return f"{found.most:g}", _percent(found.share), _percent(found.share_by_levels)
 
 
 def _small(value: float) -> str:
