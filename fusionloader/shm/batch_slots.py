@@ -139,10 +139,10 @@ class WorkersSlots:
         Raises:
             OSError: it cannot be mapped. The slot is free.
         """
-        for dropped in self._seen:
-            if not forks.is_seen(dropped):
-                dropped.set_free(True)
+        unseen = [slot for slot in self._seen if not forks.is_seen(slot)]
         self._seen[:] = [slot for slot in self._seen if slot.forks]
+        for dropped in unseen:  # they are listed no more: after an exception none is freed twice
+            dropped.set_free(True)
         slot = self._mapped.get((worker, offset))
         if slot is None:
             try:
