@@ -317,7 +317,7 @@ class Run:
             self.ask(trainer, "recover")
             return True
         if "error" in found:
-            self.note(f"error: {found['error'].splitlines()[0][:100]}")
+            self.note(f"error: {found['error'].splitlines()[0][:100]} at {found['raised']}")
             excused = self.checks.error(course, found["error"], skipped)
             if excused.ends or (self.kind.draws_run_on and excused.takes is not False):
                 self.leave(trainer, part)
