@@ -33,6 +33,7 @@ from fusionloader.shm.descriptor import Descriptor
 _SMALLEST = 4096  # bytes; less is pickled faster than it is mapped
 _LONG_PICKLE = 1 << 16  # bytes; more does not fit into a pipe
 _ALIGN = 64
+_UNPICKLING = "while the training process unpickled a batch"
 _LEFT_FOR_COPIES = 3  # slots
 
 
@@ -306,7 +307,7 @@ class Receiver:
         """Returns the bytes of a batch's slot, which is free when nothing refers to them.
 
         Raises:
-            OSError: they cannot be mapped. The slot is free.
+            OSError: they cannot be mapped.
         """
         return None if packed.where is None else self._slots.lease(*packed.where)
 
@@ -337,9 +338,14 @@ def _unpack(*contents: Any) -> Batch:
     if receiver is None:  # its iterator has ended
         return None
     try:
-        return receiver.batch(packed, receiver.lease(packed))
+        owner = receiver.lease(packed)
+    except OSError:
+        receiver.drop(packed)
+        return ExceptionWrapper(where=_UNPICKLING)  # type: ignore[no-untyped-call]
+    try:
+        return receiver.batch(packed, owner)
     except Exception:  # of this batch, whose number torch would not learn
-        return ExceptionWrapper(where="while the training process unpickled a batch")  # type: ignore[no-untyped-call]
+        return ExceptionWrapper(where=_UNPICKLING)  # type: ignore[no-untyped-call]
 
 
 class _Looker(pickle.Pickler):

@@ -86,7 +86,7 @@ class _PoolWorker:
 
     def serve(self) -> None:
         self._receive_loaders()
-        while not self._pool.stopping and os.getppid() == self._parent:
+        while self._goes_on():
             assigned = self._served.get(self._assigned_to)
             queue = self._pool if assigned is None else assigned.worker.queue
             rest = self._rest if assigned is None else assigned.worker.rest
@@ -99,6 +99,9 @@ class _PoolWorker:
             elif not self._serve_another(assigned):
                 rest(seen)
             self._close_ended()
+
+    def _goes_on(self) -> bool:
+        return not self._pool.stopping and os.getppid() == self._parent
 
     def _rest(self, seen: int) -> None:
         self._pool.sleep(seen, _IDLE_SECONDS)
@@ -130,6 +133,11 @@ class _PoolWorker:
             except BlockingIOError:
                 return
             if message is None:
+                if self._goes_on():  # the loader would wait for this worker for ever
+                    raise SystemExit(
+                        f"DataLoader worker process {self._number} of a pool has not received the "
+                        "descriptors of a loader: it may open no more files. It is replaced"
+                    )
                 return
             if "asked" in message.fields and "loader" not in message.fields:
                 self._asked(int(message.fields["asked"]))

@@ -143,19 +143,15 @@ class WorkersSlots:
             offsets: of the slots that the worker has.
 
         Raises:
-            OSError: it cannot be mapped. The slot is free.
+            OSError: it cannot be mapped.
         """
-        for dropped in self._seen:
-            if not forks.is_seen(dropped):
-                dropped.set_free(True)
+        unseen = [slot for slot in self._seen if not forks.is_seen(slot)]
         self._seen[:] = [slot for slot in self._seen if slot.forks]
+        for dropped in unseen:  # they are listed no more: after an exception none is freed twice
+            dropped.set_free(True)
         slot = self._mapped.get((memory, offset))
         if slot is None:
-            try:
-                slot = _Mapped(self._fds[memory], offset, size)
-            except OSError:
-                self.free(memory, offset)
-                raise
+            slot = _Mapped(self._fds[memory], offset, size)
             known = {(memory, there) for there in offsets}
             for key in [key for key in self._mapped if key[0] == memory and key not in known]:
                 del self._mapped[key]  # it stays mapped while a batch lies in it

@@ -35,15 +35,20 @@ class Fork(OwnedDescriptor):
     """The children of one fork; ``fd`` is the read end of their pipe."""
 
     def __init__(self) -> None:
-        self.fd, self._write = os.pipe()
+        try:
+            self.fd, self._write = os.pipe()
+        except OSError:  # too many open files: nothing tells when the children have ended
+            self.fd = self._write = -1
 
     def close_write(self) -> None:
         """In the parent: the children alone keep the pipe open."""
-        os.close(self._write)
+        if self._write >= 0:
+            os.close(self._write)
 
     def has_ended(self) -> bool:
         """Whether no child is left, as far as can be told."""
-        if self.fd < 0:  # the garbage collector has closed it, and asks what refers to it only now
+        # The garbage collector may have closed it, and ask what refers to it only then.
+        if self.fd < 0:
             return False
         poll = select.poll()
         poll.register(self.fd, 0)

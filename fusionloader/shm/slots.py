@@ -170,11 +170,11 @@ class SlotPool:
         self._free: list[Slot] = []
         self._leased: dict[int, Slot] = {}  # by number
         self._ended: list[Lease] = []  # leases
-        self._seen: list[Slot] = []  # by children, where they were dropped here
+        self._seen: list[Slot] = []  # dropped here; forked children may look at them
         self._returned: list[Slot] = []
         self._ending: list[tuple[Mark, list[Slot]]] = []
         self.first = 1
-        self.in_use = 0
+        self.count = 0  # slots, free or not
         self.resident_bytes = 0
         self.peak_bytes = 0
         forks.watch(self)
@@ -182,11 +182,6 @@ class SlotPool:
     def held(self) -> list[Slot]:
         """Returns the slots that were delivered and not dropped."""
         return list(self._leased.values())
-
-    @property
-    def count(self) -> int:
-        """Slots that there are, free ones included."""
-        return self.in_use + len(self._free)
 
     def acquire(self, nbytes: int) -> Slot:
         """Returns a slot of at least ``nbytes``.
@@ -196,15 +191,13 @@ class SlotPool:
         """
         self._collect()
         slot = self._recycled(nbytes)
-        if slot is None:
-            slot = self._fresh(nbytes)
-        self.in_use += 1
-        return slot
+        return self._fresh(nbytes) if slot is None else slot
 
     def _fresh(self, nbytes: int) -> Slot:
         locking = self._page_locking
         count, self.first = (1 if locking is None else self.first), 1
         slots = self._arena.cut(nbytes, self._queue, count)
+        self.count += count
         self._count_resident(sum(slot.nbytes for slot in slots))
         if locking is not None:
             region = slots[0].region
@@ -247,18 +240,22 @@ class SlotPool:
         return None
 
     def _collect(self) -> None:
+        """Frees slots that nothing refers to any more.
+
+        An exception may come at any call. So nothing is called while a slot goes from one list to
+        another: one that is in two of them would be given to two mini-batches.
+        """
         while self._ended:
-            self._seen.append(self._leased.pop(self._ended.pop().slot))
-        self._returned += [slot for slot in self._seen if not forks.is_seen(slot)]
-        self._seen = [slot for slot in self._seen if slot.forks]
-        returned = []
-        while self._returned:
-            returned.append(self._returned.pop())
-            self.in_use -= 1
+            number = self._ended[0].slot
+            self._seen += [self._leased[number]]
+            del self._leased[number], self._ended[0]
+        unseen = [slot for slot in self._seen if not forks.is_seen(slot)]
+        seen = [slot for slot in self._seen if slot.forks]
+        self._seen, self._returned = seen, [*self._returned, *unseen]
         if self._page_locking is not None:
-            self._collect_locked(returned, self._page_locking)
+            self._collect_locked(self._page_locking)
             return  # page-locked memory stays
-        self._free += returned
+        self._free, self._returned = [*self._free, *self._returned], []
         if len(self._free) <= self._spare:
             return
         resident = sum(slot.resident for slot in self._free)
@@ -272,12 +269,14 @@ class SlotPool:
             if not slot.resident:
                 self._count_resident(-slot.nbytes)
 
-    def _collect_locked(self, returned: list[Slot], page_locking: PageLocking) -> None:
+    def _collect_locked(self, page_locking: PageLocking) -> None:
         """Frees slots once copies to the device no longer read what the caller has dropped."""
-        if returned:
-            self._ending.append((page_locking.mark(), returned))
+        if self._returned:
+            mark = page_locking.mark()
+            self._ending, self._returned = [*self._ending, (mark, self._returned)], []
         while self._ending and self._ending[0][0].query():
-            self._free += self._ending.pop(0)[1]
+            self._free += self._ending[0][1]
+            del self._ending[0]
 
     def _count_resident(self, nbytes: int) -> None:
         self.resident_bytes += nbytes

@@ -56,6 +56,7 @@ class ReadAheadProcess:
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._deaths = 0  # of processes that have read nothing
+        self._warned = False  # that the next one cannot be started
         self._process, self._control = self._start()
         self._watch = threading.Thread(
             target=self._replace_when_dead, name="fusionloader-stream-watch", daemon=True
@@ -125,20 +126,33 @@ class ReadAheadProcess:
                 return
             manner = processes.describe_exit(self._process.exitcode)
             fruitful = self.stats().requests > self._requests_before
-            self._deaths = 0 if fruitful else self._deaths + 1
-            self._control.close()
-            if self._deaths >= _FRUITLESS_DEATHS:
+            deaths = 0 if fruitful else self._deaths + 1
+            if deaths >= _FRUITLESS_DEATHS:
                 log.error(
                     "the process that reads URLs %s, three times before it read anything: workers "
                     "that wait for it fail",
                     manner,
                 )
+                self._control.close()
                 self._ended.set()
                 self._refuse_workers()
                 return
+            try:
+                process, control = self._start()
+            except OSError as error:
+                if not self._warned:
+                    log.warning(
+                        "the process that reads URLs %s, and no other can be started now; it is "
+                        "tried again: %s",
+                        *(manner, error),
+                    )
+                self._warned = True
+                return
             log.warning("the process that reads URLs %s; it is replaced", manner)
+            self._deaths, self._warned = deaths, False
+            self._control.close()
+            self._process, self._control = process, control
             self._counters.add("restarts", 1)
-            self._process, self._control = self._start()
             self._send(protocol.items_message(protocol.BEGIN, ()))
             for items in self._announced:
                 self._tell(items)
@@ -154,7 +168,7 @@ class ReadAheadProcess:
         self._listener.close()
 
     def _start(self) -> tuple[BareProcess, socket.socket]:
-        self._requests_before = self._counters.stats().requests
+        requests = self._counters.stats().requests
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         with theirs:
@@ -169,6 +183,7 @@ class ReadAheadProcess:
             )
             where = "fusionloader.streams.reader"
             process = BareProcess(where, config, config.descriptors())
+        self._requests_before = requests
         return process, ours
 
     def _tell(self, items: Sequence[int]) -> None:

@@ -14,9 +14,11 @@ import ctypes
 import mmap
 import os
 import socket
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NoReturn
 
 from fusionloader.shm import objects
 from fusionloader.shm.dataset_table import DatasetTable
@@ -132,13 +134,17 @@ class _Reader:
     # ---- workers -------------------------------------------------------------------------------
 
     def _accept(self) -> None:
-        with contextlib.suppress(BlockingIOError):
+        try:
             connection, _ = self._listener.accept()
-            if not fd_messages.is_same_user(connection):
-                connection.close()
-                return
-            self._workers[connection] = _Memory()
-            self._watch(connection, lambda: self._ask(connection))
+        except BlockingIOError:
+            return
+        except OSError as error:
+            _give_up(error)
+        if not fd_messages.is_same_user(connection):
+            connection.close()
+            return
+        self._workers[connection] = _Memory()
+        self._watch(connection, lambda: self._ask(connection))
 
     def _ask(self, connection: socket.socket) -> None:
         message = _received(connection)
@@ -165,6 +171,8 @@ class _Reader:
             fds = memory.grow(needed)
         except objects.SharedMemoryExhausted as error:
             fds, samples = (), dict.fromkeys(samples, error)
+        except OSError as error:
+            _give_up(error)
         at = 0
         for item, data in samples.items():
             if isinstance(data, bytes):
@@ -201,6 +209,17 @@ class _Reader:
             self._counters.add(name, value - self._told.get(name, 0))
         self._told = now
         self._counters.set("held_bytes", self._samples.nbytes)
+
+
+def _give_up(error: OSError) -> NoReturn:
+    """Ends this process, which may open no more files: workers would wait for it for ever.
+
+    The training process starts another one, which they ask again.
+    """
+    print(
+        f"the process that reads URLs cannot serve a worker: {error}", file=sys.stderr, flush=True
+    )
+    os._exit(1)
 
 
 class _Memory:

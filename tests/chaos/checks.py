@@ -166,6 +166,15 @@ class Course:
         self.to_come = [each for each in self.to_come if each not in (*empty, number)]
         return [*empty, number]
 
+    def named(self, rows: list[str]) -> list[tuple[int, int]]:
+        """Returns the epochs and numbers of the batches that have these rows."""
+        return [
+            (epoch, number)
+            for epoch, batches in enumerate(self._epochs)
+            for number, batch in enumerate(batches)
+            if batch == rows
+        ]
+
     def lost(self) -> int:
         """Returns how many batches an end loses, or that have come beside their error."""
         if self.in_order:
@@ -271,7 +280,7 @@ class Checks:
             raise AssertionError(
                 f"a batch of epoch {course.epoch} is none of {course.next}, "
                 f"samples {[course.indices(number) for number in course.next[:2]]}, "
-                f"left out {skipped}"
+                f"left out {skipped}; it is {course.named(rows)}"
             )
         self._skipped(course, skipped, found)
         there = set(course.indices(found[-1])) - {index for index, _ in skipped}

@@ -73,6 +73,15 @@ def said_by(error: BaseException) -> str:
     return f"{type(error).__name__}: " + " ".join(notes)
 
 
+def frames_of(error: BaseException) -> str:
+    """Returns where an error was raised: the innermost frames, of it and of its causes."""
+    found = []
+    for each in (error, error.__cause__, error.__context__):
+        frames = traceback.extract_tb(each and each.__traceback__)[-4:]
+        found += [f"{Path(frame.filename).name}:{frame.lineno}" for frame in reversed(frames)]
+    return " < ".join(found)
+
+
 class Child:
     """A forked process that keeps batches and looks at them when it is told to."""
 
@@ -162,7 +171,7 @@ class Taken:
                 found["rows"] = rows_of(batch)
                 keep(batch, found["rows"])
         except (Exception, KeyboardInterrupt) as error:
-            found["error"] = said_by(error)
+            found["error"], found["raised"] = said_by(error), frames_of(error)
             # Torch's workers take 5 s to end where the garbage collector ends their iterator.
             for each in (error, error.__cause__, error.__context__):
                 traceback.clear_frames(each and each.__traceback__)

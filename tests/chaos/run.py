@@ -317,7 +317,7 @@ class Run:
             self.ask(trainer, "recover")
             return True
         if "error" in found:
-            self.note(f"error: {found['error'].splitlines()[0][:100]}")
+            self.note(f"error: {found['error'].splitlines()[0][:100]} at {found['raised']}")
             excused = self.checks.error(course, found["error"], skipped)
             if excused.ends:
                 self.leave(trainer, part)
@@ -394,7 +394,7 @@ def run(laboratory: Laboratory, kind: EpochKind, seed: int, steps: int, faults: 
             made.clean()
     except Exception as error:
         made.tally.hangs += isinstance(error, Hang)
-        done = "\n  ".join(made.log[-40:])
+        done = "\n  ".join(made.log)
         setting = made.setting
         raise Failed(
             f"{error if isinstance(error, AssertionError) else repr(error)}\n{kind.name}, "

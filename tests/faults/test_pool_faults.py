@@ -4,6 +4,7 @@ import ctypes
 import gc
 import os
 import random
+import resource
 import time
 
 import psutil
@@ -340,3 +341,17 @@ if __name__ == "__main__":
 )
 def test_nothing_is_left_of_a_process_with_a_pool(tmp_path, image_folder, how, method):
     check_end(tmp_path, BEGIN, how, method, str(image_folder))
+
+
+def test_workers_that_could_not_receive_a_loader_are_replaced(pool):
+    first, second = (FusionLoader(Noise(), 4, pool=pool, seed=3) for _ in range(2))
+    iterator = iter(first)
+    batches = [next(iterator)]
+    pids = [worker.pid for worker in iterator._workers]
+    for pid in pids:  # they may open nothing
+        used = len(os.listdir(f"/proc/{pid}/fd"))
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (used, used))
+    found = iter(second)
+    wait_until(lambda: all(map(gone, pids)), "workers serve on without a loader")
+    assert same_batches(alone(Noise()), list(found))
+    assert same_batches(alone(Noise()), [*batches, *iterator])

@@ -1,11 +1,16 @@
 """Whole batches in shared memory that outlive their iterator."""
 
+import contextlib
 import gc
+from functools import partial
 
 import torch
+from support.raised_at import CALLS, Steps
 from torch.utils.data import Dataset, default_collate
 
 from fusionloader import FusionLoader
+from fusionloader.shm.batch_slots import BatchSlots, WorkersSlots, memory_of
+from fusionloader.shm.forks import Fork
 
 
 class Ones(Dataset):
@@ -27,3 +32,41 @@ def test_a_batch_outlives_an_iterator_that_the_garbage_collector_ends():
     del iterator
     gc.collect()
     assert torch.equal(batch["ones"], torch.ones(4, 4096))
+
+
+class OneWorker:
+    """Slots of a worker, whose first batch was dropped here and seen by a child that has ended."""
+
+    def __init__(self):
+        self.training = WorkersSlots()
+        fd = self.training.add_worker()
+        self.memory = memory_of(fd)
+        self.worker = BatchSlots(fd, 4)
+        batch = self.lease(self.sent())
+        (held,) = self.training._mapped.values()
+        fork = Fork()
+        fork.close_write()
+        held.forks.append(fork)
+        del batch
+
+    def sent(self):
+        slot = self.worker.acquire(1)
+        slot.set_free(False)
+        return slot
+
+    def lease(self, slot):
+        return self.training.lease(self.memory, slot.offset, slot.size, self.worker.offsets)
+
+
+def test_an_exception_where_a_forked_childs_batches_are_freed_frees_no_later_batch():
+    steps = Steps("shm/batch_slots.py", events=(*CALLS, "c_return"))
+    slots = OneWorker()
+    count = steps.count(partial(slots.lease, slots.sent()))
+    for position in range(count):
+        slots = OneWorker()
+        with contextlib.suppress(KeyboardInterrupt):
+            steps.raise_at(position, KeyboardInterrupt(), partial(slots.lease, slots.sent()))
+        sent = [slots.sent(), slots.sent()]
+        batches = [slots.lease(slot) for slot in sent]
+        assert slots.worker.acquire(1) not in sent, steps.place
+        del batches

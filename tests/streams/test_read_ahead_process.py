@@ -14,6 +14,7 @@ import psutil
 import pytest
 from support import warm_start
 from support.faulty_server import serving
+from support.limits import limited
 from support.streams import brought, reading
 from support.tar_shards import image_shards, jpeg
 from support.waiting import gone, wait_until
@@ -189,6 +190,36 @@ def test_a_worker_that_waits_when_the_process_is_killed_asks_the_next_one(server
         wait_until(server.ranges)
         os.kill(reader.pid, signal.SIGKILL)
         assert waiting.result() == {5: ALL[5]}
+
+
+def test_a_process_that_cannot_be_replaced_at_once_is_replaced_later(images, caplog):
+    with reading(images) as (reader, fetcher):
+        assert brought(fetcher, [1]) == {1: ALL[1]}
+        with limited(resource.RLIMIT_NOFILE, 3):
+            os.kill(reader.pid, signal.SIGKILL)
+            wait_until(lambda: "no other can be started now" in caplog.text)
+        assert brought(fetcher, [2]) == {2: ALL[2]}
+        assert reader.stats().restarts == 1
+
+
+def connections(reader):
+    """How many workers the process has accepted, and its listener."""
+    found = psutil.Process(reader.pid).net_connections("unix")
+    return sum(reader.files.address in each.laddr for each in found)
+
+
+@pytest.mark.parametrize("what", ["a connection", "its memory"])
+def test_a_process_that_may_open_nothing_for_a_worker_is_replaced(images, what):
+    with reading(images) as (reader, fetcher):
+        reader.announce([1])
+        reader.go()
+        wait_until(lambda: reader.stats().held_bytes)
+        if what == "its memory":
+            fetcher._connected()
+            wait_until(lambda: connections(reader) == 2)
+        resource.prlimit(reader.pid, resource.RLIMIT_NOFILE, (3, 3))
+        assert brought(fetcher, [1]) == {1: ALL[1]}
+        assert reader.stats().restarts == 1
 
 
 def test_a_worker_that_is_gone_disturbs_nobody(server, images):

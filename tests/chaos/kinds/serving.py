@@ -9,16 +9,24 @@ from support.images import eval_transform
 
 from chaos.kinds.image_plans import images_of
 from chaos.kinds.setting import BATCH, EpochKind, Epochs, Part, Setting, order_of
-from fusionloader.inference import Preprocessor
+from fusionloader.inference import Preprocessor, PreprocessorClosed
 
 
 class Requests:
     """Lists of images, one after the other."""
 
-    def __init__(self, prepare: Preprocessor, images: list[bytes], order: list[int]) -> None:
-        self.prepare, self.images, self.order = prepare, images, order
+    def __init__(self, workers: int, images: list[bytes], order: list[int]) -> None:
+        self.workers, self.images, self.order = workers, images, order
+        self.prepare, self.is_over = self._made(), False
+
+    def _made(self) -> Preprocessor:
+        return Preprocessor(eval_transform(), num_workers=self.workers)
 
     def __iter__(self) -> Requests:
+        """Begins with another ``Preprocessor`` where the last one has said that it cannot go on."""
+        if self.is_over:
+            self.prepare.close()
+            self.prepare, self.is_over = self._made(), False
         self.at = 0
         return self
 
@@ -27,18 +35,24 @@ class Requests:
         asked = self.order[self.at : self.at + BATCH]
         if not asked:
             raise StopIteration
-        found = self.prepare([self.images[index] for index in asked]), torch.tensor(asked)
+        try:
+            prepared = self.prepare([self.images[index] for index in asked])
+        except PreprocessorClosed:
+            self.is_over = True
+            raise
         self.at += BATCH
-        return found
+        return prepared, torch.tensor(asked)
+
+    def close(self) -> None:
+        self.prepare.close()
 
 
 def _requests(setting: Setting) -> Epochs:
     paths = [path for path, _ in images_of(setting).samples]
     workers = 1 if setting.plain else 2
-    prepare = Preprocessor(eval_transform(), num_workers=workers)
     order = order_of(len(paths))
-    images = [Path(path).read_bytes() for path in paths]
-    return Epochs([Part(Requests(prepare, images, order), order)], prepare.close)
+    requests = Requests(workers, [Path(path).read_bytes() for path in paths], order)
+    return Epochs([Part(requests, order)], requests.close)
 
 
 KINDS = (EpochKind("Preprocessor", _requests, any_order=False, is_short=False),)
