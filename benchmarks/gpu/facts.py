@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from benchmarks.study import append
-from fusionloader.executors.decoders import nvjpeg
+from fusionloader.executors import nvjpeg
 from fusionloader.executors.device.kernel import AUGMENT, CONVERT_LEVELS, compile_kernel, target_of
 from fusionloader.executors.device.nvrtc import Nvrtc, NvrtcError
 from fusionloader.gpu_memory.errors import MemorySharingError

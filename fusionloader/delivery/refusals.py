@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 
-from fusionloader.executors.device_loss import is_device_lost
+from fusionloader.executors.device_errors import is_device_lost
 
 
 def warn_of(error: RuntimeError, instead: str, option: str) -> None:

@@ -24,9 +24,8 @@ from fusionloader.executors.device.launch_memory import SAMPLE_BYTES, LaunchMemo
 from fusionloader.executors.device.make_task import HeadOptions, make_task
 from fusionloader.executors.device.memory import Memory, of_buffer, of_tensor
 from fusionloader.executors.device.task import BegunTask, EncodedSample
-from fusionloader.executors.device_loss import is_device_lost
+from fusionloader.executors.device_errors import is_device_lost, is_shortage
 from fusionloader.executors.refusals import DecodeFailed, FileRefused
-from fusionloader.executors.shortage import is_shortage
 from fusionloader.gpu_memory import Borrower, LedgerHandle, MemorySharingError
 from fusionloader.plan.stages import Plan
 from fusionloader.scheduler.group_size import GroupSize

@@ -33,8 +33,8 @@ from fusionloader.remote_settings import Remote
 from fusionloader.resume.sampling import SampledBatch
 from fusionloader.shm.descriptor import Descriptor
 from fusionloader.workers import processes, python_worker
+from fusionloader.workers.batch_worker import Collating
 from fusionloader.workers.processes import Process
-from fusionloader.workers.python_worker import Collating
 
 _LOOKED_AT = 3  # whole batches of a worker that are delivered and not dropped
 
@@ -111,14 +111,14 @@ class PythonBackend:
     def starter(self, options: LoaderOptions, base_seed: int) -> StartWorker:
         """Returns a function that starts the user's code in a multiprocessing process."""
         init, on_error = options.worker_init_fn, options.on_error
-        source, collating, sends = self._source, None, None
+        source, whole, sends = self._source, None, None
         if self.receiver is not None:
             most = options.in_flight + _LOOKED_AT
             sends = partial(self.receiver.add_worker, most)
-            collating = Collating(options.collate_fn, options.auto_collation, most)
+            whole = Collating(options.collate_fn, options.auto_collation, most)
         if options.pool is not None:
             sent, fds = without_descriptors(source)
-            code = UserCode(options.num_workers, sent, base_seed, init, on_error, collating)
+            code = UserCode(options.num_workers, sent, base_seed, init, on_error, whole)
             return start_in_pool(Payload((code, None), fds, user_code=True), sends)
         context, _ = context_of(options)
 
@@ -133,8 +133,7 @@ class PythonBackend:
                 base_seed=base_seed,
                 worker_init_fn=init,
                 on_error=on_error,
-                collating=collating,
-                sends=None if sends is None else sends(),
+                whole=whole._replace(sends=sends()) if whole and sends else None,
             )
             return processes.start(context, python_worker.main, config)
 

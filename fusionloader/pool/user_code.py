@@ -13,9 +13,10 @@ from fusionloader.executors.python import Source
 from fusionloader.options import OnError
 from fusionloader.pool.served_loader import ServedLoader
 from fusionloader.shm.descriptor import Descriptor
+from fusionloader.workers.batch_worker import Collating
 from fusionloader.workers.preparation import ProcessState
 from fusionloader.workers.processes import restore_affinity
-from fusionloader.workers.python_worker import Collating, PythonWorkerConfig, prepared
+from fusionloader.workers.python_worker import PythonWorkerConfig, prepared
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class UserCode:
     base_seed: int
     worker_init_fn: Callable[[int], Any] | None
     on_error: OnError
-    collating: Collating | None
+    whole: Collating | None
 
 
 def user_code_loader(
@@ -44,11 +45,10 @@ def user_code_loader(
         base_seed=code.base_seed,
         worker_init_fn=code.worker_init_fn,
         on_error=code.on_error,
-        collating=code.collating,
     )
-    if code.collating is not None:
-        sends = Sends(-1, Descriptor(fds["batches_fd"]), code.collating.most)
-        config = replace(config, sends=sends)
+    if code.whole is not None:
+        sends = Sends(-1, Descriptor(fds["batches_fd"]), code.whole.most)
+        config = replace(config, whole=code.whole._replace(sends=sends))
     restore_affinity()  # user code may start threads
     worker = prepared(config, pool)
     if worker is None:

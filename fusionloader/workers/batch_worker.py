@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
 
 from fusionloader import _native
 from fusionloader._native import TinyBatchState
@@ -16,7 +17,6 @@ from fusionloader.workers import messages
 from fusionloader.workers.on_error import BadSample
 from fusionloader.workers.python_worker import (
     SKIPPED,
-    Collating,
     PythonWorker,
     PythonWorkerConfig,
     indices_of,
@@ -25,6 +25,28 @@ from fusionloader.workers.python_worker import (
 _LONG = 1 << 15  # bytes; half of what a pipe takes
 _UNSENT = "which cannot send its batch"
 _OF_BATCH = 0xFFFFFFFF  # no sample comes up as often in an epoch
+
+
+class Collating(NamedTuple):
+    """How mini-batches are made whole.
+
+    Attributes:
+        collate_fn: gets the samples of a mini-batch; the sample, unless ``of_lists``.
+        of_lists: whether a mini-batch has several samples: ``batch_size`` is not ``None``.
+        most: of batches that a worker has sent and that are still looked at.
+        sends: where the worker's batches go; ``None`` until that is known.
+    """
+
+    collate_fn: Callable[[Any], Any]
+    of_lists: bool
+    most: int
+    sends: Sends | None = None
+
+    def worker(
+        self, config: PythonWorkerConfig, source: Source, pool: _native.WorkerQueue | None
+    ) -> PythonWorker:
+        """Returns the worker that makes them."""
+        return BatchWorker(config, source, pool, self)
 
 
 class BatchWorker(PythonWorker):
@@ -36,10 +58,10 @@ class BatchWorker(PythonWorker):
         source: Source,
         pool: _native.WorkerQueue | None,
         collating: Collating,
-        sends: Sends,
     ) -> None:
         super().__init__(config, source, pool)
-        self._sender = Sender(sends)
+        assert collating.sends is not None
+        self._sender = Sender(collating.sends)
         self._collate, self._of_lists = collating.collate_fn, collating.of_lists
         fetch = getattr(source.dataset, "__getitems__", None)
         self._fetch = fetch if self._of_lists else None

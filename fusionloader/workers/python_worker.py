@@ -8,12 +8,11 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import Any, Protocol
 
 from fusionloader import _native
 from fusionloader._native import End, TinyBatchState, WorkerEvent
 from fusionloader.deferred import counts
-from fusionloader.executors.batch_transport import Sends
 from fusionloader.executors.layout import Layout
 from fusionloader.executors.python import SampleKey, Source
 from fusionloader.executors.row_writer import LayoutMismatch, Writer
@@ -43,22 +42,16 @@ class PythonWorkerConfig:
     base_seed: int
     worker_init_fn: Callable[[int], Any] | None
     on_error: OnError
-    collating: Collating | None = None
-    sends: Sends | None = None
+    whole: Whole | None = None
 
 
-class Collating(NamedTuple):
-    """How mini-batches are made whole.
+class Whole(Protocol):
+    """How mini-batches are made whole."""
 
-    Attributes:
-        collate_fn: gets the samples of a mini-batch; the sample, unless ``of_lists``.
-        of_lists: whether a mini-batch has several samples: ``batch_size`` is not ``None``.
-        most: of batches that a worker has sent and that are still looked at.
-    """
-
-    collate_fn: Callable[[Any], Any]
-    of_lists: bool
-    most: int
+    def worker(
+        self, config: PythonWorkerConfig, source: Source, pool: _native.WorkerQueue | None
+    ) -> PythonWorker:
+        """Returns the worker that makes them."""
 
 
 def main(config: PythonWorkerConfig) -> None:
@@ -86,10 +79,8 @@ def prepared(
         )
         source = config.source if config.worker_init_fn is None else config.source.renewed()
         source.seeding = seeding
-        if config.collating is not None and config.sends is not None:
-            from fusionloader.workers.batch_worker import BatchWorker
-
-            return BatchWorker(config, source, pool, config.collating, config.sends)
+        if config.whole is not None:
+            return config.whole.worker(config, source, pool)
         return PythonWorker(config, source, pool)
     except Exception as error:
         failure = failures.capture(error, f"in DataLoader worker process {config.worker}")

@@ -10,7 +10,7 @@ import pytest
 from support.fake_cuda import CSRC, CUDA_TESTS, run_program
 
 from fusionloader._native import cuda
-from fusionloader.executors.device_loss import is_device_lost
+from fusionloader.executors.device_errors import is_device_lost
 from fusionloader.executors.nvidia_packages import folders
 from fusionloader.gpu_memory.errors import CudaError
 

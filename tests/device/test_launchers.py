@@ -29,9 +29,9 @@ from fusionloader.executors.device.kernel import compile_kernel
 from fusionloader.executors.device.launchers import CudaLauncher, HostLauncher, KernelError
 from fusionloader.executors.device.memory import Memory, allocator_of_torch
 from fusionloader.executors.device.program import DeviceProgram, DeviceSample
+from fusionloader.executors.device_errors import is_shortage
 from fusionloader.executors.native import make_executor
 from fusionloader.executors.results import result_like
-from fusionloader.executors.shortage import is_shortage
 from fusionloader.gpu_memory.errors import CudaError
 
 

@@ -9,12 +9,12 @@ from PIL import Image
 from support.dali_arrays import array_interface
 
 from fusionloader.cli.dead_leaves import paint
+from fusionloader.executors import nvjpeg
 from fusionloader.executors.dali import head as head_module
 from fusionloader.executors.dali.errors import NotOnDali
 from fusionloader.executors.dali.head import DaliHead
 from fusionloader.executors.dali.head_steps import HeadStep, head_of, window_of
 from fusionloader.executors.dali.prebuilt import Prebuilt
-from fusionloader.executors.decoders import nvjpeg
 from fusionloader.executors.refusals import DecodeFailed
 
 WIDTH, HEIGHT = 90, 70

@@ -97,7 +97,7 @@ from PIL import Image
 from fusionloader.executors.dali.memory import borrowing
 from fusionloader.executors.dali.head import DaliHead
 from fusionloader.executors.dali.head_steps import HeadStep
-from fusionloader.executors.shortage import is_shortage
+from fusionloader.executors.device_errors import is_shortage
 
 def encoded(side):
     file = io.BytesIO()

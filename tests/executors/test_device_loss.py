@@ -4,8 +4,7 @@ import pytest
 from support.cuda_errors import cuda_codes
 
 from fusionloader.executors.device.launchers import KernelError
-from fusionloader.executors.device_loss import is_device_lost
-from fusionloader.executors.shortage import is_shortage
+from fusionloader.executors.device_errors import is_device_lost, is_shortage
 from fusionloader.gpu_memory.errors import CudaError
 
 # The header does not say of these that the process has to end; no call succeeds after them either.

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fusionloader.executors import nvidia_packages
-from fusionloader.executors.decoders import nvjpeg
+from fusionloader.executors import nvidia_packages, nvjpeg
 
 nvimgcodec = pytest.importorskip("nvidia.nvimgcodec")
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from fusionloader.executors.device.launchers import KernelError
-from fusionloader.executors.shortage import is_shortage
+from fusionloader.executors.device_errors import is_shortage
 from fusionloader.gpu_memory.errors import CudaError
 
 
-# CUDA's own words are in test_device_loss.
+# CUDA's own words are in test_device_loss.py.
 @pytest.mark.parametrize(
     "error",
     [

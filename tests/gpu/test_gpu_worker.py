@@ -18,7 +18,7 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import InterpolationMode
 
 from fusionloader import FusionLoader, GpuWorker
-from fusionloader.executors.decoders import nvjpeg
+from fusionloader.executors import nvjpeg
 from fusionloader.executors.device import nvrtc
 from fusionloader.gpu import control, eligibility
 from fusionloader.gpu.eligibility import GpuChoice, memory_options, within

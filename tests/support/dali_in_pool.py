@@ -17,7 +17,7 @@ from fusionloader.executors.dali.memory.resource_library import build
 from fusionloader.executors.dali.memory.unused_memory import release_unused_memory
 from fusionloader.executors.dali.prebuilt import drop_all
 from fusionloader.executors.device.launch_memory import TorchPool
-from fusionloader.executors.shortage import is_shortage
+from fusionloader.executors.device_errors import is_shortage
 from fusionloader.gpu_memory import Mapping
 from fusionloader.gpu_memory import pool as borrowed
 

@@ -11,16 +11,15 @@ import numpy as np
 import numpy.typing as npt
 from nvidia.dali import Pipeline, fn, types
 
+from fusionloader.executors import nvjpeg
 from fusionloader.executors.dali.head_steps import HeadStep
 from fusionloader.executors.dali.memory.borrowing import may_borrow
 from fusionloader.executors.dali.memory.unused_memory import release_unused_memory
 from fusionloader.executors.dali.prebuilt import Prebuilt
 from fusionloader.executors.dali.task import Backend, Image, Input
-from fusionloader.executors.decoders import nvjpeg
-from fusionloader.executors.device_loss import is_device_lost
+from fusionloader.executors.device_errors import is_device_lost, is_shortage
 from fusionloader.executors.native import jpeg_size, make_executor
 from fusionloader.executors.refusals import DecodeFailed, FileRefused
-from fusionloader.executors.shortage import is_shortage
 from fusionloader.plan.stages import Plan
 
 _INPUTS = {"start": Input("int32", (2,)), "shape": Input("int32", (2,))}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib.util
 import pickle
 
+from fusionloader.executors import nvjpeg
 from fusionloader.executors.dali.head_steps import FILTERS
-from fusionloader.executors.decoders import nvjpeg
 from fusionloader.executors.decoders.interface import Decoder
 from fusionloader.gpu_settings import GpuWorker
 

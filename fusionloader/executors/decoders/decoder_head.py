@@ -14,9 +14,8 @@ import numpy as np
 from fusionloader.executors.dali.head_steps import HeadStep
 from fusionloader.executors.decoders.buffer_pool import BufferPool
 from fusionloader.executors.decoders.interface import DecodeCommand, Decoded, Decoder
-from fusionloader.executors.device_loss import is_device_lost
+from fusionloader.executors.device_errors import is_device_lost, is_shortage
 from fusionloader.executors.refusals import FileRefused
-from fusionloader.executors.shortage import is_shortage
 
 if TYPE_CHECKING:
     import torch

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fusionloader.executors.decoders.whole_images import WholeImageDecoder
-from fusionloader.executors.device_loss import is_device_lost
+from fusionloader.executors.device_errors import is_device_lost, is_shortage
 from fusionloader.executors.refusals import DecodeFailed
-from fusionloader.executors.shortage import is_shortage
 
 if TYPE_CHECKING:
     import torch

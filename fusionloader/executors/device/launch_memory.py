@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from fusionloader.executors.dali.memory import borrowing
 from fusionloader.executors.dali.prebuilt import drop_all
 from fusionloader.executors.device.task import EncodedSample
-from fusionloader.executors.shortage import is_shortage
+from fusionloader.executors.device_errors import is_shortage
 from fusionloader.gpu_memory import Borrower, Mapping, MemorySharingError, pool
 from fusionloader.gpu_memory.probe import answer_if_asked
 

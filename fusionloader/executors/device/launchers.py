@@ -9,7 +9,7 @@ from fusionloader import _native
 from fusionloader._native import cuda
 from fusionloader.executors.device.kernel import kernel_code
 from fusionloader.executors.device.memory import Memory, allocate_on_host
-from fusionloader.executors.shortage import is_shortage
+from fusionloader.executors.device_errors import is_shortage
 from fusionloader.gpu_memory.errors import CudaError
 
 __all__ = ["CudaLauncher", "HostLauncher", "KernelError", "Launcher"]

@@ -12,7 +12,7 @@ from fusionloader.executors.device.fused_augment import FusedAugment
 from fusionloader.executors.device.launchers import CudaLauncher, HostLauncher
 from fusionloader.executors.device.memory import allocator_of_torch
 from fusionloader.executors.device.task import Augment, GpuTask
-from fusionloader.executors.shortage import is_shortage
+from fusionloader.executors.device_errors import is_shortage
 from fusionloader.plan.stages import Plan
 
 _WARM_UP_SIDE = 64

@@ -1,4 +1,4 @@
-"""Errors after which a process can do nothing more on its CUDA device."""
+"""What an error says of a device: that memory has run out, or that it does no work any more."""
 
 from __future__ import annotations
 
@@ -42,6 +42,13 @@ _SIGNS = (
     "cudaerrorunknown",
     "cuda unknown error",
 )
+_SHORTAGES = (
+    "out of memory",
+    "bad_alloc",
+    "cudaerrormemoryallocation",
+    "cuda_error_out_of_memory",
+    "can't allocate",
+)
 
 
 def is_device_lost(error: BaseException) -> bool:
@@ -56,3 +63,14 @@ def is_device_lost(error: BaseException) -> bool:
         and "cuda" in text
         and any(sign in text or sign in plain for sign in _SIGNS)
     )
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Whether an error says that memory has run out: of Python, torch, DALI or CUDA.
+
+    DALI and CUDA have no type of their own for it, only words.
+    """
+    if isinstance(error, MemoryError):
+        return True
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and any(sign in text for sign in _SHORTAGES)
