@@ -449,5 +449,7 @@ class SlotIterator(_BaseDataLoaderIter):
 
 
 def _end(manager: LocalManager | GroupManager, counters: AllWorkers) -> None:
-    manager.close()
-    counters.end(manager.totals)
+    try:
+        manager.close()
+    finally:  # they refer to the manager until then
+        counters.end(manager.totals)
