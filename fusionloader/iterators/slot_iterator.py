@@ -531,5 +531,7 @@ def _pinned(made: Callable[[Job], Batch], job: Job, device: str | None) -> Batch
 
 
 def _end(manager: LocalManager | GroupManager, counters: AllWorkers) -> None:
-    manager.close()
-    counters.end(manager.totals)
+    try:
+        manager.close()
+    finally:  # they refer to the manager until then
+        counters.end(manager.totals)

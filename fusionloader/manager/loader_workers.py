@@ -7,6 +7,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Container, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from fusionloader import _native
@@ -300,12 +301,13 @@ class LoaderWorkers:
 
     def end(self) -> None:
         """Ends the processes, after the queue was stopped."""
-        if self._membership is not None:
-            self._membership.close()
-        if self._binding is not None:
-            self._binding.close()
-        if self._remote is not None:
-            self._remote.end()
-        if self._set is not None:
-            self._set.end()
-        self._cores.close()
+        with ExitStack() as steps:  # each is taken, whatever one before it raises; the last first
+            steps.callback(self._cores.close)
+            if self._set is not None:
+                steps.callback(self._set.end)
+            if self._remote is not None:
+                steps.callback(self._remote.end)
+            if self._binding is not None:
+                steps.callback(self._binding.close)
+            if self._membership is not None:
+                steps.callback(self._membership.close)

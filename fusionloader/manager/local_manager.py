@@ -28,7 +28,8 @@ from __future__ import annotations
 import logging
 import os
 import pickle
-from contextlib import ExitStack
+import sys
+from collections.abc import Callable
 from functools import partial
 
 from fusionloader import _native
@@ -81,6 +82,8 @@ class LocalManager:
         closed: whether it has ended.
     """
 
+    closed = True  # of one that could not be made
+
     def __init__(
         self, options: ManagerOptions, layout: Layout | None, start: StartWorker, deferred: Counts
     ) -> None:
@@ -88,7 +91,6 @@ class LocalManager:
         self._options = options
         self._pid = os.getpid()
         self._deferred = deferred
-        self.closed = False
         self._most_in_flight = options.in_flight
         self._most = max(options.workers, options.most_workers)
         self._ring_size = options.in_flight * self._most // max(options.workers, 1) * 2 + 2
@@ -103,6 +105,7 @@ class LocalManager:
         self.trace = ManagerTrace(self._control_fd, self.queue, self.in_flight, self._workers)
         self._memory = BatchMemory(options, self._arena, self.queue, self._ring_size, self._most)
         self.gpu: GpuControl | None = None
+        self.closed = False
         try:
             self._begin(layout, start)
         except BaseException:
@@ -474,15 +477,27 @@ class LocalManager:
         """Ends the workers and gives the memory back; delivered batches stay valid."""
         if self.closed or os.getpid() != self._pid:
             return  # in a forked child the workers are its parent's
-        with ExitStack() as steps:  # each is taken, whatever one before it raises; the last first
-            steps.callback(os.close, self._control_fd)
-            steps.callback(self._arena.close)
-            steps.callback(self.in_flight.jobs.clear)
-            steps.callback(self._memory.close, self.in_flight)
-            if self.gpu is not None:
-                steps.callback(self.gpu.end)
-            steps.callback(self._workers.end)
-            steps.callback(self.queue.stop)
-            steps.callback(self.trace.end)
-            steps.callback(self.receive_deferred)
-            self.closed = True
+        steps: list[Callable[[], object]] = [
+            self.receive_deferred,
+            self.trace.end,
+            self.queue.stop,
+            self._workers.end,
+            *([] if self.gpu is None else [self.gpu.end]),
+            lambda: self._memory.close(self.in_flight),
+            self.in_flight.jobs.clear,
+            self._arena.close,
+            lambda: os.close(self._control_fd),
+        ]
+        failed: BaseException | None = None
+        self.closed = True
+        for step in steps:  # each is taken, whatever one before it raises
+            try:
+                step()
+            except BaseException as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_finalizing():  # an exception may have come before it was closed
+            self.close()

@@ -11,6 +11,7 @@ import time
 
 from fusionloader.ranks.global_manager import GlobalManagerConfig
 from fusionloader.ranks.sharing_offer import SharingOffer
+from fusionloader.shm.descriptor import OwnedDescriptor
 from fusionloader.workers import fd_messages
 from fusionloader.workers.fd_messages import FdMessage
 from fusionloader.workers.processes import BareProcess
@@ -27,18 +28,24 @@ _warned: set[str] = set()
 _started: list[BareProcess] = []  # referenced until they have ended, so that they are reaped
 
 
+class _Event(OwnedDescriptor):
+    """An eventfd, which is closed also where the manager that it is for cannot be made."""
+
+    def __init__(self) -> None:
+        self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+
 class Membership:
     """One queue's connection to the global manager; blocks on it for a moment at most.
 
     Attributes:
-        event_fd: eventfd by which workers and the local manager wake the global manager.
         address: name of the socket that the global manager listens on.
     """
 
     def __init__(self, sharing_offer: SharingOffer) -> None:
         self._sharing_offer = sharing_offer
         self.address = sharing_offer.ranks.address
-        self.event_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._event = _Event()
         self._fds: tuple[int, ...] = ()
         self._connection: socket.socket | None = None
         self._refused = False
@@ -46,6 +53,11 @@ class Membership:
         self._missing_since: float | None = None
         self._start_after = 0.0
         self._pause = _FIRST_PAUSE
+
+    @property
+    def event_fd(self) -> int:
+        """Eventfd by which workers and the local manager wake the global manager."""
+        return self._event.fd
 
     def join(self, control_fd: int, data_fd: int) -> None:
         """Offers the queue to the global manager, now or as soon as there is one."""
@@ -138,9 +150,7 @@ class Membership:
                 self._connection.shutdown(socket.SHUT_RDWR)
         self._disconnect()
         self._refused = True
-        if self.event_fd >= 0:
-            os.close(self.event_fd)
-            self.event_fd = -1
+        self._event.close()
 
 
 def _warn_once(text: str) -> None:

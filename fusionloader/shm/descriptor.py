@@ -22,9 +22,9 @@ class OwnedDescriptor:
 
         ``close_fd`` is a default argument because Python may clear its modules before ``__del__``.
         """
-        if self.fd >= 0:
-            close_fd(self.fd)
-            self.fd = -1
+        fd, self.fd = self.fd, -1  # first: with an exception behind it, none is closed twice
+        if fd >= 0:
+            close_fd(fd)
 
     def __del__(self) -> None:
         if hasattr(self, "fd"):

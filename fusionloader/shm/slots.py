@@ -11,6 +11,7 @@ from typing import Protocol
 
 from fusionloader import _native
 from fusionloader.shm import forks, objects
+from fusionloader.shm.descriptor import OwnedDescriptor
 from fusionloader.shm.forks import Fork
 
 _PAGE = mmap.PAGESIZE
@@ -70,8 +71,10 @@ class Region:
         self.address = self.map.address
 
 
-class Arena:
+class Arena(OwnedDescriptor):
     """The shared-memory object that slots are cut from; it only ever grows.
+
+    Delivered batches keep their memory mapped when it is closed.
 
     Attributes:
         fd: its file descriptor, for workers to map.
@@ -114,12 +117,6 @@ class Arena:
         """Undoes ``discard``."""
         objects.reserve(self.fd, slot.offset, slot.nbytes)
         slot.resident = True
-
-    def close(self) -> None:
-        """Closes the descriptor; delivered batches keep their memory mapped."""
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
 
 
 class Mark(Protocol):

@@ -123,9 +123,12 @@ class AllWorkers:
     def end(self, counted: Counted) -> None:
         """Adds the counters of an iterator whose workers have ended for good."""
         ended, under_way = self._counted
-        ended = ended.copy()
-        ended.add(counted())
-        self._counted = ended, tuple(each for each in under_way if each != counted)
+        try:
+            total = ended.copy()
+            total.add(counted())
+            ended = total
+        finally:  # after an exception, too: ``counted`` refers to all that the iterator had
+            self._counted = ended, tuple(each for each in under_way if each != counted)
 
     def total(self) -> WorkerCounters:
         """Returns all counters as they are now."""

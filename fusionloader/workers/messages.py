@@ -219,9 +219,15 @@ class Receiver:
         poll.register(self.fd, select.POLLIN)
         poll.poll(seconds * 1000)
 
-    def close(self) -> None:
-        """Closes the descriptor."""
+    def close(self, close_fd: Callable[[int], None] = os.close) -> None:
+        """Closes the descriptor.
+
+        ``close_fd`` is a default argument because Python may clear its modules before ``__del__``.
+        """
         with self._lock:  # no thread reads the next file with this number
             fd, self.fd = self.fd, -1
             if fd >= 0:
-                os.close(fd)
+                close_fd(fd)
+
+    def __del__(self) -> None:  # an exception may have come before it was closed
+        self.close()

@@ -85,18 +85,22 @@ class WorkerSet:
     def _launch(self, number: int) -> RunningWorker:
         read, write = os.pipe()
         process: Process | None = None
+        receiver: messages.Receiver | None = None
         try:
             try:
                 if self._hand_over is not None:
                     self._hand_over(number, read)
                     os.close(read)
                     read = -1
-                worker = RunningWorker(number, messages.Receiver(read))
+                receiver = messages.Receiver(read)
+                worker = RunningWorker(number, receiver)
                 worker.process = process = self._start(number, write)
             finally:
                 os.close(write)
         except BaseException:
-            if read >= 0:
+            if receiver is not None:
+                receiver.close()
+            elif read >= 0:
                 os.close(read)
             if process is not None:  # its successor has the same number
                 process.kill()

@@ -97,6 +97,7 @@ class Course:
         self._rows = self._epochs[epoch] if epoch < len(self._epochs) else []
         self.count = len(self._rows)
         self.to_come = list(range(self.count))
+        self._empty: list[int] = []  # batches without rows, where they come in any order
         self._gone: list[int | None] = []  # samples of errors whose batches are not known
         self._perhaps = 0  # errors that stand for a batch, or for none
         self.told: list[tuple[int, str]] = []  # samples left out, and why
@@ -119,10 +120,13 @@ class Course:
         end = self.to_come[0] + AHEAD if self.in_order and self.to_come else math.inf
         return self.epoch, end
 
+    def tell(self, skipped: Sequence[tuple[int, str]]) -> None:
+        """Notes samples that are left out; what is made again after an error says so again."""
+        self.told = [*skipped, *(each for each in self.told if each not in skipped)]
+
     def take_told(self) -> list[tuple[int, str]]:
-        """Returns the samples that are said to be left out of what comes now, each once."""
-        found = list(dict.fromkeys(self.told))  # what is made again after an error says so again
-        self.told.clear()
+        """Returns the samples that are said to be left out of what comes now."""
+        found, self.told = self.told, []
         return found
 
     def error(self, excused: Excused) -> None:
@@ -140,24 +144,24 @@ class Course:
 
         Nothing is returned if there is no such batch; none of the rows is the end of the epoch.
         """
+        if not self.in_order:
+            return self._find_anywhere(rows, left_out)
         empty, rest = [], Counter(left_out)
         for number in list(self.to_come) if left_out else []:
             samples = Counter(self.indices(number))
             if samples <= rest:
                 empty.append(number)
                 rest -= samples
-            elif self.in_order:
+            else:
                 break
         candidates = [number for number in self.to_come if number not in empty]
-        if self.in_order:
-            candidates = candidates[: 1 + self._perhaps]
+        candidates = candidates[: 1 + self._perhaps]
         for place, number in enumerate(candidates):
             pairs = list(zip(self.wanted(number), self.indices(number), strict=True))
             without = Counter(index for _, index in pairs if index in rest)
             if without == rest and rows == [row for row, index in pairs if index not in rest]:
-                if self.in_order:
-                    self._perhaps -= place
-                    empty += candidates[:place]
+                self._perhaps -= place
+                empty += candidates[:place]
                 break
         else:
             if rows or rest:
@@ -165,6 +169,29 @@ class Course:
             number = -1
         self.to_come = [each for each in self.to_come if each not in (*empty, number)]
         return [*empty, number]
+
+    def _find_anywhere(self, rows: list[str], left_out: Counter[int]) -> list[int]:
+        for number in self.to_come if rows else [-1]:
+            pairs = list(zip(self.wanted(number), self.indices(number), strict=False))
+            without = Counter(index for row, index in pairs if row not in rows)
+            here = [row for row, _ in pairs if row in rows]
+            whole = [each for each in self._empty if each != number]
+            # Which of several batches of the same samples is the one without rows is not known.
+            rest = (
+                left_out - without + Counter(self.indices(number) if number in self._empty else ())
+            )
+            if here != rows or not without <= left_out:
+                continue
+            for other in self.to_come:
+                samples = Counter(self.indices(other))
+                if other not in (*whole, number) and samples <= rest:
+                    whole.append(other)
+                    rest -= samples
+            if not rest:
+                empty, self._empty = [each for each in whole if each not in self._empty], whole
+                self.to_come = [each for each in self.to_come if each != number]
+                return [*empty, number]
+        return []
 
     def named(self, rows: list[str]) -> list[tuple[int, int]]:
         """Returns the epochs and numbers of the batches that have these rows."""
@@ -179,10 +206,11 @@ class Course:
         """Returns how many batches an end loses, or that have come beside their error."""
         if self.in_order:
             return max(len(self.to_come) - self._perhaps, 0)
-        spare = len(self.to_come) - len(self._gone)
+        to_come = [number for number in self.to_come if number not in self._empty]
+        spare = len(to_come) - len(self._gone)
         if not 0 <= spare <= self._perhaps:
             return max(spare - self._perhaps, -spare)
-        left = [self.indices(number) for number in self.to_come]
+        left = [self.indices(number) for number in to_come]
         return int(not _explained(left, [*self._gone, *[None] * spare]))
 
 
@@ -240,10 +268,11 @@ class Checks:
         """
         found = self._find(text, course, course.next)
         self.tally.errors[text.split(":")[0]] += 1
-        course.told += skipped
+        course.tell(skipped)
         if found.takes:
             self._skipped(course, course.take_told(), course.next)
-        course.error(found)
+        if not found.ends:  # nothing of the epoch comes behind it
+            course.error(found)
         return found
 
     def end(self, course: Course, skipped: Sequence[tuple[int, str]] = ()) -> None:
@@ -272,7 +301,7 @@ class Checks:
         self._batch(course, rows, skipped)
 
     def _batch(self, course: Course, rows: list[str], skipped: Sequence[tuple[int, str]]) -> None:
-        course.told += skipped
+        course.tell(skipped)
         skipped = course.take_told()
         found = course.find(rows, Counter(index for index, _ in skipped))
         if not found:

@@ -197,6 +197,22 @@ def test_a_batch_of_which_nothing_is_left_is_no_loss_and_the_next_one_is(planted
     made.batch(1, reasons)
 
 
+def test_without_an_order_any_batch_of_the_same_samples_may_be_left_out_whole(planted):
+    made = planted("plan", in_order=False)
+    made.course._order[3 * BATCH : 4 * BATCH] = made.course.indices(1)  # batch 3 is as batch 1
+    made.strike("too few descriptors")
+    samples = made.course.indices(1)
+    reason = f"Sample: index %d was left out: {TOO_MANY}"
+    skipped = [(index, reason % index) for index in samples]
+    made.batch(0, skipped)  # and batch 1 or 3, of which nothing is left
+    made.batch(1, skipped[:1])
+    assert_found(made.batch, 3)
+    assert_found(made.batch, 3, skipped[:1])
+    for number in (2, *range(4, BATCHES)):
+        made.batch(number)
+    made.end()
+
+
 def test_a_bad_file_in_a_batch_as_if_it_were_good_is_found(planted):
     made = planted("plan")
     made.checks.bad = BATCH
@@ -269,6 +285,17 @@ def test_an_error_of_a_process_that_nobody_has_killed_is_found(planted):
     made.strike("SIGKILL")
     assert_found(made.error, text.replace(str(made.process.pid), "1"))
     assert made.error(text).ends
+
+
+def test_a_worker_that_dies_before_the_end_of_the_epoch_is_told_covers_no_batch(planted):
+    made = planted("whole batches")
+    text = f"RuntimeError: DataLoader worker (pid {made.process.pid}) is killed by signal: Killed."
+    made.take(BATCHES)
+    assert_found(made.error, text)
+    made.strike("SIGKILL")
+    assert made.error(text).ends
+    made.course.begin(1)
+    assert_found(made.batch, 1)
 
 
 def test_an_error_of_a_dead_process_that_is_to_be_replaced_is_found(planted):

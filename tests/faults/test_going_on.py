@@ -11,6 +11,7 @@ import time
 import pytest
 import torch
 from support.limits import limited
+from support.torchrun import environment
 from support.waiting import PATIENCE, Flag, wait_until
 from torch.utils.data import Dataset
 
@@ -273,3 +274,30 @@ def test_an_error_of_the_sampler_is_not_taken_for_the_end_of_the_epoch():
     assert [type(error) for error in errors[:1]] == [ConnectionError]
     assert all("draws no more batches" in str(error) for error in errors[1:])
     assert isinstance(errors[-1], RuntimeError)
+
+
+def opened():
+    """What the loader opens; pipes are multiprocessing's, too, which leaves some open."""
+    found = [os.readlink(f"/proc/self/fd/{fd}") for fd in range(1000) if is_open(fd)]
+    return sorted(each for each in found if "fusionloader" in each or "eventfd" in each)
+
+
+def is_open(fd):
+    return os.path.islink(f"/proc/self/fd/{fd}")
+
+
+def test_what_an_iterator_opened_that_cannot_be_made_is_closed(monkeypatch):
+    for name, value in environment(2)[0].items():  # ranks share their workers
+        monkeypatch.setenv(name, value)
+    loader = FusionLoader(Numbers(), 4, num_workers=2)
+    list(loader)
+    gc.collect()
+    numbers = set(map(int, os.listdir("/proc/self/fd")))
+    free = min(set(range(len(numbers) + 1)) - numbers)
+    before = opened()
+    for more in range(8):
+        with limited(resource.RLIMIT_NOFILE, free + more), pytest.raises(OSError):
+            iter(loader)
+        gc.collect()
+        assert opened() == before, more
+    loader.close()

@@ -1,6 +1,8 @@
 """An exception at any step of the training process inside ``next()`` loses no batch."""
 
+import contextlib
 import errno
+import gc
 import itertools
 import random
 
@@ -8,7 +10,8 @@ import pytest
 import torch
 from support.batches import same_batches
 from support.campaigns import SEED
-from support.raised_at import CALLS, Steps
+from support.raised_at import CALLS, Steps, sampled
+from support.waiting import gone, wait_until
 from torch.utils.data import Dataset
 
 from fusionloader import FusionLoader, WorkerPool
@@ -142,3 +145,23 @@ def test_an_exception_at_any_step_of_next_loses_no_batch(eval_set, kind, trouble
             pairs = [pair for pair in zip(expected, batches, strict=False) if pair[1] is not None]
             assert same_batches(*zip(*pairs, strict=True))
     loader.close()
+
+
+def test_an_exception_at_any_step_of_the_end_leaves_no_worker():
+    loader = FusionLoader(Numbers(), 4, num_workers=2)
+
+    def begun():
+        iterator = iter(loader)
+        next(iterator)
+        return iterator
+
+    count = Steps(events=(*CALLS, "c_return")).count(begun()._shutdown_workers)
+    for position in [*range(1, 11, 2), *sampled(count, 5, SEED)]:
+        steps = Steps(events=(*CALLS, "c_return"))
+        iterator = begun()
+        pids = [worker.pid for worker in iterator._workers]
+        with contextlib.suppress(KeyboardInterrupt):
+            steps.raise_at(position, KeyboardInterrupt(), iterator._shutdown_workers)
+        del iterator
+        gc.collect()
+        wait_until(lambda pids=pids: all(map(gone, pids)), f"workers are left: {steps.place}")
