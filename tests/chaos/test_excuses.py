@@ -288,7 +288,7 @@ def test_an_error_of_a_process_that_nobody_has_killed_is_found(planted):
 
 
 def test_a_worker_that_dies_before_the_end_of_the_epoch_is_told_covers_no_batch(planted):
-    made = planted("whole batches")
+    made = planted("stream")
     text = f"RuntimeError: DataLoader worker (pid {made.process.pid}) is killed by signal: Killed."
     made.take(BATCHES)
     assert_found(made.error, text)

@@ -71,16 +71,6 @@ class BlockedStream(IterableDataset):
         yield
 
 
-class Blobs(Dataset):
-    """Samples of which one is more than a pipe takes."""
-
-    def __len__(self):
-        return 4000
-
-    def __getitem__(self, index):
-        return "x" * (1 << 20)
-
-
 def blocked_in(how, folder, _):
     """A collate_fn, or a worker_init_fn."""
     block(how, folder)
@@ -124,7 +114,7 @@ def begin(kind, how, folder):
     elif kind == "stream":
         dataset = BlockedStream(how, folder)
     elif kind == "collate":
-        dataset = Blobs()
+        dataset = Blocked(how, folder) if how == "pipe" else range(4000)
         options["collate_fn"] = list if how == "pipe" else blocked
     else:
         dataset = images(folder)
@@ -158,7 +148,7 @@ def full_pipes():
 def are_blocked(kind, how, folder):
     """Whether all workers are blocked as they are to be."""
     if how == "pipe":
-        return full_pipes() == (1 if kind.startswith("collate") else WORKERS)
+        return full_pipes() == WORKERS
     return how == "idle" or len(list(Path(folder).glob("blocked-*"))) == WORKERS
 
 
