@@ -160,14 +160,9 @@ void Copier::copy(uint64_t to, uint64_t from, uint64_t bytes) {
 // In the thread alone: training may be capturing a graph, where nothing may ask for events.
 void Copier::read_time() {
   if (!measured_ || !measured_->end->query()) return;
-  timed_.bytes += measured_->bytes;
-  timed_.seconds += measured_->end->seconds_since(measured_->begin);
+  timed_seconds_ = timed_seconds_ + measured_->end->seconds_since(measured_->begin);
+  timed_bytes_ += measured_->bytes;
   measured_.reset();
-}
-
-Copier::Timed Copier::timed() {
-  const std::lock_guard lock(mutex_);
-  return timed_;
 }
 
 std::vector<uint32_t> Copier::rows_through_slot(const Copying& copying) const {

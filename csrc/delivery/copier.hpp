@@ -56,12 +56,13 @@ class Copier {
   // Ends the thread. What is in the stream goes on.
   void close();
   uint64_t copied_bytes() const { return copied_bytes_.load(); }
-  // The device's time for some of the copies, one at a time of those that are large enough.
+  // The device's time for some of the copies, one at a time of those that are large enough. Takes
+  // no lock: in a forked child the parent's thread may have held it for good.
   struct Timed {
     uint64_t bytes;
     double seconds;
   };
-  Timed timed();
+  Timed timed() const { return {timed_bytes_.load(), timed_seconds_.load()}; }
 
  private:
   struct Copying {
@@ -101,10 +102,10 @@ class Copier {
   std::mutex mutex_;  // of what follows, and of the order in the stream
   std::list<Copying> copying_;
   std::unique_ptr<Measured> measured_;
-  Timed timed_{0, 0};
   std::exception_ptr failure_;  // of the thread
   std::atomic<bool> closed_{false};
-  std::atomic<uint64_t> copied_bytes_{0};
+  std::atomic<uint64_t> copied_bytes_{0}, timed_bytes_{0};
+  std::atomic<double> timed_seconds_{0};
   std::unique_ptr<std::thread> thread_;
 };
 
