@@ -123,14 +123,11 @@ class SeededRuns:
 
     def run(self, key: SampleKey, seeding: Seeding, make: Callable[[], Sample]) -> Sample:
         """Returns what ``make`` returns, which draws by ``key``."""
-        if self._places is None and not all(self._draws):
-            self._places = _places_of_generators()
-            if self._places is None:
-                self._draws = (True, True)
-        if self._places is None or all(self._draws) or not (seeding.python or seeding.numpy):
+        places = self._places or self._find_places()
+        if places is None or all(self._draws) or not (seeding.python or seeding.numpy):
             seed_generators(key, seeding)
             return make()
-        python, numpy = self._places
+        python, numpy = places
         seed_generators(key, self._rest or seeding)
         if self._rest is not None:
             self._leave_start(python, numpy)
@@ -146,6 +143,13 @@ class SeededRuns:
             if not self._was_unseeded(before, seeding):
                 return sample
         return self.run(key, seeding, make)
+
+    def _find_places(self) -> tuple[ctypes.c_uint64, ctypes.c_uint64] | None:
+        if not all(self._draws):
+            self._places = _places_of_generators()
+            if self._places is None:
+                self._draws = (True, True)  # as far as can be told
+        return self._places
 
     def _leave_start(self, python: ctypes.c_uint64, numpy: ctypes.c_uint64) -> None:
         """Moves what was just seeded, so that it is seen when a sample seeds it."""

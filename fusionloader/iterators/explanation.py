@@ -27,15 +27,16 @@ def explained(
     """Returns how a loader's samples are made, and why, a line per stage.
 
     ``why_not`` says why batches cannot be written sample by sample; ``is_torchs`` whether torch's
-    own loop makes them. With ``part_seconds``, the time
-    spent on each part of a plan, also its share.
+    own loop makes them. With ``part_seconds``, the time spent on each part of a plan, also its
+    share.
     """
     whose = " of a pool" if options.pool is not None else ""
-    if why_not and (is_torchs or options.num_workers == 0):
+    here = options.num_workers == 0
+    if why_not and (is_torchs or (here and options.on_error == "raise")):
         lines = [f"whole batches in torch's own loop: {why_not}"]
-    elif why_not:
+    elif why_not and not here:
         lines = [f"{options.num_workers} workers{whose} make whole batches: {why_not}"]
-    elif options.num_workers == 0:
+    elif here:
         lines = ["in the training process, because num_workers=0"]
     else:
         lines = [f"{options.num_workers} workers{whose} write samples into shared batches"]

@@ -79,7 +79,7 @@ class IteratorFactory:
         in_torchs_loop = _why_in_torchs_loop(options)
         if in_torchs_loop:
             refuse_in_torchs_loop(options, in_torchs_loop)
-        elif why := _why_whole(options.dataset):
+        elif compiled is None and options.auto_collation and (why := _why_whole(options.dataset)):
             refuse_on_error(options, why)
         if options.num_workers == 0:
             of_user = why_not or compiled is None

@@ -8,7 +8,6 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import nullcontext
 
 import torch
@@ -30,6 +29,7 @@ from fusionloader.executors.layout import Layout
 from fusionloader.gpu_memory.errors import MemorySharingError
 from fusionloader.iterators.backend import WorkerBackend
 from fusionloader.iterators.loader_state import LoaderState, Window
+from fusionloader.iterators.pinning import Pinning
 from fusionloader.iterators.sample_counts import asked_samples
 from fusionloader.iterators.whole_batches import detached
 from fusionloader.manager.in_flight import Job, MiniBatch
@@ -68,7 +68,6 @@ class SlotIterator(_BaseDataLoaderIter):
         self._base_seed = self._epochs.base_seed(int(self._base_seed))
         backend.open_reader(state.reader)
         self._finalizer: Callable[[], object] = lambda: None
-        self._pinning: ThreadPoolExecutor | None = None
         self._membership = None if options.share is None else state.member(options.share)
         self._delivery = self._make_delivery()
         self._tracer, self._turn = StepTracer(state.traces), OneThread()
@@ -109,6 +108,9 @@ class SlotIterator(_BaseDataLoaderIter):
         else:
             self._manager = GroupManager(options, layout, start, self._membership)
         self._gpu, self._in_flight = self._manager.gpu, self._manager.in_flight
+        self._pinning: Pinning | None = None
+        if self._pin_memory and isinstance(self._manager, LocalManager) and options.receiver:
+            self._pinning = Pinning(self._manager.deliver_whole, self._pin_memory_device)
         self._statistics.all_workers.begin(self._manager.totals)
         self._finalizer = weakref.finalize(self, _end, self._manager, self._statistics.all_workers)
         self._tracer.replace_feed(self._manager.trace)
@@ -252,9 +254,8 @@ class SlotIterator(_BaseDataLoaderIter):
         self._num_yielded = 0
 
     def _discard(self) -> None:
-        for job in self._in_flight.undelivered:
-            if job.pinned is not None and not job.pinned.cancel():
-                wait([job.pinned])
+        if self._pinning is not None:
+            self._pinning.leave(self._in_flight.undelivered)
         self._manager.discard()
 
     # ---- a batch -------------------------------------------------------------------------------
@@ -338,7 +339,7 @@ class SlotIterator(_BaseDataLoaderIter):
     def _next_job(self) -> Job:
         """Returns the next mini-batch; copies of those behind it that are done begin."""
         in_order, here = self._options.in_order, self._here()
-        if self._delivery is not None or self._pins_whole_batches:
+        if self._delivery is not None or self._pinning is not None:
             while len(here) < _AHEAD and (done := self._manager.take_done(in_order)):
                 self._copy(done)
                 here.append(done)
@@ -352,24 +353,14 @@ class SlotIterator(_BaseDataLoaderIter):
 
         Of one that a worker has made: to page-locked memory, as ``pin_memory`` asks for.
         """
-        if self._backend.receiver is not None:
-            if self._pins_whole_batches and job.pinned is None and job.spilled:
-                if self._pinning is None:
-                    self._pinning = ThreadPoolExecutor(1, "fusionloader-pin")
-                assert isinstance(self._manager, LocalManager)
-                made, device = self._manager.deliver_whole, self._pin_memory_device
-                job.pinned = self._pinning.submit(_pinned, made, job, device)
-            return
+        if self._pinning is not None:
+            self._pinning.begin(job)
         if self._delivery is None or job.failures or job.spilled or not job.indices:
             return
         if job.arriving is None:
             assert isinstance(self._manager, LocalManager)
             job.arriving = arriving = self._manager.deliver_on_device(job)
             self._tracer.copied(job.batch.epoch, job.number, arriving.nbytes, arriving.begun_ns)
-
-    @property
-    def _pins_whole_batches(self) -> bool:
-        return bool(self._pin_memory) and self._backend.receiver is not None
 
     @property
     def _layout(self) -> Layout:
@@ -438,13 +429,9 @@ class SlotIterator(_BaseDataLoaderIter):
         assert isinstance(self._manager, LocalManager)
         if not job.indices:  # no worker has claimed anything of it
             return self._options.collate_fn([])
-        if job.pinned is None:
-            return self._manager.deliver_whole(job)
-        try:
-            return job.pinned.result()
-        except (MemoryError, OSError):
-            job.pinned = None  # the next call tries again
-            raise
+        if self._pinning is not None:
+            return self._pinning.batch(job)
+        return self._manager.deliver_whole(job)
 
     def _tell_gpu(self, samples: int) -> None:
         """Reports a delivery to the GPU worker's control."""
@@ -524,10 +511,6 @@ class SlotIterator(_BaseDataLoaderIter):
     @property
     def _workers(self) -> Sequence[object]:
         return self._manager.processes
-
-
-def _pinned(made: Callable[[Job], Batch], job: Job, device: str | None) -> Batch:
-    return pin_memory(made(job), device)  # type: ignore[no-untyped-call]
 
 
 def _end(manager: LocalManager | GroupManager, counters: AllWorkers) -> None:

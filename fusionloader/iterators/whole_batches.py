@@ -1,8 +1,7 @@
-"""Whole batches per worker, as torch does it, for what cannot be written row by row.
+"""Batches that torch's own iterators make, which learn to resume and to notice a changed epoch.
 
-Custom ``collate_fn``, samples of varying shape, strings, ``batch_size=None``, ``IterableDataset``:
-torch's own iterators serve them. Here they learn to resume, to notice a changed epoch, and to go on
-where another iterator stopped.
+With workers these are batches of an ``IterableDataset`` and of a dataset with a ``state_dict()``;
+without, all that go through Python alone. Where the native part is missing they are all batches.
 """
 
 from __future__ import annotations
@@ -384,7 +383,7 @@ class _WithContext:
 
     def __init__(
         self,
-        loader: AnyLoader | _Seeded,
+        loader: AnyLoader,
         options: LoaderOptions,
         states: list[State | None] | None,
         stores: StoreHandles | None,

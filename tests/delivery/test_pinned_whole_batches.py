@@ -7,6 +7,7 @@ import torch
 from support.waiting import PATIENCE
 
 from fusionloader import FusionLoader
+from fusionloader.iterators.pinning import Pinning
 
 
 class Batch:
@@ -26,7 +27,8 @@ class Batch:
 def iterator(monkeypatch):
     loader = FusionLoader(list(range(40)), 4, num_workers=2, collate_fn=Batch, timeout=PATIENCE)
     made = iter(loader)
-    monkeypatch.setattr(made, "_pin_memory", True)  # which torch only does beside a device
+    # Without a device torch pins nothing, and the iterator has none.
+    monkeypatch.setattr(made, "_pinning", Pinning(made._manager.deliver_whole, None))
     return made
 
 

@@ -1,10 +1,18 @@
 """``on_error`` with datasets of one's own: obeyed, or refused where it cannot be."""
 
+import io
+
 import pytest
 import torch
+from PIL import Image
+from support.images import eval_transform
 from torch.utils.data import Dataset, IterableDataset
 
 from fusionloader import FusionLoader
+
+STREAM = io.BytesIO()
+Image.new("RGB", (80, 60)).save(STREAM, "JPEG")
+JPEG = STREAM.getvalue()
 
 
 class Numbers(Dataset):
@@ -87,3 +95,32 @@ def test_what_makes_no_single_samples_refuses_it(why, num_workers):
 def test_samples_that_are_no_arrays_are_left_out_as_well():
     loader = FusionLoader(Texts(), 4, num_workers=2, on_error="skip")
     assert [len(batch) for batch in loader] == [4, 4]
+
+
+class Encoded(Dataset):
+    """Images that a plan makes, whatever ``__getitems__`` would."""
+
+    transform = staticmethod(eval_transform())
+
+    def __len__(self):
+        return 4
+
+    def read_encoded(self, index):
+        return b"no image" if index == 2 else JPEG, index
+
+    def __getitems__(self, indices):
+        raise AssertionError(indices)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_plan_leaves_samples_out_of_a_dataset_that_could_make_lists(num_workers):
+    loader = FusionLoader(Encoded(), 4, num_workers=num_workers, on_error="skip")
+    ((_, targets),) = loader
+    assert targets.tolist() == [0, 1, 3]
+
+
+def test_explain_says_that_samples_of_a_collate_fn_are_made_here():
+    loader = FusionLoader(Numbers(), 2, collate_fn=tensors, on_error="skip")
+    assert loader.explain().startswith("in the training process, because num_workers=0")
+    loader = FusionLoader(Numbers(), 2, collate_fn=tensors)
+    assert loader.explain().startswith("whole batches in torch's own loop")
