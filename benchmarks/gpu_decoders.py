@@ -27,10 +27,10 @@ from benchmarks.study import append, parser_of
 from fusionloader import Decoded, Decoder, GpuWorker
 from fusionloader.cli.bench import setting_of
 from fusionloader.cli.environment import versions
-from fusionloader.executors.dali.head_steps import HeadStep, window_of
 from fusionloader.executors.decoders.by_name import engine_of, missing_package
 from fusionloader.executors.decoders.dali_decoder import DaliDecoder
 from fusionloader.executors.decoders.decoder_head import DecoderHead, Group
+from fusionloader.executors.decoders.head_steps import HeadStep, window_of
 from fusionloader.executors.decoders.nvjpeg_decoder import NvjpegDecoder
 from fusionloader.executors.decoders.torchvision_decoder import TorchvisionDecoder
 from fusionloader.executors.native import file_decoder, jpeg_size, make_executor

@@ -83,7 +83,7 @@ C = Run(
             170,
             brief=(*_FEW, "--files", "8", "--groups", "4", "--seconds", "0.2"),
         ),
-        Step("boot", _module("gpu.boot", *_IMAGES), 60, ("--device", "cpu"), ("--images", "64")),
+        Step("boot", _module("gpu.boot", *_IMAGES), 60, ("--device", "cpu"), _FEW),
         Step(
             "memory sharing",
             (_MEMORY, "--limit", "40", "--json", JSON),

@@ -35,7 +35,7 @@ class Device(Protocol):
     def upload(self, data: bytes) -> torch.Tensor:
         """Returns bytes on the device, which are there for work in the copy stream."""
 
-    def use(self, tensor: torch.Tensor) -> None:
+    def record_stream(self, tensor: torch.Tensor) -> None:
         """Has the memory of a tensor of ``empty`` wait for the current stream when it is freed."""
 
     def tensor(self, memory: DeviceMemory) -> torch.Tensor:
@@ -81,7 +81,7 @@ class CudaDevice:
         with torch.cuda.stream(_copy_stream(self.number)):
             return host.to(f"cuda:{self.number}")
 
-    def use(self, tensor: torch.Tensor) -> None:
+    def record_stream(self, tensor: torch.Tensor) -> None:
         """See ``Device``."""
         tensor.record_stream(torch.cuda.current_stream(self.number))
 

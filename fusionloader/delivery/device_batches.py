@@ -95,7 +95,7 @@ class DeviceDelivery:
         layout, rows = copying.layout, copying.rows
         on_device = [leaf for leaf in copying.leaves if leaf is not None]
         leaves = on_device
-        if None in copying.leaves:
+        if len(on_device) < len(copying.leaves):  # texts stay here
             host = layout.tensors(owner, rows, rows)
             pairs = zip(copying.leaves, host, strict=True)
             leaves = [text if leaf is None else leaf for leaf, text in pairs]
@@ -109,7 +109,7 @@ class DeviceDelivery:
         if pending.buffer is not None:
             pending.buffer.stream = stream
         for leaf in pending.on_device:
-            self.device.use(leaf)
+            self.device.record_stream(leaf)
         return pending.layout.build(pending.leaves)
 
 
@@ -124,7 +124,7 @@ def wait_for_copies(device: Device) -> None:
     """Returns when no copy reads host memory any more."""
     try:
         native.synchronize(device.number, device.copy_stream)
-    except MemorySharingError:
+    except MemorySharingError:  # our call is refused, perhaps torch's is not
         device.synchronize()
 
 

@@ -10,13 +10,13 @@ import torch
 from fusionloader._native import cuda as native
 from fusionloader.delivery.cuda_device import Device
 from fusionloader.delivery.device_memory import DeviceMemory, open_memory
+from fusionloader.executors.device_errors import is_shortage
 from fusionloader.gpu_memory.errors import CudaError
 
 BufferOpener = tuple[Callable[..., torch.Tensor], tuple[Any, ...]]
 """A function, and the arguments with which it opens a buffer in the GPU worker."""
 
 _DEFAULT_STREAM = 0
-_OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 
 
 def _itself(memory: torch.Tensor) -> torch.Tensor:
@@ -27,7 +27,7 @@ def _allocate(device: int, nbytes: int) -> DeviceMemory:
     try:
         return DeviceMemory(device, nbytes)
     except CudaError as error:
-        if error.code != _OUT_OF_MEMORY:
+        if not is_shortage(error):
             raise
     torch.cuda.empty_cache()  # of an earlier epoch; this one has not begun
     return DeviceMemory(device, nbytes)

@@ -16,7 +16,7 @@ from fusionloader.executors.decoders import by_name
 from fusionloader.executors.device.launch_memory import TorchPool
 from fusionloader.executors.device.make_task import HeadOptions
 from fusionloader.executors.device.nvrtc import why_missing
-from fusionloader.executors.device.support import differences, why_not
+from fusionloader.executors.device.support import why_not
 from fusionloader.gpu.caching_allocator import TorchAllocator
 from fusionloader.gpu.memory_lender import MemoryOptions
 from fusionloader.gpu.start import Connections, GpuOptions
@@ -75,9 +75,11 @@ class GpuChoice:
 
 
 def _pixels(worker: GpuWorker, on_gpu: bool) -> str:
-    apart = differences(worker, on_gpu)
-    if not apart:
+    """Returns how the pixels of its rows differ from those of a CPU worker, in words."""
+    if isinstance(worker.decoder, str) and not on_gpu:
         return "its pixels are those of the CPU workers"
+    own = not isinstance(worker.decoder, str)
+    apart = "what the decoder does otherwise" if own else "the rounding of nvJPEG"
     return f"its pixels differ from those of the CPU workers by {apart} (docs/fidelity.md)"
 
 
@@ -92,10 +94,11 @@ def choose(options: LoaderOptions, compiled: Compiled | None) -> GpuChoice:
     device = torch.device(options.device) if options.device is not None else torch.device("cpu")
     explicit = isinstance(wanted, GpuWorker)
     if wanted is None and device.type == "cuda":
-        lacking = _lacking(options, compiled, GpuWorker(), on_gpu=True)
-        auto = f"would try one, and {_pixels(GpuWorker(), on_gpu=True)}"
+        lacking = _lacking(options, compiled, GpuWorker(), on_gpu=True) or why_missing()
         if lacking is not None:
             auto = f"would have none either: {lacking}"
+        else:
+            auto = f"would try one, and {_pixels(GpuWorker(), on_gpu=True)}"
         return GpuChoice(why_not=f'{_OFF}; gpu_worker="auto" {auto}')
     if wanted is None or (isinstance(wanted, GpuWorker) and wanted.sharing == "off"):
         return GpuChoice()

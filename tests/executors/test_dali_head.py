@@ -11,10 +11,9 @@ from support.dali_arrays import array_interface
 from fusionloader.cli.dead_leaves import paint
 from fusionloader.executors import nvjpeg
 from fusionloader.executors.dali import head as head_module
-from fusionloader.executors.dali.errors import NotOnDali
 from fusionloader.executors.dali.head import DaliHead
-from fusionloader.executors.dali.head_steps import HeadStep, head_of, window_of
 from fusionloader.executors.dali.prebuilt import Prebuilt
+from fusionloader.executors.decoders.head_steps import HeadCannot, HeadStep, head_of, window_of
 from fusionloader.executors.refusals import DecodeFailed
 
 WIDTH, HEIGHT = 90, 70
@@ -28,7 +27,8 @@ def encoded(image=PICTURE, format="JPEG", **options):
     return file.getvalue()
 
 
-WHOLE = HeadStep((0, 0, WIDTH, HEIGHT), HEIGHT, WIDTH)
+WHOLE = (0, 0, WIDTH, HEIGHT)
+WHOLE_STEP = HeadStep(WHOLE, HEIGHT, WIDTH)
 
 
 @pytest.fixture(scope="module")
@@ -43,23 +43,21 @@ def decoded(data):
 @pytest.mark.parametrize("mode", ["RGB", "L"])
 def test_windows_are_pillows_pixels_of_the_file(head, mode):
     data = encoded(PICTURE.convert(mode))
-    windows = [(0, 0, WIDTH, HEIGHT), (7, 5, 33, 41), (WIDTH - 1, HEIGHT - 1, 1, 1), (3, 0, 80, 9)]
-    steps = [HeadStep(window, window[3], window[2]) for window in windows] * 2
-    results = head.run([data] * 8, steps)  # more than a run's
-    for step, result in zip(steps, results, strict=True):
-        x, y, width, height = step.window
+    windows = [WHOLE, (7, 5, 33, 41), (WIDTH - 1, HEIGHT - 1, 1, 1), (3, 0, 80, 9)] * 2
+    results = head.run([data] * 8, windows)  # more than a run's
+    for (x, y, width, height), result in zip(windows, results, strict=True):
         assert np.array_equal(result.image, decoded(data)[y : y + height, x : x + width])
 
 
 def test_whole_images_that_are_cut_give_the_pixels_of_windows(head, monkeypatch):
-    data, steps = encoded(), [HeadStep((5, 3, 60, 50), 50, 60), WHOLE]
-    windows = head.run([data] * 2, steps)
+    data, places = encoded(), [(5, 3, 60, 50), WHOLE]
+    windows = head.run([data] * 2, places)
     defined = head_module._defined
     monkeypatch.setattr(
         head_module, "_defined", lambda backend, on_gpu, windows: defined(backend, on_gpu, False)
     )
     monkeypatch.setattr(head_module.fn.decoders, "image_slice", None)
-    cut = DaliHead(None, 2).run([data] * 2, steps)
+    cut = DaliHead(None, 2).run([data] * 2, places)
     assert all(np.array_equal(a.image, b.image) for a, b in zip(cut, windows, strict=True))
 
 
@@ -129,7 +127,7 @@ class _Trusting:
 
 
 def test_a_window_that_is_not_possible_is_told(head):
-    (result,) = head.run([encoded()], [HeadStep((80, 0, 11, 5), 5, 11)])
+    (result,) = head.run([encoded()], [(80, 0, 11, 5)])
     assert result.image is None
     assert "window" in result.reason
 
@@ -147,16 +145,16 @@ def test_the_head_takes_the_first_operations_of_a_sample():
     step, rest = head_of(drawn, WIDTH, HEIGHT)
     assert step == HeadStep((3, 4, 50, 40), 30, 20, "bicubic", hflip=True)
     assert rest == [("invert",), ("hflip",)]
-    assert head_of([], WIDTH, HEIGHT) == (WHOLE, [])
+    assert head_of([], WIDTH, HEIGHT) == (WHOLE_STEP, [])
     window = HeadStep((3, 4, 50, 40), 40, 50)
     assert window_of(drawn, WIDTH, HEIGHT) == (window, drawn[1:])
     beyond = [("crop", 60, 4, 50, 40, BLACK), *drawn[1:]]
-    assert window_of(beyond, WIDTH, HEIGHT) == (WHOLE, beyond)
+    assert window_of(beyond, WIDTH, HEIGHT) == (WHOLE_STEP, beyond)
 
 
 @pytest.mark.parametrize(
     "operation", [("crop", -1, 0, 9, 9, BLACK), ("resize", 5, 5, "box")], ids=lambda given: given[0]
 )
 def test_what_the_head_cannot_do_is_named(operation):
-    with pytest.raises(NotOnDali, match=operation[0]):
+    with pytest.raises(HeadCannot, match=operation[0]):
         head_of([operation], WIDTH, HEIGHT)

@@ -15,16 +15,15 @@ from PIL import Image
 from support.waiting import PATIENCE
 
 from fusionloader.cli.dead_leaves import paint
+from fusionloader.executors.dali.backend import Backend
 from fusionloader.executors.dali.head import DaliHead
-from fusionloader.executors.dali.head_steps import HeadStep
 from fusionloader.executors.dali.memory import borrowing
 from fusionloader.executors.dali.prebuilt import Prebuilt, drop_all
-from fusionloader.executors.dali.task import Backend
 from fusionloader.executors.device.make_task import HeadOptions, make_task
 from fusionloader.executors.device.task import GpuTask
 from fusionloader.plan.stages import Plan
 
-WINDOW = HeadStep((3, 5, 60, 50), 50, 60)
+WINDOW = (3, 5, 60, 50)
 
 
 @pytest.fixture
@@ -96,7 +95,6 @@ import resource
 from PIL import Image
 from fusionloader.executors.dali.memory import borrowing
 from fusionloader.executors.dali.head import DaliHead
-from fusionloader.executors.dali.head_steps import HeadStep
 from fusionloader.executors.device_errors import is_shortage
 
 def encoded(side):
@@ -105,21 +103,21 @@ def encoded(side):
     return file.getvalue()
 
 files = [encoded(64), encoded(8000)]  # of which the second one takes 192 MB
-steps = [HeadStep((0, 0, side, side), side, side) for side in (64, 8000)]
+windows = [(0, 0, side, side) for side in (64, 8000)]
 head = DaliHead(None, 2)
-head.run(files[:1], steps[:1])
+head.run(files[:1], windows[:1])
 pages = int(open("/proc/self/statm").read().split()[0])
 limit = pages * resource.getpagesize() + (100 << 20)
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-print([decoded.reason for decoded in head.run(files, steps)])
+print([decoded.reason for decoded in head.run(files, windows)])
 borrowing._installed.add(None)  # the CPU backend, as if its memory could be borrowed
 try:
-    head.run(files, steps)
+    head.run(files, windows)
 except RuntimeError as error:
     print(is_shortage(error))
 with borrowing.in_vain():
-    print([decoded.reason for decoded in head.run(files, steps)])
-print([decoded.reason for decoded in head.run(files[:1], steps[:1])])
+    print([decoded.reason for decoded in head.run(files, windows)])
+print([decoded.reason for decoded in head.run(files[:1], windows[:1])])
 """
 
 

@@ -11,9 +11,9 @@ from support import bad_decoders, warm_start
 from support.images import photo
 
 from fusionloader import DecodeCommand, GpuWorker
-from fusionloader.executors.dali.head_steps import HeadStep
 from fusionloader.executors.decoders import by_name
 from fusionloader.executors.decoders.decoder_head import DecoderHead
+from fusionloader.executors.decoders.head_steps import HeadStep
 from fusionloader.executors.decoders.torchvision_decoder import TorchvisionDecoder
 from fusionloader.executors.refusals import FileRefused
 

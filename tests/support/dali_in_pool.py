@@ -11,7 +11,6 @@ import numpy as np
 from PIL import Image
 
 from fusionloader.executors.dali.head import DaliHead
-from fusionloader.executors.dali.head_steps import HeadStep
 from fusionloader.executors.dali.memory import borrowing
 from fusionloader.executors.dali.memory.resource_library import build
 from fusionloader.executors.dali.memory.unused_memory import release_unused_memory
@@ -24,7 +23,7 @@ from fusionloader.gpu_memory import pool as borrowed
 _WIDTH, _HEIGHT = 4000, 3000
 _IMAGES = 8  # which take 288 MB when they are decoded
 _LEFT = 64 << 20  # on the device, which is not enough
-_STEP = HeadStep((0, 0, _WIDTH, _HEIGHT), _HEIGHT, _WIDTH)
+_WINDOW = (0, 0, _WIDTH, _HEIGHT)
 
 
 def use_dali(blocks: Sequence[Mapping], device: int = 0) -> dict[str, Any]:
@@ -76,7 +75,7 @@ def _an_image() -> bytes:
 
 
 def _pixels(head: DaliHead, file: bytes) -> Any:
-    decoded = head.run([file] * _IMAGES, [_STEP] * _IMAGES)
+    decoded = head.run([file] * _IMAGES, [_WINDOW] * _IMAGES)
     reasons = [each.reason for each in decoded if each.image is None]
     assert not reasons, reasons
     return np.stack([np.asarray(each.image.as_cpu()) for each in decoded])

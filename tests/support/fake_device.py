@@ -97,7 +97,7 @@ class FakeDevice:
         ctypes.memmove(tensor.data_ptr(), data, len(data))
         return tensor
 
-    def use(self, tensor):
+    def record_stream(self, tensor):
         self.record(tensor, self.stream)
 
     def record(self, tensor, stream):

@@ -12,17 +12,17 @@ import numpy.typing as npt
 from nvidia.dali import Pipeline, fn, types
 
 from fusionloader.executors import nvjpeg
-from fusionloader.executors.dali.head_steps import HeadStep
+from fusionloader.executors.dali.backend import Backend, Image
 from fusionloader.executors.dali.memory.borrowing import may_borrow
 from fusionloader.executors.dali.memory.unused_memory import release_unused_memory
 from fusionloader.executors.dali.prebuilt import Prebuilt
-from fusionloader.executors.dali.task import Backend, Image, Input
 from fusionloader.executors.device_errors import is_device_lost, is_shortage
 from fusionloader.executors.native import jpeg_size, make_executor
 from fusionloader.executors.refusals import DecodeFailed, FileRefused
 from fusionloader.plan.stages import Plan
 
-_INPUTS = {"start": Input("int32", (2,)), "shape": Input("int32", (2,))}
+Window = tuple[int, int, int, int]
+"""x, y, width and height, in pixels of the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +57,16 @@ class DaliHead:
         self._backend = Backend(device, max_batch, threads=threads)
         # Reads headers in 2 us, so that few files that DALI cannot decode get there.
         self._headers = make_executor(Plan((), None, None, None))
-        on_gpu: dict[str, object] = {
+        gpu_options: dict[str, object] = {
             "hw_decoder_load": hw_decoder_load,
             "jpeg_fancy_upsampling": fancy_upsampling,
         }
         windows = device is None or not fancy_upsampling or nvjpeg.decodes_windows()
-        self._pipeline = Prebuilt(partial(_defined, self._backend, on_gpu, windows))
+        self._pipeline = Prebuilt(partial(_defined, self._backend, gpu_options, windows))
         self._pipeline.build()
 
-    def run(self, encoded: Sequence[bytes], steps: Sequence[HeadStep]) -> list[DaliDecoded]:
-        """The pixels of each file's bytes, or the reason why there are none.
+    def run(self, encoded: Sequence[bytes], windows: Sequence[Window]) -> list[DaliDecoded]:
+        """The pixels of a window of each file's bytes, or the reason why there are none.
 
         Images are DALI's tensors, which no later run writes to.
 
@@ -75,34 +75,34 @@ class DaliHead:
                 is lost.
         """
         results: list[DaliDecoded] = []
-        found = [self._refusal(file, step) for file, step in zip(encoded, steps, strict=True)]
+        found = list(map(self._refusal, encoded, windows))
         for reason in found:
             results.append(DaliDecoded(None, reason))
         good = [place for place, reason in enumerate(found) if not reason]
         for begin in range(0, len(good), self._backend.max_batch):
             places = good[begin : begin + self._backend.max_batch]
             files = [np.frombuffer(encoded[place], np.uint8) for place in places]
-            made = self._decode(files, [steps[place] for place in places])
+            made = self._decode(files, [windows[place] for place in places])
             for place, decoded in zip(places, made, strict=True):
                 results[place] = decoded
         return results
 
-    def _refusal(self, file: bytes, step: HeadStep) -> str:
+    def _refusal(self, file: bytes, window: Window) -> str:
         """Why a file must not get to DALI, where one bad sample fails all; empty if it may."""
         size = jpeg_size(self._headers, file)
         if size is None:
             return FileRefused("not a whole JPEG file of 1 or 3 color channels")
-        x, y, width, height = step.window
+        x, y, width, height = window
         if min(x, y) < 0 or min(width, height) < 1 or x + width > size[0] or y + height > size[1]:
-            return f"the window {step.window} is not within the image of {size[0]} x {size[1]}"
+            return f"the window {window} is not within the image of {size[0]} x {size[1]}"
         return ""
 
     def _decode(
-        self, files: Sequence[npt.NDArray[np.uint8]], steps: list[HeadStep]
+        self, files: Sequence[npt.NDArray[np.uint8]], windows: list[Window]
     ) -> list[DaliDecoded]:
         """One run; if it fails, halves of it, down to the bad files."""
         try:
-            (images,) = self._pipeline.run(encoded=files, **_values(steps))
+            (images,) = self._pipeline.run(encoded=files, **_values(windows))
             return [DaliDecoded(image) for image in images]
         except RuntimeError as error:
             short, cause = is_shortage(error), _cause(error)
@@ -115,29 +115,30 @@ class DaliHead:
         if len(files) == 1:
             return [DaliDecoded(None, cause if short else DecodeFailed(cause))]
         middle = len(files) // 2
-        first = self._decode(files[:middle], steps[:middle])
-        return first + self._decode(files[middle:], steps[middle:])
+        first = self._decode(files[:middle], windows[:middle])
+        return first + self._decode(files[middle:], windows[middle:])
 
 
-def _values(steps: list[HeadStep]) -> dict[str, npt.NDArray[np.generic]]:
-    values: dict[str, list[object]] = {
-        "start": [(step.window[1], step.window[0]) for step in steps],
-        "shape": [(step.window[3], step.window[2]) for step in steps],
-    }
-    return {name: given.array(values[name]) for name, given in _INPUTS.items()}
+def _values(windows: list[Window]) -> dict[str, npt.NDArray[np.int32]]:
+    """Returns the inputs of a run, rows before columns, each in one piece of memory."""
+    values = np.array(windows, np.int32)
+    return {"start": values[:, [1, 0]], "shape": values[:, [3, 2]]}
 
 
-def _defined(backend: Backend, on_gpu: dict[str, object], windows: bool) -> Pipeline:
+def _defined(backend: Backend, gpu_options: dict[str, object], windows: bool) -> Pipeline:
     """The graph; without ``windows`` whole images are decoded, and cut afterwards."""
     pipeline = backend.pipeline()
     with pipeline:
         encoded = fn.external_source(name="encoded", dtype=types.UINT8, ndim=1)
-        nodes = {name: given.node(name) for name, given in _INPUTS.items()}
-        window: dict[str, Any] = {"start": nodes["start"], "shape": nodes["shape"], "axes": [0, 1]}
+        window: dict[str, Any] = {
+            name: fn.external_source(name=name, dtype=types.INT32, ndim=1)
+            for name in ("start", "shape")
+        }
+        window["axes"] = [0, 1]
         options: dict[str, Any] = {
             "output_type": types.RGB,
             "adjust_orientation": False,  # as Pillow's convert; EXIF's is left to the user
-            **({"device": "mixed", **on_gpu} if backend.on_gpu else {"device": "cpu"}),
+            **({"device": "mixed", **gpu_options} if backend.on_gpu else {"device": "cpu"}),
         }
         if windows:
             images = fn.decoders.image_slice(encoded, **window, **options)

@@ -6,7 +6,7 @@ import importlib.util
 import pickle
 
 from fusionloader.executors import nvjpeg
-from fusionloader.executors.dali.head_steps import FILTERS
+from fusionloader.executors.decoders.head_steps import FILTERS
 from fusionloader.executors.decoders.interface import Decoder
 from fusionloader.gpu_settings import GpuWorker
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fusionloader.executors.dali.head import DaliHead
-from fusionloader.executors.dali.head_steps import HeadStep
 from fusionloader.executors.decoders.interface import DecodeCommand, Decoded
 
 
@@ -32,8 +31,8 @@ class DaliDecoder:
 
     def submit(self, commands: Sequence[DecodeCommand]) -> None:
         """See ``Decoder``."""
-        steps = [HeadStep(each.window, each.height, each.width) for each in commands]
-        made = self._head.run([command.encoded for command in commands], steps)
+        files = [command.encoded for command in commands]
+        made = self._head.run(files, [command.window for command in commands])
         self._done += [
             Decoded(command.ticket, each.image, each.reason)
             for command, each in zip(commands, made, strict=True)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from fusionloader.executors.dali.head_steps import HeadStep
 from fusionloader.executors.decoders.buffer_pool import BufferPool
+from fusionloader.executors.decoders.head_steps import HeadStep
 from fusionloader.executors.decoders.interface import DecodeCommand, Decoded, Decoder
 from fusionloader.executors.device_errors import is_device_lost, is_shortage
 from fusionloader.executors.refusals import FileRefused

@@ -20,7 +20,7 @@ class FusedAugment:
         self._launcher = launcher
 
     def rows(self, count: int, row_bytes: int) -> Sequence[Row]:
-        """See ``Augment``."""
+        """Returns rows of the kind that it writes, for trials."""
         return rows_in(self._launcher.allocate(count * row_bytes), count)
 
     def run(
@@ -29,7 +29,15 @@ class FusedAugment:
         operations: Sequence[Sequence[Operation]],
         rows: Sequence[Row],
     ) -> list[str | None]:
-        """See ``Augment``. Waits for this launch, not for the device."""
+        """Returns for each image why its row could not be written, ``None`` where it was.
+
+        It waits for this launch, not for the device.
+
+        Args:
+            images: height x width x channels, uint8, on the device or in host memory.
+            operations: what is left of each image's.
+            rows: where results are written.
+        """
         refused: list[str | None] = [None] * len(images)
         samples: dict[int, DeviceSample] = {}
         for number, (image, left, row) in enumerate(zip(images, operations, rows, strict=True)):

@@ -11,7 +11,7 @@ from fusionloader.executors.decoders.decoder_head import DecoderHead
 from fusionloader.executors.device.fused_augment import FusedAugment
 from fusionloader.executors.device.launchers import CudaLauncher, HostLauncher
 from fusionloader.executors.device.memory import allocator_of_torch
-from fusionloader.executors.device.task import Augment, GpuTask
+from fusionloader.executors.device.task import GpuTask
 from fusionloader.executors.device_errors import is_shortage
 from fusionloader.plan.stages import Plan
 
@@ -69,7 +69,7 @@ def make_task(plan: Plan, device_id: int | None, most_samples: int, head: HeadOp
     return task
 
 
-def _augment(plan: Plan, device_id: int | None) -> Augment:
+def _augment(plan: Plan, device_id: int | None) -> FusedAugment:
     if device_id is None:
         return FusedAugment(plan, HostLauncher())
     import torch

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from fusionloader.gpu_settings import GpuWorker
 from fusionloader.plan.stages import (
     AugMix,
     Container,
@@ -43,13 +42,6 @@ def why_not(plan: Plan, head_filters: Sequence[str] | None) -> str | None:
         if head_filters is not None and isinstance(stage, _RESIZES) and place > 0:
             return f"{type(stage).__name__} does not come first"
     return _unknown_filter(plan.stages, head_filters)
-
-
-def differences(worker: GpuWorker, on_gpu: bool) -> str:
-    """Returns what its pixels differ by from a CPU worker's, in words; empty if by nothing."""
-    if not isinstance(worker.decoder, str):
-        return "what the decoder does otherwise"
-    return "the rounding of nvJPEG" if on_gpu else ""
 
 
 def _unknown_filter(stages: Iterable[Stage], known: Sequence[str] | None) -> str | None:

@@ -9,17 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from fusionloader._native import is_never_refused
-from fusionloader.executors.dali.errors import NotOnDali
-from fusionloader.executors.dali.head_steps import HeadStep, head_of, window_of
 from fusionloader.executors.decoders.decoder_head import DecoderHead, Group
+from fusionloader.executors.decoders.head_steps import HeadCannot, HeadStep, head_of, window_of
 from fusionloader.executors.device.memory import Memory
 from fusionloader.executors.native import jpeg_size, make_executor
 from fusionloader.executors.refusals import FileRefused
 from fusionloader.plan.operations import Operation
 from fusionloader.plan.stages import Plan
+
+if TYPE_CHECKING:  # it is made of what is here
+    from fusionloader.executors.device.fused_augment import FusedAugment
 
 # A sample's pixels, height x width x channels: a uint8 array, or on a device what has
 # ``__cuda_array_interface__``.
@@ -43,21 +45,6 @@ class EncodedSample:
     group: int
     row: Row
     position: int
-
-
-class Augment(Protocol):
-    """Applies what is left of the operations, and writes the rows."""
-
-    def rows(self, count: int, row_bytes: int) -> Sequence[Row]:
-        """Returns rows of the kind that it writes, for trials."""
-
-    def run(
-        self,
-        images: Sequence[Image],
-        operations: Sequence[Sequence[Operation]],
-        rows: Sequence[Row],
-    ) -> list[str | None]:
-        """Returns for each image why its row could not be written, ``None`` where it was."""
 
 
 def rows_in(memory: Memory, count: int) -> list[Row]:
@@ -95,7 +82,7 @@ class GpuTask:
         self,
         plan: Plan,
         head: DecoderHead,
-        augment: Augment,
+        augment: FusedAugment,
         most_samples: int,
         head_resizes: bool = False,
     ) -> None:
@@ -190,7 +177,7 @@ class GpuTask:
             return window_of(operations, *size)
         try:
             return head_of(operations, *size)
-        except NotOnDali as why:
+        except HeadCannot as why:
             if any(operation[0] == "resize" for operation in operations):
                 return str(why)
             return window_of(operations, *size)  # a border around the image is the augment task's

@@ -1,15 +1,18 @@
-"""What the head does to one sample: the drawn operations that begin a plan. No DALI here."""
+"""What the head does to one sample: the drawn operations that begin a plan."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fusionloader.executors.dali.errors import NotOnDali
 from fusionloader.plan.operations import Operation
 
-# DALI's box and Hamming filters are others than Pillow's.
+# Those that ``DecodeCommand.filter`` promises a decoder of the user's.
 FILTERS = ("bilinear", "bicubic", "lanczos")
+
+
+class HeadCannot(ValueError):
+    """The head cannot do an operation; the message says what and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +53,16 @@ def head_of(
     ``width`` and ``height`` are those of the file's image, which the first operations find.
 
     Raises:
-        NotOnDali: they begin with a window that is not within the image, or with another filter.
+        HeadCannot: they begin with a window that is not within the image, or with another filter.
     """
     step, rest = window_of(operations, width, height)
     if len(rest) == len(operations) and rest and rest[0][0] == "crop":
-        raise NotOnDali("crop beyond the border of an image")
+        raise HeadCannot("crop beyond the border of an image")
     to_width, to_height, filter = step.width, step.height, FILTERS[0]
     if rest and rest[0][0] == "resize":
         to_width, to_height, filter = rest.pop(0)[1:]
         if filter not in FILTERS:
-            raise NotOnDali(f"resize with the filter {filter!r}")
+            raise HeadCannot(f"resize with the filter {filter!r}")
     flips = {"hflip": False, "vflip": False}
     while rest and rest[0][0] in flips:
         name = rest.pop(0)[0]
