@@ -747,12 +747,15 @@ class FileStoreView:
 
     def __init__(self, fd: int, nbytes: int, ledger: LedgerView | None = None) -> None: ...
     def abandon(self, item: int) -> None: ...
-    def begin(self, item: int, nbytes: int) -> bool:
+    def begin(self, item: int, nbytes: int, mtime_ns: int) -> bool:
         """Makes this process the one that fills the record; `put` does so itself."""
 
     def find(self, item: int, nbytes: int, mtime_ns: int) -> KeptFile: ...
     def holds(self, item: int) -> bool:
         """Whether something is kept of the file, current or not."""
+
+    def is_of(self, item: int, nbytes: int, mtime_ns: int) -> bool:
+        """Whether the record is this file's: filled, or being filled."""
 
     def lacks(self, item: int, nbytes: int) -> bool:
         """Whether nothing is kept of the file, and there is room for so much."""

@@ -78,8 +78,20 @@ void bind_store(py::module_& m) {
             return find(store, item, {bytes, mtime_ns});
           },
           "item"_a, "nbytes"_a, "mtime_ns"_a, py::keep_alive<0, 1>())
-      .def("begin", &FileStore::begin, "item"_a, "nbytes"_a,
-           "Makes this process the one that fills the record; `put` does so itself.")
+      .def(
+          "is_of",
+          [](const FileStore& store, uint64_t item, uint64_t bytes, int64_t mtime_ns) {
+            return store.is_of(item, {bytes, mtime_ns});
+          },
+          "item"_a, "nbytes"_a, "mtime_ns"_a,
+          "Whether the record is this file's: filled, or being filled.")
+      .def(
+          "begin",
+          [](FileStore& store, uint64_t item, uint64_t bytes, int64_t mtime_ns) {
+            return store.begin(item, {bytes, mtime_ns}, bytes);
+          },
+          "item"_a, "nbytes"_a, "mtime_ns"_a,
+          "Makes this process the one that fills the record; `put` does so itself.")
       .def("abandon", &FileStore::abandon, "item"_a)
       .def(
           "put",

@@ -80,6 +80,13 @@ bool FileStore::holds(uint64_t item) const {
   return item < header().items && record(item).state.load(std::memory_order_acquire) == filled;
 }
 
+bool FileStore::is_of(uint64_t item, FileStamp stamp) const {
+  if (item >= header().items) return false;
+  const Record& asked = record(item);
+  return asked.state.load(std::memory_order_acquire) != empty && asked.file_bytes == stamp.bytes &&
+         asked.mtime_ns == stamp.mtime_ns;
+}
+
 std::optional<FileStore::Kept> FileStore::find(uint64_t item, FileStamp stamp,
                                                std::vector<uint8_t>& buffer) const {
   if (!holds(item)) return std::nullopt;
@@ -212,13 +219,15 @@ bool FileStore::write(uint64_t offset, ByteView data) const {
   return true;
 }
 
-bool FileStore::begin(uint64_t item, size_t bytes) {
+bool FileStore::begin(uint64_t item, FileStamp stamp, size_t bytes) {
   if (!lacks(item, bytes)) return false;
   Record& target = record(item);
   uint64_t state = target.state.load();
   const uint64_t me = my_identity();  // 0 where the system does not tell
   if (me == empty || !is_free(state) || !target.state.compare_exchange_strong(state, me))
     return false;
+  target.file_bytes = stamp.bytes;
+  target.mtime_ns = stamp.mtime_ns;
   // Taken by a process that died, or gave up.
   const uint64_t room = target.room.load(std::memory_order_acquire);
   if (room >= bytes && room > 0) return true;
@@ -233,8 +242,7 @@ bool FileStore::begin(uint64_t item, size_t bytes) {
   return true;
 }
 
-bool FileStore::commit(uint64_t item, FileStamp stamp, uint32_t width, uint32_t height,
-                       ByteView data) {
+bool FileStore::commit(uint64_t item, uint32_t width, uint32_t height, ByteView data) {
   Record& target = record(item);
   if (!(system_has_room(data.size) && write(target.offset, data))) {
     header().closed.store(1);
@@ -243,10 +251,9 @@ bool FileStore::commit(uint64_t item, FileStamp stamp, uint32_t width, uint32_t 
   }
   written_ += std::max<uint64_t>(data.size, 1);
   target.bytes = data.size;
-  target.file_bytes = stamp.bytes;
-  target.mtime_ns = stamp.mtime_ns;
   target.width = width;
   target.height = height;
+  const FileStamp stamp{target.file_bytes, target.mtime_ns};
   target.checksum = on_disk() ? checksum(item, stamp, {data, width, height}) : 0;
   header().kept.fetch_add(1);
   target.state.store(filled, std::memory_order_release);
@@ -257,7 +264,7 @@ void FileStore::abandon(uint64_t item) { record(item).state.store(empty); }
 
 bool FileStore::put(uint64_t item, FileStamp stamp, uint32_t width, uint32_t height,
                     ByteView data) {
-  return begin(item, data.size) && commit(item, stamp, width, height, data);
+  return begin(item, stamp, data.size) && commit(item, width, height, data);
 }
 
 }  // namespace fusionloader

@@ -44,13 +44,15 @@ class FileStore {
   // The file's data; nothing if the file has changed since. Of a store on a disk it is in `buffer`,
   // and nothing if it is damaged: the record is free then, to be filled again.
   std::optional<Kept> find(uint64_t item, FileStamp stamp, std::vector<uint8_t>& buffer) const;
+  // Whether the record is this file's, of those that may be at `item`: filled, or being filled.
+  bool is_of(uint64_t item, FileStamp stamp) const;
   // Whether the store has no data of the file, current or not, and room for `bytes` of it.
   bool lacks(uint64_t item, size_t bytes) const;
   // Makes this process the one that fills the record, with so many bytes. False if there is no
   // room, or if another was faster. `commit` or `abandon` follows; a process that dies in between
   // leaves a hole, which the next one fills.
-  bool begin(uint64_t item, size_t bytes);
-  bool commit(uint64_t item, FileStamp stamp, uint32_t width, uint32_t height, ByteView data);
+  bool begin(uint64_t item, FileStamp stamp, size_t bytes);
+  bool commit(uint64_t item, uint32_t width, uint32_t height, ByteView data);
   void abandon(uint64_t item);
   // Both at once. Data is never replaced.
   bool put(uint64_t item, FileStamp stamp, uint32_t width, uint32_t height, ByteView data);
@@ -71,8 +73,8 @@ class FileStore {
     std::atomic<uint64_t> state;
     uint64_t offset, bytes;      // of the file's data, in the store's
     std::atomic<uint64_t> room;  // that was taken at `offset`, by who began to fill the record
-    uint64_t file_bytes;
-    int64_t mtime_ns;
+    std::atomic<uint64_t> file_bytes;
+    std::atomic<int64_t> mtime_ns;
     uint32_t width, height;
     uint64_t checksum;  // of a store on a disk
   };

@@ -106,7 +106,7 @@ bool KeptFiles::wants_pixels(int width, int height) {
 
 bool KeptFiles::begin_pixels(size_t bytes) {
   for (FileStore* store : {stores_.decoded, stores_.disk_decoded})
-    if (store && store->begin(item_, bytes)) {
+    if (store && store->begin(item_, stamp_, bytes)) {
       filling_ = store;
       return true;
     }
@@ -116,7 +116,7 @@ bool KeptFiles::begin_pixels(size_t bytes) {
 void KeptFiles::keep_pixels(const PixelView& image) {
   tried_ = true;
   if (!filling_) return;  // they were made to be measured
-  pixels_kept_ = filling_->commit(item_, stamp_, static_cast<uint32_t>(image.width),
+  pixels_kept_ = filling_->commit(item_, static_cast<uint32_t>(image.width),
                                   static_cast<uint32_t>(image.height),
                                   {image.pixels, bytes_of(image.width, image.height)});
   filling_ = nullptr;

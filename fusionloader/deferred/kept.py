@@ -42,9 +42,10 @@ class Store:
     def find(self, file: KnownFile) -> KeptFile | None:
         """Returns what is kept of a file."""
         for place in self._near(file):
-            found = self._view.find(place, file.nbytes, file.stamp)
-            if found is not None or self._view.lacks(place, 0):
-                return found
+            if self._view.is_of(place, file.nbytes, file.stamp):
+                return self._view.find(place, file.nbytes, file.stamp)
+            if self._view.lacks(place, 0):
+                break
         return None
 
     def has_room(self, file: KnownFile, nbytes: int) -> bool:
@@ -62,9 +63,8 @@ class Store:
         for place in self._near(file):
             if self._view.lacks(place, nbytes):
                 return place
-            # One that is being filled may become this file's.
-            if not self._view.holds(place) or self._view.find(place, file.nbytes, file.stamp):
-                return None
+            if self._view.is_of(place, file.nbytes, file.stamp) or self._view.lacks(place, 0):
+                break  # there already, or without room
         return None
 
     def _near(self, file: KnownFile) -> list[int]:

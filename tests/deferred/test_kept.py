@@ -288,3 +288,14 @@ def test_a_store_gives_back_what_was_put_for_a_file(files, places):
     # Eight places are tried for a file, so that eight files find one.
     assert len(put) == len(set(files)) or places < 8 or len(set(files)) > 8
     memory.close()
+
+
+@pytest.mark.parametrize("filled", ["same", "other"])
+def test_a_file_goes_behind_one_that_is_being_filled_unless_it_is_the_same(filled):
+    memory = FileStore(8, 4096 + 64 * 8 + 64 * 30)
+    view, file = memory.view(), KnownFile(None, _Info(1, 2, 3))
+    store, place = Store(view), file.stamp % 8
+    view.begin(place, file.nbytes, file.stamp + (filled == "other"))
+    assert store.put(file, (1, 2), b"pixels") is (filled == "other")
+    assert (store.find(file) is not None) is (filled == "other")
+    memory.close()

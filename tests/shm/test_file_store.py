@@ -72,7 +72,7 @@ BEGIN = """
 import sys
 from fusionloader import _native
 fd, nbytes = map(int, sys.argv[1:])
-assert _native.FileStoreView(fd, nbytes).begin(1, 8)
+assert _native.FileStoreView(fd, nbytes).begin(1, 8, 1)
 """
 
 
@@ -81,7 +81,7 @@ def test_a_file_left_by_a_killed_process_is_filled_by_the_next():
     here = opened(store)
     command = [sys.executable, "-c", BEGIN, str(store.fd), str(store.nbytes)]
     subprocess.run(command, pass_fds=[store.fd], check=True)
-    assert here.begin(0, 8)  # by this process, which is alive
+    assert here.begin(0, 8, 1)  # by this process, which is alive
     used = store.used
     assert not here.lacks(0, 8) and not here.put(0, 1, 1, 1, 1, b"other")
     assert here.lacks(1, 8) and here.put(1, 1, 1, 1, 1, b"dead")
@@ -96,8 +96,8 @@ import os, sys
 from fusionloader import _native
 fd, nbytes = map(int, sys.argv[1:])
 store = _native.FileStoreView(fd, nbytes)
-assert os.getpid() < 10 and not store.lacks(0, 8) and not store.begin(0, 8)
-assert store.begin(1, 8) and store.put(2, 1, 1, 1, 1, b"there")
+assert os.getpid() < 10 and not store.lacks(0, 8) and not store.begin(0, 8, 1)
+assert store.begin(1, 8, 1) and store.put(2, 1, 1, 1, 1, b"there")
 """
 
 
@@ -105,10 +105,10 @@ assert store.begin(1, 8) and store.put(2, 1, 1, 1, 1, b"there")
 def test_a_file_that_a_process_of_another_container_fills_is_left_to_it():
     store = FileStore(10, 4096)
     here = opened(store)
-    assert here.begin(0, 8)
+    assert here.begin(0, 8, 1)
     script = [sys.executable, "-c", IN_ANOTHER_NAMESPACE, str(store.fd), str(store.nbytes)]
     subprocess.run([*IN_PID_NAMESPACE, *script], pass_fds=[store.fd], check=True)
-    assert not here.lacks(1, 8) and not here.begin(1, 8)
+    assert not here.lacks(1, 8) and not here.begin(1, 8, 1)
     assert found(here, 2, 1, 1) == (b"there", 1, 1)
 
 
