@@ -1,8 +1,8 @@
 """Whole batches on their way from a worker: pickled, but for the memory of arrays and tensors.
 
 That lies in a slot which the worker uses again and again, where torch would share fresh memory for
-every tensor of every batch. What is small, or finds no slot, is sent by value. Neither opens a
-file, so a worker or a training process that may open no more loses no batch.
+every tensor of every batch. What is small, or finds no slot, is sent beside the pickle. Neither
+opens a file, so a worker or a training process that may open no more loses no batch.
 
 A batch is pickled in the worker's own thread, which can report an error. A queue's thread would
 drop the batch, and training would wait for it for ever.
@@ -16,10 +16,9 @@ import io
 import itertools
 import pickle
 import weakref
-from collections import Counter
 from collections.abc import Iterator
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -30,7 +29,7 @@ from fusionloader.aliases import Batch
 from fusionloader.shm.batch_slots import BatchSlots, Owner, WorkersSlots, memory_of
 from fusionloader.shm.descriptor import Descriptor
 
-_SMALLEST = 4096  # bytes; less is pickled faster than it is mapped
+_SMALLEST = 4096  # bytes; less is sent faster than it is mapped
 _LONG_PICKLE = 1 << 16  # bytes; more does not fit into a pipe
 _ALIGN = 64
 _UNPICKLING = "while the training process unpickled a batch"
@@ -51,26 +50,22 @@ class Sends(NamedTuple):
     most: int
 
 
-class _Placed(NamedTuple):
-    """Where values lie in a slot, and what they are; arrays have no ``stride``, storages no more.
+_Placed: TypeAlias = "tuple[int | bytes, int, Any, tuple[int, ...], tuple[int, ...] | None]"
+"""A value's offset in a slot, or its bytes; how many these are; dtype, shape and stride.
 
-    A storage is what tensors that are no plain ones, or share their memory, look into. A long
-    pickle is the last one.
-    """
-
-    offset: int
-    nbytes: int
-    dtype: Any
-    shape: tuple[int, ...]
-    stride: tuple[int, ...] | None
+Arrays have no stride, storages no dtype either. A storage is what tensors that are no plain ones,
+or share their memory, look into. A long pickle is the last one.
+"""
 
 
 class _Found(NamedTuple):
-    """An array, a tensor or a storage of a batch, and its memory."""
+    """Memory of a batch: of a tensor, an array or a storage, which ``values`` is; see _Placed."""
 
     values: Any
     address: int
     nbytes: int
+    dtype: Any
+    shape: tuple[int, ...]
     stride: tuple[int, ...] | None
 
 
@@ -187,13 +182,35 @@ class Sender:
         opened, self._open = self._open, None
         if opened in self._unsent:  # another batch may be what lies there
             opened = None
-        found = _found_in(batch)
+        pickled, found = _pickled(batch)
         self._unsent = [each for each in self._unsent if each.reopen()]
         try:
-            return self._packed(batch, found, self._made_in(found) or opened)
+            return self._packed(pickled, found, opened)
         finally:
             for each in (*self._unsent, *self._sent):
                 each.release()
+
+    def _packed(self, pickled: bytes, found: list[_Found], opened: OpenSlot | None) -> Packed:
+        large = [each for each in found if each.nbytes >= _SMALLEST]
+        opened = self._made_in(large) or opened
+        in_slot = len(pickled) >= _LONG_PICKLE
+        if in_slot:  # behind the values, and the last of them
+            large.append(_Found(pickled, 0, len(pickled), None, (), None))
+        where = self._place(large, opened) or self._place(large, self._fresh(large))
+        if where is None:
+            placed = [_by_value(each) for each in found]
+            return Packed(self._sends.token, None, placed, pickled)
+        offsets, slot = where
+        places = iter(offsets)
+        placed = [
+            (next(places), *each[2:]) if each.nbytes >= _SMALLEST else _by_value(each)
+            for each in found
+        ]
+        if in_slot:
+            placed.append((next(places), *large[-1][2:]))
+        slot.set_free(False)
+        about = (self._memory, slot.offset, slot.size, self._slots.offsets)
+        return Packed(self._sends.token, about, placed, None if in_slot else pickled)
 
     def _made_in(self, found: list[_Found]) -> OpenSlot | None:
         """Returns the slot that the largest part of a batch was made in.
@@ -209,21 +226,6 @@ class Sender:
             self._sent.append(each)
         return next(iter(of_batch), None)
 
-    def _packed(self, batch: Batch, found: list[_Found], opened: OpenSlot | None) -> Packed:
-        pickled = _pickled(batch, found)
-        if len(pickled) >= _LONG_PICKLE:  # behind the values, and the last of them
-            found = [*found, _Found(pickled, 0, len(pickled), None)]
-        where = self._place(found, opened) or self._place(found, self._fresh(found))
-        if where is None:
-            if found:
-                pickled = _pickled(batch, [])
-            return Packed(self._sends.token, None, [], pickled)
-        placed, slot = where
-        slot.set_free(False)
-        about = (self._memory, slot.offset, slot.size, self._slots.offsets)
-        in_slot = len(pickled) >= _LONG_PICKLE
-        return Packed(self._sends.token, about, placed, None if in_slot else pickled)
-
     def _fresh(self, found: list[_Found]) -> OpenSlot | None:
         if not found:
             return None
@@ -235,27 +237,24 @@ class Sender:
         slot = self._slots.acquire(max(self._most_bytes, nbytes))
         return None if slot is None else OpenSlot(slot)
 
-    def _place(
-        self, found: list[_Found], opened: OpenSlot | None
-    ) -> tuple[list[_Placed], Any] | None:
-        """Copies into a slot what is not there yet; ``None`` where it has no room for that."""
-        if opened is None:
+    def _place(self, found: list[_Found], opened: OpenSlot | None) -> tuple[list[int], Any] | None:
+        """Copies into a slot what is not there yet, and returns the offsets.
+
+        ``None`` where it has no room for that.
+        """
+        if opened is None or not found:
             return None
-        placed = []
-        memory = np.frombuffer(opened.owner, np.uint8)  # type: ignore[call-overload]
+        offsets = []
         for each in found:
             offset = opened.offset_of(each.address) if each.address else None
             if offset is None:
                 offset = opened.take(each.nbytes)
                 if offset is None:
                     return None
-                memory[offset : offset + each.nbytes] = _bytes_of(each.values)
-            if isinstance(each.values, (torch.UntypedStorage, bytes)):
-                placed.append(_Placed(offset, each.nbytes, None, (), None))
-                continue
-            shape = tuple(each.values.shape)
-            placed.append(_Placed(offset, each.nbytes, each.values.dtype, shape, each.stride))
-        return placed, opened.slot
+                source: Any = each.values if each.address == 0 else each.address
+                ctypes.memmove(opened.begin + offset, source, each.nbytes)
+            offsets.append(offset)
+        return offsets, opened.slot
 
 
 class Packed(NamedTuple):
@@ -265,7 +264,7 @@ class Packed(NamedTuple):
         token: names the receiver.
         where: the memory of its slot, the slot's place and size there, and the places of the
             worker's other slots; ``None`` where all of the batch is pickled.
-        placed: values in the slot.
+        placed: values in the slot, or their bytes.
         pickled: what remains, ``None`` where that lies in the slot, too.
     """
 
@@ -323,8 +322,9 @@ class Receiver:
         if pickled is None:
             assert owner is not None
             *placed, last = placed
-            pickled = bytes(memoryview(owner).cast("B")[last.offset : last.offset + last.nbytes])
-        values = [_made(owner, each) for each in placed]
+            begin: Any = last[0]
+            pickled = ctypes.string_at(ctypes.addressof(owner) + begin, last[1])
+        values = [_made(owner, *each) for each in placed]
         return _Unpickler(io.BytesIO(pickled), values).load()
 
 
@@ -348,134 +348,110 @@ def _unpack(*contents: Any) -> Batch:
         return ExceptionWrapper(where=_UNPICKLING)  # type: ignore[no-untyped-call]
 
 
-class _Looker(pickle.Pickler):
-    """Finds the arrays and tensors of a batch, and reduces none of them: that may open files."""
-
-    def __init__(self) -> None:
-        super().__init__(io.BytesIO(), pickle.HIGHEST_PROTOCOL)
-        self.found: dict[int, Any] = {}  # by id(), in order
-
-    def persistent_id(self, value: Any) -> int | None:
-        """Notes what has memory of its own."""
-        kinds = (torch.Tensor, np.ndarray, torch.UntypedStorage, torch.TypedStorage)
-        if not isinstance(value, kinds):
-            return None
-        self.found[id(value)] = value
-        return 0
+def _pickled(batch: Batch) -> tuple[bytes, list[_Found]]:
+    """Returns a batch pickled, and the memory that is not in the pickle."""
+    shared: set[int] = set()
+    while True:
+        stream = io.BytesIO()
+        pickler = _Pickler(stream, shared)
+        pickler.dump(batch)
+        if not pickler.found_shared:
+            return stream.getvalue(), pickler.found
 
 
-def _found_in(batch: Batch) -> list[_Found]:
-    """Returns what of a batch can lie in a slot: nothing that shares its memory."""
-    looker = _Looker()
-    try:
-        looker.dump(batch)
-    except Exception:  # torch says what is wrong
-        return []
-    values = list(looker.found.values())
-    users = Counter(map(_memory_of, values))
-    plain = [_described(each) if users[_memory_of(each)] == 1 else None for each in values]
-    found = [each for each in plain if each is not None]
-    others = [value for value, each in zip(values, plain, strict=True) if each is None]
-    storages = {each.address: each for each in map(_described_storage, others) if each is not None}
-    return [*found, *storages.values()]
+class _Pickler(ForkingPickler):
+    """Pickles numbers for tensors, arrays and storages, whose memory ``found`` gives.
+
+    Args:
+        stream: that is written to.
+        shared: addresses of memory that several tensors look into, which stay what they are. Is
+            there more of it, it is added, ``found_shared`` is true, and the batch is to be pickled
+            once more.
+    """
+
+    def __init__(self, stream: io.BytesIO, shared: set[int]) -> None:
+        super().__init__(stream, pickle.HIGHEST_PROTOCOL)
+        self.found: list[_Found] = []
+        self.found_shared = False
+        self._shared = shared
+        self._numbers: dict[int, int] = {}  # by address
+
+    def reducer_override(self, value: Any) -> Any:
+        """Returns how to pickle what has memory of its own, and nothing of other values."""
+        kind = type(value)
+        if kind is torch.Tensor:
+            return self._reduced_tensor(value)
+        if kind is torch.UntypedStorage:
+            return self._reduced_storage(value)
+        if kind is np.ndarray and _is_plain_array(value):
+            about = value.nbytes, value.dtype, value.shape, None
+            self.found.append(_Found(value, value.ctypes.data, *about))
+            return _value, (len(self.found) - 1,)
+        return NotImplemented
+
+    def _reduced_tensor(self, tensor: torch.Tensor) -> Any:
+        if tensor.layout is not torch.strided or not tensor.is_cpu or tensor.requires_grad:
+            return NotImplemented
+        if tensor.is_quantized or tensor.is_nested or tensor.is_conj() or tensor.is_neg():
+            return NotImplemented
+        storage, dtype = tensor.untyped_storage(), tensor.dtype
+        shape, stride, nbytes = tuple(tensor.shape), tensor.stride(), storage.nbytes()
+        address = storage.data_ptr()
+        is_whole = nbytes == tensor.nbytes and not tensor.storage_offset()
+        if is_whole and address not in self._shared:
+            if address not in self._numbers:
+                return self._number(_Found(tensor, address, nbytes, dtype, shape, stride))
+            self._shared.add(address)
+            self.found_shared = True
+        return _view_of, (storage, dtype, tensor.storage_offset(), shape, stride)
+
+    def _reduced_storage(self, storage: torch.UntypedStorage) -> Any:
+        address = storage.data_ptr()
+        if address in self._numbers:
+            if address not in self._shared:
+                self._shared.add(address)
+                self.found_shared = True
+            return _value, (self._numbers[address],)
+        if storage.device.type == "cpu":
+            if storage.is_shared():
+                with contextlib.suppress(OSError, RuntimeError):  # too many open files
+                    reduce: Any = reductions.reduce_storage
+                    return reduce(storage)
+            self._shared.add(address)
+            return self._number(_Found(storage, address, storage.nbytes(), None, (), None))
+        return NotImplemented
+
+    def _number(self, found: _Found) -> Any:
+        number = len(self.found)
+        self.found.append(found)
+        if found.nbytes:
+            self._numbers[found.address] = number
+        return _value, (number,)
 
 
-def _memory_of(value: Any) -> int:
-    """Returns the address of the memory that a value looks into, or a number of its own."""
-    try:
-        if isinstance(value, torch.Tensor):
-            return value.untyped_storage().data_ptr() or id(value)
-        if isinstance(value, np.ndarray):
-            while isinstance(value.base, np.ndarray):
-                value = value.base
-            return value.ctypes.data or id(value)
-        return value.data_ptr() or id(value)
-    except (RuntimeError, NotImplementedError):  # a tensor without storage
-        return id(value)
+def _is_plain_array(array: np.ndarray[Any, Any]) -> bool:
+    if not array.flags.c_contiguous or array.dtype.hasobject or array.nbytes < _SMALLEST:
+        return False
+    return array.base is None and array.flags.writeable
 
 
-def _described(value: Any) -> _Found | None:
-    if type(value) is torch.Tensor:
-        return _described_tensor(value)
-    if type(value) is not np.ndarray or not value.flags.c_contiguous or value.dtype.hasobject:
-        return None
-    if value.nbytes < _SMALLEST or value.base is not None or not value.flags.writeable:
-        return None
-    return _Found(value, value.ctypes.data, value.nbytes, None)
+def _by_value(found: _Found) -> _Placed:
+    return (ctypes.string_at(found.address, found.nbytes) if found.nbytes else b"", *found[2:])
 
 
-def _described_tensor(tensor: torch.Tensor) -> _Found | None:
-    """Returns a tensor that is all of its storage, ``None`` for others."""
-    if tensor.layout is not torch.strided or not tensor.is_cpu or tensor.requires_grad:
-        return None
-    if tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
-        return None
-    nbytes = tensor.numel() * tensor.element_size()
-    if nbytes < _SMALLEST or tensor.storage_offset() or tensor.untyped_storage().nbytes() != nbytes:
-        return None
-    return _Found(tensor, tensor.data_ptr(), nbytes, tensor.stride())
+def _value(number: int) -> Any:
+    """Stands in pickles for what ``_Unpickler`` has."""
+    raise AssertionError(number)
 
 
-def _described_storage(value: Any) -> _Found | None:
-    """Returns the memory of a tensor that is sent with it; memory that is shared stays torch's."""
-    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
-        return None
-    try:
-        storage = value.untyped_storage()
-    except (RuntimeError, NotImplementedError):  # a tensor without one
-        return None
-    if not _is_own(storage) or storage.nbytes() < _SMALLEST:
-        return None
-    return _Found(storage, storage.data_ptr(), storage.nbytes(), None)
-
-
-def _is_own(storage: torch.UntypedStorage) -> bool:
-    return storage.device.type == "cpu" and storage.nbytes() > 0 and not storage.is_shared()
-
-
-def _pickled(batch: Batch, found: list[_Found]) -> bytes:
-    """Returns the batch pickled, but for what lies in a slot."""
-    numbers = {_key(each.values): number for number, each in enumerate(found)}
-    stream = io.BytesIO()
-
-    class Pickler(ForkingPickler):
-        def persistent_id(self, value: Any) -> int | None:
-            return numbers.get(_key(value))
-
-    pickler = Pickler(stream, pickle.HIGHEST_PROTOCOL)
-    pickler.dispatch_table[torch.UntypedStorage] = _reduced  # a copy of its class's
-    pickler.dump(batch)
-    return stream.getvalue()
-
-
-def _key(value: Any) -> Any:
-    # Of one storage there may be several objects.
-    return ("storage", value._cdata) if type(value) is torch.UntypedStorage else id(value)
-
-
-def _reduced(storage: torch.UntypedStorage) -> Any:
-    if not _is_own(storage):
-        try:
-            reduce: Any = reductions.reduce_storage
-            return reduce(storage)
-        except (OSError, RuntimeError):  # too many open files
-            if storage.device.type != "cpu" or not storage.nbytes():
-                raise
-    return _storage_of, (bytearray(_bytes_of(storage)),)
-
-
-def _storage_of(values: bytearray) -> torch.UntypedStorage:
-    return torch.frombuffer(values, dtype=torch.uint8).untyped_storage()
-
-
-def _bytes_of(values: Any) -> Any:
-    if isinstance(values, bytes):
-        return np.frombuffer(values, np.uint8)
-    if isinstance(values, torch.Tensor):
-        values = values.untyped_storage()
-    if isinstance(values, torch.UntypedStorage):
-        return torch.empty(0, dtype=torch.uint8).set_(values).numpy()
-    return values.reshape(-1).view(np.uint8)
+def _view_of(
+    storage: torch.UntypedStorage,
+    dtype: torch.dtype,
+    offset: int,
+    shape: tuple[int, ...],
+    stride: tuple[int, ...],
+) -> torch.Tensor:
+    return torch.empty(0, dtype=dtype).set_(storage, offset, shape, stride)
 
 
 class _Unpickler(pickle.Unpickler):
@@ -483,18 +459,32 @@ class _Unpickler(pickle.Unpickler):
         super().__init__(stream)
         self._values = values
 
-    def persistent_load(self, number: int) -> Any:
-        return self._values[number]
+    def find_class(self, module: str, name: str) -> Any:
+        """Returns what a pickle names."""
+        if name == _value.__name__ and module == __name__:
+            return self._values.__getitem__
+        return super().find_class(module, name)
 
 
-def _made(owner: Any, placed: _Placed) -> Any:
-    offset, nbytes, dtype, shape, stride = placed
-    if dtype is None:
-        memory = torch.frombuffer(owner, dtype=torch.uint8, count=nbytes, offset=offset)
-        return memory.untyped_storage()
-    if stride is None:
-        flat: Any = np.frombuffer(memoryview(owner).cast("B"), np.uint8, nbytes, offset)
+def _made(
+    owner: Any,
+    where: int | bytes,
+    nbytes: int,
+    dtype: Any,
+    shape: tuple[int, ...],
+    stride: tuple[int, ...] | None,
+) -> Any:
+    if isinstance(where, bytes):
+        owner, where = bytearray(where), 0
+    if dtype is not None and stride is None:
+        flat: Any = np.frombuffer(memoryview(owner).cast("B"), np.uint8, nbytes, where)
         return flat.view(dtype).reshape(shape)
-    elements = nbytes // dtype.itemsize
-    tensor = torch.frombuffer(owner, dtype=dtype, count=elements, offset=offset)
-    return tensor.as_strided(shape, stride)
+    if not nbytes:
+        made = torch.empty(0, dtype=dtype or torch.uint8)
+    elif dtype is None:
+        made = torch.frombuffer(owner, dtype=torch.uint8, count=nbytes, offset=where)
+    else:
+        made = torch.frombuffer(owner, dtype=dtype, count=nbytes // dtype.itemsize, offset=where)
+    if stride is None:
+        return made.untyped_storage()
+    return made.as_strided(shape, stride)

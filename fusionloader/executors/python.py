@@ -6,6 +6,8 @@ import contextlib
 import ctypes
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
+from operator import getitem
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -129,9 +131,9 @@ class SeededRuns:
             return make()
         python, numpy = places
         seed_generators(key, self._rest or seeding)
-        if self._rest is not None:
-            self._leave_start(python, numpy)
         before = python.value, numpy.value
+        if self._rest is not None and self._leave_start(*before):
+            before = python.value, numpy.value
         try:
             sample = make()
         except Exception:
@@ -151,12 +153,14 @@ class SeededRuns:
                 self._draws = (True, True)  # as far as can be told
         return self._places
 
-    def _leave_start(self, python: ctypes.c_uint64, numpy: ctypes.c_uint64) -> None:
+    def _leave_start(self, python: int, numpy: int) -> bool:
         """Moves what was just seeded, so that it is seen when a sample seeds it."""
-        if python.value & 0xFFFFFFFF == _BEGUN and not self._draws[0]:
+        begun = python & 0xFFFFFFFF == _BEGUN, numpy >> 32 == _BEGUN
+        if begun[0] and not self._draws[0]:
             random.random()
-        if numpy.value >> 32 == _BEGUN and not self._draws[1]:
+        if begun[1] and not self._draws[1]:
             np.random.random_sample()
+        return any(begun)
 
     def _was_unseeded(self, before: tuple[int, int], seeding: Seeding) -> bool:
         """Notes what a sample has drawn from; whether that was not seeded."""
@@ -211,7 +215,7 @@ class DatasetSource:
 
     def load(self, key: SampleKey) -> Sample:
         """Returns ``dataset[index]``."""
-        return self._runs.run(key, self.seeding, lambda: self.dataset[key.index])
+        return self._runs.run(key, self.seeding, partial(getitem, self.dataset, key.index))
 
     def renewed(self) -> Source:
         """Returns this source, which asks the dataset itself."""

@@ -36,6 +36,7 @@ from fusionloader.workers import processes, python_worker
 from fusionloader.workers.batch_worker import Collating
 from fusionloader.workers.processes import Process
 
+_ITEMS = range(-(1 << 63), 1 << 63)
 _LOOKED_AT = 3  # whole batches of a worker that are delivered and not dropped
 
 
@@ -104,7 +105,7 @@ class PythonBackend:
     def describe(self, indices: list[Index]) -> Described:
         """Returns plain indices as they are, others pickled; rows in the sampler's order."""
         rows = list(range(len(indices)))
-        if all(type(index) is int and -(1 << 63) <= index < 1 << 63 for index in indices):
+        if set(map(type, indices)) <= {int} and all(map(_ITEMS.__contains__, indices)):
             return Described(indices, rows, b"")
         return Described([NO_ITEM] * len(indices), rows, pickle.dumps(indices))
 

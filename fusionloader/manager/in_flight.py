@@ -123,6 +123,8 @@ class Job:
         status = queue.status(self.slot)
         if not (status.failed or status.spilled or status.skipped):
             return []
+        if len(self.rows) <= size and status.spilled and self.spilled:
+            return []  # the only one
         reported: dict[TinyBatchState, Collection[int]] = {
             TinyBatchState.FAILED: self.failures,
             TinyBatchState.SPILLED: self.spilled,

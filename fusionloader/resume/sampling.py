@@ -28,6 +28,14 @@ def key_of(index: Index) -> int:
         return int.from_bytes(digest, "little")
 
 
+def keys_of(indices: Sequence[Index]) -> list[int]:
+    """Returns ``key_of`` each index."""
+    try:
+        return [number & _MASK for number in map(as_integer, indices)]
+    except TypeError:
+        return [key_of(index) for index in indices]
+
+
 class Occurrences:
     """Counts, within an epoch, how often each key has come up.
 
@@ -133,10 +141,10 @@ def undelivered_batches(
     occurrences = Occurrences(samples)
     if delivered > 0 and state.sampler is not None:
         for batch in batches_before(options.index_sampler, state.sampler):
-            occurrences.count([key_of(index) for index in _listed(batch, options)])
+            occurrences.count(keys_of(_listed(batch, options)))
     for number, batch in numbered_batches(options, state, fresh):
         indices = _listed(batch, options)
-        keys = [key_of(index) for index in indices]
+        keys = keys_of(indices)
         counts = occurrences.count(keys)
         if number >= delivered and number not in ahead:
             yield SampledBatch(number, indices, keys, counts)

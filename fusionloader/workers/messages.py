@@ -13,7 +13,7 @@ import select
 import struct
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:  # native workers do not import torch
     from collections.abc import Callable
@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # native workers do not import torch
     from fusionloader.deferred.counts import Counts
     from fusionloader.executors.layout import Layout
 
+_PIPE = 1 << 16  # bytes that a pipe holds
 _HEADER = struct.Struct("<Q")
 
 
@@ -60,8 +61,7 @@ class SampleSkipped:
     failure: Failure
 
 
-@dataclass(frozen=True, slots=True)
-class SamplesSpilled:
+class SamplesSpilled(NamedTuple):
     """The samples of a tiny-batch, which do not fit the layout, pickled."""
 
     sequence: int
@@ -178,8 +178,10 @@ class Receiver:
     def _read(self) -> None:
         self._in_use = True
         try:
-            while self.fd >= 0 and (chunk := os.read(self.fd, 1 << 20)):
+            while self.fd >= 0 and (chunk := os.read(self.fd, _PIPE)):
                 self._buffer += chunk
+                if len(chunk) < _PIPE:
+                    break
         except BlockingIOError:
             pass
         finally:  # also by Ctrl-C

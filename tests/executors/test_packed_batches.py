@@ -1,0 +1,98 @@
+"""Batches packed and unpacked: the same values, and tensors that share memory still share it."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.campaigns import examples
+
+from fusionloader.executors.batch_transport import Receiver, Sender, unpickled
+
+DTYPES = [torch.float32, torch.uint8, torch.bfloat16, torch.bool, torch.complex64]
+
+
+@pytest.fixture(scope="module")
+def ends():
+    receiver = Receiver()
+    return Sender(receiver.add_worker(4)), receiver
+
+
+def crossed(ends, batch):
+    sender, receiver = ends
+    packed = unpickled(sender.pack(batch).pickled_apart())
+    return receiver.batch(packed, receiver.lease(packed))
+
+
+@st.composite
+def tensors(draw):
+    """Some tensors that look into fewer memories, small ones and large ones."""
+    made = []
+    for _ in range(draw(st.integers(1, 3))):
+        dtype, count = draw(st.sampled_from(DTYPES)), draw(st.sampled_from([0, 1, 6, 3000]))
+        base = torch.randint(0, 2, (count,)).to(dtype)
+        looks = {
+            "itself": base,
+            "rows": base.reshape(-1, count // 2 or 1),
+            "columns": base.reshape(-1, count // 2 or 1).t(),
+            "part": base[count // 3 :],
+            "first": base[0] if count else base,
+            "again": base.expand(2, count),
+        }
+        kinds = draw(st.lists(st.sampled_from(list(looks)), min_size=1, max_size=4))
+        made.append([looks[kind] for kind in kinds])
+    return draw(st.permutations([tensor for group in made for tensor in group]))
+
+
+@settings(max_examples=examples(50, 1000), deadline=None)
+@given(batch=tensors())
+def test_tensors_are_the_same_and_share_what_they_shared(ends, batch):
+    got = crossed(ends, batch)
+    for sent, came in zip(batch, got, strict=True):
+        assert (came.dtype, came.shape, came.stride()) == (sent.dtype, sent.shape, sent.stride())
+        assert torch.equal(came, sent)
+    for first in range(len(batch)):
+        for second in range(first):
+            shared = [_memory(each[first]) == _memory(each[second]) for each in (batch, got)]
+            assert shared[0] == shared[1] or not batch[first].untyped_storage().nbytes()
+
+
+def _memory(tensor):
+    return tensor.untyped_storage().data_ptr()
+
+
+@pytest.mark.parametrize("count", [2, 5000])
+def test_arrays_and_tensors_over_their_memory_come_by_themselves(ends, count):
+    array = np.arange(count, dtype=np.float64)
+    found, tensor, view = crossed(ends, [array, torch.from_numpy(array), array[1:]])
+    assert np.array_equal(found, array) and np.array_equal(view, array[1:])
+    assert torch.equal(tensor, torch.from_numpy(array))
+    found[:], tensor[:] = 1, 2  # both can be written to
+
+
+def test_what_is_one_object_stays_one(ends):
+    small, large = torch.ones(2), torch.ones(4000)
+    first, second, third, fourth = crossed(ends, [small, large, small, large])
+    assert first is third and second is fourth
+
+
+def test_many_small_tensors_need_no_slot_and_no_classes_of_torchs(ends):
+    sender, _ = ends
+    batch = [{"boxes": torch.rand(5, 4), "labels": torch.ones(5)} for _ in range(16)]
+    packed = sender.pack(batch)
+    assert packed.where is None and b"rebuild" not in packed.pickled
+    got = crossed(ends, batch)
+    assert all(
+        torch.equal(sent[name], came[name])
+        for sent, came in zip(batch, got, strict=True)
+        for name in sent
+    )
+
+
+def test_a_batch_keeps_small_tensors_apart_from_large_ones(ends):
+    images, labels = crossed(ends, [torch.ones(3000), torch.ones(3)])
+    sender = ends[0]
+    held = [slot for slot in sender._slots._slots if not slot.is_free()]
+    assert len(held) == 1
+    del images  # and what is left does not keep the slot
+    assert held[0].is_free() and torch.equal(labels, torch.ones(3))
