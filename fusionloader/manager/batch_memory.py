@@ -54,6 +54,7 @@ class BatchMemory:
         self._descriptors = SlotPool(arena, queue, spare=most)
         self._rows = SlotPool(arena, queue, options.in_flight + 2, options.page_locking)
         self.layout: Layout | None = None
+        self._announcement: Slot | None = None  # where workers find it
         self._most_in_flight: int | None = None
         self._limit_bytes = 0
 
@@ -75,16 +76,14 @@ class BatchMemory:
             SharedMemoryExhausted: there is too little memory. Nothing is settled then.
         """
         pickled = pickle.dumps(layout)
-        announcement = self._descriptors.acquire(len(pickled))
-        try:
-            for job in jobs:
-                if job.payload is None:
-                    job.payload = self._rows_of(layout, job.batch)
-                self._queue.set_payload(job.slot, job.payload.number)
-            self._queue.announce_layout(announcement.number, pickled)
-        except BaseException:
-            self._descriptors.release(announcement)
-            raise
+        # Not given back after an exception, which may come when workers already read it.
+        if self._announcement is None or self._announcement.nbytes < len(pickled):
+            self._announcement = self._descriptors.acquire(len(pickled))
+        for job in jobs:
+            if job.payload is None:
+                job.payload = self._rows_of(layout, job.batch)
+            self._queue.set_payload(job.slot, job.payload.number)
+        self._queue.announce_layout(self._announcement.number, pickled)
         self.layout = layout
 
     @property

@@ -166,6 +166,33 @@ def test_a_layout_for_which_memory_was_short_is_settled_by_the_next_call():
     assert labels(iterator) == fours(16)
 
 
+class RaisesBehind:
+    """A queue whose first ``announce_layout`` is followed by a Ctrl-C."""
+
+    def __init__(self, queue):
+        self.queue, self.raised = queue, False
+
+    def __getattr__(self, name):
+        return getattr(self.queue, name)
+
+    def announce_layout(self, slot, pickled):
+        self.queue.announce_layout(slot, pickled)
+        if not self.raised:
+            self.raised = True
+            raise KeyboardInterrupt
+
+
+def test_a_layout_that_workers_read_stays_where_it_is_after_an_exception():
+    iterator = iter(FusionLoader(Numbers(), 4, num_workers=2))
+    memory = iterator._manager._memory
+    memory._queue = RaisesBehind(memory._queue)
+    with pytest.raises(KeyboardInterrupt):
+        next(iterator)
+    announced = memory._announcement.number
+    got = labels(iterator)
+    assert got == fours(16) and memory._announcement.number == announced
+
+
 @pytest.mark.parametrize("most_files", [None, 3], ids=["", "no descriptor is left"])
 @pytest.mark.parametrize("collate", [None, lambda samples: torch.stack([s[0] for s in samples])])
 def test_a_batch_that_a_forked_child_holds_is_not_written_again(collate, most_files):
