@@ -166,6 +166,7 @@ import torch
 from torch.utils.data import TensorDataset
 from fusionloader import FusionLoader
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored
 struck = []
 
 def strike(frame, *_):  # in the Python code that the extension's initialization calls

@@ -18,12 +18,16 @@ def code(device):
     return b"//\n.visible .entry fusionloader_convert_levels()\n"
 
 
+_LARGER = 4  # times, that a block may be than what is asked for
+
+
 class Allocator:
     """Torch's caching allocator for one stream, as c10/cuda/CUDACachingAllocator.cpp has it.
 
     A block that is freed is free again at once, if no other stream was recorded; else when these
-    have passed the point where it was freed. This one gives out what was freed last, whatever its
-    size, so that whoever relies on more than that sees its memory written again.
+    have passed the point where it was freed. This one gives out what was freed last, so that who
+    relies on more than that sees its memory written again. It splits no block, and so gives none to
+    what needs a small part of it.
     """
 
     def __init__(self, cuda):
@@ -35,7 +39,8 @@ class Allocator:
     def allocate(self, nbytes):
         with self._by_torch():
             for memory, marks in reversed(self._freed):
-                if memory.nbytes >= nbytes and all(mark.query() for mark in marks):
+                fits = nbytes <= memory.nbytes <= _LARGER * nbytes
+                if fits and all(mark.query() for mark in marks):
                     self._freed.remove((memory, marks))
                     break
             else:
