@@ -42,7 +42,9 @@ def test_a_figure_is_printed_and_drawn_and_marked_as_simulated(fig, capsys):
     assert (pixels != 255).any(axis=2).mean() > 0.02
 
 
-@pytest.mark.parametrize("executor", ["native", "torchvision"])
+@pytest.mark.parametrize(
+    "executor", ["native", pytest.param("torchvision", marks=pytest.mark.matrix)]
+)
 def test_service_times_are_measured_and_can_be_simulated_with(executor, tmp_path, capsys):
     images = ensure_corpus(40, folder=tmp_path / "images", processes=2)
     measure = ["--measure", "mine.json", "--executor", executor, "--data", str(images.train)]

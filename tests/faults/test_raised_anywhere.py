@@ -75,6 +75,7 @@ KINDS = {
     "plan without workers": lambda images: plan(images) | {"num_workers": 0},
     "pool": lambda images: {"dataset": Numbers(), "batch_size": 4, "pool": WorkerPool(1)},
 }
+RARELY_KILLED = {"left out and spilled", "out of order", "one ahead"}  # by `make matrix`
 
 
 def planted(error):
@@ -121,7 +122,12 @@ def kill_one(iterator):
 @pytest.mark.parametrize(
     ("kind", "trouble"),
     [
-        pytest.param(kind, trouble, id=f"{kind}, {'kills' if trouble else 'no kills'}")
+        pytest.param(
+            kind,
+            trouble,
+            id=f"{kind}, {'kills' if trouble else 'no kills'}",
+            marks=pytest.mark.matrix if trouble and kind in RARELY_KILLED else [],
+        )
         for kind in KINDS
         for trouble in ([None] if "without" in kind else [None, kill_one])
     ],

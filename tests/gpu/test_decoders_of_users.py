@@ -78,7 +78,9 @@ def test_a_card_that_finishes_in_any_order_fills_the_right_rows(dataset, expecte
     assert "decoded by CardDecoder" in loader.explain()
 
 
-@pytest.mark.parametrize("decoder", ["nvjpeg", "torchvision"])
+@pytest.mark.parametrize(
+    "decoder", ["nvjpeg", pytest.param("torchvision", marks=pytest.mark.matrix)]
+)
 def test_named_decoders_give_the_same_bits_without_a_resize(dataset, expected, decoder):
     if by_name.missing_package(GpuWorker(device="cpu", decoder=decoder)):
         pytest.skip(f"{decoder} is not installed")

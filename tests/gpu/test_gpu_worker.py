@@ -133,7 +133,7 @@ def test_its_pixels_are_those_of_cpu_workers_bit_for_bit(all_kinds_of_jpeg, step
     assert apart.max() == 0
 
 
-@pytest.mark.parametrize("sharing", ["spatial", "temporal"])
+@pytest.mark.parametrize("sharing", ["spatial", pytest.param("temporal", marks=pytest.mark.matrix)])
 def test_a_timeline_shows_its_samples_and_the_threshold(image_folder, sharing, tmp_path):
     dataset = ImageFolder(str(image_folder), train_transform())
     with with_gpu_worker(dataset, GpuWorker(device="cpu", sharing=sharing)) as loader:
@@ -146,7 +146,9 @@ def test_a_timeline_shows_its_samples_and_the_threshold(image_folder, sharing, t
     assert "threshold" in {counter.name for counter in timeline.counters}
 
 
-@pytest.mark.parametrize("group_size", [1, 4, 13, 200])
+@pytest.mark.parametrize(
+    "group_size", [4, *(pytest.param(n, marks=pytest.mark.matrix) for n in (1, 13, 200))]
+)
 def test_groups_of_any_size_fill_the_right_rows(image_folder, group_size):
     dataset = ImageFolder(str(image_folder), v1.Compose([v1.CenterCrop(32), v1.PILToTensor()]))
     gpu_worker = GpuWorker(device="cpu", sharing="spatial", group_size=group_size)
@@ -228,7 +230,7 @@ def stop_within_a_launch(loader):
     wait_until(stopped_inside)
 
 
-@pytest.mark.parametrize("sharing", ["spatial", "temporal"])
+@pytest.mark.parametrize("sharing", ["spatial", pytest.param("temporal", marks=pytest.mark.matrix)])
 def test_a_hung_gpu_worker_is_killed_and_its_work_done(image_folder, sharing, monkeypatch):
     monkeypatch.setattr(control, "HUNG_SECONDS", 0.5)
     dataset = ImageFolder(str(image_folder), v1.Compose([v1.CenterCrop(32), v1.ToTensor()]))

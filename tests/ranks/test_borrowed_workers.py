@@ -100,7 +100,7 @@ def test_without_its_global_manager_a_job_goes_on_and_starts_another(uneven_fold
 
 @pytest.mark.kills
 @pytest.mark.parametrize("trial", seeds(1))
-@pytest.mark.parametrize("pool", [0, 1])
+@pytest.mark.parametrize("pool", [pytest.param(0, marks=pytest.mark.matrix), 1])
 def test_killed_borrowed_workers_lose_no_sample(uneven_folder, expected, trial, pool):
     generator = random.Random(trial)
     with Job(uneven_folder, pool=pool, any_may_die=1, **UNEVEN) as job:
@@ -121,7 +121,7 @@ def kill_workers(rank):
     return len(victims)
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.matrix)])
 def test_the_death_of_a_rank_costs_the_other_nothing(uneven_folder, expected, victim):
     survivor = 1 - victim
     with Job(uneven_folder, **UNEVEN) as job:

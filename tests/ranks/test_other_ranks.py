@@ -299,8 +299,15 @@ def signal_all(pids, number):
 
 
 @with_dali
-@pytest.mark.parametrize("with_gpu", ["before", "after"])
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(
+    ("with_gpu", "ranks"),
+    [
+        ("before", 2),
+        ("after", 1),
+        pytest.param("before", 1, marks=pytest.mark.matrix),
+        pytest.param("after", 2, marks=pytest.mark.matrix),
+    ],
+)
 def test_a_gpu_worker_may_be_added_or_removed(without_resize, with_gpu, ranks):
     def loader(ranks, rank, gpu, workers):
         gpu_worker = GpuWorker(device="cpu", sharing="spatial") if gpu else None

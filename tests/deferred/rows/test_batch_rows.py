@@ -155,7 +155,7 @@ STEPS = st.sampled_from(["keep", "drop", "view", "other", "resize", "swap", "aga
 
 
 @pytest.mark.properties
-@settings(max_examples=examples(25, 60))
+@settings(max_examples=examples(10, 60))
 @given(
     st.lists(
         st.tuples(st.integers(1, 6), st.lists(STEPS, max_size=3), st.booleans(), st.booleans()),
