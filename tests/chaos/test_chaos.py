@@ -9,7 +9,7 @@ from support.campaigns import SEED
 from chaos.campaign import campaign, laboratory, missing
 from chaos.registry import KINDS
 
-STEPS = 16
+STEPS = 10
 
 
 @pytest.fixture(scope="module")

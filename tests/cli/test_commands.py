@@ -170,6 +170,7 @@ def test_the_example_of_a_stream_from_s3_runs(tmp_path):
 SHORT = {
     "webdataset_pipelines": ["--rounds", "1", "--only", "batched,iterable"],
     "breadth": ["--rounds", "1", "--only", "dict,hugging-face", "--exact", "4"],
+    "whole_batches": ["--rounds", "1", "--only", "tabular,detection"],
     "import_time": ["--rounds", "1"],
     "imread": ["--rounds", "1", "--camera-images", "1", "--megapixels", "0.3"],
     "startup": ["--rounds", "1", "--workers", "2"],

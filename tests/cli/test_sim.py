@@ -26,7 +26,9 @@ def short(monkeypatch, tmp_path):
     monkeypatch.setattr(offload_figure, "PROFILE_STEPS", 8)
 
 
-@pytest.mark.parametrize("fig", ["8", "12", "15a", "15b", "offload"])
+@pytest.mark.parametrize(
+    "fig", ["8", "12", "15a", "15b", pytest.param("offload", marks=pytest.mark.matrix)]
+)
 def test_a_figure_is_printed_and_drawn_and_marked_as_simulated(fig, capsys):
     assert main(["sim", "--fig", fig, "--json", "table.json"]) == 0
     out = capsys.readouterr().out

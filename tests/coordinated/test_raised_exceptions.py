@@ -49,7 +49,10 @@ def begun(loader, epoch):
 
 # An exception in a callback of the interpreter, as before a fork, cannot reach training.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize(
+    "error",
+    ["EMFILE", *(pytest.param(e, marks=pytest.mark.matrix) for e in ERRORS if e != "EMFILE")],
+)
 def test_an_exception_at_any_step_loses_no_batch(word, train_set, error):
     expected = alone(train_set, EPOCHS, **OPTIONS)
     interrupted = Interrupted(error, seed=ord(error[0]))

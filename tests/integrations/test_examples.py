@@ -19,7 +19,6 @@ SCRIPTS = [
     (None, "limited_memory.py", [], r"60 samples: .*\n60 samples: \d+ MiB of at most 4 MiB"),
     (None, "own_dataset.py", [], "120 files opened by user code"),
     (None, "own_source.py", [], "Records: read 60 ranges of 3 files: native"),
-    (None, "own_decoder.py", [], "[1-9][0-9]* images were decoded by the card\nrefused: {}"),
     (
         None,
         "trace_training.py",
@@ -28,7 +27,6 @@ SCRIPTS = [
     ),
     (None, "overlapped_validation.py", [], r"(?s)epoch 2: 0\.\d+ of .*3 of 3 ended"),
     ("accelerate", "validate_accelerate.py", [], r"(?s)epoch 0: .*epoch 1: .*accuracy"),
-    (None, "train_compiled.py", ["--backend", "aot_eager"], "6 batches"),
     (
         *(None, "log_metrics.py", ["--prometheus", "0"]),
         r'(?s)http://.*:[1-9]\d*/metrics\n.*"step": 12, .*"fusionloader/wait_share": 0\..*waits \d',
@@ -42,13 +40,15 @@ SCRIPTS = [
     ("pyarrow", "shards_parquet.py", [], r"(?s)opened the second.*60 samples, .*parquet: row 0"),
     ("lmdb", "shards_folders.py", [], "30 of 60 samples\nthe last one is .*: image-000000059"),
     ("datasets", "train_hugging_face.py", [], "epoch 2: .*60 samples"),
+]
+# Run by `make examples`.
+DEARER = [
+    (None, "own_decoder.py", [], "[1-9][0-9]* images were decoded by the card\nrefused: {}"),
+    (None, "train_compiled.py", ["--backend", "aot_eager"], "6 batches"),
     (
         *(None, "train_simclr.py", ["--data", "{data}", "--size", "32", "--epochs", "1"]),
         r"(?s)GaussianBlur.*: native\nToTensor\(\): native\n.*epoch 1: loss \d",
     ),
-]
-# Run by `make examples`.
-DEARER = [
     ("timm", "train_timm.py", ["--data", "{data}"], r"RandAugment.*: native\n(?s:.*)loss \d"),
     ("lightning", "train_lightning.py", [], "8 batches"),
     ("accelerate", "train_accelerate.py", [], r"epoch 1: loss \d"),
