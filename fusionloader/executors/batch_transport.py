@@ -287,10 +287,14 @@ def unpickled(packed: bytes) -> Packed:
 
 
 class Receiver:
-    """The training process's end; ``token`` names it to workers."""
+    """The training process's end.
+
+    Attributes:
+        slots: that batches have come in.
+    """
 
     def __init__(self) -> None:
-        self._slots = WorkersSlots()
+        self.slots = WorkersSlots()
         self._token = next(_tokens)
         _receivers[self._token] = self
 
@@ -300,7 +304,7 @@ class Receiver:
         Raises:
             OSError: there are too many open files.
         """
-        return Sends(self._token, Descriptor(self._slots.add_worker()), most)
+        return Sends(self._token, Descriptor(self.slots.add_worker()), most)
 
     def lease(self, packed: Packed) -> Owner | None:
         """Returns the bytes of a batch's slot, which is free when nothing refers to them.
@@ -308,12 +312,12 @@ class Receiver:
         Raises:
             OSError: they cannot be mapped.
         """
-        return None if packed.where is None else self._slots.lease(*packed.where)
+        return None if packed.where is None else self.slots.lease(*packed.where)
 
     def drop(self, packed: Packed) -> None:
         """Frees the slot of a batch that is not wanted."""
         if packed.where is not None:
-            self._slots.free(*packed.where[:2])
+            self.slots.free(*packed.where[:2])
 
     @staticmethod
     def batch(packed: Packed, owner: Owner | None) -> Batch:

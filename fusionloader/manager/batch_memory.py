@@ -60,10 +60,11 @@ class BatchMemory:
 
     def totals(self) -> MemoryTotals:
         """Returns what was counted until now."""
-        copies = self._copies
+        copies, receiver = self._copies, self._options.receiver
+        slots = self._rows if receiver is None else receiver.slots
         return MemoryTotals(
-            slots=self._rows.count,
-            peak_bytes=self._rows.peak_bytes,
+            slots=slots.count,
+            peak_bytes=slots.peak_bytes,
             limit_bytes=self._limit_bytes,
             copied_bytes=0 if copies is None else copies.copied_bytes,
             copy_seconds=0.0 if copies is None else copies.copy_seconds,

@@ -110,14 +110,24 @@ def memory_of(fd: int) -> int:
 
 
 class WorkersSlots:
-    """The slots of a loader's workers, in the training process."""
+    """The slots of a loader's workers, in the training process.
+
+    Attributes:
+        peak_bytes: of memory that they took at most, as far as batches have arrived.
+    """
 
     def __init__(self) -> None:
         self._here = os.getpid()
         self._fds: dict[int, int] = {}  # of the workers' objects, by memory_of()
         self._mapped: dict[tuple[int, int], _Mapped] = {}
         self._seen: list[_Mapped] = []  # by forked children, where they were dropped here
+        self.peak_bytes = 0
         forks.watch(self)
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self._mapped)
 
     def held(self) -> list[_Mapped]:
         """Returns the slots of batches that were delivered and not dropped."""
@@ -156,6 +166,8 @@ class WorkersSlots:
             for key in [key for key in self._mapped if key[0] == memory and key not in known]:
                 del self._mapped[key]  # it stays mapped while a batch lies in it
             self._mapped[memory, offset] = slot
+            used = sum(os.fstat(fd).st_blocks * 512 for fd in self._fds.values())
+            self.peak_bytes = max(self.peak_bytes, used)
         free = _free_here(slot, self._seen)
         slot.is_leased = True
         return slot.bytes(free)

@@ -80,8 +80,7 @@ class LoaderStats:
         cache_hits: samples that came from the loader's cache, from whatever tier.
         cache: what it has saved, and what is in it; ``None`` without one.
         in_flight: mini-batches that are made now.
-        slots: that there are for rows of mini-batches, delivered ones that are still looked at
-            included.
+        slots: that there are for mini-batches, delivered ones that are still looked at included.
         shared_memory_bytes: that these took at the peak.
         shared_memory_limit_bytes: that mini-batches in flight may take: ``max_shared_bytes``, or a
             quarter of what was free. 0 while their size is unknown, and where whole batches come.

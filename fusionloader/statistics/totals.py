@@ -13,7 +13,7 @@ class MemoryTotals:
     """Counters of an iterator's mini-batches.
 
     Attributes:
-        slots: for rows.
+        slots: for batches.
         peak_bytes: that these took.
         limit_bytes: that mini-batches in flight may take, 0 while their size is unknown.
         copied_bytes: to a device.

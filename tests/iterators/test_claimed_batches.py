@@ -141,7 +141,7 @@ def test_what_no_pipe_takes_goes_through_a_slot():
     made = iter(FusionLoader(range(40), 4, num_workers=2, collate_fn=long))
     found = list(made)
     assert found == [long(range(first, first + 4)) for first in range(0, 40, 4)]
-    assert made._backend.receiver._slots._mapped
+    assert made._backend.receiver.slots._mapped
 
 
 def test_a_slot_that_cannot_be_mapped_keeps_its_batch(expected, monkeypatch):

@@ -139,6 +139,14 @@ def test_samples_of_iterable_datasets_are_counted():
     assert sum(stage.samples for stage in loader.stats().stages) == 20
 
 
+def test_memory_of_whole_batches_is_counted(image_folder):
+    loader = loader_of("whole", str(image_folder))
+    batches = list(loader)
+    told = loader.stats()
+    assert told.slots >= 2
+    assert told.shared_memory_bytes >= 2 * batches[0].nbytes
+
+
 def test_workers_that_were_replaced_are_told_by_number(image_folder):
     loader = loader_of("plan", str(image_folder))
     iterator = iter(loader)
