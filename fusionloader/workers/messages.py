@@ -149,14 +149,16 @@ class Receiver:
     which run in the middle of any statement.
     """
 
+    fd = -1  # of one that could not be made
+
     def __init__(self, fd: int) -> None:
         """``fd`` is -1 where another process receives."""
-        self.fd = fd
         self._buffer = bytearray()
         self._lock = threading.RLock()
         self._in_use = False
         if fd >= 0:
             os.set_blocking(fd, False)
+        self.fd = fd
 
     @property
     def partial(self) -> bool:
@@ -232,4 +234,5 @@ class Receiver:
                 close_fd(fd)
 
     def __del__(self) -> None:  # an exception may have come before it was closed
-        self.close()
+        if self.fd >= 0:
+            self.close()
