@@ -17,6 +17,7 @@ from fusionloader import training_signals
 from fusionloader.shm import forks
 
 _JOIN_SECONDS = 0.05
+_START_SECONDS = 5.0  # that a process takes at most to start, but where something is wrong
 _DYING_SECONDS = 5.0  # between the end of a process's connections and its own
 
 
@@ -261,7 +262,8 @@ def _run_on(parent: int, cpus: tuple[int, ...], target: Callable[..., None], *ar
 _starting = threading.RLock()
 # Shorter, and the last that is taken: who starts one process may hold locks that a thread waits for
 # which starts a loader.
-_forking = threading.Lock()
+_forking = threading.RLock()
+_of_thread = threading.local()
 
 
 def starting() -> threading.RLock:
@@ -270,18 +272,30 @@ def starting() -> threading.RLock:
     A process that is forked while another thread imports a module waits for that module for ever.
     To start a loader imports modules, and forks. By itself each process is started under another
     lock: one that is forked meanwhile would keep the ends of its pipes, on whose closing its
-    starter waits.
+    starter waits. A fork of user code waits for that lock, too.
     """
     return _starting
 
 
+def _before_fork() -> None:
+    # Not for ever: others have such hooks, and who has the lock may wait for what they have taken.
+    _of_thread.has_lock = _forking.acquire(timeout=_START_SECONDS)
+
+
+def _after_fork() -> None:
+    if _of_thread.has_lock:
+        _forking.release()
+
+
 def _renew_lock() -> None:
     global _forking, _starting
-    _starting, _forking = threading.RLock(), threading.Lock()  # another thread may have had them
+    _starting, _forking = threading.RLock(), threading.RLock()  # another thread may have had them
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)
+    os.register_at_fork(
+        before=_before_fork, after_in_parent=_after_fork, after_in_child=_renew_lock
+    )
 
 
 def parent_of(method: str) -> int:

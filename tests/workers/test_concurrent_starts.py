@@ -1,11 +1,13 @@
 """Processes that two threads start at the same time do not keep each other's pipes."""
 
 import multiprocessing
+import os
 import signal
 import sys
 import threading
 
 import psutil
+import pytest
 from support.waiting import PATIENCE, is_stopped, wait_until
 
 from fusionloader.workers import processes
@@ -15,7 +17,20 @@ FORK = multiprocessing.get_context("fork")
 STARTS = 25
 
 
-def test_a_thread_starts_interpreters_while_workers_are_forked():
+def of_user_code():
+    """A fork of training that says nothing to the loader, and keeps what it has inherited."""
+    pid = os.fork()
+    if pid == 0:
+        signal.pause()
+    return psutil.Process(pid)
+
+
+@pytest.mark.parametrize(
+    "fork",
+    [lambda: processes.start(FORK, signal.pause), of_user_code],
+    ids=["workers", "user code"],
+)
+def test_a_thread_starts_interpreters_while_others_are_forked(fork):
     started = []
 
     def start_some():
@@ -27,7 +42,7 @@ def test_a_thread_starts_interpreters_while_workers_are_forked():
     thread.start()
     try:
         while thread.is_alive() and len(forked) < 40 * STARTS:
-            forked.append(processes.start(FORK, signal.pause))
+            forked.append(fork())
         thread.join(PATIENCE / 10)
         assert not thread.is_alive(), f"only {len(started)} of {STARTS} have begun"
         for process in started:
@@ -36,7 +51,7 @@ def test_a_thread_starts_interpreters_while_workers_are_forked():
     finally:
         for process in (*forked, *started):
             process.kill()
-            process.join(PATIENCE)
+            (process.wait if isinstance(process, psutil.Process) else process.join)(PATIENCE)
 
 
 def test_a_forked_process_can_start_others():
