@@ -231,12 +231,24 @@ def start(
     watched_process = watched(process, method)
     try:
         with _forking:
+            _check_descriptors()
             watched_process.start()
     except BaseException:
         if process.pid is not None:  # nobody would know of it
             process.kill()
         raise
     return watched_process  # type: ignore[no-any-return]
+
+
+def _check_descriptors() -> None:
+    """Raises OSError as multiprocessing does, which leaves a pipe open if the next finds none."""
+    opened: list[int] = []
+    try:
+        for _ in range(2):
+            opened += os.pipe()
+    finally:
+        for fd in opened:
+            os.close(fd)
 
 
 def watched(process: Any, method: str) -> Any:

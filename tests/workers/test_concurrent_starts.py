@@ -2,12 +2,14 @@
 
 import multiprocessing
 import os
+import resource
 import signal
 import sys
 import threading
 
 import psutil
 import pytest
+from support.limits import limited
 from support.waiting import PATIENCE, is_stopped, wait_until
 
 from fusionloader.workers import processes
@@ -52,6 +54,25 @@ def test_a_thread_starts_interpreters_while_others_are_forked(fork):
         for process in (*forked, *started):
             process.kill()
             (process.wait if isinstance(process, psutil.Process) else process.join)(PATIENCE)
+
+
+@pytest.mark.parametrize("left", range(4))
+def test_a_process_for_which_there_are_too_few_descriptors_leaves_none_open(left):
+    held = []
+    with limited(resource.RLIMIT_NOFILE, 256):
+        try:
+            with pytest.raises(OSError, match="Too many open files"):
+                while True:
+                    held.append(os.dup(0))
+            for _ in range(left):
+                os.close(held.pop())
+            before = len(os.listdir("/proc/self/fd")) if left else 0
+            with pytest.raises(OSError, match="Too many open files"):
+                processes.start(FORK, signal.pause)
+            assert not left or len(os.listdir("/proc/self/fd")) == before
+        finally:
+            for fd in held:
+                os.close(fd)
 
 
 def test_a_forked_process_can_start_others():
