@@ -37,7 +37,7 @@ from fusionloader.workers.batch_worker import Collating
 from fusionloader.workers.processes import Process
 
 _ITEMS = range(-(1 << 63), 1 << 63)
-_LOOKED_AT = 3  # whole batches of a worker that are delivered and not dropped
+_LOOKED_AT = 4  # whole batches of a worker that are delivered and not known to be dropped
 
 
 class PythonBackend:

@@ -5,6 +5,9 @@ sent with a batch. The worker takes slots from the object as it needs them. A sl
 word that says whether a batch lies in it: the worker sets it when it has written one, the training
 process clears it when the last reference to that batch is gone. Each side writes it only while the
 other waits for it, so that no lock is needed.
+
+A batch may go in the middle of any statement of any thread, and while the interpreter ends. So no
+Python code runs then: the slot is noted, and freed when the next batch is asked for.
 """
 
 from __future__ import annotations
@@ -25,6 +28,13 @@ Owner = ctypes.Array[ctypes.c_char]
 _HEADER = 64  # bytes before the batch, of which the first is the word
 _GRAIN = 1 << 16  # sizes are multiples of it, so that alike batches find the same slots
 _FREE, _IN_USE = 0, 1
+
+
+class _Lease(weakref.ref[Owner]):
+    """Tells when the last reference to a delivered batch's bytes is gone."""
+
+    __slots__ = ("slot",)
+    slot: _Mapped
 
 
 class _Mapped:
@@ -55,10 +65,12 @@ class _Mapped:
     def set_free(self, free: bool) -> None:
         self._word.value = _FREE if free else _IN_USE
 
-    def bytes(self, dropped: Callable[[object], None] | None = None) -> Owner:
+    def bytes(self, dropped: Callable[[_Lease], None] | None = None) -> Owner:
         """Returns the batch's bytes; ``dropped`` is called when nothing refers to them."""
         owner = (ctypes.c_char * self.nbytes).from_buffer(self._map, _HEADER)
-        self._held = weakref.ref(owner, dropped)
+        held = _Lease(owner, dropped)
+        held.slot = self
+        self._held = held
         return owner
 
 
@@ -120,6 +132,7 @@ class WorkersSlots:
         self._here = os.getpid()
         self._fds: dict[int, int] = {}  # of the workers' objects, by memory_of()
         self._mapped: dict[tuple[int, int], _Mapped] = {}
+        self._ended: list[_Lease] = []  # of batches that were dropped
         self._seen: list[_Mapped] = []  # by forked children, where they were dropped here
         self.peak_bytes = 0
         forks.watch(self)
@@ -130,7 +143,7 @@ class WorkersSlots:
         return len(self._mapped)
 
     def held(self) -> list[_Mapped]:
-        """Returns the slots of batches that were delivered and not dropped."""
+        """Returns the slots of batches that were delivered, and not known to be dropped."""
         return [slot for slot in list(self._mapped.values()) if slot.is_leased]
 
     def add_worker(self) -> int:
@@ -155,10 +168,7 @@ class WorkersSlots:
         Raises:
             OSError: it cannot be mapped.
         """
-        unseen = [slot for slot in self._seen if not forks.is_seen(slot)]
-        self._seen[:] = [slot for slot in self._seen if slot.forks]
-        for dropped in unseen:  # they are listed no more: after an exception none is freed twice
-            dropped.set_free(True)
+        self._collect()
         slot = self._mapped.get((memory, offset))
         if slot is None:
             slot = _Mapped(self._fds[memory], offset, size)
@@ -168,9 +178,26 @@ class WorkersSlots:
             self._mapped[memory, offset] = slot
             used = sum(os.fstat(fd).st_blocks * 512 for fd in self._fds.values())
             self.peak_bytes = max(self.peak_bytes, used)
-        free = _free_here(slot, self._seen)
         slot.is_leased = True
-        return slot.bytes(free)
+        return slot.bytes(self._ended.append)
+
+    def _collect(self) -> None:
+        """Frees the slots of batches that were dropped.
+
+        Nothing is called while a slot goes from one list to the other: after an exception it would
+        be in both, and freed when another batch lies in it.
+        """
+        if os.getpid() != self._here:  # a forked child's copy of a batch is not the batch
+            return
+        while self._ended:
+            slot = self._ended[0].slot
+            self._seen += [slot]
+            slot.is_leased = False
+            del self._ended[0]
+        unseen = [slot for slot in self._seen if not forks.is_seen(slot)]
+        self._seen[:] = [slot for slot in self._seen if slot.forks]
+        for dropped in unseen:  # they are listed no more: after an exception none is freed twice
+            dropped.set_free(True)
 
     def free(self, memory: int, offset: int) -> None:
         """Frees a slot whose batch is not wanted."""
@@ -179,6 +206,7 @@ class WorkersSlots:
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if is_finalizing():  # modules are cleared by now, and the process's memory goes with it
             return
+        self._collect()
         for memory, fd in self._fds.items():
             if os.getpid() == self._here:  # a forked child's parent goes on
                 self._discard_unused(memory, fd)
@@ -196,18 +224,3 @@ class WorkersSlots:
             objects.discard(fd, begin, slot.offset - begin)
             begin = slot.offset + slot.size
         objects.discard(fd, begin, end - begin)
-
-
-def _free_here(slot: _Mapped, seen: list[_Mapped]) -> Callable[[object], None]:
-    here = os.getpid()
-
-    def free(_: object, getpid: Callable[[], int] = os.getpid) -> None:
-        if getpid() != here:  # a forked child's copy of the batch is not the batch
-            return
-        slot.is_leased = False
-        if slot.forks:
-            seen.append(slot)
-        else:
-            slot.set_free(True)
-
-    return free

@@ -4,6 +4,7 @@ import gc
 import os
 import re
 import resource
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -248,6 +249,7 @@ def test_a_batch_that_cannot_be_sent_is_an_error_and_the_others_come(collate, te
         with pytest.raises(Exception, match=text):
             next(batches)
     assert not list(batches)
+    receiver.slots._collect()
     slots = receiver.slots._mapped.values()
     assert slots and all(slot.is_free() for slot in slots)
 
@@ -330,3 +332,16 @@ def test_an_error_comes_after_the_batches_before_it():
             found.append(batch)
     assert len(found) == 3
     assert torch.equal(found[0], plain([values(i) for i in range(4)]))
+
+
+@pytest.mark.parametrize("collate", [None, plain], ids=["rows", "whole"])
+def test_no_python_code_runs_when_a_batch_is_dropped(collate):
+    """It may be dropped by a thread that the interpreter's end is about to stop."""
+    called = []
+    batches = iter(FusionLoader(Numbers(), 4, num_workers=1, collate_fn=collate))
+    for _ in range(3):
+        batch = next(batches)
+        sys.setprofile(lambda frame, event, _: called.append((event, frame.f_code.co_name)))
+        del batch
+        sys.setprofile(None)
+    assert {name for event, name in called if event == "call"} == set()
