@@ -42,6 +42,13 @@ USER_CODE = {
     "array": "Pillow, then arrays, as for albumentations",
     "webp": "WebP files, one random crop",
 }
+WHOLE_BATCHES = {
+    "text": "32 texts of varying length, padded",
+    "detection": "16 images with boxes, as lists of tensors",
+    "tabular": "16 rows of numbers",
+    "images": "32 images of 3x160x160, stacked",
+    "strings": "16 strings of 64 KB",
+}
 WITHOUT_FILES = {
     "mnist": "torchvision's `MNIST`, as it is",
     "handmade": "the same pixels by a `__getitem__` of yours",
@@ -87,6 +94,16 @@ def user_code() -> Iterator[Row]:
         yield [words, row["torch /s"], f"**{_times(_number(row['x']))}**", f"1/{spared:.1f}"]
 
 
+def whole_batches() -> Iterator[Row]:
+    """Yields batches of a ``collate_fn`` of one's own, whose samples take next to nothing."""
+    yield ["batches", "`DataLoader`, us of processor time", "FusionLoader", "times as fast"]
+    rows = {row["kind"]: row for row in _study("whole_batches")["table"]}
+    for name, words in WHOLE_BATCHES.items():
+        row = rows[name]
+        times = f"**{_times(_number(row['x']))}**"
+        yield [words, row["torch us/batch"], row["us/batch"], times]
+
+
 def shards() -> Iterator[Row]:
     """Yields shards and streams, each with what it is compared to."""
     yield ["source", "compared with", "times", "file"]
@@ -130,6 +147,7 @@ def without_files() -> Iterator[Row]:
 TABLES: dict[str, Callable[[], Iterator[Row]]] = {
     "folders": folders,
     "user_code": user_code,
+    "whole_batches": whole_batches,
     "shards": shards,
     "without_files": without_files,
 }
