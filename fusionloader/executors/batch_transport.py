@@ -352,9 +352,13 @@ def _unpack(*contents: Any) -> Batch:
         return ExceptionWrapper(where=_UNPICKLING)  # type: ignore[no-untyped-call]
 
 
+# Address and bytes: storages over parts of an array may begin where another does.
+_Memory: TypeAlias = tuple[int, int]
+
+
 def _pickled(batch: Batch) -> tuple[bytes, list[_Found]]:
     """Returns a batch pickled, and the memory that is not in the pickle."""
-    shared: set[int] = set()
+    shared: set[_Memory] = set()
     while True:
         stream = io.BytesIO()
         pickler = _Pickler(stream, shared)
@@ -368,17 +372,16 @@ class _Pickler(ForkingPickler):
 
     Args:
         stream: that is written to.
-        shared: addresses of memory that several tensors look into, which stay what they are. Is
-            there more of it, it is added, ``found_shared`` is true, and the batch is to be pickled
-            once more.
+        shared: memory that several tensors look into, which stay what they are. Is there more of
+            it, it is added, ``found_shared`` is true, and the batch is to be pickled once more.
     """
 
-    def __init__(self, stream: io.BytesIO, shared: set[int]) -> None:
+    def __init__(self, stream: io.BytesIO, shared: set[_Memory]) -> None:
         super().__init__(stream, pickle.HIGHEST_PROTOCOL)
         self.found: list[_Found] = []
         self.found_shared = False
         self._shared = shared
-        self._numbers: dict[int, int] = {}  # by address
+        self._numbers: dict[_Memory, int] = {}
 
     def reducer_override(self, value: Any) -> Any:
         """Returns how to pickle what has memory of its own, and nothing of other values."""
@@ -400,36 +403,36 @@ class _Pickler(ForkingPickler):
             return NotImplemented
         storage, dtype = tensor.untyped_storage(), tensor.dtype
         shape, stride, nbytes = tuple(tensor.shape), tensor.stride(), storage.nbytes()
-        address = storage.data_ptr()
+        memory = storage.data_ptr(), nbytes
         is_whole = nbytes == tensor.nbytes and not tensor.storage_offset()
-        if is_whole and address not in self._shared:
-            if address not in self._numbers:
-                return self._number(_Found(tensor, address, nbytes, dtype, shape, stride))
-            self._shared.add(address)
+        if is_whole and memory not in self._shared:
+            if memory not in self._numbers:
+                return self._number(_Found(tensor, *memory, dtype, shape, stride))
+            self._shared.add(memory)
             self.found_shared = True
         return _view_of, (storage, dtype, tensor.storage_offset(), shape, stride)
 
     def _reduced_storage(self, storage: torch.UntypedStorage) -> Any:
-        address = storage.data_ptr()
-        if address in self._numbers:
-            if address not in self._shared:
-                self._shared.add(address)
+        memory = storage.data_ptr(), storage.nbytes()
+        if memory in self._numbers:
+            if memory not in self._shared:
+                self._shared.add(memory)
                 self.found_shared = True
-            return _value, (self._numbers[address],)
+            return _value, (self._numbers[memory],)
         if storage.device.type == "cpu":
             if storage.is_shared():
                 with contextlib.suppress(OSError, RuntimeError):  # too many open files
                     reduce: Any = reductions.reduce_storage
                     return reduce(storage)
-            self._shared.add(address)
-            return self._number(_Found(storage, address, storage.nbytes(), None, (), None))
+            self._shared.add(memory)
+            return self._number(_Found(storage, *memory, None, (), None))
         return NotImplemented
 
     def _number(self, found: _Found) -> Any:
         number = len(self.found)
         self.found.append(found)
         if found.nbytes:
-            self._numbers[found.address] = number
+            self._numbers[found.address, found.nbytes] = number
         return _value, (number,)
 
 

@@ -70,6 +70,15 @@ def test_arrays_and_tensors_over_their_memory_come_by_themselves(ends, count):
     found[:], tensor[:] = 1, 2  # both can be written to
 
 
+@pytest.mark.parametrize("count", [20, 5000])
+@pytest.mark.parametrize("order", [1, -1])
+def test_tensors_over_parts_of_an_array_need_not_be_of_one_storage(ends, count, order):
+    array = np.arange(count, dtype=np.float64)
+    batch = [torch.from_numpy(array[: count // 2]), torch.from_numpy(array)][::order]
+    for sent, came in zip(batch, crossed(ends, batch), strict=True):
+        assert torch.equal(sent, came)
+
+
 def test_what_is_one_object_stays_one(ends):
     small, large = torch.ones(2), torch.ones(4000)
     first, second, third, fourth = crossed(ends, [small, large, small, large])
