@@ -41,9 +41,9 @@ class _Mapped:
     """A slot, mapped in this process; ``nbytes`` are for a batch.
 
     Attributes:
-        is_leased: whether the training process has a batch of it, which the user has not dropped.
-            It does not ask ``_held``: the garbage collector clears a weak reference that is garbage
-            itself, before ``WorkersSlots.__del__`` can ask whether the batch is still there.
+        is_leased: whether the training process has a batch of it, not known to be dropped. It does
+            not ask ``_held``: the garbage collector clears a weak reference that is garbage itself,
+            before ``WorkersSlots.__del__`` can ask whether the batch is still there.
     """
 
     def __init__(self, fd: int, offset: int, size: int) -> None:

@@ -61,7 +61,7 @@ class SampleSkipped:
     failure: Failure
 
 
-class SamplesSpilled(NamedTuple):
+class SamplesSpilled(NamedTuple):  # unpickled for each whole batch: no dataclass is so fast
     """The samples of a tiny-batch, which do not fit the layout, pickled."""
 
     sequence: int

@@ -290,6 +290,7 @@ def starting() -> threading.RLock:
 
 
 def _before_fork() -> None:
+    _of_thread.has_lock = False  # an exception that comes in a hook ends the hook alone
     # Not for ever: others have such hooks, and who has the lock may wait for what they have taken.
     _of_thread.has_lock = _forking.acquire(timeout=_START_SECONDS)
 
