@@ -36,7 +36,7 @@ from fusionloader.workers import processes, python_worker
 from fusionloader.workers.batch_worker import Collating
 from fusionloader.workers.processes import Process
 
-_ITEMS = range(-(1 << 63), 1 << 63)
+_ITEMS = range(-(1 << 63), 1 << 63)  # what a descriptor has room for
 _LOOKED_AT = 4  # whole batches of a worker that are delivered and not known to be dropped
 
 
