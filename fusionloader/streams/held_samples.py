@@ -79,19 +79,24 @@ class HeldSamples:
             self._send(request)
 
     async def take(self, items: list[int]) -> dict[int, bytes | Exception]:
-        """Returns the bytes of samples, each with its error where it cannot be read."""
-        missing = [item for item in items if not self._plan.expects(item)]
-        self.on_demand += len(missing)
-        for request in self._plan.demand(missing):
-            self._send(request)
-        wanted = {item: self._held[item] for item in items}
-        began = self._pass
-        found = await asyncio.gather(*wanted.values(), return_exceptions=True)
-        if began == self._pass:
-            for item in items:
-                if self._plan.taken(item):
-                    self._held.pop(item, None)
-            self.go_on()
+        """Returns the bytes of samples, each with its error where it cannot be read.
+
+        Where another pass drops what is asked for here, it is asked for again.
+        """
+        while True:
+            missing = [item for item in items if not self._plan.expects(item)]
+            self.on_demand += len(missing)
+            for request in self._plan.demand(missing):
+                self._send(request)
+            wanted = {item: self._held[item] for item in items}
+            began = self._pass
+            found = await asyncio.gather(*wanted.values(), return_exceptions=True)
+            if began == self._pass:
+                break
+        for item in items:
+            if self._plan.taken(item):
+                self._held.pop(item, None)
+        self.go_on()
         return {
             item: data if isinstance(data, bytes) else _as_error(data)
             for item, data in zip(wanted, found, strict=True)
@@ -99,14 +104,16 @@ class HeldSamples:
 
     def _send(self, request: RangeRequest) -> None:
         loop = asyncio.get_running_loop()
-        for item in request.items:
-            self._held[item] = loop.create_future()
-        task = loop.create_task(self._read(request, {i: self._held[i] for i in request.items}))
+        samples = {item: loop.create_future() for item in request.items}
+        self._held.update(samples)
+        task = loop.create_task(self._read(request, samples))
         self._running.add(task)
-        task.add_done_callback(self._done)
+        task.add_done_callback(lambda it: self._done(it, samples))
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    def _done(self, task: asyncio.Task[None], samples: dict[int, asyncio.Future[bytes]]) -> None:
         self._running.discard(task)
+        for sample in samples.values():
+            sample.cancel()  # those of a request that was dropped, also before it began
         self.go_on()
 
     async def _read(self, request: RangeRequest, samples: dict[int, asyncio.Future[bytes]]) -> None:
@@ -114,13 +121,10 @@ class HeldSamples:
         url = self._url(request)
         try:
             data = await self._bytes_of(request, url)
-        except BaseException as error:
+        except Exception as error:
             for sample in samples.values():
-                if not sample.done():
-                    sample.set_exception(_as_error(error))
-                    sample.exception()  # not all of them are taken
-            if not isinstance(error, Exception):
-                raise
+                sample.set_exception(error)
+                sample.exception()  # not all of them are taken
             return
         whole = memoryview(data)
         for item, sample in samples.items():

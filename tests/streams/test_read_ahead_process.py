@@ -8,6 +8,7 @@ import pathlib
 import resource
 import signal
 import textwrap
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import psutil
@@ -110,6 +111,28 @@ def test_another_pass_drops_what_was_announced_for_the_last(server, images):
         assert brought(fetcher, [1, 2]) == {1: ALL[1], 2: ALL[2]}
         assert reader.stats().held_bytes == 0
         assert len(server.ranges()) == 1
+
+
+@pytest.mark.parametrize("passes", [1, 3])
+def test_another_pass_takes_nothing_from_a_worker_that_waits(server, images, passes):
+    asked, go_on = threading.Event(), threading.Event()
+
+    def wait(_):
+        asked.set()
+        go_on.wait(30)
+
+    server.fault_of = wait
+    with reading(images) as (reader, fetcher), ThreadPoolExecutor(1) as threads:
+        found = threads.submit(brought, fetcher, [3, 30])
+        assert asked.wait(30)
+        for _ in range(passes):
+            reader.begin()
+            reader.announce([4])
+        go_on.set()
+        reader.go()
+        assert found.result(30) == {3: ALL[3], 30: ALL[30]}
+        assert brought(fetcher, [4]) == {4: ALL[4]}
+        assert reader.stats().held_bytes == 0
 
 
 def test_samples_that_nobody_wants_any_more_make_room(server, images):
