@@ -58,8 +58,8 @@ def _open_nothing(run: Run, trainer: Trainer, part: int) -> bool:
     pid = trainer.script.pid
     opened = {int(fd) for fd in os.listdir(f"/proc/{pid}/fd")}
     free = next(fd for fd in itertools.count() if fd not in opened)
-    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-    resource.prlimit(pid, resource.RLIMIT_NOFILE, (free, before[1]))
+    healthy = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (free, healthy[1]))
     own = run.checks.excuse(Excuse(rf"\A(?!.*\bCaught )(?=.*{TOO_MANY})", takes=False))
     workers = run.checks.excuse(Excuse(IN_WORKER + TOO_MANY, takes=None))
 
@@ -67,7 +67,7 @@ def _open_nothing(run: Run, trainer: Trainer, part: int) -> bool:
         # New workers have the limit of training.
         for process in [trainer.script.pid, *(each.pid for each in trainer.processes())]:
             with contextlib.suppress(OSError):
-                resource.prlimit(process, resource.RLIMIT_NOFILE, before)
+                resource.prlimit(process, resource.RLIMIT_NOFILE, healthy)
         run.checks.mended(workers)
 
     def expire() -> None:

@@ -57,15 +57,15 @@ def _few_descriptors(run: Run, trainer: Trainer, part: int) -> bool:
     if victim is None:
         return False
     with contextlib.suppress(OSError):
-        before = resource.prlimit(victim.pid, resource.RLIMIT_NOFILE)
+        healthy = resource.getrlimit(resource.RLIMIT_NOFILE)  # the victim may have few already
         used = len(os.listdir(f"/proc/{victim.pid}/fd"))
-        resource.prlimit(victim.pid, resource.RLIMIT_NOFILE, (used, before[1]))
+        resource.prlimit(victim.pid, resource.RLIMIT_NOFILE, (used, healthy[1]))
 
         excuse = run.checks.excuse(Excuse(IN_WORKER + TOO_MANY, takes=None))
 
         def heal() -> None:
             with contextlib.suppress(OSError):
-                resource.prlimit(victim.pid, resource.RLIMIT_NOFILE, before)
+                resource.prlimit(victim.pid, resource.RLIMIT_NOFILE, healthy)
             run.checks.mended(excuse)
 
         run.later(run.chance.randint(1, 3), heal)
