@@ -425,12 +425,13 @@ class ManagerQueue:
         group_size: int = 0,
         payload: int | None = None,
         indices: bytes = b"",
+        claimant: int | None = None,
     ) -> None:
         """Writes the descriptor of a mini-batch into a slot.
 
         `items`, `keys` and `occurrences` have an entry per row of the batch; `rows` are its rows
         in the order in which they are cut into tiny-batches. `payload` is the slot for the rows,
-        `indices` is pickled.
+        `indices` is pickled. `claimant` is the only worker that may claim it; any may without.
         """
 
     def describe_encoded(

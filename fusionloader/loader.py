@@ -250,7 +250,7 @@ class FusionLoader(Shown, DataLoader[T_co]):
         """Sets the number of workers, of a running iterator too, from its next batch on.
 
         No batch changes. What a worker that is ended was at is done again by another one. Loaders
-        that torch's own loop serves follow with their next iterator.
+        of an ``IterableDataset``, or of a dataset with a state, follow with their next iterator.
 
         Raises:
             ValueError: not a positive number, or a loader without worker processes of its own.

@@ -117,10 +117,21 @@ void describe(ManagerQueue& queue, uint64_t slot, uint64_t sequence, std::vector
               std::vector<int64_t> items, std::vector<uint64_t> keys,
               std::vector<uint32_t> occurrences, uint32_t tiny_size, uint64_t seed, uint64_t epoch,
               uint64_t number, uint32_t group_size, std::optional<uint64_t> payload,
-              const py::bytes& indices) {
-  queue.describe(
-      slot, {sequence, std::move(rows), std::move(items), std::move(keys), std::move(occurrences),
-             tiny_size, seed, epoch, number, group_size, payload, indices});
+              const py::bytes& indices, std::optional<uint32_t> claimant) {
+  MiniBatchDescription batch{sequence,
+                             std::move(rows),
+                             std::move(items),
+                             std::move(keys),
+                             std::move(occurrences),
+                             tiny_size,
+                             seed,
+                             epoch,
+                             number,
+                             group_size,
+                             payload,
+                             indices};
+  batch.claimant = claimant;
+  queue.describe(slot, batch);
 }
 
 // Above this many bytes other threads may run while they are copied.
@@ -190,15 +201,17 @@ void bind_queue_of_manager(py::module_& m) {
       .def_static("descriptor_bytes", &Batch::descriptor_bytes, "samples"_a, "tiny_batches"_a,
                   "Size of a mini-batch's descriptor, without pickled indices.")
       .def("add_slot", &ManagerQueue::add_slot, "slot"_a, "offset"_a, "nbytes"_a)
-      .def("describe", &describe, "slot"_a, py::kw_only(), "sequence"_a, "rows"_a, "items"_a,
-           "keys"_a, "occurrences"_a, "tiny_size"_a, "seed"_a, "epoch"_a, "number"_a,
-           "group_size"_a = 0, "payload"_a = py::none(), "indices"_a = py::bytes(),
-           "Writes the descriptor of a mini-batch into a slot.\n\n"
-           "`items`, `keys` and `occurrences` have an entry per row of the batch; `rows` are its "
-           "rows\n"
-           "in the order in which they are cut into tiny-batches. `payload` is the slot for the "
-           "rows,\n"
-           "`indices` is pickled.")
+      .def(
+          "describe", &describe, "slot"_a, py::kw_only(), "sequence"_a, "rows"_a, "items"_a,
+          "keys"_a, "occurrences"_a, "tiny_size"_a, "seed"_a, "epoch"_a, "number"_a,
+          "group_size"_a = 0, "payload"_a = py::none(), "indices"_a = py::bytes(),
+          "claimant"_a = py::none(),
+          "Writes the descriptor of a mini-batch into a slot.\n\n"
+          "`items`, `keys` and `occurrences` have an entry per row of the batch; `rows` are its "
+          "rows\n"
+          "in the order in which they are cut into tiny-batches. `payload` is the slot for the "
+          "rows,\n"
+          "`indices` is pickled. `claimant` is the only worker that may claim it; any may without.")
       .def("set_payload", &ManagerQueue::set_payload, "slot"_a, "payload"_a,
            "Says which slot is for the rows of a mini-batch that was described without.")
       .def(

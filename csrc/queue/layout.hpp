@@ -16,7 +16,7 @@ using Atomic32 = std::atomic<uint32_t>;
 using Atomic64 = std::atomic<uint64_t>;
 static_assert(Atomic64::is_always_lock_free && Atomic32::is_always_lock_free);
 
-constexpr uint64_t kMagic = 0x37726564616f4c46;  // "FLoader7": another layout has another number
+constexpr uint64_t kMagic = 0x38726564616f4c46;  // "FLoader8": another layout has another number
 constexpr uint32_t kMaxSlots = 1 << 16;
 constexpr size_t kAlign = 64;  // a cache line: neighbours do not disturb each other
 
@@ -207,6 +207,7 @@ struct alignas(kAlign) BatchHeader {
   // Number of the buffer that the GPU worker writes its rows into, plus 1 (on the CPU backend,
   // where that is the payload, just not 0); 0: the GPU worker leaves the mini-batch alone.
   Atomic32 gpu_rows;
+  Atomic32 claimant;   // number of the only worker that may claim it, plus 1; 0: any may
   Atomic64 begun_ns;   // CLOCK_MONOTONIC at the first claim; 0 before it
   Atomic32 threshold;  // the one in force then
   Share shares[2];     // by Side

@@ -31,6 +31,7 @@ struct MiniBatchDescription {
   uint32_t first_row = 0;
   uint32_t payload_rows = 0;
   uint32_t encoded_images = 0;  // that reserve_encoded() has made room for in the slot
+  std::optional<uint32_t> claimant = std::nullopt;  // the only worker that may claim it
 };
 
 // How many tiny-batches of a mini-batch are in which state.

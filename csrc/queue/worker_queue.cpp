@@ -125,6 +125,9 @@ void WorkerQueue::leave() {
 
 std::optional<Claim> WorkerQueue::claim_from(Batch& batch, uint64_t sequence, End end,
                                              uint32_t threshold, uint32_t count) {
+  // If the descriptor is written anew after this look, the claim fails below.
+  const uint32_t claimant = batch.header.claimant.load();
+  if (claimant != 0 && claimant != worker_ + 1) return std::nullopt;
   const bool for_gpu = batch.header.gpu_rows.load() != 0;
   if (side_ == Side::gpu && !for_gpu) return std::nullopt;
   const uint32_t all = batch.header.tiny_batches;

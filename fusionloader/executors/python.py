@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import pickle
 import random
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -196,13 +197,40 @@ def _places_of_generators() -> tuple[ctypes.c_uint64, ctypes.c_uint64] | None:
 @contextlib.contextmanager
 def preserved_generators() -> Iterator[None]:
     """Gives Python's, torch's and numpy's global generators their states back afterwards."""
-    states = random.getstate(), torch.get_rng_state(), np.random.get_state()
+    states = generator_states()
     try:
         yield
     finally:
-        random.setstate(states[0])
-        torch.set_rng_state(states[1])
-        np.random.set_state(states[2])
+        set_generator_states(states)
+
+
+def generator_states() -> tuple[Any, ...]:
+    """Returns the states of Python's, torch's and numpy's global generators."""
+    return random.getstate(), torch.get_rng_state().numpy(), np.random.get_state()
+
+
+def set_generator_states(states: tuple[Any, ...]) -> None:
+    """Undoes ``generator_states``."""
+    random.setstate(states[0])
+    torch.set_rng_state(torch.from_numpy(states[1]))
+    np.random.set_state(states[2])
+
+
+class PickledGenerators:
+    """The states of the global generators, pickled anew only where one has moved."""
+
+    def __init__(self) -> None:
+        self._places = _places_of_generators()
+        self._seen: tuple[Any, ...] = ()
+        self._pickled = b""
+
+    def now(self) -> bytes:
+        """Returns ``generator_states()``, pickled."""
+        places = () if self._places is None else tuple(place.value for place in self._places)
+        seen = *places, torch.get_rng_state().numpy().tobytes()
+        if not places or seen != self._seen:
+            self._seen, self._pickled = seen, pickle.dumps(generator_states())
+        return self._pickled
 
 
 class DatasetSource:

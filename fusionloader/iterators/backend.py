@@ -15,6 +15,7 @@ from fusionloader.executors.batch_transport import Receiver, Sends
 from fusionloader.executors.layout import Layout
 from fusionloader.gpu.start import GpuOptions
 from fusionloader.manager.options import StartWorker, WorkerConnection, WorkerKind
+from fusionloader.manager.worker_passes import WorkerPasses
 from fusionloader.options import LoaderOptions
 from fusionloader.pool.pool_processes import Payload
 from fusionloader.ranks.sharing_offer import SharingOffer
@@ -52,7 +53,8 @@ class WorkerBackend(Protocol):
     """What the slot iterator needs to know of the samples.
 
     ``worker_kind`` says what workers run: a plan natively, or user code in Python. ``receiver``
-    gets mini-batches that workers make whole; ``None`` where they make samples.
+    gets mini-batches that workers make whole; ``None`` where they make samples. ``passes`` are
+    those of workers that go through the dataset on their own; ``None`` where they do not.
     """
 
     layout: Layout | None
@@ -61,6 +63,7 @@ class WorkerBackend(Protocol):
     sharing_offer: SharingOffer | None
     worker_kind: WorkerKind
     receiver: Receiver | None
+    passes: WorkerPasses | None
 
     def name(self, index: Index) -> str:
         """Returns a sample's name for messages."""
@@ -110,16 +113,15 @@ class WorkerBackend(Protocol):
         """Returns the backend for workers whose ``worker_init_fn`` changes the dataset."""
 
 
-def refuse_in_torchs_loop(options: LoaderOptions, why: str) -> None:
-    """Raises ValueError for what a loader cannot do whose batches torch's loop makes.
+def refuse_for_own_passes(options: LoaderOptions, why: str) -> None:
+    """Raises ValueError for what a loader cannot do whose workers read the dataset on their own.
 
-    A pool: torch starts processes, which would come on top of the pool's. And ``on_error``: torch's
-    loop knows no sample that fails by itself.
+    A pool: its workers come and go. And ``on_error``: no sample fails by itself.
     """
     if options.pool is not None:
         raise ValueError(
-            "a WorkerPool serves map-style datasets without a state, and torch's loop serves this "
-            f"loader: {why}. Give it other workers: num_workers=... instead of pool=..."
+            "a WorkerPool serves map-style datasets without a state, and not this loader's: "
+            f"{why}. Give it other workers: num_workers=... instead of pool=..."
         )
     refuse_on_error(options, why)
 

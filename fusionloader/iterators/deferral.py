@@ -1,4 +1,4 @@
-"""Deferred images where torch's own loops fetch: in their workers, and in this process."""
+"""Deferred images where torch's own loop fetches, in this process."""
 
 from __future__ import annotations
 

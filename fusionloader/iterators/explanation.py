@@ -21,18 +21,16 @@ def explained(
     options: LoaderOptions,
     compiled: Compiled | None,
     why_not: str | None,
-    is_torchs: bool,
     part_seconds: Sequence[float] = (),
 ) -> str:
     """Returns how a loader's samples are made, and why, a line per stage.
 
-    ``why_not`` says why batches cannot be written sample by sample; ``is_torchs`` whether torch's
-    own loop makes them. With ``part_seconds``, the time spent on each part of a plan, also its
-    share.
+    ``why_not`` says why batches cannot be written sample by sample. With ``part_seconds``, the time
+    spent on each part of a plan, also its share.
     """
     whose = " of a pool" if options.pool is not None else ""
     here = options.num_workers == 0
-    if why_not and (is_torchs or (here and options.on_error == "raise")):
+    if why_not and here and options.on_error == "raise":
         lines = [f"whole batches in torch's own loop: {why_not}"]
     elif why_not and not here:
         lines = [f"{options.num_workers} workers{whose} make whole batches: {why_not}"]
@@ -46,7 +44,7 @@ def explained(
         if compiled.is_remote:
             one_by_one = _why_one_by_one(options, compiled)
             lines.append(reading_urls.explain(options.dataset, _inner_sampler(options), one_by_one))
-    if not is_torchs and (seconds := _stalled_after(options, compiled)):
+    if seconds := _stalled_after(options, compiled):
         lines.append(f"a worker without progress for {seconds:g} s is replaced (stall_timeout)")
     if isinstance(options.batch_sampler, EpochSampler):
         lines.append(options.batch_sampler.explain())

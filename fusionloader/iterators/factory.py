@@ -21,22 +21,23 @@ from fusionloader.executors.python import DatasetSource, Seeding, Source
 from fusionloader.gpu import eligibility
 from fusionloader.iterators.backend import (
     WorkerBackend,
-    refuse_in_torchs_loop,
+    refuse_for_own_passes,
     refuse_on_error,
 )
-from fusionloader.iterators.deferral import defers
 from fusionloader.iterators.explanation import explained
 from fusionloader.iterators.in_process import InProcessIterator
 from fusionloader.iterators.loader_state import LoaderState
 from fusionloader.iterators.native_backend import NativeBackend
 from fusionloader.iterators.python_backend import PythonBackend
 from fusionloader.iterators.slot_iterator import SlotIterator
-from fusionloader.iterators.whole_batches import SingleProcessIterator, WholeBatchIterator
+from fusionloader.iterators.stream_iterator import StreamIterator
+from fusionloader.iterators.whole_batches import SingleProcessIterator
+from fusionloader.manager.worker_passes import WorkerPasses
 from fusionloader.options import LoaderOptions
 from fusionloader.ranks.discovery import ranks_here
 from fusionloader.ranks.sharing_offer import SharingOffers
-from fusionloader.resume.stateful import has_state
 from fusionloader.sources.datasets import Compiled, compile_dataset
+from fusionloader.sources.fetchers import has_state
 from fusionloader.sources.fingerprint import Fingerprint
 from fusionloader.sources.plan_source import PlanSource
 from fusionloader.sources.tables import Tables, is_for_native_workers
@@ -76,38 +77,44 @@ class IteratorFactory:
         if compiled is not None and compiled.plan is None:
             compiled = None
         check_shareable(options, _why_not_shared(compiled, why_not))
-        in_torchs_loop = _why_in_torchs_loop(options)
-        if in_torchs_loop:
-            refuse_in_torchs_loop(options, in_torchs_loop)
+        own_passes = _why_own_passes(options)
+        if own_passes:
+            refuse_for_own_passes(options, own_passes)
         elif compiled is None and options.auto_collation and (why := _why_whole(options.dataset)):
             refuse_on_error(options, why)
         if options.num_workers == 0:
             of_user = why_not or compiled is None
-            if in_torchs_loop or (of_user and options.on_error == "raise"):
+            if own_passes or (of_user and options.on_error == "raise"):
                 return SingleProcessIterator(loader, options, state)
             source = _source_here(options.dataset, compiled)
             return InProcessIterator(
                 loader, options, state, source, lambda: _renewed_source_here(options)
             )
-        if in_torchs_loop:
-            state.image_stores = self._kept.of_images(options) if defers(options) else None
-            return WholeBatchIterator(loader, options, state)
+        if own_passes:
+            states = state.epochs.dataset_states()
+            passes = WorkerPasses(options.dataset, states, options.num_workers)
+            backend = self._backend(options, None, whole=True, passes=passes)
+            return StreamIterator(loader, options, state, backend)
         backend = self._backend(options, compiled, whole=bool(why_not))
         return SlotIterator(loader, options, state, backend)
 
     def _backend(
-        self, options: LoaderOptions, compiled: Compiled | None, whole: bool
+        self,
+        options: LoaderOptions,
+        compiled: Compiled | None,
+        whole: bool,
+        passes: WorkerPasses | None = None,
     ) -> WorkerBackend:
         """Returns native workers where the plan is the whole way of a sample, else Python ones.
 
-        With ``whole``, Python ones that make whole mini-batches.
+        With ``whole``, Python ones that make whole mini-batches; with ``passes``, each its own.
         """
         remember = functools.partial(self._remember_no_layout, _samples_of(options))
         if compiled is None:
             source: Source = DatasetSource(options.dataset)
             if options.deferred_images == "auto":
                 source = DeferringSource(source, self._kept.of_images(options))
-            return PythonBackend(source, remember, self._kept.epoch_ended, whole)
+            return PythonBackend(source, remember, self._kept.epoch_ended, whole, passes)
         planned: Source = PlanSource(options.dataset, compiled)
         if compiled.tail is not None and options.deferred_images == "auto":
             planned = DeferringSource(planned, NO_STORES)
@@ -151,16 +158,13 @@ class IteratorFactory:
         why_not: str | None,
         part_seconds: Sequence[float] = (),
     ) -> str:
-        is_torchs = bool(_why_in_torchs_loop(options))
-        return explained(options, compiled, why_not, is_torchs, part_seconds)
+        return explained(options, compiled, why_not, part_seconds)
 
     def way(self, options: LoaderOptions) -> str:
         """Returns how the loader's samples are made, in two words."""
         compiled, why_not = self._compiled(options)
         if options.num_workers == 0:
             return "in process"
-        if _why_in_torchs_loop(options):
-            return "torch's loop"
         if why_not or compiled is None:
             return "whole batches"
         return "native workers" if is_for_native_workers(compiled) else "Python workers"
@@ -171,7 +175,7 @@ class IteratorFactory:
 
     def _compiled(self, options: LoaderOptions) -> tuple[Compiled | None, str | None]:
         """Returns what was compiled, and why batches cannot be written sample by sample."""
-        if why := _why_in_torchs_loop(options):
+        if why := _why_own_passes(options):
             return None, why
         if not options.auto_collation:
             return None, "batch_size=None yields samples, not batches"
@@ -200,8 +204,8 @@ class IteratorFactory:
             log.info("%s", text.replace("\n", "; "))
 
 
-def _why_in_torchs_loop(options: LoaderOptions) -> str:
-    """Returns why torch's own loop makes the batches; empty where workers claim them."""
+def _why_own_passes(options: LoaderOptions) -> str:
+    """Returns why each worker goes through the dataset on its own; empty where all share it."""
     if options.dataset_kind == _DatasetKind.Iterable:
         return "an IterableDataset has no indices"
     if has_state(options.dataset):

@@ -18,14 +18,14 @@ from fusionloader.executors.python import SampleKey, Source, group_of
 from fusionloader.iterators.deferral import while_fetching
 from fusionloader.iterators.loader_state import LoaderState
 from fusionloader.options import LoaderOptions
-from fusionloader.resume.epoch_state import EpochState
+from fusionloader.resume.epoch_state import EpochState, Returned
 from fusionloader.resume.sampling import Draws, SampledBatch, undelivered_batches
 from fusionloader.sources.fingerprint import Fingerprint
 from fusionloader.sources.plan_source import PlanSource
 from fusionloader.statistics.waits import WaitClock
 from fusionloader.trace.step_tracer import StepTracer
 from fusionloader.workers import failures, messages
-from fusionloader.workers.on_error import BadSample, resolve
+from fusionloader.workers.failures import BadSample, resolve
 
 
 class InProcessIterator(_BaseDataLoaderIter):
@@ -82,11 +82,11 @@ class InProcessIterator(_BaseDataLoaderIter):
                 found, batch = self._make(due, epoch_state)
             except BaseException:
                 if self._has_failed:  # the epoch goes on behind it
-                    epoch_state.deliver(due.number)
+                    epoch_state.deliver(Returned(due.number))
                 raise
             if found:
                 return batch
-            epoch_state.deliver(due.number)
+            epoch_state.deliver(Returned(due.number))
         self._batches.check()
         self._epochs.finish(epoch_state)
         raise StopIteration
@@ -165,7 +165,8 @@ class InProcessIterator(_BaseDataLoaderIter):
         with self._tracer, self._clock:
             batch = to_device(super().__next__(), self._options.device)
         if self._due is not None and self._epoch_state is not None:
-            self._epoch_state.returned = self._due.number  # no call comes from here on
+            returned = Returned(self._due.number)
+            self._epoch_state.returned = returned  # no call comes from here on
         return batch
 
     def _load(self, row: int, key: SampleKey) -> list[Sample]:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:  # iterators work where the native part is missing
     from fusionloader.remote.link import RemoteLink
     from fusionloader.remote_settings import Remote
     from fusionloader.shm.dataset_table import DatasetTable
-    from fusionloader.shm.store_handles import StoreHandles
     from fusionloader.sources.streams.settings import ReadSettings
     from fusionloader.streams.read_ahead_process import ReadAheadProcess
 
@@ -40,8 +39,6 @@ class LoaderState:
         workers: that iterators are to have from the next batch on, ``None`` if it has not changed.
         idle_window: returns the method by which the latest iterator with workers opens an idle
             window for its GPU worker, ``None`` when that iterator is gone.
-        image_stores: where workers keep something of the images that user code opens; ``None``
-            where images are not deferred.
         traces: the trace of the loader, if one is on.
         refused: what torch does instead, and which call CUDA has refused; ``None`` while none.
     """
@@ -51,7 +48,6 @@ class LoaderState:
         self.statistics = Statistics()
         self.traces = CurrentTrace()
         self.workers: int | None = None
-        self.image_stores: StoreHandles | None = None
         self.refused: str | None = None
         self._membership: Membership | None = None
         self._link: RemoteLink | None = None

@@ -27,6 +27,7 @@ from fusionloader.iterators.backend import (
 from fusionloader.manager.native_start import native_starter
 from fusionloader.manager.options import StartWorker, WorkerKind
 from fusionloader.manager.remote_tasks import remote_task
+from fusionloader.manager.worker_passes import WorkerPasses
 from fusionloader.options import LoaderOptions
 from fusionloader.plan.stages import Plan
 from fusionloader.pool.pool_processes import Payload
@@ -67,6 +68,7 @@ class NativeBackend:
         self._choice, self._offers = choice, offers
         self.worker_kind: WorkerKind = "native"
         self.receiver: Receiver | None = None
+        self.passes: WorkerPasses | None = None
         assert compiled.plan is not None
         self._reader: ReadAheadProcess | None = None
         self._send(compiled.plan)

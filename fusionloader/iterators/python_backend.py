@@ -24,6 +24,7 @@ from fusionloader.iterators.backend import (
 )
 from fusionloader.manager.options import StartWorker, WorkerConnection, WorkerKind
 from fusionloader.manager.remote_tasks import code_task
+from fusionloader.manager.worker_passes import WorkerPasses
 from fusionloader.options import LoaderOptions
 from fusionloader.pool.pool_processes import Payload
 from fusionloader.pool.user_code import UserCode
@@ -35,6 +36,8 @@ from fusionloader.shm.descriptor import Descriptor
 from fusionloader.workers import processes, python_worker
 from fusionloader.workers.batch_worker import Collating
 from fusionloader.workers.processes import Process
+from fusionloader.workers.python_worker import Whole
+from fusionloader.workers.stream_worker import OwnPass
 
 _ITEMS = range(-(1 << 63), 1 << 63)  # what a descriptor has room for
 _LOOKED_AT = 4  # whole batches of a worker that are delivered and not known to be dropped
@@ -54,8 +57,13 @@ class PythonBackend:
         no_layout: Callable[[str], None],
         epoch_ended: Callable[[], None] = lambda: None,
         whole: bool = False,
+        passes: WorkerPasses | None = None,
     ) -> None:
-        """With ``whole``, workers make whole mini-batches: user code collates the samples."""
+        """With ``whole``, workers make whole mini-batches: user code collates the samples.
+
+        With ``passes``, too, and each goes through the dataset on its own.
+        """
+        self.passes = passes
         self._source, self._no_layout = source, no_layout
         self.epoch_ended = epoch_ended
         self.count = source.count()
@@ -112,11 +120,12 @@ class PythonBackend:
     def starter(self, options: LoaderOptions, base_seed: int) -> StartWorker:
         """Returns a function that starts the user's code in a multiprocessing process."""
         init, on_error = options.worker_init_fn, options.on_error
-        source, whole, sends = self._source, None, None
+        source, passes, whole, sends = self._source, self.passes, None, None
         if self.receiver is not None:
             most = options.in_flight + _LOOKED_AT
             sends = partial(self.receiver.add_worker, most)
             whole = Collating(options.collate_fn, options.auto_collation, most)
+        kind, drop_last = options.dataset_kind, options.drop_last
         if options.pool is not None:
             sent, fds = without_descriptors(source)
             code = UserCode(options.num_workers, sent, base_seed, init, on_error, whole)
@@ -124,6 +133,12 @@ class PythonBackend:
         context, _ = context_of(options)
 
         def start(connection: WorkerConnection) -> Process:
+            made_by: Whole | None = None
+            if whole is not None and sends is not None:
+                made_by = collating = whole._replace(sends=sends())
+                if passes is not None:
+                    last = passes.last(connection.number)
+                    made_by = OwnPass(collating, kind, drop_last, passes.run, last)
             config = python_worker.PythonWorkerConfig(
                 worker=connection.number,
                 workers=connection.workers,
@@ -134,7 +149,7 @@ class PythonBackend:
                 base_seed=base_seed,
                 worker_init_fn=init,
                 on_error=on_error,
-                whole=whole._replace(sends=sends()) if whole and sends else None,
+                whole=made_by,
             )
             return processes.start(context, python_worker.main, config)
 

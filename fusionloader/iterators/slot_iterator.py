@@ -30,14 +30,15 @@ from fusionloader.gpu_memory.errors import MemorySharingError
 from fusionloader.iterators.backend import WorkerBackend
 from fusionloader.iterators.loader_state import LoaderState, Window
 from fusionloader.iterators.pinning import Pinning
-from fusionloader.iterators.sample_counts import asked_samples
 from fusionloader.iterators.whole_batches import detached
 from fusionloader.manager.in_flight import Job, MiniBatch
 from fusionloader.manager.local_manager import LocalManager, NoFixedLayout, PlanOutdated
 from fusionloader.manager.options import ManagerOptions
 from fusionloader.options import LoaderOptions
 from fusionloader.pool.pool_processes import running
+from fusionloader.resume.epoch_state import EpochState, Returned
 from fusionloader.resume.sampling import Draws, SampledBatch, undelivered_batches
+from fusionloader.sources.fetchers import asked_samples
 from fusionloader.statistics.waits import WaitClock
 from fusionloader.statistics.worker_counters import AllWorkers
 from fusionloader.trace.step_tracer import StepTracer
@@ -140,6 +141,7 @@ class SlotIterator(_BaseDataLoaderIter):
             stall_timeout=options.stalled_after(backend.worker_kind == "native"),
             remote=backend.remote_work(options, self.base_seed, self._state.link),
             receiver=backend.receiver,
+            passes=backend.passes,
         )
 
     @property
@@ -173,15 +175,21 @@ class SlotIterator(_BaseDataLoaderIter):
         self._begun = False
         self._clock.begin_epoch()
         self._tracer.follow()
-        self._epoch_state = self._epochs.start(self._options, self.base_seed)
-        options, count = self._options, self._backend.count
-        batches = undelivered_batches(options, self._epoch_state, iter(self._index_sampler), count)
-        self._batches = Draws(self._backend.look_ahead(batches, options.in_flight))
+        self._epoch_state = self._start_epoch()
+        self._batches = self._draws()
         self._drawn: deque[SampledBatch] = deque()  # not yet published
         if self._membership is not None:
             self._begin_in_group(self._membership)
         self._begun = True
         self._fill()
+
+    def _start_epoch(self) -> EpochState:
+        return self._epochs.start(self._options, self.base_seed)
+
+    def _draws(self) -> Draws:
+        options, fresh = self._options, iter(self._index_sampler)
+        batches = undelivered_batches(options, self._epoch_state, fresh, self._backend.count)
+        return Draws(self._backend.look_ahead(batches, options.in_flight))
 
     def _begin_in_group(self, membership: Membership) -> None:
         """Has the epoch prepared by a group of jobs, or by this one alone."""
@@ -266,9 +274,10 @@ class SlotIterator(_BaseDataLoaderIter):
                 self._gpu.asked()
             batch = to_device(super().__next__(), self._options.device)
             job = self._here()[0]
+            returned = self._returned(job)
         # There is no call from here on, and so no exception: until here the next call would have
         # returned the batch, and what was returned is not returned again.
-        self._epoch_state.returned = job.number
+        self._epoch_state.returned = returned
         job.payload = job.owner = job.result = None
         job.returned = True
         return batch
@@ -319,6 +328,8 @@ class SlotIterator(_BaseDataLoaderIter):
             self._discard()
             self._begin()
         wanted = self._state.workers
+        if self._backend.passes is not None:  # with other workers these passes would be others
+            return
         if wanted is not None and wanted != self._workers_wanted:
             self._manager.resize(wanted)
             self._workers_wanted = wanted
@@ -402,8 +413,12 @@ class SlotIterator(_BaseDataLoaderIter):
 
     def _pass_over(self, job: Job) -> None:
         """Notes that there is no batch of a mini-batch: an error, or nothing, goes to the user."""
-        self._epoch_state.deliver(job.number)
+        self._epoch_state.deliver(self._returned(job))
         job.returned = True
+
+    def _returned(self, job: Job) -> Returned:
+        """Returns what is noted of a mini-batch that goes to the user."""
+        return Returned(job.number)
 
     def _samples_of(self, job: Job) -> int:
         if self._options.auto_collation:

@@ -1,7 +1,7 @@
 """Batches that torch's own iterators make, which learn to resume and to notice a changed epoch.
 
-With workers these are batches of an ``IterableDataset`` and of a dataset with a ``state_dict()``;
-without, all that go through Python alone. Where the native part is missing they are all batches.
+Without workers these are all that go through Python alone. Where the native part is missing they
+are all batches.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ import copy
 import os
 import sys
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import torch
 from torch.utils.data._utils import MP_STATUS_CHECK_INTERVAL
@@ -29,24 +28,22 @@ from fusionloader.delivery.to_device import to_device
 from fusionloader.executors.spent import Spent
 from fusionloader.iterators.deferral import while_fetching
 from fusionloader.iterators.loader_state import LoaderState
-from fusionloader.iterators.native_part import missing
-from fusionloader.iterators.sample_counts import asked_samples, made_samples
-from fusionloader.iterators.worker_loop import Stamped, StampingContext, fetcher_state, make_fetcher
-from fusionloader.limits.out_of_memory import OutOfMemoryKills
+from fusionloader.iterators.worker_loop import Stamped, StampingContext
 from fusionloader.manager.stalls import StallWatch
 from fusionloader.options import LoaderOptions
-from fusionloader.resume.epoch_state import EpochState
+from fusionloader.resume.epoch_state import EpochState, Returned, for_workers, pickled_states
 from fusionloader.resume.sampling import numbered_batches
-from fusionloader.resume.stateful import has_state
+from fusionloader.sources.fetchers import (
+    asked_samples,
+    fetcher_state,
+    has_state,
+    made_samples,
+    make_fetcher,
+)
 from fusionloader.statistics.waits import WaitClock
 from fusionloader.trace.step_tracer import StepTracer
 from fusionloader.workers.processes import OneThread, named_death, refuse_in_child
 
-if TYPE_CHECKING:  # these iterators work where the native part is missing
-    from fusionloader.executors.batch_transport import Receiver
-    from fusionloader.shm.store_handles import StoreHandles
-
-Saved = TypeVar("Saved")
 Numbered = Iterator[tuple[int, list[Index]]]
 """Mini-batches with their numbers in the epoch."""
 
@@ -86,7 +83,7 @@ class _Tracked:
     _sampler_iter: Iterator[Index]
 
     def _track(self, loader: AnyLoader, options: LoaderOptions, state: LoaderState) -> None:
-        self._owner, self._killed_for_memory = os.getpid(), OutOfMemoryKills()
+        self._owner = os.getpid()
         self._turn = OneThread()
         self._view = detached(loader)
         self._options = options
@@ -126,7 +123,7 @@ class _Tracked:
 
     def _note_delivered(self, epoch_state: EpochState) -> None:
         """Notes that a mini-batch is about to be returned."""
-        epoch_state.deliver(epoch_state.delivered)
+        epoch_state.deliver(Returned(epoch_state.delivered))
 
     def _note_end(self, epoch_state: EpochState) -> None:
         """Notes that there are no more mini-batches."""
@@ -187,9 +184,7 @@ class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ign
 
     def __init__(self, loader: AnyLoader, options: LoaderOptions, state: LoaderState) -> None:
         self._track(loader, options, state)
-        view = _WithContext(loader, options, state.epochs.dataset_states(), state.image_stores)
-        self._receiver = view.receiver
-        super().__init__(view)
+        super().__init__(_WithContext(loader, options, state.epochs.dataset_states()))
 
     # ---- which mini-batch ----------------------------------------------------------------------
 
@@ -197,7 +192,7 @@ class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ign
         if self._epoch_state is None:
             self._forget_tasks()
             epoch_state = super()._begin()
-            epoch_state.workers = _for_workers(epoch_state.workers, self._num_workers)
+            epoch_state.workers = for_workers(epoch_state.workers, self._num_workers)
             if any(epoch_state.workers):  # each goes on where it was, so its turn does too
                 for _ in range((epoch_state.last_worker + 1) % self._num_workers):
                     next(self._worker_queue_idx_cycle)
@@ -228,14 +223,13 @@ class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ign
         """Notes what a worker tells beside its mini-batch; returns the number of the task."""
         if stamp.state is not None:
             self._states[stamp.task] = stamp.state
-        spent = Spent()
-        if stamp.deferred is not None:
-            spent = stamp.deferred.take_spent()
-            self._state.statistics.deferred.add(stamp.deferred)
         samples = self._asked.get(stamp.task, 0)
-        if self._options.dataset_kind == _DatasetKind.Iterable:
-            samples = self._asked[stamp.task] = made_samples(data, samples)
-        self._state.statistics.workers.add_spent(samples, stamp.seconds, spent)
+        if isinstance(data, _IterableDatasetStopIteration):
+            samples = 0
+        elif self._options.dataset_kind == _DatasetKind.Iterable:
+            samples = made_samples(data, samples)
+        self._asked[stamp.task] = samples
+        self._state.statistics.workers.add_spent(samples, stamp.seconds, Spent())
         return stamp.task
 
     def _note_delivered(self, epoch_state: EpochState) -> None:
@@ -249,7 +243,7 @@ class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ign
         number = self._numbers.pop(task)
         if self._options.dataset_kind == _DatasetKind.Iterable:
             number = epoch_state.delivered  # workers end at different times: only a count
-        epoch_state.deliver(number)
+        epoch_state.deliver(Returned(number))
 
     def _note_end(self, epoch_state: EpochState) -> None:
         """Notes which workers' datasets have ended, as soon as all they made is delivered."""
@@ -298,13 +292,8 @@ class WholeBatchIterator(_Tracked, _MultiProcessingDataLoaderIter):  # type: ign
 
     def _received(self, timeout: float) -> Any:
         self._step = _Step.WAITING
-        with self._killed_for_memory.named(self._workers), named_death(self._workers):
-            try:
-                found = super()._try_get_data(timeout)  # type: ignore[no-untyped-call]
-            except BaseException as error:
-                if self._receiver is not None and _was_unpacking(error):
-                    self._step = _Step.HALF_WAY
-                raise
+        with named_death(self._workers):
+            found = super()._try_get_data(timeout)  # type: ignore[no-untyped-call]
             if found[0]:
                 self._step = _Step.HALF_WAY
         return found
@@ -370,52 +359,23 @@ class SingleProcessIterator(_Tracked, _SingleProcessDataLoaderIter):  # type: ig
         return super()._begin()
 
 
-def _was_unpacking(error: BaseException) -> bool:
-    """Whether an exception came while a batch was unpickled, which is taken out of the queue."""
-    from fusionloader.executors import batch_transport
-
-    code = batch_transport._unpack.__code__
-    return any(frame.f_code is code for frame, _ in traceback.walk_tb(error.__traceback__))
-
-
 class _WithContext:
     """The loader, whose workers report the states of their datasets, and begin with those given."""
 
     def __init__(
-        self,
-        loader: AnyLoader,
-        options: LoaderOptions,
-        states: list[State | None] | None,
-        stores: StoreHandles | None,
+        self, loader: AnyLoader, options: LoaderOptions, states: list[State | None] | None
     ) -> None:
         self._loader = loader
         context: Any = options.multiprocessing_context
         if options.pool is not None:  # off Linux, where pools have no processes
             context = options.pool.multiprocessing_context
-        context = context or torch.multiprocessing
-        self.multiprocessing_context = context
-        workers = None
+        self.multiprocessing_context = context = context or torch.multiprocessing
         if options.dataset_kind == _DatasetKind.Iterable or has_state(options.dataset):
-            workers = _for_workers(states or [], options.num_workers)
-        self.receiver: Receiver | None = None
-        if missing() is None:
-            from fusionloader.executors import batch_transport
-
-            self.receiver = batch_transport.Receiver()
-        if stores is not None or workers is not None or self.receiver is not None:
-            # In flight, and those that the consumer looks at.
-            most = (options.prefetch_factor or 2) + 3
-            self.multiprocessing_context = StampingContext(
-                context, workers, stores, self.receiver, most
-            )
+            given = for_workers(pickled_states(states or []), options.num_workers)
+            self.multiprocessing_context = StampingContext(context, given)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
-
-
-def _for_workers(states: list[Saved | None], workers: int) -> list[Saved | None]:
-    """Returns a state for each worker, whatever the number of those that saved them."""
-    return [states[worker % len(states)] if states else None for worker in range(workers)]
 
 
 class _Seeded:

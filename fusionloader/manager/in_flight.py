@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -26,7 +26,8 @@ class MiniBatch:
     ``number`` is its place in the epoch. ``indices`` are what the batch sampler gave. ``items``
     (numbers for the worker), ``keys`` and ``occurrences`` (for random draws) have an entry per
     index; ``rows`` gives the places in the batch in the order in which tiny-batches are cut.
-    ``pickled`` are the indices where a number does not say everything.
+    ``pickled`` are the indices where a number does not say everything. ``worker`` where one alone
+    may make it, which goes through the dataset on its own.
     """
 
     number: int
@@ -38,6 +39,7 @@ class MiniBatch:
     seed: int
     epoch: int
     pickled: bytes = b""
+    worker: int | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -46,7 +48,8 @@ class Job:
 
     ``descriptor`` and ``payload`` are ``None`` where another process has them (coordinated/), the
     latter also until the layout is known. ``sequence`` counts publications. ``failures``,
-    ``spilled`` samples and ``deaths`` of workers are by tiny-batch, ``skipped`` samples by row. One
+    ``spilled`` samples and ``deaths`` of workers are by tiny-batch, ``skipped`` samples by row.
+    ``after`` says where the worker's dataset stands that one with a ``worker`` was made of. One
     that is ``taken`` is done; ``thread`` identifies the thread whose ``next()`` is about to return
     it. One that is ``returned`` was, and one that is ``discarded`` is not wanted any more.
     ``owner`` is that of its rows once they are leased, ``arriving`` its copy to the device and
@@ -62,6 +65,7 @@ class Job:
     failures: dict[int, messages.Failure] = field(default_factory=dict)
     skipped: dict[int, messages.SampleSkipped] = field(default_factory=dict)
     spilled: dict[int, bytes] = field(default_factory=dict)
+    after: messages.StateAfter | None = None
     deaths: Counter[int] = field(default_factory=Counter)
     discarded: bool = False
     taken: bool = False
@@ -78,6 +82,15 @@ class Job:
     def number(self) -> int:
         """The mini-batch's place in the epoch."""
         return self.batch.number
+
+    @property
+    def worker(self) -> int:
+        """Number of the worker that alone may make it, -1 where any may."""
+        return -1 if self.batch.worker is None else self.batch.worker
+
+    def named(self, row: int, name: Callable[[Index], str]) -> str:
+        """Returns the name of a sample, or of the mini-batch where samples have none."""
+        return name(self.indices[row]) if self.worker < 0 else f"mini-batch {self.number}"
 
     @property
     def indices(self) -> Sequence[Index]:
@@ -105,6 +118,8 @@ class Job:
             self.failures[message.tiny_batch] = message.failure
         elif isinstance(message, messages.SampleSkipped):
             self.skipped[message.row] = message
+        elif isinstance(message, messages.StateAfter):
+            self.after = message
         else:
             self.spilled[message.tiny_batch] = message.samples
 
@@ -112,6 +127,7 @@ class Job:
         """Drops what was reported about a tiny-batch of ``size`` samples that is done again."""
         self.failures.pop(tiny_batch, None)
         self.spilled.pop(tiny_batch, None)
+        self.after = None
         for row in self.rows_of(tiny_batch, size):
             self.skipped.pop(row, None)
 
@@ -123,7 +139,9 @@ class Job:
         status = queue.status(self.slot)
         if not (status.failed or status.spilled or status.skipped):
             return []
-        if len(self.rows) <= size and status.spilled and self.spilled:
+        if len(self.rows) <= size and (
+            self.spilled if status.spilled else status.skipped and self.after
+        ):
             return []  # the only one
         reported: dict[TinyBatchState, Collection[int]] = {
             TinyBatchState.FAILED: self.failures,

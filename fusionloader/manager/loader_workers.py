@@ -210,6 +210,8 @@ class LoaderWorkers:
                 LostTinyBatch(held.sequence, held.tiny_batch, pid, manner, held.given_up)
                 for held in lost
             )
+            if self._options.passes is not None:
+                self._options.passes.check(death, was_held=bool(lost))
             announced = self._queue.worker(death.number).pid == death.pid
             self._workers.replace(death, fruitful=bool(lost) or announced or death.at_work)
         if self._remote is not None:

@@ -98,6 +98,8 @@ class LocalManager:
         self._arena = Arena()
         self._control_fd, self.queue = self._make_queue()
         self.in_flight = InFlight(self.queue, options.tiny_batch_size)
+        if options.passes is not None:
+            options.passes.follow(self.in_flight)
         self._outdated, self._no_layout = False, ""
         self._worker_failures: list[messages.Failure] = []  # that are to be raised
         named = partial(sample_name, in_flight=self.in_flight, name=options.name)
@@ -232,6 +234,7 @@ class LocalManager:
             group_size=self._options.group_size,
             payload=job.payload.number if job.payload else None,
             indices=batch.pickled,
+            claimant=batch.worker,
         )
 
     def _publish_last(self) -> None:
@@ -390,7 +393,7 @@ class LocalManager:
         if not lost.given_up:
             return
         rows = job.rows_of(tiny_batch, self._options.tiny_batch_size)
-        named = ", ".join(self._options.name(job.indices[row]) for row in rows)
+        named = ", ".join(job.named(row, self._options.name) for row in rows)
         text = (
             f"DataLoader worker (pid {lost.pid}) {lost.manner}. {job.deaths[tiny_batch]} workers "
             f"died on the same samples; one of these is the cause: {named}. Load them with "
@@ -419,7 +422,7 @@ class LocalManager:
             rows = job.rows_of(missing[0], self._options.tiny_batch_size)
             raise RuntimeError(
                 f"a worker has failed at tiny-batch {missing[0]} of mini-batch {job.number} "
-                f"({self._options.name(job.indices[rows[0]])} and others), and its report was "
+                f"({job.named(rows[0], self._options.name)} and others), and its report was "
                 "lost. This is a fault of FusionLoader: please report it. This iterator cannot go "
                 "on; iter(loader) begins another"
             )

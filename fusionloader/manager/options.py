@@ -11,6 +11,7 @@ from fusionloader.delivery.device_batches import DeviceDelivery
 from fusionloader.delivery.level_rows import LevelRows
 from fusionloader.executors.batch_transport import Receiver
 from fusionloader.gpu.start import GpuOptions
+from fusionloader.manager.worker_passes import WorkerPasses
 from fusionloader.options import Switch
 from fusionloader.pool.binding import PoolBinding
 from fusionloader.pool.pool_processes import PoolProcesses
@@ -63,6 +64,7 @@ class ManagerOptions:
     pool, and ``background`` where it serves other loaders first. ``cpu_affinity`` is ``"auto"`` or
     ``"off"``. ``worker_kind`` says what workers run. ``remote`` where workers on other machines
     take part. ``receiver`` gets the mini-batches that workers make whole, a tiny-batch each.
+    ``passes`` where workers go through the dataset on their own.
     """
 
     workers: int
@@ -86,3 +88,4 @@ class ManagerOptions:
     stall_timeout: float = 0
     remote: RemoteTask | None = None
     receiver: Receiver | None = None
+    passes: WorkerPasses | None = None

@@ -37,8 +37,8 @@ class StallWatch:
         """
         if self.waited >= self._stall_timeout:
             raise RuntimeError(
-                f"no progress for {self._stall_timeout:g} s (stall_timeout). {report()}. Workers "
-                "of an IterableDataset are not replaced, as torch's are not"
+                f"no progress for {self._stall_timeout:g} s (stall_timeout). {report()}. torch's "
+                "workers are not replaced"
             )
         if time.monotonic() >= self._warn_at:
             self._warn_at = float("inf")

@@ -49,4 +49,4 @@ def sample_name(
     job = None if worker.sequence is None else in_flight.find(worker.sequence)
     if job is None or worker.position >= len(job.rows):
         return ""
-    return name(job.indices[job.rows[worker.position]])
+    return job.named(job.rows[worker.position], name)

@@ -8,6 +8,7 @@ import functools
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
 
@@ -15,6 +16,17 @@ from fusionloader.aliases import State
 from fusionloader.resume.rank_shares import Share
 
 VERSION = 3
+
+
+class Returned(NamedTuple):
+    """A mini-batch that goes to the user.
+
+    ``worker`` has made it, where that matters, and ``state`` is its dataset's behind it, pickled.
+    """
+
+    number: int
+    worker: int = -1
+    state: bytes | None = None
 
 
 @dataclass(slots=True)
@@ -38,8 +50,8 @@ class EpochState:
         live: returns the state of a stateful dataset in this process.
         num_workers: of the loader that saved it.
         share: what a ``DistributedSampler`` gives this rank of the epoch.
-        returned: number of a mini-batch that went to the user and is not counted yet. To write it
-            down takes one step, behind which no exception can come before ``next()`` returns.
+        returned: the mini-batch that went to the user and is not counted yet. To write it down
+            takes one step, behind which no exception can come before ``next()`` returns.
     """
 
     epoch: int
@@ -56,11 +68,11 @@ class EpochState:
     live: Callable[[], State | None] | None = None
     num_workers: int = 0
     share: Share | None = None
-    returned: int | None = None
+    returned: Returned | None = None
 
-    def deliver(self, number: int) -> None:
-        """Notes that mini-batch ``number`` of the epoch went to the user."""
-        self.returned = number
+    def deliver(self, returned: Returned) -> None:
+        """Notes that a mini-batch of the epoch went to the user."""
+        self.returned = returned
         self.settle()
 
     def has(self, number: int) -> bool:
@@ -69,8 +81,13 @@ class EpochState:
 
     def settle(self) -> None:
         """Counts the mini-batch that was ``returned``; bears to be interrupted and repeated."""
-        if self.returned is not None and self.returned >= self.delivered:
-            self.ahead.add(self.returned)
+        returned = self.returned
+        if returned is not None and returned.number >= self.delivered:
+            self.ahead.add(returned.number)
+        if returned is not None and returned.worker >= 0:
+            self.last_worker = returned.worker
+            if returned.state is not None:
+                self.workers[returned.worker] = returned.state
         while self.delivered in self.ahead:
             self.delivered += 1
         self.ahead = {number for number in self.ahead if number >= self.delivered}
@@ -94,7 +111,7 @@ class EpochState:
         for state in states:
             if state is not None:
                 state["between"] = True
-        return [None if state is None else pickle.dumps(state) for state in states]
+        return pickled_states(states)
 
     @property
     def sampler(self) -> State | None:
@@ -166,7 +183,7 @@ class EpochState:
             set(state["ahead"]),
             state["finished"],
             resumed=True,
-            workers=[None if s is None else pickle.dumps(s) for s in state["workers"]],
+            workers=pickled_states(state["workers"]),
             last_worker=state["last_worker"],
             num_workers=state["num_workers"],
             share=None if state["ranks"] is None else Share.from_state(state["ranks"]),
@@ -194,6 +211,16 @@ def _instead(name: str, state: State) -> str:
 @functools.lru_cache(maxsize=4)
 def _encoded(generator: bytes) -> str:
     return base64.b64encode(generator).decode()  # the same for every state of an epoch
+
+
+def pickled_states(states: list[State | None]) -> list[bytes | None]:
+    """Returns the states of workers' datasets as they are kept."""
+    return [None if state is None else pickle.dumps(state) for state in states]
+
+
+def for_workers(states: list[bytes | None], workers: int) -> list[bytes | None]:
+    """Returns a state for each worker, whatever the number of those that saved them."""
+    return [states[worker % len(states)] if states else None for worker in range(workers)]
 
 
 def generator_state(generator: torch.Generator | None) -> bytes:

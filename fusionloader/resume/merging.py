@@ -8,7 +8,8 @@ from typing import Protocol, cast
 from fusionloader.aliases import State
 from fusionloader.options import LoaderOptions
 from fusionloader.resume.epoch_state import EpochState
-from fusionloader.resume.stateful import Stateful, owner_of_state
+from fusionloader.resume.stateful import owner_of_state
+from fusionloader.sources.fetchers import Stateful
 
 
 class MergingSampler(Stateful, Protocol):

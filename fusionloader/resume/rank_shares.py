@@ -17,7 +17,8 @@ from torch.utils.data.distributed import DistributedSampler
 
 from fusionloader.aliases import State
 from fusionloader.options import LoaderOptions
-from fusionloader.resume.stateful import has_state, is_plain_batch_sampler
+from fusionloader.resume.stateful import is_plain_batch_sampler
+from fusionloader.sources.fetchers import has_state
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,44 +1,15 @@
-"""The ``state_dict``/``load_state_dict`` protocol of samplers, datasets and their iterators.
-
-Whoever has both methods has a state: no class is asked for. States are copied when they are taken,
-since their owners go on.
-"""
+"""Samplers with a ``state_dict``, and passes over them that go on from one."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from typing import Any, Protocol, TypeGuard
+from typing import Any, TypeGuard
 
 from torch.utils.data import BatchSampler
 
 from fusionloader.aliases import Index, State
-
-
-class Stateful(Protocol):
-    """What saves and loads its state."""
-
-    def state_dict(self) -> State:
-        """Returns the state."""
-
-    def load_state_dict(self, state: State) -> None:
-        """Goes on from a state."""
-
-
-def has_state(thing: object) -> TypeGuard[Stateful]:
-    """Whether ``thing`` saves and loads its state."""
-    return all(callable(getattr(thing, name, None)) for name in ("state_dict", "load_state_dict"))
-
-
-def state_of(thing: object) -> Any:
-    """Returns a copy of the state of ``thing``, ``None`` if it has none."""
-    return copy.deepcopy(thing.state_dict()) if has_state(thing) else None
-
-
-def load_state(thing: object, state: Any) -> None:
-    """Undoes ``state_of``."""
-    if state is not None and has_state(thing):
-        thing.load_state_dict(copy.deepcopy(state))
+from fusionloader.sources.fetchers import Stateful, has_state, load_state, state_of
 
 
 def resting_state(sampler: object) -> State | None:

@@ -71,7 +71,7 @@ class LoaderStats:
         skipped: bad samples that were left out.
         substituted: bad samples that were replaced.
         errors: texts of the first 100 bad samples.
-        workers: of the iterator under way, or of the last one; empty where torch's own loop runs.
+        workers: of the iterator under way, or of the last one; empty without workers.
         worker_restarts: workers that were replaced.
         worker_seconds: that workers spent on samples.
         pillow_samples: of a plan, that Pillow decoded.

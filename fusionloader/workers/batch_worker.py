@@ -14,7 +14,7 @@ from fusionloader.executors.batch_transport import Sender, Sends
 from fusionloader.executors.collate import is_of_collate
 from fusionloader.executors.python import SampleKey, Source, seed_generators
 from fusionloader.workers import messages
-from fusionloader.workers.on_error import BadSample
+from fusionloader.workers.failures import BadSample
 from fusionloader.workers.python_worker import (
     SKIPPED,
     PythonWorker,
@@ -98,17 +98,9 @@ class BatchWorker(PythonWorker):
         Raises:
             BadSample: it cannot be made.
         """
-        samples = [each for each in self._samples(claim) if each is not SKIPPED]
-        if not samples and claim.samples:
+        batch, last = self._batch(claim), max(claim.samples - 1, 0)
+        if batch is SKIPPED:
             return TinyBatchState.SKIPPED
-        last = max(claim.samples - 1, 0)
-        self.queue.begin_sample(claim, claim.first, last)
-        try:
-            batch = self._collate(samples if self._of_lists else samples[0])
-            if self._rows is not None:
-                self._rows.settle()
-        except Exception as error:
-            raise BadSample(self._capture(error, "", last)) from error
         try:
             pickled = self._sender.pack(batch).pickled_apart()
         except Exception as error:
@@ -120,6 +112,21 @@ class BatchWorker(PythonWorker):
             self._message_fd, messages.SamplesSpilled(claim.sequence, claim.first, pickled)
         )
         return TinyBatchState.SPILLED
+
+    def _batch(self, claim: _native.Claim) -> Any:
+        """Returns a mini-batch, ``SKIPPED`` where there is none."""
+        samples = [each for each in self._samples(claim) if each is not SKIPPED]
+        if not samples and claim.samples:
+            return SKIPPED
+        last = max(claim.samples - 1, 0)
+        self.queue.begin_sample(claim, claim.first, last)
+        try:
+            batch = self._collate(samples if self._of_lists else samples[0])
+            if self._rows is not None:
+                self._rows.settle()
+        except Exception as error:
+            raise BadSample(self._capture(error, "", last)) from error
+        return batch
 
     def _samples(self, claim: _native.Claim) -> list[Any]:
         indices = indices_of(claim)

@@ -69,6 +69,21 @@ class SamplesSpilled(NamedTuple):  # unpickled for each whole batch: no dataclas
     samples: bytes
 
 
+class StateAfter(NamedTuple):
+    """What becomes of the dataset of a worker that reads it on its own, with a mini-batch.
+
+    ``state`` is its state behind the mini-batch, pickled, and ``generators`` the worker's global
+    generators'; ``None`` where it has no state. Where it has ``ended``, it has given nothing for
+    the mini-batch, and gives nothing more.
+    """
+
+    sequence: int
+    tiny_batch: int
+    state: bytes | None
+    generators: bytes | None
+    ended: bool
+
+
 @dataclass(frozen=True, slots=True)
 class LayoutFound:
     """The layout of the first sample, or the reason why it has none."""
@@ -112,7 +127,7 @@ class RemoteNotice:
     text: str
 
 
-JobMessage = TinyBatchFailed | SampleSkipped | SamplesSpilled
+JobMessage = TinyBatchFailed | SampleSkipped | SamplesSpilled | StateAfter
 """About a mini-batch."""
 
 Message = (

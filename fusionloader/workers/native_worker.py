@@ -23,7 +23,7 @@ from fusionloader.shm.store_handles import DESCRIPTORS, OpenHandles, StoreHandle
 from fusionloader.sources.range_reading import FileRange, ShardChanged, open_file, read_range
 from fusionloader.sources.remote_files import RangeFetcher
 from fusionloader.workers import failures, messages
-from fusionloader.workers.on_error import BadSample, resolve
+from fusionloader.workers.failures import BadSample, resolve
 from fusionloader.workers.pillow_formats import AddedFormats
 
 if TYPE_CHECKING:

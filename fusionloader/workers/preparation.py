@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import _utils as torch_utils
 
 from fusionloader.aliases import AnyDataset
-from fusionloader.executors.python import Seeding
+from fusionloader.executors.python import Seeding, generator_states, set_generator_states
 
 
 def prepare_process(
@@ -69,15 +69,13 @@ class ProcessState:
         """Saves the present state."""
         self._info = torch_utils.worker._worker_info
         if self._generators:
-            self._states = random.getstate(), torch.get_rng_state(), np.random.get_state()
+            self._states = generator_states()
 
     def restore(self) -> None:
         """Restores the saved state."""
         torch_utils.worker._worker_info = self._info
         if self._generators:
-            random.setstate(self._states[0])
-            torch.set_rng_state(self._states[1])
-            np.random.set_state(self._states[2])
+            set_generator_states(self._states)
 
 
 def _python_words(generator: Any) -> bytes:

@@ -21,7 +21,7 @@ from fusionloader.options import OnError
 from fusionloader.plan.parts import WRITE
 from fusionloader.shm.descriptor import Descriptor
 from fusionloader.workers import failures, messages
-from fusionloader.workers.on_error import BadSample, resolve
+from fusionloader.workers.failures import BadSample, resolve
 from fusionloader.workers.preparation import ProcessState, prepare_process
 
 _CLAIM_SECONDS = 0.5e-3  # of work in a claim, when samples are cheap

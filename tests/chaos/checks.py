@@ -11,7 +11,6 @@ from pathlib import Path
 
 from chaos.kinds.setting import BATCH
 from chaos.tally import Tally
-from chaos.traps import RAISES
 
 # Batches from the next one on that may have been made before a fault was mended: four times as
 # many as are in flight.
@@ -231,19 +230,16 @@ class Checks:
 
     Attributes:
         folder: of the run.
-        replaces_workers: as in ``EpochKind``.
         tally: of the run.
         courses: of all parts.
         bad: a sample that no batch may have, as its file is damaged.
     """
 
     folder: Path
-    replaces_workers: bool = True
     tally: Tally = field(default_factory=lambda: Tally(runs=1))
     courses: dict[tuple[int, int], Course] = field(default_factory=dict)
     bad: int | None = None
     _excuses: list[Excuse] = field(default_factory=list)
-    _read: int = 0  # traps of the log
 
     def excuse(self, excuse: Excuse) -> Excuse:
         """Notes an error that may come from now on."""
@@ -253,12 +249,6 @@ class Checks:
     def mended(self, excuse: Excuse) -> None:
         """Notes that a fault is over, so that only what was made before may have an error."""
         excuse.until = {course: course.until() for course in self.courses.values()}
-
-    def died(self, pid: int) -> None:
-        """Notes the end of a process, which may be an error if it is not replaced."""
-        if not self.replaces_workers:
-            says = rf"pid[^\n]*\b{pid}\b[^\n]*(?:killed by signal|exited unexpectedly)"
-            self.excuse(Excuse(says, ends=True))
 
     def error(self, course: Course, text: str, skipped: Sequence[tuple[int, str]] = ()) -> Excused:
         """Returns what excuses an error instead of a batch.
@@ -327,10 +317,6 @@ class Checks:
     def _find(
         self, text: str, course: Course, numbers: Sequence[int], left_out: int | None = None
     ) -> Excused:
-        for _, what, pid in self.traps()[self._read :]:
-            self._read += 1
-            if what != RAISES:
-                self.died(int(pid))
         for excuse in self._excuses:
             found = excuse.find(text, course, numbers or [course.count], left_out)
             if found is not None:

@@ -95,7 +95,7 @@ class Run:
         self.setting = Setting(
             kind.name, room, str(self.folder), on_error=on_error, in_order=in_order, word=word
         )
-        self.checks = Checks(self.folder, kind.replaces_workers)
+        self.checks = Checks(self.folder)
         self.tally = self.checks.tally
         self.trainers: list[Trainer] = []
         self.complaints = ""  # what they had written to standard error when all was ended
@@ -158,7 +158,6 @@ class Run:
                 self._stopped.append(victim)
             else:
                 self.tally.kills[role] += 1
-                self.checks.died(victim.pid)
             self.note(f"{number.name} to {role} {victim.pid}")
             return True
         return False

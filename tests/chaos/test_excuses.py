@@ -278,26 +278,6 @@ def test_a_worker_that_cannot_begin_loses_no_batch(planted):
 # ---- processes -----------------------------------------------------------------------------------
 
 
-def test_an_error_of_a_process_that_nobody_has_killed_is_found(planted):
-    made = planted("stream")
-    text = f"RuntimeError: DataLoader worker (pid {made.process.pid}) is killed by signal: Killed."
-    assert_found(made.error, text)
-    made.strike("SIGKILL")
-    assert_found(made.error, text.replace(str(made.process.pid), "1"))
-    assert made.error(text).ends
-
-
-def test_a_worker_that_dies_before_the_end_of_the_epoch_is_told_covers_no_batch(planted):
-    made = planted("stream")
-    text = f"RuntimeError: DataLoader worker (pid {made.process.pid}) is killed by signal: Killed."
-    made.take(BATCHES)
-    assert_found(made.error, text)
-    made.strike("SIGKILL")
-    assert made.error(text).ends
-    made.course.begin(1)
-    assert_found(made.batch, 1)
-
-
 def test_an_error_of_a_dead_process_that_is_to_be_replaced_is_found(planted):
     made = planted("plan")
     made.strike("SIGKILL")

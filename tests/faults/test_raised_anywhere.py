@@ -12,7 +12,7 @@ from support.batches import same_batches
 from support.campaigns import SEED
 from support.raised_at import CALLS, Steps, sampled
 from support.waiting import gone, wait_until
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 
 from fusionloader import FusionLoader, WorkerPool
 
@@ -48,6 +48,35 @@ def interrupt():
     return KeyboardInterrupt("planted")
 
 
+class Positioned(IterableDataset):
+    """Numbers of which each worker has a part, and knows where it is."""
+
+    def __init__(self):
+        self.position = 0
+
+    def __iter__(self):
+        worker, workers = torch.utils.data.get_worker_info()[:2]
+        own = range(worker, 4 * BATCHES, workers)
+        while self.position < len(own):
+            self.position += 1
+            yield Numbers()[own[self.position - 1]]
+        self.position = 0
+
+    def state_dict(self):
+        return {"position": self.position}
+
+    def load_state_dict(self, state):
+        self.position = state["position"]
+
+
+class WithState(Numbers):
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
+
 ERRORS = [no_memory, no_descriptors, interrupt]
 
 
@@ -72,10 +101,17 @@ KINDS = {
     "whole batches": lambda images: {"dataset": Some(), "batch_size": 4} | WHOLE,
     "out of order": lambda images: {"dataset": Numbers(), "batch_size": 4, "in_order": False},
     "one ahead": lambda images: {"dataset": Numbers(), "batch_size": 4, "prefetch_factor": 1},
+    "stream": lambda images: {"dataset": Positioned(), "batch_size": 4},
+    "dataset with a state": lambda images: {"dataset": WithState(), "batch_size": 4},
     "plan without workers": lambda images: plan(images) | {"num_workers": 0},
     "pool": lambda images: {"dataset": Numbers(), "batch_size": 4, "pool": WorkerPool(1)},
 }
-RARELY_KILLED = {"left out and spilled", "out of order", "one ahead"}  # by `make matrix`
+RARELY_KILLED = {
+    "left out and spilled",
+    "out of order",
+    "one ahead",
+    "dataset with a state",
+}  # by `make matrix`
 
 
 def planted(error):

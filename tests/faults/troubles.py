@@ -222,7 +222,8 @@ FAULTS: dict[str, Fault] = {
     "on_error=… needs samples that are made one by one, and this loader has none: …": (
         skips_in_a_stream
     ),
-    "a WorkerPool serves map-style datasets without a state, and torch's loop serves this "
-    "loader: …": pool_of_a_stream,
+    "a WorkerPool serves map-style datasets without a state, and not this loader's: …": (
+        pool_of_a_stream
+    ),
 }
 """By the message's pattern in the documentation."""

@@ -29,7 +29,7 @@ class Bench:
     def attach(self, number, gpu=False):
         return _native.WorkerQueue(self.control_fd, self.arena.fd, number, gpu)
 
-    def publish(self, sequence, samples, tiny_size, for_gpu=True):
+    def publish(self, sequence, samples, tiny_size, for_gpu=True, claimant=None):
         tiny_batches = -(-samples // tiny_size)
         room = _native.ManagerQueue.descriptor_bytes(samples, tiny_batches)
         slot = self.slots.acquire(room)
@@ -45,6 +45,7 @@ class Bench:
             seed=1,
             epoch=2,
             number=0,
+            claimant=claimant,
         )
         self.manager.set_gpu_rows(slot.number, 1 if for_gpu else 0)
         self.manager.publish(slot.number, sequence)
@@ -273,7 +274,11 @@ def test_a_withdrawn_mini_batch_is_claimed_no_more(bench):
 
 @settings(max_examples=200, deadline=None)
 @given(
-    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=6),
+    batches=st.lists(
+        st.tuples(st.integers(1, 40), st.sampled_from([None, None, *range(WORKERS)])),
+        min_size=1,
+        max_size=6,
+    ),
     tiny_size=st.integers(1, 7),
     moves=st.lists(
         st.tuples(
@@ -285,13 +290,14 @@ def test_a_withdrawn_mini_batch_is_claimed_no_more(bench):
         max_size=120,
     ),
 )
-def test_every_tiny_batch_is_done_exactly_once_whatever_dies(sizes, tiny_size, moves):
+def test_every_tiny_batch_is_done_exactly_once_whatever_dies(batches, tiny_size, moves):
+    """Of some mini-batches by one worker alone."""
     bench = Bench()
     try:
         expected = {
             (sequence, tiny)
-            for sequence, samples in enumerate(sizes)
-            for tiny in range(bench.publish(sequence, samples, tiny_size))
+            for sequence, (samples, only) in enumerate(batches)
+            for tiny in range(bench.publish(sequence, samples, tiny_size, claimant=only))
         }
         held = {number: [] for number in range(WORKERS)}
         done = []
@@ -299,6 +305,7 @@ def test_every_tiny_batch_is_done_exactly_once_whatever_dies(sizes, tiny_size, m
         def claim(number, large, count):
             claimed = bench.workers[number].claim(End.LARGE if large else End.SMALL, 0, count)
             if claimed is not None:
+                assert batches[claimed.sequence][1] in (None, number)
                 span = range(claimed.first, claimed.first + claimed.count)
                 held[number] += [(claimed, tiny) for tiny in span]
             return claimed
@@ -320,11 +327,11 @@ def test_every_tiny_batch_is_done_exactly_once_whatever_dies(sizes, tiny_size, m
         for number in range(WORKERS):
             while held[number]:
                 finish(number)
-        while claim(0, False, 3) is not None:
-            while held[0]:
-                finish(0)
+            while claim(number, False, 3) is not None:
+                while held[number]:
+                    finish(number)
         assert sorted(done) == sorted(expected)
-        assert all(bench.status(sequence).done for sequence in range(len(sizes)))
+        assert all(bench.status(sequence).done for sequence in range(len(batches)))
     finally:
         bench.close()
 

@@ -13,7 +13,6 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms.functional import to_tensor
 
 from fusionloader import FusionLoader
-from fusionloader.iterators.whole_batches import WholeBatchIterator
 
 GROWING = (
     *("epochs", "batches", "samples", "worker_restarts", "worker_seconds", "read_bytes"),
@@ -100,7 +99,7 @@ def collate(samples):
 
 def kill_one(iterator):
     workers = getattr(iterator, "_workers", ())
-    if workers and not isinstance(iterator, WholeBatchIterator):  # of which torch replaces none
+    if workers:
         workers[0].kill()
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from chaos.checks import Excuse
 from chaos.faults.fault import Fault
-from chaos.faults.processes import IN_WORKER, TOO_MANY
+from chaos.faults.processes import TOO_MANY, too_many_in_worker
 
 if TYPE_CHECKING:
     from chaos.run import Run
@@ -61,7 +61,7 @@ def _open_nothing(run: Run, trainer: Trainer, part: int) -> bool:
     healthy = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (free, healthy[1]))
     own = run.checks.excuse(Excuse(rf"\A(?!.*\bCaught )(?=.*{TOO_MANY})", takes=False))
-    workers = run.checks.excuse(Excuse(IN_WORKER + TOO_MANY, takes=None))
+    workers = run.checks.excuse(too_many_in_worker(run))
 
     def heal() -> None:
         # New workers have the limit of training.

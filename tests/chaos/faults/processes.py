@@ -52,6 +52,15 @@ def _stop(run: Run, trainer: Trainer, part: int) -> bool:
     return True
 
 
+def too_many_in_worker(run: Run) -> Excuse:
+    """Returns that a worker may open nothing: at most an error for each batch.
+
+    A stream gives nothing behind an error.
+    """
+    ends = "sample" in run.kind.ends_with
+    return Excuse(IN_WORKER + TOO_MANY, ends=ends, takes=None)
+
+
 def _few_descriptors(run: Run, trainer: Trainer, part: int) -> bool:
     victim = _victim(run)
     if victim is None:
@@ -61,7 +70,7 @@ def _few_descriptors(run: Run, trainer: Trainer, part: int) -> bool:
         used = len(os.listdir(f"/proc/{victim.pid}/fd"))
         resource.prlimit(victim.pid, resource.RLIMIT_NOFILE, (used, healthy[1]))
 
-        excuse = run.checks.excuse(Excuse(IN_WORKER + TOO_MANY, takes=None))
+        excuse = run.checks.excuse(too_many_in_worker(run))
 
         def heal() -> None:
             with contextlib.suppress(OSError):

@@ -23,11 +23,10 @@ def _trap(what: str):
         place = run.chance.choice(sorted(places))
         number = run.set_trap(place, what)
         if what == traps.RAISES:
-            # Of a stream, and of a sampler, nothing comes after an exception, and torch's worker
-            # without its `worker_init_fn` makes no batches. Where a worker is replaced, all come.
-            begins = place == "worker_init_fn"
-            ends = place in run.kind.ends_with or (begins and not run.kind.replaces_workers)
-            takes = not (begins and run.kind.replaces_workers)
+            # Of a stream, and of a sampler, nothing comes after an exception. A worker whose
+            # `worker_init_fn` has raised is replaced, and all batches come.
+            ends = place in run.kind.ends_with
+            takes = place != "worker_init_fn"
             error = traps.error_of(number, place)
             run.checks.excuse(Excuse(error, ends=ends, takes=takes, times=1))
         return False  # it is counted when somebody has stepped into it

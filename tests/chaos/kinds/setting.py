@@ -95,7 +95,6 @@ class EpochKind:
         traps: places in user code that can be made to fail, of ``chaos.traps``.
         any_order: whether batches can be delivered as they are done.
         ends_with: places after whose error nothing comes.
-        replaces_workers: whether the work of a dead process is done again; an error says otherwise.
         leaves: descriptors that a library which it uses leaves open in each process.
         is_short: whether it is in the suite's slice; the others are for `make matrix`.
         needs: modules without which there is nothing to run.
@@ -108,7 +107,6 @@ class EpochKind:
     traps: tuple[str, ...] = ()
     any_order: bool = True
     ends_with: tuple[str, ...] = ("sampler",)
-    replaces_workers: bool = True
     leaves: int = 0
     is_short: bool = True
     needs: tuple[str, ...] = ()

@@ -74,16 +74,26 @@ class Collate:
 
 
 class Stream(IterableDataset[Any]):
-    """A part for each worker."""
+    """A part for each worker, which knows where it is."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
+        self.begun = self.place = 0
 
     def __iter__(self) -> Iterator[Any]:
         info = get_worker_info()
-        for index in range(info.id, 3 * IMAGES, info.num_workers):
-            spring(self.folder, "sample", index)
-            yield torch.rand(30) * index, index
+        begun, self.begun = self.begun, 0
+        for place, index in enumerate(range(info.id, 3 * IMAGES, info.num_workers)):
+            if place >= begun:
+                self.place = place + 1
+                spring(self.folder, "sample", index)
+                yield torch.rand(30) * index, index
+
+    def state_dict(self) -> dict[str, int]:
+        return {"place": self.place}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.begun = self.place = state["place"]
 
 
 def noise_part(setting: Setting, number: int = 0, **options: Any) -> Part:
@@ -160,6 +170,5 @@ KINDS = (
         is_short=False,
         traps=("sample",),
         ends_with=("sample",),
-        replaces_workers=False,
     ),
 )

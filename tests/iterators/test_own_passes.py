@@ -1,0 +1,223 @@
+"""Workers that go through a dataset on their own: torch's batches, also where one is replaced."""
+
+import os
+import random
+import signal
+
+import pytest
+import torch
+from support.batches import same_batches
+from support.waiting import PATIENCE, gone, wait_until
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+
+from fusionloader import FusionLoader
+
+
+class Parts(IterableDataset):
+    """Draws, and numbers of which the first worker has fewer than the others."""
+
+    def numbers(self):
+        info = get_worker_info()
+        return range(info.id, 41 - 20 * (info.id == 0), info.num_workers)
+
+    def __iter__(self):
+        return (torch.cat([torch.rand(2), torch.tensor([float(n)])]) for n in self.numbers())
+
+
+class KnowsItsPlace(Parts):
+    place = 0
+
+    def __iter__(self):
+        begun, self.place = self.place, 0
+        for place, number in enumerate(self.numbers(), start=1):
+            if place > begun:
+                self.place = place
+                yield torch.tensor([random.random(), torch.rand(()), float(number)])
+        self.place = 0
+
+    def state_dict(self):
+        return {"place": self.place}
+
+    def load_state_dict(self, state):
+        self.place = state["place"]
+
+
+class IteratorKnowsItsPlace(Parts):
+    def __iter__(self):
+        return Place(self.numbers())
+
+
+class Place:
+    def __init__(self, numbers):
+        self.numbers, self.place = numbers, 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.place == len(self.numbers):
+            raise StopIteration
+        self.place += 1
+        return torch.tensor([torch.rand(()), float(self.numbers[self.place - 1])])
+
+    def state_dict(self):
+        return {"place": self.place}
+
+    def load_state_dict(self, state):
+        self.place = state["place"]
+
+
+class Counting(Dataset):
+    """Each worker counts the samples that it has made."""
+
+    made = 0
+
+    def __len__(self):
+        return 42
+
+    def __getitem__(self, index):
+        self.made += 1
+        return torch.tensor([index, self.made, get_worker_info().id]), torch.rand(())
+
+    def state_dict(self):
+        return {"made": self.made}
+
+    def load_state_dict(self, state):
+        self.made = state["made"]
+
+
+WITH_STATE = [KnowsItsPlace, IteratorKnowsItsPlace, Counting]
+
+
+@pytest.mark.parametrize("dataset", [Parts, *WITH_STATE])
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"drop_last": True}, {"batch_size": None}, {"persistent_workers": True}],
+    ids=lambda options: next(iter(options), "batches"),
+)
+def test_batches_are_torchs_in_every_epoch(dataset, workers, options):
+    found = []
+    for loader_class in (DataLoader, FusionLoader):
+        loader = loader_class(dataset(), num_workers=workers, **({"batch_size": 4} | options))
+        for epoch in range(2):
+            torch.manual_seed(epoch)
+            found.append(list(loader))
+    assert same_batches(found[0], found[2]) and same_batches(found[1], found[3])
+
+
+def loader_of(dataset, **options):
+    torch.manual_seed(7)
+    return FusionLoader(dataset, 4, num_workers=2, timeout=PATIENCE, **options)
+
+
+def kill(iterator, worker):
+    process = iterator._workers[worker]
+    process.kill()
+    process.join(5)
+
+
+@pytest.mark.usefixtures("any_may_die")
+@pytest.mark.parametrize("dataset", WITH_STATE)
+@pytest.mark.parametrize("options", [{}, {"persistent_workers": True}, {"in_order": False}])
+def test_nothing_is_lost_or_doubled_where_workers_die(dataset, options):
+    generator = random.Random(3)
+    undisturbed = loader_of(dataset(), **options)
+    expected = [*undisturbed, *undisturbed]
+    loader, found = loader_of(dataset(), **options), []
+    for _ in range(2):
+        iterator = iter(loader)
+        if dataset is not IteratorKnowsItsPlace:  # of which nobody knows before it has begun
+            kill(iterator, 0)
+        for batch in iterator:
+            found.append(batch)
+            if generator.random() < 0.5:
+                kill(iterator, generator.randrange(2))
+    if options.get("in_order") is False:
+        found.sort(key=str), expected.sort(key=str)
+    assert same_batches(expected, found)
+    assert sum(worker.restarts for worker in loader.stats().workers) > 2
+    loader.close()
+
+
+@pytest.mark.usefixtures("any_may_die")
+@pytest.mark.parametrize("batch_size", [4, None])
+def test_a_worker_whose_part_has_ended_gives_nothing_once_more(batch_size):
+    for dataset in (Parts(), KnowsItsPlace()):
+        loader = loader_of(dataset) if batch_size else FusionLoader(dataset, None, num_workers=2)
+        expected, found = list(loader), []
+        iterator = iter(loader)
+        for batch in iterator:
+            found.append(batch)
+            if len(found) == len(expected) - 1:  # the first worker has ended long ago
+                kill(iterator, 0)
+        assert len(found) == len(expected)
+
+
+@pytest.mark.usefixtures("any_may_die")
+def test_the_error_names_a_worker_in_whose_place_nobody_can_go_on():
+    iterator = iter(loader_of(Parts()))
+    next(iterator)
+    pid = iterator._workers[0].pid
+    os.kill(pid, signal.SIGKILL)
+    told = rf"worker \(pid\(s\) {pid}\) exited unexpectedly: worker 0 is killed by signal: Killed"
+    for _ in range(2):  # it is not forgotten
+        with pytest.raises(RuntimeError, match=told):
+            list(iterator)
+
+
+class DiesAtSix(KnowsItsPlace):
+    def __iter__(self):
+        for sample in super().__iter__():
+            if sample[2] == 6:
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield sample
+
+
+def test_three_deaths_at_a_mini_batch_are_an_error_that_names_it():
+    iterator = iter(loader_of(DiesAtSix()))
+    with pytest.raises(RuntimeError, match=r"3 workers died on the same samples.*: mini-batch 0\b"):
+        next(iterator)
+    assert next(iterator)[:, 2].tolist() == [1, 3, 5, 7]
+
+
+def test_a_pass_that_was_left_is_begun_again_by_the_same_workers():
+    loader = loader_of(Parts(), persistent_workers=True)
+    first = [batch[:, 2].tolist() for batch in loader]
+    workers = [process.pid for process in loader._iterator._workers]
+    next(iter(loader))
+    assert [batch[:, 2].tolist() for batch in loader] == first
+    assert [process.pid for process in loader._iterator._workers] == workers
+    loader.close()
+    wait_until(lambda: all(map(gone, workers)), "workers are left")
+
+
+def test_workers_are_counted(tmp_path):
+    loader = loader_of(KnowsItsPlace())
+    samples = sum(len(batch) for batch in loader)
+    stats = loader.stats()
+    assert stats.samples == samples == sum(worker.samples for worker in stats.workers)
+    assert {worker.kind for worker in stats.workers} == {"python"}
+
+
+class RaisesAtSix(Place):
+    def __next__(self):
+        sample = super().__next__()
+        if sample[1] == 6:
+            raise ValueError("no six")
+        return sample
+
+
+class Raising(Parts):
+    def __iter__(self):
+        return RaisesAtSix(self.numbers())
+
+
+def test_an_error_costs_the_samples_that_torch_loses_by_it():
+    found = []
+    for loader_class in (DataLoader, FusionLoader):
+        iterator = iter(loader_class(Raising(), 4, num_workers=2))
+        with pytest.raises(ValueError, match="Caught ValueError in DataLoader worker process 0"):
+            next(iterator)
+        found.append([batch[:, 1].tolist() for batch in iterator])
+    assert found[0] == found[1]
