@@ -101,11 +101,6 @@ class Connection:
         """Whether the coordinator is there, as far as is known."""
         return self._socket is not None
 
-    def begin_epoch(self) -> None:
-        """Forgets what was prepared of the epoch before: nobody looks at it."""
-        self.drop_prepared()
-        self.left, self.differs = "", None
-
     def drop_prepared(self) -> None:
         """Gives back what was not taken."""
         self.released += [each.lease for each in self._prepared.values()]
@@ -214,6 +209,10 @@ class Connection:
         elif "differs" in fields:
             self.differs = int(fields["differs"]), bytes.fromhex(fields["there"])
         else:
+            # All that came before the answer is about an earlier epoch, whose mini-batches have
+            # the same numbers; what comes behind it, perhaps in the same read, is about the new.
+            self.drop_prepared()
+            self.left, self.differs = "", None
             self.fds = message.fds or self.fds
             self._answers.append(fields)
 

@@ -93,7 +93,6 @@ class Membership:
             raise LeftGroup("the resumed epoch has delivered mini-batches out of their order")
         if self._connection is None or not self._connection.is_open or agreement != self._agreed:
             self._join(agreement, options)
-        self.connection.begin_epoch()
         key = {"epoch": epoch.epoch, "seed": epoch.seed, "first": epoch.delivered}
         answer = self.connection.ask({"do": "begin", **key, "total": self._total})
         if "refused" in answer:

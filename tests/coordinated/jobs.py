@@ -111,6 +111,9 @@ def _serve(pipe, dataset, share, options):
             elif command == "keep":
                 kept += [next(iterator) for _ in range(what[0])]
                 pipe.send([digest(batch) for batch in kept])
+            elif command == "leave":
+                iterator = None
+                pipe.send(None)
             elif command == "close":
                 iterator = None
                 loader.close()

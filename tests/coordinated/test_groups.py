@@ -82,6 +82,17 @@ def test_another_epoch_follows_after_a_break(group, train_set):
     assert together(jobs, 10) == [expected[1]] * 2
 
 
+@pytest.mark.parametrize("persistent", [False, True])
+def test_no_batch_of_an_epoch_that_was_left_comes_in_the_next(group, train_set, persistent):
+    options = {"in_order": False, "persistent_workers": persistent}
+    expected = alone(train_set, epochs=2, **options)
+    first, other = group(2, **options)
+    together([first, other], 1)
+    other.rest()  # the first job was sent the same batches before, and has not read of them
+    first.ask("leave")
+    assert sorted(first.take(10)) == sorted(expected[1])
+
+
 def test_a_late_job_prepares_alone_until_the_next_epoch(group, train_set):
     first, late = group(2, prefetch_factor=1)
     expected = alone(train_set, epochs=2)

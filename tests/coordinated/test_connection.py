@@ -1,0 +1,49 @@
+"""A job's end of its connection to the coordinator."""
+
+import socket
+
+import pytest
+
+from fusionloader.coordinated import payloads
+from fusionloader.coordinated.connection import Connection
+
+
+@pytest.fixture
+def ends():
+    """A connection, and the coordinator's end of it."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection = Connection(ours)
+    yield connection, theirs
+    connection.close()
+    theirs.close()
+
+
+def done(number, lease):
+    """The message that a mini-batch is complete."""
+    zeros = dict.fromkeys(("slot", "offset", "nbytes", "failed"), 0)
+    empty = {name: [] for name in ("made", "waits", "given_up")}
+    return {"done": number, "lease": lease, **zeros, **empty}
+
+
+def test_what_was_sent_of_an_earlier_epoch_is_not_taken_for_the_next_one_s(ends):
+    connection, coordinator = ends
+    earlier = [done(0, 10), done(1, 11), {"left": "it held the others up"}]
+    earlier.append({"differs": 2, "there": ""})
+    for fields in [*earlier, {"began": True, "jobs": []}, done(1, 12)]:
+        payloads.send(coordinator, fields)
+    connection.ask({"do": "begin"})
+    connection.receive(0.0)
+    assert not connection.is_prepared(0)
+    assert connection.prepared(1).lease == 12
+    assert sorted(connection.released) == [10, 11]
+    assert (connection.left, connection.differs) == ("", None)
+
+
+def test_what_follows_the_answer_in_the_same_read_is_kept(ends):
+    connection, coordinator = ends
+    for fields in [{"began": True, "jobs": []}, done(0, 10), {"left": "it was stopped"}]:
+        payloads.send(coordinator, fields)
+    connection.receive(0.0)  # reads all of them
+    connection.ask({"do": "begin"})
+    assert connection.prepared(0).lease == 10
+    assert connection.left == "it was stopped"
