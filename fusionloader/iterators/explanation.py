@@ -8,116 +8,96 @@ import torch
 
 from fusionloader.cache import kept_files
 from fusionloader.delivery import level_rows
-from fusionloader.gpu import eligibility
-from fusionloader.iterators.deferral import defers
+from fusionloader.iterators.route import Route
+from fusionloader.iterators.whole_batches import defers
 from fusionloader.options import LoaderOptions
 from fusionloader.samplers.epoch_sampler import EpochSampler
-from fusionloader.sources.datasets import Compiled
-from fusionloader.sources.tables import is_for_native_workers, layout_of
 from fusionloader.streams import explanation as reading_urls
 
 
-def explained(
-    options: LoaderOptions,
-    compiled: Compiled | None,
-    why_not: str | None,
-    part_seconds: Sequence[float] = (),
-) -> str:
+def explained(options: LoaderOptions, route: Route, part_seconds: Sequence[float] = ()) -> str:
     """Returns how a loader's samples are made, and why, a line per stage.
 
-    ``why_not`` says why batches cannot be written sample by sample. With ``part_seconds``, the time
-    spent on each part of a plan, also its share.
+    With ``part_seconds``, the time spent on each part of a plan, also its share.
     """
-    whose = " of a pool" if options.pool is not None else ""
-    here = options.num_workers == 0
-    if why_not and here and options.on_error == "raise":
-        lines = [f"whole batches in torch's own loop: {why_not}"]
-    elif why_not and not here:
-        lines = [f"{options.num_workers} workers{whose} make whole batches: {why_not}"]
-    elif here:
-        lines = ["in the training process, because num_workers=0"]
-    else:
-        lines = [f"{options.num_workers} workers{whose} write samples into shared batches"]
-    if not why_not:
+    lines, compiled = [_first(options, route)], route.compiled
+    if not route.why_whole:
         assert compiled is not None
         lines.append(compiled.explain(part_seconds))
+        if compiled.complete and route.why_python:
+            lines.append(f"in Python workers: {route.why_python}")
         if compiled.is_remote:
-            one_by_one = _why_one_by_one(options, compiled)
+            why = "there are no workers (num_workers=0)" if options.num_workers == 0 else ""
+            one_by_one = why if route.is_native or why else "Python makes the samples"
             lines.append(reading_urls.explain(options.dataset, _inner_sampler(options), one_by_one))
-    if seconds := _stalled_after(options, compiled):
+    if options.num_workers > 0 and (seconds := options.stalled_after(route.is_native)):
         lines.append(f"a worker without progress for {seconds:g} s is replaced (stall_timeout)")
     if isinstance(options.batch_sampler, EpochSampler):
         lines.append(options.batch_sampler.explain())
     are_remote = compiled is not None and compiled.is_remote
-    why_not_kept = _why_nothing_is_kept(options, compiled, why_not)
-    lines += kept_files.explain(options, why_not_kept, are_remote)
-    if _is_cuda(options) and options.num_workers > 0 and not why_not:
+    lines += kept_files.explain(options, _why_nothing_is_kept(options, route), are_remote)
+    if _is_cuda(options) and options.num_workers > 0 and not route.why_whole:
         plan = compiled.plan if compiled is not None and compiled.complete else None
         lines.append(level_rows.explain(plan))
-    if gpu := eligibility.choose(options, None if why_not else compiled).explain():
+    if gpu := route.gpu.explain():
         lines.append(gpu)
-    if options.remote is not None and (why_local := _why_local(options, compiled, why_not)):
+    if options.remote is not None and (why_local := _why_local(options, route)):
         lines.append(f"remote workers have no part: {why_local}")
     return "\n".join(lines)
 
 
-def _stalled_after(options: LoaderOptions, compiled: Compiled | None) -> float:
+def _first(options: LoaderOptions, route: Route) -> str:
+    workers = f"{options.num_workers} workers" + (" of a pool" if options.pool is not None else "")
+    if route.way == "torch's loop" and route.why_whole:
+        return f"whole batches in torch's own loop: {route.why_whole}"
     if options.num_workers == 0:
-        return 0
-    return options.stalled_after(compiled is not None and is_for_native_workers(compiled))
-
-
-def _why_one_by_one(options: LoaderOptions, compiled: Compiled) -> str:
-    """Returns why no process reads URLs ahead; empty where one does."""
-    if options.num_workers == 0:
-        return "there are no workers (num_workers=0)"
-    return "" if is_for_native_workers(compiled) else "Python makes the samples"
+        return "in the training process, because num_workers=0"
+    if route.why_whole:
+        return f"{workers} make whole batches: {route.why_whole}"
+    return f"{workers} write samples into shared batches"
 
 
 def _inner_sampler(options: LoaderOptions) -> object:
     return options.sampler if options.inner_sampler is None else options.inner_sampler
 
 
-def _why_local(options: LoaderOptions, compiled: Compiled | None, why_not: str | None) -> str:
+def _why_local(options: LoaderOptions, route: Route) -> str:
     """Returns why workers on other machines cannot make samples; empty where they can."""
-    if why_not or compiled is None or not is_for_native_workers(compiled):
-        why = _why_code_is_local(options, why_not)
+    if not route.is_native:
+        why = _why_code_is_local(options, route)
         if why:
             return why
     if options.worker_init_fn is not None:
         return "worker_init_fn may change what workers make"
-    if compiled is not None and compiled.is_remote:
+    if route.compiled is not None and route.compiled.is_remote:
         return "samples at URLs are read by this machine's workers"
     return ""
 
 
-def _why_code_is_local(options: LoaderOptions, why_not: str | None) -> str:
+def _why_code_is_local(options: LoaderOptions, route: Route) -> str:
     assert options.remote is not None
     if not options.remote.user_code:
         why = "they run plans, and these samples are made by Python code"
-        if why_not or options.worker_init_fn is not None:
+        if route.why_whole or options.worker_init_fn is not None:
             return why
         return f"{why}; with Remote(user_code=True) the workers that Ray starts run it, too"
-    return "they make samples one by one, and these batches are made whole" if why_not else ""
+    if route.why_whole:
+        return "they make samples one by one, and these batches are made whole"
+    return ""
 
 
 def _is_cuda(options: LoaderOptions) -> bool:
     return options.device is not None and torch.device(options.device).type == "cuda"
 
 
-def _why_nothing_is_kept(
-    options: LoaderOptions, compiled: Compiled | None, why_not: str | None
-) -> str:
+def _why_nothing_is_kept(options: LoaderOptions, route: Route) -> str:
     """Returns why workers keep nothing of files; empty where they may."""
     if options.num_workers == 0:
         return "samples are not made by workers (num_workers=0)"
-    if (why_not or compiled is None or compiled.plan is None) and defers(options):
+    if (route.why_whole or route.plan is None) and defers(options):
         return ""  # of the files that user code opens
-    if why_not:
+    if route.why_whole:
         return "samples are not made by workers of a plan"
-    if compiled is None or compiled.plan is None or compiled.kind not in ("folder", "ranges"):
+    if route.plan is None or route.plan.kind not in ("folder", "ranges"):
         return "the samples are not read from image files by a plan"
-    assert compiled.plan is not None
-    if not compiled.complete or isinstance(layout_of(compiled.plan), str):
-        return "a part of the plan runs in Python"
-    return ""
+    return route.why_python

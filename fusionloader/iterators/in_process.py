@@ -15,8 +15,8 @@ from fusionloader.delivery.host_batches import collate_named
 from fusionloader.delivery.to_device import to_device
 from fusionloader.executors.collate import is_of_collate
 from fusionloader.executors.python import SampleKey, Source, group_of
-from fusionloader.iterators.deferral import while_fetching
 from fusionloader.iterators.loader_state import LoaderState
+from fusionloader.iterators.whole_batches import while_fetching
 from fusionloader.options import LoaderOptions
 from fusionloader.resume.epoch_state import EpochState, Returned
 from fusionloader.resume.sampling import Draws, SampledBatch, undelivered_batches

@@ -6,6 +6,7 @@ are all batches.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import sys
@@ -24,10 +25,11 @@ from torch.utils.data.dataloader import (
 )
 
 from fusionloader.aliases import AnyLoader, Batch, Index, State
+from fusionloader.deferred import counts
 from fusionloader.delivery.to_device import to_device
 from fusionloader.executors.spent import Spent
-from fusionloader.iterators.deferral import while_fetching
 from fusionloader.iterators.loader_state import LoaderState
+from fusionloader.iterators.native_part import missing
 from fusionloader.iterators.worker_loop import Stamped, StampingContext
 from fusionloader.manager.stalls import StallWatch
 from fusionloader.options import LoaderOptions
@@ -40,6 +42,7 @@ from fusionloader.sources.fetchers import (
     made_samples,
     make_fetcher,
 )
+from fusionloader.statistics.counters import Statistics
 from fusionloader.statistics.waits import WaitClock
 from fusionloader.trace.step_tracer import StepTracer
 from fusionloader.workers.processes import OneThread, named_death, refuse_in_child
@@ -376,6 +379,28 @@ class _WithContext:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
+
+
+def defers(options: LoaderOptions) -> bool:
+    """Whether images are deferred."""
+    return options.deferred_images == "auto" and missing() is None
+
+
+@contextlib.contextmanager
+def while_fetching(options: LoaderOptions, statistics: Statistics) -> Iterator[None]:
+    """Defers images in this thread, if the loader's options say so."""
+    if not defers(options):
+        yield
+        return
+    from fusionloader.deferred.loading import deferring
+
+    try:
+        with deferring():
+            yield
+    finally:
+        counted = counts.take()
+        statistics.workers.add_spent(0, 0.0, counted.take_spent())
+        statistics.deferred.add(counted)
 
 
 class _Seeded:

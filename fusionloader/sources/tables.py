@@ -26,51 +26,63 @@ def layout_of(plan: Plan) -> Layout | str:
     return Layout.of((result_like(plan), 0))
 
 
-def is_for_native_workers(compiled: Compiled) -> bool:
-    """Whether a plan is the whole way of samples that workers find in a table.
-
-    Odd targets are not looked for.
-    """
-    if not compiled.complete or compiled.kind not in ("folder", "ranges", "pixels"):
-        return False
-    return compiled.plan is not None and not isinstance(layout_of(compiled.plan), str)
-
-
 class Tables:
     """Each made once while the dataset stays the same."""
 
     def __init__(self) -> None:
-        self._files: tuple[list[tuple[str, int]], DatasetTable] | None = None
+        self._samples: list[tuple[str, int]] = []
+        self._targets: list[int] | None = None  # of these, if all are integers
+        self._files: DatasetTable | None = None
         self._pixels: DatasetTable | None = None
         self._subset: tuple[RangedSamples, npt.NDArray[np.int64], DatasetTable] | None = None
 
     def of(self, dataset: Any, compiled: Compiled) -> DatasetTable | None:
-        """Returns the dataset in shared memory, made once while it stays the same.
+        """Returns a dataset that has a table, in shared memory; ``None`` where there is no room.
 
-        ``None`` when workers have to run Python: a tail, bytes from the dataset, odd targets,
-        collate functions of the user's own.
+        It is made once while the dataset stays the same.
         """
-        if not is_for_native_workers(compiled):
-            return None
         if compiled.kind == "pixels":
             return self._of_pixels(compiled.arrays(dataset))
         if compiled.kind == "ranges":
             images, indices = compiled.ranged(dataset)
             return self._of_ranges(images.ranged, indices)
-        samples = compiled.samples(dataset)
-        if self._files is None or self._files[0] != samples:
+        self._look_at(compiled.samples(dataset))
+        if self._files is None:
+            assert self._targets is not None
+            paths = list(map(itemgetter(0), self._samples))
+            self._files = DatasetTable.of_files(paths, self._targets)
+        return self._files
+
+    def why_none(self, dataset: Any, compiled: Compiled) -> str:
+        """Returns why native workers cannot make samples of a table; empty where they can."""
+        if compiled.plan is None:
+            return "the samples are made by Python code"
+        if not compiled.complete:
+            return "a part of the plan runs in Python"
+        if compiled.kind not in ("folder", "ranges", "pixels"):
+            return "the dataset reads the bytes"
+        if isinstance(why := layout_of(compiled.plan), str):
+            return why
+        return "" if self._has_integers(dataset, compiled) else "the targets are not integers"
+
+    def _has_integers(self, dataset: Any, compiled: Compiled) -> bool:
+        if compiled.kind == "pixels":
+            arrays = compiled.arrays(dataset)
+            return len(arrays.targets) > 0 and not arrays.odd
+        if compiled.kind == "ranges":
+            return compiled.ranged(dataset)[0].ranged.has_integers
+        self._look_at(compiled.samples(dataset))
+        return self._targets is not None
+
+    def _look_at(self, samples: list[tuple[str, int]]) -> None:
+        if samples != self._samples:
             targets = list(map(itemgetter(1), samples))  # a million in less than a loop takes
-            if set(map(type, targets)) != {int}:
-                return None
-            paths = list(map(itemgetter(0), samples))
-            self._files = (list(samples), DatasetTable.of_files(paths, targets))
-        return self._files[1]
+            self._targets = targets if set(map(type, targets)) == {int} else None
+            self._samples, self._files = list(samples), None
 
     def _of_ranges(
         self, samples: RangedSamples, indices: npt.NDArray[np.int64] | None
-    ) -> DatasetTable | None:
-        if not samples.has_integers:
-            return None
+    ) -> DatasetTable:
         if indices is None:
             return samples.table()
         kept = self._subset
@@ -79,8 +91,6 @@ class Tables:
         return kept[2]
 
     def _of_pixels(self, arrays: PixelArrays) -> DatasetTable | None:
-        if not len(arrays.targets) or arrays.odd:
-            return None
         table = self._pixels
         if table is None or not table.has_pixels(arrays.images, arrays.targets):
             self._pixels = None

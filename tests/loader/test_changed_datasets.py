@@ -9,7 +9,7 @@ from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
 from fusionloader import FusionLoader
-from fusionloader.iterators import factory as iterator_factory
+from fusionloader.iterators import route
 from fusionloader.sources.fingerprint import Fingerprint
 
 WHOLE = "make whole batches"
@@ -87,9 +87,9 @@ def test_a_dataset_is_compiled_once_for_an_iterator(monkeypatch, eval_set, worke
         calls.append(arguments)
         return original(*arguments)
 
-    original = iterator_factory.compile_dataset
+    original = route.compile_dataset
     loader = FusionLoader(eval_set, 8, num_workers=workers)
-    monkeypatch.setattr(iterator_factory, "compile_dataset", counted)
+    monkeypatch.setattr(route, "compile_dataset", counted)
     next(iter(loader))
     assert len(calls) == 1
 

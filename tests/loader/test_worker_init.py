@@ -88,7 +88,7 @@ def test_a_change_in_one_worker_only_holds_there(eval_set):
 def test_what_leaves_the_dataset_alone_leaves_the_plan_alone(eval_set):
     loader = FusionLoader(eval_set, 8, num_workers=2, worker_init_fn=_note)
     assert same_batches(DataLoader(eval_set, 8), loader)
-    assert loader._iterator_factory._changed_by_init is None
+    assert loader._iterator_factory._learned.changed_by_init is None
 
 
 def _note(worker):
