@@ -11,8 +11,8 @@
 
 #include "bindings/buffers.hpp"
 #include "bindings/testing.hpp"
+#include "image/rows.hpp"
 #include "jpeg/region_decoder.hpp"
-#include "resize/kernels.hpp"  // rows_at_once
 
 namespace py = pybind11;
 

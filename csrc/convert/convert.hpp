@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "plan/program.hpp"
+#include "convert/convert_spec.hpp"
 #include "simd/level.hpp"
 
 namespace fusionloader {

@@ -2,7 +2,7 @@
 // The decoder for a file, by the file's first bytes.
 #include <optional>
 
-#include "decode/image_decoder.hpp"
+#include "image/decoder.hpp"
 #include "jpeg/region_decoder.hpp"
 #include "png/png_decoder.hpp"
 #include "simd/level.hpp"

@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "image/entry_index.hpp"
 #include "jpeg/block.hpp"
 #include "jpeg/entropy_data.hpp"
-#include "jpeg/entry_index.hpp"
 #include "jpeg/huffman.hpp"
 #include "jpeg/scan.hpp"
 

@@ -8,10 +8,10 @@
 
 #include <jpeglib.h>
 
+#include "image/rows.hpp"
 #include "jpeg/describe_scan.hpp"
 #include "jpeg/progressive_decoder.hpp"
 #include "jpeg/window_decoder.hpp"
-#include "resize/kernels.hpp"
 
 namespace fusionloader {
 namespace {

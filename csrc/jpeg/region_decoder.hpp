@@ -5,9 +5,9 @@
 #include <memory>
 #include <vector>
 
-#include "decode/image_decoder.hpp"
-#include "jpeg/entry_index.hpp"
-#include "jpeg/scan.hpp"  // ByteView, Rect
+#include "image/decoder.hpp"
+#include "image/entry_index.hpp"
+#include "image/views.hpp"
 #include "simd/level.hpp"
 
 namespace fusionloader {

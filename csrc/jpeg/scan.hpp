@@ -4,16 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "image/views.hpp"
+
 namespace fusionloader {
-
-struct ByteView {
-  const uint8_t* data;
-  size_t size;
-};
-
-struct Rect {
-  int x, y, width, height;
-};
 
 // As a DHT segment gives it: how many codes there are of each length (1 to 16; the first is
 // unused), and the symbols of all codes in order.

@@ -6,7 +6,7 @@
 #include <mutex>
 #include <vector>
 
-#include "decode/image_decoder.hpp"  // ByteView
+#include "image/views.hpp"
 #include "plan/image_keeper.hpp"
 #include "plan/images.hpp"  // PixelView
 #include "plan/part_times.hpp"

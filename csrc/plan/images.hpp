@@ -2,7 +2,7 @@
 // Where passes read their rows from and write them to.
 #include <vector>
 
-#include "decode/image_decoder.hpp"
+#include "image/decoder.hpp"
 #include "ops/interleave.hpp"
 #include "ops/planes.hpp"
 #include "resize/resampler.hpp"

@@ -5,20 +5,13 @@
 #include <optional>
 #include <vector>
 
+#include "convert/convert_spec.hpp"
 #include "plan/operations.hpp"
 #include "plan/stages.hpp"
 #include "rng/philox.hpp"
 #include "simd/level.hpp"
 
 namespace fusionloader {
-
-// Every level of every channel mapped through `table`: channels x 256 elements of `element_size`
-// bytes; the result is channels x height x width.
-struct ConvertSpec {
-  size_t element_size;
-  bool is_float32;
-  std::vector<uint8_t> table;
-};
 
 struct PlanSpec {
   std::vector<StageNode> stages;

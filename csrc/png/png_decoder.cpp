@@ -4,9 +4,9 @@
 
 #include <libdeflate.h>
 
+#include "image/rows.hpp"
 #include "ops/interleave.hpp"
 #include "ops/limits.hpp"
-#include "resize/kernels.hpp"  // rows_at_once, row_slack
 
 namespace fusionloader {
 namespace {

@@ -10,7 +10,7 @@
 #include <memory>
 #include <vector>
 
-#include "decode/image_decoder.hpp"
+#include "image/decoder.hpp"
 #include "png/png_file.hpp"
 #include "png/unfilter.hpp"
 

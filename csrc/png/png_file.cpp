@@ -7,7 +7,7 @@
 
 #include <libdeflate.h>
 
-#include "decode/image_decoder.hpp"  // most_decoded_pixels
+#include "image/decoder.hpp"  // most_decoded_pixels
 
 namespace fusionloader {
 namespace {

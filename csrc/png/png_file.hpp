@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "jpeg/scan.hpp"  // ByteView
+#include "image/views.hpp"
 
 namespace fusionloader {
 

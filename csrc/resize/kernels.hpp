@@ -8,18 +8,11 @@
 #include <cstdint>
 #include <vector>
 
+#include "image/rows.hpp"
 #include "resize/weights.hpp"
 #include "simd/level.hpp"
 
 namespace fusionloader {
-
-// Bytes that kernels may read past the last pixel of a source row, and write past the last byte of
-// a row of results.
-constexpr size_t row_slack = 64;
-
-// Rows that the horizontal kernels take at once: the weights are then loaded once for all of them,
-// which matters because decoding between two calls drives them out of the nearest cache.
-constexpr int rows_at_once = 4;
 
 // A weight in two parts of 16 bits, which is what x86 multiplies best: upper * 2048 + lower, lower
 // in 0..2047.

@@ -5,37 +5,13 @@
 #include <cstdint>
 #include <vector>
 
-#include "jpeg/region_decoder.hpp"
+#include "image/rows.hpp"
 #include "ops/interleave.hpp"
 #include "ops/planes.hpp"
 #include "resize/kernels.hpp"
 #include "resize/weights.hpp"
 
 namespace fusionloader {
-
-// Gives rows of RGBX pixels, each followed by row_slack readable bytes.
-class RowSource {
- public:
-  virtual ~RowSource() = default;
-  // Says which window will be read; false when it cannot be.
-  virtual bool begin(Rect window) = 0;
-  // Rows y .. y + count - 1 of the window, count <= rows_at_once, valid until the next call; `y`
-  // ascending. False when they cannot be read.
-  virtual bool rows(int y, int count, const uint8_t** rows) = 0;
-};
-
-class RowSink {
- public:
-  virtual ~RowSink() = default;
-  // Three planes `plane` bytes apart, each with row_slack readable bytes behind it. Every row comes
-  // once, in any order.
-  virtual void row(int y, const uint8_t* planes, size_t plane) = 0;
-  // The same as RGBX pixels; false from a sink that wants planes.
-  virtual bool pixels(int y, const uint8_t* row) {
-    (void)y, (void)row;
-    return false;
-  }
-};
 
 struct Pass {
   Rect window;  // of the source image, inside it

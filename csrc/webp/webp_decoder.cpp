@@ -5,8 +5,8 @@
 #include <webp/decode.h>
 #include <webp/demux.h>
 
+#include "image/rows.hpp"
 #include "ops/limits.hpp"
-#include "resize/kernels.hpp"  // rows_at_once, row_slack
 
 namespace fusionloader {
 namespace {

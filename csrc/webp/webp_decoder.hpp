@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "decode/image_decoder.hpp"
+#include "image/decoder.hpp"
 
 namespace fusionloader {
 

@@ -9,7 +9,7 @@
 #include <optional>
 #include <vector>
 
-#include "jpeg/scan.hpp"  // ByteView
+#include "image/views.hpp"
 #include "queue/mapping.hpp"
 #include "worker/dataset_table.hpp"  // FileStamp
 #include "worker/ledger.hpp"

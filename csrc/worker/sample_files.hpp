@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "jpeg/scan.hpp"  // ByteView
+#include "image/views.hpp"
 #include "worker/dataset_table.hpp"
 
 struct stat;

@@ -8,7 +8,7 @@
 #include <jpeglib.h>
 
 #include "jpeg/region_decoder.hpp"
-#include "resize/kernels.hpp"  // rows_at_once
+#include "image/rows.hpp"
 
 namespace fusionloader::fuzz {
 

@@ -10,7 +10,7 @@
 
 #include "input.hpp"
 #include "png/png_decoder.hpp"
-#include "resize/kernels.hpp"  // rows_at_once
+#include "image/rows.hpp"
 
 namespace fusionloader::fuzz {
 namespace {

@@ -7,7 +7,7 @@
 #include <webp/decode.h>
 
 #include "input.hpp"
-#include "resize/kernels.hpp"  // rows_at_once
+#include "image/rows.hpp"
 #include "webp/webp_decoder.hpp"
 
 namespace fusionloader::fuzz {

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "jpeg/entry_index.hpp"
-#include "jpeg/scan.hpp"  // ByteView, Rect
+#include "image/entry_index.hpp"
+#include "image/views.hpp"
 
 namespace fusionloader {
 
