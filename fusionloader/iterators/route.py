@@ -14,11 +14,11 @@ from torch.utils.data.dataloader import _DatasetKind
 
 from fusionloader.aliases import AnyDataset
 from fusionloader.executors.collate import is_of_collate
+from fusionloader.executors.fetchers import has_state
 from fusionloader.gpu import eligibility
 from fusionloader.gpu.eligibility import GpuChoice
 from fusionloader.options import LoaderOptions
 from fusionloader.sources.datasets import Compiled, compile_dataset
-from fusionloader.sources.fetchers import has_state
 from fusionloader.sources.fingerprint import Fingerprint
 from fusionloader.sources.tables import Tables
 

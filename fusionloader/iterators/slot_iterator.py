@@ -25,6 +25,7 @@ from fusionloader.delivery.level_rows import LevelRows
 from fusionloader.delivery.page_locking import CudaPageLocking
 from fusionloader.delivery.refusals import warn_of
 from fusionloader.delivery.to_device import to_device
+from fusionloader.executors.fetchers import asked_samples
 from fusionloader.executors.layout import Layout
 from fusionloader.gpu_memory.errors import MemorySharingError
 from fusionloader.iterators.backend import WorkerBackend
@@ -38,7 +39,6 @@ from fusionloader.options import LoaderOptions
 from fusionloader.pool.pool_processes import running
 from fusionloader.resume.epoch_state import EpochState, Returned
 from fusionloader.resume.sampling import Draws, SampledBatch, undelivered_batches
-from fusionloader.sources.fetchers import asked_samples
 from fusionloader.statistics.waits import WaitClock
 from fusionloader.statistics.worker_counters import AllWorkers
 from fusionloader.trace.step_tracer import StepTracer

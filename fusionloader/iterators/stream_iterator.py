@@ -13,6 +13,7 @@ from itertools import count, repeat
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
 
 from fusionloader.aliases import AnyLoader, Batch
+from fusionloader.executors.fetchers import asked_samples, made_samples
 from fusionloader.iterators.backend import NO_ITEM
 from fusionloader.iterators.slot_iterator import SlotIterator
 from fusionloader.manager.in_flight import Job, MiniBatch
@@ -20,7 +21,6 @@ from fusionloader.manager.worker_passes import WorkerPasses
 from fusionloader.options import LoaderOptions
 from fusionloader.resume.epoch_state import EpochState, Returned
 from fusionloader.resume.sampling import Draws, SampledBatch
-from fusionloader.sources.fetchers import asked_samples, made_samples
 from fusionloader.workers.stream_worker import Task
 
 

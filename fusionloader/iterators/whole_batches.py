@@ -27,6 +27,13 @@ from torch.utils.data.dataloader import (
 from fusionloader.aliases import AnyLoader, Batch, Index, State
 from fusionloader.deferred import counts
 from fusionloader.delivery.to_device import to_device
+from fusionloader.executors.fetchers import (
+    asked_samples,
+    fetcher_state,
+    has_state,
+    made_samples,
+    make_fetcher,
+)
 from fusionloader.executors.spent import Spent
 from fusionloader.iterators.loader_state import LoaderState
 from fusionloader.iterators.native_part import missing
@@ -35,13 +42,6 @@ from fusionloader.manager.stalls import StallWatch
 from fusionloader.options import LoaderOptions
 from fusionloader.resume.epoch_state import EpochState, Returned, for_workers, pickled_states
 from fusionloader.resume.sampling import numbered_batches
-from fusionloader.sources.fetchers import (
-    asked_samples,
-    fetcher_state,
-    has_state,
-    made_samples,
-    make_fetcher,
-)
 from fusionloader.statistics.counters import Statistics
 from fusionloader.statistics.waits import WaitClock
 from fusionloader.trace.step_tracer import StepTracer

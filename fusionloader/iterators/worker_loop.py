@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from torch.utils.data import get_worker_info
 from torch.utils.data.dataloader import _DatasetKind
 
-from fusionloader.sources.fetchers import fetcher_state, make_fetcher
+from fusionloader.executors.fetchers import fetcher_state, make_fetcher
 
 # The places of the queues of tasks and of results among the arguments of torch's worker loop.
 _TASKS, _QUEUE = 2, 3

@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import repeat
 
 from fusionloader.aliases import AnyDataset, State
+from fusionloader.executors.fetchers import has_state
 from fusionloader.manager.in_flight import Job, Jobs
 from fusionloader.resume.epoch_state import EpochState, for_workers, pickled_states
-from fusionloader.sources.fetchers import has_state
 from fusionloader.workers.messages import StateAfter
 from fusionloader.workers.worker_set import Death
 

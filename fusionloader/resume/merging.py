@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Protocol, cast
 
 from fusionloader.aliases import State
+from fusionloader.executors.fetchers import Stateful
 from fusionloader.options import LoaderOptions
 from fusionloader.resume.epoch_state import EpochState
 from fusionloader.resume.stateful import owner_of_state
-from fusionloader.sources.fetchers import Stateful
 
 
 class MergingSampler(Stateful, Protocol):

@@ -16,9 +16,9 @@ from torch.utils.data import BatchSampler
 from torch.utils.data.distributed import DistributedSampler
 
 from fusionloader.aliases import State
+from fusionloader.executors.fetchers import has_state
 from fusionloader.options import LoaderOptions
 from fusionloader.resume.stateful import is_plain_batch_sampler
-from fusionloader.sources.fetchers import has_state
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any, TypeGuard
 from torch.utils.data import BatchSampler
 
 from fusionloader.aliases import Index, State
-from fusionloader.sources.fetchers import Stateful, has_state, load_state, state_of
+from fusionloader.executors.fetchers import Stateful, has_state, load_state, state_of
 
 
 def resting_state(sampler: object) -> State | None:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 from fusionloader import _native
 from fusionloader._native import WorkerEvent
 from fusionloader.executors.native import make_executor
-from fusionloader.executors.pillow_pixels import rgb_bytes
 from fusionloader.plan.stages import Plan
 from fusionloader.shm import cache_counts
 from fusionloader.shm.store_handles import DESCRIPTORS, OpenHandles, StoreHandles
+from fusionloader.sources.pillow_pixels import rgb_bytes
 from fusionloader.sources.range_reading import FileRange, ShardChanged, open_file, read_range
 from fusionloader.sources.remote_files import RangeFetcher
 from fusionloader.workers import failures, messages

@@ -55,8 +55,8 @@ class Positioned(IterableDataset):
         self.position = 0
 
     def __iter__(self):
-        worker, workers = torch.utils.data.get_worker_info()[:2]
-        own = range(worker, 4 * BATCHES, workers)
+        info = torch.utils.data.get_worker_info()
+        own = range(info.id, 4 * BATCHES, info.num_workers)
         while self.position < len(own):
             self.position += 1
             yield Numbers()[own[self.position - 1]]
