@@ -54,6 +54,7 @@ class Membership:
         self._pid = os.getpid()
         self._connection: Connection | None = None
         self._epoch: EpochState | None = None
+        self._begun: EpochState | None = None
         self._total = -1
         self._delivered = 0
         self._told = 0.0
@@ -82,7 +83,8 @@ class Membership:
         Raises:
             ValueError: the jobs do not agree.
         """
-        self._epoch, self._total, self._delivered = epoch, total_batches(options), 0
+        self._epoch = self._begun = epoch
+        self._total, self._delivered = total_batches(options), 0
         try:
             self._begin(agreement, options, epoch)
         except (OSError, LeftGroup) as why:
@@ -137,6 +139,13 @@ class Membership:
         log.warning("share=%r: this job prepares this epoch alone: %s", self.word, why)
         self._jobs, self.why_alone = (), why
         self._told = 0.0
+
+    def is_for_epoch(self, epoch: EpochState) -> bool:
+        """Whether no other epoch was begun since, which mini-batches of the group are now of."""
+        if epoch is not self._begun:
+            text = "share=%r: an iterator prepares its epoch alone: another one has begun an epoch"
+            log.warning(text, self.word)
+        return epoch is self._begun
 
     def is_served_by(self, manager: LocalManager | GroupManager | None) -> bool:
         """Whether a manager is the one for the epoch: in the group, or alone."""

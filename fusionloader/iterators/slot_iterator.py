@@ -292,6 +292,7 @@ class SlotIterator(_BaseDataLoaderIter):
                 "an exception came while the epoch was begun, and this iterator cannot go on: "
                 "iter(loader) begins an epoch"
             )
+        self._notice_other_epoch()
         self._forget_returned()
         self._notice_changes()
         while True:
@@ -314,6 +315,13 @@ class SlotIterator(_BaseDataLoaderIter):
         self._batches.check()
         self._end_epoch()
         raise StopIteration
+
+    def _notice_other_epoch(self) -> None:
+        """Goes on without the group where another iterator of the loader has begun an epoch."""
+        if self._membership is not None and not self._membership.is_for_epoch(self._epoch_state):
+            self._membership = None
+        if self._membership is None and isinstance(self._manager, GroupManager):
+            self._start_anew()  # again, if an exception came in between
 
     def _forget_returned(self) -> None:
         self._epoch_state.settle()
