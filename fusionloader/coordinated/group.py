@@ -130,6 +130,10 @@ class Group:
         run = self._runs.get(key)
         if run is None:
             run = self._runs[key] = EpochRun(key, self._staging, now)
+        elif member.number in run.epoch.joined:
+            # It may hold batches that it would be sent, and draw others than it has submitted.
+            member.send({"alone": "it has begun this epoch before"})
+            return
         elif not run.epoch.gathering:
             member.send({"alone": "the others have begun this epoch before"})
             return

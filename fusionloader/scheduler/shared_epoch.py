@@ -43,19 +43,25 @@ class SharedEpoch:
     Attributes:
         gathering: whether members may still join.
         members: their numbers.
+        joined: numbers of those that have ever been members.
     """
 
     def __init__(self) -> None:
         self.gathering = True
         self.members: set[int] = set()
+        self.joined: set[int] = set()
         self._batches: dict[int, _Staged] = {}  # by number, the oldest first
 
     def __bool__(self) -> bool:
         return bool(self.members or self._batches)
 
     def join(self, member: int) -> None:
-        """Adds a member, which gets every mini-batch of the epoch."""
-        assert self.gathering
+        """Adds a member, which gets every mini-batch of the epoch.
+
+        It does so once: what it has submitted, was sent and still holds stays noted when it leaves.
+        """
+        assert self.gathering and member not in self.joined
+        self.joined.add(member)
         self.members.add(member)
         for batch in self._batches.values():
             batch.owed.add(member)

@@ -31,6 +31,23 @@ def test_two_iterators_of_a_loader_deliver_their_own_epochs(word, train_set):
     loader.close()
 
 
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("held", ["batches", "iterators", "nothing"])
+def test_an_epoch_may_be_begun_again(word, train_set, shuffle, held):
+    found = []
+    for share in (None, word):
+        loader, kept = make_loader(train_set, share, {"shuffle": shuffle}), []
+        for count in (2, 3, 10):
+            loader.set_epoch(0)
+            iterator = iter(loader)
+            batches = [next(iterator) for _ in range(count)]
+            found.append([digest(batch) for batch in batches])
+            kept.append({"batches": batches, "iterators": iterator, "nothing": None}[held])
+            del iterator, batches
+        loader.close()
+    assert found[3:] == found[:3]
+
+
 # An exception in a callback of the interpreter, as before a fork, cannot reach training.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("most", [4, pytest.param(80, marks=pytest.mark.matrix)])
