@@ -7,8 +7,8 @@
 
 #include <jpeglib.h>
 
-#include "jpeg/region_decoder.hpp"
 #include "image/rows.hpp"
+#include "jpeg/region_decoder.hpp"
 
 namespace fusionloader::fuzz {
 

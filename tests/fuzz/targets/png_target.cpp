@@ -8,9 +8,9 @@
 
 #include <libdeflate.h>
 
+#include "image/rows.hpp"
 #include "input.hpp"
 #include "png/png_decoder.hpp"
-#include "image/rows.hpp"
 
 namespace fusionloader::fuzz {
 namespace {

@@ -6,8 +6,8 @@
 
 #include <webp/decode.h>
 
-#include "input.hpp"
 #include "image/rows.hpp"
+#include "input.hpp"
 #include "webp/webp_decoder.hpp"
 
 namespace fusionloader::fuzz {
