@@ -31,11 +31,12 @@ from fusionloader._native import cuda
 from fusionloader.gpu.worker import GpuWorkerConfig, GpuWorkerLoop, failure_of
 from fusionloader.gpu_memory.errors import MemorySharingError
 from fusionloader.workers import messages
+from fusionloader.workers.processes import ForkLock
 
 log = logging.getLogger("fusionloader.gpu")
 
 _CLOSE_SECONDS = 1.0  # for what the thread is at within the fence, if it does not hang there
-_FORK_SECONDS = 60.0  # that a fork waits at most: building may hang, too
+_being_built = ForkLock(60.0)  # seconds that a fork waits at most: building may hang, too
 
 
 class GivenUp(Exception):
@@ -95,7 +96,7 @@ class WorkerThread:
                     config.control_fd, config.data_fd, config.worker, gpu=True
                 )
                 queue.announce(os.getpid())
-                with _being_built:
+                with _being_built.lock:
                     loop = GpuWorkerLoop(config, queue, self._fence.inside)
                 loop.announce()
                 loop.serve(lambda: True)
@@ -202,28 +203,3 @@ def _wait_for_device(device_id: int | None) -> None:
 
         with contextlib.suppress(Exception):  # a lost device writes nothing either
             torch.cuda.synchronize(device_id)
-
-
-# ---- forks -----------------------------------------------------------------------------------
-
-_being_built = threading.Lock()
-_fork = threading.local()
-
-
-def _before_fork() -> None:
-    _fork.waited = _being_built.acquire(timeout=_FORK_SECONDS)
-
-
-def _after_fork() -> None:
-    if _fork.waited:
-        _being_built.release()
-
-
-def _after_fork_in_child() -> None:
-    global _being_built
-    _being_built = threading.Lock()
-
-
-os.register_at_fork(
-    before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child
-)

@@ -180,7 +180,7 @@ class BareProcess(_Signalled):
             bind = f"import os\ntry:\n os.sched_setaffinity(0, {cpus!r})\nexcept OSError: pass\n"
             code = bind + code
         pickled = pickle.dumps(argument, protocol=pickle.HIGHEST_PROTOCOL)
-        with _forking, _limit_named():
+        with _forking.lock, _limit_named():
             self._process = subprocess.Popen(
                 [sys.executable, "-S", "-E", "-s", "-c", code],
                 stdin=subprocess.PIPE,
@@ -231,7 +231,7 @@ def start(
     process.daemon = True
     watched_process = watched(process, method)
     try:
-        with _forking:
+        with _forking.lock:
             _check_descriptors()
             watched_process.start()
     except BaseException:
@@ -267,11 +267,47 @@ def _run_on(parent: int, cpus: tuple[int, ...], target: Callable[..., None], *ar
     target(*args)
 
 
+class ForkLock:
+    """A lock that forks wait for, of which a forked child has a new one.
+
+    An exception that comes in a hook of a fork ends the hook alone. So what a hook has taken is
+    seen by the lock, and not by what the hook has noted, and it is given back twice.
+
+    Attributes:
+        lock: to be had in a ``with`` block, between whose lock and block nothing comes.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        """Forks wait ``seconds`` at most: others have hooks, for which its owner may wait."""
+        self.lock = threading.RLock()
+        self._seconds, self._of_thread = seconds, threading.local()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(
+                before=self._take, after_in_parent=self._give_back, after_in_child=self._renew
+            )
+            os.register_at_fork(after_in_parent=self._give_back)
+
+    def _is_owned(self) -> bool:
+        return bool(self.lock._is_owned())  # type: ignore[attr-defined]
+
+    def _take(self) -> None:
+        self._of_thread.is_taken = not self._is_owned()
+        if self._of_thread.is_taken:
+            self.lock.acquire(timeout=self._seconds)
+
+    def _give_back(self) -> None:
+        if getattr(self._of_thread, "is_taken", False) and self._is_owned():
+            self.lock.release()
+        self._of_thread.is_taken = False
+
+    def _renew(self) -> None:
+        self.lock = threading.RLock()  # another thread may have had it
+
+
 _starting = threading.RLock()
 # Shorter, and the last that is taken: who starts one process may hold locks that a thread waits for
 # which starts a loader.
-_forking = threading.RLock()
-_of_thread = threading.local()
+_forking = ForkLock(_START_SECONDS)
 
 
 def starting() -> threading.RLock:
@@ -285,26 +321,13 @@ def starting() -> threading.RLock:
     return _starting
 
 
-def _before_fork() -> None:
-    _of_thread.has_lock = False  # an exception that comes in a hook ends the hook alone
-    # Not for ever: others have such hooks, and who has the lock may wait for what they have taken.
-    _of_thread.has_lock = _forking.acquire(timeout=_START_SECONDS)
-
-
-def _after_fork() -> None:
-    if _of_thread.has_lock:
-        _forking.release()
-
-
-def _renew_lock() -> None:
-    global _forking, _starting
-    _starting, _forking = threading.RLock(), threading.RLock()  # another thread may have had them
+def _renew_starting() -> None:
+    global _starting
+    _starting = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_before_fork, after_in_parent=_after_fork, after_in_child=_renew_lock
-    )
+    os.register_at_fork(after_in_child=_renew_starting)
 
 
 def parent_of(method: str) -> int:

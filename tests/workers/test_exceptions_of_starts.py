@@ -1,8 +1,10 @@
-"""An exception while it is seen whether a worker can be started: nothing stays open."""
+"""An exception while a process is started or forked: nothing stays open, no lock is kept."""
 
 import contextlib
 import os
+import threading
 
+import pytest
 from support.raised_at import CALLS, Steps
 
 from fusionloader.workers import processes
@@ -20,3 +22,38 @@ def test_no_descriptor_stays_open_whatever_is_raised_where_they_are_counted():
         if (after := os.listdir("/proc/self/fd")) != before:
             left[steps.place] = after
     assert not left
+
+
+def fork():
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+
+def is_free(lock):
+    found = []
+
+    def take():
+        found.append(lock.acquire(timeout=1))
+        if found[0]:
+            lock.release()
+
+    other = threading.Thread(target=take)
+    other.start()
+    other.join()
+    return found[0]
+
+
+# What is raised in a hook of a fork is shown, and ends the hook alone.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_no_lock_is_kept_whatever_is_raised_in_a_fork():
+    kept = []
+    steps = Steps("workers/processes.py", events=EVENTS)
+    for position in range(steps.count(fork)):
+        with contextlib.suppress(KeyboardInterrupt):
+            steps.raise_at(position, KeyboardInterrupt(), fork)
+        if not is_free(processes._forking.lock):
+            kept.append(steps.place)
+            processes._forking.lock = threading.RLock()
+    assert not kept
