@@ -46,8 +46,12 @@ def held_back() -> Iterator[None]:
 
     Otherwise the process might run a handler of training before that.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _OF_TRAINING)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
-        yield
-    finally:
+        try:
+            signal.pthread_sigmask(signal.SIG_BLOCK, _OF_TRAINING)
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    finally:  # once more: an exception may have come in place of the call
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -4,6 +4,7 @@ import itertools
 import logging
 import multiprocessing
 import os
+import signal
 
 import numpy as np
 import pytest
@@ -33,6 +34,15 @@ def _own_caches(tmp_path_factory, monkeypatch):
     folder = tmp_path_factory.getbasetemp() / f"run-{next(_runs)}"
     folder.mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
+
+
+@pytest.fixture(autouse=True)
+def _no_signal_stays_blocked():
+    """What a test starts would inherit it, and could not be ended."""
+    yield
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, blocked)
+    assert not blocked
 
 
 @pytest.fixture(autouse=True)

@@ -1,12 +1,14 @@
-"""An exception while a process is started or forked: nothing stays open, no lock is kept."""
+"""An exception while a process is started or forked: nothing stays open, locked or blocked."""
 
 import contextlib
 import os
+import signal
 import threading
 
 import pytest
 from support.raised_at import CALLS, Steps
 
+from fusionloader import training_signals
 from fusionloader.workers import processes
 
 EVENTS = (*CALLS, "c_return")
@@ -22,6 +24,24 @@ def test_no_descriptor_stays_open_whatever_is_raised_where_they_are_counted():
         if (after := os.listdir("/proc/self/fd")) != before:
             left[steps.place] = after
     assert not left
+
+
+def test_no_signal_stays_blocked_whatever_is_raised_where_they_are_held_back():
+    """No process that training starts from then on could be ended by SIGTERM."""
+    blocked = {}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+    def hold_back():
+        with training_signals.held_back():
+            pass
+
+    steps = Steps("training_signals.py", events=EVENTS)
+    for position in range(steps.count(hold_back)):
+        with contextlib.suppress(KeyboardInterrupt):
+            steps.raise_at(position, KeyboardInterrupt(), hold_back)
+        if left := signal.pthread_sigmask(signal.SIG_SETMASK, before) - before:
+            blocked[steps.place] = left
+    assert not blocked
 
 
 def fork():
