@@ -71,6 +71,7 @@ def make_unreadable(folder):
 
 @pytest.mark.parametrize("on_disk", [False, True])
 @pytest.mark.parametrize("tiers", TIERS)
+@pytest.mark.few(4)
 def test_epochs_are_those_without_and_later_ones_read_nothing(folder, tmp_path, tiers, on_disk):
     reference, _ = epochs(plan(folder), 3)
     where = {"path": tmp_path / "disk"} if on_disk else {}
@@ -111,6 +112,7 @@ MORE = [pytest.param(kib, marks=pytest.mark.matrix) for kib in (16, 200)]
 
 @pytest.mark.parametrize("kib", [12, 64, 600, *MORE])
 @pytest.mark.parametrize("data", [plan, Photos])
+@pytest.mark.few(3)
 def test_hits_of_an_epoch_are_the_items_held_and_the_budget_is_never_exceeded(
     image_folder, data, kib
 ):

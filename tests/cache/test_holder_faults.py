@@ -125,6 +125,7 @@ for _ in range(20):  # each after a holder that was killed, whose socket is ther
 """
 
 
+@pytest.mark.matrix
 def test_of_two_that_start_a_holder_at_once_one_is_the_holder_of_both(runtime_folder):
     done = subprocess.run([sys.executable, "-c", PAIRS], cwd=ROOT, timeout=PATIENCE)
     assert done.returncode == 0

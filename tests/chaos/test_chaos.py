@@ -26,6 +26,7 @@ def place():
         for name, kind in KINDS.items()
     ],
 )
+@pytest.mark.few(3)
 def test_whatever_fails_every_batch_is_as_it_should_be(place, kind):
     lacking = missing(kind)
     if lacking:

@@ -135,6 +135,7 @@ def test_jobs_that_resume_alike_go_on_together(group, train_set, word):
 
 
 @pytest.mark.parametrize("on_error", ["raise", "skip", "substitute"])
+@pytest.mark.few(3)
 def test_bad_samples_are_for_every_job_what_they_are_alone(group, tmp_path, train_set, on_error):
     shutil.copytree(train_set.root, tmp_path / "images")
     damaged = ImageFolder(str(tmp_path / "images"), train_transform())
@@ -173,6 +174,7 @@ DIFFERENT = {
 
 
 @pytest.mark.parametrize("name", DIFFERENT)
+@pytest.mark.few(8)
 def test_a_job_that_differs_is_refused_with_what_differs(group, train_set, name):
     options, message = DIFFERENT[name]
     first, other = group(), group(**options)

@@ -44,6 +44,7 @@ def test_flips_before_between_and_after_operations(simd, pixels, steps):
 
 @pytest.mark.parametrize("simd", SIMD_LEVELS)
 @given(pixels=IMAGES, data=st.data())
+@pytest.mark.few(2)
 def test_windows_start_and_end_anywhere(simd, pixels, data):
     height, width, _ = pixels.shape
     left, top = data.draw(st.integers(0, width - 1)), data.draw(st.integers(0, height - 1))

@@ -87,6 +87,7 @@ DATASETS = {
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", DATASETS)
+@pytest.mark.few(3)
 def test_batches_are_those_without(folder, kind, workers):
     def run(deferred):
         torch.manual_seed(4)

@@ -106,6 +106,7 @@ MAKERS = [food101, pets, segmentation, folder_with_a_custom_loader, of_timm, hug
 
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__)
+@pytest.mark.few(3)
 def test_a_packages_dataset_gives_the_same(make, workers, tmp_path):
     counts.take()
     dataset = make(tmp_path)

@@ -153,6 +153,7 @@ for _ in range(2):
         ),
     ],
 )
+@pytest.mark.few(1)
 def test_what_is_not_as_expected_leaves_pillow_alone_and_is_said_once(change, why):
     done = warm_start.completed("-c", textwrap.dedent(SCRIPT.format(change=change)))
     assert done.returncode == 0, done.stderr

@@ -105,6 +105,7 @@ def epoch(loader):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.few(1)
 def test_an_own_dataset_gives_dataloaders_batches(workers, known, folder):
     """Of any shapes, in whole batches."""
     own = Own(folder, list(known.values()))

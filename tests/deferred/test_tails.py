@@ -104,6 +104,7 @@ def _epochs(dataset, workers, **options):
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("name", TAILS)
+@pytest.mark.few(4)
 def test_batches_are_those_without(name, workers, folder):
     dataset = ImageFolder(str(folder), TAILS[name])
     expected, plain = _epochs(dataset, workers, deferred_images="off")

@@ -79,6 +79,7 @@ def test_an_epoch_on_a_device_is_the_epoch(
 @pytest.mark.parametrize("copies_first", [True, False])
 @pytest.mark.parametrize("converts", [True, False])
 @pytest.mark.parametrize("kept", [0, 3])
+@pytest.mark.few(4)
 def test_an_epoch_on_a_late_device_is_the_epoch(
     train_set, to_fake_device, fake_cuda, kept, converts, copies_first
 ):

@@ -308,6 +308,7 @@ os._exit(0)
 
 @pytest.mark.skipif(nvrtc.find_library() is None, reason="no libnvrtc")
 @pytest.mark.parametrize("kind", ["sm", "compute"])
+@pytest.mark.few(1)
 def test_what_nvrtc_makes_has_the_function_that_is_launched(device, monkeypatch, kind):
     compiler = nvrtc.Nvrtc()
     code, _ = compile_kernel(compiler, f"{kind}_{compiler.architectures[-1]}")

@@ -38,6 +38,7 @@ def outcome_of(ours: torch.Tensor | str | None, theirs: PillowsView) -> str:
 @pytest.mark.corrupt
 @pytest.mark.timeout(300 + COUNT * 6)
 @pytest.mark.parametrize("image_format", FORMATS)
+@pytest.mark.few(4)
 def test_corrupt_files_have_pillows_pixels_or_its_error(image_format, tmp_path):
     names = [(kind, SEED + number) for number in range(COUNT) for kind in KINDS]
     names.sort(key=lambda name: is_large_bomb(*name))  # which may take more memory than others

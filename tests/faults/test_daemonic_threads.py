@@ -23,6 +23,7 @@ time.sleep(0.05)
 
 
 @pytest.mark.parametrize("run", range(3))
+@pytest.mark.few(1)
 def test_a_thread_that_waits_natively_does_not_abort_the_end(run):
     done = warm_start.completed("-c", WAIT)
     assert (done.returncode, done.stderr) == (0, "")

@@ -195,6 +195,7 @@ def test_a_layout_that_workers_read_stays_where_it_is_after_an_exception():
 
 @pytest.mark.parametrize("most_files", [None, 3], ids=["", "no descriptor is left"])
 @pytest.mark.parametrize("collate", [None, lambda samples: torch.stack([s[0] for s in samples])])
+@pytest.mark.few(2)
 def test_a_batch_that_a_forked_child_holds_is_not_written_again(collate, most_files):
     loader = FusionLoader(Numbers(400), 4, num_workers=2, collate_fn=collate)
     iterator = iter(loader)

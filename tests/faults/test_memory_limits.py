@@ -143,6 +143,7 @@ said(lambda: next(iter(FusionLoader(Rows(64), 8, num_workers=1))))
 """
 
 
+@pytest.mark.matrix
 def test_an_address_space_that_is_too_small_is_named():
     done = subprocess.run(
         [sys.executable, "-c", SETUP + ADDRESS_SPACE], capture_output=True, text=True

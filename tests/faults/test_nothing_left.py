@@ -55,6 +55,7 @@ METHODS = ["fork", "spawn", "forkserver"]
         for number, (how, method) in enumerate(itertools.product(ENDS, METHODS))
     ],
 )
+@pytest.mark.few(4)
 def test_nothing_is_left(tmp_path, image_folder, how, method, kind):
     check_end(tmp_path, BEGIN, how, kind, method, str(image_folder))
 

@@ -36,6 +36,7 @@ SCRIPT = Path(__file__).with_name("orphans.py")
         ("bare", "GIL"),  # such are the processes that read ahead, and proxies of remote workers
     ],
 )
+@pytest.mark.few(8)
 def test_a_worker_ends_with_its_training(kind, blocked, tmp_path):
     os.mkfifo(tmp_path / "fifo")
     writer = os.open(tmp_path / "fifo", os.O_RDWR)  # who reads waits for ever

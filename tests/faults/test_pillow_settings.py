@@ -38,6 +38,7 @@ def one_image(request, tmp_path):
 
 
 @pytest.mark.parametrize(("method", "workers"), [(None, 0), ("fork", 1), ("spawn", 1)])
+@pytest.mark.few(3)
 def test_a_lower_limit_of_pixels_is_kept_whoever_decodes(one_image, monkeypatch, method, workers):
     transform = v1.Compose([v1.Resize((8, 8)), v1.ToTensor()])
     dataset = ImageFolder(str(one_image.parents[1]), transform)

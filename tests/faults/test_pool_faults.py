@@ -339,6 +339,7 @@ if __name__ == "__main__":
         ("exit", "fork"),
     ],
 )
+@pytest.mark.few(2)
 def test_nothing_is_left_of_a_process_with_a_pool(tmp_path, image_folder, how, method):
     check_end(tmp_path, BEGIN, how, method, str(image_folder))
 

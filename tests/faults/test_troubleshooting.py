@@ -13,6 +13,7 @@ def test_all_faults_are_documented():
 
 
 @pytest.mark.parametrize("pattern", FAULTS, ids=lambda pattern: FAULTS[pattern].__name__)
+@pytest.mark.few(2)
 def test_a_fault_is_reported_as_documented(pattern, image_folder, tmp_path):
     shutil.copytree(image_folder, tmp_path / "images")
     with pytest.raises(Exception) as caught:  # noqa: PT011

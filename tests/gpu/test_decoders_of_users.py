@@ -69,6 +69,7 @@ def card(monkeypatch):
 
 
 @pytest.mark.parametrize("sharing", ["spatial", pytest.param("temporal", marks=pytest.mark.matrix)])
+@pytest.mark.few(1)
 def test_a_card_that_finishes_in_any_order_fills_the_right_rows(dataset, expected, card, sharing):
     decoder: Decoder = card.CardDecoder(units=3)
     with loader_with(dataset, decoder, sharing=sharing, group_size=8) as loader:

@@ -128,6 +128,7 @@ def all_kinds_of_jpeg(tmp_path_factory):
     "steps",
     [pytest.param(s, marks=[] if s in FIRST else pytest.mark.matrix) for s in TRANSFORMS],
 )
+@pytest.mark.few(1)
 def test_its_pixels_are_those_of_cpu_workers_bit_for_bit(all_kinds_of_jpeg, steps):
     last = [v1.ToTensor(), v1.Normalize(*NORMALIZE), v1.RandomErasing(0.5)]
     dataset = ImageFolder(str(all_kinds_of_jpeg), v1.Compose([*TRANSFORMS[steps], *last]))

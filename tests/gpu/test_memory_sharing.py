@@ -167,6 +167,7 @@ def test_workers_that_are_late_are_not_given_up_but_lent_nothing_in_the_end(trai
         assert (running.worker["gone"], running.worker["restarts"]) == (None, 0)
 
 
+@pytest.mark.matrix
 def test_a_worker_that_dies_with_borrowed_memory_loses_neither_memory_nor_samples(training):
     with training(fate="dies") as running:
         with pytest.warns(RuntimeWarning, match="exited unexpectedly with exit code 1"):

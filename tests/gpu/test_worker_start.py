@@ -88,6 +88,7 @@ def test_launches_through_the_driver_give_the_bits_of_the_cpu_workers(images):
         ("WITHOUT_NVRTC", r"\(libnvrtc\) is missing: pip install nvidia-cuda-nvrtc"),
     ],
 )
+@pytest.mark.few(1)
 def test_without_what_the_kernel_needs_training_goes_on_on_the_cpu(
     images, monkeypatch, setting, said
 ):

@@ -307,6 +307,7 @@ while not loader.stats().gpu_worker.get("samples"):
     ],
     ids=["end", "left early", "exit", "Ctrl-C", "SIGTERM"],
 )
+@pytest.mark.few(3)
 def test_a_script_ends_with_its_thread(dataset, tmp_path, end, code):
     script = SCRIPT.replace("{end}", end)
     status, complaints = warm_start.end_of(script, tmp_path, dataset.root)

@@ -38,6 +38,7 @@ def has_nothing_queued(prepare):
 
 @pytest.mark.parametrize("infer", [None, models], ids=["images", "model"])
 @pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.few(3)
 def test_an_exception_while_images_are_submitted_spoils_no_other(jpegs, error, infer):
     images, draw = jpegs[:6], random.Random(len(error))
     tensors = [expected(eval_transform(), image) for image in images]

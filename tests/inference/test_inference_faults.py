@@ -170,6 +170,7 @@ print(*(worker.pid for worker in prepare.stats().workers), flush=True)
 
 
 @pytest.mark.parametrize("end", ENDS)
+@pytest.mark.few(2)
 def test_the_process_ends_and_its_workers_with_it(end):
     code = SCRIPT.format(end=ENDS[end], model=end == "in a model")
     env = os.environ | {"PYTHONPATH": f"{TESTS}:{TESTS.parent}"}

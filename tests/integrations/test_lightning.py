@@ -3,6 +3,7 @@
 import functools
 from pathlib import Path
 
+import pytest
 import torch
 from support import warm_start
 from support.frameworks import Lazy
@@ -116,6 +117,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.matrix
 def test_two_processes_share_every_epoch(tmp_path):
     script = tmp_path / "rank.py"
     script.write_text(RANK)

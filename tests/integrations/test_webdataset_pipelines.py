@@ -161,6 +161,7 @@ def arrays_as_tensors(batch):
 
 
 @pytest.mark.parametrize("name", PIPELINES)
+@pytest.mark.few(5)
 def test_batches_are_dataloaders(shards, name):
     dataset = PIPELINES[name](shards)
     expected, _ = batches_of(DataLoader, dataset, 6)
@@ -172,6 +173,7 @@ def test_batches_are_dataloaders(shards, name):
 
 
 @pytest.mark.parametrize("name", BATCHED)
+@pytest.mark.few(5)
 def test_batches_of_the_pipeline_are_dataloaders(shards, name):
     dataset = BATCHED[name](shards)
     expected, _ = batches_of(DataLoader, dataset, None)
@@ -204,6 +206,7 @@ def test_batches_are_made_in_place(photos, how):
 
 
 @pytest.mark.parametrize("handler", HANDLERS)
+@pytest.mark.few(1)
 def test_broken_members_are_handled_as_the_pipeline_says(broken, handler):
     handled = getattr(wds, handler)
     dataset = begun(broken).decode("pil", handler=handled).to_tuple("jpg", "cls")

@@ -127,6 +127,7 @@ def is_same(one, other):
         pytest.param(nested, "spawn", marks=pytest.mark.matrix),
     ],
 )
+@pytest.mark.few(3)
 def test_batches_are_torchs(collate, method):
     arguments = {"num_workers": 2, "collate_fn": collate, "multiprocessing_context": method}
     expected = list(DataLoader(Numbers(), 4, **arguments))

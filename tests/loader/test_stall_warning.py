@@ -65,6 +65,7 @@ def epoch(monkeypatch, loader, before):
 
 
 @pytest.mark.parametrize(("in_order", "before"), [(True, 2), (False, 3)])
+@pytest.mark.few(1)
 def test_one_warning_names_the_workers_and_their_samples(monkeypatch, tmp_path, in_order, before):
     assert stalls.WARN_SECONDS == 60.0
     loader = FusionLoader(
@@ -84,6 +85,7 @@ def test_one_warning_names_the_workers_and_their_samples(monkeypatch, tmp_path, 
     assert line == "for batch in loader:"
 
 
+@pytest.mark.matrix
 def test_the_next_epoch_has_a_warning_of_its_own(monkeypatch, tmp_path):
     loader = FusionLoader(Stalling(tmp_path), 2, num_workers=2)
     assert [len(epoch(monkeypatch, loader, 2)[1]) for _ in range(2)] == [1, 1]
@@ -116,6 +118,7 @@ class Texts(Stalling):
 
 
 @pytest.mark.parametrize(("in_order", "before"), [(True, 2), (False, 3)])
+@pytest.mark.few(1)
 def test_one_warning_names_the_workers_and_their_whole_mini_batches(
     monkeypatch, tmp_path, in_order, before
 ):

@@ -89,6 +89,7 @@ WAITERS = {
 
 
 @pytest.mark.parametrize("waiter", WAITERS)
+@pytest.mark.few(1)
 def test_dead_workers_are_noticed_whoever_waits_for_them(waiter, image_folder, capfd):
     script = f"""
     def check(kind, method):

@@ -153,6 +153,7 @@ def executor(name):
 
 
 @pytest.mark.parametrize("name", [*POLICIES, *OTHERS])
+@pytest.mark.few(7)
 def test_draws_are_distributed_as_torchvision_s(name, executor, recorder):
     transform = {**POLICIES, **OTHERS}[name]
     ours = [

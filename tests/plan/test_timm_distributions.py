@@ -90,6 +90,7 @@ def recorded(transform, seen, count=THEIRS):
 
 
 @pytest.mark.parametrize("spec", [*RAND, *AUTO])
+@pytest.mark.few(3)
 def test_policies_draw_as_timm_s(spec):
     make = aug.rand_augment_transform if spec in RAND else aug.auto_augment_transform
     transform = make(spec, dict(HPARAMS))

@@ -82,6 +82,7 @@ def pids(iterator):
 
 @pytest.mark.parametrize("validation", KINDS)
 @pytest.mark.parametrize("training", KINDS)
+@pytest.mark.few(2)
 def test_epoch_after_epoch_the_batches_are_those_without_a_pool(sets, pool, training, validation):
     train_set, val_set = sets[training][0], sets[validation][1]
     train, val = pooled(train_set, pool), pooled(val_set, pool)
@@ -95,6 +96,7 @@ def test_epoch_after_epoch_the_batches_are_those_without_a_pool(sets, pool, trai
 
 @pytest.mark.parametrize("validation", KINDS)
 @pytest.mark.parametrize("training", KINDS)
+@pytest.mark.few(2)
 def test_a_training_goes_on_after_a_validation_in_mid_epoch(sets, pool, training, validation):
     train_set, val_set = sets[training][0], sets[validation][1]
     iterator = iter(pooled(train_set, pool))
@@ -268,6 +270,7 @@ def test_what_is_kept_of_files_is_kept_per_loader(sets, pool):
 
 
 @pytest.mark.parametrize("method", ["forkserver", pytest.param("spawn", marks=pytest.mark.matrix)])
+@pytest.mark.few(1)
 def test_user_code_may_come_to_a_pool_of_plans_that_was_spawned(sets, method):
     train_set, val_set = sets["plan"][0], sets["user code"][1]
     with WorkerPool(WORKERS, multiprocessing_context=method) as pool:

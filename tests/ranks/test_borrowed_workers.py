@@ -57,6 +57,7 @@ def expected(uneven_folder):
     return digests
 
 
+@pytest.mark.few(1)
 def test_borrowed_workers_read_ranges_of_shards(uneven_folder, expected, tmp_path):
     dataset = shards_of(ImageFolder(str(uneven_folder), train_transform(224)), tmp_path)
     pickled = tmp_path / "dataset"
@@ -71,6 +72,7 @@ def test_borrowed_workers_read_ranges_of_shards(uneven_folder, expected, tmp_pat
     ("method", "pool"),
     [("fork", 0), ("spawn", 1), pytest.param("spawn", 0, marks=pytest.mark.matrix)],
 )
+@pytest.mark.few(1)
 def test_borrowed_workers_make_the_same_batches_and_leave_nothing(
     uneven_folder, expected, method, pool, tmp_path
 ):
@@ -147,6 +149,7 @@ def test_ranks_with_other_numbers_of_workers_and_tiny_batches_share_workers(
         assert job.finish() == expected
 
 
+@pytest.mark.matrix
 def test_ranks_with_other_plans_warn_and_share_no_workers(uneven_folder, expected):
     options = {0: UNEVEN["options"][0], 1: {"size": 64}}
     with Job(uneven_folder, large_rank=1, options=options, log=1) as job:

@@ -59,6 +59,7 @@ def expected(loader, batches):
 
 
 @pytest.mark.parametrize("name", TRANSFORMS)
+@pytest.mark.few(3)
 def test_batches_are_those_without(name, image_folder, start_worker, token_file):
     worker = start_worker()
     with remote_loader(image_folder, [worker], token_file, TRANSFORMS[name]) as loader:

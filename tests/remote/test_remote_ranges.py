@@ -57,6 +57,7 @@ def tar_folder(folder, tmp_path):
 
 @pytest.mark.parametrize("made_by", [shards_of, tar_folder])
 @pytest.mark.parametrize("data", ["shared", "ship"])
+@pytest.mark.few(2)
 def test_ranges_are_read_there_or_sent(data, made_by, folder, start_worker, token_file, tmp_path):
     dataset = made_by(folder, tmp_path)
     with loader_of(dataset, remote=remote_to(start_worker(), token_file, data)) as loader:

@@ -123,6 +123,7 @@ def test_a_file_that_changed_is_read_anew(tmp_path, change):
 
 
 @pytest.mark.parametrize("kib", [12, 100, 500])
+@pytest.mark.few(1)
 def test_a_budget_that_is_too_small_is_used_up_and_never_exceeded(image_folder, kib):
     dataset = ImageFolder(str(image_folder), train_transform())
     reference, _ = epochs(dataset, 3)

@@ -176,6 +176,7 @@ TIERS = [("encoded",), ("decoded",), ("index", "encoded", "decoded")]
 
 
 @pytest.mark.parametrize("tiers", TIERS)
+@pytest.mark.few(1)
 def test_what_is_kept_is_not_read_again(both, tiers):
     folder, ranges = both()
     reference, _ = epochs(folder, 3)

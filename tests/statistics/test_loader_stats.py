@@ -70,6 +70,7 @@ STAGES = {
 
 
 @pytest.mark.parametrize("kind", STAGES)
+@pytest.mark.few(2)
 def test_stages_and_samples_are_counted_whatever_makes_them(kind, image_folder):
     loader = loader_of(kind, str(image_folder))
     for _ in range(2):

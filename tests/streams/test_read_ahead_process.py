@@ -272,6 +272,7 @@ def fork():
 
 
 @pytest.mark.parametrize("others", [contextlib.nullcontext, fork])
+@pytest.mark.few(1)
 def test_a_process_that_dies_whenever_it_starts_is_given_up(
     server, images, monkeypatch, caplog, others
 ):

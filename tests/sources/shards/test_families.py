@@ -35,12 +35,14 @@ def test_batches_are_those_of_torch_and_of_the_folder(opened, eval_set, workers)
     assert same_batches(DataLoader(eval_set, 8), ours)
 
 
+@pytest.mark.few(6)
 def test_shuffled_and_augmented_batches_are_those_of_the_folder(opened, train_set):
     dataset = opened(train_transform())
     assert compile_dataset(dataset).complete
     assert same_batches(shuffled(train_set), shuffled(dataset))
 
 
+@pytest.mark.few(6)
 def test_a_loader_goes_on_where_another_one_stopped(opened):
     whole = list(shuffled(opened(train_transform())))
     first = shuffled(opened(train_transform()))
@@ -52,6 +54,7 @@ def test_a_loader_goes_on_where_another_one_stopped(opened):
     assert all(map(equal, whole, [*seen, *second])) and len(whole) == 10
 
 
+@pytest.mark.few(4)
 def test_parts_of_it_are_parts_of_the_folder(opened, eval_set):
     part = [39, 3, 3, 17]
     assert same_batches(
