@@ -85,7 +85,8 @@ class IteratorFactory:
             )
         if route.way == "own passes":
             states = state.epochs.dataset_states()
-            passes = WorkerPasses(options.dataset, states, options.num_workers)
+            in_flight = None if options.in_order else options.in_flight
+            passes = WorkerPasses(options.dataset, states, options.num_workers, in_flight)
             backend = self._backend(options, route, passes)
             return StreamIterator(loader, options, state, backend)
         return SlotIterator(loader, options, state, self._backend(options, route))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from itertools import repeat
 
 from fusionloader.aliases import AnyDataset, State
@@ -22,10 +24,23 @@ class WorkerPasses:
     """
 
     def __init__(
-        self, dataset: AnyDataset, states: list[State | None] | None, workers: int
+        self,
+        dataset: AnyDataset,
+        states: list[State | None] | None,
+        workers: int,
+        in_flight: int | None,
     ) -> None:
-        """``states`` are those that workers begin with."""
+        """Workers take turns, as with torch.
+
+        Args:
+            dataset: the dataset.
+            states: those that workers begin with.
+            workers: how many there are.
+            in_flight: mini-batches in flight at most, where batches may come out of order. Then
+                each worker has its share of these: a slow one keeps no other waiting.
+        """
         self._has_state, self._workers = has_state(dataset), workers
+        self._in_flight = in_flight
         self._last: list[StateAfter] = []  # by worker
         self._go_on_from(for_workers(pickled_states(states or []), workers))
         self._epoch_state: EpochState | None = None
@@ -56,16 +71,18 @@ class WorkerPasses:
         self._jobs = jobs
 
     def next_worker(self) -> int | None:
-        """Returns who is to make the next mini-batch: one after the other, as with torch.
-
-        ``None`` where all datasets have ended.
-        """
+        """Returns who is to make the next mini-batch, ``None`` where all datasets have ended."""
         assert self._epoch_state is not None
         jobs = [job for job in self._jobs if not job.discarded]
         self.ended.update(job.worker for job in jobs if job.after is not None and job.after.ended)
         last = jobs[-1].worker if jobs else self._epoch_state.last_worker
         turns = (turn % self._workers for turn in range(last + 1, last + 1 + self._workers))
-        return next((worker for worker in turns if worker not in self.ended), None)
+        going_on = [worker for worker in turns if worker not in self.ended]
+        if self._in_flight is not None and going_on:
+            share = math.ceil(self._in_flight / len(going_on))
+            tasks = Counter(job.worker for job in self._jobs.wanted)
+            going_on = [worker for worker in going_on if tasks[worker] < share]
+        return next(iter(going_on), None)
 
     def returned(self, job: Job) -> None:
         """Notes that a mini-batch goes to the user, or its error, or that there is none."""

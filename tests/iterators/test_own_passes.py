@@ -1,5 +1,6 @@
 """Workers that go through a dataset on their own: torch's batches, also where one is replaced."""
 
+import multiprocessing
 import os
 import random
 import signal
@@ -140,6 +141,26 @@ def test_nothing_is_lost_or_doubled_where_workers_die(dataset, options):
     assert same_batches(expected, found)
     assert sum(worker.restarts for worker in loader.stats().workers) > 2
     loader.close()
+
+
+class SecondWaits(IterableDataset):
+    def __init__(self, may_go_on):
+        self.may_go_on = may_go_on
+
+    def __iter__(self):
+        info = get_worker_info()
+        if info.id == 1:
+            assert self.may_go_on.wait(PATIENCE)
+        yield from (torch.tensor([info.id, number]) for number in range(10))
+
+
+def test_out_of_order_a_worker_that_waits_keeps_no_other_waiting():
+    may_go_on = multiprocessing.Event()
+    loader = FusionLoader(SecondWaits(may_go_on), None, num_workers=2, in_order=False)
+    iterator = iter(loader)
+    assert [next(iterator).tolist() for _ in range(10)] == [[0, number] for number in range(10)]
+    may_go_on.set()
+    assert [batch.tolist() for batch in iterator] == [[1, number] for number in range(10)]
 
 
 @pytest.mark.usefixtures("any_may_die")
